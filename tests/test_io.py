@@ -155,9 +155,9 @@ REFUSED = [
     (Own(jax.random.key(0)), None, "width must be an array, .* and is of type|width is an array"),
     (rls.Linear() + rls.FunctionKernel(lambda X, Z: X @ Z.T), None, "Python function"),
     (Own(jnp.cos), None, "Python function"),
-    (rls.Linear(), {"a": np.ones(3)}, "extra must hold"),
+    (rls.Linear(), {"a": np.ones(3)}, "extra must be a dictionary of what JSON"),
     (rls.Linear(), ["a"], "extra must be a dictionary"),
-    (rls.Linear(), {"a": deep(5000)}, "extra must hold"),
+    (rls.Linear(), {"a": deep(5000)}, "extra must be"),
     (rls.Linear(), {"a": "a" * 60_000_000}, "would have a header of"),
 ]
 

@@ -123,10 +123,3 @@ def test_classes_of_scripts_and_of_private_modules_are_in_the_list(module):
         type("_Mine", (), {"__module__": module, "__annotations__": {"width": float}})
     )
     assert pytrees.REGISTRY[f"{module}._Mine"] is cls
-
-
-def test_two_classes_of_the_library_have_two_names():
-    own = {"__module__": "jaxrls.other", "__annotations__": {"width": float}}
-    again = lambda: extend.pytree(type("Gaussian", (), own))
-    refused((again, "two modules define Gaussian"), error=TypeError)
-    assert pytrees.REGISTRY["Gaussian"] is rls.Gaussian

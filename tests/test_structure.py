@@ -125,6 +125,13 @@ def test_folders_stay_within_their_budget(folder):
     assert weight <= 1000 * BUDGET[folder], f"{folder} has {weight} tokens: make it simpler first"
 
 
+def test_classes_that_files_hold_have_names_of_their_own():
+    classes = [node for tree in modules().values() for node in ast.walk(tree)]
+    classes = [node for node in classes if isinstance(node, ast.ClassDef) and node.decorator_list]
+    names = [node.name for node in classes if "pytree" in map(ast.unparse, node.decorator_list)]
+    assert len(names) > 50 and len(names) == len(set(names))
+
+
 def test_every_folder_has_a_floor():
     known = set(FLOORS) | DOORS | {FRONT}
     assert {floor(name) for name in modules()} == known

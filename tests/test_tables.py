@@ -102,12 +102,17 @@ def test_parquet(write):
         "a": pa.array([1, None, 3], pa.int8()),
         "b": [True, False, True],
         "c": [Decimal("1.5"), Decimal("2.5"), Decimal("3.5")],
+        "d": pa.array([5, None, 7]).dictionary_encode(),
         "g": text,
         "y": [1.0, 2.0, 3.0],
     }
     found = read(write(table, "t.parquet"), missing="median", groups="g", labels=True)
-    np.testing.assert_array_equal(found[0], [[1, 1, 1.5], [np.nan, 0, 2.5], [3, 1, 3.5]])
+    np.testing.assert_array_equal(
+        found[0], [[1, 1, 1.5, 5], [np.nan, 0, 2.5, np.nan], [3, 1, 3.5, 7]]
+    )
     assert found[3] == [["u", "w", "u"], ["1", "2", "3"]]
+    with pytest.raises(ValueError, match="column g holds string values"):
+        read(write(table, "t.parquet"))
     single = {"a": pa.array([1.0, 2.0], pa.float32()), "y": [1.0, 2.0]}
     assert read(write(single, "s.parquet"))[0].dtype == np.float32
     with pytest.raises(ValueError, match="column d holds date32.* values, and not numbers"):
@@ -128,15 +133,15 @@ def test_missing_values(write):
     found = read(path, missing="drop", one_hot=["g"])
     assert found[0].tolist() == [[1], [7]] and found[1].tolist() == [2, 8]
     assert found[3] == [["u", "w"]]
-    with pytest.raises(ValueError, match="row 4, column y: the value is missing"):
+    with pytest.raises(ValueError, match="row 4, column y: .* missing: .*--missing drop does"):
         read(path, missing="median", one_hot=["g"])
 
 
 ERRORS = [
     ("a,b,y\n1,2,3\n4,x,6\n", "column b holds string values, .*--drop b.*--one-hot b"),
-    ("a,b,y\n1,2,3\n4,,6\n", "row 2, column b: the value is missing: .*--missing"),
+    ("a,b,y\n1,2,3\n4,,6\n", "row 2, column b: the value is missing: .*--missing drop"),
     ("a,b,y\n1,2,3\n4,nan,6\n", "row 2, column b: the value is missing"),
-    ("a,b,y\n1,2,3\n4,-inf,6\n", "row 2, column b: the value is -inf"),
+    ("a,b,y\n1,2,3\n4,-inf,6\n", "row 2, column b: the value is -inf: correct it"),
     ("a,b,y\n1,2,3\n4,5,\n", "row 2, column y: the value is missing"),
     ("a,b,y\n1,2,3\n4,5\n", "cannot be read: .*Row #3: Expected 3 columns, got 2"),
     ("", "cannot be read: .*[Ee]mpty"),
@@ -243,7 +248,7 @@ def test_numbers_are_written_so_that_they_come_back(tmp_path, ending):
     found = read(str(tmp_path / f"p{ending}"), target=-1, labels=None)
     np.testing.assert_array_equal(found[0][:, 0], numbers)
     assert found[3] == ([] if ending == ".npy" else [words.tolist()])
-    refused = pytest.raises(ValueError, match="predicted labels are text, and a .npy file")
+    refused = pytest.raises(ValueError, match="labels are text, and a .npy file")
     with refused, writing(tmp_path / "q.npy") as out:
         out({"t": words})
     assert not (tmp_path / "q.npy").exists()

@@ -143,9 +143,8 @@ def read(args, source: str):
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if args.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():
-            raise ValueError(
-                f"{source}: input {absent.argmax()} holds missing values only: name it in --drop"
-            )
+            name = files.choice.inputs[absent.argmax()]
+            raise ValueError(f"{source}: column {name} is empty: leave it out (--drop {name})")
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)
     check_inputs("X", X)
@@ -174,7 +173,7 @@ def joined(files, source: str):
             )
     if not sum(len(part[0]) for part in parts):
         raise ValueError(
-            f"{source} has no rows: check the file, and what --missing drop leaves of it"
+            f"{source} has no rows with all their values: if a column is empty, name it in --drop"
         )
     whole = (None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
     X, Y, v, *texts = whole

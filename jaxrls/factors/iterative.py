@@ -60,8 +60,8 @@ class Iterative(Solver):
             number. Default 10√n, at most 3000.
         tol: the relative residual at which to stop.
         steps: the largest number of steps.
-        probes: how many random vectors to use for the leave-one-out error, 2 or more; as many as
-            rows make it exact. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
+        probes: how many random vectors to use for the leave-one-out error, 2 or more; with as many
+            as rows it is exact. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
             residuals and degrees of freedom are then None.
         dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
             that of X as well.

@@ -96,7 +96,7 @@ class Fit(Generic[K]):
         errors: the criterion at each of them, (L,) or (L, t); smaller is better.
         lam: the chosen λ, (), or (t,) where each target has its own.
         error: the criterion at the chosen λ, shaped as `lam`; the mean over targets that share it.
-        loo_residuals: held-out residuals (n,) or (n, t), rows held out as the criterion does.
+        loo_residuals: held-out residuals (n,) or (n, t), with rows held out as by the criterion.
         dof: effective degrees of freedom at the chosen λ, shaped as `lam`.
         floor: the λ below which rounding errors dominate.
         indefinite: the most negative eigenvalue of K over the largest.
@@ -242,8 +242,8 @@ class Fit(Generic[K]):
         return self.kept
 
     def of_kept(self, name: str) -> Any:
-        """What is computed from the kept solution, once for this object where its values are known:
-        "summed", "process" or "jackknife".
+        """A result of the kept solution, by its name: "summed", "process" or "jackknife". It is
+        computed once, if values are known.
         """
         if f"_{name}" not in vars(self):
             made = self._made_of_kept(name)
@@ -324,7 +324,7 @@ class Fit(Generic[K]):
         the mean.
 
         The prior is f ~ N(0, τ²k) with a flat prior on the intercept b, and labels have noise of
-        variance τ²λ/v. τ² is the factor by which the kernel's scale is to be multiplied.
+        variance τ²λ/v. τ² multiplies all variances.
 
         Args:
             X: new rows (m, d).
@@ -406,13 +406,13 @@ class Fit(Generic[K]):
             lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|
             upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|
 
-        They are −∞ and ∞ where level (n + 1) > n. If the rows and the new one are exchangeable, and
-        λ, kernel and landmarks were not chosen by the labels, the intervals hold a new label with
-        probability at least 2·level − 1, whatever the distribution and however wrong the model; by
-        CV+ with random folds at least 2·level − 1 − √(2/n). In practice it is about `level`. Rows
-        of weight 0 do not count, all others count as one, whatever their weight. No fit is
-        repeated: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, with w(x) the smoother's row; a landmark leaves
-        with its row.
+        If there are too few rows, level (n + 1) > n, they are −∞ and ∞. In practice an interval
+        holds a new label with probability of about `level`. The guarantee is 2·level − 1, or
+        2·level − 1 − √(2/n) by CV+ with random folds, for any distribution and any model. It needs
+        rows that are exchangeable with the new one, and λ, kernel and landmarks that were not
+        chosen by these labels. Rows of weight 0 do not count; all others count as one. No fit is
+        repeated: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, where w(x) are the weights of the labels in
+        f(x). A landmark is held out with its row.
 
         Args:
             X: new rows (m, d), or a source of rows.

@@ -48,15 +48,13 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
         raise ValueError(
             f"obj must be a kernel, a model or a result, and is a {type(obj).__name__}"
         )
-    if not isinstance(extra or {}, dict):
-        raise ValueError(f"extra must be a dictionary, and is a {type(extra).__name__}")
     try:
-        json.dumps(extra)
+        json.dumps(extra := dict(extra or {}))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"extra must hold only what JSON can (text, numbers, lists, dictionaries): {error}"
+            f"extra must be a dictionary of what JSON can hold, text, numbers and lists: {error}"
         ) from None
-    write_arrays(path, arrays, {"tree": tree, "extra": extra or {}})
+    write_arrays(path, arrays, {"tree": tree, "extra": extra})
 
 
 def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:

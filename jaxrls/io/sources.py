@@ -235,13 +235,14 @@ class Files:
             bad = missing if text else ~np.isfinite(values)
             if self.missing == "drop":
                 used &= ~missing.any(axis=1)
-            if self.missing == "drop" or self.missing == "median" and i == 0:
+            if self.missing == "drop" or self.missing and i == 0:
                 bad = bad & ~missing
             for row, j in np.argwhere(bad)[:1]:
-                what = "is missing" if missing[row, j] else f"is {values[row, j]}"
+                found = "missing" if missing[row, j] else values[row, j]
+                what = f"{found}: correct it or drop the row, as fit --missing drop does"
+                name = file.names[numbers[j]]
                 raise ValueError(
-                    f"{file.path}: row {first + row}, column {file.names[numbers[j]]}: the value "
-                    f"{what}: fill it in or drop the row (fit --missing drop or median does)"
+                    f"{file.path}: row {first + row}, column {name}: the value is {what}"
                 )
         return slice(None) if used.all() else used
 

@@ -153,7 +153,8 @@ def _arrow_table(path: str, header: bool) -> Table:
     # Columns of booleans, or without any value, are numbers.
     numbers = "integer", "floating", "decimal", "boolean", "null"
     is_number = lambda kind: any(getattr(types, f"is_{name}")(kind) for name in numbers)
-    kinds = [None if is_number(kind) else f"{kind} values" for kind in schema.types]
+    plain = [getattr(kind, "value_type", kind) for kind in schema.types]  # of dictionaries
+    kinds = [None if is_number(kind) else f"{kind} values" for kind in plain]
     return Table(path, names, kinds, read, len(names), named)
 
 
@@ -209,7 +210,7 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
     """
     with replacing(path) as temporary, open(temporary, "wb") as file:
         ending = os.path.splitext(path)[1]
-        with (numbers_to if ending == ".npy" else rows_to)(file, ending) as write:
+        with numbers_to(file) if ending == ".npy" else rows_to(file, ending) as write:
             yield write
 
 
@@ -234,17 +235,14 @@ def rows_to(file: Any, ending: str = ".csv") -> Iterator[Writer]:
 
 
 @contextmanager
-def numbers_to(file: Any, ending: str) -> Iterator[Writer]:
+def numbers_to(file: Any) -> Iterator[Writer]:
     """An array of NumPy's."""
     blocks: list[np.ndarray] = []
 
     def write(columns):
         blocks.append(np.column_stack(list(columns.values())))
         if blocks[-1].dtype.kind != "f":
-            raise ValueError(
-                f"predicted labels are text, and a {ending} file holds numbers only: write a .csv "
-                "file"
-            )
+            raise ValueError("labels are text, and a .npy file holds numbers: write a .csv file")
 
     yield write
     values = np.concatenate(blocks or [np.empty((0, 1))]).astype(np.float64)
@@ -283,10 +281,11 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
     Args:
         model: what `fit` or `tune` returns, or its model.
         rows: what `stream` returns (with `target=False` for files without labels), or X (m, d).
-        path: the file, complete at the end or not there: CSV, `.parquet`, `.arrow` or `.feather`,
+        path: the file, written completely or not at all: CSV, `.parquet`, `.arrow` or `.feather`,
             all by pyarrow, or `.npy`, whose numbers are held in memory.
         level: for columns `lower` and `upper` too, the ends of `Fit.intervals`.
-        classes: a list of those of `encode`, for labels in place of scores, which follow.
+        classes: the classes that `encode` returned. The file then has the predicted label first,
+            and the scores after it.
 
     Returns:
         The number of rows. Columns are `prediction`, or `prediction_0` and so on for each target.

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxrls.rows.rows import DenseRows, Rows, added
 from jaxrls.support.checks import check_inputs, check_whole
-from jaxrls.support.files import Damaged, read_arrays, write_arrays
+from jaxrls.support.files import read_arrays, write_arrays
 from jaxrls.support.pictures import progress_bar
 
 SAMPLE = 10_000  # rows
@@ -346,7 +346,7 @@ class Checkpoint:
             arrays, header = read_arrays(self.path)
             for key, (rows, count) in header["sums"].items():
                 self.before[key] = rows, [arrays[f"{key}/{i}"] for i in range(count)]
-        except (Damaged, KeyError) as error:
+        except (ValueError, KeyError) as error:
             raise ValueError(
                 f"{path} is no checkpoint, or is damaged: {error}: remove it to begin anew"
             ) from None

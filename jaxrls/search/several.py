@@ -187,7 +187,8 @@ def fit_kernels(
         ValueError: for fewer than two kernels, shares below 0, and as `fit`.
 
     **Cost** `num` spectra, O(num n³), whatever the number of targets and λ; O(num n m²) on
-    landmarks; with `steps` a few values with gradients of `objective` for each step and target.
+    landmarks; with `steps` a few evaluations of `objective` and its gradient for each step and
+    target.
     **Fails**: with many kernels few of the draws lie near the best: use `steps`. **Source**: Dupré
     la Tour, Eickenberg, Nunez-Elizalde and Gallant 2022, "Feature-space selection with banded ridge
     regression".

@@ -22,10 +22,6 @@ MOST = 50 * 2**20  # bytes of a header: safetensors reads none above 100 MB
 TYPES = "biuf"  # of arrays, by NumPy's letters
 
 
-class Damaged(ValueError):
-    """What is wrong with a file, in a message that does not name it."""
-
-
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """A temporary path in the folder of `path`; its file replaces that one when the block ends
@@ -94,7 +90,8 @@ def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[st
 
     Raises:
         OSError: where the file cannot be opened.
-        Damaged: for one that is truncated, changed, of another program or of a later version.
+        ValueError: for one that is truncated, changed, of another program or of a later version,
+            in a message that does not name it.
     """
     path = os.fspath(path)
     with open(path, "rb"):
@@ -112,7 +109,7 @@ def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[st
         return arrays, found["header"]
     except Exception as error:  # safetensors, JSON and NumPy raise a dozen kinds
         words = " ".join(str(error).split())
-        raise Damaged(f"it has no {words}" if isinstance(error, KeyError) else words) from None
+        raise ValueError(f"it has no {words}" if isinstance(error, KeyError) else words) from None
 
 
 def checksum(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> int:

@@ -99,7 +99,7 @@ def pytree(cls):
         # Without __init__: JAX also rebuilds trees around batches and placeholders, which the
         # checks of fields would refuse.
         tree = object.__new__(cls)
-        vars(tree).update(zip(data, children, strict=True), **dict(zip(meta, aux, strict=True)))
+        vars(tree).update(zip((*data, *meta), (*children, *aux), strict=True))
         return tree
 
     def flatten_with_keys(tree):
@@ -108,7 +108,7 @@ def pytree(cls):
         return list(zip(keys, children, strict=True)), aux
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    _register(cls)
+    REGISTRY[name_in_files(cls)] = cls  # defined again, as in a notebook, it replaces the old one
     return cls
 
 
@@ -127,18 +127,6 @@ def name_in_files(cls: type) -> str:
 def is_registered(cls: type) -> bool:
     """Whether objects of this very class can be saved."""
     return REGISTRY.get(name_in_files(cls)) is cls
-
-
-def _register(cls: type) -> None:
-    name = name_in_files(cls)
-    if name != cls.__name__ or not name.startswith(
-        "_"
-    ):  # a helper of the library's own, which no file holds
-        if REGISTRY.get(name, cls).__module__ != cls.__module__:
-            raise TypeError(
-                f"two modules define {name}, which a file could not distinguish: rename one"
-            )
-        REGISTRY[name] = cls  # a class defined again, as in a notebook, takes the old one's place
 
 
 # equality

@@ -88,7 +88,7 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
-    "support": 6.6,
+    "support": 6.55,
     "linalg": 4.6,
     "kernels": 5.5,
     "rows": 11.4,

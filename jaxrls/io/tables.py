@@ -2,13 +2,12 @@
 NumPy; and the small table that the package carries.
 """
 
-import gzip
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
@@ -332,10 +331,7 @@ def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     >>> X.shape, y.shape, names[0]
     ((1503, 5), (1503,), 'frequency_Hz')
     """
-    with (
-        (files("jaxrls") / "data" / "airfoil.csv.gz").open("rb") as raw,
-        gzip.open(raw, "rt", encoding="utf-8") as text,
-    ):
-        names = text.readline().strip().split(",")
-        values = np.loadtxt(text, delimiter=",")
-    return values[:, :-1], values[:, -1], tuple(names[:-1])
+    with as_file(files("jaxrls") / "data" / "airfoil.csv.gz") as path:
+        table: Any = np.genfromtxt(path, delimiter=",", names=True)
+    *names, last = table.dtype.names
+    return np.column_stack([table[name] for name in names]), table[last].copy(), tuple(names)

@@ -365,5 +365,5 @@ def why_too_large(n: int, route: str, needed: int) -> str:
 
 def in_words(number: int | float, unit: str = "B") -> str:
     """A number with three digits and an SI prefix, as in 1.23 GB."""
-    power = max(0, min(6, int(np.log10(max(number, 1)) // 3)))
+    power = min(6, int(np.log10(max(number, 1)) // 3))
     return f"{number / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}{unit}"

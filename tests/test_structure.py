@@ -88,7 +88,7 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
-    "support": 6.45,
+    "support": 6.55,
     "linalg": 4.6,
     "kernels": 5.5,
     "rows": 11.4,
@@ -96,7 +96,7 @@ BUDGET = {
     "leave_out": 5.1,
     "factors": 26.1,
     "criteria": 5.4,
-    "inference": 9.3,
+    "inference": 9.4,
     "search": 23.6,
     "io": 5.2,
     "sklearn": 4.9,

@@ -369,6 +369,7 @@ NAMED: dict[str, Criterion] = {
     "loo": loo,
     "gcv": gcv,
     "evidence": log_marginal_likelihood,
+    "log_marginal_likelihood": log_marginal_likelihood,
     "log_predictive_density": log_predictive_density,
     "pairs": pairwise_ranking_error,
 }

@@ -14,7 +14,13 @@ from jaxrls.inference.posterior import Posterior, check_unsaid, covariance, vari
 from jaxrls.kernels.kernel import Kernel, Standardized
 from jaxrls.linalg.conjugate import Run
 from jaxrls.problem.landmarks import TOLERANCE
-from jaxrls.support.checks import as_array, check_weights, is_concrete
+from jaxrls.support.checks import (
+    as_array,
+    as_floats,
+    check_finite,
+    check_weights,
+    is_concrete,
+)
 from jaxrls.support.door import door
 from jaxrls.support.pictures import (
     ORDERED,
@@ -146,7 +152,7 @@ class Fit(Generic[K]):
             return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
         lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
         freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
-        of = "" if self.lams is None else f" of {len(self.lams)}"
+        of = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         name = f"{self.criterion.removesuffix('_error')} error"
         name = title(self.criterion) if name.startswith("log_") else name
@@ -194,22 +200,18 @@ class Fit(Generic[K]):
         """
         return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
 
-    def score(self, X, Y, weights=None) -> Any:
-        """R² of the predictions, averaged over targets: 1 − Σ v (y − f)² / Σ v (y − ȳ)².
+    @door("self.model.coef")
+    def score(self, X, Y, weights=None, *, fixed_effects=None) -> Any:
+        """R² of the predictions, averaged over targets: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for
+        constant labels.
 
         Args:
             X: rows (m, d).
             Y: their labels (m,) or (m, t).
             weights: sample weights v (m,); by default all are 1.
+            fixed_effects: those of the rows, as in `predict`.
         """
-        found, Y = np.asarray(self.predict(X)), np.asarray(Y)
-        if Y.shape != found.shape:
-            raise ValueError(
-                f"Y must have shape {found.shape}, as the predictions, and has shape {Y.shape}"
-            )
-        mean = partial(np.average, axis=0, weights=weights)
-        left = mean((found - Y) ** 2)
-        return np.mean(1 - left / mean((Y - mean(Y)) ** 2))
+        return r_squared(self.predict(X, fixed_effects=fixed_effects), Y, weights)
 
     @door("self.model.coef")
     def at(self, lam) -> "Fit":
@@ -556,3 +558,27 @@ class Fit(Generic[K]):
         True
         """
         return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, -1)
+
+
+def as_predicted(found, Y) -> Any:
+    """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
+    Y = as_floats("Y", Y, found.dtype)
+    Y = Y[:, None] if found.shape == (*Y.shape, 1) else Y
+    if Y.shape != found.shape:
+        raise ValueError(
+            f"Y must have shape {found.shape}, as the predictions, and has shape {Y.shape}"
+        )
+    check_finite("Y", Y)
+    return Y
+
+
+def r_squared(found, Y, weights=None) -> np.floating:
+    """R² of predictions `found` of labels Y, averaged over targets: see `Fit.score`."""
+    found = np.asarray(found, float)
+    Y = np.asarray(as_predicted(found, Y))
+    if weights is not None:
+        weights = as_floats("weights", weights)
+        check_weights(weights, len(Y))
+    mean = partial(np.average, axis=0, weights=weights)
+    missed, square = mean((found - Y) ** 2), mean((Y - mean(Y)) ** 2)
+    return np.mean(np.where(square > 0, 1 - missed / np.where(square > 0, square, 1), 0))

@@ -15,6 +15,12 @@ import numpy as np
 
 # What is accepted besides JAX arrays.
 Listed = np.ndarray | Sequence[Any]
+# What takes text, by the argument in which it was found.
+INSTEAD = {
+    "Y": ": for classes take encode(labels), or RLSClassifier",
+    "fixed_effects": ": give levels(labels) for an intercept of each group, or indicators",
+    "X": ": stream reads files",
+}
 # LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
 # 32-bit integer.
 LARGEST_CPU_EIGH = 32766
@@ -78,6 +84,7 @@ def as_floats(name: str, value, dtype=None):
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
+                f"{INSTEAD.get(name, '')}"
             ) from None
     if jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool:
         value = value.astype(jnp.result_type(float))
@@ -114,7 +121,7 @@ def check_finite(name: str, value) -> None:
         bad = np.argwhere(~np.isfinite(np.asarray(value)))
         raise ValueError(
             f"{name} holds {len(bad)} values that are NaN or infinite, the first at index "
-            f"{tuple(bad[0].tolist())}: drop those rows or fill them in first"
+            f"{tuple(bad[0].tolist())}: drop them, or fill them in first"
         )
 
 

@@ -436,7 +436,7 @@ REFUSED = [
         {"X": broken(X0, np.nan)},
         (
             "X holds 1 values that are NaN or infinite, the first at "
-            "index (2, 1): drop those rows or fill"
+            "index (2, 1): drop them, or fill"
         ),
     ),
     (

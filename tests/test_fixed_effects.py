@@ -70,6 +70,9 @@ def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
     assert fit.error < 1e-3  # labels have variance 31
     predictions = fit.predict(x, fixed_effects=INDICATORS)
     assert_close(predictions, y, 0.01)
+    score = 1 - np.mean((y - predictions) ** 2) / np.var(y)
+    assert_close(fit.score(x, y, fixed_effects=INDICATORS), score, 1e-12)
+    assert fit.score(x, np.ones(40), fixed_effects=INDICATORS) == 0  # as r2 of constant labels
     rls.save(tmp_path / "fit.npz", fit)
     loaded = rls.load(tmp_path / "fit.npz")
     assert (loaded.predict(x, fixed_effects=INDICATORS) == predictions).all()

@@ -92,7 +92,7 @@ OTHERS = {f"Cholesky {name}": case for name, case in CHOLESKY.items()}
 
 @pytest.mark.parametrize("case", [*CASES.values(), *OTHERS.values()], ids=[*CASES, *OTHERS])
 def test_above_the_floor_float32_says_what_float64_says(case):
-    """What docs/float32.md promises: 5 % at the floor, and of what is left out less above it, in
+    """What docs/solvers.md promises: 5 % at the floor, and of what is left out less above it, in
     proportion to λ, or where landmarks nearly depend to √λ.
     """
     times = np.array([1.0, 3, 10, 100, 1000])

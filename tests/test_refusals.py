@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
+from jaxrls.sklearn import RLSRegressor
 
 pytestmark = pytest.mark.any_precision
 RNG = np.random.default_rng(0)
@@ -36,6 +37,19 @@ REFUSED = [
     (lambda: rls.tune(K, X, Y, tol=np.nan), "tol must be"),
     (lambda: rls.fit(K, X, Y).score(X, Y[:, None]), r"Y must have shape \(12,\)"),
     (lambda: rls.fit(K, X, Y, groups=5), r"permutation\(n\) % 5"),
+    (lambda: rls.fit(X, Y), "kernel must be a jaxrls kernel, .* and is a ndarray"),
+    (lambda: rls.gram(X, K), "kernel must be a jaxrls kernel, .* and is a ndarray"),
+    (lambda: rls.fit("guassian", X, Y), "'guassian': .*'matern32', .*'tanimoto'"),
+    (lambda: rls.fit(K, X, Y, lams=[np.nan]), "lams holds 1 values .* drop them, or fill"),
+    (lambda: rls.fit(K, X, ["a"] * 12), "classes"),
+    (lambda: rls.fit(K, X, Y, fixed_effects=["a"] * 12), r"levels\(labels\)"),
+    (lambda: rls.fit(K, X, Y).score(X, ["a"] * 12), "Y must hold real numbers"),
+    (lambda: rls.fit(K, X, Y).score(X, np.full(12, np.nan)), "Y holds 12 values that are NaN"),
+    (lambda: rls.fit(K, X, Y).score(X, Y, np.ones(4)), r"weights must have shape \(12,\)"),
+    (lambda: rls.fit(K, X, Y).score(X, Y, -np.ones(12)), "weights must not be negative"),
+    (lambda: rls.stream(X), "fit takes arrays as they are"),
+    (lambda: rls.stream((X, Y)), "fit takes arrays as they are"),
+    (lambda: rls.save("a", RLSRegressor()), "pickle"),
 ]
 
 
@@ -44,6 +58,34 @@ def test_is_refused():
         with pytest.raises(ValueError, match=words) as found:
             call()
         assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: rls.fit(K, X, Y, [0.1]), "fit: too many .* it takes kernel, X, Y, lams, "),
+        (lambda: rls.loo(rls.factorize(K, X), Y), "Criterion.__call__: missing .*'lams'"),
+        (lambda: rls.fit(K, X, Y).intervals(X, alpha=0.1), "no alpha=: it takes X, level, "),
+        (lambda: rls.fit(K, X, Y).score(X, Y, sample_weight=Y), "did you mean weights="),
+        (lambda: rls.fit(K, X, Y, normalize=True), "did you mean standardize="),
+        (lambda: rls.tune(K, X, Y, random_state=0), "it takes kernel, .*key, "),
+    ],
+)
+def test_calls_of_another_form_are_told_what_is_taken(call, words):
+    with pytest.raises(TypeError, match=words) as found:
+        call()
+    assert "\n" not in str(found.value)
+
+
+def test_words_that_users_try_first():
+    """A median for every column, a criterion by the name of its object, and λ of a fit to one."""
+    found = rls.fit(rls.Gaussian(["median"] * 2), X, Y, lams=[0.1])
+    wanted = rls.start_from_data(rls.Gaussian(np.ones(2)), X).width
+    np.testing.assert_allclose(found.kernel.width, wanted, rtol=1e-6)
+    assert "λ = 0.1, loo" in repr(found)
+    names = "log_marginal_likelihood", "evidence"
+    one, other = (rls.fit(K, X, Y, criterion=name).error for name in names)
+    assert one == other
 
 
 def test_strict_promotion_of_ranks_is_no_matter():

@@ -70,6 +70,11 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
     r2 = 1 - ((labels - fit.predict(NEW)) ** 2).sum(axis=0) / square
     constant = 5 * (labels.mean(axis=0) - fit.intercept) ** 2 / square
     np.testing.assert_allclose(fit.score_split(NEW, labels).sum(axis=0), r2 + constant, rtol=1e-8)
+    np.testing.assert_allclose(fit.score(NEW, labels), r2.mean(), rtol=1e-8)
+    one = rls.fit_kernels(KERNELS, X, Y[:, 0], shares=SHARES, lams=LAMS)
+    missed = labels[:, 0] - one.predict(NEW)[:, 0]
+    assert np.isclose(one.score(NEW, labels[:, 0]), 1 - np.sum(missed**2) / square[0])
+    assert one.score_split(NEW, labels[:, 0]).shape == (2, 1)
 
 
 def test_the_gradient_ends_where_no_weights_nearby_are_better():

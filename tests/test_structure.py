@@ -88,15 +88,20 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
+<<<<<<< HEAD
     "support": 6.5,
     "linalg": 4.7,
+=======
+    "support": 6.55,
+    "linalg": 4.6,
+>>>>>>> main
     "kernels": 5.5,
     "rows": 11.4,
     "problem": 6.1,
     "leave_out": 5.1,
     "factors": 27.8,
     "criteria": 5.4,
-    "inference": 9.3,
+    "inference": 9.4,
     "search": 23.6,
     "io": 5.2,
     "sklearn": 4.9,

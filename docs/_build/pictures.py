@@ -1,4 +1,4 @@
-"""The pictures of the how-to pages: each is drawn from what the page's first example computes.
+"""The pictures of the how-to pages: each is drawn from what the examples above it compute.
 
 `python docs/_build/pictures.py` draws all into docs/pictures, `… kernels ranking` some.
 """
@@ -19,7 +19,7 @@ mpl.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 DOCS = Path(__file__).parents[1]
-FIRST = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def many_rows(at, axes):
@@ -160,11 +160,20 @@ DRAWN = {
 }
 DOUBLE = {"kernels", "uncertainty"}
 
+
+def above(picture):
+    """The text of its page as far as the picture."""
+    pages = (path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+    parts = (text.partition(f"pictures/{picture}.png") for text in pages)
+    return next(before for before, found, _ in parts if found)
+
+
 if __name__ == "__main__":
     for page in sys.argv[1:] or DRAWN:
         names: dict = {}
         with contextlib.redirect_stdout(io.StringIO()):
-            exec(FIRST.search((DOCS / f"{page}.md").read_text(encoding="utf-8"))[1], names)
+            for block in EXAMPLE.findall(above(page)):
+                exec(block, names)
         columns = 1 + (page in DOUBLE)
         size = (4 + 3.5 * columns - 1.5 * (columns == 1) + 0.5, 3.2)
         figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained", squeeze=False)

@@ -51,7 +51,7 @@ class PairsOut(Ordered):
     them.
 
     Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs yᵢ ≠ yⱼ. The loss is 1 where f₋ᵢⱼ(xᵢ) −
-    f₋ᵢⱼ(xⱼ) has the other sign than yᵢ − yⱼ, and ½ where it is 0. Residuals are exact: e_B =
+    f₋ᵢⱼ(xⱼ) has the opposite sign of yᵢ − yⱼ, and ½ where it is 0. Residuals are exact: e_B =
     [P_BB]⁻¹c_B for each pair B = {i, j}, with P and c as in `LeaveOneOut`.
 
     `pairwise_ranking_error` is this criterion over all pairs: 1 − AUC for two classes, else 1 − the

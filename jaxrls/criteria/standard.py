@@ -125,9 +125,9 @@ class LogPredictive(Criterion):
 
     Args:
         scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as
-            it is. With `"loo"` τ is the mean of e²/σ², at which the density is largest, for every λ
-            and target: the choice then depends on the labels' unit and the kernel's size only
-            through their ratio to λ.
+            it is. With `"loo"` τ is the mean of e²/σ², for every λ and target, at which the density
+            is largest. The chosen λ then does not depend on the unit of the labels, and a kernel
+            that is multiplied by s gets s times the λ.
 
     Raises:
         ValueError: for the iterative route, which has no exact leverage.
@@ -369,6 +369,7 @@ NAMED: dict[str, Criterion] = {
     "loo": loo,
     "gcv": gcv,
     "evidence": log_marginal_likelihood,
+    "log_marginal_likelihood": log_marginal_likelihood,
     "log_predictive_density": log_predictive_density,
     "pairs": pairwise_ranking_error,
 }

@@ -1,2 +1,2 @@
-"""Factors: a kernel with its rows, weights and fixed effects, factored, by a spectrum, by Cholesky
-factors or by iteration; of K (dual) or of the moments of features (primal)."""
+"""Factors: one kernel with its rows, weights and fixed effects, factored. The matrix is K (dual) or
+the moments of features (primal). The way is a spectrum, Cholesky factors or an iteration."""

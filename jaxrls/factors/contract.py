@@ -149,7 +149,7 @@ class Factor(ABC):
 
     @abstractmethod
     def trace(self) -> Float[Array, ""]:
-        """The sum of the eigenvalues of K̃, without what the fixed effects take of it."""
+        """The sum of the eigenvalues of K̃, with the fixed effects projected out."""
 
     def project(self, labels: Labels) -> Any:
         """The labels as the factor needs them, an array whose last axis is that of targets; by
@@ -249,7 +249,7 @@ class Factor(ABC):
         )
 
     def outcome(self, solution: "Solution", lams, groups: Folds | None, fn: Callable | None) -> Any:
-        """`Solution.outcome`, where the factor estimates it or has a cheaper way to it than by its
+        """`Solution.outcome`, if the factor estimates it, or computes it more cheaply than from its
         parts; else None.
         """
         return None
@@ -650,8 +650,8 @@ class Solution:
         return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
 
     def with_rest(self, total, groups: Folds | None = None):
-        """`total`; where the fixed effects cannot be fitted without a row, or a group, an error, or
-        NaN inside `jax.jit`.
+        """`total`, if the fixed effects can be fitted without each row, or group. Otherwise an
+        error, or NaN inside `jax.jit`.
         """
         f = self.factor
         if not f.fixed.count:

@@ -358,8 +358,8 @@ def factor_kronecker(
         K1: (n₁, n₁) symmetric, positive semidefinite.
         K2: (n₂, n₂) likewise.
         weights: a pair (v₁, v₂) of positive weights of rows (n₁,) and of columns (n₂,); entries
-            have v₁v₂ᵀ. Other weights would destroy the product K₁ ⊗ K₂, so that no entry may be
-            missing, which would be weight 0. Default 1.
+            have v₁v₂ᵀ. Other weights would destroy the product K₁ ⊗ K₂. A missing entry would have
+            weight 0, so none may be missing. Default 1.
         intercept: whether to fit a constant without penalty.
 
     Returns:

@@ -174,8 +174,8 @@ class Spectral(Solver):
 
     Args:
         of: `"gram"`: that of K, O(n³), for any kernel; `"features"`: the thin SVD of explicit
-            features, O(n r²); `"covariance"`: that of ΦᵀΦ, O(n r²) at a fraction of the constant,
-            where there are many more rows than features. By default the cheapest for the shapes.
+            features, O(n r²); `"covariance"`: that of ΦᵀΦ, O(n r²) with a smaller constant, for
+            many more rows than features. By default the cheapest for the shapes.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Linear(), [[1.0], [2.0]], solver=rls.Spectral("gram")).route

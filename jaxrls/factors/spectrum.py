@@ -59,7 +59,7 @@ class Spectrum(Factor):
     Args:
         rows: rows of U itself, or of the features that U is made from.
         s: eigenvalues (r,).
-        across: (q, r), what the fixed effects fit of each direction.
+        across: (q, r), coefficients of the fit of each direction by the fixed effects.
         weights: sample weights.
         fixed: fixed effects, an intercept among them.
         expansion: what coefficients multiply.

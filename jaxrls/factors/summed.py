@@ -1,9 +1,10 @@
 """Fits that keep the moments of their rows and not the rows themselves, so that rows can be added,
 and removed again by subtraction.
 
-All but held-out residuals follows from moments about one origin: spectrum, coefficients, GCV and
-evidence; the last two by a difference, ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding stays at
-the level of the largest sums that there were: subtracting most of a sum leaves few correct digits.
+Everything except held-out residuals follows from moments about one origin: spectrum, coefficients,
+GCV and evidence; the last two by a difference, ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding
+stays at the level of the largest sums that there were: subtracting most of a sum leaves few correct
+digits.
 """
 
 from dataclasses import replace

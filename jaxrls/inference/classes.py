@@ -207,8 +207,8 @@ def fit_sigmoid(
 
 
 def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
-    """Probabilities of all classes that add up to 1, from those of each class against the rest,
-    which need not.
+    """Probabilities of all classes that add up to 1, from one probability for each class against
+    the rest. Those need not add up to 1.
 
     (1 − p, p) for a single column, of two classes; else pⱼ / Σ p, and 1/T for all where every one
     is 0.
@@ -410,9 +410,9 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     i. Nothing is fitted again.
 
     **Guarantee**: the set of labels with p > α holds the true label with probability 1 − α or more,
-    for every n and every distribution. This is over draws of all rows, not for each x. Rows must be
-    exchangeable, and must not have chosen kernel, λ and landmarks. Rows with different weights are
-    not covered.
+    for every n and every distribution. This is a probability over draws of all rows, not for each
+    x. Rows must be exchangeable, and must not have chosen kernel, λ and landmarks. Rows with
+    different weights are not covered.
 
     Args:
         fit: a `Fit` that kept its solution.

@@ -14,7 +14,13 @@ from jaxrls.inference.posterior import Posterior, check_unsaid, covariance, vari
 from jaxrls.kernels.kernel import Kernel, Standardized
 from jaxrls.linalg.conjugate import Run
 from jaxrls.problem.landmarks import TOLERANCE
-from jaxrls.support.checks import as_array, check_weights, is_concrete
+from jaxrls.support.checks import (
+    as_array,
+    as_floats,
+    check_finite,
+    check_weights,
+    is_concrete,
+)
 from jaxrls.support.door import door
 from jaxrls.support.pictures import (
     ORDERED,
@@ -90,7 +96,7 @@ class Fit(Generic[K]):
         errors: the criterion at each of them, (L,) or (L, t); smaller is better.
         lam: the chosen λ, (), or (t,) where each target has its own.
         error: the criterion at the chosen λ, shaped as `lam`; the mean over targets that share it.
-        loo_residuals: held-out residuals (n,) or (n, t), rows held out as the criterion does.
+        loo_residuals: held-out residuals (n,) or (n, t), with rows held out as by the criterion.
         dof: effective degrees of freedom at the chosen λ, shaped as `lam`.
         floor: the λ below which rounding errors dominate.
         indefinite: the most negative eigenvalue of K over the largest.
@@ -146,7 +152,7 @@ class Fit(Generic[K]):
             return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
         lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
         freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
-        of = "" if self.lams is None else f" of {len(self.lams)}"
+        of = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         name = f"{self.criterion.removesuffix('_error')} error"
         name = title(self.criterion) if name.startswith("log_") else name
@@ -194,22 +200,18 @@ class Fit(Generic[K]):
         """
         return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
 
-    def score(self, X, Y, weights=None) -> Any:
-        """R² of the predictions, averaged over targets: 1 − Σ v (y − f)² / Σ v (y − ȳ)².
+    @door("self.model.coef")
+    def score(self, X, Y, weights=None, *, fixed_effects=None) -> Any:
+        """R² of the predictions, averaged over targets: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for
+        constant labels.
 
         Args:
             X: rows (m, d).
             Y: their labels (m,) or (m, t).
             weights: sample weights v (m,); by default all are 1.
+            fixed_effects: those of the rows, as in `predict`.
         """
-        found, Y = np.asarray(self.predict(X)), np.asarray(Y)
-        if Y.shape != found.shape:
-            raise ValueError(
-                f"Y must have shape {found.shape}, as the predictions, and has shape {Y.shape}"
-            )
-        mean = partial(np.average, axis=0, weights=weights)
-        left = mean((found - Y) ** 2)
-        return np.mean(1 - left / mean((Y - mean(Y)) ** 2))
+        return r_squared(self.predict(X, fixed_effects=fixed_effects), Y, weights)
 
     @door("self.model.coef")
     def at(self, lam) -> "Fit":
@@ -240,8 +242,8 @@ class Fit(Generic[K]):
         return self.kept
 
     def of_kept(self, name: str) -> Any:
-        """What is computed from the kept solution, once for this object where its values are known:
-        "summed", "process" or "jackknife".
+        """A result of the kept solution, by its name: "summed", "process" or "jackknife". It is
+        computed once, if values are known.
         """
         if f"_{name}" not in vars(self):
             made = self._made_of_kept(name)
@@ -322,7 +324,7 @@ class Fit(Generic[K]):
         the mean.
 
         The prior is f ~ N(0, τ²k) with a flat prior on the intercept b, and labels have noise of
-        variance τ²λ/v. τ² is the factor by which the kernel's scale is to be multiplied.
+        variance τ²λ/v. τ² multiplies all variances.
 
         Args:
             X: new rows (m, d).
@@ -404,13 +406,13 @@ class Fit(Generic[K]):
             lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|
             upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|
 
-        They are −∞ and ∞ where level (n + 1) > n. If the rows and the new one are exchangeable, and
-        λ, kernel and landmarks were not chosen by the labels, the intervals hold a new label with
-        probability at least 2·level − 1, whatever the distribution and however wrong the model; by
-        CV+ with random folds at least 2·level − 1 − √(2/n). In practice it is about `level`. Rows
-        of weight 0 do not count, all others count as one, whatever their weight. No fit is
-        repeated: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, with w(x) the smoother's row; a landmark leaves
-        with its row.
+        If there are too few rows, level (n + 1) > n, they are −∞ and ∞. In practice an interval
+        holds a new label with probability of about `level`. The guarantee is 2·level − 1, or
+        2·level − 1 − √(2/n) by CV+ with random folds, for any distribution and any model. It needs
+        rows that are exchangeable with the new one, and λ, kernel and landmarks that were not
+        chosen by these labels. Rows of weight 0 do not count; all others count as one. No fit is
+        repeated: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, where w(x) are the weights of the labels in
+        f(x). A landmark is held out with its row.
 
         Args:
             X: new rows (m, d), or a source of rows.
@@ -556,3 +558,27 @@ class Fit(Generic[K]):
         True
         """
         return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, -1)
+
+
+def as_predicted(found, Y) -> Any:
+    """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
+    Y = as_floats("Y", Y, found.dtype)
+    Y = Y[:, None] if found.shape == (*Y.shape, 1) else Y
+    if Y.shape != found.shape:
+        raise ValueError(
+            f"Y must have shape {found.shape}, as the predictions, and has shape {Y.shape}"
+        )
+    check_finite("Y", Y)
+    return Y
+
+
+def r_squared(found, Y, weights=None) -> np.floating:
+    """R² of predictions `found` of labels Y, averaged over targets: see `Fit.score`."""
+    found = np.asarray(found, float)
+    Y = np.asarray(as_predicted(found, Y))
+    if weights is not None:
+        weights = as_floats("weights", weights)
+        check_weights(weights, len(Y))
+    mean = partial(np.average, axis=0, weights=weights)
+    missed, square = mean((found - Y) ** 2), mean((Y - mean(Y)) ** 2)
+    return np.mean(np.where(square > 0, 1 - missed / np.where(square > 0, square, 1), 0))

@@ -40,8 +40,8 @@ class Predictive:
     Args:
         residuals: held-out residuals e.
         std: standard deviations of the labels, by the fit to the other rows.
-        reached: the level of the central interval whose end is the label, uniform on (0, 1) where
-            the standard deviations are right.
+        reached: the level of the central interval that ends at the label. It is uniform on (0, 1)
+            if the standard deviations are right.
         crps: the continuous ranked probability score in units of the labels, smaller is better;
             |eᵢ| for a prediction of standard deviation 0.
 

@@ -66,8 +66,8 @@ class KroneckerModel:
             ValueError: for a wrong number of columns, NaN or infinity, or row numbers outside of X1
                 or X2.
 
-        **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), or of pairs p in the place of m₂ and 1 in that of
-        m₁, in blocks of rows of both kernel matrices.
+        **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), in blocks of rows of both kernel matrices; for p
+        pairs with m₂ = p and m₁ = 1.
         """
         return _predict(None, self, *self.read(X1, X2, pairs))[0]
 
@@ -212,8 +212,8 @@ class KroneckerFit:
         Raises:
             ValueError: with `return_std` for a fit without `keep`; without it for `scale`.
 
-        **Cost** of the standard deviation O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)), p in the place of m₂
-        and 1 in that of m₁ for pairs.
+        **Cost** of the standard deviation O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)); for p pairs with m₂ = p
+        and m₁ = 1.
         """
         if not return_std:
             check_unsaid(scale)

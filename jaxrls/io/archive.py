@@ -117,7 +117,7 @@ def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
         raise ValueError(
             f"{place or 'the object to save'} must be an array, a number, text or a class under "
             f"jaxrls.extend.pytree as it is defined now, and is of type {type(value).__name__}: "
-            "make a kernel that holds a Python function anew in code"
+            "make a kernel that holds a Python function anew in code, and pickle an estimator"
         )
     described = {}
     for f in fields(value):

@@ -2,13 +2,12 @@
 NumPy; and the small table that the package carries.
 """
 
-import gzip
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
@@ -281,10 +280,11 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
     Args:
         model: what `fit` or `tune` returns, or its model.
         rows: what `stream` returns (with `target=False` for files without labels), or X (m, d).
-        path: the file, complete at the end or not there: CSV, `.parquet`, `.arrow` or `.feather`,
+        path: the file, written completely or not at all: CSV, `.parquet`, `.arrow` or `.feather`,
             all by pyarrow, or `.npy`, whose numbers are held in memory.
         level: for columns `lower` and `upper` too, the ends of `Fit.intervals`.
-        classes: a list of those of `encode`, for labels in place of scores, which follow.
+        classes: the classes that `encode` returned. The file then has the predicted label first,
+            and the scores after it.
 
     Returns:
         The number of rows. Columns are `prediction`, or `prediction_0` and so on for each target.
@@ -331,10 +331,7 @@ def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     >>> X.shape, y.shape, names[0]
     ((1503, 5), (1503,), 'frequency_Hz')
     """
-    with (
-        (files("jaxrls") / "data" / "airfoil.csv.gz").open("rb") as raw,
-        gzip.open(raw, "rt", encoding="utf-8") as text,
-    ):
-        names = text.readline().strip().split(",")
-        values = np.loadtxt(text, delimiter=",")
-    return values[:, :-1], values[:, -1], tuple(names[:-1])
+    with as_file(files("jaxrls") / "data" / "airfoil.csv.gz") as path:
+        table: Any = np.genfromtxt(path, delimiter=",", names=True)
+    *names, last = table.dtype.names
+    return np.column_stack([table[name] for name in names]), table[last].copy(), tuple(names)

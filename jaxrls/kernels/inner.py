@@ -87,7 +87,7 @@ class Constant(Kernel):
 @pytree
 class Cosine(Kernel):
     """The cosine kernel, as scikit-learn's `cosine_similarity`: the length of rows does not matter,
-    as for texts of any number of words.
+    which suits texts of different lengths.
 
         k(x, z) = ⟨x, z⟩ / (‖x‖ ‖z‖), and 0 for rows of zeros
 

@@ -41,12 +41,12 @@ class Kernel(ABC):
     * `positive`: names of fields that must be positive; a search moves their logarithm.
     * `length_scales`: names of fields in the units of X, one number or one per column, which can be
       guessed from distances between rows.
-    * `metric`: the distance that they divide, "euclidean" or "cityblock".
+    * `metric`: the distance that length scales divide, "euclidean" or "cityblock".
     * `constants`: names of fields that no search moves.
     * `evaluable`: False for a kernel given as a matrix, which has no value at other points.
     * `knows_diag`: whether k(x, x) of new rows is known.
-    * `sparse`: whether the methods of this very class take a `SparseBlock` for X, by matrix
-      products alone; those of other classes get its rows dense.
+    * `sparse`: whether the methods of this class take a `SparseBlock` for X, by matrix products
+      alone; other classes get dense rows.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.kernels.given import KernelValues, Precomputed
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.kernels.named import NAMED
 from jaxrls.linalg.decompositions import ridged_cholesky
 from jaxrls.rows.rows import GramRows, NumberedRows, Rows
 from jaxrls.support.checks import as_floats, check_finite, check_unmasked, is_concrete
@@ -44,7 +45,7 @@ def check_kernel(kernel) -> None:
     if not isinstance(kernel, Kernel):
         raise ValueError(
             f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
-            "tune also take the names 'gaussian', 'laplacian', 'matern52', 'linear' and others"
+            f"tune also take the names {', '.join(map(repr, NAMED))}"
         )
 
 

@@ -23,9 +23,9 @@ SOME = 512  # rows, whose mean is close enough to that of all
 class Moments:
     """Weighted sums over rows of products of features φ, labels y and fixed effects b.
 
-    Features and labels enter as φ − o and y − p, with o = b·`origin` and p = b·`label_origin` near
-    what the fixed effects fit of them, so that removing that fit later does not cancel. Moments
-    with the same origins can be added and subtracted.
+    Features and labels enter as φ − o and y − p. Here o = b·`origin` and p = b·`label_origin` are
+    close to their fit by the fixed effects b, so that removing this fit later loses no digits.
+    Moments with the same origins can be added and subtracted.
 
     Args:
         weight: Σ v, the total weight.

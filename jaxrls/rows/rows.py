@@ -113,7 +113,7 @@ class Rows:
         return self.reading(kind, run, columns)
 
     def reading(self, kind: str, run: Callable, columns: tuple):
-        """The same for a compiled `run`: one reading."""
+        """As `over`, by a compiled `run`, which reads the rows once."""
         found = one_behind(run(*block) for _, block in self._with_columns(columns))
         if kind == "sum":
             return reduce(added, found)

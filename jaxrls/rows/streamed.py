@@ -273,7 +273,7 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
             found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
             raise ValueError(
                 f"{piece.place} has {found}: every block must be X (b, d), Y (b,) or (b, t) and "
-                "weights (b,), in the form of the first"
+                "weights (b,), in the form of the first; fit takes arrays as they are"
             )
         check_inputs(f"{piece.place}: X", X)
         before = shapes

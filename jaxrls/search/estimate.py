@@ -101,8 +101,8 @@ def estimate(
         kernel: a jaxrls kernel.
         shape: (n, d), the shape of X, or X itself.
         call: `"fit"`, also for `factorize` with a sweep over λ; `"gradient"`, for `objective` with
-            its derivatives, as in a step of `tune`; or `"predict"`, for `rows` rows by a model of
-            n.
+            its derivatives, as in a step of `tune`; or `"predict"`, for predictions of `rows` rows
+            by a model of n rows.
         targets: how many columns Y has.
         lams: how many λ; by default 100, as in the grid of `fit`.
         weights: whether there are sample weights.

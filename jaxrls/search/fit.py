@@ -87,16 +87,16 @@ def fit(
             `free`.
         standardize: whether to subtract the mean of each column of X and divide by its standard
             deviation; the model keeps both in its kernel and applies them to new rows.
-        landmarks: for many rows: a few rows or points, of whose kernel functions the fit is a sum.
-            Give their number, row numbers (m,), points (m, d) or the result of `jaxrls.landmarks`;
-            `"auto"` takes as many as keep the fit close to that of the full K. A landmark is held
-            out with its row.
+        landmarks: for many rows: a few rows or points. The fit is a sum of kernel functions at
+            these alone. Give their number, row numbers (m,), points (m, d) or the result of
+            `jaxrls.landmarks`; `"auto"` takes as many as keep the fit close to that of the full K.
+            A landmark is held out with its row.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes: `fit.plan` says which.
-        keep: whether the fit keeps its solution, n² numbers, or n·r on r features or landmarks,
-            which `posterior`, `predict(return_std=True)`, `intervals`, `loo_predictive`, `update`,
-            `forget` and `at` need. By default it does up to 2000 rows outside of `jax.jit`; `save`
-            writes the solution only with `keep=True`.
+        keep: whether the fit keeps its solution, which `posterior`, `predict(return_std=True)`,
+            `intervals`, `loo_predictive`, `update`, `forget` and `at` need: n² numbers, or n·r on r
+            features or landmarks. By default it is kept up to 2000 rows, outside of `jax.jit`.
+            `save` writes the solution only with `keep=True`.
         block_size: rows at a time while K or sums over rows are made.
         progress: show a bar while landmarks are chosen (needs tqdm).
 

@@ -114,7 +114,7 @@ class Choice:
         lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
         known = factor.has_residuals or isinstance(self.criterion, HoldOut)
         if len(lams) == 1 and not (known and (factor.exact or self.criterion.total is None)):
-            # It needs no error, or has that of the model's own iteration.
+            # It needs no error, or has the model's.
             return (lams, None), (lams[0], None)
         table = lams, self.criterion.errors(solution, lams, kernel)
         chosen = choose_lam(*table, self.per_target)

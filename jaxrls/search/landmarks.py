@@ -60,8 +60,8 @@ def landmarks(
 ) -> Landmarks:
     """Choose rows of X as landmarks, on which `fit` approximates K where there are too many rows.
 
-    Chooses `num` rows R, or as many as reduce the trace of what they miss, tr(K − K̂) with K̂ =
-    K_TR K_RR⁻¹ K_RT, to tol·tr K. K itself is never formed.
+    Chooses `num` rows R, or with `tol` as many as it takes until tr(K − K̂), what they miss of the
+    trace, is at most tol·tr K. Here K̂ = K_TR K_RR⁻¹ K_RT. K itself is never formed.
 
     `"rpcholesky"` draws each row with probability proportional to its residual diagonal (K − K̂)ᵢᵢ
     given those drawn before. It works in blocks, by matrix products: rows are proposed by the

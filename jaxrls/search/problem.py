@@ -152,8 +152,8 @@ class Problem:
 
     def padded(self) -> "Problem":
         """The same problem with rows of weight 0 at the end, up to one of a few sizes: programs
-        compiled for it serve other numbers of rows. Itself where rows are many or committed to a
-        device, or the criterion or the fixed effects hold data of each.
+        compiled for it serve other numbers of rows. It is unchanged if there are many rows, if they
+        are committed to a device, or if the criterion or the fixed effects hold data of each row.
         """
         rows, (n, d) = self.rows, self.rows.shape
         size = common_size(n)

@@ -121,7 +121,7 @@ def select_columns(
 
     Each step tries every remaining column together with those already chosen, at this λ, and adds
     the one of the smallest Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, averaged over targets, with the held-out
-    residuals e; of equal errors the first column's. A row is held out with all of its weight.
+    residuals e; on ties the first column. A row is held out with all of its weight.
 
     Columns are compared as they are: of two with the same information the one of larger scale is
     penalised less, so standardise columns that have different units.
@@ -136,11 +136,11 @@ def select_columns(
         loss: of held-out residuals, as in `LeaveOneOut`.
 
     Returns:
-        A `Selection`, whose `kernel` is for `fit`, which may choose λ anew. Never chosen are
-        columns of zeros, constant ones if there is an intercept, and, where λ is tiny, those that
-        the chosen ones span up to rounding: if fewer than `num` others exist, the result has only
-        those. Inside `jax.jit`, where the shape is fixed, it is filled up with columns that are
-        never chosen.
+        A `Selection`, whose `kernel` is for `fit`, which may choose λ anew. Columns of zeros are
+        never chosen, nor constant ones if there is an intercept, nor, for a tiny λ, those that the
+        chosen ones span up to rounding. If fewer than `num` others exist, the result is shorter.
+        Inside `jax.jit`, where the shape is fixed, it is filled up with columns that are never
+        chosen.
 
     Raises:
         ValueError: for shapes that do not fit, NaN or infinity, λ ≤ 0, a source of rows or a sparse

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Spectral
+from jaxrls.inference.fitted import as_predicted, r_squared
 from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel, Scaled, Sum
 from jaxrls.linalg.products import matmul
@@ -105,6 +106,17 @@ class KernelsFit:
         """
         return self.predict_split(X, block_size=block_size).sum(axis=0) + self.intercept
 
+    @door("self.coef")
+    def score(self, X, Y, weights=None) -> Any:
+        """R² of the predictions, averaged over targets, as `Fit.score`.
+
+        Args:
+            X: rows (m, d).
+            Y: labels (m, t), or (m,) for a single target.
+            weights: sample weights (m,); by default all are 1.
+        """
+        return r_squared(self.predict(X), Y, weights)
+
     def score_split(self, X, Y) -> Float[Array | np.ndarray, "k t"]:
         """Score predictions by R², split by kernel (the product measure).
 
@@ -113,7 +125,7 @@ class KernelsFit:
 
         Args:
             X: rows (m, d).
-            Y: labels (m, t).
+            Y: labels (m, t), or (m,) for a single target.
 
         Returns:
             (K, t).
@@ -124,12 +136,7 @@ class KernelsFit:
         **Cost** as `predict_split`. **Source**: Pratt 1987; as himalaya's `r2_score_split`.
         """
         split = self.predict_split(X)
-        Y = as_floats("Y", Y, split.dtype)
-        if Y.shape != split.shape[1:]:
-            raise ValueError(
-                f"Y must have shape {split.shape[1:]}, and has shape {Y.shape}: give a row for "
-                "each of X and a column for each target"
-            )
+        Y = as_predicted(split[0], Y)
         shares = split * (2 * (Y - self.intercept) - split.sum(axis=0))
         return shares.sum(axis=1) / ((Y - Y.mean(axis=0)) ** 2).sum(axis=0)
 
@@ -180,7 +187,8 @@ def fit_kernels(
         ValueError: for fewer than two kernels, shares below 0, and as `fit`.
 
     **Cost** `num` spectra, O(num n³), whatever the number of targets and λ; O(num n m²) on
-    landmarks; with `steps` a few values with gradients of `objective` for each step and target.
+    landmarks; with `steps` a few evaluations of `objective` and its gradient for each step and
+    target.
     **Fails**: with many kernels few of the draws lie near the best: use `steps`. **Source**: Dupré
     la Tour, Eickenberg, Nunez-Elizalde and Gallant 2022, "Feature-space selection with banded ridge
     regression".

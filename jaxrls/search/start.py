@@ -3,6 +3,7 @@ on a sample of the rows.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -135,13 +136,20 @@ _from_data = jax.jit(start_from_data)
 
 
 def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
-    """The kernel with every width "median" set by `from_data`, and other parameters as they are."""
-    named = lambda leaf: isinstance(leaf, str) and leaf == "median"
-    if not any(map(named, jax.tree.leaves(kernel))):
+    """The kernel with every width "median", or a list of it for the columns, set by `from_data`, and
+    other parameters as they are.
+    """
+
+    def named(leaf) -> bool:
+        given = jax.tree.leaves(leaf) if isinstance(leaf, str | list | tuple) else []
+        return bool(given) and all(isinstance(word, str) and word == "median" for word in given)
+
+    if not any(map(named, jax.tree.leaves(kernel, is_leaf=named))):
         return kernel
-    start = jax.tree.map(lambda leaf: np.nan if named(leaf) else leaf, kernel)
+    each = partial(jax.tree.map, is_leaf=named)
+    start = each(lambda leaf: np.full(np.shape(leaf), np.nan) if named(leaf) else leaf, kernel)
     found = from_data(start, rows, weights)
-    return jax.tree.map(lambda given, new: new if named(given) else given, kernel, found)
+    return each(lambda given, new: new if named(given) else given, kernel, found)
 
 
 def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:

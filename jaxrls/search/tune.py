@@ -63,16 +63,17 @@ def tune(
         lams: λ (L,), by default a grid; the search starts from the best of them.
         criterion: as in `fit`; its loss needs a gradient.
         groups, weights, intercept, fixed_effects, standardize, keep, block_size: as in `fit`.
-        landmarks: for more rows than K can be factored for: a number of them, chosen with the best
-            kernel known at the start, or row numbers, or points; they stay fixed.
+        landmarks: for more rows than K can be factored for: the number of landmarks, which are
+            chosen with the best kernel known at the start; or row numbers, or points. They stay
+            fixed.
         optimizer: any of optax's, by default L-BFGS.
         steps: the largest number of steps.
         tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row lower log E by
             less than tol/20. After `grow`, with the default optimiser, it ends at the first step
             that lowers log E by less than tol/2.
         start: `"screen"` first multiplies all widths by the best of seven factors from 1/16 to 16,
-            judged on at most 300 rows, and for a single width without landmarks refines that in
-            smaller steps judged on 1200; `"data"` sets them to the median distance; `"kernel"`
+            judged on at most 300 rows. A single width without landmarks is then refined in smaller
+            steps, judged on 1200 rows. `"data"` sets widths to the median distance; `"kernel"`
             leaves them. The given kernel itself is always among the candidates.
         starts: how many searches to run, one after another: one from the first parameters, the
             others from random multiples of them (needs `key`); the best is kept.

@@ -30,7 +30,7 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     one fit.
 
     Minimises ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²: λ is the `alpha` of `Ridge` and `KernelRidge`.
-    `RLSRegressor()` stands for a grid search over `KernelRidge(kernel="rbf")`,
+    `RLSRegressor()` replaces a grid search over `KernelRidge(kernel="rbf")`,
     `RLSRegressor("linear", lams=alphas)` for `RidgeCV(alphas)`.
 
     Parameters
@@ -40,8 +40,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         "matern32", "matern52", "rational_quadratic" or "precomputed", or an object such as `0.5 *
         jaxrls.Gaussian(2.0) + jaxrls.Linear()`.
     width : float, array of shape (n_features,) or "median", default="median"
-        Width of the kernels from "gaussian" to "rational_quadratic", exp(−‖x − z‖² / (2 width²)):
-        scale the columns alike first. "median" is the median distance between distinct rows.
+        Width of a kernel of distances, as in exp(−‖x − z‖² / (2 width²)). Scale the columns alike
+        first. "median" is the median distance between distinct rows.
     gamma : float, "auto", "scale" or None, default=None
         γ of "gaussian", exp(−γ‖x − z‖²), and "laplacian", exp(−γ Σ |xⱼ − zⱼ|), in place of `width`;
         of "polynomial", where None is 1. "auto" is 1/n_features, what None is in `KernelRidge`, and
@@ -69,8 +69,9 @@ callable, default="loo"
         see `jaxrls.tune`. An array of widths is tuned column by column.
     landmarks : int, "auto", array or None, default=None
         The rows on which K is approximated, for more rows than K can be factored for: their number,
-        or which. "auto" takes as many as keep the fit close to that of all rows: see `jaxrls.fit`.
-        With `tune` the kernel is tuned on landmarks too, 500 of them for "auto" past 2000 rows.
+        row numbers or points. "auto" takes as many as keep the fit close to that of all rows: see
+        `jaxrls.fit`. With `tune` the kernel is tuned on landmarks too, 500 of them for "auto" past
+        2000 rows.
     fit_intercept : bool, default=True
         Fit a constant b that is not penalised.
     cv : int, splitter, iterable or None, default=None
@@ -182,7 +183,7 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
     """Regularized least-squares classification: regression on ±1 codes, one column for each class,
     the largest score wins.
 
-    `RLSClassifier("linear", lams=alphas)` stands for `RidgeClassifierCV(alphas)`. Two classes share
+    `RLSClassifier("linear", lams=alphas)` replaces `RidgeClassifierCV(alphas)`. Two classes share
     one column.
 
     Parameters

@@ -15,6 +15,12 @@ import numpy as np
 
 # What is accepted besides JAX arrays.
 Listed = np.ndarray | Sequence[Any]
+# What takes text, by the argument in which it was found.
+INSTEAD = {
+    "Y": ": for classes take encode(labels), or RLSClassifier",
+    "fixed_effects": ": give levels(labels) for an intercept of each group, or indicators",
+    "X": ": stream reads files",
+}
 # LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
 # 32-bit integer.
 LARGEST_CPU_EIGH = 32766
@@ -78,6 +84,7 @@ def as_floats(name: str, value, dtype=None):
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
+                f"{INSTEAD.get(name, '')}"
             ) from None
     if jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool:
         value = value.astype(jnp.result_type(float))
@@ -114,7 +121,7 @@ def check_finite(name: str, value) -> None:
         bad = np.argwhere(~np.isfinite(np.asarray(value)))
         raise ValueError(
             f"{name} holds {len(bad)} values that are NaN or infinite, the first at index "
-            f"{tuple(bad[0].tolist())}: drop those rows or fill them in first"
+            f"{tuple(bad[0].tolist())}: drop them, or fill them in first"
         )
 
 
@@ -358,5 +365,5 @@ def why_too_large(n: int, route: str, needed: int) -> str:
 
 def in_words(number: int | float, unit: str = "B") -> str:
     """A number with three digits and an SI prefix, as in 1.23 GB."""
-    power = max(0, min(6, int(np.log10(max(number, 1)) // 3)))
+    power = min(6, int(np.log10(max(number, 1)) // 3))
     return f"{number / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}{unit}"

@@ -33,8 +33,17 @@ ELSEWHERE = {
     "length_scale": "a kernel's width=",
     "lengthscale": "a kernel's width=",
     "sigma": "a kernel's width=",
-    "return_cov": "posterior(X).covariance",
+    "return_cov": "the covariance of posterior(X)",
     "noise": "lams=[…]",
+    "normalize": "standardize=",
+}
+
+
+# What some arguments must be, in every public call alike.
+WANTED = {
+    "kernel": "a jaxrls kernel, such as Gaussian(1.0)",
+    "factor": "what factorize returns",
+    "key": "one such as jax.random.key(0)",
 }
 
 
@@ -51,11 +60,17 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
     def decorate(call: Call) -> Call:
         signature = inspect.signature(call)
+        known = [name for name in signature.parameters if name != "self"]
 
         @functools.wraps(call)
         def wrapped(*args, **kwargs):
-            check_known(call.__name__, kwargs, [*signature.parameters])
-            values = signature.bind(*args, **kwargs).arguments
+            check_known(call.__qualname__, kwargs, known)
+            try:
+                values = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(
+                    f"{call.__qualname__}: {error}: it takes {', '.join(known)}"
+                ) from None
             _check(values, signature.parameters)
             like = values.get(name)
             for part in path:
@@ -84,19 +99,18 @@ def is_wide(value) -> bool:
 
 
 def _check(values: dict, parameters) -> None:
-    """Raise for arguments of the wrong kind (flags, factors, random keys), in every public call
-    alike.
-    """
+    """Raise for arguments of the wrong kind: flags, and those of `WANTED`."""
     for name, value in values.items():
         flag = parameters[name].annotation in (bool, bool | None)
         if flag and not isinstance(value, bool | np.bool_ | None):
             raise ValueError(f"{name} must be True or False, and is {value!r}")
-        if name == "factor" and not hasattr(value, "solve"):
-            raise ValueError(
-                f"factor must be what factorize returns, and is a {type(value).__name__}"
-            )
-        if name == "key" and not isinstance(value, jax.Array | None):
-            raise ValueError(f"key must be one such as jax.random.key(0), and is {value!r}")
+        fits = {
+            "kernel": not hasattr(value, "shape"),
+            "factor": hasattr(value, "solve"),
+            "key": isinstance(value, jax.Array | None),
+        }
+        if not fits.get(name, True):
+            raise ValueError(f"{name} must be {WANTED[name]}, and is a {type(value).__name__}")
 
 
 def check_known(call: str, given, known: list[str]) -> None:
@@ -105,8 +119,12 @@ def check_known(call: str, given, known: list[str]) -> None:
     for name in given:
         if name not in known:
             meant = difflib.get_close_matches(name, known, 1)
-            hint = ELSEWHERE.get(name) or (f"{meant[0]}=" if meant else "")
-            wrong.append(f"no {name}={f': did you mean {hint}?' if hint else ''}")
+            hint = ELSEWHERE.get(name, "")
+            to = hint.partition("=")[0]
+            if to not in known and " " not in to:  # not of this call
+                hint = f"{meant[0]}=" if meant else ""
+            taken = f"did you mean {hint}?" if hint else f"it takes {', '.join(known)}"
+            wrong.append(f"no {name}=: {taken}")
     if wrong:
         raise TypeError(f"{call} takes {' And '.join(wrong)}")
 

@@ -99,7 +99,7 @@ def pytree(cls):
         # Without __init__: JAX also rebuilds trees around batches and placeholders, which the
         # checks of fields would refuse.
         tree = object.__new__(cls)
-        vars(tree).update(zip(data, children, strict=True), **dict(zip(meta, aux, strict=True)))
+        vars(tree).update(zip((*data, *meta), (*children, *aux), strict=True))
         return tree
 
     def flatten_with_keys(tree):

@@ -47,14 +47,10 @@ class Iterative(Solver):
         tol: how far fitted values may be off, as a share of the residuals of the fit, root mean
             square.
         steps: the largest number of steps.
-<<<<<<< HEAD
-        probes: how many random vectors to use for the leave-one-out error, 3 or more; as many as
-            rows make it exact. Default 8, and more for fewer than 2000 rows. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
-=======
-        probes: how many random vectors to use for the leave-one-out error, 2 or more; with as many
-            as rows it is exact. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
->>>>>>> main
-            residuals and degrees of freedom are then None.
+        probes: how many random vectors to use for the leave-one-out error, 3 or more; with as many
+            as rows it is exact. Default 8, and more for fewer than 2000 rows. 0 is cheaper, where λ
+            is given or chosen by held-out rows: held-out residuals and degrees of freedom are then
+            None.
         dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
             that of X as well.
         key: a JAX random key for the probes, by default the same every time.

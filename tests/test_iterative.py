@@ -222,7 +222,7 @@ def test_without_probes_lam_is_given_or_rows_held_out_choose(data):
         if "criterion" in options:
             assert_close(fit.errors, exact.errors, 2e-3)
         else:
-            assert fit.error is None and repr(fit).startswith("Gaussian: λ = 0.3 of 1\n")
+            assert fit.error is None and repr(fit).startswith("Gaussian: λ = 0.3\n")
     for criterion in (rls.loo, rls.gcv):
         with pytest.raises(
             ValueError, match="leave-one-out needs probes, and the solver has probes=0"

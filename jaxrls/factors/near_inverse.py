@@ -29,7 +29,6 @@ class NearInverse:
     """M⁻¹ at one λ, with the fixed effects projected out as in generalised least squares."""
 
     D: Float[Array, "g b b"]  # the inverse of the blocks of M − BBᵀ
-    DB: Float[Array, "n r"]
     B: Float[Array, "n r"]
     root: Float[Array, "r r"]  # L⁻¹ with LLᵀ = I + BᵀD⁻¹B
     blocks: "Blocks"
@@ -42,8 +41,9 @@ class NearInverse:
 
     def _whole(self, V):
         """M⁻¹V before the projection."""
-        across = matmul(self.root, transposed_matmul(self.DB, V))
-        return self.blocks.times(self.D, V - matmul(self.B, matmul(self.root.T, across)))
+        near = self.blocks.times(self.D, V)
+        across = matmul(self.root, transposed_matmul(self.B, near))
+        return near - self.blocks.times(self.D, matmul(self.B, matmul(self.root.T, across)))
 
 
 @pytree
@@ -61,16 +61,16 @@ class Blocks:
         n = len(B)
         halvings = max(0, math.ceil(math.log2(n / size)))
         count = 2**halvings
-        length = jnp.linalg.norm(B, axis=1, keepdims=True)
-        unit = B / jnp.where(length > 0, length, 1)
+        length = jnp.linalg.norm(B, axis=1)
         order = jnp.arange(count * -(-n // count))[None]
         for _ in range(halvings):
-            order = jax.vmap(lambda rows: _halved(unit, rows))(order).reshape(2 * len(order), -1)
+            order = jax.lax.map(lambda rows: _halved(B, length, rows), order)
+            order = order.reshape(2 * len(order), -1)
         return cls(order, jnp.argsort(order.ravel())[:n])
 
-    def of(self, A: Float[Array, "n *k"]) -> Float[Array, "g b *k"]:
-        """The rows of A, by block; empty places are 0."""
-        return A.at[self.order].get(mode="fill", fill_value=0)
+    def of(self, A: Float[Array, "n *k"], rows=None) -> Float[Array, "*g b *k"]:
+        """The rows of A, of one block or by block; empty places are 0."""
+        return A.at[self.order if rows is None else rows].get(mode="fill", fill_value=0)
 
     def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
         """What `of` has taken apart."""
@@ -81,13 +81,14 @@ class Blocks:
         return self.back(matmul(D, self.of(A)))
 
 
-def _halved(unit, rows):
+def _halved(B, length, rows):
     """`rows` in the order of where they lie between two that are far from each other, empty places
     last.
     """
-    F = unit.at[rows].get(mode="fill", fill_value=0)
-    empty = rows >= len(unit)
-    cosines = lambda row: jnp.where(empty, jnp.inf, matmul(F, F[row]))
+    F, length = B.at[rows].get(mode="fill", fill_value=0), length.at[rows].get(mode="fill")
+    unit = jnp.where(length > 0, length, 1)
+    empty = rows >= len(B)
+    cosines = lambda row: jnp.where(empty, jnp.inf, matmul(F, F[row]) / (unit * unit[row]))
     one = jnp.argmin(cosines(0))
     other = jnp.argmin(cosines(one))
     return rows[jnp.argsort(cosines(one) - jnp.where(empty, 0, cosines(other)))]
@@ -113,24 +114,27 @@ class Near:
 
     def at(self, lam) -> NearInverse:
         """M⁻¹ at λ. **Cost** some 8 n r² flops."""
-        place = self.blocks
+        place, dtype = self.blocks, self.B.dtype
 
-        def block(given):
-            X, B, root = given
+        def block(S, rows):
+            X, B, root = (place.of(a, rows) for a in (self.X, self.B, self.weights.root))
             rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
-            D = inverse(rest + lam * jnp.eye(len(X), dtype=B.dtype))
-            return D, matmul(D, B)
+            D = inverse(rest + lam * jnp.eye(len(X), dtype=dtype))
+            return S + matmul(B.T, matmul(D, B)), D
 
-        D, DB = jax.lax.map(block, tuple(map(place.of, (self.X, self.B, self.weights.root))))
-        DB = place.back(DB)
-        S = transposed_matmul(self.B, DB) + jnp.eye(DB.shape[1], dtype=DB.dtype)
+        S, D = jax.lax.scan(block, jnp.eye(self.B.shape[1], dtype=dtype), place.order)
         root = triangular_inverse(jnp.linalg.cholesky((S + S.T) / 2))
-        diagonal = place.back(jnp.diagonal(D, axis1=1, axis2=2))
-        diagonal = diagonal - jnp.sum(matmul(DB, root.T) ** 2, axis=1)
-        none = jnp.zeros((len(DB), 0), DB.dtype)
-        found = NearInverse(D, DB, self.B, root, place, diagonal, none)
+
+        def own(given):
+            rows, D = given
+            across = matmul(matmul(D, place.of(self.B, rows)), root.T)
+            return jnp.diagonal(D) - jnp.sum(across**2, axis=1)
+
+        diagonal = place.back(jax.lax.map(own, (place.order, D)))
+        none = jnp.zeros((len(self.B), 0), dtype)
+        found = NearInverse(D, self.B, root, place, diagonal, none)
         if not self.H.shape[1]:
             return found
         share, _ = whitened(found(self.H), self.H)
         left = diagonal - jnp.sum(share**2, axis=1)
-        return NearInverse(D, DB, self.B, root, place, left, share)
+        return NearInverse(D, self.B, root, place, left, share)

@@ -68,7 +68,7 @@ class Blocks:
             order = order.reshape(2 * len(order), -1)
         return cls(order, jnp.argsort(order.ravel())[:n])
 
-    def of(self, A: Float[Array, "n *k"], rows=None) -> Float[Array, "*g b *k"]:
+    def of(self, A: Float[Array, "n *k"], rows=None) -> Array:
         """The rows of A, of one block or by block; empty places are 0."""
         return A.at[self.order if rows is None else rows].get(mode="fill", fill_value=0)
 

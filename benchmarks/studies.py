@@ -337,7 +337,7 @@ def iterative(
     landmarks=2000,
     tuned_rows=3000,
     steps=200,
-    tol=3e-2,
+    tol=2e-2,
     probes=8,
     centres=(2000, 10_000),
 ):

@@ -60,11 +60,11 @@ class Iterative(Solver):
 
     >>> import jaxrls as rls
     >>> rls.Iterative(landmarks=500, steps=40, dtype="float32").tol
-    0.03
+    0.02
     """
 
     landmarks: Any = None
-    tol: float = static(default=0.03)
+    tol: float = static(default=0.02)
     steps: int = static(default=200)
     probes: int | None = static(default=None)
     dtype: Any = static(default=None)

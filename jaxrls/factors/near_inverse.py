@@ -107,10 +107,10 @@ class Near:
 
     @classmethod
     def of(cls, kernel: Kernel, X, points, weights: Weights, H) -> "Near":
-        """With blocks of one to two rows for each landmark."""
+        """With blocks of at most as many rows as there are landmarks."""
         L, _ = ridged_cholesky(gram(kernel, points))
         B = weights.scale(matmul(gram(kernel, X, points), triangular_inverse(L).T))
-        return cls(kernel, X, weights, H, B, Blocks.of_near(B, max(2 * len(points), SMALLEST)))
+        return cls(kernel, X, weights, H, B, Blocks.of_near(B, max(len(points), SMALLEST)))
 
     def at(self, lam) -> NearInverse:
         """M⁻¹ at λ. **Cost** some 8 n r² flops."""

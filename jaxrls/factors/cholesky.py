@@ -213,7 +213,7 @@ class RefinedGram(CholeskyGram):
 
 
 def _largest_that_costs(K: Float[Array, "n n"]) -> Float[Array, ""]:
-    """The largest entry on the diagonal of K̃ but for heavy rows that do not depend on heavier ones.
+    """The largest entry on the diagonal of K̃, without heavy rows independent of heavier ones.
 
     Rows and columns can be scaled without a change to how a Cholesky factor is rounded. A row that
     keeps a share of itself when heavier ones are projected out is as exact as if it were light, and

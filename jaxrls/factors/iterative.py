@@ -37,9 +37,12 @@ ENOUGH = 2**14
 class Iterative(Solver):
     """Solve with all of K by conjugate gradients, for more rows than K can be factored for.
 
-    (K̃ + λI) c̃ = √v y is solved for one λ after another, for targets and probes together, K̃ = √v K
-    √v. A probe is a random vector of ±1. Each step is a product of K with t + probes columns. An
-    approximate inverse, from landmarks and from blocks of near rows, makes steps few: some tens.
+    (K̃ + λI) c̃ = √v y with K̃ = √v K √v is solved for one λ after another, for targets and probes
+    together. A probe is a random vector of ±1. Each step is a product of K with t + probes columns.
+    An approximate inverse, from landmarks and from blocks of near rows, makes steps few: some tens.
+
+    The leave-one-out error is an estimate. Its standard error says how much it depends on the draw
+    of the probes. Where a λ far too small nearly interpolates the labels, it may be off by more.
 
     Args:
         landmarks: those of the preconditioner, as in `landmarks=` of `fit`; in `factorize` not as a

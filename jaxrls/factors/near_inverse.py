@@ -1,4 +1,4 @@
-"""An approximate inverse of K̃ + λI, for conjugate gradients and for leverages: K̂ on landmarks, and
+"""An approximate inverse of K̃ + λI, for conjugate gradients and leverages: K̂ on landmarks, and
 what it leaves of K within blocks of rows that are near each other.
 
     M = BBᵀ + D,   BBᵀ = K̂,   D = λI + blocks of K̃ − K̂,

@@ -136,8 +136,8 @@ _from_data = jax.jit(start_from_data)
 
 
 def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
-    """The kernel with every width "median", or a list of it for the columns, set by `from_data`, and
-    other parameters as they are.
+    """The kernel with every width "median", or a list of it for the columns, set by `from_data`;
+    other parameters stay as they are.
     """
 
     def named(leaf) -> bool:

@@ -150,7 +150,7 @@ def test_errors():
             call(optimizer="adam"),
             r"optimizer must be one of optax's, such as optax.adam\(0.1\), and is 'adam'",
         ),
-        (call(starts=2, key=0), r"key must be one such as jax\.random\.key\(0\), and is 0"),
+        (call(starts=2, key=0), r"key must be one such as jax\.random\.key\(0\), and is a int"),
         (call(landmarks=41), f"landmarks, as their number, {whole} and at most 40, and is 41"),
         (call(landmarks=np.arange(40) < 3), r"landmarks must be row numbers \(m,\)"),
         (call(starts=2), f"pass {key}"),

@@ -225,5 +225,5 @@ def _largest_that_costs(K: Float[Array, "n n"]) -> Float[Array, ""]:
     correlations = K[rows][:, rows] * scale * scale[:, None]
     jitter = jnp.eye(count, dtype=K.dtype) * ALONE / 10
     shares = jnp.diagonal(jnp.linalg.cholesky(correlations + jitter)) ** 2
-    costs = (shares <= ALONE).at[-1].set(True)
+    costs = (shares <= ALONE).at[jnp.sum(d > 0) - 1].set(True)
     return jnp.max(jnp.where(costs, d, 0))

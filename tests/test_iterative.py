@@ -289,6 +289,15 @@ def test_every_target_has_its_own_lam(data):
         fit.loo_standard_error.shape == fit.error.shape == (2,)
         and not np.asarray(fit.loo_standard_error).any()
     )
+    options["lams"] = LAMS[1:2]
+    one, other = (
+        rls.fit(KERNEL, X, Y, solver=solver, **options)
+        for solver in (rls.Iterative(CHOSEN, tol=TOL, probes=N), rls.Spectral("gram"))
+    )
+    for name in ("lam", "error", "errors", "dof"):
+        got, want = getattr(one, name), getattr(other, name)
+        assert np.shape(got) == np.shape(want), name
+        assert_close(got, want, CLOSE, name)
 
 
 def test_the_slope_of_a_step_is_no_standard_error(data):

@@ -97,7 +97,7 @@ BUDGET = {
     "factors": 27.9,
     "criteria": 5.4,
     "inference": 9.4,
-    "search": 23.7,
+    "search": 23.75,
     "io": 5.2,
     "sklearn": 4.9,
     "cli": 4.5,

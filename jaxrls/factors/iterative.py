@@ -317,7 +317,7 @@ def _sums(solution, at: SolvedColumns, fn):
     total = lambda e: over_lams(e, solution.labels.Y, solution.factor.weights.array)
     every, p = total(at.e), max(len(at.others), 1)
 
-    def error(all_, without):
-        return jnp.sqrt((p - 1) / p * jnp.sum((without - all_) ** 2, axis=0))
+    def error(total, others):
+        return jnp.sqrt((p - 1) / p * jnp.sum((others - total) ** 2, axis=0))
 
     return every, jax.tree.map(error, every, jax.lax.map(total, at.others))

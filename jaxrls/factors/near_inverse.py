@@ -21,7 +21,7 @@ from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.support.pytrees import pytree
 
-SMALLEST = 16  # rows in a block
+SMALLEST = 16  # rows that are not halved any more
 
 
 @pytree

@@ -115,7 +115,8 @@ class Choice:
         known = factor.has_residuals or isinstance(self.criterion, HoldOut)
         if len(lams) == 1 and not (known and (factor.exact or self.criterion.total is None)):
             # It needs no error, or has the model's.
-            return (lams, None), (lams[0], None)
+            targets = solution.labels.given.shape[1:] if self.per_target else ()
+            return (lams, None), (jnp.broadcast_to(lams[0], targets), None)
         table = lams, self.criterion.errors(solution, lams, kernel)
         chosen = choose_lam(*table, self.per_target)
         if not self.conservative:

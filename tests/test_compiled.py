@@ -41,8 +41,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("source", ["stream", "rows of a user's"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "source"), [("landmarks", "stream"), ("features", "rows of a user's")]
+)
 def test_a_fit_to_new_rows_of_the_same_shape_compiles_nothing(kind, source):
     """Nor does what is asked of it; and it has read the new rows."""
     kernel, options = KINDS[kind]

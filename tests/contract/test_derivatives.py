@@ -12,19 +12,9 @@ from contract.cases import CHOLESKY, LANDMARKS, NEW, PLANS, WEIGHTS, Y_NEW, N, Y
 
 pytestmark = pytest.mark.float64
 X, X_NEW = 1.2 * draw(4, N, 2), draw(5, NEW, 2)
-WAVES = draw(9, 2, 4)
-
-
-def waves(width, X):
-    """Explicit features with a width."""
-    return jnp.sin(X @ array(WAVES) / width)
-
-
-KERNELS = {
-    "gram": (rls.Gaussian, {}),
-    "features": (lambda width: rls.FeatureMap(waves, width), {}),
-    "landmarks": (rls.Gaussian, {"landmarks": LANDMARKS}),
-}
+# Of K, and of features, which those that leave with landmarks are; those that stay in
+# test_objective.py and test_drawn_gradients.py.
+OPTIONS = {"gram": {}, "landmarks": {"landmarks": LANDMARKS}}
 
 
 def smooth(plan):
@@ -43,20 +33,19 @@ def smooth(plan):
     return found
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_every_smooth_criterion(name):
     """A random mixture of all of them at two λ for each target, in log λ, log width, labels and log
     weights, backwards as a search goes.
     """
-    kernel_of, options = KERNELS[name]
     criteria = smooth(rls.folds(PLANS["uneven"]))
     shares = array(draw(10, len(criteria), 2, Y.shape[1]))
     moved_labels, moved_weights = array(draw(11, *Y.shape)), array(draw(12, N))
 
     def mixture(at):
         (lam, width), v = jnp.exp(at[:2]), array(WEIGHTS["zeros"]) * jnp.exp(at[3] * moved_weights)
-        kernel = kernel_of(width)
-        factor = rls.factorize(kernel, array(X), weights=v, **CHOLESKY, **options)
+        kernel = rls.Gaussian(width)
+        factor = rls.factorize(kernel, array(X), weights=v, **CHOLESKY, **OPTIONS[name])
         solution = factor.solve(array(Y) + at[2] * moved_labels)
         lams = lam * array([[1.0, 0.5, 2.0], [2.0, 1.0, 4.0]])
         values = [criterion.values(solution, lams, kernel) for criterion in criteria]

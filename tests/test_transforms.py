@@ -132,9 +132,6 @@ COMPUTATIONS: dict = {
         ),
         "factorize, landmarks": lambda p: rls.loo(factor(p, None, CHOSEN), p.Y, p.lams),
         "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),
-        "factorize, cholesky on landmarks": lambda p: rls.loo(
-            factor(p, "cholesky", CHOSEN), p.Y, p.lams
-        ),
         "moments": lambda p: extend.moments(
             extend.DenseRows(p.X),
             rls.Linear(),
@@ -169,10 +166,7 @@ COMPUTATIONS: dict = {
             kernel(p), p.X, p.Y, p.lams[1], weights=p.weights
         ),
         "objective, landmarks": lambda p: jax.grad(rls.objective)(
-            kernel(p), p.X, p.Y, p.lams[1], landmarks=p.X[:4]
-        ),
-        "objective, gcv": lambda p: rls.objective(
-            kernel(p), p.X, p.Y, p.lams[1], criterion=rls.gcv
+            kernel(p), p.X, p.Y, p.lams[1], weights=p.weights, landmarks=CHOSEN
         ),
         "best_lam": lambda p: rls.best_lam(kernel(p), p.X, p.Y, p.lams),
     },

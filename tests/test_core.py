@@ -7,6 +7,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import oracle
 import pytest
@@ -37,7 +38,6 @@ def test_tiny_lam_against_eighty_digits():
     """c/p keeps its digits at λ = 1e-14, where (y − ŷ)/(1 − h), the textbook form, has lost
     them.
     """
-    mp = pytest.importorskip("mpmath", reason="mpmath is not installed: it is the judge here")
     n, lam = 24, 1e-14
     x = np.linspace(0, 1, n)
     K = np.asarray(rls.gram(rls.Matern(1.5, 0.5), array(x[:, None])))
@@ -208,14 +208,6 @@ MESSAGES = [
     (
         lambda: of_gram(jnp.array([[1.0, 2.0], [0.0, 1.0]])),
         "entries differ from their mirror image by up to 2",
-    ),
-    (
-        lambda: rls.factorize(rls.Linear(), jnp.ones(3)),
-        "X must have shape (n, d), and has shape (3,): use X[None] for one row",
-    ),
-    (
-        lambda: rls.factorize("gaussian", jnp.ones((3, 1))),
-        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'",
     ),
     (
         lambda: rls.factorize(rls.Linear(), jnp.ones((3, 1)), solver="svd"),

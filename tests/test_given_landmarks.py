@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle import loo_residuals, of_landmarks, refit
+from sklearn.linear_model import Ridge
 from support import DTYPE, EPS, assert_close, refused
 
 import jaxrls as rls
+from jaxrls.sklearn import RLSRegressor
 
 N, LAM = 30, 0.3
 RNG = np.random.default_rng(0)
@@ -64,13 +66,6 @@ def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
 @pytest.mark.float64
 def test_estimators_take_landmarks_of_a_given_matrix(tmp_path):
     """Beside the kernel ridge on Nyström's features of the same matrix; saved and loaded."""
-    pytest.importorskip(
-        "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
-    )
-    from sklearn.linear_model import Ridge
-
-    from jaxrls.sklearn import RLSRegressor
-
     ours = RLSRegressor("precomputed", landmarks=CHOSEN, lams=LAM).fit(K, Y)
     roots = np.linalg.cholesky(K[np.ix_(CHOSEN, CHOSEN)])
     phi, new = (np.linalg.solve(roots, gaussian(A, X[CHOSEN]).T).T for A in (X, NEW))

@@ -109,6 +109,7 @@ def buffers(f, *arguments):
     return compiled.memory_analysis().temp_size_in_bytes, compiled.as_text()
 
 
+@pytest.mark.any_precision
 def test_the_matrix_is_never_held():
     """The compiled product, and its gradient in everything, fit in far less than K: no n×m buffer
     is in the program.

@@ -21,26 +21,15 @@ from support import (
     solver_of,
     wide,
 )
+from test_posterior import FRESH, GAUSSIAN, INPUT, KEPT, LAM, NEW, OUTPUT, X_NEW, N, X, Y
 
 import jaxrls as rls
 from jaxrls.__main__ import main
 
 mpl.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore:the chosen λ")
-N, NEW, LAM = 24, 6, 0.2
-
-
-def draw(seed, *shape):
-    return wide(np.random.default_rng(seed).normal(size=shape))
-
-
-X, X_NEW = draw(0, N, 2), draw(1, NEW, 2)
-Y = wide(np.stack([np.sin(2 * X[:, 0]), X[:, 1] - 4], axis=1) + 0.3 * draw(2, N, 2))
 V = wide(np.where(np.arange(N) % 7 == 3, 0, np.random.default_rng(3).uniform(0.5, 2.0, N)))
 GROUPS = np.arange(N) % 5
-GAUSSIAN = rls.Gaussian(WIDTH)
-KEPT = {"lams": [LAM], "keep": True}
-INPUT, OUTPUT, FRESH = (A.astype(DTYPE) for A in (X, Y, X_NEW))
 TOLERANCE = 4 * N * EPS * (1 + N / LAM)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from contract.cases import draw, gaussian
 from extended import LONG, Fits, Truth
 from support import DTYPE, EPS, X64, array, assert_close, of_gram, refused, wide
 
@@ -16,14 +17,6 @@ import jaxrls as rls
 
 LAMS = wide([1e-2, 0.4])
 SETTINGS = ("entries", "rows", "columns", "both")
-
-
-def draw(seed, *shape):
-    return wide(np.random.default_rng(seed).normal(size=shape))
-
-
-def gaussian(width, A, B):
-    return np.exp(-np.sum((A[:, None] - B[None]) ** 2, axis=-1) / (2 * width**2))
 
 
 class Pairs:
@@ -36,8 +29,8 @@ class Pairs:
         self.Y = wide(
             np.sin(self.x1.sum(axis=1))[:, None] + 2 * np.cos(self.x2.T) + 0.5 * draw(6, n1, n2)
         )
-        self.K1 = wide(gaussian(1.0, self.x1, self.x1))
-        self.K2 = wide(gaussian(1.5, self.x2, self.x2))
+        self.K1 = wide(gaussian(self.x1, self.x1, 1.0))
+        self.K2 = wide(gaussian(self.x2, self.x2, 1.5))
         self.v = [wide(np.random.default_rng(n).uniform(0.5, 2, n)) for n in (n1, n2)]
         self.K = np.kron(self.K1, self.K2)
         s, U = np.linalg.eigh(self.K)
@@ -135,7 +128,7 @@ def test_an_intercept_needs_no_centred_product():
     which centres it, has lost more digits.
     """
     x = np.linspace(0, 1, 5)[:, None]
-    K, Y = gaussian(1.0, x, x), draw(4, 5, 5) + 10
+    K, Y = gaussian(x, x, 1.0), draw(4, 5, 5) + 10
     lams = np.array([1e-10, 1e-6, 1e-2])
     factor, dense = rls.factor_kronecker(array(K), array(K)), of_gram(array(np.kron(K, K)))
     exact = Fits(
@@ -162,7 +155,7 @@ def new(pairs, lam, x1, x2):
     A = np.ones((n + 1, n + 1))
     A[:n, :n], A[n, n] = pairs.K + lam * np.eye(n), 0
     *c, b = np.linalg.solve(A, np.append(pairs.Y.ravel(), 0))
-    one, other = gaussian(1.0, x1, pairs.x1), gaussian(1.5, x2, pairs.x2)
+    one, other = gaussian(x1, pairs.x1, 1.0), gaussian(x2, pairs.x2, 1.5)
     return one @ np.reshape(c, pairs.Y.shape) @ other.T + b
 
 

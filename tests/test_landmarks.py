@@ -90,6 +90,7 @@ def test_no_more_than_the_rank():
     assert (inside.indices[:3] == R.indices).all() and (v[inside.indices] > 0).all()
 
 
+@pytest.mark.any_precision
 def test_drawn_as_one_row_at_a_time():
     """Rows in a block are accepted with the probabilities of randomly pivoted Cholesky: the first
     two, over 20000 keys.
@@ -123,6 +124,7 @@ def test_tolerance():
     assert len(enough.points) < 1200 and float(enough.trace_residual) <= tol * 1500
 
 
+@pytest.mark.any_precision
 def test_the_kernel_matrix_is_never_formed():
     """Temporaries of a choice of 64 of 20000 rows are a fiftieth of K."""
     n = 20_000

@@ -51,6 +51,7 @@ def test_groups_leave_together_in_residuals_too(data):
         assert_close(found.error, np.mean(want**2), tolerance)
 
 
+@pytest.mark.any_precision
 def test_powers_that_a_factor_lacks_are_named(data):
     X, y = data
     point = rls.factorize(GAUSSIAN, X, solver=rls.Cholesky())
@@ -62,6 +63,7 @@ def test_powers_that_a_factor_lacks_are_named(data):
     )
 
 
+@pytest.mark.any_precision
 def test_lists_are_taken_wherever_arrays_are(data):
     """What is returned, without a program that computes it."""
     given = np.ndarray.tolist
@@ -86,6 +88,7 @@ def test_lists_are_taken_wherever_arrays_are(data):
         assert jax.eval_shape(call).shape == shape
 
 
+@pytest.mark.any_precision
 def test_one_default_for_the_intercept():
     public = (value for name, value in vars(rls).items() if not name.startswith("_"))
     functions = filter(inspect.isfunction, map(inspect.unwrap, filter(callable, public)))

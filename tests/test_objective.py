@@ -117,6 +117,7 @@ def test_where_eigenvalues_repeat_or_vanish(case):
     check(*HARD[case], points(6, 24, 1), 0.1, None)
 
 
+@pytest.mark.any_precision
 def test_float32_agrees_with_float64():
     X, Y, _ = problem(n=40)
     gradient = jax.jit(jax.grad(rls.objective, argnums=(0, 3)))
@@ -127,6 +128,7 @@ def test_float32_agrees_with_float64():
         assert_close(a, b, 1e-3)
 
 
+@pytest.mark.any_precision
 def test_one_cholesky_one_program_few_matrices():
     """One factorization an evaluation, one program whatever the parameters, and the n×n arrays that
     the docstring states.

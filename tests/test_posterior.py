@@ -5,7 +5,7 @@ samples.
 import jax
 import numpy as np
 import pytest
-from contract.cases import WIDTH, gaussian
+from contract.cases import WIDTH, draw, gaussian
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from support import DTYPE, EPS, X64, array, assert_close, refused, solver_of, wide
 
@@ -13,10 +13,6 @@ import jaxrls as rls
 from jaxrls.sklearn import RLSRegressor
 
 N, NEW, LAM = 24, 6, 0.2
-
-
-def draw(seed, *shape):
-    return wide(np.random.default_rng(seed).normal(size=shape))
 
 
 X, X_NEW = draw(0, N, 2), draw(1, NEW, 2)

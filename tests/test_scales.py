@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+from contract import cases
 from extended import LONG, Truth
 from oracle import loo_residuals as refitted
 from oracle import refit
@@ -43,8 +44,7 @@ def narrow(n):
     return (a.astype(DTYPE) for a in smooth_data(n))
 
 
-def gaussian(X, Z):
-    return np.exp(-0.5 * np.sum((X[:, None] - Z[None]) ** 2, axis=-1))
+gaussian = functools.partial(cases.gaussian, width=1.0)
 
 
 def features_of(K):

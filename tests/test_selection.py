@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse
-from contract.cases import WIDTH, gaussian
+from contract.cases import WIDTH, draw, gaussian
 from extended import cholesky, solve_lower
 from support import (
     DTYPE,
@@ -26,10 +26,6 @@ import jaxrls as rls
 
 N, D, NUM = 15, 7, 4
 LAMS = wide([1e-3, 0.5])
-
-
-def draw(seed, *shape):
-    return wide(np.random.default_rng(seed).normal(size=shape))
 
 
 X = draw(0, N, D) + 3

@@ -174,6 +174,7 @@ def test_other_kernels_with_explicit_features():
         np.testing.assert_allclose(ours.predict(X), reference.predict(dense), rtol=RTOL, atol=RTOL)
 
 
+@pytest.mark.any_precision
 def test_never_dense():
     """100,000 × 400 at one entry a row would be 320 MB dense; the compiled program's temporaries
     stay below a tenth of it.

@@ -2,12 +2,15 @@
 they leave over, certificates, and memory.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
 import support
+from contract.cases import gaussian
 from support import (
     DTYPE,
     EPS,
@@ -44,8 +47,7 @@ def rows(m=M):
 V = wide(np.random.default_rng(2).uniform(0.3, 2, N))
 
 
-def kernel_matrix(X, Z):
-    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * WIDTH**2))
+kernel_matrix = partial(gaussian, width=WIDTH)
 
 
 def features(X, points):
@@ -139,6 +141,7 @@ def test_the_certificate_in_words():
     assert fit.certificate.startswith(words)
 
 
+@pytest.mark.any_precision
 def test_memory():
     """K is never formed, and without `keep` no n×m matrix either: not while factoring, nor in the
     path with leave-one-out.

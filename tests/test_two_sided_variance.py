@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract.cases import draw, gaussian
 from support import DTYPE, EPS, X64, array, assert_close, refused
-from test_kronecker import WIDE, draw, gaussian
+from test_kronecker import WIDE
 
 import jaxrls as rls
 
@@ -33,7 +34,7 @@ def tolerance():
 
 def kernel(one, other):
     """k of pairs of rows."""
-    return gaussian(WIDTHS[0], one[0], other[0]) * gaussian(WIDTHS[1], one[1], other[1])
+    return gaussian(one[0], other[0], WIDTHS[0]) * gaussian(one[1], other[1], WIDTHS[1])
 
 
 def rows(pairs, x1=X1, x2=X2):

@@ -9,16 +9,12 @@ import jax
 import numpy as np
 import oracle
 import pytest
-from contract.cases import WIDTH, gaussian
+from contract.cases import WIDTH, draw, gaussian
 from support import DTYPE, EPS, X64, array, assert_close, refused, wide
 
 import jaxrls as rls
 
 N, HALF, NEW, LAM = 48, 24, 5, 0.3
-
-
-def draw(seed, *shape):
-    return wide(np.random.default_rng(seed).normal(size=shape))
 
 
 X, X_NEW = draw(0, N, 3) + 0.5, draw(1, NEW, 3) + 0.5

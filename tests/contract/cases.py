@@ -70,8 +70,8 @@ def columns(fixed, beside):
     return np.hstack([ones, beside]) if fixed == "columns" else ones
 
 
-def gaussian(X, Z):
-    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * WIDTH**2))
+def gaussian(X, Z, width=WIDTH):
+    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * width**2))
 
 
 def linear(scale=1.0):

@@ -273,8 +273,7 @@ class IterativeGram(Factor):
         """Raise: this would need entries of an inverse. `outcome` knows the variance of its
         diagonal.
         """
-        what = "has no determinant, exact leverages or intervals"
-        raise ValueError(self._lacks(what))
+        raise ValueError(self._lacks("has no determinant, exact leverages or intervals"))
 
     logdet = sweep = smoother = _refuse
 

@@ -66,8 +66,8 @@ class Blocks:
         n = len(B)
         halvings = max(0, math.ceil(math.log2(n / size)))
         count = 2**halvings
-        length = jnp.linalg.norm(B, axis=1)
-        unit = jnp.where(length > 0, length, 1)[:, None]
+        unit = jnp.linalg.norm(B, axis=1, keepdims=True)
+        unit = jnp.where(unit > 0, unit, 1)
         order = jnp.arange(count * -(-n // count))[None]
         for _ in range(halvings):
             order = _halved(B, unit, order)

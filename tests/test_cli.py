@@ -16,6 +16,7 @@ from jaxrls.__main__ import main
 from jaxrls.cli import main as command
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
+TUNE = rls.tune
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
@@ -214,8 +215,14 @@ def test_the_grid_and_the_search(folder, capsys):
     assert float(rls.load("m").error) <= 1.001 * float(grid.error)
 
 
-def test_tune(folder, capsys):
+def test_tune(folder, capsys, monkeypatch):
+    said = []
+    tune = lambda *args, **options: said.append(capsys.readouterr().out) or TUNE(*args, **options)
+    monkeypatch.setattr(rls, "tune", tune)
     out = run(capsys, "fit", "train.csv", "--tune", "--ard", "--width", "30", "--out", "m")
+    assert said[0].endswith("tuning    on 40 rows\n")  # before it waits
+    run(capsys, "fit", "train.csv", "--tune", "--landmarks", "9")
+    assert said[1].endswith("tuning    on 40 rows and 9 landmarks\n")
     before, after = re.search(r"loo error (\S+) -> (\S+) in \d+ step", out).groups()
     assert float(after) < float(before)
     widths = [float(word) for word in re.search(r"kernel .*width (.*)", out).group(1).split()]

@@ -100,7 +100,7 @@ def test_errors():
     named = {"kernel": rls.Gaussian(1.0), "X": X, "Y": y, "landmarks": "auto"}
     fit = lambda **options: lambda: rls.fit(**named | options)
     refused(
-        (fit(landmarks="all"), "landmarks must be a number.*and is 'all'"),
+        (fit(landmarks="all"), "landmarks, as their number.*and is 'all'"),
         (fit(solver=rls.Cholesky()), "chooses the solver too: leave solver="),
         (fit(landmarks=np.full((2, 2), np.nan)), "landmarks"),
         (fit(kernel=rls.Precomputed(), X=np.eye(N, dtype=DTYPE)), r"and Precomputed\(\) cannot"),

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import jaxrls as rls
@@ -12,6 +13,7 @@ pytestmark = pytest.mark.any_precision
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2))
 Y = np.sin(X[:, 0])
+DAYS = pd.date_range("2020", periods=12)
 HUGE = 10**400  # no float is as large
 K = rls.Gaussian(1.5)
 FLAGS = ("intercept", "per_target", "standardize", "keep", "progress")
@@ -50,6 +52,24 @@ REFUSED = [
     (lambda: rls.stream(X), "fit takes arrays as they are"),
     (lambda: rls.stream((X, Y)), "fit takes arrays as they are"),
     (lambda: rls.save("a", RLSRegressor()), "pickle"),
+    (
+        lambda: rls.fit(K, pd.DataFrame({"a": Y, "b": ["u"] * 12}), Y),
+        r"X\['b'\] .*'u': .*get_dummies",
+    ),
+    (lambda: rls.fit(K, pd.DataFrame({"a": Y, "when": DAYS}), Y), r"X\['when'\] .*dates"),
+    (lambda: rls.estimate(K, 4000), r"shape must be \(n, d\), or X itself, and is 4000"),
+    (lambda: rls.estimate(K, Y), r"shape must be \(n, d\), or X itself, and is \(12,\)"),
+    (lambda: rls.fit(K, X, Y, landmarks=0.1), "landmarks.* whole number .* and is 0.1"),
+    (lambda: rls.fit(K, X, Y, landmarks=True), "landmarks.* whole number .* and is True"),
+    (lambda: rls.tune(K, X, Y, lams="search"), r"lams must hold .* such as \[0.1, 1.0\]"),
+    (lambda: rls.fit(rls.Gaussian("median") + rls.Gaussian([1.0] * 3), X, Y), r"width .*\(3,\)"),
+    (lambda: rls.fit(rls.Gaussian(["median", 1.0]), X, Y), "take median, or a list of it"),
+    (lambda: rls.gram("gaussian", X), "kernel must be a jaxrls kernel, .* and is a str"),
+    (lambda: rls.gram(rls.Gaussian, X), "kernel must be a jaxrls kernel, .* and is a "),
+    (lambda: rls.gram(K, [["a"]]), "X must hold real numbers"),
+    (lambda: K(X[0], X[1]), r"X\[None\] for one row"),
+    (lambda: rls.Linear().diag(X[0]), r"X\[None\] for one row"),
+    (lambda: rls.Linear()(X, X[0]), r"Z\[None\] for one row"),
 ]
 
 
@@ -86,6 +106,33 @@ def test_words_that_users_try_first():
     names = "log_marginal_likelihood", "evidence"
     one, other = (rls.fit(K, X, Y, criterion=name).error for name in names)
     assert one == other
+
+
+def test_parameters_in_lists_and_medians_beside_them():
+    widths = rls.start_from_data(rls.Gaussian(1.0), X).width, [1.0, 2.0]
+    wanted = rls.fit(rls.Gaussian(widths[0]) + rls.Gaussian(np.array(widths[1])), X, Y)
+    found = rls.fit(rls.Gaussian("median") + rls.Gaussian([1.0, 2.0]), X, Y)
+    np.testing.assert_allclose(found.error, wanted.error, rtol=1e-4)
+    one, other = (
+        rls.tune(rls.Gaussian(width), X, Y, start="data", steps=1).error
+        for width in (widths[1], np.array(widths[1]))
+    )
+    assert one == other
+
+
+def test_kernels_and_gram_take_what_fit_takes():
+    """float64 NumPy gives float64 NumPy, and lists and tables are read, without a warning."""
+    squares = np.sum((X[:, None] - X[None]) ** 2, axis=2)
+    wanted = np.exp(-squares / (2 * 1.5**2))
+    for found in K(X, X), rls.gram(K, X), rls.gram(K, X.tolist()), rls.gram(K, pd.DataFrame(X)):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+        assert found.dtype == np.float64
+    linear = rls.Linear() + 2 * rls.Polynomial(1).on([0])
+    found = linear(X, X[:5])
+    np.testing.assert_allclose(found, X @ X[:5].T + 2 * (1 + X[:, :1] @ X[:5, :1].T), rtol=1e-12)
+    np.testing.assert_allclose(linear.diag(X), np.diagonal(linear(X, X)), rtol=1e-12)
+    assert rls.Linear().features(X).dtype == np.float64
+    assert K(jnp.asarray(X), jnp.asarray(X)).dtype == jnp.asarray(X).dtype
 
 
 def test_strict_promotion_of_ranks_is_no_matter():

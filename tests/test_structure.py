@@ -88,13 +88,13 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
-    "support": 6.55,
-    "linalg": 4.7,
-    "kernels": 5.5,
-    "rows": 11.4,
+    "support": 6.6,
+    "linalg": 4.65,
+    "kernels": 5.55,
+    "rows": 11.35,
     "problem": 6.1,
     "leave_out": 5.1,
-    "factors": 27.9,
+    "factors": 28.0,
     "criteria": 5.4,
     "inference": 9.4,
     "search": 23.75,

@@ -55,7 +55,9 @@ def run_fit(args) -> None:
     if args.tune:
         some = {"weights": v, "groups": groups}
         some = {key: part if part is None else part[drawn] for key, part in some.items()}
-        some |= {"criterion": CRITERIA[name], "landmarks": landmarks_to_tune(args.landmarks, n)}
+        m = landmarks_to_tune(args.landmarks, n)
+        show("tuning", f"on {count(len(sample), 'row')}{f' and {m} landmarks' * bool(m)}")
+        some |= {"criterion": CRITERIA[name], "landmarks": m}
         tuned: Any = rls.tune(kernel, sample, Y[drawn], **options, **some, keep=False)
         steps, kernel = count(len(tuned.history.errors) - 1, "step"), tuned.kernel
         errors = f"{float(tuned.history.start_error):.4g} -> {float(tuned.error):.4g}"

@@ -19,8 +19,8 @@ def at_terminal() -> bool:
 
 
 def show(what: str, text) -> None:
-    """One line of the report."""
-    print(f"{what:<10}{text}")
+    """One line of the report, before what comes next takes its time."""
+    print(f"{what:<10}{text}", flush=True)
 
 
 def count(n: int, what: str) -> str:

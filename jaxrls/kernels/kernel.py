@@ -6,10 +6,12 @@ static. Parameters take the dtype of the data. `fit` and `tune` check values thr
 `jax.jit` only shapes can be checked.
 """
 
+import inspect
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import wraps
 from typing import Any, ClassVar
 
 import jax
@@ -19,8 +21,9 @@ from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.linalg.products import safe_sqrt
-from jaxrls.linalg.sparse import on_dense_rows
-from jaxrls.support.checks import check_real, is_concrete, value_of
+from jaxrls.linalg.sparse import SparseBlock, made_dense
+from jaxrls.support.checks import as_array, check_matrix, check_real, is_concrete, value_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 
 Rows = Float[Array, "n d"]
@@ -65,8 +68,8 @@ class Kernel(ABC):
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
         for name in ("__call__", "diag", "features", "take"):
-            if name in vars(cls) and not vars(cls).get("sparse", False):
-                setattr(cls, name, on_dense_rows(vars(cls)[name]))
+            if name in vars(cls):
+                setattr(cls, name, _of_rows(vars(cls)[name], vars(cls).get("sparse", False)))
 
     @abstractmethod
     def __call__(self, X: Rows, Z: Float[Array, "m d"]) -> Gram:
@@ -184,6 +187,29 @@ class Kernel(ABC):
             return NotImplemented
         _check_evaluable(self)
         return Scaled(other, self)
+
+
+def as_block(name: str, X) -> Any:
+    """Rows (n, d) of a table, list or array, or sparse ones as they are."""
+    X = X if isinstance(X, jax.Array | SparseBlock) else as_array(name, X)
+    if X.ndim != 2:
+        check_matrix(name, X)
+    return X
+
+
+def _of_rows(method: Callable, sparse: bool) -> Callable:
+    """A method of rows, for all that `as_block` takes; unless it takes `sparse` ones, these are
+    made dense.
+    """
+    _, *names = inspect.signature(method).parameters
+
+    @door(names[0])
+    @wraps(method)
+    def run(self, *rows):
+        blocks = map(as_block, names, rows)
+        return method(self, *(blocks if sparse else map(made_dense, blocks)))
+
+    return run
 
 
 def _check_evaluable(*kernels: Kernel) -> None:

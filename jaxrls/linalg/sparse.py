@@ -2,9 +2,7 @@
 stored entries for each of those.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 import jax
@@ -104,13 +102,3 @@ def squared_lengths(X: Any) -> Float[Array, " n"]:
 def made_dense(X: Any) -> Any:
     """Rows in one array."""
     return X.dense() if isinstance(X, SparseBlock) else X
-
-
-def on_dense_rows(method: Callable) -> Callable:
-    """A method of rows that knows nothing of sparse ones, for those too."""
-
-    @wraps(method)
-    def run(self, *rows, **named):
-        return method(self, *map(made_dense, rows), **named)
-
-    return run

@@ -4,15 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.kernels.kernel import Kernel
+from jaxrls.kernels.kernel import Kernel, as_block
 from jaxrls.linalg.products import matmul
 from jaxrls.linalg.sparse import SparseBlock, made_dense
 from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows
 from jaxrls.rows.rows import DenseRows, Rows
-from jaxrls.support.checks import on_device
 from jaxrls.support.door import door, parts_of
 
 
@@ -54,7 +52,8 @@ def gram(
     """
     if Z is None and isinstance(X, Rows):
         X = X.points  # raises for those that are read from elsewhere
-    X, Z = (on_device(A) if isinstance(A, np.ndarray) else A for A in (X, Z))
+    X = X if isinstance(X, Rows) else as_block("X", X)
+    Z = Z if isinstance(Z, Rows | None) else as_block("Z", Z)
     _check_pair(kernel, X, Z)
     if isinstance(Z, Rows):
         Z = DenseRows(Z.dense()) if Z.parts > 1 else Z  # raises for rows of several devices
@@ -124,6 +123,7 @@ def gram_matmul(
     >>> rls.gram_matmul(rls.Linear(), X, X, jnp.ones(2)).tolist()
     [3.0, 6.0]
     """
+    X, Z = as_block("X", X), as_block("Z", Z)
     _check_pair(kernel, X, Z)
     columns = Z.shape[0] if kernel.evaluable else X.shape[1]
     if V.shape[0] != columns:
@@ -135,9 +135,6 @@ def gram_matmul(
 
 
 def _check_pair(kernel, X, Z):
-    for name, matrix in (("X", X), ("Z", Z)):
-        if matrix is not None and matrix.ndim != 2:
-            raise ValueError(f"{name} must have shape (n, d), and has shape {matrix.shape}")
     if Z is not None and kernel.evaluable and X.shape[1] not in (Z.shape[1], *kernel.widths(Z)):
         raise ValueError(
             f"X and Z must have equally many columns, and have {X.shape[1]} and {Z.shape[1]}"

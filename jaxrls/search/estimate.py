@@ -137,7 +137,10 @@ def estimate(
     check_solver(solver)
     if call not in CALLS:
         raise ValueError(f"call must be one of {', '.join(map(repr, CALLS))}, and is {call!r}")
-    n, d = getattr(shape, "shape", shape)
+    shape = getattr(shape, "shape", shape)
+    if np.shape(shape) != (2,):
+        raise ValueError(f"shape must be (n, d), or X itself, and is {shape!r}")
+    n, d = shape
     counts = {"rows of shape": n, "columns of shape": d, "targets": targets, "lams": lams}
     counts |= {"landmarks": landmarks, "groups": groups, "fixed_effects": fixed_effects}
     for name, count in counts.items():

@@ -303,14 +303,10 @@ def resolve_landmarks(
     """
     if landmarks is None:
         return None
-    if isinstance(landmarks, str):
-        raise ValueError(
-            "landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, or in "
-            f"fit 'auto', and is {landmarks!r}"
-        )
     check_evaluable(kernel)
-    if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
+    if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
         return without_trace(as_landmarks(rows, landmarks))
-    check_whole("landmarks, as their number,", landmarks, rows.candidates()[1].shape[0])
+    most = rows.candidates()[1].shape[0]
+    check_whole("landmarks, as their number, or 'auto' in fit,", landmarks, most)
     options: dict = {"weights": weights.values, "progress": progress}
     return choose_landmarks(kernel, rows, int(landmarks), key=jax.random.key(0), **options)

@@ -18,7 +18,7 @@ from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
-from jaxrls.support.checks import as_array, check_inputs, check_matrix, is_concrete
+from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_real, is_concrete
 from jaxrls.support.door import door
 
 SCREEN_ROWS = 300
@@ -105,7 +105,8 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
                 f"is {part.metric!r}"
             )
         order = ORDERS[part.metric]
-        if np.ndim(getattr(part, name)) == 0:
+        given = getattr(part, name)
+        if not isinstance(given, list | tuple) and np.ndim(given) == 0:
             return median_distance(columns, order=order)
         spread = jnp.std(columns, axis=0)
         spread = jnp.where(spread > 0, spread, 1)
@@ -140,14 +141,23 @@ def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
     other parameters stay as they are.
     """
 
+    def listed(leaf) -> bool:
+        return isinstance(leaf, str | list | tuple)
+
     def named(leaf) -> bool:
-        given = jax.tree.leaves(leaf) if isinstance(leaf, str | list | tuple) else []
-        return bool(given) and all(isinstance(word, str) and word == "median" for word in given)
+        return listed(leaf) and {*map(str, jax.tree.leaves(leaf))} == {"median"}
 
     if not any(map(named, jax.tree.leaves(kernel, is_leaf=named))):
         return kernel
-    each = partial(jax.tree.map, is_leaf=named)
-    start = each(lambda leaf: np.full(np.shape(leaf), np.nan) if named(leaf) else leaf, kernel)
+    each = partial(jax.tree.map, is_leaf=listed)
+
+    def first(leaf):
+        if named(leaf):
+            return np.full(np.shape(leaf), np.nan)
+        check_real("a kernel's parameter", leaf)
+        return leaf
+
+    start = each(first, kernel)
     found = from_data(start, rows, weights)
     return each(lambda given, new: new if named(given) else given, kernel, found)
 

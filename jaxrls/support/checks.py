@@ -19,7 +19,8 @@ Listed = np.ndarray | Sequence[Any]
 INSTEAD = {
     "Y": ": for classes take encode(labels), or RLSClassifier",
     "fixed_effects": ": give levels(labels) for an intercept of each group, or indicators",
-    "X": ": stream reads files",
+    "X": ": give indicators of text, as pandas.get_dummies does; stream reads files",
+    "lams": ": give numbers such as [0.1, 1.0]",
 }
 # LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
 # 32-bit integer.
@@ -76,15 +77,18 @@ def as_floats(name: str, value, dtype=None):
     """
     if not isinstance(value, jax.Array):
         check_unmasked(name, value)
+        given = value
         try:
-            value = np.asarray(value)
+            value = np.asarray(given)
             if value.dtype.kind not in "biufcVO":
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")
             value = value if value.dtype.kind in "fc" else value.astype(np.float64)
         except (TypeError, ValueError, OverflowError) as error:
+            for column in getattr(given, "columns", ()):  # of a table, to name the wrong one
+                as_floats(f"{name}[{column!r}]", given[column])
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
-                f"{INSTEAD.get(name, '')}"
+                f"{INSTEAD.get(name.partition('[')[0], '')}"
             ) from None
     if jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool:
         value = value.astype(jnp.result_type(float))
@@ -227,7 +231,7 @@ def check_real(name: str, value) -> None:
         if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
             raise ValueError(
                 f"{name} must be a real number, or an array of them, and has dtype {dtype}"
-                f"{': only fit and tune take median' * (dtype.kind == 'U')}"
+                f"{': fit and tune also take median, or a list of it' * (dtype.kind == 'U')}"
             )
 
 

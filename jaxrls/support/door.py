@@ -101,11 +101,13 @@ def is_wide(value) -> bool:
 def _check(values: dict, parameters) -> None:
     """Raise for arguments of the wrong kind: flags, and those of `WANTED`."""
     for name, value in values.items():
-        flag = parameters[name].annotation in (bool, bool | None)
+        of = parameters[name]
+        flag = of.annotation in (bool, bool | None)
+        named = isinstance(value, str) and "str" in str(of.annotation) or value is of.default
         if flag and not isinstance(value, bool | np.bool_ | None):
             raise ValueError(f"{name} must be True or False, and is {value!r}")
         fits = {
-            "kernel": not hasattr(value, "shape"),
+            "kernel": hasattr(value, "evaluable") and not isinstance(value, type) or named,
             "factor": hasattr(value, "solve"),
             "key": isinstance(value, jax.Array | None),
         }

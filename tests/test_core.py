@@ -215,7 +215,7 @@ MESSAGES = [
     ),
     (
         lambda: rls.factorize("gaussian", jnp.ones((3, 1))),
-        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'",
+        "kernel must be a jaxrls kernel, such as Gaussian(1.0), and is a str",
     ),
     (
         lambda: rls.factorize(rls.Linear(), jnp.ones((3, 1)), solver="svd"),

@@ -23,7 +23,7 @@ from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.landmarks import as_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import kernel_times
-from jaxrls.rows.rows import Rows
+from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.checks import check_whole
 from jaxrls.support.pytrees import pytree, static
 
@@ -104,10 +104,13 @@ class Iterative(Solver):
             )
         chosen = without_trace(as_landmarks(rows, self.landmarks))
         H = weights.scale(fixed.basis(fixed.rows, rows.shape[0]))
-        near = Near.of(kernel, rows.dense(), chosen.points, weights, H)
+        data = kernel, rows.dense(), weights.root, H, chosen.points
+        dtype = jnp.dtype(self.dtype or rows.dtype)
+        near = Near.of(*jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data))
         # Of products: no eigenvector is computed, and their rounding is that of one sum.
-        largest = jnp.linalg.norm(transposed_matmul(near.B, near.B))  # at least K̂'s largest
-        floor = 2 * float(jnp.finfo(rows.dtype).eps) * largest
+        gram = DenseRows(near.B).sum(lambda b: transposed_matmul(b, b))
+        largest = jnp.linalg.norm(gram)  # at least K̂'s largest
+        floor = 2 * float(jnp.finfo(dtype).eps) * largest.astype(rows.dtype)
         report = Report("iterative", floor, jnp.zeros((), rows.dtype))
         signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0
         signs = jnp.where(weights.used[:, None], signs, 0)
@@ -169,9 +172,8 @@ class IterativeGram(Factor):
 
     def times_kernel(self, V: Float[Array, "n *k"]):
         """K V, with entries and products in the dtype that was asked for."""
-        dtype = self.iteration.dtype or self.dtype
-        data = self.kernel, self.rows.dense(), V.reshape(self.n, -1)
-        kernel, X, flat = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data)
+        kernel, X = self.near.kernel, self.near.X
+        flat = V.reshape(self.n, -1).astype(X.dtype)
         return kernel_times(kernel, X, X, flat, self.block_size).astype(self.dtype).reshape(V.shape)
 
     def solve_columns(self, lam, inverse: NearInverse, B: Float[Array, "n k"]):
@@ -212,7 +214,8 @@ class IterativeGram(Factor):
                 R = jnp.where(used, jnp.mean(lam * signs * solved, axis=1), 1)[None]
                 found = R, jnp.ones((1, t // k), R.dtype)
             else:
-                near = jnp.clip(lam * inverse.diagonal, jnp.finfo(lam.dtype).eps, 1)
+                diagonal = inverse.diagonal.astype(lam.dtype)
+                near = jnp.clip(lam * diagonal, jnp.finfo(lam.dtype).eps, 1)
                 probed = lam * signs * (solved - inverse(signs)) + near[:, None]
                 found = calibrated(probed, near, lam * dual, used)
             e = jax.vmap(lambda R, by: self.weights.unscale(lam * dual / R[:, None] * by))(*found)
@@ -270,8 +273,7 @@ class IterativeGram(Factor):
         """Raise: this would need entries of an inverse. `outcome` knows the variance of its
         diagonal.
         """
-        what = "has no determinant, exact leverages or intervals"
-        raise ValueError(self._lacks(what))
+        raise ValueError(self._lacks("has no determinant, exact leverages or intervals"))
 
     logdet = sweep = smoother = _refuse
 

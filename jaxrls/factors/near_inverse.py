@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxrls.factors.expansion import Features
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.decompositions import ridged_cholesky
 from jaxrls.linalg.inverses import inverse, triangular_inverse, whitened
 from jaxrls.linalg.products import matmul, transposed_matmul
-from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
+from jaxrls.rows.rows import DenseRows
 from jaxrls.support.pytrees import pytree
 
 SMALLEST = 16  # rows that are not halved any more
@@ -36,8 +37,12 @@ class NearInverse:
     share: Float[Array, "n q"]  # M⁻¹HS^(-1/2), S = HᵀM⁻¹H
 
     def __call__(self, V: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """M⁻¹V."""
-        return self._whole(V) - matmul(self.share, transposed_matmul(self.share, V))
+        """M⁻¹V, computed in the dtype of M: what conjugate gradients step along need not be
+        exact.
+        """
+        narrow = V.astype(self.B.dtype)
+        share = matmul(self.share, transposed_matmul(self.share, narrow))
+        return (self._whole(narrow) - share).astype(V.dtype)
 
     def _whole(self, V):
         """M⁻¹V before the projection."""
@@ -61,11 +66,11 @@ class Blocks:
         n = len(B)
         halvings = max(0, math.ceil(math.log2(n / size)))
         count = 2**halvings
-        length = jnp.linalg.norm(B, axis=1)
+        unit = jnp.linalg.norm(B, axis=1, keepdims=True)
+        unit = jnp.where(unit > 0, unit, 1)
         order = jnp.arange(count * -(-n // count))[None]
         for _ in range(halvings):
-            order = jax.lax.map(lambda rows: _halved(B, length, rows), order)
-            order = order.reshape(2 * len(order), -1)
+            order = _halved(B, unit, order)
         return cls(order, jnp.argsort(order.ravel())[:n])
 
     def of(self, A: Float[Array, "n *k"], rows=None) -> Array:
@@ -81,17 +86,21 @@ class Blocks:
         return self.back(matmul(D, self.of(A)))
 
 
-def _halved(B, length, rows):
-    """`rows` in the order of where they lie between two that are far from each other, empty places
-    last.
+def _halved(B, unit, order):
+    """Twice as many blocks, each ordered by where rows lie between two that are far from each
+    other, empty places last.
     """
-    F, length = B.at[rows].get(mode="fill", fill_value=0), length.at[rows].get(mode="fill")
-    unit = jnp.where(length > 0, length, 1)
-    empty = rows >= len(B)
-    cosines = lambda row: jnp.where(empty, jnp.inf, matmul(F, F[row]) / (unit * unit[row]))
-    one = jnp.argmin(cosines(0))
-    other = jnp.argmin(cosines(one))
-    return rows[jnp.argsort(cosines(one) - jnp.where(empty, 0, cosines(other)))]
+    block, empty = jnp.arange(len(order)), order >= len(B)
+
+    def cosines(rows):
+        along = matmul(B, (B[rows] / unit[rows]).T) / unit
+        return jnp.where(empty, jnp.inf, along[order, block[:, None]])
+
+    farthest = lambda rows: order[block, jnp.argmin(cosines(rows), axis=1)]
+    one = farthest(order[:, 0])
+    lies = cosines(one) - jnp.where(empty, 0, cosines(farthest(one)))
+    order = jnp.take_along_axis(order, jnp.argsort(lies, axis=1), axis=1)
+    return order.reshape(2 * len(order), -1)
 
 
 @pytree
@@ -100,24 +109,27 @@ class Near:
 
     kernel: Kernel
     X: Float[Array, "n d"]
-    weights: Weights
+    root: Float[Array, " n"]  # √v
     H: Float[Array, "n q"]
     B: Float[Array, "n r"]
     blocks: Blocks
 
     @classmethod
-    def of(cls, kernel: Kernel, X, points, weights: Weights, H) -> "Near":
+    def of(cls, kernel: Kernel, X, root, H, points) -> "Near":
         """With blocks of at most as many rows as there are landmarks."""
         L, _ = ridged_cholesky(gram(kernel, points))
-        B = weights.scale(matmul(gram(kernel, X, points), triangular_inverse(L).T))
-        return cls(kernel, X, weights, H, B, Blocks.of_near(B, max(len(points), SMALLEST)))
+        made = Features(kernel, points, triangular_inverse(L).T)
+        scaled = lambda x, root: root[:, None] * made.features(x)
+        B = DenseRows(X).map(scaled, root, temporaries=len(points))
+        return cls(kernel, X, root, H, B, Blocks.of_near(B, max(len(points), SMALLEST)))
 
     def at(self, lam) -> NearInverse:
         """M⁻¹ at λ. **Cost** some 8 n r² flops."""
         place, dtype = self.blocks, self.B.dtype
+        lam = lam.astype(dtype)
 
         def block(S, rows):
-            X, B, root = (place.of(a, rows) for a in (self.X, self.B, self.weights.root))
+            X, B, root = (place.of(a, rows) for a in (self.X, self.B, self.root))
             rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
             D = inverse(rest + lam * jnp.eye(len(X), dtype=dtype))
             return S + matmul(B.T, matmul(D, B)), D

@@ -233,7 +233,7 @@ def check_real(name: str, value) -> None:
         if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
             raise ValueError(
                 f"{name} must be a real number, or an array of them, and has dtype {dtype}"
-                f"{': in fit and tune a width may be median, or a list of it' * (dtype.kind == 'U')}"
+                f"{': in fit and tune a width may be median, or a list' * (dtype.kind == 'U')}"
             )
 
 

@@ -14,6 +14,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2))
 Y = np.sin(X[:, 0])
 DAYS = pd.date_range("2020", periods=12)
+TWICE = pd.DataFrame([[1.0, "u"]] * 12, columns=["a", "a"])
 HUGE = 10**400  # no float is as large
 K = rls.Gaussian(1.5)
 FLAGS = ("intercept", "per_target", "standardize", "keep", "progress")
@@ -32,6 +33,16 @@ REFUSED = [
     (lambda: rls.decode(Y, None), "classes must be"),
     (lambda: rls.conformal_labels(3, X, Y), "fit must be a fit"),
     (lambda: rls.fit(K, [[HUGE], [1]], [1, 2]), "X must hold real numbers"),
+    (lambda: rls.fit(K, TWICE, Y), r"X\['a'\] must hold .*'u'"),
+    (lambda: rls.fit(K, X, pd.Series(["a"] * 12)), r"Y\[0\] must hold .*encode"),
+    (
+        lambda: rls.fit(K, X, Y, fixed_effects=X[:, :1]).predict(
+            X, fixed_effects=rls.levels(X[:, 0])
+        ),
+        "fixed_effects must hold real numbers",
+    ),
+    (lambda: rls.fit(rls.Periodic("median"), X, Y), "real number.*a width may be median"),
+    (lambda: rls.fit(K, X, Y).at("a"), "lam must hold real numbers"),
     (lambda: rls.fit(K, X[:2], [HUGE, 2]), "Y must hold real numbers"),
     (lambda: rls.fit(K, X[:2], Y[:2], weights=[HUGE, 2]), "weights must hold"),
     (lambda: rls.fit(K, X, Y, lams=[HUGE]), "lams must hold real numbers"),
@@ -63,7 +74,10 @@ REFUSED = [
     (lambda: rls.fit(K, X, Y, landmarks=True), "landmarks.* whole number .* and is True"),
     (lambda: rls.tune(K, X, Y, lams="search"), r"lams must hold .* such as \[0.1, 1.0\]"),
     (lambda: rls.fit(rls.Gaussian("median") + rls.Gaussian([1.0] * 3), X, Y), r"width .*\(3,\)"),
-    (lambda: rls.fit(rls.Gaussian(["median", 1.0]), X, Y), "take median, or a list of it"),
+    (
+        lambda: rls.fit(rls.Gaussian(["median", 1.0]), X, Y),
+        "a width may be median",
+    ),
     (lambda: rls.gram("gaussian", X), "kernel must be a jaxrls kernel, .* and is a str"),
     (lambda: rls.gram(rls.Gaussian, X), "kernel must be a jaxrls kernel, .* and is a "),
     (lambda: rls.gram(K, [["a"]]), "X must hold real numbers"),

@@ -88,16 +88,16 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
-    "support": 6.6,
+    "support": 6.65,
     "linalg": 4.65,
     "kernels": 5.55,
     "rows": 11.35,
-    "problem": 6.1,
-    "leave_out": 5.1,
+    "problem": 6.05,
+    "leave_out": 5.05,
     "factors": 28.0,
     "criteria": 5.4,
     "inference": 9.4,
-    "search": 23.75,
+    "search": 23.8,
     "io": 5.2,
     "sklearn": 4.9,
     "cli": 4.5,

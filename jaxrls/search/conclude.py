@@ -33,7 +33,7 @@ from jaxrls.rows.padding import first, padded
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import check_lams, is_concrete, on_device
+from jaxrls.support.checks import as_floats, check_lams, is_concrete, on_device
 from jaxrls.support.pytrees import arrays_alone, pytree, static
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
@@ -270,7 +270,7 @@ class Kept:
                 "another λ needs the data, which a fit does not have after update or load: fit "
                 "all rows again"
             )
-        lam = np.asarray(lam, coef.dtype)
+        lam = as_floats("lam", lam, coef.dtype)
         if lam.shape not in ((), coef.shape[1:]):
             raise ValueError(
                 f"lam must be one number, or one for each target, and has shape {lam.shape}"

@@ -3,7 +3,6 @@ on a sample of the rows.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -141,25 +140,20 @@ def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
     other parameters stay as they are.
     """
 
-    def listed(leaf) -> bool:
-        return isinstance(leaf, str | list | tuple)
-
-    def named(leaf) -> bool:
-        return listed(leaf) and {*map(str, jax.tree.leaves(leaf))} == {"median"}
-
+    listed: Any = lambda leaf: isinstance(leaf, str | list | tuple)
+    named = lambda leaf: listed(leaf) and {*map(str, jax.tree.leaves(leaf))} == {"median"}
     if not any(map(named, jax.tree.leaves(kernel, is_leaf=named))):
         return kernel
-    each = partial(jax.tree.map, is_leaf=listed)
 
-    def first(leaf):
-        if named(leaf):
-            return np.full(np.shape(leaf), np.nan)
-        check_real("a kernel's parameter", leaf)
-        return leaf
+    def first(part, name, _):
+        given = getattr(part, name)
+        return np.full(np.shape(given), np.nan) if named(given) else given
 
-    start = each(first, kernel)
+    start = kernel.map_length_scales(first, np.zeros((1, rows.shape[1])))
+    check_real("a kernel's parameter", jax.tree.leaves(start))
     found = from_data(start, rows, weights)
-    return each(lambda given, new: new if named(given) else given, kernel, found)
+    put = lambda given, new: new if named(given) else given
+    return jax.tree.map(put, kernel, found, is_leaf=listed)
 
 
 def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:

@@ -84,8 +84,10 @@ def as_floats(name: str, value, dtype=None):
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")
             value = value if value.dtype.kind in "fc" else value.astype(np.float64)
         except (TypeError, ValueError, OverflowError) as error:
-            for column in getattr(given, "columns", ()):  # of a table, to name the wrong one
-                as_floats(f"{name}[{column!r}]", given[column])
+            for column, part in getattr(
+                given, "items", dict
+            )():  # of a table, to name the wrong one
+                as_floats(f"{name}[{column!r}]", np.asarray(part))
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
                 f"{INSTEAD.get(name.partition('[')[0], '')}"
@@ -231,7 +233,7 @@ def check_real(name: str, value) -> None:
         if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
             raise ValueError(
                 f"{name} must be a real number, or an array of them, and has dtype {dtype}"
-                f"{': fit and tune also take median, or a list of it' * (dtype.kind == 'U')}"
+                f"{': in fit and tune a width may be median, or a list' * (dtype.kind == 'U')}"
             )
 
 

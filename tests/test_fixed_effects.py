@@ -235,3 +235,28 @@ def test_new_rows_must_bring_levels_that_were_fitted():
         ),
     )
     assert_close(fit.predict(X) + fit.model.free[MEMBER], fit.predict(X, fixed_effects=LABELS), EPS)
+
+
+def test_large_groups_with_levels_of_their_own_are_left_out_as_by_refits():
+    """For as many λ as here by fits to the other rows, for one by R_SS. One level lies in both
+    groups, and two in one each: known up to a constant there.
+    """
+    half = np.arange(N) % 2
+    member, lams = half + (np.arange(N) % 5 > 1), LAMS[:, None] * [1, 2, 3]
+    K, B, v = gaussian(X, X), np.eye(3)[member], WEIGHTS["zeros"]
+    want = np.empty((*lams.shape, N))
+    for at in np.ndindex(lams.shape):
+        for own in (half == 0, half == 1):
+            C = ~own & (v > 0)
+            G = K[C][:, C] + np.diag(lams[at] / v[C])
+            system = np.block([[G, B[C]], [B[C].T, np.zeros((3, 3))]])
+            y = np.append(Y[C, at[1]], np.zeros(3))
+            fit = np.linalg.lstsq(system, y, rcond=None)[0]
+            want[at][own] = Y[own, at[1]] - np.hstack([K[own][:, C], B[own]]) @ fit
+    options = {"weights": array(v), "fixed_effects": rls.levels(member), "solver": rls.Spectral()}
+    solution = factorize(GAUSSIAN, array(X), **options).solve(array(Y))
+    left_out = jax.jit(solution.residuals)
+    centred = lambda e: e - np.where(member == 1, 0, 1) * (e @ B / B.sum(0) @ B.T)
+    for some in (slice(0, 4), slice(1, 2)):
+        got = np.moveaxis(np.asarray(left_out(array(lams[some]), rls.folds(half))), 1, 2)
+        assert_close(centred(got), centred(want[some]), 1e5 * EPS)

@@ -266,15 +266,14 @@ class Factor(ABC):
         form = self.primal_form()
         if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
             return sweep_other_folds(form, solution, fn, lams, folds, stack)
-        rows, mask = folds.inside.reshape(-1), folds.inside_mask.astype(self.dtype)
+        mask = folds.inside_mask.astype(self.dtype)
 
         def held(lam, one):
             of: Any = self.view(one, lam), self.weights, folds.inside, mask
             return fold_residuals(*of) if self.parts == 1 else folds_in_chunks(self.rows, *of)
 
         def at(lam):
-            e = solution.per_target(lam, held).reshape(len(rows), -1) * mask.reshape(-1, 1)
-            e = jnp.zeros_like(solution.labels.Y).at[rows].add(e)
+            e = folds.as_rows(solution.per_target(lam, held))
             return fn(e[:, None], solution.labels.Y, self.weights.array)
 
         return one_by_one(at, lams, stack)

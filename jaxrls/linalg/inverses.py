@@ -222,10 +222,7 @@ def whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):
     """UL⁻ᵀ and L⁻¹ with LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is the product of the first with its
     transpose. A column of H that is 0, as of a level without weight, is ignored.
     """
-    S = matmul(H.T, U)
-    if len(S) == 1:
-        root = 1 / jnp.sqrt(S)
-    else:
-        empty = (jnp.sum(H * H, axis=0) == 0).astype(S.dtype)
-        root = triangular_inverse(jnp.linalg.cholesky(S + jnp.diag(empty)))
+    empty = (jnp.sum(H * H, axis=0) == 0).astype(H.dtype)
+    S = matmul(H.T, U) + jnp.diag(empty)
+    root = 1 / jnp.sqrt(S) if len(S) == 1 else triangular_inverse(jnp.linalg.cholesky(S))
     return matmul(U, root.T), root

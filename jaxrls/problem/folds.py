@@ -38,6 +38,11 @@ class Folds:
         """Sums over the rows of each fold, (k, …)."""
         return jax.ops.segment_sum(A, self.numbers, len(self.inside))
 
+    def as_rows(self, A: Float[Array, "k b *t"]) -> Float[Array, "n *t"]:
+        """What is known of the rows of every fold, in the order of the rows."""
+        rows = jnp.where(self.inside_mask > 0, self.inside, self.rows)  # without padding
+        return jnp.zeros((self.rows, *A.shape[2:]), A.dtype).at[rows].set(A, mode="drop")
+
 
 def folds(groups) -> Folds:
     """Turn group labels into `Folds`, which can be passed into `jax.jit`; call it outside.

@@ -84,9 +84,8 @@ def as_floats(name: str, value, dtype=None):
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")
             value = value if value.dtype.kind in "fc" else value.astype(np.float64)
         except (TypeError, ValueError, OverflowError) as error:
-            for column, part in getattr(
-                given, "items", dict
-            )():  # of a table, to name the wrong one
+            columns = getattr(given, "items", dict)  # of a table, to name the wrong one
+            for column, part in columns():
                 as_floats(f"{name}[{column!r}]", np.asarray(part))
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"

@@ -347,7 +347,7 @@ def iterative(
 ):
     """Fits by products with K in float32, widths tuned on some rows and λ that of landmarks: error,
     steps, seconds, memory, beside a product of nine columns and falkon's fit on so many centres
-    (twenty minutes; drawn data have the size of keggdirected).
+    (some minutes each; drawn data have the size of keggdirected).
     """
     for name, parts in each(sets, data, rows, 0.9, 4000):
         X, y, X_new, y_new = (part.astype(np.float32) for part in parts)

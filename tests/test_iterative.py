@@ -175,11 +175,13 @@ def test_fit_passes_on_how_to_iterate(data):
     fit = rls.fit(KERNEL, X, Y, lams=[0.3], weights=v, solver=iteration)
     factor = rls.factorize(KERNEL, X, weights=v, solver=iteration)
     assert factor.signs.shape == (N, 4) and factor.iteration.dtype == "float32"
+    # Rounding decides whether landmarks that are nearly dependent take a jitter, which moves the
+    # estimate by far less than the probes do.
     error = rls.loo(factor, Y, array([0.3])).mean()
-    assert_close(fit.error, error, 10 * iteration.tol)  # it may end a step later
+    assert abs(float(fit.error - error)) < 0.5 * float(fit.loo_standard_error)
     assert (
         fit.run.history.shape == (50, 2 + 2 * 4 // 2)
-        and np.asarray(fit.run.residuals).max() <= 2e-3
+        and np.asarray(fit.run.residuals).max() <= 2 * iteration.tol
     )
     other = rls.fit(
         KERNEL,

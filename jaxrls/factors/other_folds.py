@@ -1,9 +1,8 @@
-"""Held-out residuals of folds that have more rows than there are features: each fold is predicted
-by a fit to the moments of the other folds.
+"""Held-out residuals of large folds, each predicted by a fit to the other folds: to their moments
+where folds have more rows than there are features, else to their part of K.
 
 One reading of the rows gives the moments of every fold. Those of all folds but one are added up,
-not subtracted, so that nothing cancels. One more reading gives the held-out residuals. Only sums
-move between devices."""
+not subtracted, so that nothing cancels. One more reading gives the residuals."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.leave_out.view import orthonormal
+from jaxrls.linalg.decompositions import eigh
+from jaxrls.linalg.inverses import whitened
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.folds import Folds
 from jaxrls.problem.weights import Weights
@@ -85,3 +86,18 @@ def sweep_other_folds(
     read = form.rows.map if stack else form.rows.sum
     columns = f.weights.values, f.fixed.rows, labels.Y, numbers
     return read(block, *columns, temporaries=2 * L * t)
+
+
+def fit_to_others(K, H, Y, S, C):
+    """s, z, across and start of a fit to rows C, which leaves start − across (z/(s + λ)) of rows
+    S. What H has in S only is not fitted.
+    """
+    rows, b = jnp.concatenate([S, C]), len(S)
+    K, H, Y = K[rows][:, C], H[rows], Y[rows]
+    Q, root = whitened(H[b:], H[b:])
+    fitted = lambda H, A: matmul(H, matmul(Q.T, A))
+    H = matmul(H, root.T)
+    K, Y = K - fitted(H, K[b:]), Y - fitted(H, Y[b:])
+    s, V = eigh(K[b:].T - fitted(Q, K[b:].T))
+    V = V - fitted(Q, V)
+    return jnp.maximum(s, 0), matmul(V.T, Y[b:]), matmul(K[:b], V), Y[:b]

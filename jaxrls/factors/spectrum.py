@@ -14,13 +14,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.factors.contract import Factor, Report, Solution, over_lams, times
 from jaxrls.factors.expansion import Expansion, Primal
-from jaxrls.factors.other_folds import PrimalForm
+from jaxrls.factors.other_folds import PrimalForm, fit_to_others
 from jaxrls.factors.spread import DualSpread, PrimalSpread, Spread
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Standardized
 from jaxrls.leave_out.view import LowRank
 from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
-from jaxrls.linalg.inverses import triangular_inverse, whitened
+from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
@@ -28,11 +28,12 @@ from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.support.checks import platform
 from jaxrls.support.pytrees import pytree, static
 
-# An eigendecomposition of c rows takes as long as this many products of c rows by c columns: what a
-# fit to c rows costs, for all λ at once (2 to 7 on a CPU at c = 350 to 1120).
-PRODUCTS_OF_EIGH = 4
+# A fit to c rows, for all λ at once, takes as long as this many products of c rows by c columns, as
+# R_SS takes one at every λ: measured on a CPU between 2.4 and 4.8 at 700 and 1400 rows.
+PRODUCTS_OF_FIT = 4
 
 
 @pytree
@@ -286,7 +287,7 @@ class Spectrum(Factor):
         """
         (k, b), n, labels = folds.inside.shape, self.n, solution.labels
         others = min((k - 1) * b, n)  # rows, at most
-        cheaper = PRODUCTS_OF_EIGH * others**3 < len(lams) * b**2 * n
+        cheaper = PRODUCTS_OF_FIT * others**3 < len(lams) * b**2 * n and platform() == "cpu"
         if not cheaper or not self.complete or self.route == "features":
             return super().sweep_folds(solution, fn, lams, folds, stack=stack)
         parts, unit = self._parts_of_refits(labels), self.weights.root_or_one[:, None, None]
@@ -392,21 +393,6 @@ class Spectrum(Factor):
         G = matmul(self.training_design(), self.directions)
         G = G - self.fixed.fitted(self.fixed.rows, self.across)
         return G if self.solved is None else G * self.solved
-
-
-def fit_to_others(K, H, Y, S, C):
-    """s, z, across and start of a fit to rows C, which leaves start − across (z/(s + λ)) of rows
-    S. What H has in S only is not fitted.
-    """
-    rows, b = jnp.concatenate([S, C]), len(S)
-    K, H, Y = K[rows][:, C], H[rows], Y[rows]
-    Q, root = whitened(H[b:], H[b:])
-    fitted = lambda H, A: matmul(H, matmul(Q.T, A))
-    H = matmul(H, root.T)
-    K, Y = K - fitted(H, K[b:]), Y - fitted(H, Y[b:])
-    s, V = eigh(K[b:].T - fitted(Q, K[b:].T))
-    V = V - fitted(Q, V)
-    return jnp.maximum(s, 0), matmul(V.T, Y[b:]), matmul(K[:b], V), Y[:b]
 
 
 # how spectra are made -----------------------------------------------------------------------------

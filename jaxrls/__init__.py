@@ -6,7 +6,6 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.in_pairs import PairsOut, QueriesOut, pairwise_ranking_error
 from jaxrls.criteria.losses import absolute_error, misordered, squared_error, zero_one_loss
 from jaxrls.criteria.path import (
-    Path,
     coef,
     effective_dof,
     kronecker_left_out,
@@ -28,8 +27,6 @@ from jaxrls.factors.iterative import Iterative
 from jaxrls.factors.kronecker import factor_kronecker
 from jaxrls.factors.solvers import Cholesky, Refined, Spectral, factorize
 from jaxrls.inference.classes import (
-    ConformalLabels,
-    Sigmoid,
     class_probabilities,
     conformal_labels,
     decode,
@@ -37,12 +34,9 @@ from jaxrls.inference.classes import (
     fit_sigmoid,
     label_p_values,
 )
-from jaxrls.inference.fitted import Fit, History
-from jaxrls.inference.influence import Influence, eigenfunctions, influence
-from jaxrls.inference.intervals import Predictive
+from jaxrls.inference.fitted import Fit
+from jaxrls.inference.influence import eigenfunctions, influence
 from jaxrls.inference.model import Model
-from jaxrls.inference.posterior import Posterior
-from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel
 from jaxrls.io.archive import load, save
 from jaxrls.io.sources import stream
 from jaxrls.io.tables import airfoil, predict_to_file
@@ -70,13 +64,13 @@ from jaxrls.problem.folds import folds
 from jaxrls.problem.landmarks import certified_lam
 from jaxrls.rows.gram import gram, gram_matmul
 from jaxrls.rows.sharded import shard
-from jaxrls.search.estimate import Estimate, estimate
+from jaxrls.search.estimate import estimate
 from jaxrls.search.fit import fit
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.landmarks import landmarks
 from jaxrls.search.objective import best_lam, objective
-from jaxrls.search.selection import LandmarkSelection, Selection, select_columns, select_landmarks
-from jaxrls.search.several import KernelsFit, fit_kernels
+from jaxrls.search.selection import select_columns, select_landmarks
+from jaxrls.search.several import fit_kernels
 from jaxrls.search.start import median_distance, start_from_data
 from jaxrls.search.tune import tune
 from jaxrls.search.two_sided import fit_kronecker
@@ -85,23 +79,15 @@ __version__ = "0.1.0"
 __all__ = [
     "ChiSquared",
     "Cholesky",
-    "ConformalLabels",
     "Constant",
     "Cosine",
     "Criterion",
-    "Estimate",
     "FeatureMap",
     "Fit",
     "FunctionKernel",
     "Gaussian",
-    "History",
-    "Influence",
     "Iterative",
     "Kernel",
-    "KernelsFit",
-    "KroneckerFit",
-    "KroneckerModel",
-    "LandmarkSelection",
     "Laplacian",
     "LeaveOneOut",
     "Linear",
@@ -109,17 +95,12 @@ __all__ = [
     "Matern",
     "Model",
     "PairsOut",
-    "Path",
     "Periodic",
     "Polynomial",
-    "Posterior",
     "Precomputed",
-    "Predictive",
     "QueriesOut",
     "RationalQuadratic",
     "Refined",
-    "Selection",
-    "Sigmoid",
     "Sobolev",
     "Spectral",
     "Tanimoto",

@@ -115,3 +115,16 @@ def test_few_rows_are_predicted_by_one_program_for_a_power_of_two_of_them():
     for m in range(66, 129, 9):
         assert_close(fit.predict(X[:m]), want[:m], 100 * EPS)
     assert not COMPILED
+
+
+def test_few_rows_with_known_values_may_be_fitted_where_others_are_traced():
+    """Their programs are compiled with options that no part of another program may have."""
+    X = np.random.default_rng(0).normal(size=(30, D)).astype(DTYPE)
+    y = np.sin(X[:, 0])
+    fitted = lambda: rls.fit(rls.Gaussian(1.5), X, y, lams=[0.1], landmarks=8)
+    scaled = lambda scale: scale * fitted().predict(X[:4])
+    want, scales = 2 * np.asarray(fitted().predict(X[:4])), jnp.full(3, 2, DTYPE)
+    assert_close(jax.jit(scaled)(scales[0]), want, 100 * EPS)
+    assert_close(jax.vmap(scaled)(scales)[2], want, 100 * EPS)
+    slope = jax.jit(jax.grad(lambda scale: scaled(scale).sum()))(scales[0])
+    assert_close(slope, want.sum() / 2, 100 * EPS)

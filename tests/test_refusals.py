@@ -56,6 +56,10 @@ REFUSED = [
     (lambda: rls.fit(K, X, Y, lams=[np.nan]), "lams holds 1 values .* drop them, or fill"),
     (lambda: rls.fit(K, X, ["a"] * 12), "classes"),
     (lambda: rls.fit(K, X, Y, fixed_effects=["a"] * 12), r"levels\(labels\)"),
+    (
+        lambda: rls.fit(K, X, Y, fixed_effects=rls.levels(np.arange(12) % 3)).score(X, Y),
+        "labels, which have fixed effects: give fixed_effects=",
+    ),
     (lambda: rls.fit(K, X, Y).score(X, ["a"] * 12), "Y must hold real numbers"),
     (lambda: rls.fit(K, X, Y).score(X, np.full(12, np.nan)), "Y holds 12 values that are NaN"),
     (lambda: rls.fit(K, X, Y).score(X, Y, np.ones(4)), r"weights must have shape \(12,\)"),

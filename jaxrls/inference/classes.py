@@ -146,8 +146,9 @@ class Sigmoid:
         slope: (), or (t,) for t columns of scores.
         offset: (), or (t,) for t columns of scores.
 
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.Sigmoid(jnp.array(2.0), jnp.array(0.0))(jnp.array([0.0])).tolist()
+    >>> import jax.numpy as jnp
+    >>> from jaxrls.extend import Sigmoid
+    >>> Sigmoid(jnp.array(2.0), jnp.array(0.0))(jnp.array([0.0])).tolist()
     [0.5]
     """
 
@@ -238,7 +239,7 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     return p / xp.sum(p, axis=1, keepdims=True)
 
 
-@jax.jit
+@compiled
 @partial(jax.vmap, in_axes=(1, 1, None))
 def _fit_columns(scores, codes, v):
     """Slope and offset of every column: Newton's method in standardised scores, a last step of
@@ -486,7 +487,7 @@ def _of_own_label(scores, codes):
     return jnp.sum(jnp.where(_each(codes) > 0, _each(scores), 0), axis=1)
 
 
-@jax.jit
+@compiled
 def _with_variance(spread, kernel, points):
     rows = spread.coordinates(kernel, points)
     return rows, spread.between(kernel, rows, None)

@@ -210,7 +210,12 @@ class Fit(Generic[K]):
             Y: their labels (m,) or (m, t).
             weights: sample weights v (m,); by default all are 1.
             fixed_effects: those of the rows, as in `predict`.
+
+        Raises:
+            ValueError: without fixed effects where the fit has such, as labels have them.
         """
+        if self.model.free is not None and fixed_effects is None:
+            raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")
         return r_squared(self.predict(X, fixed_effects=fixed_effects), Y, weights)
 
     @door("self.model.coef")
@@ -355,7 +360,7 @@ class Fit(Generic[K]):
         process = self.process()
         rows, effects = self.model.read(X, fixed_effects)
         mean = self.model.predict(rows, fixed_effects=fixed_effects)
-        found = covariance(process.spread, self.kernel, rows.dense(), effects, corrected)
+        found = covariance(process.spread, self.kernel, rows.dense(), effects, corrected=corrected)
         return process.posterior(mean, found, scale)
 
     @door("self.model.coef")

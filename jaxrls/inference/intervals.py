@@ -45,9 +45,10 @@ class Predictive:
         crps: the continuous ranked probability score in units of the labels, smaller is better;
             |eᵢ| for a prediction of standard deviation 0.
 
-    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> import jax.numpy as jnp
+    >>> from jaxrls.extend import Predictive
     >>> parts = [0.5, -2.0], [1.0, 1.0], [0.38, 0.95], [0.33, 1.45]
-    >>> found = rls.Predictive(*map(jnp.array, parts))
+    >>> found = Predictive(*map(jnp.array, parts))
     >>> found.coverage([0.5, 0.9]).tolist()
     [0.5, 0.5]
     """
@@ -168,7 +169,7 @@ def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array,
     return end(-1), end(1)
 
 
-@jax.jit
+@compiled
 def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
     """Predictive distributions from held-out residuals, with the amplitude τ, or, for None, with
     the one that makes the mean of (eᵢ/σᵢ)² equal to 1.

@@ -11,9 +11,8 @@ from jaxtyping import Array, Float
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
-from jaxrls.rows.compiled import compiled
+from jaxrls.rows.compiled import common_size, compiled, first, padded
 from jaxrls.rows.gram import kernel_times
-from jaxrls.rows.padding import common_size, first, padded
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import is_concrete

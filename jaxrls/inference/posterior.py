@@ -1,6 +1,5 @@
 """The Gaussian process whose mean a fit is: standard deviations, covariances and samples."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -29,8 +28,9 @@ class Posterior:
         amplitude: τ, () or (t,), by which standard deviations are multiplied.
         noise: λ, the variance of a label of weight 1, in the units of `covariance`.
 
-    >>> import jax, jax.numpy as jnp, jaxrls as rls
-    >>> found = rls.Posterior(jnp.zeros(2), jnp.eye(2), jnp.array(3.0), jnp.array(0.5))
+    >>> import jax, jax.numpy as jnp
+    >>> from jaxrls.extend import Posterior
+    >>> found = Posterior(jnp.zeros(2), jnp.eye(2), jnp.array(3.0), jnp.array(0.5))
     >>> found.std.tolist(), found.sample(jax.random.key(0), 4).shape
     ([3.0, 3.0], (4, 2))
     """
@@ -85,7 +85,7 @@ def deviation(variance, amplitude):
     return xp.sqrt(variance)[(...,) + (None,) * xp.ndim(amplitude)] * amplitude
 
 
-@partial(jax.jit, static_argnames="num")
+@compiled
 def _drawn(posterior: Posterior, key, *, num: int):
     s, Q = eigh(jnp.asarray(posterior.covariance))
     mean = jnp.asarray(posterior.mean)
@@ -144,8 +144,8 @@ def variances(spread, kernel, rows: Rows, effects, diag, *, corrected: bool, blo
     return rows.map(block, effects, diag, **hints)
 
 
-@partial(jax.jit, static_argnames="corrected")
-def covariance(spread, kernel, X, effects, corrected: bool):
+@compiled
+def covariance(spread, kernel, X, effects, *, corrected: bool):
     """Covariance of f + b between all rows of X."""
     return spread.covariance(kernel, X, effects, corrected)
 

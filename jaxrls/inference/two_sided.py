@@ -14,6 +14,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.landmarks import check_kernel
 from jaxrls.rows.blocks import default_block_size, map_rows
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
 from jaxrls.support.door import door
@@ -36,8 +37,9 @@ class KroneckerModel:
         intercept: ().
 
     >>> import jax.numpy as jnp, jaxrls as rls
+    >>> from jaxrls.extend import KroneckerModel
     >>> side = rls.Linear(), jnp.ones((1, 1))
-    >>> model = rls.KroneckerModel(*side, *side, jnp.array([[2.0]]), jnp.array(1.0))
+    >>> model = KroneckerModel(*side, *side, jnp.array([[2.0]]), jnp.array(1.0))
     >>> model.predict(jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
     [[7.0], [13.0]]
     """
@@ -105,7 +107,7 @@ def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None
     return X
 
 
-@jax.jit
+@compiled
 def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
     """Means, and with a spread variances of f + b, of all pairs or of those named, in blocks of
     rows of X2 or of pairs.
@@ -139,7 +141,7 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
     return jax.tree.map(jnp.transpose, found)
 
 
-@jax.jit
+@compiled
 def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
     def side(kernel, X, points, rows):
         return gram(kernel, X, jnp.asarray(points))[rows], gram(kernel, X)[rows][:, rows]

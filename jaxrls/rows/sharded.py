@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from jaxrls.rows.blocks import in_parts
-from jaxrls.rows.padding import padded
+from jaxrls.rows.compiled import padded
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.checks import (
     Listed,

@@ -5,7 +5,6 @@ solution that is kept for other λ and for rows that are added or removed.
 import sys
 import warnings
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -27,9 +26,8 @@ from jaxrls.leave_out.without import Without
 from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.problem.folds import Folds
 from jaxrls.problem.landmarks import ridge_effect
-from jaxrls.rows.compiled import compiled
+from jaxrls.rows.compiled import compiled, first, padded
 from jaxrls.rows.gram import gram
-from jaxrls.rows.padding import first, padded
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem
@@ -404,7 +402,7 @@ def _read(fit: Fit, summed: Summed, X, Y, weights) -> Problem:
     return new
 
 
-@partial(jax.jit, static_argnames=("sign", "flat"))
+@compiled
 def _changed(
     kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat
 ) -> tuple[Fit, Solution, Any, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrls.inference.fitted import History
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.rows.compiled import compiled
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import on_device
 from jaxrls.support.pictures import progress_bar
@@ -164,6 +165,7 @@ def descend(
         return _found(walk, problem, way, points[0].value)
 
 
+@jax.jit  # so that it is traced once for what looks and what steps
 def _value(params, space: Any, problem: Problem):
     """What the search minimises, huge where it is not finite."""
     kernel, lam = space.unpack(params)
@@ -176,7 +178,7 @@ def _huge(problem: Problem) -> float:
     return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
 
 
-@partial(jax.jit, static_argnames="optimizer")
+@compiled
 def look(params, space: Any, problem: Problem, *, optimizer) -> Point:
     """A first point, with a new state, strongly typed as a step returns it: a weak type would
     compile the step twice.
@@ -202,7 +204,7 @@ def _carried(learned: Point, point: Point):
     return optax.tree_utils.tree_set(learned.state, params=params, updates=updates)
 
 
-@partial(jax.jit, static_argnames="optimizer")
+@compiled
 def step(point: Point, space: Any, problem: Problem, *, optimizer) -> Point:
     """The point after one step, with the value and gradient there, which a line search keeps in its
     state; None for optimisers without one.

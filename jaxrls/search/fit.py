@@ -165,7 +165,7 @@ def _on_grid(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
     return on_grid(plan.problem, solution, plan.choice), solution if keeps else None
 
 
-_on_grid_at_once = jax.jit(_on_grid, static_argnames="keeps")  # where all rows go into a program
+_on_grid_at_once = compiled(_on_grid)  # where all rows go into a program
 
 
 def _searched(plan: Plan) -> tuple[Fit, Solution]:

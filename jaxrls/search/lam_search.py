@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.factors.contract import Solution
+from jaxrls.rows.compiled import compiled
 from jaxrls.search.grid import choose_lam, lambda_range
 from jaxrls.search.problem import Problem
 
@@ -114,7 +115,7 @@ def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool = Fals
     return errors, own, jnp.full_like(own, jnp.nan)
 
 
-@jax.jit
+@compiled
 def _probe(problem, solution, log_lams):
     slopes = problem.criterion.smooth and solution.factor.exact
     return _look(problem, solution, log_lams, slopes=slopes)

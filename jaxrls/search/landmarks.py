@@ -18,6 +18,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.problem.landmarks import Landmarks, check_kernel, hidden_trace, on_landmarks
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import default_block_size
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.rows.rows import DenseRows
 from jaxrls.rows.sparse import as_rows
@@ -157,7 +158,7 @@ def _check(kernel, X, num, tol, method, known):
         )
 
 
-@partial(jax.jit, static_argnames=("capacity", "method", "fill"))
+@compiled
 def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
     """Rounds of proposals until there are `stop` landmarks, they miss no more than `tol` of the
     trace, or no row is independent. With `fill` rows that were not chosen take the places that are

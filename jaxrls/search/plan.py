@@ -71,8 +71,8 @@ def _check_conservative(conservative, criterion, lams) -> None:
         )
     if conservative and (isinstance(lams, str) or not criterion.of_losses):
         raise ValueError(
-            "conservative= needs the standard errors of several λ: take criterion loo or kfold, "
-            f"not {criterion.name}, and numbers as lams, not 'search'"
+            "conservative= needs standard errors, which criteria loo and kfold have at λ of a grid: "
+            f"take those, not criterion {criterion.name} with lams={lams!r}"
         )
 
 

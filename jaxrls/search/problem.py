@@ -30,8 +30,7 @@ from jaxrls.problem.landmarks import (
     without_trace,
 )
 from jaxrls.problem.weights import Weights
-from jaxrls.rows.compiled import compiled
-from jaxrls.rows.padding import common_size, padded
+from jaxrls.rows.compiled import common_size, compiled, padded
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import as_rows, is_sparse
 from jaxrls.search.grid import one_lam

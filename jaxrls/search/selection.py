@@ -18,7 +18,6 @@ each the one with which exact leave-one-out error is smallest.
 # O(n p (t + 1)) for each feature. No 1/λ is formed.
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -34,6 +33,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, check_evaluable
 from jaxrls.rows.blocks import default_block_size, sum_rows
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.search.grid import one_lam
 from jaxrls.search.problem import Problem
@@ -259,7 +259,7 @@ def _chosen(problem: Problem, points, lam, num: int):
     return indices[:count], errors[:count], before
 
 
-@partial(jax.jit, static_argnames="num")
+@compiled
 def _choose(problem: Problem, points, lam, *, num: int):
     """`num` of the columns of X, or of the points as landmarks, chosen one after the other; the
     error after each, (num, t), and before the first, (t,); and how many were really chosen.

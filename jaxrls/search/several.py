@@ -3,7 +3,7 @@ along the gradient; predictions and scores split by kernel.
 """
 
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel, Scaled, Sum
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.landmarks import check_kernel
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.search.descent import default_optimizer, look, step
 from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
@@ -291,7 +292,7 @@ def _better(old: dict, new: dict) -> dict:
     return jax.tree.map(lambda old, new: jnp.where(wins, new, old), old, new)
 
 
-@jax.jit
+@compiled
 def _search(problem: Problem, kernels, tried, lams):
     """The best of all for every target, and λ, by default the grid of the first."""
     if lams is None:
@@ -316,7 +317,7 @@ class Logarithms:
         return weighted(self.kernels, jnp.exp(log_shares)), self.lam
 
 
-@partial(jax.jit, static_argnames="steps")
+@compiled
 def _descended(problem: Problem, kernels, best: dict, *, steps: int) -> dict:
     """Descent from the best of every target along the gradient; a weight of 0 starts at a hundredth
     of the mean.
@@ -346,7 +347,7 @@ def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
     return reduce(Sum, parts)
 
 
-@partial(jax.jit, static_argnames="block_size")
+@compiled
 def _split(fit: KernelsFit, rows, *, block_size):
     def block(x):
         each = zip(fit.kernels, fit.shares, strict=True)

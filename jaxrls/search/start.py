@@ -15,6 +15,7 @@ from jaxrls.kernels.distances import city_block_distances, squared_distances
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.weights import Weights
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
 from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_real, is_concrete
@@ -132,7 +133,7 @@ def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
     return _from_data(kernel, np.unique(some, axis=0) if is_concrete(some) else some)
 
 
-_from_data = jax.jit(start_from_data)
+_from_data = compiled(start_from_data)
 
 
 def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
@@ -205,7 +206,7 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
     return [given[1:]] if best is given else [given[1:], best[1:]]
 
 
-@jax.jit
+@compiled
 def _judge(problem, measured, lams):
     """The leave-one-out error at the best λ of the grid, that λ, and the precision of K."""
     solution = problem.solution()

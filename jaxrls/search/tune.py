@@ -13,6 +13,7 @@ from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Cholesky
 from jaxrls.inference.fitted import Fit, K, Stage
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.conclude import conclude, of_rows, warn, with_solution
 from jaxrls.search.descent import Found, Way, default_optimizer, descend
@@ -173,7 +174,7 @@ def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
         raise ValueError(f"tol must be a number above 0, and is {tol!r}")
 
 
-@jax.jit
+@compiled
 def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
     """The fit and its solution; the search fills in the error."""
     solution = problem.solution()

@@ -3,10 +3,8 @@ choose, and return a model.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxrls.criteria.criterion import as_grid
@@ -16,6 +14,7 @@ from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_
 from jaxrls.inference.posterior import process_at
 from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel, as_side
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
@@ -124,7 +123,7 @@ def fit_kronecker(
     return fit
 
 
-@partial(jax.jit, static_argnames=("num", "setting", "loss", "intercept", "keep"))
+@compiled
 def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> KroneckerFit:
     kernel1, X1, kernel2, X2 = sides
     options: dict = {"weights": weights, "intercept": intercept}

@@ -107,7 +107,7 @@ class Isotonic:
 
 
 def sigmoid(scores, codes, weights):
-    """That of `rls.fit_sigmoid`."""
+    """That of `jaxrls.fit_sigmoid`."""
     return jax.tree.map(np.asarray, rls.fit_sigmoid(scores, codes, weights))
 
 

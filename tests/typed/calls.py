@@ -65,7 +65,7 @@ def pieces(kernel: rls.Kernel, X: jax.Array, y: jax.Array) -> jax.Array:
     lams = rls.lambda_grid(factor, 20)
     assert_type(lams, jax.Array)
     path = rls.path(factor, y, lams)
-    assert_type(path, rls.Path)
+    assert_type(path, extend.Path)
     assert_type(path.lams[path.loo.argmin()], jax.Array)
     for criterion in (rls.loo, rls.gcv, rls.log_marginal_likelihood):
         assert_type(criterion(factor, y, lams), jax.Array)
@@ -85,7 +85,7 @@ def gradient(X: jax.Array, y: jax.Array) -> jax.Array:
 
 def others(X: jax.Array, Y: jax.Array) -> None:
     two_sided = rls.fit_kronecker(rls.Linear(), X, rls.Linear(), X, Y, setting="both")
-    assert_type(two_sided, rls.KroneckerFit)
+    assert_type(two_sided, extend.KroneckerFit)
     two_sided.predict(X, X)
     _, std = two_sided.predict(X, X, pairs=[[0, 0]], return_std=True)
     assert_type(two_sided.posterior(X, X).std.sum() + std.sum(), Any)

@@ -32,8 +32,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from support import assert_close, refused
 
 import jaxrls as rls
-from jaxrls.io.named import KERNELS
-from jaxrls.kernels.named import RADIAL
+from jaxrls.kernels.named import KERNELS, RADIAL
 from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
 TOLERANCE = 1e-9

@@ -9,10 +9,12 @@ import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, show
-from jaxrls.io.named import CRITERIA, landmarks_to_tune, named_kernel
+from jaxrls.criteria.standard import CRITERIA
 from jaxrls.io.sources import Choice, open_files, paths_of
 from jaxrls.kernels.kernel import Standardized
+from jaxrls.kernels.named import named_kernel
 from jaxrls.rows.streamed import Deviations
+from jaxrls.search.tune import landmarks_to_tune
 from jaxrls.support.checks import check_inputs, check_weights, in_words, memory_bytes
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted

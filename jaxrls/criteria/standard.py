@@ -373,6 +373,8 @@ NAMED: dict[str, Criterion] = {
     "log_predictive_density": log_predictive_density,
     "pairs": pairwise_ranking_error,
 }
+# As estimators and the command line take them; "kfold" is by groups, which are given or drawn.
+CRITERIA = {**NAMED, "kfold": loo}
 
 
 def as_criterion(criterion, groups=None) -> Criterion:

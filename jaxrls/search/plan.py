@@ -71,7 +71,7 @@ def _check_conservative(conservative, criterion, lams) -> None:
         )
     if conservative and (isinstance(lams, str) or not criterion.of_losses):
         raise ValueError(
-            "conservative= needs standard errors, which criteria loo and kfold have at λ of a grid: "
+            "conservative= needs standard errors, which loo and kfold have at λ of a grid: "
             f"take those, not criterion {criterion.name} with lams={lams!r}"
         )
 

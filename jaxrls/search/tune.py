@@ -243,3 +243,15 @@ def _grown(whole: Problem, landmarks, guesses: list, way: Way, starts: int, key)
     of = [guesses[0], (found.kernel, found.lam, floor)]
     found = descend(replace(whole, landmarks=best), of, way, learned=found.learned)
     return found._replace(history=replace(found.history, stages=tuple(stages)))
+
+
+LANDMARKS_TO_TUNE = 500
+
+
+def landmarks_to_tune(given, n: int):
+    """The landmarks on which to tune a kernel for a fit to n rows; "auto", which needs a kernel,
+    becomes a number or None.
+    """
+    if not isinstance(given, str):
+        return given
+    return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None

@@ -15,9 +15,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import jaxrls as rls
-from jaxrls.criteria.standard import as_criterion
-from jaxrls.io.named import CRITERIA, KERNELS, landmarks_to_tune, named_kernel
+from jaxrls.criteria.standard import CRITERIA, as_criterion
+from jaxrls.kernels.named import KERNELS, named_kernel
 from jaxrls.search.conclude import KEPT_ROWS, inspect_lam
+from jaxrls.search.tune import landmarks_to_tune
 from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
 from jaxrls.support.checks import check_unmasked
 from jaxrls.support.door import hints_at_names

@@ -1,4 +1,5 @@
-"""`jax.jit` for functions whose arguments hold rows, also those that only the host can read.
+"""`jax.jit` for what public calls compute, also from rows that only the host can read, and quick to
+compile where rows are few.
 
 A sum over rows on the host cannot be part of a compiled program. So a function is compiled up to
 its first reading, then again, with the result, up to the next reading, and so on. What precedes a

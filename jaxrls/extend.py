@@ -1,5 +1,5 @@
-"""What programs seldom name: parts of your own are made of pytrees, rows and their moments, and the
-contract between factors and criteria; and the classes of results.
+"""For parts of your own: pytrees, rows and their moments, and the contract between factors and
+criteria. And the classes of results, which nobody constructs.
 """
 
 from jaxrls.criteria.path import Path

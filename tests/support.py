@@ -21,6 +21,11 @@ X64 = jax.config.jax_enable_x64
 DTYPE = np.float64 if X64 else np.float32
 EPS = float(np.finfo(DTYPE).eps)
 
+COMPILED: list[str] = []  # a text for each program, until a test clears it
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, duration, **_: COMPILED.append(event) if "backend_compile" in event else None
+)
+
 # One program for each shape, shared by the tests of a module: called as they are, they would
 # compile every operation by itself.
 gram = jax.jit(rls.gram)

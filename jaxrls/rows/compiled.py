@@ -1,15 +1,17 @@
-"""`jax.jit` for what public calls compute, also from rows that only the host can read, and quick to
-compile where rows are few.
+"""`jax.jit` for what public calls compute: quick to compile where rows are few, and for rows that
+only the host can read.
 
-A sum over rows on the host cannot be part of a compiled program. So a function is compiled up to
-its first reading, then again, with the result, up to the next reading, and so on. What precedes a
-reading is computed again after it, so read first.
+Few rows are padded by rows of weight 0, so that one program serves several numbers of them. A sum
+over rows on the host cannot be part of a compiled program. So a function is compiled up to its first
+reading, then again, with the result, up to the next reading, and so on. What precedes a reading is
+computed again after it, so read first.
 """
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any, TypeVar
 
 import jax
@@ -17,21 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.rows.rows import DenseRows, Rows
-from jaxrls.support.checks import is_concrete
+from jaxrls.support.checks import is_concrete, platform
 from jaxrls.support.pytrees import pytree, static
 
 Function = TypeVar("Function", bound=Callable)
-# Up to so many rows problems are padded, so that few programs serve all. With more the weights of a
-# padded fit cost too much: 1.5 times its time at 1000 rows.
+# With more rows the weights of a padded fit cost too much: 1.5 times its time at 1000 rows.
 FEW = 512
-# The compiler takes most of the time of a first call on few rows. Without what these leave out it
-# takes a third of it, for programs that run 1.2 times as long.
+# Compilation is most of a first fit to few rows. Without LLVM's optimisations it takes a quarter of
+# the time, and the program, most of which is LAPACK's, 1.2 times as long.
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 FOUND: ContextVar[Iterator] = ContextVar("FOUND")  # by the readings already done, in order
 
 
 def compiled(fn: Function) -> Function:
-    """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static.
+    """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static. On a CPU
+    calls with known values, at most FEW along every axis, are compiled with the options QUICK.
 
     A reading inside of a further transformation, such as `jax.vmap` in a criterion of the
     caller's, leaves `fn` outside of any program.
@@ -63,10 +65,11 @@ def compiled(fn: Function) -> Function:
         leaves = jax.tree.leaves(args, is_leaf=_is_later)
         sources = [leaf for leaf in leaves if isinstance(leaf, Rows)]
         if not sources:
-            if not _is_small(leaves):
-                return whole(*args, **options)
-            with jax.core.eval_context():  # no part of a program may have options of its own
-                return quick(*args, **options)
+            if _is_small(leaves):
+                # What is closed over may be traced; no part of a program may have options.
+                with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
+                    return quick(*args, **options)
+            return whole(*args, **options)
         if any(isinstance(leaf, Later | jax.core.Tracer) for leaf in leaves):
             return fn(*args, **options)  # a part of another function
         later = lambda leaf: Later.of(leaf, sources) if isinstance(leaf, Rows) else leaf
@@ -84,10 +87,22 @@ def compiled(fn: Function) -> Function:
 
 
 def _is_small(leaves: list) -> bool:
-    """Whether values are known, on a CPU, and no array has a side above FEW."""
-    sides = [side for leaf in leaves for side in np.shape(leaf)]
-    known = is_concrete(leaves) and max(sides, default=0) <= FEW
-    return known and jax.default_backend() == "cpu"
+    """Whether values are known, outside of any program, and at most FEW along every axis, on a CPU
+    whose compiler knows the options.
+    """
+    axes = [length for leaf in leaves for length in np.shape(leaf)]
+    small = is_concrete(leaves) and max(axes, default=0) <= FEW and platform() == "cpu"
+    return small and is_concrete(jnp.zeros(())) and _knows_options()
+
+
+@cache
+def _knows_options() -> bool:
+    """Whether XLA takes these options, which are not part of its interface."""
+    try:
+        jax.jit(lambda: 0, compiler_options=QUICK)()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 @pytree

@@ -70,9 +70,10 @@ def _check_conservative(conservative, criterion, lams) -> None:
             f"{conservative!r}"
         )
     if conservative and (isinstance(lams, str) or not criterion.of_losses):
+        found = "lams='search'" if isinstance(lams, str) else f"criterion {criterion.name}"
         raise ValueError(
-            "conservative= needs standard errors, which loo and kfold have at λ of a grid: "
-            f"take those, not criterion {criterion.name} with lams={lams!r}"
+            "conservative= needs standard errors, which loo and kfold have at λ of a grid: take "
+            f"those, not {found}"
         )
 
 

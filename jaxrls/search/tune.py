@@ -245,6 +245,10 @@ def _grown(whole: Problem, landmarks, guesses: list, way: Way, starts: int, key)
     return found._replace(history=replace(found.history, stages=tuple(stages)))
 
 
+# for estimators and the command line
+# --------------------------------------------------------------------------------------------------
+
+# A kernel is tuned on so many where the number for the fit is chosen later.
 LANDMARKS_TO_TUNE = 500
 
 

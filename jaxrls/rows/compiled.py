@@ -2,9 +2,9 @@
 only the host can read.
 
 Few rows are padded by rows of weight 0, so that one program serves several numbers of them. A sum
-over rows on the host cannot be part of a compiled program. So a function is compiled up to its first
-reading, then again, with the result, up to the next reading, and so on. What precedes a reading is
-computed again after it, so read first.
+over rows on the host cannot be part of a compiled program. So a function is compiled up to its
+first reading, then again, with the result, up to the next reading, and so on. What precedes a
+reading is computed again after it, so read first.
 """
 
 import inspect

@@ -13,6 +13,7 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut
 from support import DTYPE, EPS, array, assert_close, assert_derivatives, refused, wide
 
+import jaxrls as rls
 from jaxrls.sklearn import RLSClassifier
 
 ANY_PRECISION = pytest.mark.any_precision  # estimators compute in float64 where the switch is off

@@ -43,7 +43,7 @@ KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
 
 
 def named_kernel(
-    name: str, X, *, width: Any = "median", gamma=None, degree: int = 3, coef0: float = 1.0
+    name: str, X, *, width: Any = "median", gamma=None, degree: int = 3, coef0: float | int = 1.0
 ) -> Kernel:
     """The kernel of a name and its numbers, with scikit-learn's meaning of γ, degree and coef0.
 

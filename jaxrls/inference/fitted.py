@@ -212,7 +212,7 @@ class Fit(Generic[K]):
             fixed_effects: those of the rows, as in `predict`.
 
         Raises:
-            ValueError: without fixed effects where the fit has such, as labels have them.
+            ValueError: where the fit has fixed effects, and none are given.
         """
         if self.model.free is not None and fixed_effects is None:
             raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")

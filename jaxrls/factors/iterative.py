@@ -106,9 +106,10 @@ class Iterative(Solver):
         data = kernel, rows.dense(), weights.root, H, chosen.points
         dtype = jnp.dtype(self.dtype or rows.dtype)
         near = Near.of(*jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data))
-        # Of products: no eigenvector is computed, and their rounding is that of one sum.
-        gram = DenseRows(near.B).sum(lambda b: transposed_matmul(b, b))
-        largest = jnp.linalg.norm(gram)  # at least K̂'s largest
+        # Of products: no eigenvector is computed, and their rounding is that of one sum. ‖BᵀB‖, at
+        # least the largest eigenvalue, from its products with signs.
+        probes = jax.random.rademacher(jax.random.key(0), (near.B.shape[1], 8), dtype)
+        largest = jnp.linalg.norm(transposed_matmul(near.B, matmul(near.B, probes))) / 8**0.5
         floor = 2 * float(jnp.finfo(dtype).eps) * largest.astype(rows.dtype)
         report = Report("iterative", floor, jnp.zeros((), rows.dtype))
         signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0

@@ -2,7 +2,7 @@
 what it leaves of K within blocks of rows that are near each other.
 
     M = BBᵀ + D,   BBᵀ = K̂,   D = λI + blocks of K̃ − K̂,
-    M⁻¹ = D⁻¹ − D⁻¹B (I + BᵀD⁻¹B)⁻¹ BᵀD⁻¹.
+    M⁻¹ = D⁻¹ − WWᵀ,   W = D⁻¹B L⁻ᵀ,   LLᵀ = I + BᵀD⁻¹B.
 
 Landmarks have the large directions of K and blocks the near neighbours of each row, so that M is
 right at both ends. In the field it is known as the partially independent training conditional."""
@@ -29,9 +29,8 @@ SMALLEST = 16  # rows that are not halved any more
 class NearInverse:
     """M⁻¹ at one λ, with the fixed effects projected out as in generalised least squares."""
 
-    D: Float[Array, "g b b"]  # the inverse of the blocks of M − BBᵀ
-    B: Float[Array, "n r"]
-    root: Float[Array, "r r"]  # L⁻¹ with LLᵀ = I + BᵀD⁻¹B
+    D: Float[Array, "g b b"]  # the inverse of the blocks
+    W: Float[Array, "g b r"]
     blocks: "Blocks"
     diagonal: Float[Array, " n"]
     share: Float[Array, "n q"]  # M⁻¹HS^(-1/2), S = HᵀM⁻¹H
@@ -40,15 +39,16 @@ class NearInverse:
         """M⁻¹V, computed in the dtype of M: what conjugate gradients step along need not be
         exact.
         """
-        narrow = V.astype(self.B.dtype)
+        narrow = V.astype(self.W.dtype)
         share = matmul(self.share, transposed_matmul(self.share, narrow))
         return (self._whole(narrow) - share).astype(V.dtype)
 
     def _whole(self, V):
         """M⁻¹V before the projection."""
-        near = self.blocks.times(self.D, V)
-        across = matmul(self.root, transposed_matmul(self.B, near))
-        return near - self.blocks.times(self.D, matmul(self.B, matmul(self.root.T, across)))
+        V = self.blocks.of(V)
+        W = self.W.reshape(-1, self.W.shape[2])
+        across = matmul(W, transposed_matmul(W, V.reshape(-1, V.shape[2])))
+        return self.blocks.back(matmul(self.D, V) - across.reshape(V.shape))
 
 
 @pytree
@@ -80,10 +80,6 @@ class Blocks:
     def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
         """What `of` has taken apart."""
         return A.reshape(-1, *A.shape[2:])[self.place]
-
-    def times(self, D: Float[Array, "g b b"], A: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """D A for a matrix D of blocks."""
-        return self.back(matmul(D, self.of(A)))
 
 
 def _halved(B, unit, order):
@@ -132,21 +128,18 @@ class Near:
             X, B, root = (place.of(a, rows) for a in (self.X, self.B, self.root))
             rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
             D = inverse(rest + lam * jnp.eye(len(X), dtype=dtype))
-            return S + matmul(B.T, matmul(D, B)), D
+            D_B = matmul(D, B)
+            return S + matmul(B.T, D_B), (D, D_B)
 
-        S, D = jax.lax.scan(block, jnp.eye(self.B.shape[1], dtype=dtype), place.order)
+        S, (D, D_B) = jax.lax.scan(block, jnp.eye(self.B.shape[1], dtype=dtype), place.order)
         root = triangular_inverse(jnp.linalg.cholesky((S + S.T) / 2))
-
-        def own(given):
-            rows, D = given
-            across = matmul(matmul(D, place.of(self.B, rows)), root.T)
-            return jnp.diagonal(D) - jnp.sum(across**2, axis=1)
-
-        diagonal = place.back(jax.lax.map(own, (place.order, D)))
+        # One block after another, in place: D⁻¹B is as large as all that was kept before.
+        W = jax.lax.fori_loop(0, len(D), lambda i, W: W.at[i].set(matmul(W[i], root.T)), D_B)
+        diagonal = place.back(jnp.diagonal(D, axis1=1, axis2=2) - jnp.sum(W**2, axis=2))
         none = jnp.zeros((len(self.B), 0), dtype)
-        found = NearInverse(D, self.B, root, place, diagonal, none)
+        found = NearInverse(D, W, place, diagonal, none)
         if not self.H.shape[1]:
             return found
         share, _ = whitened(found(self.H), self.H)
         left = diagonal - jnp.sum(share**2, axis=1)
-        return NearInverse(D, self.B, root, place, left, share)
+        return NearInverse(D, W, place, left, share)

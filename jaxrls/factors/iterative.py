@@ -22,7 +22,7 @@ from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.landmarks import as_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import kernel_times
-from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import check_whole
 from jaxrls.support.pytrees import pytree, static
 

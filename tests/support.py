@@ -140,15 +140,15 @@ def assert_derivatives(f, x, tolerance=1e-7, what=""):
     assert_close(jacobian, differences(lambda x: both(x)[1], x), tolerance, what)
 
 
-def on_four_devices(script, part) -> dict:
+def on_four_devices(script) -> dict:
     """What a script of this folder prints, a line of JSON for each of its parts, in a process that
-    has four devices: `some` of its cases, or `all`.
+    has four devices.
     """
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]),
         "JAX_PLATFORMS": "cpu",
     }
-    command = [sys.executable, "-W", "error", "-W", "ignore:the chosen", FOLDER / script, part]
+    command = [sys.executable, "-W", "error", "-W", "ignore:the chosen", FOLDER / script]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert run.returncode == 0, run.stderr[-3000:]
     return {

@@ -66,31 +66,6 @@ def test_the_readme_shows_the_report_that_is_kept():
     )
 
 
-def test_what_fails_is_a_result_and_the_others_go_on():
-    timing, suite, reports, peers, works = map(
-        importlib.import_module, ("common", "run", "report", "peers", "works")
-    )
-    timings, results, failures = timing.interleaved(
-        {"good": lambda: 3, "bad": lambda: [][0]}, rounds=2
-    )
-    assert timings["good"].rounds == 2 and results == {"good": 3}
-    assert failures == {"bad": "failed: list index out of range"}
-
-    def work(quick):
-        """A work."""
-
-    def broken():
-        raise MemoryError
-
-    peer = peers.Contestant(lambda: 1, lambda result: result)
-    case = works.Case("n = 1", peers.Contestant(broken), {"floor": broken}, {"peer": peer})
-    head = {"machine": suite.machine(), "versions": {}, "dtype": "", "date": ""}
-    report = head | {"cases": [suite.measure(work, case, 1)]}
-    assert [row["to_floor"] for row in reports.rows(*report["cases"])] == [None, None]
-    assert "| n = 1 | jaxrls | failed: MemoryError |" in reports.markdown(report)
-    assert "| A work (`work`) | n = 1 | – | – | – |" in reports.summary(report)
-
-
 def test_exponents():
     scaling, kept = importlib.import_module("scaling"), ROOT / "benchmarks" / "report"
     assert scaling.exponent([1, 10, 100, 1000], [7, 3e1, 3e3, 3e5]) == pytest.approx(2)
@@ -99,16 +74,6 @@ def test_exponents():
     for line in report.values():
         told = scaling.exponent(line["sizes"], line["seconds"])
         assert line["exponent of seconds"] == pytest.approx(told)
-
-
-def test_coverage_is_judged():
-    studies = importlib.import_module("studies")
-    for covers, way, want in (
-        ([0.75, 0.81, 0.81], "split", [False, True, True]),
-        ([0.61, 0.62, 0.63], "cv+", [False, False, True]),
-    ):
-        found = studies.verdicts(np.array(covers), 0.8, way)[2:]
-        assert [bool(part) for part in found] == want
 
 
 def test_the_page_says_of_intervals_what_the_table_has():

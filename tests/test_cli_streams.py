@@ -14,7 +14,6 @@ import jaxrls as rls
 from jaxrls.__main__ import main
 from jaxrls.cli import fitting
 from jaxrls.io.tables import writing
-from jaxrls.rows.streamed import Deviations
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 N = 90
@@ -32,11 +31,8 @@ def table():
 
 def write(path, rows, names=NAMES):
     """Rows in the kind of file that the path's ending says."""
-    if path.suffix == ".npz":
-        np.savez(path, X=rows[:, :2], w=rows[:, 2], y=rows[:, 3])
-    else:
-        with writing(path) as out:
-            out(dict(zip(names, rows.T, strict=True)))
+    with writing(path) as out:
+        out(dict(zip(names, rows.T, strict=True)))
 
 
 @pytest.fixture
@@ -76,8 +72,9 @@ def test_a_stream_is_fitted_as_the_same_table_read_whole(folder, capsys, data):
     assert numbers.findall(out) == numbers.findall(whole)
 
 
-@pytest.mark.parametrize("ending", [".npy", ".npz", ".parquet", ".arrow"])
-def test_every_kind_of_file(folder, capsys, ending):
+@pytest.mark.parametrize("ending", [".npy", ".parquet"])
+def test_other_kinds_of_files(folder, capsys, ending):
+    """All of them are read and written in test_streams.py and test_tables.py."""
     options = ("--weights=2", "--target=3", *FIT[2:]) if ending == ".npy" else FIT
     (folder / "rows").mkdir()
     for name, rows in zip("ab", np.split(table(), [50]), strict=True):
@@ -110,28 +107,11 @@ def test_labels_are_predicted_to_a_stream(folder, capsys):
     assert "labels.csv: column y holds string values, and not numbers: code it as numbers" in told
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--kernel", "linear", "--no-intercept"),
-        (
-            "--no-standardize",
-            "--width",
-            "1e3",
-            "--criterion",
-            "kfold",
-            "--landmarks",
-            "12",
-            "--lams",
-            "0.1,1",
-        ),
-    ],
-    ids=" ".join,
-)
-def test_options_mean_what_they_mean_of_a_table(folder, capsys, options):
-    common = ("--weights", "w", *options, *(() if "--lams" in options else ("--lams", "20")))
+def test_options_mean_what_they_mean_of_a_table(folder, capsys):
+    options = "--weights=w --no-intercept --no-standardize --width=1e3 --criterion=kfold"
+    options += " --landmarks=12 --lams=0.1,1"
     said = [
-        run(capsys, "fit", data, *common, "--out", f"{data}.model")
+        run(capsys, "fit", data, *options.split(), "--out", f"{data}.model")
         for data in ("whole.csv", "parts")
     ]
     one, two = (rls.load(f"{data}.model") for data in ("whole.csv", "parts"))
@@ -141,13 +121,10 @@ def test_options_mean_what_they_mean_of_a_table(folder, capsys, options):
     assert widths[0] == widths[1]
 
 
-def test_a_checkpoint_is_gone_on_from(folder, capsys):
-    options = ("fit", "parts", *FIT, "--checkpoint=sums")
-    for name in ("one", "two"):
-        run(capsys, *options, "--out", name)
-    np.testing.assert_array_equal(rls.load("one").model.coef, rls.load("two").model.coef)
+def test_a_checkpoint_is_read(folder, capsys):
+    """And gone on from, in test_streams.py."""
     Path("sums").write_bytes(b"noise")
-    assert "sums is no checkpoint" in fails(capsys, *options)
+    assert "sums is no checkpoint" in fails(capsys, "fit", "parts", *FIT, "--checkpoint=sums")
 
 
 def test_columns_of_later_files_are_found_by_name(folder, capsys):
@@ -211,19 +188,3 @@ def test_progress_is_told_in_rows_a_second_at_a_terminal(folder, capsys):
     err = capsys.readouterr().err
     assert re.search(r"reading 1: 90.0row", err) and "row/s" in err
     assert re.search(r"reading [234]: 100%.*90/90", err)
-
-
-def test_deviations_of_parts_are_those_of_the_whole(rng):
-    """Parts may have no rows, or no weight, and be joined; units may be any."""
-    X = 1e3 * (rng.normal(size=(60, 3)) * [1, 1e-8, 0] + [3, 1, 7])
-    for v in (None, rng.uniform(0, 1, 60) * (np.arange(60) > 9)):
-        parts = Deviations()
-        for rows in np.split(np.arange(60), [5, 5, 10, 37]):
-            parts = parts.join(Deviations.of(X[rows], None if v is None else v[rows]))
-        wide = X.astype(np.longdouble)
-        mean = np.average(wide, axis=0, weights=v)
-        deviation = np.sqrt(np.average((wide - mean) ** 2, axis=0, weights=v))
-        means, scales = parts.known()
-        np.testing.assert_allclose(means, mean.astype(float), rtol=1e-13)
-        np.testing.assert_allclose(scales[:2], deviation[:2].astype(float), rtol=1e-6)
-        assert scales[2] == 1

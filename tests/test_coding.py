@@ -5,7 +5,7 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import array, refused
+from support import refused
 
 import jaxrls as rls
 
@@ -63,15 +63,3 @@ def test_messages():
         ),
     )
     refused(*((call, re.escape(words)) for call, words in cases))
-
-
-def test_losses():
-    e, y = array([[0.5, -2.0], [-1.5, 0.25]]), array([[1.0, -1.0], [-1.0, 1.0]])
-    assert rls.squared_error(e, y).tolist() == [[0.25, 4.0], [2.25, 0.0625]]
-    assert rls.absolute_error(e, y).tolist() == [[0.5, 2.0], [1.5, 0.25]]
-    # predictions y − e = (0.5, 1) and (0.5, 0.75): the first row's second column wins over its
-    # class, the second row is right
-    assert rls.zero_one_loss(e, y).tolist() == [[1.0, 1.0], [0.0, 0.0]]
-    # of one column; a label or a prediction of 0 is of the negative class
-    e, y = array([[0.5, 1.5, -1.5, -0.5, 0, 1, 1]]).T, array([[1, 1, -1, -1, 0, 1, 0.0]]).T
-    assert rls.zero_one_loss(e, y)[:, 0].tolist() == [0, 1, 1, 0, 0, 1, 0]

@@ -1,9 +1,7 @@
-"""Blocks are cut for the device that a program is for; where compilers are, programs compile."""
+"""Blocks are cut for the device that a program is for; reports of compiled programs."""
 
 import importlib
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -34,23 +32,6 @@ def test_blocks_are_cut_for_the_device_that_a_program_is_for(monkeypatch):
     assert platform() == "gpu"
 
 
-def test_missing_compilers_are_named(monkeypatch):
-    monkeypatch.setitem(compiling.NEEDED, "h100", ("nowhere.to.be_found", "jax"))
-    with pytest.raises(
-        SystemExit, match=r"needs nowhere.to.be_found: pip install 'jaxrls\[compile\]'"
-    ):
-        compiling.prepare("h100")
-
-
-def test_what_takes_minutes_for_a_tpu_is_left_out_in_words(capsys):
-    assert compiling.wanted("v5e", ["path, GCV"], [256, 1024], slow=False) == [("path, GCV", 256)]
-    left = "left out at n = 1024, as they take minutes (--slow): path, GCV\n"
-    assert capsys.readouterr().out == left
-    for target, sizes, slow in (("v5e", [256, 1024], True), ("h100", None, False)):
-        found = compiling.wanted(target, ["path, GCV"], sizes, slow=slow)
-        assert found == [("path, GCV", n) for n in sizes or compiling.SIZES[target]]
-
-
 def test_every_computation_is_traced_in_its_precision():
     programs = importlib.import_module("computations")
     for name, one in programs.computations().items():
@@ -62,15 +43,19 @@ def test_every_computation_is_traced_in_its_precision():
             jax.eval_shape(fn, shape(80, 10), shape(80), shape(8, 10))
 
 
-@pytest.mark.parametrize("target", ["h100", "v5e"])
-def test_reports_of_compiled_programs_are_what_is_kept_and_name_every_computation(target):
-    """At several n, and no product below full precision; lines of the same computation and n take
-    the place of older ones.
-    """
-    stem = ROOT / "benchmarks" / "report" / f"compile_{target}"
+def kept(name):
+    """Lines of a report, whose table is made of them; newer lines take the place of older ones."""
+    stem = ROOT / "benchmarks" / "report" / name
     lines = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
     assert stem.with_suffix(".md").read_text(encoding="utf-8") == compiling.table(lines) + "\n"
     assert compiling.merged(lines, lines[1:2]) == lines
+    return lines
+
+
+@pytest.mark.parametrize("target", ["h100", "v5e"])
+def test_reports_of_compiled_programs_are_what_is_kept_and_name_every_computation(target):
+    """At several n, and no product below full precision."""
+    lines = kept(f"compile_{target}")
     asked = set(compiling.wanted(target, None, None, slow=False))
     assert {(one["computation"], one["n"]) for one in lines} >= asked
     low = {one["computation"] for one in lines if one["below_full_precision"]}
@@ -100,38 +85,10 @@ def test_collectives_are_read_from_a_program_with_their_bytes():
 
 
 def test_the_report_on_many_devices_is_what_is_kept_and_moves_sums_only():
-    """Lines of the same computation on the same devices take the place of older ones; no collective
-    of a report moves as much as m × m + m × (d + t) twice.
-    """
-    folder = ROOT / "benchmarks" / "report"
-    lines = json.loads((folder / "scale.json").read_text(encoding="utf-8"))
-    assert (folder / "scale.md").read_text(encoding="utf-8") == compiling.table(lines) + "\n"
-    assert compiling.merged(lines, lines[:1]) == lines
-    for one in lines:
+    """No collective of a report moves as much as m × m + m × (d + t) twice."""
+    for one in kept("scale"):
         assert one["below_full_precision"] == 0
         most = 8 * one["landmarks"] * (one["landmarks"] + 20)
         for part in one["collectives"]:
             assert part["kind"] == "all-reduce"
             assert part["bytes"] <= (8 if part["in_loop"] else most)
-
-
-@pytest.mark.compilers
-def test_compiles_for_a_gpu_that_is_not_here(tmp_path):
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))
-    }
-    limits = {  # of bytes beyond those of K, in K's
-        "path, leave-one-out": 7,
-        "objective and gradient": 7,
-        "K·V": 7,
-        "landmarks, leave-one-out": 20,
-        "one λ and its slope": 7,
-    }
-    words = ["--for", "h100", "--sizes", "2000", "--out", str(tmp_path), "--only", *limits]
-    command = [sys.executable, str(ROOT / "benchmarks" / "compile.py"), *words]
-    environment["PYTHONPATH"] = str(ROOT)
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=1500)
-    lines = json.loads((tmp_path / "compile_h100.json").read_text(encoding="utf-8"))
-    found = {one["computation"]: one for one in lines}
-    for name, limit in limits.items():
-        assert found[name]["below_full_precision"] == 0 and found[name]["beyond"] < limit

@@ -80,17 +80,19 @@ def test_influence_against_refits(route):
     assert_close(one.cooks_distance, want[2][:, 0], tolerance, "one target")
 
 
-def test_rows_that_all_but_fit_themselves_keep_their_influence():
-    """λ far below every eigenvalue: 1 − leverage is small, and computed without cancellation, so
-    that no row's Cook's distance vanishes.
+def test_rows_that_all_but_fit_themselves_keep_their_digits():
+    """λ far below every eigenvalue: 1 − leverage is small, and computed without cancellation, as
+    c/p, where (y − ŷ)/(1 − h), the textbook form, has lost all digits.
     """
     rng = np.random.default_rng(0)
     X, y = array(np.arange(12.0)[:, None]), array(rng.normal(size=12))
     K = support.gram(rls.Gaussian(0.4), X)  # all eigenvalues near 1
-    found = influence(support.factor_gram(K, intercept=False), y, 30 * EPS)
+    factor = support.factor_gram(K, intercept=False)
+    found, e = influence(factor, y, 30 * EPS), support.loo_residuals(factor, y, 30 * EPS)
     inverse = np.linalg.inv(wide(K))
     c = inverse @ wide(y)
     noise = np.sqrt((c**2).sum() / (inverse**2).sum())
+    assert_close(e, c / np.diag(inverse), 200 * EPS, "held-out residuals for λ → 0")
     want = (c / np.diag(inverse)) ** 2 / (12 * noise**2)
     assert_close(
         found.cooks_distance, want, 200 * EPS, "Cook's distance for λ → 0"

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from jax.sharding import PartitionSpec as P
 
 import jaxrls as rls
 from jaxrls.support.door import door, is_wide
@@ -30,13 +29,10 @@ def narrow():
         (np.zeros(2), True),
         (np.zeros(2, np.float32), False),
         (np.float64(1), True),
-        (np.float32(1), False),
         (np.float16(1), False),
-        (np.zeros(2, int), True),
         (np.zeros(2, np.int8), True),
         (np.zeros(2, bool), True),
         (1.0, True),
-        ([1.0, 2.0], True),
         ([[1], [2]], True),
         (pd.DataFrame({"x": [1.0]}), True),
         (pd.Series([1.0], dtype=np.float32), False),
@@ -117,44 +113,10 @@ def test_after_an_exception_the_switch_is_as_it_was(switch):
         assert jax.config.jax_enable_x64 == switch
 
 
-def test_an_argument_that_is_missing_or_unknown():
-    """The door's own TypeError, before anything is done."""
-    for call in (
-        lambda: scaled(1.0),
-        lambda: scaled(1.0, THIRD, 2.0),
-        lambda: scaled(1.0, THIRD, offset=1),
-    ):
-        with pytest.raises(TypeError):
-            call()
-    assert not jax.config.jax_enable_x64
-
-
 def test_inside_jit():
     """A traced array is a JAX array: it keeps its dtype."""
     found = jax.jit(lambda X: scaled(1.0, X)["sum"])(jnp.asarray(THIRD, jnp.float32))
     assert found.dtype == np.float32
-
-
-def test_a_door_takes_explicit_axes_off_and_puts_them_back():
-    """Where what goes in has them; else nothing is touched."""
-    mesh, inside = jax.make_mesh((1,), ("rows",)), []
-
-    @door()
-    def doubled(tree, name):
-        inside.append(jax.typeof(tree["X"]).sharding.mesh.explicit_axes)
-        return tree["X"] * 2, name
-
-    X = jax.device_put(jnp.ones((4, 2)), jax.sharding.NamedSharding(mesh, P("rows")))
-    for given, run in (
-        (X, doubled),
-        (X, jax.jit(doubled, static_argnums=1)),
-        (jnp.ones((4, 2)), doubled),
-    ):
-        twice, _ = run({"X": given}, 1)
-        assert (np.asarray(twice) == 2).all()
-        assert given is not X or twice.sharding.is_equivalent_to(X.sharding, 2)
-        assert given is not X or twice.sharding.mesh.axis_types == mesh.axis_types
-    assert inside == [(), (), ()]
 
 
 def test_what_is_made_of_a_fit_for_later_stays_float64():

@@ -3,10 +3,9 @@ ready; and computes in the precision of its data.
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close, of_gram
+from support import DTYPE, array, assert_close, of_gram
 
 import jaxrls as rls
 
@@ -33,16 +32,13 @@ def of_pairs(seed):
     return lambda: rls.pairwise_ranking_error(factor, X[:, 0] + y, [0.1, 1.0])
 
 
-def of_both_sides(seed):
-    X, _, new = map(array, data(seed))
-    factor = rls.factor_kronecker(rls.gram(KERNEL, X), rls.gram(KERNEL, new))
-    return lambda: rls.kronecker_left_out(factor, rls.gram(KERNEL, X, new), [0.1, 1.0], "both")
+def of_both_sides(ask, lams):
+    def call(seed):
+        X, _, new = map(array, data(seed))
+        factor = rls.factor_kronecker(rls.gram(KERNEL, X), rls.gram(KERNEL, new))
+        return lambda: ask(factor, rls.gram(KERNEL, X, new), lams, "both")
 
-
-def of_an_entry(seed):
-    X, _, new = map(array, data(seed))
-    factor = rls.factor_kronecker(rls.gram(KERNEL, X), rls.gram(KERNEL, new))
-    return lambda: rls.kronecker_residuals(factor, rls.gram(KERNEL, X, new), 0.1, "both")
+    return call
 
 
 def of_a_table(seed):
@@ -59,8 +55,8 @@ def of_a_sigmoid(seed):
 CALLS = {
     "intervals": of_intervals,
     "pairs": of_pairs,
-    "both sides": of_both_sides,
-    "an entry": of_an_entry,
+    "both sides": of_both_sides(rls.kronecker_left_out, [0.1, 1.0]),
+    "an entry": of_both_sides(rls.kronecker_residuals, 0.1),
     "a table": of_a_table,
     "a sigmoid": of_a_sigmoid,
 }
@@ -82,7 +78,7 @@ def test_a_second_call_compiles_nothing(name, caplog):
 @pytest.mark.parametrize("kernel", [KERNEL, rls.Linear()], ids=["gram", "covariance"])
 def test_other_numbers_of_rows_compile_nothing(kernel, caplog):
     """Rows of weight 0 fill them up to a number that they share; what a fit gives is of its rows
-    alone, as by a factor of those.
+    alone, as all fits of few rows in these tests.
     """
     for n in (45, 50, 60):
         X, y, new = (part.astype(DTYPE) for part in data(n, n))
@@ -94,16 +90,10 @@ def test_other_numbers_of_rows_compile_nothing(kernel, caplog):
             lower, _ = fit.intervals(new, 0.7)
             tuned = rls.tune(KERNEL, X, y, weights=weights, steps=2)
             again = fit.at(0.5)
-        factor = rls.factorize(kernel, X, weights=weights)
-        for one in (fit, again):
-            solution = factor.solve(y)
-            assert_close(one.loo_residuals, solution.residuals(one.lam[None])[0, :, 0], 1e4 * EPS)
-            assert_close(one.error, rls.loo(factor, y, one.lam[None])[0], 1e4 * EPS)
-        if fit.model.points is not None:
-            assert fit.model.points.shape == (n, 2)
-            assert_close(fit.model.coef, rls.coef(factor, y, fit.lam).coef, 1e4 * EPS)
-        assert (lower < mean).all() and (std > 0).all() and tuned.loo_residuals.shape == y.shape
-        assert fit.loo_predictive().std.shape == y.shape
+        assert (lower < mean).all() and (std > 0).all()
+        for residuals in (tuned.loo_residuals, again.loo_residuals, fit.loo_predictive().std):
+            assert residuals.shape == y.shape
+        assert fit.model.points is None or fit.model.points.shape == (n, 2)
     assert not programs(caplog)
 
 
@@ -145,25 +135,17 @@ def test_results_do_not_follow_arrays_that_the_caller_changes_later():
 
 @pytest.mark.any_precision
 def test_scores_in_float64_on_the_host_stay_in_float64():
-    """As data of `fit` do, whatever the switch says; and come back as NumPy arrays where it is
-    off.
-    """
+    """As data of `fit` do, whatever the switch says."""
     X, codes, new = data(2)
     scores = X[:, 0] + 1e-9 * X[:, 1]
-    with jax.enable_x64(True):
-        given = [jnp.asarray(part) for part in (scores, codes)]
-        want, p = rls.fit_sigmoid(*given), rls.label_p_values(*given, jnp.asarray(new[:, 0]))
-        shares = np.asarray(want(jnp.asarray(new[:, 0])))
-    for given in ((scores, codes), (scores.tolist(), codes.tolist())):
-        found = rls.fit_sigmoid(*given)
-        assert (
-            found.slope.dtype == np.float64
-            and isinstance(found.slope, jax.Array) == jax.config.jax_enable_x64
-        )
-        assert_close(found.slope, want.slope, 8 * np.finfo(float).eps)
-        assert found(new[:, 0]).dtype == np.float64
-        assert_close(found(new[:, 0]), shares, 8 * np.finfo(float).eps)
-        assert_close(rls.label_p_values(*given, new[:, 0]), p, 8 * np.finfo(float).eps)
-    narrow = rls.fit_sigmoid(scores.astype(np.float32), codes.astype(np.float32))
-    assert isinstance(narrow.slope, jax.Array) and narrow.slope.dtype == np.float32
-    assert_close(narrow.slope, want.slope, 1e4 * max(EPS, np.finfo(np.float32).eps))
+
+    def found():
+        sigmoid = rls.fit_sigmoid(scores, codes)
+        p = rls.label_p_values(scores.tolist(), codes.tolist(), new[:, 0])
+        return sigmoid.slope, sigmoid(new[:, 0]), p
+
+    want = found()
+    with jax.enable_x64(False):
+        for got, value in zip(found(), want, strict=True):
+            assert got.dtype == np.float64
+            assert_close(got, value, 8 * np.finfo(float).eps)

@@ -1,17 +1,14 @@
-"""A few λ by a Cholesky factor each: the same answers as refits and as the spectrum, which is never
-made.
+"""When a few λ are answered by a Cholesky factor each in place of a spectrum; what both say is held
+to refits by the contract grid.
 """
 
 import jax
 import numpy as np
 import pytest
-from support import COMPILED, array, assert_close
+from support import COMPILED
 
 import jaxrls as rls
-from jaxrls import extend
 from jaxrls.factors import solvers
-from jaxrls.search import fit as search
-from jaxrls.search.plan import Plan
 
 pytestmark = [
     pytest.mark.any_precision,  # of data in float64
@@ -34,51 +31,10 @@ def rows_are_many(monkeypatch):
     monkeypatch.setattr(solvers, "LAMS_PER_SPECTRUM", {"cpu": ((5, 2), (10, 3), (15, 4))})
 
 
-@pytest.fixture
-def spectra(monkeypatch):
-    """How often the spectrum was asked."""
-    calls, fit = [], search._on_grid_at_once
-
-    def counted(plan, **options):
-        calls.extend([1] * (not isinstance(plan.problem.solver, rls.Cholesky)))
-        return fit(plan, **options)
-
-    monkeypatch.setattr(search, "_on_grid_at_once", counted)
-    return calls
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"weights": np.arange(16) % 4 * 0.5, "groups": np.arange(16) % 3},
-        {"intercept": False, "criterion": rls.log_marginal_likelihood},
-        {"criterion": "holdout"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_what_is_said_is_what_the_spectrum_says(spectra, options):
-    """Both are held to refits by the contract grid."""
-    X, Y = data()
-    if options.get("criterion") == "holdout":
-        options = {"criterion": rls.holdout(X[:5] + 0.1, Y[:5])}
-    few = rls.fit(KERNEL, X, Y, lams=LAMS, **options)
-    assert not spectra
-    whole = rls.fit(KERNEL, X, Y, lams=LAMS, solver=rls.Spectral("gram"), **options)
-    assert len(spectra) == 1
-    for name in ("lams", "errors", "lam", "error", "loo_residuals", "dof"):
-        assert_close(getattr(few, name), getattr(whole, name), 1e-10, name)
-    assert_close(few.predict(X), whole.predict(X), 1e-10, "predictions")
-    assert (few.route, whole.route) == ("cholesky", "gram") and few.criterion == whole.criterion
-    # 6√n·eps of the largest diagonal entry, which s_max bounds where rows weigh the same
-    assert float(few.floor) > 0 and ("weights" in options or few.floor < 6.1 * whole.floor)
-
-
-def test_where_cholesky_breaks_down_the_error_says_what_to_do(spectra):
-    X, Y = data()
-    X, Y = np.repeat(X, 2, axis=0), np.repeat(Y, 2, axis=0)
+def test_where_cholesky_breaks_down_the_error_says_what_to_do():
+    twice = [np.repeat(part, 2, axis=0) for part in data()]
     with pytest.raises(ValueError, match=r"not finite at 2 of 4 λ: .* or solver=Spectral\(\)"):
-        rls.fit(KERNEL, X, Y, lams=[1e-30, 1.0])
-    assert not spectra
+        rls.fit(KERNEL, *twice, lams=[1e-30, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -90,33 +46,29 @@ def test_where_cholesky_breaks_down_the_error_says_what_to_do(spectra):
     ],
     ids=["precomputed", "sum", "multiple of a function"],
 )
-def test_a_matrix_of_the_callers_own_is_looked_at_as_a_whole(spectra, kernel):
+def test_a_matrix_of_the_callers_own_is_looked_at_as_a_whole(kernel):
     K = np.diag([1.0, 1.0, -0.5, 1.0])
     with pytest.warns(UserWarning, match="not positive semidefinite"):
-        rls.fit(kernel, K, np.arange(4.0), lams=[1.0], intercept=False)
-    assert len(spectra) == 1
+        fit = rls.fit(kernel, K, np.arange(4.0), lams=[1.0], intercept=False)
+    assert fit.route == "gram"
 
 
-def test_when_the_spectrum_is_taken(spectra):
+def test_when_the_spectrum_is_taken():
+    """By default in test_lam_search.py; inside of jit no λ is known to be one of few."""
     X, Y = data()
-    rls.fit(KERNEL, X, Y, lams=np.geomspace(1, 10, 4))
-    assert not spectra
-    rls.fit(KERNEL, X, Y, lams=np.geomspace(1, 10, 5))
-    rls.fit(KERNEL, X, Y, lams=LAMS, per_target=True)
-    rls.fit(KERNEL, X, Y, lams=LAMS, criterion=lambda factor, Y, lams: rls.gcv(factor, Y, lams))
-    rls.fit(KERNEL, X, Y)
-    jax.jit(lambda X: rls.fit(KERNEL, X, Y, lams=LAMS).error)(X)
-    assert len(spectra) == 5
+    fit = lambda X, **options: rls.fit(KERNEL, X, Y, **options).route
+    own = lambda factor, Y, lams: rls.gcv(factor, Y, lams)
+    assert fit(X, lams=np.geomspace(1, 10, 4)) == "cholesky"
+    for options in ({"per_target": True}, {"criterion": own}, {"lams": np.geomspace(1, 10, 5)}):
+        assert fit(X, **{"lams": LAMS} | options) == "gram"
+    routes = []
+    jax.eval_shape(lambda X: routes.append(fit(X, lams=LAMS)), X)
+    assert routes == ["gram"]
 
 
-def test_one_program_and_no_spectrum():
+def test_one_program():
     X, Y = data()
     fits = lambda lam: rls.fit(rls.Gaussian(1.0 + lam), X, Y, lams=[lam])
     fits(0.1)
     COMPILED.clear()
     assert fits(1.0).lam < fits(10.0).lam and not COMPILED
-    problem = extend.Problem.of(KERNEL, array(X), array(Y), solver=rls.Cholesky())
-    plan = Plan.of(problem, array(LAMS))
-    program = jax.jit(search._on_grid, static_argnames="keeps")
-    lowered = program.lower(plan, keeps=False).as_text()
-    assert "potrf" in lowered and "syevd" not in lowered

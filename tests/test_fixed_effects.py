@@ -5,9 +5,9 @@ comes of a fit make of them; the contract grid holds every factor with columns t
 import jax
 import numpy as np
 import pytest
-from contract.cases import LAMS, LANDMARKS, POINTS, WEIGHTS, WIDTH, N, Y, draw, gaussian
-from extended import LONG, Truth, of_features
-from oracle import of_landmarks
+from contract.cases import LAMS, POINTS, WEIGHTS, WIDTH, N, Y, draw, gaussian
+from extended import Truth, of_features
+from oracle import of_kernel
 from support import (
     EPS,
     array,
@@ -22,39 +22,10 @@ from support import (
 
 import jaxrls as rls
 
-X, V, ZEROS = draw(4, N, 2), WEIGHTS["weights"], WEIGHTS["zeros"]
+X, ZEROS = draw(4, N, 2), WEIGHTS["zeros"]
 MEMBER = np.arange(N) % 4 % 3
 LABELS, EYE = np.array(["a", "b", "c"])[MEMBER], np.eye(3)[MEMBER]
 GAUSSIAN = rls.Gaussian(WIDTH)
-
-
-@pytest.mark.float64
-def test_objective_and_its_slopes_are_those_of_refits():
-    """In width, λ, X, the columns and the weights, by differences of refits."""
-    at, along = np.array([1.2, np.log(LAMS[1]), 0.0, 0.0, 0.0]), np.sin(np.arange(N))
-    B = np.column_stack([EYE[:, 1:], 3 + draw(3, N)])
-
-    def moved(at):
-        width, log_lam, x, b, v = at
-        columns = B + b * np.outer(along, [1, -1, 2])
-        return width, np.e**log_lam, X + x * X**2, columns, V + v * along
-
-    def truth(at):
-        width, lam, x, b, v = moved(at)
-        x = (x * WIDTH / width).astype(LONG)
-        K, columns = gaussian(x, x), np.column_stack([np.ones(N), b])
-        whole = lambda gone: (K, K, np.diagonal(K))
-        case = Truth(whole, Y, Y, v, np.array([lam]), np.arange(N), columns, fixed_new=columns)
-        return float(np.mean(case.mean_square(np.arange(N))[0]))
-
-    def error(at):
-        width, lam, x, b, v = moved(at)
-        return rls.objective(rls.Gaussian(width), x, Y, lam, weights=v, fixed_effects=b)
-
-    value, slope = jax.jit(jax.value_and_grad(error))(array(at))
-    assert_close(value, truth(at), 1e-10)
-    want = [(truth(at + step) - truth(at - step)) / 2e-5 for step in 1e-5 * np.eye(5)]
-    assert_close(slope, want, 1e-7)
 
 
 GROUPS = np.arange(40) % 4
@@ -94,10 +65,7 @@ def test_tune_finds_width_and_lam_with_the_columns():
     assert tuned.error < tuned.history.start_error
     fit = rls.fit(tuned.kernel, x, y, lams=[float(tuned.lam)], **options)
     assert_close(tuned.model.free, fit.model.free, 1e-6)
-    assert_close(tuned.error, fit.error, 1e-6)
     assert_close(tuned.loo_residuals, fit.loo_residuals, 1e-6)
-    got, want = (each.predict(x, fixed_effects=INDICATORS) for each in (tuned, fit))
-    assert_close(got, want, 1e-6)
     few = lambda: rls.tune(rls.Gaussian(3.0), x, y, grow=True, landmarks=20, **options)
     refused((few, "without groups or pairs, and no fixed_effects="))
 
@@ -173,20 +141,14 @@ def test_a_row_that_cannot_be_left_out_is_said_to_be_so():
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize(
-    "options", [{}, {"landmarks": LANDMARKS, "solver": rls.Cholesky()}], ids=["K", "landmarks"]
-)
-def test_posterior_and_intervals_with_levels(options):
+def test_posterior_and_intervals_with_levels():
     """With weights, some of them 0: the posterior, and the ends of intervals of all fits without a
-    row, by the oracle.
+    row, by the oracle; with columns of every factor in contract/test_inference.py.
     """
     lam, new = 0.3, X[:4] + 0.3
-    of = {"lams": [lam], "weights": ZEROS, "keep": True, **options}
+    of = {"lams": [lam], "weights": ZEROS, "keep": True}
     fit = rls.fit(GAUSSIAN, X, Y[:, 0], fixed_effects=rls.levels(LABELS), **of)
-    numbers = LANDMARKS if options else np.arange(N)
-    features = of_landmarks(gaussian, X, new, X[numbers], LANDMARKS if options else None)
-
-    lams, groups = np.array([lam]), np.arange(N)
+    features, lams, groups = of_kernel(gaussian, X, new), np.array([lam]), np.arange(N)
     truth = Truth(of_features(features), Y[:, :1], Y, ZEROS, lams, groups, EYE, fixed_new=EYE[:4])
     found = fit.posterior(new, scale=1.0, fixed_effects=LABELS[:4])
     K_new = truth.whole[1][None]
@@ -242,21 +204,20 @@ def test_large_groups_with_levels_of_their_own_are_left_out_as_by_refits():
     groups, and two in one each: known up to a constant there.
     """
     half = np.arange(N) % 2
-    member, lams = half + (np.arange(N) % 5 > 1), LAMS[:, None] * [1, 2, 3]
-    K, B, v = gaussian(X, X), np.eye(3)[member], WEIGHTS["zeros"]
-    want = np.empty((*lams.shape, N))
-    for at in np.ndindex(lams.shape):
-        for own in (half == 0, half == 1):
-            C = ~own & (v > 0)
-            G = K[C][:, C] + np.diag(lams[at] / v[C])
+    member, want = half + (np.arange(N) % 5 > 1), np.empty((len(LAMS), N))
+    K, B = gaussian(X, X), np.eye(3)[member]
+    for own in (half == 0, half == 1):
+        C = ~own & (ZEROS > 0)
+        y = np.append(Y[C, 0], np.zeros(3))
+        for i, lam in enumerate(LAMS):
+            G = K[C][:, C] + np.diag(lam / ZEROS[C])
             system = np.block([[G, B[C]], [B[C].T, np.zeros((3, 3))]])
-            y = np.append(Y[C, at[1]], np.zeros(3))
             fit = np.linalg.lstsq(system, y, rcond=None)[0]
-            want[at][own] = Y[own, at[1]] - np.hstack([K[own][:, C], B[own]]) @ fit
-    options = {"weights": array(v), "fixed_effects": rls.levels(member), "solver": rls.Spectral()}
-    solution = factorize(GAUSSIAN, array(X), **options).solve(array(Y))
+            want[i, own] = Y[own, 0] - np.hstack([K[own][:, C], B[own]]) @ fit
+    options = {"weights": array(ZEROS), "fixed_effects": rls.levels(member)}
+    solution = factorize(GAUSSIAN, array(X), **options).solve(array(Y[:, 0]))
     left_out = jax.jit(solution.residuals)
     centred = lambda e: e - np.where(member == 1, 0, 1) * (e @ B / B.sum(0) @ B.T)
     for some in (slice(0, 4), slice(1, 2)):
-        got = np.moveaxis(np.asarray(left_out(array(lams[some]), rls.folds(half))), 1, 2)
+        got = np.asarray(left_out(array(LAMS[some]), rls.folds(half)))[:, :, 0]
         assert_close(centred(got), centred(want[some]), 1e5 * EPS)

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle import loo_residuals, of_landmarks, refit
-from sklearn.linear_model import Ridge
 from support import DTYPE, EPS, assert_close, refused
 
 import jaxrls as rls
-from jaxrls.sklearn import RLSRegressor
 
 N, LAM = 30, 0.3
 RNG = np.random.default_rng(0)
@@ -61,21 +59,6 @@ def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
         rls.Precomputed(), jnp.asarray(K), jnp.asarray(Y), jnp.array(LAM), landmarks=chosen
     )
     np.testing.assert_allclose(error, theirs.errors[1], rtol=1e-9)
-
-
-@pytest.mark.float64
-def test_estimators_take_landmarks_of_a_given_matrix(tmp_path):
-    """Beside the kernel ridge on Nyström's features of the same matrix; saved and loaded."""
-    ours = RLSRegressor("precomputed", landmarks=CHOSEN, lams=LAM).fit(K, Y)
-    roots = np.linalg.cholesky(K[np.ix_(CHOSEN, CHOSEN)])
-    phi, new = (np.linalg.solve(roots, gaussian(A, X[CHOSEN]).T).T for A in (X, NEW))
-    np.testing.assert_allclose(
-        ours.predict(gaussian(NEW, X)), Ridge(alpha=LAM).fit(phi, Y).predict(new), rtol=1e-7
-    )
-    rls.save(tmp_path / "model.npz", ours.path_)
-    assert (
-        rls.load(tmp_path / "model.npz").predict(gaussian(NEW, X)) == ours.predict(gaussian(NEW, X))
-    ).all()
 
 
 @pytest.mark.float64

@@ -10,8 +10,6 @@ from support import EPS, array, assert_close, assert_derivatives
 
 from jaxrls.linalg import inverses, products
 
-SIZES = (1, 5, 23)
-
 
 @pytest.fixture(autouse=True)
 def small_leaves(monkeypatch):
@@ -27,27 +25,22 @@ def positive(n, rng):
     return (G + G.T) / 2, np.asarray((G + G.T) / 2, np.float64)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_inverse(n, rng):
+@pytest.mark.parametrize("n", [1, 5, 23])
+def test_inverse_and_solutions(n, rng):
     G, wide = positive(n, rng)
-    P = jax.jit(lambda G: inverses.inverse(G))(G)
-    assert_close(P, np.linalg.inv(wide), 10 * 10 * n * EPS)
+    B, exact = array(rng.normal(size=(n, 2))), np.linalg.inv(wide)
+
+    @jax.jit
+    def both(G, B):
+        half = jnp.asarray(0.5, G.dtype)
+        solved = inverses.solve_diag(G - half * jnp.eye(n, dtype=G.dtype), half, B)
+        return inverses.inverse(G), *solved
+
+    P, *solved = both(G, B)
+    want = exact @ np.asarray(B, np.float64), np.diag(exact), np.linalg.slogdet(wide)[1]
+    for got, value in zip((P, *solved), (exact, *want), strict=True):
+        assert_close(got, value, 10 * 10 * n * EPS)
     assert (np.asarray(P) == np.asarray(P).T).all()
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_solve_diag(n, rng):
-    G, wide = positive(n, rng)
-    B = array(rng.normal(size=(n, 2)))
-    X, diagonal, logdet = jax.jit(
-        lambda G, B: inverses.solve_diag(
-            G - 0.5 * jnp.eye(n, dtype=G.dtype), jnp.asarray(0.5, G.dtype), B
-        )
-    )(G, B)
-    P = np.linalg.inv(wide)
-    assert_close(X, P @ np.asarray(B, np.float64), 10 * 10 * n * EPS)
-    assert_close(diagonal, np.diag(P), 10 * 10 * n * EPS)
-    assert_close(logdet, np.linalg.slogdet(wide)[1], 10 * 10 * n * EPS)
 
 
 @pytest.mark.float64

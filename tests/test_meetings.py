@@ -140,14 +140,14 @@ def test_an_indefinite_kernel_predicts_what_was_validated(rng):
     by λc.
     """
     X = rng.normal(size=(40, 2))
-    y = np.sin(X[:, 0])
+    Y = np.stack([np.sin(X[:, 0]), 5 * X[:, 1]], axis=1)
     sigmoid = rls.FunctionKernel(lambda X, Z: jnp.tanh(2 * X @ Z.T - 1))
     factor = rls.factorize(sigmoid, X)
     assert float(factor.report.indefinite) > 1e-2
-    solution = factor.solve(y)
+    solution = factor.solve(Y)
     K, lams = np.asarray(sigmoid(array(X), array(X))), np.array([1e-3, 1e-1])
     coef, constant = solution.coefficients(lams)[:2]
-    residuals = y[:, None] - K @ coef - constant[:, None]
+    residuals = Y - K @ coef - constant[:, None]
     assert_close(np.sum(residuals**2, axis=1), solution.residual_norm(lams), 1e-8)
     # rounding is no sign of an indefinite kernel: nothing is dropped from a singular one, whose
     # model still fits

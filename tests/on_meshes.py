@@ -27,7 +27,6 @@ GROUPS = np.arange(N) % 3
 EVENTS = (np.arange(N) % 4 > 0).astype(float)
 ROWS = np.array([3, 40, 17, 8, 29, 11])
 POINTS = draw.normal(size=(M, D))
-BESIDE = draw.normal(size=(N, 2))  # fixed effects
 NAMES = np.array(list("abcd"))[np.arange(N) % 4]  # of levels
 KERNEL = rls.Gaussian(1.5)
 WAVES = rls.FeatureMap(lambda X: jnp.concatenate([jnp.sin(X), X], axis=1))
@@ -58,23 +57,6 @@ def fitted(X, y, v):
     fit = rls.fit(KERNEL, X, y, fixed_effects=rls.levels(NAMES), **options)
     told = fit.predict(NEW, fixed_effects=NAMES[:20]), fit.predict(X, fixed_effects=NAMES)
     return fit.errors, fit.error, fit.loo_residuals, fit.dof, told
-
-
-def effects(X, y, v):
-    """Of a factor with columns of fixed effects."""
-
-    @at_once
-    def run(X, y, v, fixed):
-        factor = rls.factorize(KERNEL, X, weights=v, fixed_effects=fixed, landmarks=ROWS)
-        return (
-            rls.loo(factor, y, LAMS),
-            rls.loo_residuals(factor, y, 0.1),
-            rls.coef(factor, y, 0.1),
-            rls.log_marginal_likelihood(factor, y, LAMS),
-        )
-
-    fixed = jax.device_put(BESIDE, y.sharding) if isinstance(X, jax.Array) else BESIDE
-    return run(X, y, v, fixed)
 
 
 def grown(X, y):
@@ -121,7 +103,6 @@ def left_out(plan, kernel, options, X, y, v):
 
 CASES = {
     "pieces": pieces,
-    "columns beside landmarks": effects,
     "levels beside landmarks": fitted,
     "gradients": gradients,
     "gram_matmul compiled": lambda X, y, v: jax.jit(partial(rls.gram_matmul, KERNEL))(
@@ -315,8 +296,6 @@ def errors():
         "K": lambda: rls.fit(KERNEL, x, y),
         "columns": lambda: rls.fit(KERNEL, split, Y, landmarks=M),
         "nan": lambda: on_rows(x.at[5, 1].set(jnp.nan), y),
-        "weights": lambda: on_rows(x, y, weights=spread("auto", -V)[0]),
-        "events": lambda: on_rows(x, y, criterion=rls.PairsOut(events=EVENTS[:40])),
         "mesh": lambda: rls.shard(X, Y),
         "padding": lambda: rls.fit(KERNEL, ragged, landmarks=np.array([1, 47])),
         "short": lambda: on_rows(ragged, groups=GROUPS[:46]),

@@ -5,9 +5,7 @@ Some hundred examples by default; as many as are asked for by
     JAXRLS_EXAMPLES=100000 pytest tests/test_damaged_files.py --hypothesis-seed=1
 """
 
-import gzip
 import os
-import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jaxrls as rls
-from jaxrls.io.sources import Choice, open_files
-from jaxrls.io.tables import writing
 
 pytestmark = pytest.mark.any_precision
 EXAMPLES = int(os.environ.get("JAXRLS_EXAMPLES", "300"))
@@ -91,32 +87,3 @@ def mutated(data, content):
             )
         )
     return content
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    """A table as bytes of every kind of file."""
-    folder = tmp_path_factory.mktemp("tables")
-    columns = np.arange(160.0).reshape(40, 4) % 7 + 0.5
-    for ending in (".csv", ".parquet", ".arrow", ".npy"):
-        with writing(folder / f"t{ending}") as out:
-            out(dict(zip("abwy", columns.T, strict=True)))
-    np.savez(folder / "t.npz", X=columns[:, :3], y=columns[:, 3])
-    (folder / "t.csv.gz").write_bytes(gzip.compress((folder / "t.csv").read_bytes()))
-    return {path: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-@drawn
-@given(st.data())
-def test_mutated_tables(tables, data):
-    """In pieces, as the command line and `stream` read them."""
-    path = data.draw(st.sampled_from(list(tables)))
-    path.write_bytes(mutated(data, tables[path]))
-    choice = Choice("y" if path.suffix not in (".npy", ".npz") else None, labels=None)
-    try:
-        with warnings.catch_warnings(), little_memory(path):
-            warnings.simplefilter("ignore")
-            for piece, _ in open_files((str(path),), choice).parts():
-                assert np.isfinite(piece.X).all() and piece.X.ndim == 2
-    except ValueError as error:
-        assert str(error).startswith(str(path)) and "\n" not in str(error)

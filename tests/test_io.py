@@ -30,11 +30,11 @@ def assert_same(a, b):
         assert x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
 
 
-def problem(t=None, dtype=np.float64):
+def problem(t=None):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(25, 2)).astype(dtype)
+    X = rng.normal(size=(25, 2))
     Y = np.sin(X[:, :1] * np.arange(1, (t or 1) + 1)) + 0.1 * rng.normal(size=(25, t or 1))
-    return X, (Y[:, 0] if t is None else Y).astype(dtype)
+    return X, Y[:, 0] if t is None else Y
 
 
 @extend.pytree
@@ -79,23 +79,17 @@ def test_kernels_round_trip(kernel, tmp_path):
     assert_same(kernel, rls.load(tmp_path / "k"))
 
 
-@pytest.mark.parametrize(("dtype", "t"), [(np.float32, None), (np.float64, 3)])
-def test_fits_models_and_paths_round_trip(dtype, t, tmp_path):
+def test_fits_and_models_round_trip(tmp_path):
     """Whatever the switch says when they are loaded."""
-    X, Y = problem(t, dtype)
-    with jax.enable_x64(dtype == np.float64):
-        kernel = dtype(0.5) * rls.Gaussian(dtype(1.0)) + Own(dtype(2.0))
-        lams = jnp.array([1e-2, 1.0], dtype)
-        path = jax.jit(lambda X, Y: rls.path(rls.factorize(kernel, X), Y, lams))(X, Y)
-        fit = rls.fit(kernel, X, Y, lams=np.geomspace(1e-3, 1e6, 7).astype(dtype))
-    for obj in (fit, fit.model, path):
+    X, Y = problem(3)
+    fit = rls.fit(0.5 * rls.Gaussian(1.0) + Own(2.0), X, Y, lams=np.geomspace(1e-3, 1e6, 7))
+    for obj in (fit, fit.model):
         rls.save(tmp_path / "o", obj)
         with jax.enable_x64(False):
             back = rls.load(tmp_path / "o")
         assert_same(replace(obj, kept=None) if obj is fit else obj, back)
-        if obj is not path:
-            assert_same(np.asarray(obj.predict(X)), np.asarray(back.predict(X)))
-    np.testing.assert_array_equal(load_file(tmp_path / "o")["coef"], path.coef)
+        assert_same(np.asarray(obj.predict(X)), np.asarray(back.predict(X)))
+    np.testing.assert_array_equal(load_file(tmp_path / "o")["coef"], fit.model.coef)
 
 
 KEPT = {
@@ -148,15 +142,9 @@ REFUSED = [
     (2.0 * Undecorated(1.0), None, "and is of type Undecorated"),
     (3, None, "obj must be a kernel, a model or a result"),
     (Own(range(3)), None, "width must be an array, .* and is of type range"),
-    (Own({"a": 1.0}), None, "width must be an array, .* and is of type dict"),
-    (Own(np.array(["a"])), None, "width is an array of dtype <U1"),
     (Own(1j * np.ones(2)), None, "width is an array of dtype complex128"),
-    (Own(jnp.ones(2, jnp.bfloat16)), None, "width is an array of dtype bfloat16"),
-    (Own(jax.random.key(0)), None, "width must be an array, .* and is of type|width is an array"),
     (rls.Linear() + rls.FunctionKernel(lambda X, Z: X @ Z.T), None, "Python function"),
-    (Own(jnp.cos), None, "Python function"),
     (rls.Linear(), {"a": np.ones(3)}, "extra must be a dictionary of what JSON"),
-    (rls.Linear(), ["a"], "extra must be a dictionary"),
     (rls.Linear(), {"a": deep(5000)}, "extra must be"),
     (rls.Linear(), {"a": "a" * 60_000_000}, "would have a header of"),
 ]
@@ -233,15 +221,10 @@ def tree(**fields):
 
 
 WRONG = [
-    lambda h: h["tree"].update({"class": 3}),
     lambda h: h["tree"].update({"class": "os.system"}),
-    lambda h: h["tree"].update({"class": "Kernel"}),
     lambda h: h.update(tree={"class": "FunctionKernel", "fields": {"fn": "os.system"}}),
-    lambda h: h["tree"].update(fields=[1]),
     lambda h: h.update(tree=3),
-    lambda h: h.update(extra=3),
     lambda h: h.pop("tree"),
-    tree(more=1),
     tree(width={"array": "absent"}),
 ]
 
@@ -266,8 +249,6 @@ FOREIGN = {
     "no 'version'": foreign,
     "format is 2, and this jaxrls reads 1": lambda path: foreign(path, version=2),
     "checksum": lambda path: foreign(path, version=1, checksum=0, header={}),
-    "indices must be": lambda path: save_file({}, path, {"jaxrls": "[1]"}),
-    "recursion|nested": lambda path: save_file({}, path, {"jaxrls": "[" * 10**5}),
 }
 
 

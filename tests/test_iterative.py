@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, X64, array, assert_close, factorize, loo
+from support import DTYPE, X64, array, assert_close, factorize, loo, refused
 
 import jaxrls as rls
 from jaxrls.linalg import conjugate
@@ -76,19 +76,6 @@ def draws(X, y, every, probes, lam):
 
 
 @pytest.mark.float64
-def test_the_standard_error_is_what_the_error_varies_by(data):
-    """Over forty draws of signs; the mean is off by the second order of what was left out, which is
-    small here.
-    """
-    X, Y, _ = data
-    exact = float(loo(factorize(KERNEL, X), Y[:, 0], array(LAMS[1:2]))[0])
-    errors, said = draws(X, Y[:, 0], 2, 16, LAMS[1])
-    assert 0.5 < errors.std() / said.mean() < 2
-    assert np.mean(np.abs(errors - exact) <= 2 * said) >= 0.8
-    assert said.max() < 0.2 * exact
-
-
-@pytest.mark.float64
 def test_products_in_float32_with_vectors_in_float64(data):
     X, Y, _ = data
     exact, found = factors(X, None, True, dtype="float32")
@@ -116,20 +103,9 @@ def test_says_where_rounding_ends_it(data):
     assert not np.isfinite(np.asarray(rls.loo(found, Y, [1e-12]))).any()
 
 
-def test_what_takes_an_inverse_is_refused(data):
-    X, Y, _ = data
-    _, found = factors(X, None, True)
-    with pytest.raises(ValueError, match="has no determinant"):
-        rls.log_marginal_likelihood(found, Y, LAMS)
-    with pytest.raises(ValueError, match="does not support leaving groups or pairs out"):
-        rls.kfold(np.arange(N) % 4)(found, Y, LAMS)
-    with pytest.raises(ValueError, match="does not support leaving groups or pairs out"):
-        found.solve(Y).outcome(array([[1.0]]), rls.folds(np.arange(N) % 4))
-
-
-def test_fit_by_products(data, tmp_path):
+def test_fit_by_products(data):
     """λ by a search, the model, the residuals and how sure they are; the reason of every column's
-    end. It is saved whole.
+    end.
     """
     X, Y, v = data
     found = rls.fit(
@@ -146,11 +122,6 @@ def test_fit_by_products(data, tmp_path):
     assert 0 < float(found.loo_standard_error) < 0.5 * float(exact.error)
     assert abs(float(found.error) - float(exact.error)) < 4 * float(found.loo_standard_error)
     assert_close(found.predict(X), exact.predict(X), 1e-2, "predictions")
-    rls.save(tmp_path / "fit", found)
-    back, found = rls.load(tmp_path / "fit"), replace(found, kept=None)
-    assert jax.tree.structure(back) == jax.tree.structure(found)
-    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(found), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.filterwarnings("ignore:λ below")
@@ -240,13 +211,11 @@ def test_without_probes_lam_is_given_or_rows_held_out_choose(data):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tol": 0}, "tol must be a number between 0 and 1"),
         ({"tol": 1.0}, "tol must be a number between 0 and 1"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"probes": -1}, "probes must be a whole number"),
         ({"probes": 2}, "probes must be 0, or at least 3"),
         ({"dtype": "float16"}, "dtype must be 'float32' or 'float64'"),
-        ({"dtype": "many"}, "dtype must be 'float32' or 'float64'"),
     ],
 )
 def test_what_no_iteration_can_be(options, message):
@@ -256,23 +225,14 @@ def test_what_no_iteration_can_be(options, message):
 
 def test_what_does_not_go_with_an_iteration(data):
     X, Y, _ = data
-    narrow = np.asarray(X, np.float32)
-    for X_given, options, message in (
+    narrow, solver = np.asarray(X, np.float32), rls.Iterative(CHOSEN, dtype="float64")
+    refused(
+        (lambda: rls.fit(KERNEL, narrow, Y, lams=[1.0], solver=solver), "must not be wider than"),
         (
-            X,
-            {"landmarks": 20, "solver": rls.Iterative(20)},
-            "landmarks= cannot be used with",
+            lambda: rls.factorize(KERNEL, X, solver=rls.Iterative()),
+            "Iterative.. needs landmarks for its preconditioner",
         ),
-        (
-            narrow,
-            {"solver": rls.Iterative(CHOSEN, dtype="float64")},
-            "dtype must not be wider than",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            rls.fit(KERNEL, X_given, Y, lams=[1.0], **options)
-    with pytest.raises(ValueError, match="Iterative.. needs landmarks for its preconditioner"):
-        rls.factorize(KERNEL, X, solver=rls.Iterative())
+    )
 
 
 @pytest.mark.filterwarnings(

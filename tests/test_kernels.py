@@ -3,7 +3,6 @@ domains; then the algebra.
 """
 
 import functools
-import itertools
 import math
 import re
 import sys
@@ -14,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.sparse
 from jax.flatten_util import ravel_pytree
 from sklearn.metrics import pairwise
 from support import DTYPE, EPS, array, assert_close, differences, refused, wide
@@ -87,7 +85,6 @@ CASES = {
     "gaussian": Case(NARROW, gaussian(1.25), True),
     "gaussian, a width per column": Case(rls.Gaussian(EACH), gaussian(WIDTHS), True),
     "gaussian of columns at their centre and scale": Case(CENTRED, gaussian(1.25 * WIDTHS), True),
-    "laplacian": Case(rls.Laplacian(1.75), laplacian(1.75), True, None),
     "laplacian, a width per column": Case(rls.Laplacian(EACH), laplacian(WIDTHS), True, None),
     "matern 1/2": Case(
         rls.Matern(0.5, 1.75), lambda x, z: math.exp(-distance(x, z, 1.75)), True, None
@@ -117,12 +114,10 @@ CASES = {
     "function": Case(
         rls.FunctionKernel(cosine, array(1.5)), lambda x, z: 2.25 * np.cos(x[0] - z[0])
     ),
-    "sum": Case(rls.Linear() + NARROW, lambda x, z: x @ z + gaussian(1.25)(x, z)),
-    "product": Case(
-        rls.Polynomial(2) * NARROW, lambda x, z: (x @ z + 1) ** 2 * gaussian(1.25)(x, z)
+    "a sum with a multiple of a product, on columns": Case(
+        rls.Linear() + 0.25 * (rls.Polynomial(2) * NARROW.on([0, 2])),
+        lambda x, z: x @ z + 0.25 * (x @ z + 1) ** 2 * gaussian(1.25)(x[[0, 2]], z[[0, 2]]),
     ),
-    "multiple": Case(0.25 * rls.Matern(2.5, 1.75), lambda x, z: 0.25 * matern52(1.75)(x, z)),
-    "on columns": Case(NARROW.on([0, 2]), lambda x, z: gaussian(1.25)(x[[0, 2]], z[[0, 2]]), True),
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
@@ -233,8 +228,8 @@ def test_features_of_the_algebra():
     does not.
     """
     X, line = normal(0, 9, 3), rls.FeatureMap(lambda X: X**2)
-    kernel = 2.0 * rls.Linear().on([0, 2]) + 0.5 * (line + rls.Linear())
-    assert kernel.num_features(3, X.dtype) == 8
+    kernel = 2.0 * rls.Linear().on([0, 2]) + 0.5 * (line + rls.Linear()) + rls.Constant(4.0)
+    assert kernel.num_features(3, X.dtype) == 9
     Phi = np.asarray(kernel.features(X))
     assert_close(Phi @ Phi.T, kernel(X, X), 20 * EPS, "ΦΦᵀ")
     for implicit in (kernel + NARROW, kernel * rls.Linear(), NARROW, 2.0 * rls.Polynomial(2)):
@@ -242,59 +237,31 @@ def test_features_of_the_algebra():
 
 
 def test_algebra():
-    X, Z = normal(0, 9, 3), normal(1, 6, 3)
-    a, b = rls.Gaussian(1.5), rls.Polynomial(2, 0.5)
-    K_a, K_b, K = np.asarray(a(X, Z)), np.asarray(b(X, Z)), lambda k, j: k(X[:, j], Z[:, j])
+    """Numbers on either side, and columns by one index, several or a range."""
+    X, Z, a = normal(0, 9, 3), normal(1, 6, 3), rls.Gaussian(1.5)
+    whole, on = np.asarray(a(X, Z)), lambda columns: a(X[:, columns], Z[:, columns])
     for combined, expected in (
-        (a + b, K_a + K_b),
-        (a * b, K_a * K_b),
-        (3 * a, 3 * K_a),
-        (a * 3.0, 3 * K_a),
-        (np.float64(0.5) * a, K_a / 2),
-        (array(0.5) * a, K_a / 2),
-        (a.on(1), K(a, [1])),
-        (b.on((2, 0)), K(b, [2, 0])),
-        (a.on(range(1, 3)) + b.on(-3), K(a, [1, 2]) + K(b, [0])),
+        (3 * a, 3 * whole),
+        (a * 3.0, 3 * whole),
+        (np.float64(0.5) * a, whole / 2),
+        (array(0.5) * a, whole / 2),
+        (a.on(1), on([1])),
+        (a.on(range(1, 3)) + a.on(-3), on([1, 2]) + on([0])),
     ):
-        assert isinstance(combined, rls.Kernel)
         assert_close(combined(X, Z), expected, 4 * EPS, repr(combined))
-        diagonal = np.diagonal(combined(X, X))
-        assert_close(combined.diag(X), diagonal, 20 * EPS, repr(combined))
     refused(
         *((added, ".") for added in (lambda: a + 1, lambda: 1 + a, lambda: a * "b")),
         (lambda: a * jnp.ones(2), "."),
         error=TypeError,
     )
-    K = rls.Precomputed()
-    refused(
-        *(
-            (
-                combine,
-                r"Precomputed\(\) has no sums, .*: compute them into K, such as 0.5 \* K1",
-            )
-            for combine in (
-                lambda: K + rls.Linear(),
-                lambda: rls.Linear() + K,
-                lambda: K + K,
-                lambda: K * rls.Linear(),
-                lambda: rls.Linear() * K,
-                lambda: 2.0 * K,
-                lambda: K * array(2.0),
-                lambda: K.on(0),
-            )
-        )
-    )
-
-
-def test_gamma_and_width():
-    """γ‖x − z‖² = ‖x − z‖² / (2 width²), in numbers and under a trace."""
-    assert_close(rls.Gaussian.from_gamma(2.0).width, 0.5, EPS)
-    assert_close(jax.jit(rls.Gaussian.from_gamma)(array(0.125)).width, 2.0, 2 * EPS)
+    K, words = rls.Precomputed(), r"Precomputed\(\) has no sums, .*: compute them into K, such as"
+    combine = lambda: K + a, lambda: a * K, lambda: 2.0 * K, lambda: K.on(0)
+    refused(*((combined, words) for combined in combine))
 
 
 def test_polynomial_features():
     X = normal(0, 9, 3)
-    for degree, offset in itertools.product((1, 2, 4), (0.0, 0.75, 2.0)):
+    for degree, offset in ((1, 0.0), (2, 0.75), (4, 2.0)):
         Phi = np.asarray(rls.polynomial_features(X, degree, offset))
         assert Phi.shape[1] == math.comb(2 + bool(offset) + degree, degree)
         K = (np.asarray(X) @ np.asarray(X).T + offset) ** degree
@@ -326,25 +293,6 @@ def test_zeros_in_rows():
         assert_close(everything(rls.Cosine(), array(unit * X), array(X))[0], cosines, 4 * EPS)
 
 
-def test_a_constant_in_a_sum_is_a_penalised_bias():
-    """RLScore's bias column: the same fit as with a column √value in X, by the routes of explicit
-    features, sparse rows among them.
-    """
-    X, y = normal(0, 30, 3), normal(1, 30) + 3
-    kernel, lams = rls.Linear() + rls.Constant(4.0), np.array([0.01, 0.1, 1.0, 10.0, 100.0], DTYPE)
-    column = np.column_stack([X, np.full(30, 2.0, DTYPE)])
-    options: dict = {"lams": lams, "intercept": False}
-    got, want = rls.fit(kernel, X, y, **options), rls.fit(rls.Linear(), column, y, **options)
-    assert got.model.points is None and got.model.coef.shape == (4,)
-    assert_close(got.errors, want.errors, 1e3 * EPS)
-    assert_close(got.model.coef, want.model.coef, 1e3 * EPS)
-    assert_close(
-        rls.fit(kernel, scipy.sparse.csr_array(np.asarray(X)), y, **options).errors,
-        want.errors,
-        1e3 * EPS,
-    )
-
-
 X = jnp.ones((4, 3), DTYPE)
 MESSAGES = {
     "Polynomial.degree must be a whole number of at least 1, and is 0": lambda: rls.Polynomial(0),
@@ -355,16 +303,13 @@ MESSAGES = {
         f"Matern.nu must be 0.5, 1.5 or 2.5, and is {nu!r}: Gaussian is the limit of large ν": (
             lambda nu=nu: rls.Matern(nu, 1.0)
         )
-        for nu in (0.0, 1.0, 2, math.inf, "1.5", np.array([0.5, 1.5]))
+        for nu in (1.0, "1.5")
     },
     "ChiSquared is for X ≥ 0, such as counts, and the smallest input is -1.0: leave X uncentred": (
         lambda: rls.ChiSquared(1.0).on(0).check(-X)
     ),
     "Gaussian.width must be positive and finite, and is 0.0": lambda: rls.Gaussian(0.0).check(X),
     "Gaussian.width must be positive": lambda: (rls.Linear() + 2 * rls.Gaussian(-1.0)).check(X),
-    "Wave.width must be positive and finite, and is -1.0": lambda: (
-        rls.Linear() * Wave(-1.0)
-    ).check(X),
     "Sobolev takes one column, and X has 3: use Sobolev().on(j)": lambda: rls.Sobolev()(X, X),
     "Sobolev lives on [0, ∞), and the smallest input is -1.0: shift the column": lambda: (
         rls.Sobolev().on(0).check(X - 2)
@@ -428,46 +373,6 @@ def test_parameters_of_other_shapes_are_refused(case):
         assert np.shape(value) in ((), (case.columns,))
 
 
-@extend.pytree
-class Wave(rls.Kernel):
-    """A kernel of a user's: cos((x − z) / width), whose parameter is a length."""
-
-    positive = length_scales = ("width",)
-    width: Any
-
-    def __call__(self, X, Z):
-        return jnp.cos((X[:, :1] - Z[:, 0]) / self.width)
-
-    def diag(self, X):
-        return jnp.ones(X.shape[0], X.dtype)
-
-
-@extend.pytree
-class Drift(rls.Kernel):
-    """A kernel of a user's with two lengths, and a part."""
-
-    length_scales = ("slow", "fast")
-    metric = "cityblock"
-    slow: Any
-    fast: Any
-    part: rls.Kernel
-
-    def __call__(self, X, Z):
-        return rls.Laplacian(self.slow)(X, Z) * rls.Laplacian(self.fast)(X, Z) * self.part(X, Z)
-
-    def diag(self, X):
-        return self.part.diag(X)
-
-
-def test_a_kernel_of_ones_own():
-    """It takes part in the algebra, in `fit` and in `tune` as those of the library do."""
-    kernel = 0.5 * Wave(array(2.0)).on(1) + rls.Linear()
-    X, Z = np.asarray(normal(0, 12, 2)), np.asarray(normal(1, 4, 2))
-    want = 0.5 * np.cos((X[:, 1:] - Z[:, 1]) / 2) + X @ Z.T
-    assert_close(kernel(array(X), array(Z)), want, 20 * EPS)
-    assert rls.fit(kernel, X, X[:, 0], lams=[0.1]).model.kernel == kernel
-
-
 def test_what_a_kernel_must_define():
     """The base class names the methods that a new kernel must define, and the decorator that it
     must stand under.
@@ -496,51 +401,3 @@ def test_what_a_kernel_must_define():
         (lambda: Wider(1.0).check(X), f"Wider {no_pytree}"),
         error=TypeError,
     )
-
-
-def test_length_scales_are_mapped():
-    """In every part of a kernel, with the columns that the part sees; all else stays."""
-    X = array(np.arange(12.0).reshape(4, 3))
-    seen = []
-
-    def note(part, name, columns):
-        seen.append((type(part).__name__, name, getattr(part, name), columns.shape[1]))
-        return 10 * getattr(part, name)
-
-    def kernel(times):
-        return (
-            2.0 * rls.Gaussian(1.0 * times).on([0, 2])
-            + rls.Matern(1.5, 2.0 * times) * rls.Periodic(3.0, 4.0)
-            + Drift(5.0 * times, 6.0 * times, rls.RationalQuadratic(7.0 * times)).on(0)
-        )
-
-    assert kernel(1).map_length_scales(note, X) == kernel(10)
-    assert seen == [
-        ("Gaussian", "width", 1.0, 2),
-        ("Matern", "width", 2.0, 3),
-        ("Drift", "slow", 5.0, 1),
-        ("Drift", "fast", 6.0, 1),
-        ("RationalQuadratic", "width", 7.0, 1),
-    ]
-
-
-def test_length_scales_of_the_library():
-    """What is declared is a field, and K of rows that grow c-fold stays where the length scales do,
-    too.
-    """
-    declared = {cls.__name__ for cls in kernel_types() if cls.length_scales}
-    assert declared == {"ChiSquared", "Gaussian", "Laplacian", "Matern", "RationalQuadratic"}
-    assert {cls.__name__ for cls in kernel_types() if cls.metric != "euclidean"} == {
-        "ChiSquared",
-        "Laplacian",
-    }
-    X = array(np.abs(np.random.default_rng(0).normal(size=(5, 3))))
-    for kernel in (
-        rls.Gaussian(1.25),
-        rls.Laplacian(1.25),
-        rls.ChiSquared(1.25),
-        rls.Matern(2.5, 1.25),
-        rls.RationalQuadratic(1.25, 0.5),
-    ):
-        larger = kernel.map_length_scales(lambda part, name, _: 4 * getattr(part, name), X)
-        assert_close(larger(4 * X, 4 * X), kernel(X, X), 4 * EPS, repr(kernel))

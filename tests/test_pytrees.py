@@ -30,32 +30,21 @@ EQUAL = {
         rls.Gaussian(jnp.array([1.0, 2.0])),
         rls.Gaussian(np.array([1.0, 2.0])),
     ),
-    "arrays of whole numbers": (Pair(np.arange(3)), Pair(np.arange(3.0))),
-    "bfloat16": (
-        rls.Gaussian(jnp.array([1.0, 2.0], jnp.bfloat16)),
-        rls.Gaussian(np.array([1.0, 2.0])),
-    ),
-    "zeros of both signs": (Pair(np.array([0.0, 1.0])), Pair(np.array([-0.0, 1.0]))),
     "NaN": (Pair(np.array([np.nan, 1.0])), Pair(np.array([-np.nan, 1.0]))),
-    "one NaN": (Pair(float("nan")), Pair(np.float32("nan"))),
     "sums": (
         0.5 * rls.Gaussian(np.ones(3)) + rls.Linear().on(0),
         np.float64(0.5) * rls.Gaussian(jnp.ones(3)) + rls.Linear().on([0]),
     ),
     "keys": (Pair(jax.random.key(3)), Pair(jax.random.key(3))),
-    "empty": (Pair(np.zeros((0, 2))), Pair(np.zeros((0, 2)))),
     "inside tuples": (Pair((1.0, np.ones(2))), Pair((1, np.ones(2)))),
 }
 UNEQUAL = {
     "values": (rls.Gaussian(np.array([1.0, 2.0])), rls.Gaussian(np.array([1.0, 2.5]))),
     "shapes that broadcast": (rls.Gaussian(np.ones(3)), rls.Gaussian(np.ones((1, 3)))),
-    "rounding": (rls.Gaussian(0.1), rls.Gaussian(np.float32(0.1))),
     "types": (rls.Gaussian(1.0), rls.Laplacian(1.0)),
     "static fields inside": (2.0 * rls.Linear().on(0), 2.0 * rls.Linear().on(1)),
     "structure": (Pair((1.0, 2.0)), Pair([1.0, 2.0])),
     "keys": (Pair(jax.random.key(3)), Pair(jax.random.key(4))),
-    "empty shapes": (Pair(np.zeros((0, 2))), Pair(np.zeros((2, 0)))),
-    "large whole numbers": (Pair(np.array([2**62])), Pair(np.array([2**62 + 1]))),
 }
 
 
@@ -115,11 +104,3 @@ def test_the_list_of_classes():
     own = [name for name, cls in pytrees.REGISTRY.items() if cls.__module__[:7] == "jaxrls."]
     assert not any(name.startswith("_") for name in own)
     assert not pytrees.is_registered(int) and not pytrees.is_registered(rls.Kernel)
-
-
-@pytest.mark.parametrize("module", ["__main__", "_private", "jaxrls_of_mine"])
-def test_classes_of_scripts_and_of_private_modules_are_in_the_list(module):
-    cls = extend.pytree(
-        type("_Mine", (), {"__module__": module, "__annotations__": {"width": float}})
-    )
-    assert pytrees.REGISTRY[f"{module}._Mine"] is cls

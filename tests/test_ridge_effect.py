@@ -3,13 +3,11 @@
 import re
 import warnings
 
-import jax
 import numpy as np
 import pytest
 from support import factorize, solver_of
 
 import jaxrls as rls
-from jaxrls.problem.landmarks import ridge_effect
 
 N, WARNS = 240, "landmarks are nearly dependent, and rounding, or the jitter"
 
@@ -52,24 +50,6 @@ def test_predictions_move_by_no_more_than_the_effect(route):
     assert said and not more and float(wide.ridge_effect) < 1e-4
 
 
-@pytest.mark.float64
-def test_the_formula():
-    """For several targets at a λ of their own, in units where β² leaves the range of float32, and
-    where nothing is left out.
-    """
-    rng = np.random.default_rng(0)
-    K, ridge, lams = rng.normal(size=(5, 9)), 1e-3, np.array([0.3, 2.0])
-    K, coef, size = K @ K.T, rng.normal(size=(5, 2)), rng.uniform(1, 2, 2)
-    D = np.diag(np.diagonal(K))
-    moved = np.linalg.solve(np.linalg.cholesky(K + ridge * D), D @ coef)
-    want = (np.sqrt(1.25 * lams) * ridge * np.linalg.norm(moved, axis=0) / size).max()
-    effect = jax.jit(ridge_effect)
-    for unit in (1.0, 1e-24):  # of the kernel
-        parts = map(np.float32, (unit * K, ridge, coef / unit, unit * lams, size))
-        np.testing.assert_allclose(float(effect(*parts)), want, rtol=1e-5)
-    assert float(effect(np.eye(5), 0.0, np.zeros((5, 1)), np.ones(1), np.zeros(1))) == 0
-
-
 @pytest.mark.any_precision
 def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     rng = np.random.default_rng(1)
@@ -109,26 +89,9 @@ def test_rounding_that_asks_for_no_ridge_is_told_too():
     assert not more and float(wide.ridge_effect) < 1e-4
 
 
-@pytest.mark.any_precision
-def test_landmarks_within_a_root_of_eps_are_one_to_the_kernel():
-    """K_RR has an eigenvalue below a quarter of the ridge, or of what counts as one where rounding
-    asks for none: the bound does not hold along it.
-    """
-    eps, m, root = float(np.finfo(np.float32).eps), 3, 4
-    X = np.linspace(0, eps ** (1 / root), m)[:, None].astype(np.float32)
-    factor = factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m))
-    ridge = float(factor.report.ridge)
-    K = np.exp(-((X.astype(float) - X.T.astype(float)) ** 2) / 2)
-    assert 0 < np.linalg.eigvalsh(K)[0] < max(ridge, 0.5 * m**0.5 * eps) / 4
-
-
 def test_landmarks_that_do_not_depend_have_none_and_rounding_moves_little():
     X, y = data(0.02)
     fit, said = heard(X, y, m=12)
-    assert float(fit.ridge_effect) < 1e-3 and not said
-    # K is nearly I, and nearly all is fitted.
-    apart = (3 * np.arange(60).reshape(20, 3)).astype(np.float32)
-    fit, said = heard(apart, np.sin(apart[:, 0]), 1.0, 10, lams=[1e-3])
     assert float(fit.ridge_effect) < 1e-3 and not said
     assert rls.fit(rls.Gaussian(np.float32(3.0)), X[:20], y[:20], lams=[0.1]).ridge_effect is None
 

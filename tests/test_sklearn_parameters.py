@@ -91,7 +91,6 @@ def test_numbers_that_make_no_sense_are_refused():
         (fit(gamma=1.0, width=2.0), "gamma takes the place of width .* leave one of them out"),
         (fit(gamma=1.0, kernel="matern32"), "in gaussian, .*poly, and kernel is 'matern32'"),
         (fit(coef0=-1, kernel="poly"), "'coef0' parameter .* Got -1"),
-        (fit(lams=["0.1", "1"]), "lams must hold real numbers"),
         (fit(lams="0.1"), "lams must be how many λ, .* or 'search', and is '0.1'"),
         (
             fit(lams=[[1.0, 2.0]]),
@@ -111,19 +110,6 @@ def test_a_given_lam_for_each_target_is_an_alpha_for_each():
     ours = RLSRegressor(lams=alphas[None], **options).fit(X, Y, sample_weight=V)
     assert ours.lam_.tolist() == alphas.tolist() and ours.loo_error_.shape == (3,)
     assert_close(ours.dual_coef_, theirs.dual_coef_, TOLERANCE, "dual_coef_")
-    for t, a in enumerate(alphas):
-        one = RLSRegressor(lams=a, **options).fit(X, Y[:, t], sample_weight=V)
-        assert_close(ours.loo_error_[t], one.loo_error_, TOLERANCE, "leave-one-out error")
-        assert_close(ours.loo_predictions_[:, t], one.loo_predictions_, TOLERANCE, "held out")
-
-
-def test_lams_of_each_target_stay_when_rows_come():
-    grids = np.logspace([-2, -2, 0], [1, 1, 3], 6)
-    options = {"lams": grids, "criterion": rls.gcv}
-    part = rls.fit(rls.Linear(), X[:30], Y[:30], **options, keep=True).update(X[30:], Y[30:])
-    whole = rls.fit(rls.Linear(), X, Y, **options)
-    assert_close(part.lam, whole.lam, 1e-15, "λ")
-    assert_close(part.model.coef, whole.model.coef, TOLERANCE, "coef")
 
 
 # class weights
@@ -306,10 +292,6 @@ def test_parts_that_do_not_go_together():
         (
             lambda: given.partial_fit(np.eye(4), Y[:4]).partial_fit(np.eye(4), Y[:4]),
             "a fit to a given kernel matrix cannot be updated",
-        ),
-        (
-            lambda: regressor().partial_fit(X[:, :2], Y),
-            "X has 2 features, but RLSRegressor is expecting 5",
         ),
         (lambda: regressor().partial_fit(X, Y[:, 0]), r"Y must have shape \(40, 3\)"),
         (

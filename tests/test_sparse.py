@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.metrics import pairwise
-from support import DTYPE, EPS, X64, of_features, refused
+from support import DTYPE, EPS, X64, refused
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation
@@ -144,10 +144,8 @@ def test_what_sparse_rows_cannot_do_is_said():
             r"columns of a sparse X must be named once each, and are \[0, 0\]",
         ),
         (lambda: rls.fit(chi, -abs(X), y), positive),
-        (lambda: rls.fit(chi, abs(X), y, lams=[1.0]).predict(-abs(X)), positive),
         (lambda: rls.factorize(rls.Linear(), X, solver=rls.Spectral("gram")), in_one),
         (lambda: rls.fit(rls.Precomputed(), X @ X.T, y), "and X is sparse"),
-        (lambda: of_features(sparse_rows(X)), in_one),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close, refused
+from support import DTYPE, EPS, array, assert_close
 
 import jaxrls as rls
 from jaxrls import extend
@@ -40,11 +40,6 @@ class Hidden(Own):
     """The same without the declarations: nothing is known of its parameter."""
 
     positive = length_scales = ()
-
-
-@extend.pytree
-class Odd(Own):
-    metric = "angle"
 
 
 # widths from the data
@@ -86,11 +81,6 @@ def test_a_width_per_column_follows_the_spread_of_the_column():
     spread = np.array([X[:, 0].std(), X[:, 1].std(), 1.0])
     assert_close(width / width[2], spread, 50 * EPS)
     assert_close(width[2], rls.median_distance(jnp.asarray(X / spread.astype(DTYPE))), 50 * EPS)
-
-
-def test_a_metric_that_is_not_known_is_told():
-    words = "Odd.metric must be one of 'euclidean', 'cityblock', and is 'angle'"
-    refused((lambda: rls.start_from_data(Odd(1.0), array(rows())), words))
 
 
 # the first guess
@@ -147,29 +137,9 @@ def test_rows_are_drawn_in_proportion_to_their_weights():
     X = rows(len(weights), 1)
     problem = extend.Problem.of(rls.Gaussian(array(1.0)), X, X[:, 0], weights=weights)
     some, numbers = problem.some(3000)
-    assert len(set(numbers.tolist())) == len(some.Y) and (np.diff(numbers) > 0).all()
-    assert np.array_equal(some.Y, X[numbers, 0]) and (numbers[-2:] == [9000, 9001]).all()
+    assert (np.diff(numbers) > 0).all() and np.array_equal(some.Y, X[numbers, 0])
     counted = np.asarray(some.weights.values)
-    parts = [counted[numbers < 6000].sum(), counted[(numbers >= 6000) & (numbers < 9000)].sum()]
-    share = np.array([*parts, *counted[-2:]]) / counted.sum()
+    parts = np.split(counted, np.searchsorted(numbers, [6000, 9000, 9001]))
+    share = np.array([part.sum() for part in parts]) / counted.sum()
     assert_close(share, np.array([6, 12, 9, 18]) / 45, 0.03)
     assert_close(counted.sum() / 3000, weights.mean(), 20 * EPS)
-    every, numbers = problem.some(9002)
-    assert len(every.Y) == 9002 and (every.weights.values == weights).all()
-
-
-def test_the_first_guess_sees_the_rows_that_weigh(monkeypatch):
-    """20 rows of 2000 carry nearly all weight: those are what the width is judged by, not the noise
-    of the others.
-    """
-    seen = []
-    judge = start._judge
-    monkeypatch.setattr(
-        start,
-        "_judge",
-        lambda problem, *rest: seen.append(np.asarray(problem.rows.X)) or judge(problem, *rest),
-    )
-    X = np.arange(2000.0, dtype=DTYPE)[:, None] / 100
-    weights = np.where(np.arange(2000) % 100 == 0, 1.0, 1e-6).astype(DTYPE)
-    guess(rls.Gaussian(array(1.0)), X, np.sin(X[:, 0]), weights)
-    assert set(seen[0][:, 0].tolist()) == set(X[::100, 0].tolist())

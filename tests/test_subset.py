@@ -71,14 +71,6 @@ def test_one_landmark():
     assert_left_out(factor, features(X, X[R]), Y, 1e-2 * float(factor.s.max()), R)
 
 
-def test_points_that_are_not_rows_stay():
-    """They never leave, whatever `leave` says, though there are more of them than rows."""
-    (X, Y), points = data(), wide(np.random.default_rng(9).normal(size=(60, 3)))
-    for leave in (True, False):
-        factor = factor_subset(GAUSSIAN, array(X), array(points), leave=leave)
-        assert_left_out(factor, features(X, points), Y, 1e-2 * float(factor.s.max()))
-
-
 def test_landmarks_that_do_nothing():
     """k(x, x) = 0 at a landmark, and more landmarks than the kernel has dimensions."""
     X, Y = data()
@@ -198,16 +190,12 @@ def test_slopes_on_dependent_landmarks():
 
 def test_errors_say_what_to_do():
     X, three = array(data()[0]), np.arange(3)
-    gram, untold = rls.Spectral("gram"), extend.Landmarks(None, X, None)
-    told = extend.Landmarks(None, X, jnp.ones(()))
+    untold, told = (extend.Landmarks(None, X, trace) for trace in (None, jnp.ones(())))
     refused(
         (
-            lambda: rls.factorize(GAUSSIAN, X, landmarks=three, solver=gram),
+            lambda: rls.factorize(GAUSSIAN, X, landmarks=three, solver=rls.Spectral("gram")),
             "landmarks= cannot be used with",
         ),
-        (lambda: of_landmarks(GAUSSIAN, X, np.array([0, 40])), "and include 40"),
-        (lambda: of_landmarks(GAUSSIAN, X, three, weights=jnp.ones(3, DTYPE)), "weights"),
-        (lambda: of_landmarks(GAUSSIAN, X, three, block_size=0), "block_size"),
         (lambda: rls.certified_lam(untold, 0.1), "factor"),
         (lambda: rls.certified_lam(told, -0.1), "positive"),
     )

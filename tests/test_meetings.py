@@ -2,8 +2,6 @@
 was mended.
 """
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,15 +71,6 @@ def test_lists_are_taken_wherever_arrays_are(data):
         (lambda: rls.best_lam(GAUSSIAN, X, y), ()),
     ):
         assert jax.eval_shape(call).shape == shape
-
-
-@pytest.mark.any_precision
-def test_one_default_for_the_intercept():
-    public = (value for name, value in vars(rls).items() if not name.startswith("_"))
-    functions = filter(inspect.isfunction, map(inspect.unwrap, filter(callable, public)))
-    named = [inspect.signature(function).parameters for function in functions]
-    defaults = [each["intercept"].default for each in named if "intercept" in each]
-    assert len(defaults) >= 9 and set(defaults) == {True}
 
 
 def test_tuned_offers_what_fit_offers(data):

@@ -113,6 +113,15 @@ def test_one_cholesky_one_program_few_matrices():
     assert matrices < 6
 
 
+def test_large_loss_and_targets():
+    """Any loss; a single target keeps its own value."""
+    X, Y, _ = problem()
+    absolute = rls.LeaveOneOut(rls.absolute_error)
+    error = jax.jit(lambda y: rls.objective(GAUSSIAN, array(X), y, 0.3, criterion=absolute))
+    both, *each = map(error, (array(Y), *array(Y.T)))
+    assert_close(both, np.mean(each), 1e-12 if X64 else 1e-5)
+
+
 @pytest.mark.float64
 def test_best_lam_by_the_implicit_function_theorem():
     """dλ*/dwidth, and the derivative of a validation error at λ*, against differences; the envelope

@@ -149,6 +149,20 @@ def test_streams():
         assert_close(std, again.predict(FRESH, return_std=True, scale=scale)[1], tolerance())
 
 
+@pytest.mark.float64
+def test_the_slope_of_deviations():
+    """Inside of jit."""
+
+    @jax.jit
+    @jax.value_and_grad
+    def narrow(width):
+        kept = rls.fit(rls.Gaussian(width), X, Y[:, 0], solver=rls.Cholesky(), **KEPT)
+        return kept.predict(X_NEW, return_std=True)[1].sum()
+
+    ahead, behind = narrow(WIDTH + 1e-4)[0], narrow(WIDTH - 1e-4)[0]
+    assert_close(narrow(WIDTH)[1], (ahead - behind) / 2e-4, 1e-6)
+
+
 def test_a_kernel_matrix_takes_the_diagonal_of_new_rows():
     K, between = (gaussian(A, X).astype(DTYPE) for A in (X, X_NEW))
     want = fit().predict(FRESH, return_std=True)
@@ -170,6 +184,8 @@ def test_what_a_posterior_refuses():
     refused(
         (posterior(scale="median"), f"{scale}'median'"),
         (posterior(scale=0.0), f"{scale}0.0"),
+        (posterior(FRESH[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
+        (posterior(FRESH * np.nan), "X holds 12 values that are NaN or infinite"),
         (deviations(per_target=True), "variances need one λ, and this fit has one for each target"),
         (
             lambda: rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT).posterior(K[:2]),

@@ -77,6 +77,8 @@ def test_is_refused():
         (lambda: rls.fit(K, X, Y, [0.1]), "fit: too many .* it takes kernel, X, Y, lams, "),
         (lambda: rls.loo(rls.factorize(K, X), Y), "Criterion.__call__: missing .*'lams'"),
         (lambda: rls.fit(K, X, Y).intervals(X, alpha=0.1), "no alpha=: it takes X, level, "),
+        (lambda: rls.fit(K, X, Y).score(X, Y, sample_weight=Y), "did you mean weights="),
+        (lambda: rls.fit(K, X, Y, normalize=True), "did you mean standardize="),
     ],
 )
 def test_calls_of_another_form_are_told_what_is_taken(call, words):

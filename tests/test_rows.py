@@ -171,7 +171,7 @@ class Nothing(extend.Rows):
 
 ENTRIES = scipy.sparse.csr_array(np.array([[1.0, np.nan]]))
 BATCHED = jax_sparse.BCOO.fromdense(jnp.ones((2, 2, 2)), n_batch=1)
-OF_SUM = partial(jnp.sum, axis=0)
+BROKEN, OF_SUM = extend.DenseRows(array(X).at[3, 1].set(jnp.nan)), partial(jnp.sum, axis=0)
 LONG, LABELS = Slabs(X, shape=(N + 1, D)), np.arange(N + 1, dtype=DTYPE)
 MODEL = rls.Model(rls.Gaussian(1.0), array(X), array(V), array(0.0))
 SHORT = "Slabs says that it has {} rows, and its blocks have {}"
@@ -184,6 +184,10 @@ REFUSED = [
         lambda: jax.jit(lambda X: sparse_rows(X).sum(jnp.sum))(bcoo()),
         "a sparse X must be given outside jax.jit",
     ),
+    (
+        lambda: SOURCES["gram"].check(rls.Precomputed()),
+        "X, as the precomputed kernel matrix, must be square",
+    ),
     (lambda: GramRows(array(X[:D])).numbered(), "is not symmetric"),
     (lambda: Slabs(X, ()).sum(jnp.sum), SHORT.format(N, 0)),
     (lambda: LONG.sum(jnp.sum), SHORT.format(N + 1, N)),
@@ -194,12 +198,24 @@ REFUSED = [
         f"Slabs says that it has {D + 1} columns, and a block has shape",
     ),
     (
+        lambda: BROKEN.check(rls.Linear()),
+        "X holds 1 values that are NaN or infinite, the first at index",
+    ),
+    (
         lambda: MODEL.predict(Slabs(X[:, :2])),
         f"X must have {D} columns, the columns it was fitted on, and has 2",
     ),
-    (
-        lambda: as_rows(rls.Linear(), np.ones((2, 2, 2))),
-        r"and has shape \(2, 2, 2\): give one row per sample",
+    *(
+        (lambda given=given: as_rows(rls.Linear(), given), words)
+        for given, words in (
+            (
+                np.ones(3),
+                r"X must have shape \(n, d\), and has shape \(3,\): use X\[None\] for one row",
+            ),
+            (np.ones((2, 2, 2)), r"and has shape \(2, 2, 2\): give one row per sample"),
+            (np.ones((0, 2)), "X is empty"),
+            (np.ones((2, 2)) * 1j, "X must be real"),
+        )
     ),
     (lambda: Nothing().sum(jnp.sum), r"Nothing must define blocks\(\)"),
     (lambda: jax.jit(lambda rows: rows.sum(jnp.sum))(SOURCES["user's"]), "."),

@@ -251,6 +251,10 @@ def test_what_a_stream_cannot_do_is_said():
         (lambda: changing.sum(lambda x: x.sum()), "rows"),
         (lambda: rls.stream([np.eye(2)], target=0), "target, weights and columns name columns of"),
         (lambda: rls.tune(KERNEL, labelled, Y), in_memory),
+        (
+            lambda: rls.fit(KERNEL, labelled, lams=[0.1], solver=rls.Iterative(10)),
+            "needs all rows in one array, .* X is a stream",
+        ),
         (lambda: rls.stream(Blocks(X, Y), standardize=(np.zeros(D),)), pair),
     )
 

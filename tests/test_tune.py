@@ -110,9 +110,10 @@ def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
 
 @pytest.mark.any_precision
 def test_progress(capsys):
-    rls.tune(GAUSSIAN, *problem(), steps=2, landmarks=10, progress=True)
-    said = capsys.readouterr().err
-    assert "tune" in said and "landmarks: 100%" in said
+    for progress in (False, True):
+        rls.tune(GAUSSIAN, *problem(), steps=2, landmarks=10, progress=progress)
+        said = capsys.readouterr().err
+        assert ("tune" in said) == ("landmarks: 100%" in said) == progress == bool(said)
 
 
 @pytest.mark.any_precision
@@ -135,6 +136,7 @@ def test_errors():
         (call(start="middle"), start),
         (call(tol=0), "tol must be a number above 0"),
         (call(landmarks="auto"), "landmarks, as their number, or 'auto' in fit,"),
+        (call(criterion="aic"), "criterion must be one of"),
         (call(criterion=flat), "zero_one_loss has derivative 0"),
         (call(X=scipy.sparse.csr_array(X)), r"tune needs a dense X: pass X.toarray\(\)"),
         (

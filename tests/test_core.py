@@ -135,12 +135,11 @@ def test_the_grid_of_constant_rows_is_ascending():
 MESSAGES = [
     (
         lambda: rls.loo(factor(), jnp.ones(3), 1.0),
-        "has shape (): use coef and loo_residuals for one",
+        "lams must have shape (L,), and has shape (): one λ is lams=[0.1]",
     ),
     (
         lambda: rls.coef(factor(), jnp.ones((3, 2)), jnp.ones(3)),
-        "lam must be one number, or one per target where Y is (n, t): it has shape (3,), and Y "
-        "(3, 2)",
+        "lam must be one number, or one for each target, and has shape (3,)",
     ),
     (
         lambda: rls.lambda_grid(factor(), 0),

@@ -283,17 +283,17 @@ def heard(*args, **options):
 
 def test_warns_at_the_edge_of_the_grid():
     X, Y = data()
-    _, messages = heard(KERNEL, X, Y[:, 0], lams=LAMS[4:])
+    fit, messages = heard(KERNEL, X, Y[:, 0], lams=LAMS[4:])
     assert messages == [
         (
-            "the chosen λ, 1, is the smallest of the grid: pass lams= "
-            "that reach smaller values, or change the kernel"
+            "the chosen λ, 1, is the smallest of the grid: pass lams= that reach further, with "
+            f"float64 for λ below {fit.floor:.2g}, or change the kernel"
         )
     ]
     _, messages = heard(KERNEL, X, Y[:, 1], lams=LAMS[:3])
     assert (
         len(messages) == 1
-        and "the chosen λ, 0.01, is the largest of the grid: pass lams= that reach larger values"
+        and "the chosen λ, 0.01, is the largest of the grid: pass lams= that reach further"
         in messages[0]
     )
     _, messages = heard(KERNEL, X, Y, lams=LAMS[:5], per_target=True)
@@ -375,11 +375,9 @@ REFUSED = [
         {"groups": [0, 0, 1, 1], "criterion": rls.gcv},
         "groups= leaves groups out in place of single rows, and criterion is gcv",
     ),
-    ({"criterion": rls.kfold}, "criterion=kfold lacks its data: give criterion=kfold(groups)"),
-    ({"criterion": rls.holdout}, "criterion=holdout lacks its data: give criterion=holdout(X, Y)"),
-    (
-        {"criterion": jax.jit(rls.gcv)},
-        "criterion must be gcv itself, and is a function that wraps it",
+    *(
+        ({"criterion": wrong}, "kfold(groups), holdout(X, Y), a jaxrls.Criterion or a function")
+        for wrong in (rls.kfold, rls.holdout, jax.jit(rls.gcv))
     ),
     (
         {"Y": Y0[:, None], "criterion": lambda *args: jnp.ones(2), "lams": [1.0, 2.0]},

@@ -33,6 +33,7 @@ DATA = wide(np.linspace(0, 3, 40)[:, None]), wide(np.sin(np.linspace(0, 6, 40)) 
 INDICATORS = np.eye(4)[GROUPS]
 
 
+@pytest.mark.filterwarnings("ignore:the chosen λ")  # labels without noise
 def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
     """One intercept a group: as the smooth part tells what is common, they come out 5 apart."""
     x, y = DATA

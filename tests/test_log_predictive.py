@@ -20,7 +20,7 @@ KERNEL = rls.Gaussian(1.25)
 
 @pytest.mark.float64
 def test_the_scale_multiplies_the_kernel():
-    """And so λ is multiplied, too; densities of scale 1 are those of refits in the contract grid."""
+    """And λ by as much; densities of scale 1 are those of refits in the contract grid."""
     plain, scaled = (rls.factorize(a * KERNEL, X, weights=V) for a in (1.0, 0.3))
     want = rls.log_predictive_density(scaled, Y, 0.3 * LAMS)
     assert_close(rls.LogPredictive(0.3)(plain, Y, LAMS), want, 1e-10)

@@ -21,7 +21,7 @@ CLASSES = np.where(np.median(Y, axis=0) < Y, 1.0, -1.0)
 
 
 def by_refits(y, pairs=None, events=None):
-    """The share of pairs in the wrong order, (L,), each known order counted by the pair's weight, by
+    """The share of pairs in the wrong order, (L,), known orders counted by the pair's weight, by
     a refit without each pair.
     """
     pairs = np.array([*combinations(range(N), 2)] if pairs is None else pairs)
@@ -77,7 +77,7 @@ def test_blocks_and_lists_and_targets_of_their_own_agree(monkeypatch):
 
     def run(X, v, Y, lams):
         solution = case.solution(X, Y, v, True)
-        listed = replace(SQUARED, pairs=in_pairs.Pairs.of(numbers, N))
+        listed = replace(SQUARED, pairs=in_pairs.Pairs.of(numbers))
         # Every pair twice, and no row with itself.
         crossed = replace(SQUARED, pairs=in_pairs.Pairs.between(np.arange(N), np.arange(N)))
         whole = SQUARED.values(solution, lams[PICK], None)

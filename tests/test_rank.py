@@ -72,7 +72,7 @@ def test_errors():
     fit = lambda **options: lambda: rls.fit(**named | options)
     refused(
         (fit(landmarks="all"), "landmarks, as their number.*and is 'all'"),
-        (fit(solver=rls.Cholesky()), "chooses the solver too: leave solver="),
+        (fit(solver=rls.Cholesky()), "chooses the solver too, by known values: leave solver="),
         (fit(landmarks=np.full((2, 2), np.nan)), "landmarks"),
         (fit(kernel=rls.Precomputed(), X=np.eye(N, dtype=DTYPE)), r"and Precomputed\(\) cannot"),
         (lambda: jax.jit(lambda X: fit(X=X)().error)(array(X)), "inside jax.jit"),
@@ -82,7 +82,9 @@ def test_errors():
 @pytest.mark.float64
 def test_the_end_of_memory_in_words(monkeypatch):
     """All that there is room for, where more are needed."""
-    room = lambda problem, landmarks=0: SimpleNamespace(why_not=lambda: not 0 < landmarks <= 300)
+    room = lambda problem, landmarks=0, **options: SimpleNamespace(
+        why_not=lambda: not 0 < landmarks <= 300, check=lambda: None
+    )
     monkeypatch.setattr(search, "of_problem", room)
     fit = rls.fit(rls.Gaussian(0.1), *data(), lams=[1e-3], landmarks="auto")
     assert "300 landmarks of 1200 rows, where memory ends, tr(K − K̂)/λ = " in fit.plan

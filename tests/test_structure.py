@@ -88,19 +88,19 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
-    "support": 6.65,
-    "linalg": 4.65,
-    "kernels": 5.9,
-    "rows": 11.5,
-    "problem": 6.15,
-    "leave_out": 5.05,
-    "factors": 28.65,
-    "criteria": 5.45,
+    "support": 6.7,
+    "linalg": 4.4,
+    "kernels": 5.8,
+    "rows": 11.2,
+    "problem": 5.8,
+    "leave_out": 4.95,
+    "factors": 27.8,
+    "criteria": 5.25,
     "inference": 9.4,
-    "search": 23.8,
+    "search": 23.05,
     "io": 4.75,
     "sklearn": 4.9,
-    "cli": 4.55,
+    "cli": 4.5,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 

@@ -199,15 +199,18 @@ def test_without_an_intercept_nothing_left_predicts_zero():
 
 
 def test_a_grid_of_the_wrong_shape_is_refused():
-    wrong, three, shape = [[0.1, 1.0]], np.stack([Y] * 3, 1), "lams must have shape (L,), or (L, "
-    for function in (rls.loo, rls.path):
-        refused(partial(function, factor(), three, wrong), f"{shape}t)")
-    refused(lambda: rls.effective_dof(factor(), wrong), f"{shape}t)")
-    refused(lambda: rls.best_lam(KERNEL, X, Y, wrong), "lams must have shape (L,)")
+    wrong, three, shape = [[0.1, 1.0]], np.stack([Y] * 3, 1), "lams must have shape (L,), "
     has = "and has shape (1, 2)"
-    refused(lambda: rls.fit(KERNEL, X, Y, lams=wrong), f"lams must have shape (L,), {has}")
+    for function in (rls.loo, rls.path):
+        refused(partial(function, factor(), three, wrong), f"{shape}or (L, 3) with those of each")
+    refused(lambda: rls.effective_dof(factor(), wrong), f"{shape}{has}")
+    refused(lambda: rls.best_lam(KERNEL, X, Y, wrong), f"{shape}{has}")
+    refused(lambda: rls.fit(KERNEL, X, Y, lams=wrong), f"{shape}{has}")
     refused(lambda: rls.objective(KERNEL, X, Y, wrong), f"lam must be one number, {has}")
-    solution, each = factor().solve(three), f"{shape}3) with a λ for each target, and has shape "
+    solution, each = (
+        factor().solve(three),
+        f"{shape}or (L, 3) with a λ for each target, and has shape ",
+    )
     refused(lambda: solution.residuals(wrong), f"{each}(1, 2)")
     refused(lambda: solution.coefficients(0.1), f"{each}()")
 

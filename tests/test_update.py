@@ -216,17 +216,6 @@ def test_landmarks_that_nearly_depend_raise_no_alarm():
     assert_close(found.predict(rows[:20]), again.predict(rows[:20]), 5e4 * EPS if X64 else 1e-2)
 
 
-def test_whether_rows_were_there_does_not_depend_on_their_units():
-    unit = DTYPE(1e-6)
-    rows, labels = some("all").values()
-    first = rls.fit(rls.Linear(), rows * unit, labels, lams=[LAM * unit**2], keep=True)
-    gone, labels = some("gone").values()
-    found = first.forget(gone * unit, labels).predict(FRESH * unit)
-    assert_close(found, truth("linear", "left", None, True), tolerance("linear"))
-    among = "or were not fitted with these labels"
-    refused((lambda: first.forget(20 * gone * unit, labels), among))
-
-
 # errors
 # --------------------------------------------------------------------------------------------------
 

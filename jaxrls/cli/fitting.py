@@ -101,8 +101,8 @@ def chosen(args, name: str, classes, groups):
 
 def numbers_of(kernel) -> str:
     """Its parameters by name, in words, without those of columns that are standardized."""
-    leaves = jax.tree_util.tree_flatten_with_path(kernel)[0]
-    named = [(jax.tree_util.keystr(path).split(".")[-1], leaf) for path, leaf in leaves]
+    leaves = jax.tree_util.tree_leaves_with_path(kernel)
+    named = [(path[-1].name, leaf) for path, leaf in leaves]
     words = lambda leaf: " ".join(f"{number:.4g}" for number in np.ravel(leaf))
     constants = Standardized.constants
     return "".join(f", {name} {words(leaf)}" for name, leaf in named if name not in constants)

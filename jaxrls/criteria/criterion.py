@@ -16,7 +16,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.problem.folds import as_folds
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import Listed, as_array, check_lams, values_unknown
+from jaxrls.support.checks import Listed, as_lams, values_unknown
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 
@@ -83,7 +83,7 @@ class Criterion(ABC):
         solution = factor.solve(Y)
         labels = solution.labels.given
         criterion = self.bind(labels)
-        criterion.check_rows(labels, factor.weights, len(labels))
+        criterion.check_rows(labels, factor.weights)
         values = criterion.values(solution, as_grid(lams, factor, labels.shape[1:]), kernel)
         return solution.labels.drop_axis(values)
 
@@ -129,11 +129,11 @@ class Criterion(ABC):
         """
         del kernel
 
-    def check_rows(self, Y, weights: Weights, count: int) -> None:
-        """Raise for rows that the criterion cannot be computed on, `count` of them without padding:
-        shapes are always checked, values where they are known.
+    def check_rows(self, Y, weights: Weights) -> None:
+        """Raise for rows that the criterion cannot be computed on: shapes are always checked,
+        values where they are known.
         """
-        del Y, weights, count
+        del Y, weights
 
     @property
     def smooth(self) -> bool:
@@ -200,13 +200,6 @@ class Given(Criterion):
         return values.reshape(len(lams), -1)
 
 
-def as_grid(lams, factor: Factor, targets: tuple = (), name: str = "lams") -> Float[Array, "L *k"]:
+def as_grid(lams, factor: Factor, targets: tuple = ()) -> Float[Array, "L *k"]:
     """λ as a vector, or one for every target, in the factor's dtype, checked; 0 is its floor."""
-    lams = as_array(name, lams, factor.dtype)
-    if lams.ndim == 0 or lams.shape[1:] not in ((), targets):
-        raise ValueError(
-            "lams must have shape (L,), or (L, t) with a λ for each target, and has shape "
-            f"{lams.shape}: use coef and loo_residuals for one λ"
-        )
-    check_lams(lams, name, zero=True)
-    return factor.with_floor(lams)
+    return factor.with_floor(as_lams(lams, factor.dtype, targets, zero=True))

@@ -15,10 +15,9 @@ from jaxrls.criteria.losses import misordered
 from jaxrls.factors.contract import Factor, Solution, as_columns
 from jaxrls.leave_out.pairs import Held, Pairs
 from jaxrls.problem.folds import Folds, as_folds, folds
-from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import default_block_size, sum_rows
 from jaxrls.rows.compiled import compiled
-from jaxrls.support.checks import as_array, check_finite, check_row_numbers, is_concrete, value_of
+from jaxrls.support.checks import as_floats, check_row_numbers, is_concrete, on_device, value_of
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -28,9 +27,29 @@ class Ordered(Positive):
     pairs: Any  # `Pairs`, None for all
     events: Any = None
 
-    def check_rows(self, Y, weights, count):
-        """Raise where no pair has an order."""
-        check_order(Y, weights, self.pairs, self.events)
+    def check_rows(self, Y, weights):
+        """Raise unless, in every column of known labels, some pair of rows of positive weight has
+        an order; and for pairs that name rows that do not exist.
+        """
+        pairs, events, n = self.pairs, self.events, len(Y)
+        if not is_concrete(Y, weights, pairs, events):
+            return
+        Y = np.asarray(Y).reshape(n, -1)
+        used = np.ones(n, bool) if weights.values is None else np.asarray(weights.values) > 0
+        timed = used if events is None else used & (np.asarray(events) > 0)
+        low = np.where(timed[:, None], Y, np.inf)
+        high = np.where(used[:, None], Y, -np.inf)
+        if pairs is not None and pairs.listed:
+            one, other = np.asarray(pairs.first), np.asarray(pairs.second)
+            check_row_numbers(np.concatenate([one, other]), n)
+            known = ((low[one] < high[other]) | (low[other] < high[one])).any(axis=0)
+        else:
+            known = low.min(axis=0) < high.max(axis=0)
+        if not known.all():
+            raise ValueError(
+                "Y has no pair of rows of positive weight whose order is known, in some column: "
+                "give labels that differ, weight to more rows, or events before the largest time"
+            )
 
     def terms(self, one: Held, other: Held):
         """Loss times weight of pairs, and the weight; for times, only pairs whose smaller time is
@@ -113,11 +132,9 @@ class PairsOut(Ordered):
         if plan is not None:
             plan = as_folds(plan, n, count)
         if events is not None:
-            events = as_array("events", events, Y.dtype)
-            check_events(events, n if count is None else count, n)
-            events = jnp.pad(
-                events, (0, n - len(events))
-            )  # padding, which weighs nothing, has none
+            place = on_device if rows is None else rows.column
+            events = place(as_floats("events", events, Y.dtype))
+            check_events(events, n)
         if pairs is None and Y.size == n and is_concrete(Y, events):
             labels, number = np.unique(np.asarray(Y), return_inverse=True)
             if len(labels) == 2:
@@ -202,44 +219,16 @@ def check_pairs_rest(factor: Factor) -> None:
         )
 
 
-def check_events(events, *lengths: int) -> None:
-    """Raise unless there is one event flag for each row, with or without padding, which is 0 or 1
-    where values are known.
-    """
+def check_events(events, n: int) -> None:
+    """Raise unless there is one event flag for each row, which is 0 or 1 where values are known."""
     must = "events must be 1 where the time is that of an event and 0 where censored, "
-    if events.shape not in [(n,) for n in lengths]:
-        raise ValueError(f"{must}of shape ({lengths[0]},), and has shape {events.shape}")
+    if events.shape != (n,):
+        raise ValueError(f"{must}of shape ({n},), and has shape {events.shape}")
     if not is_concrete(events):
         return
     other = np.asarray(events)[~np.isin(np.asarray(events), (0, 1))]
     if other.size:
         raise ValueError(f"{must}and include {other[0]:.3g}")
-
-
-def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
-    """Raise unless, in every column of known labels, some pair of rows of positive weight has an
-    order; and for pairs that name rows that do not exist.
-    """
-    if not is_concrete(Y, weights, pairs, events):
-        return
-    check_finite("Y", Y)
-    n = len(Y)
-    Y = np.asarray(Y).reshape(n, -1)
-    used = np.ones(n, bool) if weights.values is None else np.asarray(weights.values) > 0
-    timed = used if events is None else used & (np.asarray(events) > 0)
-    low = np.where(timed[:, None], Y, np.inf)
-    high = np.where(used[:, None], Y, -np.inf)
-    if pairs is not None and pairs.listed:
-        one, other = np.asarray(pairs.first), np.asarray(pairs.second)
-        check_row_numbers(np.concatenate([one, other]), n)
-        known = ((low[one] < high[other]) | (low[other] < high[one])).any(axis=0)
-    else:
-        known = low.min(axis=0) < high.max(axis=0)
-    if not known.all():
-        raise ValueError(
-            "Y has no pair of rows of positive weight whose order is known, in some column: give "
-            "labels that differ, weight to more rows, or events before the largest time"
-        )
 
 
 def within(groups: Folds) -> Pairs:
@@ -259,4 +248,4 @@ def within(groups: Folds) -> Pairs:
         rows[used][np.stack(np.triu_indices(used.sum(), 1), axis=1)]
         for rows, used in zip(inside, mask, strict=True)
     ]
-    return Pairs.of(np.concatenate(listed), groups.rows)
+    return Pairs.of(np.concatenate(listed))

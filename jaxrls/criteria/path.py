@@ -14,7 +14,7 @@ from jaxrls.criteria.standard import loo
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.kronecker import SETTINGS
 from jaxrls.problem.folds import Folds, as_folds
-from jaxrls.support.checks import Listed, as_array
+from jaxrls.support.checks import Listed, as_array, as_lam
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
@@ -46,14 +46,8 @@ class Path:
 
 def one_lam(lam, solution: Solution) -> Float[Array, "1 *k"]:
     """One λ, or one for each target, as a grid of length one."""
-    factor, shape = solution.factor, solution.labels.given.shape
-    lam = as_array("lam", lam, factor.dtype)
-    if lam.shape not in ((), shape[1:]):
-        raise ValueError(
-            "lam must be one number, or one per target where Y is (n, t): it has shape "
-            f"{lam.shape}, and Y {shape}"
-        )
-    return as_grid(lam[None], factor, shape[1:], "lam")
+    factor, targets = solution.factor, solution.labels.given.shape[1:]
+    return factor.with_floor(as_lam(lam, factor.dtype, targets, zero=True))[None]
 
 
 @door()

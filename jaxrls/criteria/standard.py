@@ -383,20 +383,14 @@ def as_criterion(criterion, groups=None) -> Criterion:
     """
     if isinstance(criterion, str) and criterion in NAMED:
         criterion = NAMED[criterion]
-    if isinstance(criterion, str | type) or not callable(criterion):
+    inner = inspect.unwrap(getattr(criterion, "func", criterion))
+    whole = callable(criterion) and not isinstance(criterion, str | type)
+    wraps = inner is not criterion and isinstance(inner, Criterion)
+    if not whole or wraps or inner in (kfold, holdout):
         raise ValueError(
             f"criterion must be one of {', '.join(map(repr, NAMED))}, kfold(groups), "
             f"holdout(X, Y), a jaxrls.Criterion or a function of (factor, Y, lams), and is "
             f"{criterion!r}"
-        )
-    if criterion in (kfold, holdout):
-        data = "kfold(groups)" if criterion is kfold else "holdout(X, Y)"
-        raise ValueError(f"criterion={criterion.__name__} lacks its data: give criterion={data}")
-    inner = inspect.unwrap(getattr(criterion, "func", criterion))
-    if inner is not criterion and isinstance(inner, Criterion):
-        raise ValueError(
-            f"criterion must be {inner.name} itself, and is a function that wraps it: pass it "
-            "directly"
         )
     if not isinstance(criterion, Criterion):
         criterion = Given(criterion)

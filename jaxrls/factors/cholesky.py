@@ -27,7 +27,7 @@ from jaxrls.linalg.inverses import (
     triangular_inverse,
     whitened,
 )
-from jaxrls.linalg.products import matmul, power_of_two
+from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.weights import Weights
 from jaxrls.support.pytrees import pytree
@@ -46,8 +46,8 @@ class DualOneByOne(OneByOne):
 
     @abstractmethod
     def solved(self, lam, one: Solution) -> tuple[Any, Any, Any, Any]:
-        """G⁻¹[ỹ, H], diag G⁻¹ and log |G| in units of a power of two near λ; and distances after
-        each step where an iteration finds them, else None.
+        """G⁻¹[ỹ, H], diag G⁻¹ and log |G|; and distances after each step where an iteration finds
+        them.
         """
 
     @property
@@ -56,30 +56,24 @@ class DualOneByOne(OneByOne):
         return self.weights.scale(self.fixed.basis(self.fixed.rows, self.n))
 
     def at_lam(self, lam, one):
-        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|.
-
-        In units near λ: squares of G⁻¹, which derivatives contain, would leave the range of float32
-        for kernels of small values.
-        """
+        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
         scaled, H, fixed = one.labels.scaled, self.H, self.fixed
-        t, unit, beta = scaled.shape[1], power_of_two(lam), one.labels.start
+        t, beta = scaled.shape[1], one.labels.start
         X, diagonal, logdet, steps = self.solved(lam, one)
         dual = X[:, :t]
-        if H.shape[1]:
-            half, root = whitened(X[:, t:], H)
-            share = matmul(half.T, scaled)
-            dual, diagonal = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1)
-            logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-            step = matmul(H, matmul(root.T, share))
-            beta = beta + fixed.solve(fixed.sums(fixed.rows, self.weights.root, step))
-        coef, shift = self.weights.scale(dual / unit), lam / unit
+        half, root = whitened(X[:, t:], H)
+        share = matmul(half.T, scaled)
+        dual, diagonal = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1)
+        logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        step = matmul(H, matmul(root.T, share))
+        beta = beta + fixed.solve(fixed.sums(fixed.rows, self.weights.root, step))
+        coef = self.weights.scale(dual)
         if self.lift is not None:
             beta = beta - fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
-        dimensions = self.n - fixed.rank
-        zeros = dimensions - self.residual_dimensions()
-        logdet = logdet - (zeros * jnp.log(lam) - dimensions * jnp.log(unit))
-        r, R = shift * dual, (shift * diagonal)[:, None]
-        fit, dof = jnp.sum(scaled * dual, axis=0) / unit, shift * jnp.sum(diagonal) - zeros
+        zeros = self.n - self.weights.count
+        logdet = logdet - zeros * jnp.log(lam)
+        r, R = lam * dual, (lam * diagonal)[:, None]
+        fit, dof = jnp.sum(scaled * dual, axis=0), lam * jnp.sum(diagonal) - zeros
         return AtLam(coef, beta, r, R, fit, logdet[None], dof[None], steps[:, None])
 
 
@@ -121,7 +115,7 @@ class CholeskyGram(DualOneByOne):
     def solved(self, lam, one):
         """By the Cholesky factor."""
         B = jnp.concatenate([one.labels.scaled, self.H], axis=1)
-        return self.solve_diag(*self._system(lam), B)
+        return self.solve_diag(self.weights.scale_both(self.K), lam, B)
 
     def solve_diag(self, *system):
         """G⁻¹B, diag G⁻¹ and log |G|, directly, without steps."""
@@ -131,19 +125,14 @@ class CholeskyGram(DualOneByOne):
         """G⁻¹."""
         return inverse(G)
 
-    def _system(self, lam):
-        """K̃ and λ, in units near λ."""
-        unit = power_of_two(lam)
-        return self.weights.scale_both(self.K) / unit, lam / unit
-
     def view(self, solution, lam):
         """λP̃; for queries the rows of the linear map from √v y to f."""
         at, weights, H = self.at_lam(lam, solution), self.weights, self.H
-        P, unit = self.projected_inverse(lam), power_of_two(lam)
-        R, residuals, diagonal = lam / unit * P, at.r, at.R[:, 0]
+        P = self.projected_inverse(lam)
+        R, residuals, diagonal = lam * P, at.r, at.R[:, 0]
         if weights.values is not None:
             used, level = weights.used, self.fixed.basis(self.fixed.rows, self.n)
-            A = matmul(self.K * weights.root, P / unit)
+            A = matmul(self.K * weights.root, P)
             smoother = A + matmul(level, H.T - matmul(H.T, weights.scale(A)))
             R = jnp.where(used[:, None], R, -smoother)
             unseen = self.unseen(solution, lam.reshape(1, 1))[0]
@@ -162,11 +151,9 @@ class CholeskyGram(DualOneByOne):
         return DualSpread.of_matrix(self, lam, half, matmul(across, half), self.K)
 
     def projected_inverse(self, lam) -> Float[Array, "n n"]:
-        """P̃ in units near λ."""
-        K, shift = self._system(lam)
-        P, H = self.inverse(K + shift * jnp.eye(self.n, dtype=K.dtype)), self.H
-        if not H.shape[1]:
-            return P
+        """P̃."""
+        K, H = self.weights.scale_both(self.K), self.H
+        P = self.inverse(K + lam * jnp.eye(self.n, dtype=K.dtype))
         half, _ = whitened(matmul(P, H), H)
         return P - matmul(half, half.T)
 

@@ -16,19 +16,17 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import AtLam, OneByOne, Report, Solution
 from jaxrls.factors.expansion import AtPoints, Expansion, Features, Primal
-from jaxrls.factors.landmark_spectrum import left_over, lengths
+from jaxrls.factors.landmark_spectrum import left_over
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import PrimalSpread
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.leave_out.view import LowRank, without_landmarks
+from jaxrls.leave_out.view import LowRank
 from jaxrls.linalg.decompositions import ridged_cholesky, rounding
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import (
     from_panels,
     gram_panels,
     matmul,
-    power_of_two,
-    safe_sqrt,
     tall_matmul,
     transposed_matmul,
 )
@@ -56,28 +54,12 @@ class CholeskyFeatures(OneByOne):
     map: Features
     second: Float[Array, "r r"]  # Φᵀ Φ, weighted, less the fit by the fixed effects
     origin: Float[Array, "q r"]  # that fit of φ
-    left_over: Float[Array, ""] | None  # tr √v(K − K̂)√v on landmarks
-    ridge: Float[Array, ""] | None
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
+    report: Report
     block_size: int | None = static()
     indices: Any = None  # (m,), of the landmarks that leave with their row
-
-    @property
-    def report(self):
-        """With the floor from the norm of ΦᵀΦ, which bounds s_max, and from the rounding of k(x,
-        landmarks), which L⁻ᵀ amplifies.
-        """
-        second, r = jax.lax.stop_gradient(self.second), self.second.shape[0]
-        unit = power_of_two(jnp.max(jnp.abs(second)))  # in which squares stay in range
-        largest = unit * jnp.linalg.norm(second / unit)[None]
-        floor = 2 * rounding(r, largest)
-        if self.left_over is not None:
-            moved = jnp.sqrt(jnp.trace(second) + jax.lax.stop_gradient(self.left_over))
-            moved = moved * jax.lax.stop_gradient(self.map).amplified
-            floor = jnp.maximum(floor, 6 * rounding(1 / r, jnp.sqrt(largest)) * moved)
-        return Report("cholesky", floor, jnp.zeros((), self.dtype), self.left_over, self.ridge)
 
     @property
     def training(self):
@@ -103,7 +85,7 @@ class CholeskyFeatures(OneByOne):
 
         def block(x, v, b, y):
             phi = self.map.features(x) - self.fixed.fitted(b, self.origin)
-            return matmul(phi.T, y if v is None else safe_sqrt(v)[:, None] * y)
+            return matmul(phi.T, self.weights.block(v, len(y)).scale(y))
 
         columns = self.weights.values, self.fixed.rows, labels.scaled
         return self.rows.sum(block, *columns, **self.hints)
@@ -143,17 +125,15 @@ class CholeskyFeatures(OneByOne):
         shrunk = self._at_all(solution, lams)
 
         def block(x, v, b, y, *columns):
-            psi = self.map.raw(x)
-            counted = jnp.ones_like(psi[:, 0]) if v is None else v
-            h = self.fixed.leverage(b, counted)
+            psi, own = self.map.raw(x), self.weights.block(v, len(y))
+            h = self.fixed.leverage(b, own.array)
 
             def at(shrunk):
                 u = self.coordinates(psi, b, shrunk)
-                return matmul(u, shrunk.q), (1 - counted * jnp.sum(u * u, axis=1) - h)[:, None]
+                return matmul(u, shrunk.q), (1 - own.array * jnp.sum(u * u, axis=1) - h)[:, None]
 
             f, R = of_each(at, shrunk, lams)
-            f = f if v is None else safe_sqrt(v)[:, None, None] * f
-            return fn(y[:, None] - f, R, v, *columns)
+            return fn(y[:, None] - own.scale(f), R, v, *columns)
 
         read = self.rows.map if stack else self.rows.sum
         columns = self.weights.values, self.fixed.rows, solution.labels.scaled, *columns
@@ -167,7 +147,7 @@ class CholeskyFeatures(OneByOne):
         """d, ρ, α, u·q and R of landmarks, with k(points, points) as `corner` where it is known."""
         b, v = self.fixed.rows_at(self.indices), self.weights.array[self.indices]
         corner = self.map.raw(self.map.points) if corner is None else corner
-        u, W = self.coordinates(corner, b, shrunk), shrunk.planes
+        u, W = self.coordinates(corner, b, shrunk), shrunk.R
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = jnp.sum(W * W, axis=1), jnp.sum(W * u, axis=1)
         return (
@@ -190,12 +170,13 @@ class CholeskyFeatures(OneByOne):
         """
         eye = jnp.eye(len(self.second), dtype=self.dtype)
 
-        def at(second, lam, cross):
-            root = jnp.linalg.cholesky(second + lam * eye)
-            return jax.scipy.linalg.cho_solve((root, True), cross)
-
         def solve(second, cross, lams):
-            return of_each(lambda args: at(second, *args), with_columns(lams, cross), lams)
+            def at(args):
+                lam, cross = args
+                root = jnp.linalg.cholesky(second + lam * eye)
+                return jax.scipy.linalg.cho_solve((root, True), cross)
+
+            return of_each(at, with_columns(lams, cross), lams)
 
         planes = None if self.indices is None else self.map.back
         return PrimalForm(self.rows, self.map, eye, self.origin, planes, solve)
@@ -207,7 +188,7 @@ class CholeskyFeatures(OneByOne):
             lambda x, b: self.coordinates(self.map.raw(x), b, shrunk), self.fixed.rows, **self.hints
         )
         of = u, shrunk.q, solution.labels, self.weights, self.fixed
-        return LowRank.of_rows(*of, shrunk.planes, self.indices)
+        return LowRank.of_rows(*of, shrunk.R, self.indices)
 
 
 def with_columns(lams: Float[Array, "L k"], A: Float[Array, "r t"]) -> tuple[Any, Any]:
@@ -232,15 +213,10 @@ def of_each(fn: Callable, each, lams: Float[Array, "L k"]) -> Any:
 class Shrunk(NamedTuple):
     """The linear maps from rows and labels to coordinates u and q at one λ."""
 
-    R: Float[Array, "r r"]
+    R: Float[Array, "r r"]  # row k is A⁻¹L⁻¹eₖ of landmark k
     middle: Float[Array, "q r"]  # u of what the fixed effects fit
     q: Float[Array, "r t"]
     shrink: Float[Array, "r r"]  # A⁻¹
-
-    @property
-    def planes(self) -> Float[Array, "r r"]:
-        """A⁻¹L⁻¹eₖ for every landmark, of length about 1."""
-        return self.R / jax.lax.stop_gradient(lengths(self.R))
 
 
 def solve_cholesky(
@@ -263,23 +239,46 @@ def solve_cholesky(
         origin: Any = jnp.mean(made.features(points), axis=0)[None]
     else:
         origin = jax.lax.stop_gradient(near_fit(rows, made, fixed, weights.values))
-    options: dict = {"left_over": part, "block_size": block_size, "origin": origin}
-    data = rows, made, fixed, labels.Y, weights.values
-    sums = moments(*data, label_origin=labels.start, **options).centred(fixed)
+    sums = moments(
+        rows,
+        made,
+        fixed,
+        labels.Y,
+        weights.values,
+        left_over=part,
+        block_size=block_size,
+        origin=origin,
+        label_origin=labels.start,
+    ).centred(fixed)
+    trace = None if chosen is None else sums.trace
+    floor = rounding_floor(*jax.lax.stop_gradient((made, sums.second, trace)))
     factor = CholeskyFeatures(
         rows=rows,
         map=made,
         second=sums.second,
         origin=sums.origin,
-        left_over=None if chosen is None else sums.trace,
-        ridge=ridge,
         weights=weights,
         fixed=fixed,
         expansion=expansion,
+        report=Report("cholesky", floor, jnp.zeros_like(floor), trace, ridge),
         block_size=block_size,
         indices=None if indices is None else jnp.asarray(indices),
     )
     return Solution(factor, labels, sums.cross)
+
+
+def rounding_floor(made: Features, second, trace) -> Float[Array, ""]:
+    """From the norm of ΦᵀΦ, which bounds s_max, and from the rounding of k(x, landmarks), which L⁻ᵀ
+    amplifies.
+    """
+    largest, r = jnp.linalg.norm(second)[None], len(second)
+    floor = 2 * rounding(r, largest)
+    if trace is None:
+        return floor
+    own = made.kernel.diag(made.points)  # type: ignore[arg-type]
+    amplified = jnp.linalg.norm(jnp.sqrt(own)[:, None] * made.back)
+    moved = amplified * jnp.sqrt(jnp.trace(second) + trace)
+    return jnp.maximum(floor, 6 * rounding(1 / r, jnp.sqrt(largest)) * moved)
 
 
 # the slope of what is left out, in closed form ---------------------------------------------------
@@ -304,19 +303,18 @@ def left_out_sum(
 
     @partial(error.defjvp, symbolic_zeros=True)
     def rule(primals, tangents):
-        kernel, points, lam, rest = primals
-        value, of_lam, along = left_out_slopes(made(kernel, points, rest), total, lam)
-        change = jnp.zeros_like(value)
-        if _moves(tangents[2]):
-            change = change + of_lam * tangents[2]
+        *at, lam, rest = primals
+        value, of_lam, along = left_out_slopes(made(*at, rest), total, lam)
+        *moved, by_lam, by_rest = _changes(primals, tangents)
+        change = of_lam * by_lam
         if _moves(tangents[:2]):
-            change = change + along(primals[:2], _changes(primals[:2], tangents[:2]))
+            change = change + along(at, moved)
         if _moves(tangents[3]):
-            of_rest = partial(plain, kernel, points, lam)
-            change = change + jax.jvp(of_rest, (rest,), (_changes(rest, tangents[3]),))[1]
+            of_rest = partial(plain, *at, lam)  # type: ignore[call-arg]
+            change = change + jax.jvp(of_rest, (rest,), (by_rest,))[1]
         return value, change
 
-    return error(kernel, points, lam, jax.tree.map(jnp.asarray, rest))
+    return error(kernel, points, *jax.tree.map(jnp.asarray, (lam, rest)))
 
 
 def _is_constant(change) -> bool:
@@ -398,7 +396,7 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
             by_sums = by_sums if v is None else v[:, None] * by_sums
             return jnp.sum(matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, R.T) * dpsi)
 
-        i, ridge = jnp.arange(len(R)), jnp.zeros_like(lam) if f.ridge is None else f.ridge
+        i, ridge = jnp.arange(len(R)), f.report.ridge
         dK = moved(lambda kernel, points: gram(kernel, points))[1].at[i, i].multiply(1 + ridge)
         penalty = lam * matmul(matmul(R, t), R.T) * dK
         corners = corner * moved(lambda kernel, points: kernel(points, points))[1]
@@ -417,7 +415,6 @@ def _of_landmarks(solution: Solution, shrunk: Shrunk, total: Callable, step, cro
     middle = solve((shrunk.middle + mean).T).T
     moved = shrunk._replace(R=solve(shrunk.R.T).T, q=solve(shrunk.q + cross), middle=middle)
     Y, v = solution.labels.Y[f.indices], f.weights.array[f.indices]
-    d, rho, alpha, fitted, remaining = f.landmarks(moved, corner)
-    residual = (solution.labels.Y - solution.labels.mean)[f.indices] - fitted
-    e, _ = without_landmarks(d, rho, alpha, residual, remaining, v[:, None])
-    return jnp.sum(total(e, Y, v))
+    found = jax.tree.map(lambda a: a[:, None], f.landmarks(moved, corner))
+    e, _ = solution.without_landmarks(found)
+    return jnp.sum(total(e[:, 0], Y, v))

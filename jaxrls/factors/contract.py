@@ -17,7 +17,7 @@ from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.other_folds import PrimalForm, sweep_other_folds
 from jaxrls.factors.spread import Spread
 from jaxrls.leave_out.pairs import Pairs, sum_pairs
-from jaxrls.leave_out.view import View, fold_residuals, folds_in_chunks, without_landmarks
+from jaxrls.leave_out.view import View, fold_residuals, folds_in_chunks
 from jaxrls.leave_out.without import Planes, Smoother
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
@@ -249,10 +249,9 @@ class Factor(ABC):
         )
 
     def outcome(self, solution: "Solution", lams, groups: Folds | None, fn: Callable | None) -> Any:
-        """`Solution.outcome`, if the factor estimates it, or computes it more cheaply than from its
-        parts; else None.
-        """
-        return None
+        """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
+        left_out = solution.residuals(lams, groups)
+        return Outcome(solution.coefficients(lams), left_out, solution.dof(lams))
 
     def sweep_folds(
         self, solution: "Solution", fn: Callable, lams, folds: Folds, *, stack: bool = False
@@ -270,7 +269,7 @@ class Factor(ABC):
 
         def held(lam, one):
             of: Any = self.view(one, lam), self.weights, folds.inside, mask
-            return fold_residuals(*of) if self.parts == 1 else folds_in_chunks(self.rows, *of)
+            return fold_residuals(*of) if self.parts == 1 else folds_in_chunks(self.parts, *of)
 
         def at(lam):
             e = folds.as_rows(solution.per_target(lam, held))
@@ -306,8 +305,13 @@ class Factor(ABC):
         """The smallest eigenvalue above the floor, where a grid of λ may end; the largest
         eigenvalue where none is above it.
         """
-        s = self.spectrum().s
+        s = self.eigenvalues
         return jnp.min(jnp.where(s > self.precision_floor(), s, jnp.max(s)))
+
+    @property
+    def eigenvalues(self) -> Array:
+        """Those of K̃, in an array of any shape."""
+        return self.spectrum().s
 
     @property
     def n(self) -> int:
@@ -547,7 +551,8 @@ class Solution:
         total = f.sweep(self, lams, block, counted.values, self.labels.Y)
         if f.indices is not None:
             Y, v = self.labels.Y[f.indices], f.weights.array[f.indices]
-            landmarks = lambda lams: each(*self._landmarks_out(lams), Y, v)
+            found = lambda lams: self.without_landmarks(f.landmarks_out(self, lams))
+            landmarks = lambda lams: each(*found(lams), Y, v)
 
             more = over_lams(landmarks, lams, Y.shape[1] if f.shares_work else COLUMNS_AT_ONCE)
             total = jax.tree.map(jnp.add, total, more)
@@ -581,20 +586,25 @@ class Solution:
             if f.weights.values is not None:
                 e = jnp.where(f.weights.used[:, None], e, f.unseen(self, lams))
             if f.indices is not None:
-                e = e.at[:, f.indices].set(jnp.moveaxis(self._landmarks_out(lams)[0], 1, 0))
+                landmarks, _ = self.without_landmarks(f.landmarks_out(self, lams))
+                e = e.at[:, f.indices].set(jnp.moveaxis(landmarks, 1, 0))
         if not f.fixed.count:
             return e
         rest = f.fixed.has_rest(f.weights, groups)
         rest = rest if groups is None else rest[groups.numbers]
         return jnp.where(rest[:, None], e, jnp.nan)
 
-    def _landmarks_out(self, lams):
-        """Held-out residuals and 1 − leverage of rows that are landmarks and leave as such too."""
-        f, labels = self.factor, self.labels
-        d, rho, alpha, fitted, remaining = f.landmarks_out(self, lams)
-        residual = (labels.Y - labels.mean)[f.indices][:, None] - fitted
-        v = f.weights.array[f.indices][:, None, None]
-        return without_landmarks(d, rho, alpha, residual, remaining, v)
+    def without_landmarks(self, found) -> tuple[Any, Any]:
+        """Held-out residuals of rows that are landmarks and leave as such too, and 1 − leverage in
+        the fit without the landmark, from `Factor.landmarks_out`.
+
+        d, ρ and α are the products of a constraint with itself, with its row and with the labels,
+        all in the same coordinates of M: e = (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
+        """
+        f, (d, rho, alpha, fitted, remaining) = self.factor, found
+        residual = (self.labels.Y - self.labels.mean)[f.indices][:, None] - fitted
+        remaining = d * remaining + f.weights.array[f.indices][:, None, None] * rho * rho
+        return (d * residual + rho * alpha) / remaining, remaining / d
 
     def estimated(self, lams, fn: Callable | None = None) -> Outcome:
         """The `Outcome` with single rows left out, of a factor that estimates it."""
@@ -643,10 +653,7 @@ class Solution:
         """Coefficients, held-out residuals and degrees of freedom at one λ, or one per target; and
         the standard error of `left_out(fn)`, where that is an estimate.
         """
-        made = self.factor.outcome(self, self.columns(lam), groups, fn)
-        if made is not None:
-            return made
-        return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
+        return self.factor.outcome(self, self.columns(lam), groups, fn)
 
     def with_rest(self, total, groups: Folds | None = None):
         """`total`, if the fixed effects can be fitted without each row, or group. Otherwise an
@@ -657,17 +664,14 @@ class Solution:
             return total
         f.fixed.check_rest(f.weights, groups)
         defined = jnp.all(f.fixed.has_rest(f.weights, groups))
-        return jax.tree.map(lambda a: jnp.where(defined, a, jnp.full_like(a, jnp.nan)), total)
+        return jax.tree.map(lambda a: jnp.where(defined, a, jnp.nan), total)
 
 
 def held_out(r, R, v):
     """e = r/(R√v) of rows, and R; 0 and 1 for rows of weight 0, with finite derivatives."""
-    if v is None:
-        return r / R, R
-    used = (v > 0)[:, None, None]
-    R = jnp.where(used, R, 1)
-    root = jnp.sqrt(jnp.where(v > 0, v, 1))[:, None, None]
-    return jnp.where(used, r / (R * root), 0), R
+    own = Weights(v, len(r), r.dtype)
+    R = jnp.where(own.used[:, None, None], R, 1)
+    return own.unscale(r / R), R
 
 
 def as_columns(lams, t: int | None = None) -> Float[Array, "L k"]:

@@ -4,7 +4,6 @@ all rows or at landmarks, or explicit features. Also the features φ whose weigh
 from abc import ABC, abstractmethod
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
@@ -43,10 +42,6 @@ class AtPoints(Expansion):
 
     def design(self, kernel, X):
         """k(x, xᵢ)."""
-        if self.points is None:
-            raise ValueError(
-                "a factor made from K does not have the rows: give holdout k(new, training) as X"
-            )
         if self.origin is None:
             return gram(kernel, X, self.points)
         return matmul(kernel.features(X), (kernel.features(self.points) - self.origin).T)
@@ -54,7 +49,7 @@ class AtPoints(Expansion):
     def compact(self, kernel, coef):
         """w = Φᵀc where the kernel has explicit features."""
         points = self.points
-        if points is None or kernel.num_features(points.shape[1], points.dtype) is None:
+        if kernel.num_features(points.shape[1], points.dtype) is None:
             return points, coef
         phi = kernel.features(points)
         return None, matmul((phi if self.origin is None else phi - self.origin).T, coef)
@@ -90,14 +85,3 @@ class Features:
     def features(self, X):
         """φ."""
         return self.raw(X) if self.back is None else tall_matmul(self.raw(X), self.back)
-
-    def diag(self, X):
-        """k(x, x)."""
-        return self.kernel.diag(X)
-
-    @property
-    def amplified(self) -> Float[Array, ""]:
-        """‖√D back‖, D the diagonal of K_RR: how much larger rounding is in φ, relative to √k(x,
-        x), than in ψ, relative to √(k(x, x) k(point, point)).
-        """
-        return jnp.linalg.norm(jnp.sqrt(self.diag(self.points))[:, None] * self.back)

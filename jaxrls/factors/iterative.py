@@ -4,6 +4,7 @@ rows. Predictions are accurate to a share of the residuals of the fit, and the l
 is an estimate, from random vectors that are solved for together with the labels."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run, conjugate_gradients
 from jaxrls.linalg.products import matmul, transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
-from jaxrls.problem.landmarks import as_landmarks, without_trace
+from jaxrls.problem.landmarks import as_landmarks
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
@@ -89,7 +90,6 @@ class Iterative(Solver):
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
         """Solve, starting from the fit on landmarks."""
-        del leave
         check_no_landmarks(landmarks, self)
         if self.landmarks is None:
             raise ValueError(
@@ -101,15 +101,15 @@ class Iterative(Solver):
                 f"dtype must not be wider than that of X, {rows.dtype}, and is 'float64': leave it "
                 "out, or give X in float64"
             )
-        chosen = without_trace(as_landmarks(rows, self.landmarks))
+        chosen = as_landmarks(rows, self.landmarks)
         H = weights.scale(fixed.basis(fixed.rows, rows.shape[0]))
         data = kernel, rows.dense(), weights.root, H, chosen.points
         dtype = jnp.dtype(self.dtype or rows.dtype)
         near = Near.of(*jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data))
-        # Of products: no eigenvector is computed, and their rounding is that of one sum. ‖BᵀB‖, at
-        # least the largest eigenvalue, from its products with signs.
-        probes = jax.random.rademacher(jax.random.key(0), (near.B.shape[1], 8), dtype)
-        largest = jnp.linalg.norm(transposed_matmul(near.B, matmul(near.B, probes))) / 8**0.5
+        # Of products: no eigenvector is computed, and their rounding is that of one sum. ‖BᵀB‖, a
+        # bound of the largest eigenvalue, to some 25 % from its products with random vectors.
+        drawn = jax.random.normal(jax.random.key(0), (near.B.shape[1], 8), dtype)
+        largest = jnp.linalg.norm(transposed_matmul(near.B, matmul(near.B, drawn))) / 8**0.5
         floor = 2 * float(jnp.finfo(dtype).eps) * largest.astype(rows.dtype)
         report = Report("iterative", floor, jnp.zeros((), rows.dtype))
         signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0
@@ -192,27 +192,31 @@ class IterativeGram(Factor):
             off = jnp.linalg.norm(R - lam * near, axis=0)
             return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 
-        options: dict = {"tol": self.iteration.tol, "steps": self.iteration.steps}
-        X, run = conjugate_gradients(apply, centred(B), inverse, measure=measure, **options)
+        X, run = conjugate_gradients(
+            apply,
+            centred(B),
+            inverse,
+            measure=measure,
+            tol=self.iteration.tol,
+            steps=self.iteration.steps,
+        )
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
     def at(self, solution, lams, probes: bool = True) -> "SolvedColumns":
         """Everything at λ (L, k), one iteration after another."""
-        (L, k), (n, t) = lams.shape, solution.state.shape
         signs = self.signs[:, : self.signs.shape[1] * probes]
-        labels = jnp.moveaxis(solution.state.reshape(n, k, t // k), 1, 0)
-        used, p = self.weights.used, signs.shape[1]
+        used, (n, p) = self.weights.used, signs.shape
 
-        def one(given):
-            lam, Y = given
-            inverse = self.near.at(jnp.maximum(lam, self.report.floor))
+        def one(lam, solution):
+            Y, inverse = solution.state, self.near.at(jnp.maximum(lam, self.report.floor))
             X, run = self.solve_columns(lam, inverse, jnp.concatenate([Y, signs], axis=1))
-            dual, solved = X[:, : t // k], X[:, t // k :]
+            run = jax.tree.map(lambda a: a[..., None], run)
+            dual, solved = jnp.split(X, [Y.shape[1]], axis=1)
             if not p:
                 return SolvedColumns(dual, run)
             if p == n:
                 R = jnp.where(used, jnp.mean(lam * signs * solved, axis=1), 1)[None]
-                found = R, jnp.ones((1, t // k), R.dtype)
+                found = R, jnp.ones((1, Y.shape[1]), R.dtype)
             else:
                 diagonal = inverse.diagonal.astype(lam.dtype)
                 near = jnp.clip(lam * diagonal, jnp.finfo(lam.dtype).eps, 1)
@@ -220,10 +224,12 @@ class IterativeGram(Factor):
                 found = calibrated(probed, near, lam * dual, used)
             e = jax.vmap(lambda R, by: self.weights.unscale(lam * dual / R[:, None] * by))(*found)
             dof = jnp.sum(jnp.where(used, 1 - found[0][0], 0))
-            return SolvedColumns(dual, run, dof, e[0], e[1:])
+            return SolvedColumns(dual, run, dof[None], e[0], e[1:])
 
-        pairs = lams.ravel(), jnp.tile(labels, (L, 1, 1))
-        return SolvedColumns.arranged(jax.lax.map(one, pairs), L, k)
+        each = solution.at_each(lams, one)
+        found = jax.tree.map(lambda a: jnp.moveaxis(a, 0, -2), each)
+        of = jax.tree.map(lambda a: a.reshape(*a.shape[:-3], math.prod(a.shape[-3:])), found.run)
+        return replace(found, run=replace(of, steps=jnp.max(of.steps)))
 
     def dual(self, solution, lams):
         """c̃ alone, (n, L, t)."""
@@ -290,27 +296,6 @@ class SolvedColumns:
     dof: Any = None  # (L, k)
     e: Any = None  # (n, L, t)
     others: Any = None  # (p, n, L, t)
-
-    @classmethod
-    def arranged(cls, each: "SolvedColumns", L: int, k: int) -> "SolvedColumns":
-        """From one for every λ and target."""
-
-        def columns(a):
-            a = a.reshape(L, k, *a.shape[1:])
-            return jnp.moveaxis(a, (0, 1), (-3, -2)).reshape(*a.shape[2:-1], L, k * a.shape[-1])
-
-        def run(a):
-            return jnp.moveaxis(a, 0, -2).reshape(*a.shape[1:-1], -1)
-
-        residuals, history, reason = map(
-            run, (each.run.residuals, each.run.history, each.run.reason)
-        )
-        went = Run(residuals, history, jnp.max(each.run.steps), reason)
-        if each.dof is None:
-            return cls(columns(each.dual), went)
-        return cls(
-            columns(each.dual), went, each.dof.reshape(L, k), columns(each.e), columns(each.others)
-        )
 
 
 def _sums(solution, at: SolvedColumns, fn):

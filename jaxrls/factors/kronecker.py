@@ -28,10 +28,10 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.cholesky import DualOneByOne, whitened
 from jaxrls.factors.contract import Report
-from jaxrls.factors.expansion import AtPoints, Expansion
+from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.leave_out.view import View
 from jaxrls.linalg.decompositions import clip, eigh, rounding
-from jaxrls.linalg.products import matmul, power_of_two
+from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.weights import Weights
 from jaxrls.support.checks import Listed, as_array, check_symmetric, is_concrete
@@ -205,7 +205,7 @@ class Kronecker(DualOneByOne):
         return len(self.first.s), len(self.second.s)
 
     @property
-    def s(self):
+    def eigenvalues(self):
         """The eigenvalues of K̃ before the intercept is taken out, (n₁, n₂)."""
         return self.first.s[:, None] * self.second.s
 
@@ -233,11 +233,8 @@ class Kronecker(DualOneByOne):
 
     def trace(self):
         """Σ s, without the share of the constant."""
-        return jnp.sum(self.s) - jnp.sum(self.s * self.constant**2) / self.weights.total
-
-    def smallest_eigenvalue(self):
-        """The smallest product of eigenvalues of the two sides above the floor."""
-        return jnp.min(jnp.where(self.s > self.precision_floor(), self.s, jnp.max(self.s)))
+        s = self.eigenvalues
+        return jnp.sum(s) - jnp.sum(s * self.constant**2) / self.weights.total
 
     def project(self, labels):
         """z = U₁ᵀ√v(Y − ȳ)U₂."""
@@ -249,8 +246,7 @@ class Kronecker(DualOneByOne):
 
     def solved(self, lam, one):
         """From the coordinates; those of H are c/√Σv."""
-        unit = power_of_two(lam)
-        w = unit / (self.s + lam)
+        w = 1 / (self.eigenvalues + lam)
         Z = jnp.concatenate([self.tables(one.state), self.constant / jnp.sqrt(self.weights.total)])
         diagonal = turned(self.first.U**2, self.second.U**2, w).ravel()
         return self.turned(w * Z), diagonal, -total(jnp.log(w)), jnp.zeros(0, self.dtype)
@@ -263,12 +259,12 @@ class Kronecker(DualOneByOne):
         """U diag(D) Uᵀ − wwᵀ."""
         at, solved, H = self.at_lam(lam, solution), self.solved(lam, solution)[0], self.H
         half, _ = whitened(solved[:, solution.state.shape[1] :], H)
-        w, sides = half * jnp.sqrt(lam / power_of_two(lam)), (self.first.U, self.second.U)
-        return SidesView(at.r, at.R[:, 0], H, *sides, lam / (self.s + lam), w)
+        w, sides = half * jnp.sqrt(lam), (self.first.U, self.second.U)
+        return SidesView(at.r, at.R[:, 0], H, *sides, lam / (self.eigenvalues + lam), w)
 
     def spread(self, lam):
         """The posterior covariance of pairs of new rows, as a `SidesSpread`."""
-        w = 1 / (self.s + lam)
+        w = 1 / (self.eigenvalues + lam)
         slack = 1 / jnp.sqrt(total(w * self.constant**2))
         constant = w * self.constant * slack[:, None, None]
         return SidesSpread(self.first.basis, self.second.basis, w, constant, slack)
@@ -298,7 +294,8 @@ class Kronecker(DualOneByOne):
         if setting == "both":
             return self.both_left_out(solution, lam[None])[0]
         sides, facing = self.facing(setting == "columns")
-        residual_share, Z = facing(lam / (self.s + lam)), facing(self.with_constant(solution))
+        Z = facing(self.with_constant(solution))
+        residual_share = facing(lam / (self.eigenvalues + lam))
         e, M, _ = without_rows(sides[0].U, residual_share, Z, self.fixed.count)
         return facing(without_constant(matmul(e, sides[1].U.T), M)) / self.root
 
@@ -391,7 +388,7 @@ def factor_kronecker(
     )
     report = Report("kronecker", floor, jnp.maximum(below1, below2))
     fixed = as_fixed_effects(None, intercept, v)
-    return Kronecker(first, second, v, fixed, AtPoints(None), report)
+    return Kronecker(first, second, v, fixed, Primal(), report)
 
 
 def _side(name: str, K, v: Weights) -> tuple[Side, Any]:

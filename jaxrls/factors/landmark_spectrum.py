@@ -28,7 +28,7 @@ from jaxrls.factors.spectrum import DictionaryRows, Spectrum
 from jaxrls.factors.summed import Summed
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.decompositions import eigh_rounding, ridged_cholesky, spectrum_of
+from jaxrls.linalg.decompositions import eigh, eigh_rounding, ridged_cholesky
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
@@ -86,24 +86,20 @@ class Dictionary:
         left = jax.lax.cond(self.is_whole, whole, lambda A: A, left)
         return jnp.concatenate([first, left], axis=1)
 
-    def diag(self, X: Any) -> Float[Array, " n"]:
-        """k(x, x)."""
-        return self.kernel.diag(X)
-
     def left_over(self, x, b) -> Float[Array, " n"]:
         """k(x, x) − |φ(x)|², what landmarks do not explain, from B of the same rows."""
         phi = jax.lax.cond(self.is_whole, lambda b: b, lambda b: tailed(b, self.rest), b)
         return left_over(self.kernel, x, phi)
 
     def rounding(self) -> Float[Array, " r"]:
-        """How large the rounding of B may be: that of the kernel, which depends on how rows are cut
+        """How large the rounding of Φ may be: that of the kernel, which depends on how rows are cut
         into blocks, amplified by L⁻¹.
         """
         lead = jnp.linalg.norm(self.lead, axis=0)
         rest = 1 + jnp.sqrt(matmul(lead**2, self.across**2))
-        rest = jnp.where(self.is_whole, jnp.sqrt(matmul(rest**2, self.rest**2)), rest)
+        rest = jnp.sqrt(matmul(rest**2, self.rest**2))
         eps = float(jnp.finfo(lead.dtype).eps)
-        return eps * jnp.max(self.diag(self.points)) * jnp.concatenate([lead, rest])
+        return eps * jnp.max(self.kernel.diag(self.points)) * jnp.concatenate([lead, rest])
 
     def spectrum(
         self,
@@ -122,11 +118,11 @@ class Dictionary:
         """
         tail, q, sums = self.tail, self.lead.shape[0], sums.centred(fixed)
         given, origin = np.argsort(lead_order(len(self.points))), sums.origin
-        s, V, _, below = spectrum_of(tailed(tailed(sums.second, tail).T, tail))
+        s, V = eigh(tailed(tailed(sums.second, tail).T, tail))
         # Directions that rounding hides stay, as if they were at its level: rows of weight 0 may
         # lie far along them. They count for nothing in sums. A direction's level is that of the
         # entries of BᵀB that it adds up: far above the others' where landmarks nearly depend.
-        noise = weights.total * matmul(tailed(self.rounding()[None] ** 2, tail**2)[0], V**2)
+        noise = weights.total * matmul(self.rounding() ** 2, V**2)
         rest = matmul(self.rest, V[q:])
         W = jnp.concatenate([matmul(self.lead, V[:q] - matmul(self.across, rest)), rest])[given]
         V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
@@ -136,19 +132,25 @@ class Dictionary:
         level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
         hidden, s = s < level, jnp.maximum(s, level)
         # Eigenvalues of K̂ that the ridge makes smaller.
-        damped = self.ridge * jnp.max(self.diag(self.points)) * weights.total / len(s)
+        damped = self.ridge * jnp.max(self.kernel.diag(self.points)) * weights.total / len(s)
         unsure = jnp.max(jnp.where(hidden, level, jnp.minimum(s, NOISES * noise)))
         floor = jnp.maximum(2 * (2 * jnp.mean(level) - least + damped), unsure)
         root = jnp.sqrt(s)
         if dictionary is not None:
             indices, corner = dictionary
             own = corner[given] - fixed.fitted(fixed.rows_at(indices), origin)
-            dictionary = DictionaryRows(indices, W / lengths(W), matmul(own, V / root))
-        report = Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge)
+            dictionary = DictionaryRows(indices, W, matmul(own, V / root))
+        report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, self.ridge)
         across, expansion = matmul(origin, V * root), AtPoints(self.points[given])
         made = rows, s, across, weights, fixed, expansion, report
-        options: dict = {"rotation": V / root, "origin": origin, "basis": W * root}
-        return Spectrum(*made, dictionary=dictionary, hidden=hidden, **options)
+        return Spectrum(
+            *made,
+            rotation=V / root,
+            origin=origin,
+            basis=W * root,
+            dictionary=dictionary,
+            hidden=hidden,
+        )
 
 
 def solve_subset(
@@ -175,10 +177,16 @@ def solve_subset(
         origin: Any = jnp.mean(corner, axis=0)[None]
     else:
         origin = near_fit(features, Linear(), fixed, weights.values)
-    origins: dict = {"origin": origin, "label_origin": labels.start, "block_size": block_size}
     left = made.left_over if trace is None else None
     data = rows, made, fixed, labels.Y, weights.values
-    sums = moments(*data, kept=kept, left_over=left, **origins)
+    sums = moments(
+        *data,
+        kept=kept,
+        left_over=left,
+        origin=origin,
+        label_origin=labels.start,
+        block_size=block_size,
+    )
     if trace is not None:
         sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
     dictionary = (chosen.indices, corner) if leave and chosen.indices is not None else None
@@ -199,12 +207,6 @@ def left_over(kernel, x, phi):
     """
     diag = kernel.diag(x)
     return jnp.maximum(diag - jnp.sum(phi**2, axis=1), 0) + hidden_trace(phi.shape[1], diag)
-
-
-def lengths(A: Float[Array, "m r"]) -> Float[Array, "m 1"]:
-    """The lengths of rows, computed so that squares do not overflow."""
-    largest = jnp.max(jnp.abs(A), axis=1, keepdims=True)
-    return largest * jnp.linalg.norm(A / largest, axis=1, keepdims=True)
 
 
 def tailed(A, tail):

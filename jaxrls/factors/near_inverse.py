@@ -8,6 +8,7 @@ Landmarks have the large directions of K and blocks the near neighbours of each 
 right at both ends. In the field it is known as the partially independent training conditional."""
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +48,7 @@ class NearInverse:
         """M⁻¹V before the projection."""
         V = self.blocks.of(V)
         W = self.W.reshape(-1, self.W.shape[2])
-        across = matmul(W, transposed_matmul(W, V.reshape(-1, V.shape[2])))
+        across = matmul(W, transposed_matmul(W, V.reshape(len(W), V.shape[2])))
         return self.blocks.back(matmul(self.D, V) - across.reshape(V.shape))
 
 
@@ -79,7 +80,7 @@ class Blocks:
 
     def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
         """What `of` has taken apart."""
-        return A.reshape(-1, *A.shape[2:])[self.place]
+        return A.reshape(self.order.size, *A.shape[2:])[self.place]
 
 
 def _halved(B, unit, order):
@@ -136,10 +137,6 @@ class Near:
         # One block after another, in place: D⁻¹B is as large as all that was kept before.
         W = jax.lax.fori_loop(0, len(D), lambda i, W: W.at[i].set(matmul(W[i], root.T)), D_B)
         diagonal = place.back(jnp.diagonal(D, axis1=1, axis2=2) - jnp.sum(W**2, axis=2))
-        none = jnp.zeros((len(self.B), 0), dtype)
-        found = NearInverse(D, W, place, diagonal, none)
-        if not self.H.shape[1]:
-            return found
+        found = NearInverse(D, W, place, diagonal, self.H[:, :0])
         share, _ = whitened(found(self.H), self.H)
-        left = diagonal - jnp.sum(share**2, axis=1)
-        return NearInverse(D, W, place, left, share)
+        return replace(found, diagonal=diagonal - jnp.sum(share**2, axis=1), share=share)

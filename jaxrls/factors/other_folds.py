@@ -50,9 +50,15 @@ def sweep_other_folds(
 
     def of_fold(k):
         v = jnp.where(numbers == k, f.weights.array, 0)
-        nothing = lambda x, phi: jnp.zeros(x.shape[0], f.dtype)
-        options: dict = {"origin": form.origin, "label_origin": labels.start, "left_over": nothing}
-        return moments(form.rows, form.made, f.fixed, labels.Y, v, **options)
+        return moments(
+            form.rows,
+            form.made,
+            f.fixed,
+            labels.Y,
+            v,
+            origin=form.origin,
+            label_origin=labels.start,
+        )
 
     other = 1 - jnp.eye(len(each), dtype=f.dtype)
     add = lambda a: matmul(other, a.reshape(len(each), -1)).reshape(a.shape)

@@ -15,7 +15,7 @@ from jaxrls.factors.spectrum import factor_svd, factor_symmetric, products, solv
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
-from jaxrls.problem.landmarks import as_landmarks, check_kernel, on_landmarks, without_trace
+from jaxrls.problem.landmarks import as_landmarks, check_kernel, on_landmarks
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
@@ -116,11 +116,19 @@ def factorize(
     fixed = as_fixed_effects(fixed_effects, intercept, v)
     if landmarks is not None:
         kernel, rows = on_landmarks(kernel, rows)
-        landmarks = without_trace(as_landmarks(rows, landmarks))
-    options: dict = {"landmarks": landmarks, "block_size": block_size, "leave": leave}
+        landmarks = as_landmarks(rows, landmarks)
     check_solver(solver)
     made = solver or Spectral()
-    return made.solve(kernel, rows, Labels.none(v, fixed), v, fixed, **options).factor
+    return made.solve(
+        kernel,
+        rows,
+        Labels.none(v, fixed),
+        v,
+        fixed,
+        landmarks=landmarks,
+        block_size=block_size,
+        leave=leave,
+    ).factor
 
 
 def check_solver(solver) -> None:
@@ -155,15 +163,14 @@ def kernel_matrix(
     """K, the expansion that its coefficients belong to, and what to add to every row of K to get
     that expansion's kernel. A given matrix is linear in the rows k(new, training).
     """
-    if not kernel.evaluable:
-        return gram(kernel, rows, block_size=block_size), Primal(), None
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if explicit and not rows.in_memory:
         rows.dense()  # raises: coefficients of features need all rows at once
-    if fixed.one is None or not explicit:
-        return gram(kernel, rows, block_size=block_size), AtPoints(rows.points), None
-    K, origin, lift = products(rows.features(kernel), fixed)
-    return K, AtPoints(rows.points, origin), lift
+    if explicit and fixed.one is not None:
+        K, origin, lift = products(rows.features(kernel), fixed)
+        return K, AtPoints(rows.points, origin), lift
+    expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
+    return gram(kernel, rows, block_size=block_size), expansion, None
 
 
 @pytree
@@ -198,8 +205,7 @@ class Spectral(Solver):
         if landmarks is not None:
             if self.of is not None:
                 check_no_landmarks(landmarks, self)
-            options: dict = {"leave": leave, "block_size": block_size}
-            return solve_subset(kernel, rows, landmarks, *data, **options)
+            return solve_subset(kernel, rows, landmarks, *data, leave=leave, block_size=block_size)
         n, d = rows.shape
         explicit, of = kernel.num_features(d, rows.dtype), self.of
         if of is None:

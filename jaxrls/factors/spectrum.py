@@ -19,9 +19,9 @@ from jaxrls.factors.spread import DualSpread, PrimalSpread, Spread
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Standardized
 from jaxrls.leave_out.view import LowRank
-from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
+from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, svd
 from jaxrls.linalg.inverses import triangular_inverse
-from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
+from jaxrls.linalg.products import matmul, transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.weights import Weights
@@ -133,8 +133,7 @@ class Spectrum(Factor):
         """U of a block of rows before `rotation`, or U itself; without weights where v is None."""
         if self.rotation is None:
             return x
-        features = x - self.fixed.fitted(b, self.origin)
-        return features if v is None else safe_sqrt(v)[:, None] * features
+        return self.weights.block(v, len(x)).scale(x - self.fixed.fitted(b, self.origin))
 
     def left(self, x, v, b) -> Float[Array, "n r"]:
         """U of a block of rows; U/√v where v is None and U is made from features."""
@@ -149,7 +148,10 @@ class Spectrum(Factor):
     @property
     def directions(self) -> Float[Array, "c r"]:
         """The coefficients of every direction: `basis`, or √v U where they are dual."""
-        return self.weights.scale(self.left_vectors()) if self.basis is None else self.basis
+        if self.basis is not None:
+            return self.basis
+        made = self.weights.scale(self.left_vectors())
+        return made if self.solved is None else made * self.solved
 
     def project(self, labels):
         """z = Uᵀ√v y."""
@@ -175,8 +177,7 @@ class Spectrum(Factor):
 
     def coefficients(self, solution, lams):
         """basis (D ∘ z), O(c r t L)."""
-        z = solution.state if self.solved is None else solution.state * self.solved[:, None]
-        solved = z[:, None] / (self.s[:, None, None] + lams)
+        solved = solution.state[:, None] / (self.s[:, None, None] + lams)
         beta = solution.labels.start[:, None] - times(self.across, solved)
         coef = times(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
@@ -239,14 +240,15 @@ class Spectrum(Factor):
             return at(lams) if stack else over_lams(at, lams, t)
 
         read = self.rows.map if stack else self.rows.sum
-        y = None if self.complete else solution.labels.scaled
-        columns = self.weights.values, self.fixed.rows, y, *columns
+        columns = self.weights.values, self.fixed.rows, solution.labels.scaled, *columns
         return read(block, *columns)
 
     def _outside(self, U, v, b):
         """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
-        counted = jnp.ones_like(U[:, 0]) if v is None else v
-        return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, counted)
+        if self.complete:
+            return jnp.zeros_like(U[:, 0])
+        leverage = self.fixed.leverage(b, self.weights.block(v, len(U)).array)
+        return 1 - jnp.sum(U * U, axis=1) - leverage
 
     def unseen(self, solution, lams):
         """From the features, where U is made from them."""
@@ -328,10 +330,9 @@ class Spectrum(Factor):
         if self.rotation is not None:
             root, out = jnp.sqrt(self.s / (self.s + lam)), self.dictionary
             u = self.rows.map(lambda x, b: self.left(x, None, b) * root, fixed.rows)
-            constraints = (
-                () if out is None else (out.planes * jnp.sqrt(residual_share), out.indices)
-            )
-            return LowRank.of_rows(u, root[:, None] * z, labels, weights, fixed, *constraints)
+            planes = None if out is None else out.planes * jnp.sqrt(residual_share)
+            of = u, root[:, None] * z, labels, weights, fixed
+            return LowRank.of_rows(*of, planes, self.indices)
         r, U = solution.training_residuals(lam[None])[0], self.left_vectors()
         left = U * (residual_share if self.complete else residual_share - 1)
         if weights.values is not None:
@@ -347,8 +348,6 @@ class Spectrum(Factor):
         or for few rows by the basis.
         """
         of, kept = (self.expansion, self.fixed.lean()), 1 / jnp.sqrt(self.s + lam)
-        if self.solved is not None:
-            kept = kept * self.solved
         if self.basis is None:
             half, middle = self.directions * kept, self.across * kept
             return DualSpread.of_matrix(self, lam, half, middle, self.training_design())
@@ -373,8 +372,8 @@ class Spectrum(Factor):
 
         def block(x, v, b):
             U = self.left(x, v, b)
-            h = self.fixed.leverage(b, jnp.ones_like(U[:, 0]) if v is None else v)
-            outside = jnp.zeros_like(h) if self.complete else jnp.maximum(self._outside(U, v, b), 0)
+            h = self.fixed.leverage(b, self.weights.block(v, len(U)).array)
+            outside = jnp.maximum(self._outside(U, v, b), 0)
             return matmul(U * U, powers) + jnp.stack([h, outside, h, outside], axis=1)
 
         columns = self.weights.values, self.fixed.rows
@@ -391,8 +390,7 @@ class Spectrum(Factor):
         (D ∘ z).
         """
         G = matmul(self.training_design(), self.directions)
-        G = G - self.fixed.fitted(self.fixed.rows, self.across)
-        return G if self.solved is None else G * self.solved
+        return G - self.fixed.fitted(self.fixed.rows, self.across)
 
 
 # how spectra are made -----------------------------------------------------------------------------
@@ -415,7 +413,6 @@ def factor_symmetric(
     negative by more than rounding get no coefficients. With `lift` the expansion's kernel is K +
     1·lift. Source: Rifkin (lecture), "Varying λ".
     """
-    dtype = K.dtype
     K, across, taken = fixed.centre_both(weights, K)
     if lift is not None:
         across = across + fixed.one[:, None] * lift  # type: ignore[index]
@@ -423,11 +420,14 @@ def factor_symmetric(
     U = fixed.project(weights, U)
     # What is taken off entries is rounded one by one: 4√n·eps of one.
     n = weights.count
-    constant = 4 * jnp.max(weights.direction) / n**0.5 * taken
+    heaviest = jnp.max(weights.array) / weights.total
+    constant = 4 * jnp.sqrt(heaviest / n) * taken
     floor = eigh_rounding(n, s, constant)
-    solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
+    across = matmul(across, weights.scale(U))
+    solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(s.dtype)
+    across = across if solved is None else across * solved
     s, below = clip(s, constant)
-    across, report = matmul(across, weights.scale(U)), Report("gram", floor, below)
+    report = Report("gram", floor, below)
     made = Whole(U), s, across, weights, fixed, expansion, report
     return Spectrum(*made, solved=solved, training=training, complete=True)
 
@@ -445,8 +445,7 @@ def factor_svd(kernel, rows: Rows, weights: Weights, fixed: FixedEffects) -> Spe
     floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
     report = Report("features", floor, jnp.zeros((), Phi.dtype))
     made = Whole(U), sigma**2, matmul(origin, basis), weights, fixed, Primal(), report
-    options: dict = {"origin": origin, "basis": basis, "training": (kernel, rows)}
-    return Spectrum(*made, complete=complete, **options)
+    return Spectrum(*made, complete=complete, origin=origin, basis=basis, training=(kernel, rows))
 
 
 def solve_covariance(kernel, rows: Rows, labels: Labels, weights: Weights, fixed) -> Solution:
@@ -477,13 +476,14 @@ def of_moments(
     """
     constant = jnp.maximum(sums.taken(fixed), jnp.max(jnp.asarray(before, rows.dtype)))
     sums = sums.centred(fixed)
-    s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
-    basis, report = (
-        V * jnp.sqrt(s),
-        Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
-    )
+    s, V = eigh(sums.second)
+    s, below = clip(s, constant)
+    kept = s > eigh_rounding(len(s), s)
+    s = jnp.where(kept, s, 0)
+    basis, rotation = V * jnp.sqrt(s), jnp.where(kept, V / jnp.sqrt(jnp.where(kept, s, 1)), 0)
+    report = Report("covariance", 2 * eigh_rounding(len(s), s, constant), below)
     made = rows, s, matmul(sums.origin, basis), weights, fixed, Primal(), report
-    return Spectrum(*made, rotation=V * inverse_sigma, origin=sums.origin, basis=basis)
+    return Spectrum(*made, rotation=rotation, origin=sums.origin, basis=basis)
 
 
 def products(features: Rows, fixed: FixedEffects) -> tuple[Any, Any, Any]:
@@ -510,8 +510,9 @@ def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -
     K, origin, lift = products(features, fixed)
     fit = near_fit(features, Linear(), fixed, weights.array)
     fit = origin[None][:0] if fit is None else fit
-    options: dict = {"training": (kernel, rows), "semidefinite": True, "lift": lift}
-    dual = factor_symmetric(K, weights, fixed, Primal(), **options)
+    dual = factor_symmetric(
+        K, weights, fixed, Primal(), training=(kernel, rows), semidefinite=True, lift=lift
+    )
     turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
     basis = features.sum(turn, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))

@@ -68,7 +68,7 @@ class Spread(ABC):
         h = self.fixed.basis_of(b)
         rows = NewRows(None, -self.middle, h, self.own(none, design, b))
         found, left = self.parts(none, rows, rows, lambda A, B: matmul(A, B.T), False)
-        return found + (0 if left is None else left) + self.lam * matmul(h, h.T)
+        return found + left + self.lam * matmul(h, h.T)
 
     def between(
         self, kernel: Kernel, one: NewRows, other: NewRows | None, corrected=False, diag=None
@@ -87,9 +87,8 @@ class Spread(ABC):
 
         some = other or one
         found, left = self.parts(prior, one, some, meet, corrected)
-        if left is not None:  # no variance is below 0 by rounding
-            found = found + (jnp.maximum(left, 0) if other is None else left)
-        return found + self.lam * meet(one.h, some.h)
+        left = jnp.maximum(left, 0) if other is None else left  # not below 0 by rounding
+        return found + left + self.lam * meet(one.h, some.h)
 
     @abstractmethod
     def own(self, features: Callable, design, b) -> Any:
@@ -115,7 +114,7 @@ class PrimalSpread(Spread):
     def parts(self, prior, one, other, meet, corrected):
         """A sum of squares, and what landmarks leave of k."""
         beyond = corrected and self.whiten is not None
-        return meet(one.u, other.u), prior() - meet(one.own, other.own) if beyond else None
+        return meet(one.u, other.u), prior() - meet(one.own, other.own) if beyond else 0
 
 
 @pytree

@@ -96,9 +96,17 @@ class Summed:
     def moments_of(self, rows: Rows, fixed, Y, weights: Weights, *, block_size=None) -> Moments:
         """Moments of other rows, about the same origins."""
         own, of = self.moments, self.of
-        options: dict = {"left_over": of.left_over, "block_size": block_size}
-        options |= {"origin": own.origin, "label_origin": own.label_origin}
-        return moments(rows, of, fixed, Y, weights.values, **options)
+        return moments(
+            rows,
+            of,
+            fixed,
+            Y,
+            weights.values,
+            left_over=of.left_over,
+            block_size=block_size,
+            origin=own.origin,
+            label_origin=own.label_origin,
+        )
 
     def solution(self, flat: bool) -> Solution:
         """The solution, for all that needs no rows; its floor includes the rounding of earlier,

@@ -216,7 +216,7 @@ class Fit(Generic[K]):
         """
         if self.model.free is not None and fixed_effects is None:
             raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")
-        return r_squared(self.predict(X, fixed_effects=fixed_effects), Y, weights)
+        return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights)
 
     @door("self.model.coef")
     def at(self, lam) -> "Fit":
@@ -314,11 +314,17 @@ class Fit(Generic[K]):
         if not return_std:
             return mean
         process = self.process(diag)
-        data = process.spread, self.kernel, *self.model.read(X, fixed_effects)
         if diag is not None:
             diag = as_array("diag", diag, mean.dtype)
             check_weights(diag, len(mean), "diag")
-        found = variances(*data, diag, corrected=corrected, block_size=block_size)
+        found = variances(
+            process.spread,
+            self.kernel,
+            *self.model.read(X, fixed_effects),
+            diag,
+            corrected=corrected,
+            block_size=block_size,
+        )
         return mean, process.label_std(found, scale)
 
     @door("self.model.coef")
@@ -452,8 +458,14 @@ class Fit(Generic[K]):
         """
         jackknife = self.of_kept("jackknife")
         spread = self.process().spread if studentised else None
-        data = self.kernel, spread, *self.model.read(X, fixed_effects), jackknife.rank(level)
-        return intervals(jackknife, *data, block_size=block_size)
+        return intervals(
+            jackknife,
+            self.kernel,
+            spread,
+            *self.model.read(X, fixed_effects),
+            jackknife.rank(level),
+            block_size=block_size,
+        )
 
     @door("self.model.coef")
     def loo_predictive(self, *, scale="loo") -> Predictive:
@@ -577,13 +589,18 @@ def as_predicted(found, Y) -> Any:
     return Y
 
 
-def r_squared(found, Y, weights=None) -> np.floating:
+def scored(found, Y, weights) -> np.floating:
     """R² of predictions `found` of labels Y, averaged over targets: see `Fit.score`."""
     found = np.asarray(found, float)
     Y = np.asarray(as_predicted(found, Y))
     if weights is not None:
         weights = as_floats("weights", weights)
         check_weights(weights, len(Y))
-    mean = partial(np.average, axis=0, weights=weights)
-    missed, square = mean((found - Y) ** 2), mean((Y - mean(Y)) ** 2)
-    return np.mean(np.where(square > 0, 1 - missed / np.where(square > 0, square, 1), 0))
+    return r_squared(Y - found, Y, weights, np)
+
+
+def r_squared(residuals, Y, weights, xp: Any) -> Any:
+    """1 − Σ v e² / Σ v (y − ȳ)², averaged over targets; 0 for constant labels."""
+    mean, Y = partial(xp.average, axis=0, weights=weights), Y - Y[:1]  # exactly 0 where constant
+    missed, square = mean(residuals**2), mean((Y - mean(Y)) ** 2)
+    return xp.mean(xp.where(square > 0, 1 - missed / xp.where(square > 0, square, 1), 0))

@@ -10,7 +10,7 @@ from jaxrls.factors.expansion import AtPoints
 from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
-from jaxrls.support.checks import Listed, as_array, check_lams, check_whole
+from jaxrls.support.checks import Listed, as_array, as_lam, check_whole
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
@@ -80,11 +80,7 @@ def influence(
     >>> int(found.leverage.argmax()), int(found.cooks_distance.argmax())
     (3, 3)
     """
-    lam = as_array("lam", lam, factor.dtype)
-    if lam.shape != ():
-        raise ValueError(f"lam must be one number, and has shape {lam.shape}")
-    check_lams(lam, "lam", zero=True)
-    lam = factor.with_floor(lam)
+    lam = factor.with_floor(as_lam(lam, factor.dtype, zero=True))
     spectrum, used = factor.spectrum(), factor.weights.used
     solution = spectrum.solve(Y)
     r, leverage, remaining, moving, left = spectrum.squares(solution, lam)

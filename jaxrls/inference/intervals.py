@@ -77,16 +77,7 @@ class Predictive:
         inside = reached <= levels.reshape(-1, *[1] * reached.ndim)
         return jnp.mean(inside, axis=1, dtype=reached.dtype, where=~jnp.isnan(reached))
 
-    def plot(self, ax=None):
-        """Plot coverage against level.
-
-        Args:
-            ax: Matplotlib axes; by default those of a new figure.
-
-        Returns:
-            The axes.
-        """
-        return plot_coverage(self, ax)
+    plot = plot_coverage
 
 
 def as_levels(name: str, levels, most: int) -> Any:

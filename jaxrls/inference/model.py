@@ -84,12 +84,12 @@ class Model:
             # Each number of rows compiles a program: repeat the last row up to a power of two.
             rows, _ = self.read(X[np.minimum(np.arange(2 ** (m - 1).bit_length()), m - 1)])
             return first(_evaluate(self._padded(), rows, block_size=block_size), m)
-        rows, effects = self.read(X, fixed_effects)
+        rows, given = self.read(X, fixed_effects)
         out = _evaluate(self, rows, block_size=block_size)
-        if self.free is None:
+        if self.effects is None:
             return out
-        rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
-        return out + rest(effects, jnp.asarray(self.free))
+        free = jnp.asarray(self.free)
+        return out + self.effects.fitted(given, self.effects.joined(jnp.zeros_like(free[0]), free))
 
     def _padded(self) -> "Model":
         """The same function with coefficients 0 of further points, up to a common size."""

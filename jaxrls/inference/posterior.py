@@ -140,8 +140,8 @@ def variances(spread, kernel, rows: Rows, effects, diag, *, corrected: bool, blo
     def block(x, effects, diag):
         return spread.variance(kernel, x, effects, corrected, diag)
 
-    hints: dict = {"temporaries": 2 * spread.half.shape[1], "block_size": block_size}
-    return rows.map(block, effects, diag, **hints)
+    made = 2 * spread.half.shape[1]
+    return rows.map(block, effects, diag, temporaries=made, block_size=block_size)
 
 
 @compiled

@@ -269,13 +269,4 @@ class KroneckerFit:
             )
         return self.process
 
-    def plot(self, ax=None):
-        """Plot the error over λ with the chosen one.
-
-        Args:
-            ax: Matplotlib axes; by default those of a new figure.
-
-        Returns:
-            The axes.
-        """
-        return plot_errors(self, ax)
+    plot = plot_errors

@@ -89,9 +89,16 @@ def stream(
             "target, weights and columns name columns of files, and source brings blocks (X, Y, "
             "weights) itself: leave them out"
         )
-    options: dict = {"checkpoint": checkpoint, "block_size": block_size, "progress": progress}
     kind = JointRows if distributed else StreamedRows
-    rows = kind(blocks, standardize=standardize, sample=sample, seed=seed, **options)
+    rows = kind(
+        blocks,
+        standardize=standardize,
+        sample=sample,
+        seed=seed,
+        checkpoint=checkpoint,
+        block_size=block_size,
+        progress=progress,
+    )
     if isinstance(blocks, Files):
         rows.names = tuple(blocks.choice.inputs)
     return rows
@@ -220,7 +227,7 @@ class Files:
                 several = Y.shape[1] > 1 or isinstance(self.choice.target, list | tuple)
                 Y = (Y if several else Y[:, 0]) if Y.shape[1] else None
                 v = v[:, 0] if v.shape[1] else None
-                yield Piece(X, Y, v, path, first), [word[used] for word in words]
+                yield Piece(X, Y, v, path), [word[used] for word in words]
                 first += len(values[0])
 
     def _usable(self, file: Table, first: int, columns, parts) -> Any:

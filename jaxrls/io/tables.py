@@ -112,8 +112,9 @@ def _arrow_table(path: str, header: bool) -> Table:
 
     def source(schema=None):
         local = arrow.fs.LocalFileSystem()
-        options = {"format": kind, "schema": schema, "filesystem": local}
-        return arrow.dataset.dataset(os.path.abspath(path), **options)
+        return arrow.dataset.dataset(
+            os.path.abspath(path), format=kind, schema=schema, filesystem=local
+        )
 
     with reading(path):
         schema = source().schema
@@ -145,8 +146,9 @@ def _arrow_table(path: str, header: bool) -> Table:
 
         with reading(path):
             opened = source(arrow.schema(list(zip(fields, found, strict=True))))
-            options = {"columns": [fields[j] for j in columns], "batch_size": AT_ONCE}
-            for batch in opened.scanner(batch_readahead=2, **options).to_batches():
+            for batch in opened.scanner(
+                batch_readahead=2, columns=[fields[j] for j in columns], batch_size=AT_ONCE
+            ).to_batches():
                 yield {j: values(batch.column(i), j in texts) for i, j in enumerate(columns)}
 
     # Columns of booleans, or without any value, are numbers.

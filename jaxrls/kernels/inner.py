@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.kernels.kernel import Kernel, Rows, check_not_negative, parameter
-from jaxrls.linalg.products import matmul, safe_sqrt
+from jaxrls.linalg.products import safe_sqrt
 from jaxrls.linalg.sparse import inner_products, made_dense, squared_lengths
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
@@ -41,7 +41,6 @@ class Linear(Kernel):
         return squared_lengths(X)
 
     def num_features(self, d, dtype):
-        del dtype
         return d
 
     def features(self, X):
@@ -77,7 +76,6 @@ class Constant(Kernel):
         return jnp.broadcast_to(parameter(self, "value", X), X.shape[:1])
 
     def num_features(self, d, dtype):
-        del d, dtype
         return 1
 
     def features(self, X):
@@ -100,14 +98,7 @@ class Cosine(Kernel):
     [[1.0, 0.0]]
     """
 
-    def __call__(self, X, Z):
-        return matmul(self.features(X), self.features(Z).T)
-
-    def diag(self, X):
-        return (jnp.sum(X * X, axis=1) > 0).astype(X.dtype)
-
     def num_features(self, d, dtype):
-        del dtype
         return d
 
     def features(self, X):

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.linalg.products import safe_sqrt
+from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.linalg.sparse import SparseBlock, made_dense
 from jaxrls.support.checks import as_array, check_matrix, check_real, is_concrete, value_of
 from jaxrls.support.door import door
@@ -28,9 +28,33 @@ from jaxrls.support.pytrees import pytree, static
 
 Rows = Float[Array, "n d"]
 Gram = Float[Array, "n m"]
+Method = TypeVar("Method", bound=Callable)
 
 
-class Kernel(ABC):
+def as_block(name: str, X) -> Any:
+    """Rows (n, d) of a table, list or array, or sparse ones as they are."""
+    X = X if isinstance(X, jax.Array | SparseBlock) else as_array(name, X)
+    if X.ndim != 2:
+        check_matrix(name, X)
+    return X
+
+
+def _of_rows(method: Method, sparse: bool = False) -> Method:
+    """A method of rows, for all that `as_block` takes; unless it takes `sparse` ones, these are
+    made dense.
+    """
+    _, *names = inspect.signature(method).parameters
+
+    @door(names[0])
+    @wraps(method)
+    def run(self, *rows):
+        blocks = map(as_block, names, rows)
+        return method(self, *(blocks if sparse else map(made_dense, blocks)))
+
+    return run  # type: ignore[return-value]
+
+
+class Kernel:
     """The base class of all kernels: a positive semidefinite function k(x, z) of rows, computed as
     matrices.
 
@@ -71,23 +95,24 @@ class Kernel(ABC):
             if name in vars(cls):
                 setattr(cls, name, _of_rows(vars(cls)[name], vars(cls).get("sparse", False)))
 
-    @abstractmethod
+    @_of_rows
     def __call__(self, X: Rows, Z: Float[Array, "m d"]) -> Gram:
         """The kernel matrix (n, m): k(xᵢ, zⱼ) for every row of X (n, d) and every row of Z (m,
         d).
         """
+        return matmul(self.features(X), self.features(Z).T)
 
-    @abstractmethod
+    @_of_rows
     def diag(self, X: Rows) -> Float[Array, " n"]:
         """The diagonal (n,) of the kernel matrix: k(xᵢ, xᵢ) for every row of X (n, d), in O(n
         d).
         """
+        return jnp.sum(self.features(X) ** 2, axis=1)
 
     def num_features(self, d: int, dtype) -> int | None:
         """The number r of explicit features for rows of `d` columns, or None for a kernel that is
         used through its matrix alone.
         """
-        del d, dtype
         return None
 
     def widths(self, points) -> tuple[int, ...]:
@@ -102,7 +127,8 @@ class Kernel(ABC):
             TypeError: for a kernel without explicit features.
         """
         raise TypeError(
-            f"{type(self).__name__} has no explicit features, as num_features is None: use gram"
+            f"{type(self).__name__} has no explicit features: define num_features and features, or "
+            "__call__ and diag, and use gram"
         )
 
     def check(self, X) -> None:
@@ -187,29 +213,6 @@ class Kernel(ABC):
             return NotImplemented
         _check_evaluable(self)
         return Scaled(other, self)
-
-
-def as_block(name: str, X) -> Any:
-    """Rows (n, d) of a table, list or array, or sparse ones as they are."""
-    X = X if isinstance(X, jax.Array | SparseBlock) else as_array(name, X)
-    if X.ndim != 2:
-        check_matrix(name, X)
-    return X
-
-
-def _of_rows(method: Callable, sparse: bool) -> Callable:
-    """A method of rows, for all that `as_block` takes; unless it takes `sparse` ones, these are
-    made dense.
-    """
-    _, *names = inspect.signature(method).parameters
-
-    @door(names[0])
-    @wraps(method)
-    def run(self, *rows):
-        blocks = map(as_block, names, rows)
-        return method(self, *(blocks if sparse else map(made_dense, blocks)))
-
-    return run
 
 
 def _check_evaluable(*kernels: Kernel) -> None:
@@ -324,7 +327,7 @@ class Scaled(Kernel):
         return safe_sqrt(parameter(self, "scale", X)) * self.kernel.features(X)
 
 
-class Through(Kernel):
+class Through(Kernel, ABC):
     """A kernel of transformed rows, k(take(x), take(z))."""
 
     sparse = True

@@ -83,29 +83,25 @@ class Gaussian(_Stationary):
         return cls(1 / (2 * gamma) ** 0.5)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _matern_profile(order: int, q):
     """Matérn profiles in q = 2ν r²: for order 2ν = 1, 3, 5, with derivatives in q that stay exact
     at q = 0 where they exist.
     """
     q = jnp.minimum(q, jnp.finfo(q.dtype).max)  # ∞ · exp(−∞) would be NaN
+    return jnp.exp(-safe_sqrt(q)) if order == 1 else _smooth_profile(order, q)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _smooth_profile(order: int, q):
     r = safe_sqrt(q)
-    polynomial = {1: 1.0, 3: 1 + r, 5: 1 + r + q / 3}[order]
-    return polynomial * jnp.exp(-r)
+    return (1 + r + (q / 3 if order == 5 else 0)) * jnp.exp(-r)
 
 
-@_matern_profile.defjvp
-def _matern_profile_jvp(order, primals, tangents):
+@_smooth_profile.defjvp
+def _smooth_profile_jvp(order, primals, tangents):
     (q,), (dq,) = primals, tangents
-    if order == 1:
-        positive = q > 0
-        r = jnp.sqrt(jnp.where(positive, q, 1))
-        slope = jnp.where(positive, -0.5 * jnp.exp(-r) / r, 0)
-    elif order == 3:
-        slope = -0.5 * _matern_profile(1, q)
-    else:
-        slope = -_matern_profile(3, q) / 6
-    return _matern_profile(order, q), slope * dq
+    slope = -_matern_profile(order - 2, q) / (2 * (order - 2))
+    return _smooth_profile(order, q), slope * dq
 
 
 @pytree

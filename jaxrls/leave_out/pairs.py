@@ -17,7 +17,7 @@ from jaxrls.leave_out.view import Constraints, View
 from jaxrls.linalg.products import matmul, panels
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import default_block_size, sum_rows, wide_block_size
-from jaxrls.support.checks import check_row_numbers, is_concrete
+from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -26,7 +26,7 @@ class Pairs:
     """Pairs of rows: as they are listed, row by row of `first` and `second`, or every row of
     `first` with every row of `second`.
 
-    >>> Pairs.of([[0, 2], [1, 2]], 3).second.tolist()
+    >>> Pairs.of([[0, 2], [1, 2]]).second.tolist()
     [2, 2]
     """
 
@@ -35,10 +35,8 @@ class Pairs:
     listed: bool = static()
 
     @classmethod
-    def of(cls, pairs, n: int | None = None) -> "Pairs":
-        """Pairs from row numbers (p, 2), checked where values are known, against n rows where n is
-        given.
-        """
+    def of(cls, pairs) -> "Pairs":
+        """Pairs from row numbers (p, 2), checked where values are known."""
         if isinstance(pairs, Pairs):
             return pairs
         pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
@@ -49,8 +47,6 @@ class Pairs:
                 f"{pairs.shape} and dtype {pairs.dtype}"
             )
         pairs = jnp.asarray(pairs)
-        if n is not None:
-            check_row_numbers(pairs.reshape(-1), n)
         if is_concrete(pairs):
             same = np.flatnonzero(np.asarray(pairs[:, 0] == pairs[:, 1]))
             if same.size:
@@ -139,7 +135,7 @@ def sum_pairs(
     size = default_block_size(pairs.first.shape[0], 2 * row_bytes)
 
     def run(pairs):  # each a rectangle of its own
-        each = jax.vmap(lambda i, j: _summed(fn, system, i[None], j[None], None))(*pairs)
+        each = jax.vmap(lambda i, j: _summed(fn, system, i[None], j[None], False))(*pairs)
         return jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
 
     return sum_rows(run, (pairs.first, pairs.second), size)
@@ -151,8 +147,7 @@ def _rectangle(fn, system, first, second, below: bool):
     """
 
     def block(i):
-        mask = (jnp.greater if below else jnp.not_equal)(i[:, None], second[None, :])
-        return _summed(fn, system, i, second, mask)
+        return _summed(fn, system, i, second, below)
 
     width = second.shape[0] * system[0].residuals.dtype.itemsize
     return sum_rows(block, jnp.asarray(first), wide_block_size(first.shape[0], width))
@@ -176,20 +171,22 @@ def _left_out(system, i, j, mask):
         one, cross, other = one + more[0], cross + more[1], other + more[2]
         r, q = r + more[3], q + more[4]
     determinant = one * other - cross * cross
-    inverse = 1 / (determinant if mask is None else jnp.where(mask, determinant, 1))
+    inverse = 1 / jnp.where(mask, determinant, 1)
     own, others = _facing(inverse_root, i, j)
     return own * (other * r - cross * q) * inverse, others * (one * q - cross * r) * inverse
 
 
-def _summed(fn, system, i, j, mask):
-    """The sum over a rectangle of pairs, those that `mask` excludes not counted."""
+def _summed(fn, system, i, j, below: bool):
+    """The sum over a rectangle of pairs, none of a row with itself; with `below` only those below
+    the diagonal.
+    """
+    mask = (jnp.greater if below else jnp.not_equal)(i[:, None], j[None, :])
     e, f = _left_out(system, i, j, mask)
     one, other = zip(*(_facing(values, i, j) for values in system[2]), strict=True)
 
     def total(values):
         values = jnp.broadcast_to(values, e.shape)
-        values = values if mask is None else jnp.where(mask, values, 0)
-        return jnp.sum(values, axis=(1, 2))
+        return jnp.sum(jnp.where(mask, values, 0), axis=(1, 2))
 
     held = (Held(e, a[0], a[1], a[2:]) for e, a in ((e, one), (f, other)))
     return jax.tree.map(total, fn(*held))

@@ -9,7 +9,6 @@ A landmark k that is held out with its row is the constraint βₖ = 0: one more
 [−A⁻¹L⁻¹eₖ, 0] and D = 0. Eliminating it first projects its direction out of every M."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -18,7 +17,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.weights import Weights
-from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import platform
 from jaxrls.support.pytrees import pytree, static
 
@@ -72,7 +70,7 @@ class LowRank(View):
     complete: bool = static(default=False)  # whether U is square
 
     @classmethod
-    def of_rows(cls, u, q, labels, weights, fixed, planes=None, indices=None) -> "LowRank":
+    def of_rows(cls, u, q, labels, weights, fixed, planes, indices) -> "LowRank":
         """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ. `planes` are the
         constraints of the landmarks that are rows, `indices` their row numbers.
         """
@@ -98,14 +96,13 @@ class LowRank(View):
             return R - jnp.where(used, 0, HH)
         return R - HH + (used & (i[:, None] == j)).astype(R.dtype)
 
-    def some(self, pick: Callable) -> "LowRank":
-        """The view of some of the rows, where these lie on several devices."""
-        names = "residuals", "diagonal", "H", "U", "left"
-        part = {name: pick(getattr(self, name)) for name in names}
-        part["used"] = pick(self.used.astype(self.H.dtype)) > 0
+    def some(self, rows: Int[Array, " b"]) -> "LowRank":
+        """The view of some of the rows."""
+        names = "residuals", "diagonal", "H", "U", "left", "used"
+        part = {name: getattr(self, name)[rows] for name in names}
         found = self.constraints
         if found is not None:
-            found = replace(found, slots=pick(found.slots), rows=pick(found.rows))
+            found = replace(found, slots=found.slots[rows], rows=found.rows[rows])
         return replace(self, constraints=found, **part)
 
 
@@ -153,18 +150,6 @@ def orthonormal(W: Float[Array, "b r"]) -> Float[Array, "b r"]:
     return whitened(whitened(W, constant), lambda root: root)
 
 
-def without_landmarks(d, rho, alpha, residual, remaining, v):
-    """Held-out residuals of rows that are landmarks, and 1 − leverage in the fit without the
-    landmark.
-
-    d, ρ and α are the products of a constraint with itself, with its row and with the labels, all
-    in the same coordinates of M; `residual` is y − f and `remaining` Rᵢᵢ with the landmark in: e =
-    (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
-    """
-    remaining = d * remaining + v * rho * rho
-    return (d * residual + rho * alpha) / remaining, remaining / d
-
-
 # folds --------------------------------------------------------------------------------------------
 
 
@@ -187,21 +172,20 @@ def fold_residuals(
     return jax.lax.map(each, (rows, mask), batch_size=max(1, together))
 
 
-def folds_in_chunks(source: Rows, view: LowRank, weights: Weights, rows, mask):
+def folds_in_chunks(parts: int, view: LowRank, weights: Weights, rows, mask):
     """`fold_residuals` of rows on several devices: the rows of a few folds at a time are copied to
     each device.
     """
     (k, b), n = rows.shape, weights.n
-    together = max(1, min(k, min(ROWS_AT_ONCE, n // source.parts) // b))
+    together = max(1, min(k, min(ROWS_AT_ONCE, n // parts) // b))
     fill = lambda a: jnp.pad(a, ((0, -k % together), (0, 0))).reshape(-1, together, b)
 
     def chunk(args):
         rows, mask = args
         flat = rows.reshape(-1)
-        pick = lambda tree: source.pick(tree, flat)
-        own = weights.block(pick(weights.array), len(flat))
+        own = weights.block(weights.some(flat), len(flat))
         local = jnp.arange(len(flat)).reshape(rows.shape)
-        return fold_residuals(view.some(pick), own, local, mask)
+        return fold_residuals(view.some(flat), own, local, mask)
 
     e = jax.lax.map(jax.checkpoint(chunk), (fill(rows), fill(mask)))
     return e.reshape(-1, *e.shape[2:])[:k]

@@ -43,9 +43,9 @@ def conjugate_gradients(
     B: Float[Array, "n k"],
     precondition: Callable,
     *,
-    measure: Callable | None = None,
-    tol: float = 1e-6,
-    steps: int = 200,
+    measure: Callable,
+    tol: float,
+    steps: int,
 ) -> tuple[Float[Array, "n k"], Run]:
     """X of A X = B for a symmetric positive definite A, column by column with shared products.
 
@@ -56,8 +56,6 @@ def conjugate_gradients(
     preconditioning a step. **Source**: Hestenes and Stiefel 1952; Golub and Van Loan 2013,
     algorithm 11.5.1."""
     length, k, Z = jnp.linalg.norm(B, axis=0), B.shape[1], precondition(B)
-    if measure is None:
-        measure = lambda X, R, Z: jnp.linalg.norm(R, axis=0) / jnp.where(length > 0, length, 1)
     # A column's reason is ALL_STEPS while it goes on.
     start = (
         jnp.zeros((), int),  # number of steps

@@ -32,8 +32,7 @@ def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"
     """Eigenvalues (ascending) and eigenvectors of a symmetric A, of which only the lower triangle
     is read.
     """
-    Q, s = jax.lax.linalg.eigh(A, lower=True, symmetrize_input=False)
-    return s, Q
+    return jnp.linalg.eigh(A, symmetrize_input=False)
 
 
 @jax.custom_jvp
@@ -75,16 +74,6 @@ EIGH_ROUNDINGS = {"gpu": 4.0}
 def eigh_rounding(n, s, constant=0.0):
     """`rounding` of eigenvalues by the library of the platform."""
     return EIGH_ROUNDINGS.get(platform(), 1.0) * rounding(n, s, constant)
-
-
-def spectrum_of(covariance: Float[Array, "r r"], constant=0.0):
-    """Eigenvalues s and eigenvectors V of ΦᵀΦ, 1/√s, and the rounding below 0; s below √r·eps·s_max
-    is 0, and so is its 1/√s.
-    """
-    s, V = eigh(covariance)
-    s, below = clip(s, constant)
-    s = jnp.where(s > eigh_rounding(len(s), s), s, 0)
-    return s, V, jnp.where(s > 0, 1 / jnp.sqrt(jnp.where(s > 0, s, 1)), 0), below
 
 
 LARGEST_RIDGE = 0.1

@@ -38,24 +38,14 @@ def _cholesky(G):
     return jax.lax.linalg.cholesky(G.T, symmetrize_input=False)
 
 
-def _gram_of_lower(W):
-    """WᵀW of a lower triangular W, half of whose zeros are left out: entry (i, j) sums over rows k
-    ≥ max(i, j) only.
-    """
-    return from_panels(
-        [
-            transposed_matmul(W[start:, start:stop], W[start:, :stop])
-            for start, stop in panels(W.shape[0])
-        ]
-    )
-
-
 @jax.custom_jvp
 def inverse(G: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """G⁻¹ of a symmetric positive definite G; NaN where G is not, to working precision. 1.6n³
     flops.
     """
-    return _gram_of_lower(triangular_inverse(_cholesky(G)))
+    W, ends = triangular_inverse(_cholesky(G)), panels(len(G))
+    # Half of the zeros of W are left out: entry (i, j) of WᵀW sums over rows k ≥ max(i, j) only.
+    return from_panels([transposed_matmul(W[a:, a:b], W[a:, :b]) for a, b in ends])
 
 
 def rule_of_inverse(inverse):

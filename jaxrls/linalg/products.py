@@ -98,16 +98,6 @@ def from_panels(rows: list[Float[Array, "_ _"]]) -> Float[Array, "m m"]:
     return jnp.tril(lower) + jnp.tril(lower, -1).T
 
 
-def power_of_two(x):
-    """The power of two at or below |x|, 1 where x is 0 or not finite: a unit in which to calculate
-    without rounding. It counts as a constant.
-    """
-    x = jnp.abs(jax.lax.stop_gradient(x))
-    _, exponent = jnp.frexp(jnp.where((x > 0) & jnp.isfinite(x), x, 1))
-    least = int(jnp.finfo(x.dtype).minexp) + 1  # one less has no reciprocal
-    return jnp.ldexp(jnp.ones_like(x), jnp.clip(exponent - 1, least, -least))
-
-
 def safe_sqrt(x):
     """√x with derivative 0, not infinity, at x = 0."""
     positive = x > 0

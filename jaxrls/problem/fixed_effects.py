@@ -102,7 +102,7 @@ class FixedEffects:
         """B T⁻¹ of m rows: √v times it is H. Known for rows of weight 0 too."""
         return self.basis_of(self.dense(rows, m))
 
-    def fitted(self, rows: Any, A: Float[Array, "q p"]) -> Float[Array, "#b p"]:
+    def fitted(self, rows: Any, A: Float[Array, "q *t"]) -> Float[Array, "#b *t"]:
         """B A of a block of rows, one row where it is the same for all."""
         if rows is None:
             return A if self.intercept else jnp.zeros((1, *A.shape[1:]), A.dtype)
@@ -155,24 +155,19 @@ class FixedEffects:
     def centre_both(self, weights: Weights, K: Float[Array, "n n"]) -> tuple[Any, Any, Any]:
         """(I − BΠ) K (I − BΠ)ᵀ with Π = (BᵀVB)⁻¹BᵀV, ΠK, and how much of √v K √v is taken off.
 
-        Where a constant is among the columns, K is first centred about the heaviest row: its
-        entries become exact zeros, whose rounding its weight would multiply.
+        With weights it is done twice, as a heavy row multiplies what the first time rounds off.
         """
         if not self.count:
             return K, K[:0], jnp.zeros((), K.dtype)
-        part, others = jnp.zeros((1, weights.n), K.dtype), weights.total
-        if not (weights.values is None or weights.equal or self.one is None):
-            heaviest = jnp.argmax(weights.values)
-            part = K[heaviest][None] - K[heaviest, heaviest] / 2
-            K, others = K - part - part.T, others - weights.values[heaviest]
-        across = self.fit(weights, K)
-        both = self.fit(weights, across.T)
-        half = self.fitted(self.rows, across - self.fitted(self.rows, both.T).T / 2)
-        off = jnp.linalg.norm(both) * weights.total
-        if self.one is not None:
-            one, fit = self.one[:, None], self.fit(weights, part.T)
-            across, off = across + one * part, off + 2 * jnp.linalg.norm(one * fit.T) * others
-        return K - half - half.T, across, off
+        others = weights.total - jnp.max(weights.array)
+        taken: Any = 0
+        off: Any = 0
+        for _ in range(1 if weights.values is None else 2):
+            across = self.fit(weights, K)
+            both = self.fit(weights, across.T)
+            half = self.fitted(self.rows, across - self.fitted(self.rows, both.T).T / 2)
+            K, taken, off = K - half - half.T, taken + across, off + jnp.linalg.norm(both) * others
+        return K, taken, off
 
     def project(self, weights: Weights, U: Float[Array, "n p"]) -> Float[Array, "n p"]:
         """(I − H Hᵀ) U."""
@@ -220,10 +215,6 @@ class FixedEffects:
         """β from intercept and other coefficients: the inverse of `split`."""
         constant = intercept[None][: int(self.intercept)]
         return constant if free is None else jnp.concatenate([constant, free])
-
-    def rest(self, rows: Any, free: Float[Array, "p *t"]) -> Any:
-        """The prediction of all fixed effects but the intercept, at some rows."""
-        return matmul(rows, free)
 
     # rows that leave ------------------------------------------------------------------------------
 
@@ -350,10 +341,6 @@ class Levels(FixedEffects):
             raise ValueError(
                 f"fixed_effects has the level {error}, which no fitted row has: leave it out"
             ) from None
-
-    def rest(self, rows, free):
-        """The coefficient of each row's level."""
-        return self.fitted(rows, free)
 
     def levels_of_two(self, weights):
         """From the numbers of rows."""

@@ -36,19 +36,13 @@ class Labels:
 
     @classmethod
     def columns(cls, Y, weights: Weights, fixed: FixedEffects, flat: bool) -> "Labels":
-        """Labels (n, t), not checked; centred about that of the heaviest row first, as in
-        `FixedEffects.centre_both`.
-        """
-        origin = jnp.zeros(Y.shape[1], weights.dtype)
-        if fixed.one is not None:
-            origin = jnp.sum(jnp.where(weights.heaviest[:, None], Y, 0), axis=0)
-        about = Y - origin
-        start = fixed.fit(weights, about)
-        mean = fixed.fitted(fixed.rows, start)
-        scaled = weights.scale(about - mean)
-        if fixed.one is not None:
-            start = start + fixed.one[:, None] * origin
-        return cls(Y, start, mean + origin, scaled, flat)
+        """Labels (n, t), not checked; fitted twice, as the first time rounds in their units."""
+        first = fixed.fit(weights, Y)
+        about = Y - fixed.fitted(fixed.rows, first)
+        more = fixed.fit(weights, about)
+        start = first + more
+        scaled = weights.scale(about - fixed.fitted(fixed.rows, more))
+        return cls(Y, start, fixed.fitted(fixed.rows, start), scaled, flat)
 
     @property
     def given(self) -> Float[Array, "n *t"]:

@@ -1,6 +1,5 @@
 """Landmarks R: the rows of X, or other points, on which the subset of regressors is built."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -84,9 +83,8 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     [[4.0]]
     """
     indices: Any
-    trace = None
     if isinstance(landmarks, Landmarks):
-        indices, points, trace = landmarks.indices, landmarks.points, landmarks.trace_residual
+        indices, points = landmarks.indices, landmarks.points
         if indices is not None and not _same_rows(rows, indices, points):
             raise ValueError(
                 "landmarks were chosen from other rows than those of X: choose them from this X, "
@@ -116,8 +114,7 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
             # Leaving one of two equal landmarks out would keep the other.
             raise ValueError("landmarks name a row of X more than once: name each row once")
         indices = jnp.asarray(indices, jnp.int32)
-    trace = None if trace is None else jnp.asarray(trace, rows.dtype)
-    return Landmarks(indices, jnp.asarray(points, rows.dtype), trace)
+    return Landmarks(indices, jnp.asarray(points, rows.dtype), None)
 
 
 def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
@@ -151,11 +148,6 @@ def ridge_effect(
     return jnp.max(
         1.25**0.5 * jnp.linalg.norm(moved, axis=0) / jnp.where(left > 0, left, 1), initial=0
     )
-
-
-def without_trace(chosen: Landmarks) -> Landmarks:
-    """The same landmarks, for rows or weights other than those that they were chosen from."""
-    return replace(chosen, trace_residual=None)
 
 
 def _same_rows(rows, indices, points) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.rows.rows import Rows
@@ -36,7 +36,6 @@ class Weights:
     values: Float[Array, " n"] | None
     n: int = static()
     dtype: Any = static()
-    equal: bool = static(default=False)
 
     @classmethod
     def of(cls, values, n: int, dtype) -> "Weights":
@@ -98,21 +97,6 @@ class Weights:
     def log_product(self) -> Float[Array, ""]:
         """Σ log v over the rows of positive weight."""
         return jnp.sum(jnp.log(jnp.where(self.used, self.array, 1)))
-
-    @property
-    def heaviest(self) -> Bool[Array, " n"]:
-        """True for the first row of the largest weight, else False; computed by sums over rows, so
-        that rows on several devices stay there.
-        """
-        numbers = jnp.arange(self.n)
-        if self.values is None:  # or XLA would search rows of equal weight as it compiles
-            return numbers == 0
-        return numbers == jnp.min(jnp.where(self.array == jnp.max(self.array), numbers, self.n))
-
-    @property
-    def direction(self) -> Float[Array, " n"]:
-        """h = √v/‖√v‖, the constant function in the weighted problem."""
-        return self.root / jnp.sqrt(self.total)
 
     def scale(self, A):
         """√v A, row by row."""

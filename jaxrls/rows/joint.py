@@ -40,8 +40,8 @@ class JointRows(StreamedRows):
 
     def _first_reading(self, sample, seed):
         known = super()._first_reading(sample, seed)
-        check_alike(known)
         everyones = gather(known)
+        check_alike(everyones)
         self.own = int(known.n)
         self.first = sum(int(other.n) for other in everyones[: jax.process_index()])
         return merged(everyones, sample)._replace(checksum=known.checksum)
@@ -64,13 +64,11 @@ class JointRows(StreamedRows):
         return sum(gather(found))
 
 
-def check_alike(known: Known) -> None:
+def check_alike(everyones: list[Known]) -> None:
     """Raise where rows of different processes do not match."""
-    given = known.sample, known.labels, known.weights
-    own = [(0, 0) if part is None else (part.ndim, part[0].size) for part in given]
-    kinds = gather(np.array(own))
-    for i, kind in enumerate(kinds):
-        if (kind != kinds[0]).any():
+    form = lambda known: [part is not None and part.shape[1:] for part in known[1:5]]
+    for i, known in enumerate(everyones):
+        if form(known) != form(everyones[0]):
             raise ValueError(
                 f"rows of process {i} do not match those of process 0: give all of them as many "
                 "columns and labels, and weights to all or none"

@@ -149,7 +149,7 @@ def moments(
         if q:
             phi, y = raw - fixed.fitted(b, origin), y - fixed.fitted(b, label_origin)
         half, light = phi if v is None else safe_sqrt(v)[:, None] * phi, u[:, None] * y
-        diag = features.diag(x) if left_over is None else left_over(x, raw)
+        beyond = 0 if left_over is None else left_over(x, raw)
         return {
             "weight": jnp.sum(u),
             "count": jnp.sum(u > 0).astype(dtype),
@@ -157,14 +157,15 @@ def moments(
             "gram": fixed.gram(b, u),
             "first": fixed.sums(b, u, phi),
             "second": gram_panels(half),
-            "trace": jnp.sum(u * diag),
+            "trace": jnp.sum(u * beyond),
             "label": fixed.sums(b, u, y),
             "cross": matmul(phi.T, light),
             "square": jnp.sum(light * y, axis=0),
         }
 
-    hints: dict = {"temporaries": origin.shape[1], "block_size": block_size}
-    sums = rows.sum(block, kept, weights, fixed.rows, Y, **hints)
+    sums = rows.sum(
+        block, kept, weights, fixed.rows, Y, temporaries=origin.shape[1], block_size=block_size
+    )
     sums["second"] = from_panels(sums["second"])
     return Moments(**sums, origin=origin, label_origin=label_origin)
 

@@ -157,10 +157,6 @@ class Rows:
             more = " or more" * (found > n)
             raise ValueError(f"{claim} {n} rows, and its blocks have {found}{more}")
 
-    def pick(self, columns: Any, numbers: Any) -> Any:
-        """The entries of these row numbers in a pytree of arrays (n, …), wherever they lie."""
-        return jax.tree.map(lambda a: a[numbers], columns)
-
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise `ValueError` for known values that cannot be fitted or predicted."""
 

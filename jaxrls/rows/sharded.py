@@ -15,7 +15,6 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from jaxrls.rows.blocks import in_parts
 from jaxrls.rows.compiled import padded
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.checks import (
@@ -93,20 +92,6 @@ class ShardedRows(DenseRows):
         random = np.random.default_rng(0)
         drawn = np.sort(random.choice(self.count, min(self.count, SAMPLE), replace=False))
         return drawn, self.take(drawn)
-
-    def pick(self, columns, numbers):
-        """By a sum over parts, in which all parts but one add 0."""
-        size = self.shape[0] // self.parts
-        firsts = jnp.arange(self.parts, dtype=numbers.dtype) * size
-
-        def part(args):
-            first, columns = args
-            local = numbers - first[0]
-            local = jnp.where(local < 0, size, local)  # 0 beyond the end
-            return jax.tree.map(lambda a: a.at[local].get(mode="fill", fill_value=0), columns)
-
-        own = in_parts(part, (firsts, columns), self.parts, self._placed)
-        return jax.tree.map(lambda a: jnp.sum(a, axis=0, dtype=a.dtype), own)
 
     @property
     def lies(self):

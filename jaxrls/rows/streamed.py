@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.rows.rows import DenseRows, Rows, added
-from jaxrls.support.checks import check_inputs, check_whole
+from jaxrls.support.checks import as_floats, check_finite, check_inputs, check_whole
 from jaxrls.support.files import read_arrays, write_arrays
 from jaxrls.support.pictures import progress_bar
 
@@ -34,7 +34,6 @@ class Piece(NamedTuple):
     Y: Any = None
     weights: Any = None
     place: str = ""
-    first: int = 0  # the number of the first row there
 
 
 class StreamedRows(Rows):
@@ -103,7 +102,10 @@ class StreamedRows(Rows):
     def standardized(self, X):
         """Rows of the source, standardised if that was asked for."""
         X = np.asarray(X, self.host_dtype)
-        return X if self.means is None else standardise(X, self.means, self.scales)
+        if self.means is None:
+            return X
+        with np.errstate(over="ignore"):  # overflow gives infinity, which is reported later
+            return ((np.asarray(X, np.float64) - self.means) / self.scales).astype(X.dtype)
 
     def pieces(self) -> Iterator[Piece]:
         """The blocks of the source, as pieces."""
@@ -229,12 +231,6 @@ class Deviations(NamedTuple):
         return self.means, np.where(scales > CONSTANT * np.abs(self.means), scales, 1.0)
 
 
-def standardise(X, means, scales) -> np.ndarray:
-    """(X − means)/scales in the dtype of X."""
-    with np.errstate(over="ignore"):  # overflow gives infinity, which is reported later
-        return ((np.asarray(X, np.float64) - means) / scales).astype(X.dtype)
-
-
 class Known(NamedTuple):
     """What the first reading keeps: `drawn` are the row numbers of the sample, ascending, and
     `tickets` the random numbers that chose them.
@@ -250,6 +246,13 @@ class Known(NamedTuple):
     checksum: Any
 
 
+def _wide(part) -> np.ndarray:
+    """float32 as it is, and all other numbers as float64."""
+    part = np.asarray(part)
+    narrow = part.dtype.kind in "fiub" and part.dtype != np.float32
+    return part.astype(np.float64) if narrow else part
+
+
 def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     """The first reading; raises where there are no rows, or for a block that is unusable or does
     not match those before it.
@@ -261,7 +264,7 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     rng = np.random.default_rng(seed)
     for piece in pieces:
         given: dict[str, Any] = {
-            name: as_numbers(piece, name, part)
+            name: np.asarray(as_floats(f"{piece.place}: {name}", _wide(part)))
             for name, part in zip(("X", "Y", "weights"), piece, strict=False)
             if part is not None
         }
@@ -276,6 +279,8 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
                 "weights (b,), in the form of the first; fit takes arrays as they are"
             )
         check_inputs(f"{piece.place}: X", X)
+        for name, part in given.items():
+            check_finite(f"{piece.place}: {name}", part)
         before = shapes
         labels.append(given.get("Y"))
         weights.append(v)
@@ -302,25 +307,6 @@ def drawn_of(parts: list, most: int) -> tuple[Any, Any, Any]:
     numbers, rows, tickets = map(np.concatenate, zip(*parts, strict=True))
     kept = np.sort(np.argsort(tickets, kind="stable")[:most])
     return numbers[kept], rows[kept], tickets[kept]
-
-
-def as_numbers(piece: Piece, name: str, part) -> Any:
-    """float32 as it is and all other numbers as float64; raises for what is no number, or not
-    finite, and for weights below 0.
-    """
-    part = np.asarray(part)
-    if part.dtype.kind not in "fiub":
-        raise ValueError(f"{piece.place}: {name} must hold numbers, and has dtype {part.dtype}")
-    part = part if part.dtype == np.float32 else part.astype(np.float64)
-    bad = np.argwhere(~np.isfinite(part) | (name == "weights") & (part < 0))
-    if len(bad):
-        row, *column = bad[0]
-        where = f", column {column[0]}" if column else ""
-        raise ValueError(
-            f"{piece.place}: {name} is {part[tuple(bad[0])]} at row {piece.first + row}{where}: "
-            "give a finite number (a weight of 0 or more), or drop the row"
-        )
-    return part
 
 
 # Checkpoints

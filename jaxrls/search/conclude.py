@@ -13,9 +13,8 @@ import numpy as np
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.factors.contract import Outcome, Solution
-from jaxrls.factors.solvers import Spectral
 from jaxrls.factors.summed import NoRows, Summed, summed_features
-from jaxrls.inference.fitted import Fit
+from jaxrls.inference.fitted import Fit, r_squared
 from jaxrls.inference.intervals import Jackknife
 from jaxrls.inference.model import Model
 from jaxrls.inference.posterior import GaussianProcess, process_at
@@ -31,7 +30,7 @@ from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import as_floats, check_lams, is_concrete, on_device
+from jaxrls.support.checks import as_lam, is_concrete, on_device
 from jaxrls.support.pytrees import arrays_alone, pytree, static
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
@@ -67,11 +66,7 @@ def conclude(
             standard_error = standard_error / factor.weights.total
     found, r2 = jax.tree.map(lambda part: part[0], left.coefficients), None
     if left.residuals is not None:
-        share = factor.weights.array[:, None] / factor.weights.total
-        Y = solution.labels.Y - solution.labels.Y[:1]  # exactly 0 for constant labels
-        squares = jnp.sum(share * (Y - jnp.sum(share * Y, axis=0)) ** 2, axis=0)
-        missed = jnp.sum(share * left.residuals[0] ** 2, axis=0)
-        r2 = jnp.mean(jnp.where(squares > 0, 1 - missed / jnp.where(squares > 0, squares, 1), 0))
+        r2 = r_squared(left.residuals[0], solution.labels.Y, factor.weights.values, jnp)
     if report.ridge is not None:
         length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
         estimated = left.residuals is None  # and held-out residuals are larger than this
@@ -102,7 +97,8 @@ def conclude(
     )
 
 
-concluded, _chosen = compiled(conclude), compiled(Choice.of)
+factored, _chosen = compiled(Problem.solution), compiled(Choice.of)
+concluded = compiled(conclude)
 
 
 def on_grid(problem: Problem, solution: Solution, choice: Choice) -> Fit:
@@ -110,11 +106,20 @@ def on_grid(problem: Problem, solution: Solution, choice: Choice) -> Fit:
     table, best = _chosen(choice, solution, problem.kernel)
     shared = len(table[0]) > 1 and solution.factor.shares_work
     words = f"{len(table[0])} λ{' from one factorization' * shared}"
-    plan = f"{solver_name(problem)} ({solution.factor.route}), {words}"
+    plan = f"{type(problem.solver).__name__} ({solution.factor.route}), {words}"
     return concluded(problem.kernel, solution, table, best, problem.criterion, plan=plan)
 
 
 _at = compiled(on_grid)
+
+
+def fitted(problem: Problem, choice: Choice, *, kept: bool) -> tuple[Fit, Solution | None]:
+    """The fit with the best λ of a choice, with its solution if that is kept."""
+    solution = factored(problem)
+    return on_grid(problem, solution, choice), solution if kept else None
+
+
+fitted_at_once = compiled(fitted)  # where all rows go into a program
 
 
 def of_rows(fit: Fit, n: int) -> Fit:
@@ -125,11 +130,6 @@ def of_rows(fit: Fit, n: int) -> Fit:
     if model.points is not None:
         model = replace(model, points=first(model.points, n), coef=first(model.coef, n))
     return replace(fit, model=model, loo_residuals=first(left_out, n))
-
-
-def solver_name(problem: Problem) -> str:
-    """What its solver is called."""
-    return type(problem.solver or Spectral()).__name__
 
 
 # warnings
@@ -174,10 +174,10 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
     """The warnings about the chosen λ."""
     chosen, floor = np.asarray(fit.lam), float(fit.floor)
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
-    known = lams[lams >= 0.99 * floor]
+    known = lams >= 0.99 * floor
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ
     # next to the chosen one.
-    if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):
+    if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
         warn(
             f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
             f"{lams.min():.2g}: leave such λ out, or use float64"
@@ -187,13 +187,10 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
     low, high = (chosen <= lams.min(axis=0)).any(), (chosen >= lams.max(axis=0)).any()
     unregularised = default_grid and lams.min() > 2 * floor  # below it the fit no longer changes
     if high or low and not unregularised:
-        edge, further = ("smallest", "smaller") if low else ("largest", "larger")
-        remedy = f"pass lams= that reach {further} values"
-        if low and lams.min() <= 1.01 * floor:
-            remedy = "below it is rounding, so use float64"
+        end, edge = (lams.min(), "smallest") if low else (lams.max(), "largest")
         warn(
-            f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: "
-            f"{remedy}, or change the kernel"
+            f"the chosen λ, {end:.3g}, is the {edge} of the grid: pass lams= that reach further, "
+            f"with float64 for λ below {floor:.2g}, or change the kernel"
         )
 
 
@@ -268,13 +265,8 @@ class Kept:
                 "another λ needs the data, which a fit does not have after update or load: fit "
                 "all rows again"
             )
-        lam = as_floats("lam", lam, coef.dtype)
-        if lam.shape not in ((), coef.shape[1:]):
-            raise ValueError(
-                f"lam must be one number, or one for each target, and has shape {lam.shape}"
-            )
-        check_lams(lam, "lam")
-        choice = Choice(problem.criterion, jnp.asarray(lam)[None], per_target=lam.ndim > 0)
+        lam = as_lam(lam, coef.dtype, coef.shape[1:])
+        choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
         found = _at(problem, self.solution, choice)
         inspect_fit(found, False)
         return replace(of_rows(found, len(fit.loo_residuals)), kept=self)
@@ -300,11 +292,10 @@ class Kept:
                 "held-out residuals are not known after update, forget or load of rows: fit all "
                 "rows again"
             )
-        given = self.solution, self.groups
-        chosen = jnp.asarray(fit.lam), self._left_out(fit)
-        return self.made[1] or _jackknife(*given, *chosen)
+        lam = jnp.asarray(fit.lam)
+        return self.made[1] or _jackknife(self.solution, self.groups, lam, self._left_out(fit))
 
-    def summed(self, _: Fit | None = None) -> Summed:
+    def summed(self, _: Any) -> Summed:
         """Moments of the rows."""
         problem, solution = self.problem, self.solution
         if solution.summed is not None:
@@ -314,8 +305,9 @@ class Kept:
                 "update and forget need a fit on features or landmarks, and this one has the full "
                 "kernel matrix: fit with landmarks=, or fit all rows again"
             )
-        data = problem.rows, solution.labels, problem.weights, problem.fixed
-        return _summed_features(problem.kernel, *data)
+        return _summed_features(
+            problem.kernel, problem.rows, solution.labels, problem.weights, problem.fixed
+        )
 
     def changed(
         self, fit: Fit, X, Y, weights, fixed_effects, block_size: int | None, sign: int
@@ -328,8 +320,9 @@ class Kept:
         if given is not None:
             fixed = replace(fixed, rows=rows.column(given))
         more = _moments(summed, rows, fixed, labels, new.weights, block_size=block_size)
-        data = fit.model.kernel, summed, more, self.choice, jnp.asarray(fit.lam)
-        found, solution, possible, cancellation = _changed(*data, sign=sign, flat=flat)
+        found, solution, possible, cancellation = _changed(
+            fit.model.kernel, summed, more, self.choice, jnp.asarray(fit.lam), sign=sign, flat=flat
+        )
         known = is_concrete(found)
         if known and sign < 0 and not possible:
             raise ValueError(

@@ -33,8 +33,8 @@ def default_optimizer():
     # Here, as it takes a third of the package's import time, and only the search needs it.
     import optax
 
-    options: dict = {"max_linesearch_steps": 12, "initial_guess_strategy": "one"}
-    return optax.lbfgs(memory_size=10, linesearch=optax.scale_by_zoom_linesearch(**options))
+    search = optax.scale_by_zoom_linesearch(max_linesearch_steps=12, initial_guess_strategy="one")
+    return optax.lbfgs(memory_size=10, linesearch=search)
 
 
 def _units(kernel: Kernel) -> list[float | None]:

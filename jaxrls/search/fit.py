@@ -12,28 +12,37 @@ import numpy as np
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import loo
 from jaxrls.factors.contract import Solution, Solver
-from jaxrls.factors.solvers import Cholesky, Refined, choose_route
+from jaxrls.factors.solvers import (
+    SEARCHED,
+    Cholesky,
+    Refined,
+    Spectral,
+    choose_route,
+    suits_cholesky,
+)
 from jaxrls.inference.fitted import Fit, K
 from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
-from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.conclude import (
     concluded,
+    factored,
+    fitted,
+    fitted_at_once,
     inspect_fit,
     keeps,
     of_rows,
-    on_grid,
     with_solution,
 )
 from jaxrls.search.estimate import of_problem
+from jaxrls.search.grid import Choice
 from jaxrls.search.lam_search import search
 from jaxrls.search.landmarks import landmarks as choose_landmarks
-from jaxrls.search.plan import Plan
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import as_floats, is_concrete
+from jaxrls.support.checks import as_floats, as_lams, is_concrete
 from jaxrls.support.door import door, is_wide
 
+GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 FEWEST = 256  # landmarks that "auto" begins with
 
@@ -140,44 +149,94 @@ def fit(
 
 def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
     """The fit with the best λ, from a grid or from a search."""
-    plan = Plan.of(problem, lams, per_target, conservative)
-    plan = replace(plan, problem=plan.problem.padded())
-    if plan.searches:
-        found, solved = _searched(plan)
-        return with_solution(found, solved, plan.problem, None, keep)
-    search_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
-    found, kept = search_grid(plan, keeps=keeps(problem, keep))
-    found = with_solution(found, kept, plan.problem, plan.choice, keep)
-    if not plan.goes_below or float(found.lam) >= NEAR * float(found.floor):
-        return found
-    # Near the floor of a spectrum its errors may be rounding; Cholesky factors are rounded less.
-    below = replace(plan.problem, solver=Cholesky())
-    found, kept = _searched(replace(plan, problem=below))
-    return with_solution(found, kept, below, None, keep)
+    problem, choice, searches, either = planned(problem, lams, per_target, conservative)
+    problem = problem.padded()
+    if not searches:
+        choose = fitted_at_once if problem.traceable else fitted
+        found, solution = choose(problem, choice, kept=keeps(problem, keep))
+        # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
+        searches = either and float(found.lam) < NEAR * float(found.floor)
+        problem = replace(problem, solver=Cholesky()) if searches else problem
+    if searches:
+        found, solution = _searched(problem, choice.per_target)
+    return with_solution(found, solution, problem, None if searches else choice, keep)
 
 
-_solved = compiled(Problem.solution)
+def planned(
+    problem: Problem, lams, per_target: bool, conservative: Any
+) -> tuple[Problem, Choice, bool, bool]:
+    """The cheapest exact plan, unless a solver is named: the problem with its solver, how λ is
+    chosen, whether by a search without a grid, and whether one may also go below the floor of the
+    spectrum, with Cholesky factors, whose floor is lower.
+    """
+    criterion, solver, rows = problem.criterion, problem.solver, problem.rows
+    n, d = rows.shape
+    lams, has_spectrum = _as_lams(lams, problem), solver is None or solver.has_spectrum
+    _check_conservative(conservative, criterion, lams)
+    named, counted = not isinstance(lams, str | int), isinstance(lams, int)
+    if counted and not has_spectrum and not criterion.smooth:
+        raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
+    # Without slopes a search may miss the best; and a grid takes fewer readings.
+    guided = not counted and problem.traceable and criterion.smooth
+    searches = not named and (guided or not has_spectrum)
+    num = len(lams) if named else 1 if searches else lams if counted else GRID
+    per_target = per_target or np.ndim(lams) == 2
+    choice = Choice(criterion, lams if named else None, num, per_target, float(conservative))
+    # Cholesky factors of all of K may replace the spectrum where all of this holds.
+    on_grid = not named and not searches
+    route = choose_route(problem.kernel, n, d, rows.dtype)
+    whole = rows.in_memory and problem.landmarks is None and route == "gram"
+    either = whole and solver is None and criterion.any_factor and not per_target
+    either = either and (named or criterion.smooth and not conservative)
+    either = either and is_concrete(problem)  # inside `jax.jit` no λ is known to go on from
+    few = either and suits_cholesky(problem.kernel, n, SEARCHED if on_grid else num)
+    problem = replace(problem, solver=Cholesky() if few else solver or Spectral())
+    if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and problem.explicit is None):
+        of_problem(problem, lams=num).check()
+    return problem, choice, searches or on_grid and few, on_grid and either
 
 
-def _on_grid(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
-    """The fit with the best λ of a grid, with its solution if that is kept."""
-    solution = _solved(plan.problem)
-    return on_grid(plan.problem, solution, plan.choice), solution if keeps else None
+def _check_conservative(conservative, criterion, lams) -> None:
+    """Raise unless it is a number of standard errors, and the criterion has them."""
+    number = isinstance(conservative, bool | int | float | np.number)
+    if not number or not 0 <= conservative < np.inf:
+        raise ValueError(
+            "conservative must be a number of standard errors, 0 or more, or True for one, and is "
+            f"{conservative!r}"
+        )
+    if conservative and (isinstance(lams, str) or not criterion.of_losses):
+        found = "lams='search'" if isinstance(lams, str) else f"criterion {criterion.name}"
+        raise ValueError(
+            "conservative= needs standard errors, which loo and kfold have at λ of a grid: take "
+            f"those, not {found}"
+        )
 
 
-_on_grid_at_once = compiled(_on_grid)  # where all rows go into a program
+def _as_lams(lams, problem: Problem):
+    """How many λ; or an array (L,), or (L, t) with a column for each target; or "search"."""
+    if isinstance(lams, str) and lams == "search":
+        return lams
+    lams = GRID if lams is None else lams
+    whole = isinstance(lams, int | np.integer) and not isinstance(lams, bool)
+    if isinstance(lams, str) or np.ndim(lams) == 0 and not (whole and lams > 1):
+        raise ValueError(
+            "lams must be how many λ, 2 or more, or an array of them, or 'search', and is "
+            f"{lams!r}: for λ = 0.1 give lams=[0.1]"
+        )
+    if whole:
+        return int(lams)
+    return as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True)
 
 
-def _searched(plan: Plan) -> tuple[Fit, Solution]:
+def _searched(problem: Problem, per_target: bool) -> tuple[Fit, Solution]:
     """The fit with the best λ of a search, which runs on known values, and its solution."""
-    problem = plan.problem
     if not is_concrete(problem):
         raise ValueError(
             "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
             "or call fit outside"
         )
-    solution = _solved(problem)
-    table, chosen, words = search(problem, solution, plan.choice.per_target)
+    solution = factored(problem)
+    table, chosen, words = search(problem, solution, per_target)
     found = concluded(problem.kernel, solution, table, chosen, problem.criterion)
     plan_words = f"{type(problem.solver).__name__}, a search for λ: {words}"
     return replace(found, plan=plan_words), solution
@@ -203,14 +262,10 @@ def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any
     much as all rows; their number is also limited by the memory of the device.
     """
     kernel, rows, weights, n = problem.kernel, problem.rows, problem.weights, problem.rows.shape[0]
-    if problem.solver is not None:
+    if problem.solver is not None or not is_concrete(rows):
         raise ValueError(
-            f"landmarks='auto' chooses the solver too: leave solver={problem.solver} out"
-        )
-    if not is_concrete(rows):
-        raise ValueError(
-            "landmarks='auto' needs known values, and inside jax.jit there are none: give a "
-            "number, or call fit outside"
+            "landmarks='auto' chooses the solver too, by known values: leave solver= out, and "
+            "inside jax.jit give a number"
         )
 
     def solved(chosen, words: str) -> Any:

@@ -4,7 +4,6 @@ by its error.
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -13,7 +12,7 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import HoldOut
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.support.checks import as_array, as_floats, check_lams, check_whole
+from jaxrls.support.checks import check_whole
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 
@@ -56,27 +55,6 @@ def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array
     tiny = 2 * jnp.finfo(factor.dtype).tiny  # twice: exp and log round, and must stay in range
     low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), tiny)
     return low, jnp.maximum(10 * factor.trace(), 10 * low)
-
-
-def lam_vector(lams, dtype, targets: tuple = (), *, zero: bool = False) -> Any:
-    """λ as given, checked: (L,) for all targets, or (L, t) with a column for each target."""
-    lams = as_array("lams", lams, dtype)
-    if not lams.ndim or lams.shape[1:] not in ((), targets):
-        each = f", or (L, {targets[0]}) with those of each target" if targets else ""
-        raise ValueError(
-            f"lams must have shape (L,){each}, and has shape {lams.shape}: one λ is lams=[0.1]"
-        )
-    check_lams(lams, zero=zero)
-    return lams
-
-
-def one_lam(lam, dtype) -> Float[Array, ""]:
-    """One λ, checked."""
-    lam = as_floats("lam", lam, dtype)
-    if lam.shape != ():
-        raise ValueError(f"lam must be one number, and has shape {lam.shape}")
-    check_lams(lam, "lam")
-    return jnp.asarray(lam)
 
 
 def choose_lam(lams, errors, per_target: bool, within: Any = 0):
@@ -136,8 +114,6 @@ def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array
     v = weights.array[:, None]
     away, count = v * (losses - jnp.sum(v * losses, axis=0) / weights.total), weights.count
     if groups is not None:
-        of_groups = groups.numbers, len(groups.inside)
-        away, mass = (jax.ops.segment_sum(part, *of_groups) for part in (away, v))
-        count = jnp.sum(mass > 0).astype(v.dtype)
+        away, count = groups.sums(away), jnp.sum(groups.sums(v) > 0).astype(v.dtype)
     found = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1)) / weights.total
     return found if lam.ndim else found[0]

@@ -15,7 +15,7 @@ from jaxtyping import PRNGKeyArray
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.problem.landmarks import Landmarks, check_kernel, hidden_trace, on_landmarks
+from jaxrls.problem.landmarks import Landmarks, hidden_trace, on_landmarks
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.compiled import compiled
@@ -102,7 +102,6 @@ def landmarks(
     >>> sorted(R.points[:, 0].tolist()), float(R.trace_residual) < 1e-6
     ([0.0, 1.0], True)
     """
-    check_kernel(kernel)
     rows = as_rows(kernel, X)
     weights = Weights.of_rows(weights, rows)
     drawn, some = rows.candidates()
@@ -121,9 +120,17 @@ def landmarks(
             # Twenty times on the way, to move the bar.
             steps = np.linspace(int(state.total), capacity, 21)[1:] if progress else [capacity]
             for step in steps:
-                bounds = np.int32(step), np.asarray(tol or 0, X.dtype)
-                options: dict = {"capacity": capacity, "method": method, "fill": not known}
-                state, found = _grow(kernel, X, weights, *bounds, state, **options)
+                state, found = _grow(
+                    kernel,
+                    X,
+                    weights,
+                    np.int32(step),
+                    np.asarray(tol or 0, X.dtype),
+                    state,
+                    capacity=capacity,
+                    method=method,
+                    fill=not known,
+                )
                 reached(int(state.total) if progress else 0)  # without a bar nothing waits
             if capacity == limit or int(state.total) < capacity:
                 break

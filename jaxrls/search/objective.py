@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import loo
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.search.grid import lam_vector, lambda_grid
+from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
+from jaxrls.support.checks import as_lams
 from jaxrls.support.door import door
 
 
@@ -72,9 +73,19 @@ def objective(
     >>> bool(slope.width < 0)
     True
     """
-    named: dict = {"criterion": criterion, "groups": groups, "weights": weights}
-    named |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
-    return Problem.of(kernel, X, Y, landmarks=landmarks, **named).error(lam)
+    problem = Problem.of(
+        kernel,
+        X,
+        Y,
+        criterion=criterion,
+        groups=groups,
+        weights=weights,
+        intercept=intercept,
+        fixed_effects=fixed_effects,
+        landmarks=landmarks,
+        block_size=block_size,
+    )
+    return problem.error(lam)
 
 
 @door()
@@ -118,7 +129,7 @@ def best_lam(
     ()
     """
     problem = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion)
-    lams = None if lams is None else lam_vector(lams, problem.rows.dtype)
+    lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     start, inside, found = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
 
     def slope(log_lam):

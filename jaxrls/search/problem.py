@@ -27,17 +27,16 @@ from jaxrls.problem.landmarks import (
     check_evaluable,
     check_kernel,
     on_landmarks,
-    without_trace,
 )
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.compiled import common_size, compiled, padded
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import as_rows, is_sparse
-from jaxrls.search.grid import one_lam
 from jaxrls.search.landmarks import landmarks as choose_landmarks
 from jaxrls.search.start import from_median
 from jaxrls.support.checks import (
     as_floats,
+    as_lam,
     check_labels,
     check_ratio,
     check_targets,
@@ -140,7 +139,7 @@ class Problem:
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
         if not criterion.keeps_all_rows:
             fixed.check_rest(weights, criterion.groups)
-        criterion.check_rows(Y, weights, rows.count)
+        criterion.check_rows(Y, weights)
 
         def cast(leaf):
             real = isinstance(leaf, int) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
@@ -169,21 +168,12 @@ class Problem:
 
         v = self.weights.values
         each = more(np.ones(n, rows.dtype) if v is None else v, "constant")
-        weights = Weights(each, size, rows.dtype, v is None)
+        weights = Weights(each, size, rows.dtype)
         return replace(self, rows=DenseRows(more(rows.dense())), Y=more(self.Y), weights=weights)
 
-    def with_constant(self) -> "Problem":
-        """The problem with an intercept in place of other fixed effects, and labels minus what
-        those fit: an approximation from which a search begins.
-        """
-        if self.fixed.rows is None:
-            return self
-        labels = Labels.of(self.Y, self.weights, self.fixed)
-        Y = labels.drop_axis(labels.Y - labels.mean)
-        return replace(self, Y=Y, fixed=FixedEffects.constant(self.weights.total))
-
     def some(self, count: int) -> tuple["Problem", np.ndarray]:
-        """The problem on a sample of the rows, and their row numbers.
+        """The problem on a sample of the rows, and their row numbers. An intercept takes the place
+        of other fixed effects, and labels are minus what those fit.
 
         Args:
             count: how many rows to draw, at random with probabilities proportional to their
@@ -194,7 +184,10 @@ class Problem:
             The smaller problem, and the numbers (k,) of its rows in X.
         """
         drawn, X = self.rows.candidates()
-        Y, v = self.Y, self.weights.values
+        Y, v, fixed = self.Y, self.weights.values, self.fixed
+        if fixed.rows is not None:
+            labels = Labels.of(Y, self.weights, fixed)
+            Y = labels.drop_axis(labels.Y - labels.mean)
         if drawn is not None:
             Y, v = Y[drawn], self.weights.some(drawn)
         w = np.ones(len(X)) if v is None else np.asarray(v, np.float64)
@@ -207,7 +200,7 @@ class Problem:
             w = times * w.mean()
         X, Y = (on_device(np.asarray(part)[rows]) for part in (X, Y))
         weights = Weights.of(None if v is None else w, len(rows), X.dtype)
-        fixed = FixedEffects.constant(weights.total) if self.fixed.count else self.fixed
+        fixed = FixedEffects.constant(weights.total) if fixed.count else fixed
         some = replace(self, rows=DenseRows(X), Y=Y, weights=weights, fixed=fixed)
         return some, rows if drawn is None else np.asarray(drawn)[rows]
 
@@ -228,9 +221,16 @@ class Problem:
         expensive step.
         """
         made: Any = solver or self.solver or Spectral()
-        data = Labels.of(self.Y, self.weights, self.fixed), self.weights, self.fixed
-        options: dict = {"landmarks": self.landmarks, "block_size": self.block_size}
-        return made.solve(self.kernel, self.rows, *data, leave=True, **options)
+        return made.solve(
+            self.kernel,
+            self.rows,
+            Labels.of(self.Y, self.weights, self.fixed),
+            self.weights,
+            self.fixed,
+            landmarks=self.landmarks,
+            leave=True,
+            block_size=self.block_size,
+        )
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
         """The criterion at each λ, (L,) or (L, t); smaller is better."""
@@ -240,7 +240,7 @@ class Problem:
         """The criterion at one λ, averaged over targets, differentiable in everything; on landmarks
         held-out residuals have a derivative in closed form.
         """
-        lam = one_lam(lam, self.rows.dtype)
+        lam = as_lam(lam, self.rows.dtype)
         if not self._has_slopes():
             return jnp.mean(self.errors(self.solution(Cholesky()), lam[None]))
         kernel, chosen = jax.tree.map(jnp.asarray, (self.kernel, self.landmarks))
@@ -304,8 +304,14 @@ def resolve_landmarks(
         return None
     check_evaluable(kernel)
     if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
-        return without_trace(as_landmarks(rows, landmarks))
+        return as_landmarks(rows, landmarks)
     most = rows.candidates()[1].shape[0]
     check_whole("landmarks, as their number, or 'auto' in fit,", landmarks, most)
-    options: dict = {"weights": weights.values, "progress": progress}
-    return choose_landmarks(kernel, rows, int(landmarks), key=jax.random.key(0), **options)
+    return choose_landmarks(
+        kernel,
+        rows,
+        int(landmarks),
+        key=jax.random.key(0),
+        weights=weights.values,
+        progress=progress,
+    )

@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.standard import LeaveOneOut
+from jaxrls.inference.model import Numbers
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
@@ -35,9 +36,8 @@ from jaxrls.problem.landmarks import Landmarks, as_landmarks, check_evaluable
 from jaxrls.rows.blocks import default_block_size, sum_rows
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
-from jaxrls.search.grid import one_lam
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import check_whole, in_words, is_concrete, memory_bytes
+from jaxrls.support.checks import as_lam, check_whole, in_words, is_concrete, memory_bytes
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
@@ -68,9 +68,9 @@ class Selection:
     ([0], On(kernel=Linear(), columns=(0,)))
     """
 
-    columns: Int[Array | np.ndarray, " num"]
-    errors: Float[Array | np.ndarray, "num *t"]
-    error_without: Float[Array | np.ndarray, "*t"]
+    columns: Int[Numbers, " num"]
+    errors: Float[Numbers, "num *t"]
+    error_without: Float[Numbers, "*t"]
 
     @property
     def kernel(self) -> Kernel:
@@ -109,8 +109,8 @@ class LandmarkSelection:
     """
 
     landmarks: Landmarks
-    errors: Float[Array | np.ndarray, "num *t"]
-    error_without: Float[Array | np.ndarray, "*t"]
+    errors: Float[Numbers, "num *t"]
+    error_without: Float[Numbers, "*t"]
 
 
 @door("X")
@@ -162,8 +162,9 @@ def select_columns(
     >>> rls.fit(found.kernel, X, y).model.coef.shape
     (2,)
     """
-    named = {"weights": weights, "intercept": intercept, "criterion": LeaveOneOut(loss)}
-    problem = Problem.of(Linear(), X, Y, **named)
+    problem = Problem.of(
+        Linear(), X, Y, weights=weights, intercept=intercept, criterion=LeaveOneOut(loss)
+    )
     check_whole("num, how many columns,", num, problem.rows.shape[1])
     return Selection(*_chosen(problem, None, lam, num))
 
@@ -223,8 +224,9 @@ def select_landmarks(
     (True, 4)
     """
     check_evaluable(kernel)
-    named = {"weights": weights, "intercept": intercept, "criterion": LeaveOneOut(loss)}
-    problem = Problem.of(kernel, X, Y, **named)
+    problem = Problem.of(
+        kernel, X, Y, weights=weights, intercept=intercept, criterion=LeaveOneOut(loss)
+    )
     n = problem.rows.shape[0]
     pool = as_landmarks(problem.rows, np.arange(n) if candidates is None else candidates)
     if pool.indices is None:
@@ -253,7 +255,7 @@ def _chosen(problem: Problem, points, lam, num: int):
             "X must be a dense matrix, whose columns are read at every step, and is "
             f"{type(problem.rows).__name__}"
         )
-    lam = one_lam(lam, problem.rows.dtype)
+    lam = as_lam(lam, problem.rows.dtype)
     indices, errors, before, count = _choose(problem, points, lam, num=int(num))
     count = int(count) if is_concrete(count) else num
     return indices[:count], errors[:count], before

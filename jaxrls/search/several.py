@@ -13,17 +13,17 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Spectral
-from jaxrls.inference.fitted import as_predicted, r_squared
-from jaxrls.inference.model import Model
+from jaxrls.inference.fitted import as_predicted, scored
+from jaxrls.inference.model import Model, Numbers
 from jaxrls.kernels.kernel import Kernel, Scaled, Sum
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.landmarks import check_kernel
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.search.descent import default_optimizer, look, step
-from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
+from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import as_floats, check_whole, is_concrete
+from jaxrls.support.checks import as_floats, as_lams, check_whole, is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pictures import progress_bar
 from jaxrls.support.pytrees import pytree, static
@@ -58,11 +58,11 @@ class KernelsFit:
 
     kernels: tuple[Kernel, ...]
     points: Any  # (q, d), or sparse rows
-    coef: Float[Array | np.ndarray, "q t"]
-    intercept: Float[Array | np.ndarray, " t"]
-    shares: Float[Array | np.ndarray, "k t"]
-    lam: Float[Array | np.ndarray, " t"]
-    error: Float[Array | np.ndarray, " t"]
+    coef: Float[Numbers, "q t"]
+    intercept: Float[Numbers, " t"]
+    shares: Float[Numbers, "k t"]
+    lam: Float[Numbers, " t"]
+    error: Float[Numbers, " t"]
     names: tuple[str, ...] = static(default=())
 
     def __repr__(self) -> str:
@@ -80,9 +80,7 @@ class KernelsFit:
         return weighted(self.kernels, self.shares[:, target])
 
     @door("self.coef")
-    def predict_split(
-        self, X, *, block_size: int | None = None
-    ) -> Float[Array | np.ndarray, "k m t"]:
+    def predict_split(self, X, *, block_size: int | None = None) -> Float[Numbers, "k m t"]:
         """Predict for the rows of X, split into the contribution of each kernel, without the
         intercept.
 
@@ -101,7 +99,7 @@ class KernelsFit:
         model = Model(self.kernels[0], self.points, self.coef, self.intercept)
         return _split(self, model.read(X)[0], block_size=block_size)
 
-    def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m t"]:
+    def predict(self, X, *, block_size: int | None = None) -> Float[Numbers, "m t"]:
         """Predictions (m, t) for the rows of X (m, d): the sum of `predict_split`, and the
         intercept.
         """
@@ -116,9 +114,9 @@ class KernelsFit:
             Y: labels (m, t), or (m,) for a single target.
             weights: sample weights (m,); by default all are 1.
         """
-        return r_squared(self.predict(X), Y, weights)
+        return scored(self.predict(X), Y, weights)
 
-    def score_split(self, X, Y) -> Float[Array | np.ndarray, "k t"]:
+    def score_split(self, X, Y) -> Float[Numbers, "k t"]:
         """Score predictions by R², split by kernel (the product measure).
 
         Kernel k has Σᵢ f_k(xᵢ) (2(yᵢ − b) − f(xᵢ)) / Σᵢ (yᵢ − ȳ)² with f = Σₖ f_k. The sum over
@@ -206,10 +204,17 @@ def fit_kernels(
     names = tuple(map(str, kernels)) if isinstance(kernels, dict) else ()
     kernels = _checked([*kernels.values()] if names else kernels)
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
-    named: dict = {"weights": weights, "intercept": intercept, "groups": groups}
-    # For coefficients of rows, or of landmarks.
-    solver = Spectral("gram") if landmarks is None else None
-    problem = Problem.of(equal, X, Y, landmarks=landmarks, solver=solver, **named)
+    problem = Problem.of(
+        equal,
+        X,
+        Y,
+        weights=weights,
+        intercept=intercept,
+        groups=groups,
+        landmarks=landmarks,
+        # For coefficients of rows, or of landmarks.
+        solver=Spectral("gram") if landmarks is None else None,
+    )
     if not problem.traceable:
         raise ValueError(
             f"fit_kernels needs X in memory, and X is {type(problem.rows).__name__}: give an array "
@@ -217,7 +222,7 @@ def fit_kernels(
         )
     dtype = problem.rows.dtype
     tried = _shares(len(kernels), num, shares, key, dtype)
-    lams = None if lams is None else lam_vector(lams, dtype)
+    lams = None if lams is None else as_lams(lams, dtype)
     best: Any = None
     at_once = 1 if progress else len(tried)
     with progress_bar(progress, len(tried), "weights", "draw") as reached:
@@ -283,8 +288,13 @@ def _judged(problem: Problem, kernels, shares, lams) -> dict:
     lam, error = choose_lam(lams, errors, per_target=True)
     found = jax.tree.map(lambda part: part[0], solution.coefficients(lam[None]))
     each = jnp.broadcast_to(shares[:, None], (len(shares), len(error)))
-    best = {"coef": found.coef, "intercept": found.intercept, "shares": each}
-    return best | {"lam": lam, "error": error}
+    return {
+        "coef": found.coef,
+        "intercept": found.intercept,
+        "shares": each,
+        "lam": lam,
+        "error": error,
+    }
 
 
 def _better(old: dict, new: dict) -> dict:

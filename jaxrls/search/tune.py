@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,16 +11,16 @@ from jaxrls.criteria.standard import loo
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Cholesky
 from jaxrls.inference.fitted import Fit, K, Stage
-from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
+from jaxrls.problem.landmarks import Landmarks, as_landmarks
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.conclude import conclude, of_rows, warn, with_solution
 from jaxrls.search.descent import Found, Way, default_optimizer, descend
 from jaxrls.search.estimate import of_problem
-from jaxrls.search.grid import Choice, lam_vector
+from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
-from jaxrls.support.checks import check_whole, is_concrete, on_device
+from jaxrls.support.checks import as_lams, check_whole, is_concrete, on_device
 from jaxrls.support.door import door
 
 
@@ -107,15 +106,23 @@ def tune(
         raise ValueError(
             "tune needs a dense X: pass X.toarray(), or fit(kernel, X), which takes sparse rows"
         )
-    named: dict = {"criterion": criterion, "groups": groups, "weights": weights}
-    named |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
-    named |= {"standardize": standardize}
-    problem = Problem.of(kernel, X, Y, **named)
+    problem = Problem.of(
+        kernel,
+        X,
+        Y,
+        criterion=criterion,
+        groups=groups,
+        weights=weights,
+        intercept=intercept,
+        fixed_effects=fixed_effects,
+        standardize=standardize,
+        block_size=block_size,
+    )
     _check(problem, optimizer, start, starts, key, steps, tol)
     if landmarks is None:
         of_problem(replace(problem, solver=Cholesky()), call="gradient").check()
-    lams = None if lams is None else lam_vector(lams, problem.rows.dtype)
-    guesses = first_guess(problem.with_constant(), start, lams, landmarks is None)
+    lams = None if lams is None else as_lams(lams, problem.rows.dtype)
+    guesses = first_guess(problem, start, lams, landmarks is None)
     _, lam, floor = guesses[0]
     if lams is not None and lam < floor:
         warn(
@@ -127,9 +134,10 @@ def tune(
     if begins_on_few(problem, landmarks, grow):
         found = _grown(problem, landmarks, guesses, way, starts, key)
     else:
-        of = guesses[-1][0], problem.rows, landmarks, problem.weights, progress
-        chosen = replace(problem, landmarks=resolve_landmarks(*of))
-        found = descend(chosen, guesses, way, starts, key)
+        chosen = resolve_landmarks(
+            guesses[-1][0], problem.rows, landmarks, problem.weights, progress
+        )
+        found = descend(replace(problem, landmarks=chosen), guesses, way, starts, key)
     problem = replace(found.problem, kernel=found.kernel, solver=Cholesky())
     fit, solution = _made(problem, jnp.asarray(found.lam))
     history = found.history
@@ -138,6 +146,15 @@ def tune(
     fit = replace(fit, error=error, history=history, plan=words)
     fit = with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
     return of_rows(fit, n)
+
+
+@compiled
+def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
+    """The fit and its solution; the search knows the error."""
+    solution = problem.solution()
+    none = jnp.full((1,), jnp.nan, lam.dtype)
+    found = (lam[None], none), (lam, none[0])
+    return conclude(problem.kernel, solution, *found, problem.criterion), solution
 
 
 def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
@@ -166,21 +183,10 @@ def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
         )
     if start not in ("screen", "kernel", "data"):
         raise ValueError(f"start must be 'screen', 'kernel' or 'data', and is {start!r}")
-    if starts > 1 and not isinstance(key, jax.Array):
-        raise ValueError(
-            f"starts > 1 draws random starts: pass key=jax.random.key(0), and key is {key!r}"
-        )
+    if starts > 1 and key is None:
+        raise ValueError("starts > 1 draws random starts: pass key=jax.random.key(0)")
     if not (isinstance(tol, int | float | np.number) and tol > 0):
         raise ValueError(f"tol must be a number above 0, and is {tol!r}")
-
-
-@compiled
-def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
-    """The fit and its solution; the search fills in the error."""
-    solution = problem.solution()
-    none = jnp.full((1,), jnp.nan, lam.dtype)
-    found = (lam[None], none), (lam, none[0])
-    return conclude(problem.kernel, solution, *found, problem.criterion), solution
 
 
 # a search that begins on a sample, as a step on all rows costs many times as much
@@ -235,7 +241,7 @@ def _grown(whole: Problem, landmarks, guesses: list, way: Way, starts: int, key)
     if not np.ndim(landmarks) and not isinstance(landmarks, Landmarks):
         check_whole("landmarks, as their number,", m, whole.rows.candidates()[1].shape[0])
         landmarks = numbers[np.asarray(chosen(found.kernel, some, m).indices)]
-    best = without_trace(as_landmarks(whole.rows, landmarks))
+    best = as_landmarks(whole.rows, landmarks)
     if between:
         some = replace(some, landmarks=replace(best, indices=None))
         found = descend(some, [(found.kernel, found.lam, floor)], way, learned=found.learned)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.path import check_table
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
@@ -17,9 +16,10 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.search.conclude import inspect_lam
-from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
+from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.support.checks import (
     as_array,
+    as_lams,
     check_labels,
     check_ratio,
     check_whole,
@@ -100,7 +100,7 @@ def fit_kronecker(
         check_whole("lams, as their number,", lams)
         count, lams = lams, None
     else:
-        lams = lam_vector(lams, X1.dtype, zero=True)
+        lams = as_lams(lams, X1.dtype, zero=True)
     if weights is not None:
         weights = side_weights(weights, shape, X1.dtype)
         for v in weights:
@@ -110,8 +110,17 @@ def fit_kronecker(
     why = why_too_large(max(shape), "gram", needed * X1.dtype.itemsize)
     if why:
         raise ValueError(f"the larger side is too large: {why}")
-    options: dict = {"setting": setting, "loss": loss, "intercept": intercept, "keep": keep}
-    fit = _fit((kernel1, X1, kernel2, X2), Y, weights, lams, num=count, **options)
+    fit = _fit(
+        (kernel1, X1, kernel2, X2),
+        Y,
+        weights,
+        lams,
+        num=count,
+        setting=setting,
+        loss=loss,
+        intercept=intercept,
+        keep=keep,
+    )
     if is_concrete(fit):
         if not np.isfinite(np.asarray(fit.errors)).all():
             raise ValueError(
@@ -126,10 +135,10 @@ def fit_kronecker(
 @compiled
 def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> KroneckerFit:
     kernel1, X1, kernel2, X2 = sides
-    options: dict = {"weights": weights, "intercept": intercept}
-    factor = factor_kronecker(gram(kernel1, X1), gram(kernel2, X2), **options)
+    K1, K2 = gram(kernel1, X1), gram(kernel2, X2)
+    factor = factor_kronecker(K1, K2, weights=weights, intercept=intercept)
     solution = factor.solve(Y.ravel())
-    lams = lambda_grid(factor, num) if lams is None else as_grid(lams, factor)
+    lams = lambda_grid(factor, num) if lams is None else factor.with_floor(lams)
     errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])

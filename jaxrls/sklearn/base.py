@@ -106,7 +106,6 @@ class RLSEstimator(BaseEstimator):
 
     def _weights(self, X, y, sample_weight):
         """Those of the rows, checked."""
-        del y
         if sample_weight is None:
             return None
         check_unmasked("sample_weight", sample_weight)
@@ -226,8 +225,9 @@ class RLSEstimator(BaseEstimator):
         lam, error = map(np.asarray, best(np.asarray(fit.lams), errors))
         if errors.ndim < Y.ndim:
             errors = np.broadcast_to(errors[:, None], (len(errors), Y.shape[1]))
-        table = {"errors": errors.astype(Y.dtype), "error": error.astype(Y.dtype)}
-        fit = replace(fit.at(lam), lams=fit.lams, **table)
+        fit = replace(
+            fit.at(lam), lams=fit.lams, errors=errors.astype(Y.dtype), error=error.astype(Y.dtype)
+        )
         inspect_lam(fit, isinstance(self._lams(), int))
         return fit, -error[()]
 

@@ -163,15 +163,17 @@ callable, default="loo"
         those of the rows of X. Standard deviations of a precomputed kernel need `diag`, k(x, x) of
         the new rows.
         """
-        options = {"fixed_effects": fixed_effects, "diag": diag}
-        return self._of_path("predict", X, return_std=return_std, **options)
+        return self._of_path(
+            "predict", X, return_std=return_std, fixed_effects=fixed_effects, diag=diag
+        )
 
     def predict_interval(self, X, level=0.9, studentised=False, fixed_effects=None):
         """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
         jackknife+, or CV+ where groups or folds were left out: see `Fit.intervals`.
         """
-        options = {"studentised": studentised, "fixed_effects": fixed_effects}
-        return self._of_path("intervals", X, level, **options)
+        return self._of_path(
+            "intervals", X, level, studentised=studentised, fixed_effects=fixed_effects
+        )
 
 
 NO_ROWS = "needs held-out scores, which partial_fit does not have: use fit"

@@ -288,7 +288,29 @@ def check_whole(name: str, value, most: int | None = None) -> None:
         raise ValueError(f"{name} must be a whole number of at least 1{up}, and is {value!r}")
 
 
-def check_lams(lams, name: str = "lams", *, zero: bool = False) -> None:
+def as_lams(lams, dtype, targets: tuple = (), *, zero: bool = False) -> jax.Array:
+    """λ (L,) for all targets, or (L, t) with a column for each, checked as by `check_lams`."""
+    lams = as_array("lams", lams, dtype)
+    if not lams.ndim or lams.shape[1:] not in ((), targets):
+        each = f", or (L, {targets[0]}) with those of each target" if targets else ""
+        raise ValueError(
+            f"lams must have shape (L,){each}, and has shape {lams.shape}: one λ is lams=[0.1]"
+        )
+    check_lams(lams, "lams", zero)
+    return lams
+
+
+def as_lam(lam, dtype, targets: tuple = (), *, zero: bool = False) -> jax.Array:
+    """One λ, or one for each target, checked likewise."""
+    lam = as_array("lam", lam, dtype)
+    if lam.shape not in ((), targets):
+        each = ", or one for each target" if targets else ""
+        raise ValueError(f"lam must be one number{each}, and has shape {lam.shape}")
+    check_lams(lam, "lam", zero)
+    return lam
+
+
+def check_lams(lams, name: str, zero: bool) -> None:
     """Raise unless every λ is finite and positive, or 0 where that stands for a factor's floor
     (concrete values only).
     """

@@ -106,8 +106,9 @@ def plot_left_out(fit, Y, ax=None):
         )
     label = [f"root mean square {rms:.4g}" for rms in np.sqrt((residuals**2).mean(0)).reshape(-1)]
     x, y = (part.reshape(len(Y), -1) for part in (Y - residuals, Y))
-    words = {"xlabel": "predicted, the row left out", "ylabel": "label"}
-    return _on_diagonal(_axes(ax), x, y, ".", label, Y.min(), **words)
+    return _on_diagonal(
+        _axes(ax), x, y, ".", label, Y.min(), xlabel="predicted, the row left out", ylabel="label"
+    )
 
 
 def plot_function(fit, X, Y, ax=None, level=None):
@@ -148,8 +149,17 @@ def plot_coverage(predictive, ax=None):
     levels, scores = np.linspace(0, 1, 101), np.nanmean(np.asarray(predictive.crps), axis=0)
     label = [f"continuous ranked probability score {score:.3g}" for score in scores.reshape(-1)]
     shares = np.asarray(predictive.coverage(levels)).reshape(len(levels), -1)
-    words = {"xlabel": "level", "ylabel": "share of labels inside", "aspect": "equal"}
-    return _on_diagonal(_axes(ax), levels, shares, "-", label, 0.0, **words)
+    return _on_diagonal(
+        _axes(ax),
+        levels,
+        shares,
+        "-",
+        label,
+        0.0,
+        xlabel="level",
+        ylabel="share of labels inside",
+        aspect="equal",
+    )
 
 
 def plot_search(fit, axes=None):

@@ -21,7 +21,6 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 GOES_ON, DONE, FAILED = 0, 1, 2
-WORDS = 400  # bytes of an error message
 
 
 class OtherFailed(RuntimeError):
@@ -53,7 +52,7 @@ def in_step(items: Iterable) -> Iterator:
             item, state = next(own), GOES_ON
         except StopIteration:
             item, state = None, DONE
-        if (_meet(state) == DONE).all():
+        if set(_meet(state)) == {DONE}:
             return
         if state == GOES_ON:
             yield item
@@ -65,8 +64,8 @@ def add_up(tree: Any) -> Any:
     """
     if jax.process_count() == 1:
         return tree
-    firsts = {device.process_index: device for device in reversed(jax.devices())}
-    mesh = Mesh(np.array([firsts[i] for i in range(len(firsts))]), ("processes",))
+    firsts = np.array(jax.devices()).reshape(jax.process_count(), -1)[:, 0]
+    mesh = Mesh(firsts, ("processes",))
     own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
     with _connected():
         spread = multihost_utils.host_local_array_to_global_array(own, mesh, P("processes"))
@@ -88,15 +87,13 @@ def gather(tree: Any) -> list:
     return [pickle.loads(one[:size].tobytes()) for one, size in zip(gathered, sizes, strict=True)]
 
 
-def _meet(state: int, words: str = "") -> np.ndarray:
+def _meet(state: int, words: str = "") -> list[int]:
     """Exchange states between all processes; raises where another one failed."""
-    text = words.encode()[:WORDS]
-    said = _gathered(np.frombuffer(bytes([state]) + text + bytes(WORDS - len(text)), np.uint8))
-    failed = np.flatnonzero(said[:, 0] == FAILED)
-    if len(failed) and state != FAILED:
-        found = said[failed[0], 1:].tobytes().rstrip(bytes(1)).decode(errors="replace")
-        raise OtherFailed(f"process {failed[0]} failed: {found}")
-    return said[:, 0]
+    said = gather((state, words))
+    for i, (other, words) in enumerate(said):
+        if other == FAILED and state != FAILED:
+            raise OtherFailed(f"process {i} failed: {words}")
+    return [other for other, _ in said]
 
 
 def _gathered(own: np.ndarray) -> np.ndarray:

@@ -253,7 +253,7 @@ class Moved(Case):
         ]
         named: dict = self.options | effects(fixed)
         problem = extend.Problem.of(self.kernel, *first[:2], weights=first[2], **named)
-        summed = Kept(problem, problem.solution(), None, None).summed()
+        summed = Kept(problem, problem.solution(), None, None).summed(None)
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
             rows = extend.DenseRows(x)
             summed = summed.changed(

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import AtLam, OneByOne, Report, Solution
 from jaxrls.factors.expansion import AtPoints, Expansion, Features, Primal
-from jaxrls.factors.landmark_spectrum import left_over
+from jaxrls.factors.landmark_spectrum import keeps_rows, left_over
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import PrimalSpread
 from jaxrls.kernels.kernel import Kernel
@@ -345,13 +345,13 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
         of K:  λ R t Rᵀ,
 
     plus what landmarks that leave with their row add to t, z and the mean's. No derivative of a
-    Cholesky factor is taken, nor of L⁻ᵀ, which would take two more products with the rows. For
-    derivatives of higher order the formula itself is differentiated.
+    Cholesky factor is taken, nor of L⁻ᵀ, which would take two more products with the rows; u is
+    kept between the readings where a quarter of the memory holds it. For derivatives of higher
+    order the formula itself is differentiated.
     """
     f: Any = solution.factor
     shrunk, labels = f.at(lam, solution.state), solution.labels
     counted = f.weights if f.indices is None else f.weights.without(f.indices)
-    columns = f.weights.values, counted.values, labels.scaled, labels.Y
     R, q = shrunk.R, shrunk.q
 
     def of_rows(u, v, counted, y, Y):
@@ -366,8 +366,13 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
 
         return jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
 
-    def block(x, *columns):
-        u = f.coordinates(f.map.raw(x), None, shrunk)
+    coordinates = lambda x: f.coordinates(f.map.raw(x), None, shrunk)
+    n, room = f.rows.shape[0] // f.rows.parts, jnp.dtype(f.dtype).itemsize
+    u = f.rows.map(coordinates, **f.hints) if keeps_rows(n, len(R), room) else None
+    columns = u, f.weights.values, counted.values, labels.scaled, labels.Y
+
+    def block(x, u, *columns):
+        u = coordinates(x) if u is None else u
         value, (g, a) = of_rows(u, *columns)
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
@@ -388,9 +393,9 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
     def along(at, change):
         moved = lambda fn: jax.jvp(fn, at, change)
 
-        def block(x, v, counted, y, Y):
+        def block(x, u, v, counted, y, Y):
             psi, dpsi = moved(lambda kernel, points: kernel(x, points))
-            u = f.coordinates(psi, None, shrunk)
+            u = f.coordinates(psi, None, shrunk) if u is None else u
             _, (g, a) = of_rows(u, v, counted, y, Y)
             by_sums = 2 * matmul(u, t) + matmul(Y - labels.mean, z.T) + constant
             by_sums = by_sums if v is None else v[:, None] * by_sums

@@ -175,7 +175,8 @@ def estimate(
         "covariance": 5 * min(n, r) ** 2 + block + made,
         "subset": 8 * r**2 + block + n * r * keeps_rows(n, r, dtype.itemsize),
         "cholesky features": twice * ((3 + 2 * L) * r**2 + block),
-        "cholesky landmarks": twice * ((9 + 2 * L) * r**2 + 3 * block // 2),
+        "cholesky landmarks": twice * ((9 + 2 * L) * r**2 + 3 * block // 2)
+        + gradient * n * r * keeps_rows(n, r, dtype.itemsize),
         "iterative": 4 * n * r + 3 * r**2 + n * (16 * (t + probes) + probes**2 + L * t * probes),
     }[route]
     numbers += n * r * (2 * keep + 2 * (weights if dual else twice * bool(fixed_effects)))

@@ -238,6 +238,10 @@ def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
     factor = factorize(kernel, array(X), weights=array(v), solver=solver_of(route))
     assert float(factor.report.indefinite) <= 100 * 60 * EPS
     assert float(factor.precision_floor()) <= 1e4 * EPS
+    beside = factorize(
+        GAUSSIAN, array(X), weights=array(v), fixed_effects=rls.levels(np.arange(60) % 3)
+    )
+    assert float(beside.precision_floor()) <= 1e4 * EPS
     found, others = np.asarray(loo_residuals(factor, array(y), array(0.3))), np.arange(60) != 3
     want = held_out(kernel, X, y, 0.3, v)
     assert_close(found[others], want[others], (1e4 + 10 * weight**0.5) * EPS)

@@ -395,8 +395,7 @@ def test_what_a_kernel_must_define():
 
     no_pytree = "is no pytree: put @jaxrls.extend.pytree above its class"
     refused(
-        (lambda: Half()(X, X), "Half has no explicit features: define .* or __call__ and diag"),
-        (lambda: Undecorated().features(X), "Undecorated has no explicit features"),
+        (lambda: Half()(X, X), "Half has no explicit features: use gram .* or __call__ and diag"),
         (lambda: Undecorated().check(X), f"Undecorated {no_pytree}"),
         (lambda: Wider(1.0).check(X), f"Wider {no_pytree}"),
         error=TypeError,

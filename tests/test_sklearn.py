@@ -284,7 +284,7 @@ def test_weights_and_groups_are_routed():
 
 
 def test_a_lam_at_the_edge_of_its_grid_warns():
-    words = r"the chosen λ, 1e\+03, is the smallest of the grid: pass lams= that reach further"
+    words = r"the chosen λ, 1e\+03, is the smallest of the grid: pass lams= that reach smaller"
     with pytest.warns(UserWarning, match=words):
         RLSRegressor("linear", lams=[1e4, 1e3]).fit(X, y)
 

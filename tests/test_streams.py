@@ -215,7 +215,6 @@ def test_columns_by_name_or_number(tmp_path, ending):
 y = Y[:, 0]
 BAD = [
     (lambda: [(X, y), (X[:, :2], y)], r"block 1 has X \(90, 2\)"),
-    (lambda: [(X, y), (X,)], "block 1 has X"),
     (lambda: [(X.astype(str), y)], "block 0: X must hold real numbers"),
     (lambda: [], "no rows"),
     (lambda: ((X, y) for _ in range(2)), "read once only"),

@@ -367,8 +367,8 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
         return jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
 
     coordinates = lambda x: f.coordinates(f.map.raw(x), None, shrunk)
-    n, room = f.rows.shape[0] // f.rows.parts, jnp.dtype(f.dtype).itemsize
-    u = f.rows.map(coordinates, **f.hints) if keeps_rows(n, len(R), room) else None
+    sizes = f.rows.shape[0] // f.rows.parts, len(R), jnp.dtype(f.dtype).itemsize
+    u = f.rows.map(coordinates, **f.hints) if keeps_rows(*sizes) else None
     columns = u, f.weights.values, counted.values, labels.scaled, labels.Y
 
     def block(x, u, *columns):

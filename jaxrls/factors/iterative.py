@@ -106,8 +106,8 @@ class Iterative(Solver):
         data = kernel, rows.dense(), weights.root, H, chosen.points
         dtype = jnp.dtype(self.dtype or rows.dtype)
         near = Near.of(*jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data))
-        # Of products: no eigenvector is computed, and their rounding is that of one sum. ‖BᵀB‖, a
-        # bound of the largest eigenvalue, to some 25 % from its products with random vectors.
+        # Of products: no eigenvector is computed, and their rounding is that of one sum.
+        # Eigenvalues are at most ‖BᵀB‖, which products with 8 random vectors tell to some 25 %.
         drawn = jax.random.normal(jax.random.key(0), (near.B.shape[1], 8), dtype)
         largest = jnp.linalg.norm(transposed_matmul(near.B, matmul(near.B, drawn))) / 8**0.5
         floor = 2 * float(jnp.finfo(dtype).eps) * largest.astype(rows.dtype)
@@ -228,8 +228,10 @@ class IterativeGram(Factor):
 
         each = solution.at_each(lams, one)
         found = jax.tree.map(lambda a: jnp.moveaxis(a, 0, -2), each)
-        of = jax.tree.map(lambda a: a.reshape(*a.shape[:-3], math.prod(a.shape[-3:])), found.run)
-        return replace(found, run=replace(of, steps=jnp.max(of.steps)))
+        # Columns of all λ and targets in one row; without columns, reshape cannot infer -1.
+        columns = lambda a: a.reshape(*a.shape[:-3], math.prod(a.shape[-3:]))
+        run = jax.tree.map(columns, found.run)
+        return replace(found, run=replace(run, steps=jnp.max(run.steps)))
 
     def dual(self, solution, lams):
         """c̃ alone, (n, L, t)."""

@@ -77,7 +77,16 @@ class Predictive:
         inside = reached <= levels.reshape(-1, *[1] * reached.ndim)
         return jnp.mean(inside, axis=1, dtype=reached.dtype, where=~jnp.isnan(reached))
 
-    plot = plot_coverage
+    def plot(self, ax=None):
+        """Plot coverage against level.
+
+        Args:
+            ax: Matplotlib axes; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        return plot_coverage(self, ax)
 
 
 def as_levels(name: str, levels, most: int) -> Any:

@@ -88,7 +88,7 @@ class Model:
         out = _evaluate(self, rows, block_size=block_size)
         if self.effects is None:
             return out
-        free = jnp.asarray(self.free)
+        free = jnp.asarray(self.free)  # beside an intercept, which `out` has already
         return out + self.effects.fitted(given, self.effects.joined(jnp.zeros_like(free[0]), free))
 
     def _padded(self) -> "Model":

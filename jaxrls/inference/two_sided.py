@@ -269,4 +269,13 @@ class KroneckerFit:
             )
         return self.process
 
-    plot = plot_errors
+    def plot(self, ax=None):
+        """Plot the error over λ with the chosen one.
+
+        Args:
+            ax: Matplotlib axes; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        return plot_errors(self, ax)

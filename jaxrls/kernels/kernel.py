@@ -59,9 +59,10 @@ class Kernel:
     matrices.
 
     A subclass stands under `@jaxrls.extend.pytree` and defines `__call__(X, Z) -> (n, m)` and
-    `diag(X) -> (n,)`. If its feature map is explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, it also
-    defines `num_features` and `features`, and takes the cheaper linear routes. Sums, products and
-    positive multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
+    `diag(X) -> (n,)`. If its feature map is explicit and finite, it defines `num_features` and
+    `features` instead, which make k(x, z) = ⟨φ(x), φ(z)⟩, and takes the cheaper linear routes.
+    Sums, products and positive multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`,
+    `k.on(columns)`.
 
     Class variables tell a search what the fields are, and `fit` what the kernel can do:
 
@@ -127,8 +128,8 @@ class Kernel:
             TypeError: for a kernel without explicit features.
         """
         raise TypeError(
-            f"{type(self).__name__} has no explicit features: define num_features and features, or "
-            "__call__ and diag, and use gram"
+            f"{type(self).__name__} has no explicit features: use gram (a kernel of one's own "
+            "defines num_features and features, or __call__ and diag)"
         )
 
     def check(self, X) -> None:

@@ -34,7 +34,7 @@ class Moments:
         gram: (q, q), Σ v bbᵀ, or (q,), its diagonal.
         first: (q, r), Σ v b(φ − o)ᵀ.
         second: (r, r), Σ v (φ − o)(φ − o)ᵀ.
-        trace: Σ v k(x, x).
+        trace: Σ v of what `left_over` gives, 0 without.
         label: (q, t), Σ v b(y − p)ᵀ.
         cross: (r, t), Σ v (φ − o)(y − p)ᵀ.
         square: (t,), Σ v (y − p)².
@@ -119,7 +119,7 @@ def moments(
         origin: (q, r), coefficients near the fit of φ by the fixed effects, by default 0.
         label_origin: (q, t), the same for labels.
         kept: φ (n, r) of all rows, if it was computed before.
-        left_over: a function of rows and their φ, which `trace` sums in place of k(x, x).
+        left_over: a function of rows and their φ, whose values `trace` sums.
         block_size: rows at a time.
 
     Returns:

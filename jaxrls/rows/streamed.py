@@ -249,8 +249,8 @@ class Known(NamedTuple):
 def _wide(part) -> np.ndarray:
     """float32 as it is, and all other numbers as float64."""
     part = np.asarray(part)
-    narrow = part.dtype.kind in "fiub" and part.dtype != np.float32
-    return part.astype(np.float64) if narrow else part
+    other = part.dtype.kind in "fiub" and part.dtype != np.float32
+    return part.astype(np.float64) if other else part
 
 
 def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
@@ -280,7 +280,8 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
             )
         check_inputs(f"{piece.place}: X", X)
         for name, part in given.items():
-            check_finite(f"{piece.place}: {name}", part)
+            if name != "X":
+                check_finite(f"{piece.place}: {name}", part)
         before = shapes
         labels.append(given.get("Y"))
         weights.append(v)

@@ -113,13 +113,13 @@ def on_grid(problem: Problem, solution: Solution, choice: Choice) -> Fit:
 _at = compiled(on_grid)
 
 
-def fitted(problem: Problem, choice: Choice, *, kept: bool) -> tuple[Fit, Solution | None]:
+def fit_on_grid(problem: Problem, choice: Choice, *, kept: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a choice, with its solution if that is kept."""
     solution = factored(problem)
     return on_grid(problem, solution, choice), solution if kept else None
 
 
-fitted_at_once = compiled(fitted)  # where all rows go into a program
+fit_on_grid_at_once = compiled(fit_on_grid)  # where all rows go into a program
 
 
 def of_rows(fit: Fit, n: int) -> Fit:
@@ -187,10 +187,13 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
     low, high = (chosen <= lams.min(axis=0)).any(), (chosen >= lams.max(axis=0)).any()
     unregularised = default_grid and lams.min() > 2 * floor  # below it the fit no longer changes
     if high or low and not unregularised:
-        end, edge = (lams.min(), "smallest") if low else (lams.max(), "largest")
+        edge, further = ("smallest", "smaller") if low else ("largest", "larger")
+        remedy = f"pass lams= that reach {further} values"
+        if low and lams.min() <= 1.01 * floor:
+            remedy = "below it is rounding, so use float64"
         warn(
-            f"the chosen λ, {end:.3g}, is the {edge} of the grid: pass lams= that reach further, "
-            f"with float64 for λ below {floor:.2g}, or change the kernel"
+            f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: "
+            f"{remedy}, or change the kernel"
         )
 
 

@@ -27,8 +27,8 @@ from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.conclude import (
     concluded,
     factored,
-    fitted,
-    fitted_at_once,
+    fit_on_grid,
+    fit_on_grid_at_once,
     inspect_fit,
     keeps,
     of_rows,
@@ -149,13 +149,13 @@ def fit(
 
 def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
     """The fit with the best λ, from a grid or from a search."""
-    problem, choice, searches, either = planned(problem, lams, per_target, conservative)
+    problem, choice, searches, goes_below = planned(problem, lams, per_target, conservative)
     problem = problem.padded()
     if not searches:
-        choose = fitted_at_once if problem.traceable else fitted
+        choose = fit_on_grid_at_once if problem.traceable else fit_on_grid
         found, solution = choose(problem, choice, kept=keeps(problem, keep))
         # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
-        searches = either and float(found.lam) < NEAR * float(found.floor)
+        searches = goes_below and float(found.lam) < NEAR * float(found.floor)
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
         found, solution = _searched(problem, choice.per_target)

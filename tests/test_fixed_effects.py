@@ -200,6 +200,19 @@ def test_new_rows_must_bring_levels_that_were_fitted():
     assert_close(fit.predict(X) + fit.model.free[MEMBER], fit.predict(X, fixed_effects=LABELS), EPS)
 
 
+def test_of_a_level_without_weight_nothing_is_known():
+    """As of one that no row has; and of no columns at all there is nothing to say."""
+    of = {"weights": np.where(MEMBER == 1, 0.0, 1.0), "lams": [0.3], "keep": True}
+    fit = rls.fit(GAUSSIAN, X, Y[:, 0], fixed_effects=rls.levels(LABELS), **of)
+    assert np.isinf(fit.fixed_effects().std).tolist() == [False, True, False]
+    words = "has the level 'b', which no fitted row that counts has"
+    refused((lambda: fit.predict(X[:1], fixed_effects=["b"]), words))
+    none = np.zeros((N, 0))
+    fit = rls.fit(GAUSSIAN, X, Y, fixed_effects=none, lams=[0.3])
+    alone = rls.fit(GAUSSIAN, X, Y, lams=[0.3])
+    assert_close(fit.predict(X, fixed_effects=none), alone.predict(X), 10 * EPS)
+
+
 def test_large_groups_with_levels_of_their_own_are_left_out_as_by_refits():
     """For as many λ as here by fits to the other rows, for one by R_SS. One level lies in both
     groups, and two in one each: known up to a constant there.

@@ -153,9 +153,9 @@ def test_held_out_rows_in_another_precision():
 
 
 @pytest.mark.parametrize("route", ["gram", "covariance", "cholesky", *ON_LANDMARKS])
-def test_every_factor_of_a_kernel_of_small_numbers(route):
-    """k, λ and squares of labels times a: floors and errors too, of rows and of groups; no number
-    is compared with one that has no unit.
+def test_every_factor_of_a_kernel_of_small_or_large_numbers(route):
+    """k, λ and squares of labels times a: floors and errors too, of rows and of groups, and slopes
+    of errors; no number is compared with one that has no unit.
     """
     X, y = (array(a) for a in smooth_data(30))
     groups, v = np.arange(30) // 3, np.where(np.arange(30) % 7 == 2, 0, 1 + np.arange(30) % 4)
@@ -172,12 +172,19 @@ def test_every_factor_of_a_kernel_of_small_numbers(route):
         errors["kfold"] = rls.kfold(groups)(*problem)
         residuals = rls.loo_residuals(*problem[:2], unit / 16, groups)  # of rows of weight 0 too
         errors |= {"floor": factor.report.floor, "residuals": residuals * jnp.sqrt(unit)}
+        if route == "cholesky on landmarks":
+            given = {"weights": array(v), "landmarks": options["landmarks"]}
+            error = lambda scale: rls.objective(
+                unit * rls.Gaussian(scale), X, problem[1], unit / 16, **given
+            )
+            errors["slope"] = jax.grad(error)(array(1.0))
         evidence = rls.log_marginal_likelihood(*problem) + 12.5 * jnp.log(unit)
         return {name: error / unit for name, error in errors.items()} | {"evidence": evidence}
 
-    got, want = (look(array(unit)) for unit in (2.0 ** (-80 if X64 else -40), 1.0))
+    small, want, large = (look(array(2.0**power)) for power in np.array([-40, 0, 40]) * (1 + X64))
     for name in want:
-        assert_close(got[name], want[name], 1e3 * EPS, name)
+        for got in (small, large):
+            assert_close(got[name], want[name], 1e3 * EPS, name)
 
 
 # --- rows of tiny weight ---

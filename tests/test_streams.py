@@ -217,7 +217,8 @@ BAD = [
     (lambda: [(X, y), (X[:, :2], y)], r"block 1 has X \(90, 2\)"),
     (lambda: [(X.astype(str), y)], "block 0: X must hold real numbers"),
     (lambda: [], "no rows"),
-    (lambda: ((X, y) for _ in range(2)), "read once only"),
+    (lambda: ((X, y) for _ in range(2)), "cannot be read several times"),
+    (lambda: lambda: None, "source is a function, which cannot"),
     (lambda: [(X, np.array(3.0))], r"block 0 has X"),
     (
         lambda: [(X, np.where(np.arange(N) == 8, np.nan, y))],

@@ -147,7 +147,7 @@ class CholeskyFeatures(OneByOne):
         """d, ρ, α, u·q and R of landmarks, with k(points, points) as `corner` where it is known."""
         b, v = self.fixed.rows_at(self.indices), self.weights.array[self.indices]
         corner = self.map.raw(self.map.points) if corner is None else corner
-        u, W = self.coordinates(corner, b, shrunk), shrunk.R
+        u, W = self.coordinates(corner, b, shrunk), shrunk.planes
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = jnp.sum(W * W, axis=1), jnp.sum(W * u, axis=1)
         return (
@@ -188,7 +188,12 @@ class CholeskyFeatures(OneByOne):
             lambda x, b: self.coordinates(self.map.raw(x), b, shrunk), self.fixed.rows, **self.hints
         )
         of = u, shrunk.q, solution.labels, self.weights, self.fixed
-        return LowRank.of_rows(*of, shrunk.R, self.indices)
+        return LowRank.of_rows(*of, shrunk.planes, self.indices)
+
+
+def unit_rows(A: Float[Array, "m r"]) -> Float[Array, "m r"]:
+    """Rows in units of their largest entry."""
+    return A / jax.lax.stop_gradient(jnp.max(jnp.abs(A), axis=1, keepdims=True))
 
 
 def with_columns(lams: Float[Array, "L k"], A: Float[Array, "r t"]) -> tuple[Any, Any]:
@@ -217,6 +222,13 @@ class Shrunk(NamedTuple):
     middle: Float[Array, "q r"]  # u of what the fixed effects fit
     q: Float[Array, "r t"]
     shrink: Float[Array, "r r"]  # A⁻¹
+
+    @property
+    def planes(self) -> Float[Array, "r r"]:
+        """R in units of each row's largest entry: constraints have no scale, and derivatives square
+        theirs again.
+        """
+        return unit_rows(self.R)
 
 
 def solve_cholesky(

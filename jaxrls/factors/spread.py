@@ -62,13 +62,16 @@ class Spread(ABC):
         return self.between(kernel, rows, rows, corrected)
 
     def of_fixed_effects(self) -> Float[Array, "q q"]:
-        """Of the coefficients β: of rows without any part in f, with a 1 in one column of b."""
+        """Of the coefficients β: of rows without any part in f, with a 1 in one column of b;
+        infinite for levels without weight, of which nothing is known.
+        """
         b = jnp.eye(self.fixed.count, dtype=self.middle.dtype)
         design, none = jnp.zeros((len(b), len(self.half)), b.dtype), lambda: 0
         h = self.fixed.basis_of(b)
         rows = NewRows(None, -self.middle, h, self.own(none, design, b))
         found, left = self.parts(none, rows, rows, lambda A, B: matmul(A, B.T), False)
-        return found + left + self.lam * matmul(h, h.T)
+        known = found + left + self.lam * matmul(h, h.T)
+        return jnp.where(jnp.diag(jnp.all(h == 0, axis=1)), jnp.inf, known)
 
     def between(
         self, kernel: Kernel, one: NewRows, other: NewRows | None, corrected=False, diag=None

@@ -334,12 +334,14 @@ class Levels(FixedEffects):
             raise ValueError(
                 f"fixed_effects must have a level for each of {m} rows, and has {len(labels)}"
             )
-        known = {name: number for number, name in enumerate(self.names)}
+        weighs = np.asarray(self.back) if is_concrete(self.back) else np.ones(self.count)
+        known = {name: at for at, name in enumerate(self.names) if weighs[at]}
         try:
             return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
         except KeyError as error:
             raise ValueError(
-                f"fixed_effects has the level {error}, which no fitted row has: leave it out"
+                f"fixed_effects has the level {error}, which no fitted row that counts has: leave "
+                "it out"
             ) from None
 
     def levels_of_two(self, weights):

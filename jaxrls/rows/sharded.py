@@ -114,7 +114,7 @@ def shard(
     `fit(kernel, shard(X, Y, mesh=mesh), landmarks=…)` then runs on all of its devices; so does
     everything else that takes rows and does not need K of all pairs. Rows of weight 0 are added at
     the end where n is no multiple of the devices, and results have entries for them too:
-    `fit.loo_residuals[:n]` are those of X.
+    `np.asarray(fit.loo_residuals)[:n]` are those of X.
 
     Args:
         X: rows (n, d), NumPy or JAX, in the precision that JAX is set to.

@@ -61,10 +61,10 @@ class StreamedRows(Rows):
         block_size: int | None = None,
         progress: bool = False,
     ):
-        if iter(source) is source:
+        if not isinstance(source, Iterable) or iter(source) is source:
             raise ValueError(
-                "source can be read once only, as a generator: give a list of blocks, or an object "
-                "whose __iter__ begins anew"
+                f"source is a {type(source).__name__}, which cannot be read several times: give a "
+                "list of blocks, or an object whose __iter__ begins anew"
             )
         check_whole("sample", sample)
         self.source, self.block_size, self.progress, self.readings = source, block_size, progress, 0

@@ -191,11 +191,6 @@ class CholeskyFeatures(OneByOne):
         return LowRank.of_rows(*of, shrunk.planes, self.indices)
 
 
-def unit_rows(A: Float[Array, "m r"]) -> Float[Array, "m r"]:
-    """Rows in units of their largest entry."""
-    return A / jax.lax.stop_gradient(jnp.max(jnp.abs(A), axis=1, keepdims=True))
-
-
 def with_columns(lams: Float[Array, "L k"], A: Float[Array, "r t"]) -> tuple[Any, Any]:
     """Each λ (L k,), with the columns of all targets, or where each has its own λ of that one, (L
     k, r, t/k).
@@ -228,7 +223,7 @@ class Shrunk(NamedTuple):
         """R in units of each row's largest entry: constraints have no scale, and derivatives square
         theirs again.
         """
-        return unit_rows(self.R)
+        return self.R / jax.lax.stop_gradient(jnp.max(jnp.abs(self.R), axis=1, keepdims=True))
 
 
 def solve_cholesky(

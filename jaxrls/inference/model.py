@@ -89,7 +89,9 @@ class Model:
         if self.effects is None:
             return out
         free = jnp.asarray(self.free)  # beside an intercept, which `out` has already
-        return out + self.effects.fitted(given, self.effects.joined(jnp.zeros_like(self.intercept), free))
+        return out + self.effects.fitted(
+            given, self.effects.joined(jnp.zeros_like(self.intercept), free)
+        )
 
     def _padded(self) -> "Model":
         """The same function with coefficients 0 of further points, up to a common size."""

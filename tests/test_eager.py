@@ -5,7 +5,7 @@ ready; and computes in the precision of its data.
 import jax
 import numpy as np
 import pytest
-from support import DTYPE, array, assert_close, of_gram
+from support import DTYPE, array, assert_close, factor_gram, gram
 
 import jaxrls as rls
 
@@ -28,15 +28,16 @@ def of_intervals(seed):
 
 def of_pairs(seed):
     X, y, _ = map(array, data(seed))
-    factor = of_gram(rls.gram(KERNEL, X))
+    factor = factor_gram(gram(KERNEL, X))
     return lambda: rls.pairwise_ranking_error(factor, X[:, 0] + y, [0.1, 1.0])
 
 
 def of_both_sides(ask, lams):
     def call(seed):
         X, _, new = map(array, data(seed))
-        factor = rls.factor_kronecker(rls.gram(KERNEL, X), rls.gram(KERNEL, new))
-        return lambda: ask(factor, rls.gram(KERNEL, X, new), lams, "both")
+        factor = jax.jit(rls.factor_kronecker)(gram(KERNEL, X), gram(KERNEL, new))
+        table = gram(KERNEL, X, new)
+        return lambda: ask(factor, table, lams, "both")
 
     return call
 

@@ -38,6 +38,7 @@ NAMES = np.array(["red", "green", "blue"])[
     np.digitize(X[:, 0] + 0.5 * RNG.normal(size=N), [0.5, 1.3])
 ]
 GROUPS = np.arange(N) // 8
+LINE = {"kernel": "linear", "lams": ALPHAS}
 
 
 def test_a_scorer_of_rows_left_out_is_that_of_ridge_cv():
@@ -50,10 +51,10 @@ def test_a_scorer_of_rows_left_out_is_that_of_ridge_cv():
 
     for scoring in ("r2", "neg_median_absolute_error", pinball):
         theirs = RidgeCV(ALPHAS, scoring=scoring).fit(X, Y[:, 0])
-        ours = RLSRegressor("linear", lams=ALPHAS, scoring=scoring).fit(X, Y[:, 0])
+        ours = RLSRegressor(**LINE, scoring=scoring).fit(X, Y[:, 0])
         assert_best(ours, theirs)
         assert_close(ours.coef_, theirs.coef_, TOLERANCE, "coef_")
-    each = RLSRegressor("linear", lams=ALPHAS, scoring="r2", per_target=True).fit(X, Y)
+    each = RLSRegressor(**LINE, scoring="r2", per_target=True).fit(X, Y)
     assert_best(each, RidgeCV(ALPHAS, scoring="r2", alpha_per_target=True).fit(X, Y))
     assert len(set(each.lam_)) > 1
     own = RLSRegressor("linear", lams=np.stack([ALPHAS] * 3, axis=1), scoring="r2").fit(X, Y)
@@ -69,7 +70,7 @@ def test_a_scorer_of_classes_is_that_of_ridge_classifier_cv():
             )
             for a in ALPHAS
         ]
-        ours = RLSClassifier("linear", lams=ALPHAS, scoring=scoring, store_cv_results=True)
+        ours = RLSClassifier(**LINE, scoring=scoring, store_cv_results=True)
         ours.fit(X, names)
         assert_close(ours.cv_results_, np.moveaxis(held, 0, -1), TOLERANCE, "scores left out")
         if names is NAMES:  # of two classes theirs takes the argmax over one column
@@ -78,7 +79,7 @@ def test_a_scorer_of_classes_is_that_of_ridge_classifier_cv():
             best = ALPHAS[-ours.path_.errors[:, 0] == -ours.path_.errors[:, 0].min()]
             assert theirs.alpha_ == best.min() and ours.lam_ == best.max()
     labels = (np.median(Y, axis=0) < Y).astype(int)
-    several = RLSClassifier("linear", lams=ALPHAS, scoring="f1_micro").fit(X, labels)
+    several = RLSClassifier(**LINE, scoring="f1_micro").fit(X, labels)
     assert several.path_.errors.shape == (6, 3)
     assert several.best_score_ == -several.path_.errors.min()
 
@@ -128,7 +129,7 @@ def test_what_is_stored_is_the_loss_of_rows_left_out():
     """Squared as RidgeCV has it, any other, and predictions by groups left out."""
 
     def stored(groups=None, kept=True, **options):
-        model = RLSRegressor("linear", lams=ALPHAS, store_cv_results=kept, **options)
+        model = RLSRegressor(**LINE, store_cv_results=kept, **options)
         return model.fit(X, Y, groups=groups)
 
     theirs = RidgeCV(ALPHAS, store_cv_results=True).fit(X, Y)
@@ -146,10 +147,9 @@ def test_what_is_stored_is_the_loss_of_rows_left_out():
 
 @pytest.mark.filterwarnings("ignore:Only one class is present")
 def test_what_does_not_go_with_a_scorer_is_refused():
-    fit = lambda **options: lambda: RLSRegressor(**options).fit(X, Y)
+    fit = lambda **options: lambda: RLSRegressor(**LINE | options).fit(X, Y)
     both = "scoring= and store_cv_results= need"
-    x, y = np.random.default_rng(0).normal(size=(20, 2)), np.repeat([0, 1], 10)
-    alone = RLSClassifier("linear", lams=[0.1, 1.0, 10.0], scoring="roc_auc", by_fold=True)
+    alone = RLSClassifier(**LINE, scoring="roc_auc", by_fold=True)
     refused(
         (fit(scoring="r3"), "'r3'"),
         (fit(scoring="r2", loss="absolute_error"), "scoring='r2' chooses λ by scores"),
@@ -158,8 +158,8 @@ def test_what_does_not_go_with_a_scorer_is_refused():
         (fit(store_cv_results="losses"), "'store_cv_results' parameter .* Got 'losses'"),
         (fit(scoring="r2", criterion="gcv"), f"{both} criterion='loo' or 'kfold'"),
         (
-            lambda: alone.fit(x, y, groups=y),
-            "the score of scoring='roc_auc' is not a number at 3 of 3 λ: take folds in which",
+            lambda: alone.fit(X, GROUPS > 1, groups=GROUPS),
+            "the score of scoring='roc_auc' is not a number at 6 of 6 λ: take folds in which",
         ),
     )
 

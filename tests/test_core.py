@@ -134,11 +134,11 @@ def test_the_grid_of_constant_rows_is_ascending():
 
 MESSAGES = [
     (
-        lambda: rls.loo(factor(), jnp.ones(3), 1.0),
+        lambda: rls.loo(factor(), np.ones(3), 1.0),
         "lams must have shape (L,), and has shape (): one λ is lams=[0.1]",
     ),
     (
-        lambda: rls.coef(factor(), jnp.ones((3, 2)), jnp.ones(3)),
+        lambda: rls.coef(factor(), np.ones((3, 2)), np.ones(3)),
         "lam must be one number, or one for each target, and has shape (3,)",
     ),
     (
@@ -154,24 +154,24 @@ MESSAGES = [
         "groups holds one label only, 5: leaving it out would leave nothing to fit",
     ),
     (
-        lambda: jax.jit(rls.folds)(jnp.arange(3)),
+        lambda: jax.jit(rls.folds)(np.arange(3)),
         "groups has no values inside jax.jit: call jaxrls.folds(groups) outside",
     ),
     (
-        lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones(2), weights=jnp.ones(3))(
-            factor(), jnp.ones(3), jnp.ones(1)
+        lambda: rls.holdout(np.ones((2, 3)), np.ones(2), weights=np.ones(3))(
+            factor(), np.ones(3), np.ones(1)
         ),
         "weights must have shape (2,)",
     ),
     (
-        lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones((2, 1)))(
-            factor(), jnp.ones((3, 2)), jnp.ones(1)
+        lambda: rls.holdout(np.ones((2, 3)), np.ones((2, 1)))(
+            factor(), np.ones((3, 2)), np.ones(1)
         ),
         "Y of holdout must have shape (2, 2), as its X and Y do, and has shape (2, 1)",
     ),
     (
-        lambda: rls.holdout(jnp.ones((2, 4)), jnp.ones(2))(
-            factor(solver=rls.Spectral("gram")), jnp.ones(3), jnp.ones(1)
+        lambda: rls.holdout(np.ones((2, 4)), np.ones(2))(
+            factor(solver=rls.Spectral("gram")), np.ones(3), np.ones(1)
         ),
         "X of holdout must have 3 columns, one for each coefficient, where no kernel is given",
     ),
@@ -179,7 +179,7 @@ MESSAGES = [
 
 
 def factor(**options):
-    return rls.factorize(rls.Linear(), jnp.arange(3, dtype=DTYPE)[:, None], **options)
+    return support.factorize(rls.Linear(), np.arange(3, dtype=DTYPE)[:, None], **options)
 
 
 @pytest.mark.any_precision

@@ -210,9 +210,9 @@ def test_arguments_by_other_names(name, hint):
 @pytest.mark.any_precision(False)
 def test_factors_of_whole_numbers_are_those_of_the_same_numbers():
     whole = np.arange(8, dtype=np.int32).reshape(4, 2)
-    expected = rls.factorize(KERNEL, whole.astype(DTYPE))
-    for X in (jnp.asarray(whole), whole, whole.tolist()):
-        factor = rls.factorize(KERNEL, X)
+    rows = whole.astype(DTYPE), jnp.asarray(whole), whole, whole.tolist()
+    expected, *factors = jax.jit(lambda: [rls.factorize(KERNEL, X) for X in rows])()
+    for factor in factors:
         assert factor.dtype == DTYPE
         assert_close(factor.s, expected.s, 0)
 

@@ -15,6 +15,7 @@ from support import (
     assert_close,
     factor_gram,
     factorize,
+    gram,
     lambda_grid,
     loo,
     solver_of,
@@ -201,14 +202,19 @@ def test_fits_without_a_row_leave_out_what_no_fit_can_reach():
     Q = np.linalg.qr(rng.normal(size=(N, N)))[0]
 
     factor = factor_gram(array((Q * np.linspace(-1, 4, N)) @ Q.T))
-    fits = factor.solve(jnp.eye(N)).coefficients(jnp.array([0.3]))
-    want = jnp.concatenate([fits.coef[0], fits.intercept])
-    np.testing.assert_allclose(factor.smoother(jnp.asarray(0.3)).steps, want, atol=1e-12)
+
+    @jax.jit
+    def both(factor, lam):
+        fits = factor.solve(jnp.eye(N)).coefficients(lam[None])
+        return factor.smoother(lam).steps, jnp.concatenate([fits.coef[0], fits.intercept])
+
+    steps, want = both(factor, array(0.3))
+    np.testing.assert_allclose(steps, want, atol=1e-12)
 
 
 def test_eigenvalues_of_a_gpu_are_trusted_less(monkeypatch):
     """Four times the floor, as its library rounds more; Cholesky factors keep theirs."""
-    K = rls.gram(rls.Gaussian(np.float32(2.0)), jnp.asarray(X))
+    K = gram(rls.Gaussian(np.float32(2.0)), X)
 
     def floors():
         solvers = rls.Spectral("gram"), rls.Cholesky()

@@ -80,10 +80,8 @@ def test_products_in_float32_with_vectors_in_float64(data):
     X, Y, _ = data
     exact, found = factors(X, None, True, dtype="float32")
     assert found.dtype == DTYPE
-    coarse, fine = (
-        found.solve(Y).coefficients(LAMS[1:]).coef,
-        exact.solve(Y).coefficients(LAMS[1:]).coef,
-    )
+    coefficients = jax.jit(lambda factor: factor.solve(Y).coefficients(LAMS[1:]).coef)
+    coarse, fine = coefficients(found), coefficients(exact)
     assert 1e-9 < float(jnp.abs(coarse - fine).max() / jnp.abs(fine).max()) < 1e-4
 
 
@@ -95,12 +93,13 @@ def test_says_where_rounding_ends_it(data):
     X, Y, _ = data
     _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, dtype="float32")
     lam = array(1e-12)
-    dual, run = found.solve_columns(lam, found.near.at(found.report.floor), Y)
+    solve = jax.jit(lambda made: made.solve_columns(lam, made.near.at(made.report.floor), Y))
+    dual, run = solve(found)
     assert (np.asarray(run.reason) != conjugate.CONVERGED).all() and (
         np.asarray(run.residuals) > 1e-8
     ).all()
     assert (np.isfinite(np.asarray(dual)).all(axis=0) == (np.asarray(run.residuals) <= 0.1)).all()
-    assert not np.isfinite(np.asarray(rls.loo(found, Y, [1e-12]))).any()
+    assert not np.isfinite(np.asarray(loo(found, Y, lam[None]))).any()
 
 
 def test_fit_by_products(data):
@@ -144,11 +143,11 @@ def test_fit_passes_on_how_to_iterate(data):
     key = jax.random.key(7)
     iteration = rls.Iterative(CHOSEN, tol=1e-3, steps=50, probes=4, dtype="float32", key=key)
     fit = rls.fit(KERNEL, X, Y, lams=[0.3], weights=v, solver=iteration)
-    factor = rls.factorize(KERNEL, X, weights=v, solver=iteration)
+    factor = factorize(KERNEL, X, weights=v, solver=iteration)
     assert factor.signs.shape == (N, 4) and factor.iteration.dtype == "float32"
     # Rounding decides whether landmarks that are nearly dependent take a jitter, which moves the
     # estimate by far less than the probes do.
-    error = rls.loo(factor, Y, array([0.3])).mean()
+    error = loo(factor, Y, array([0.3])).mean()
     assert abs(float(fit.error - error)) < 0.5 * float(fit.loo_standard_error)
     assert (
         fit.run.history.shape == (50, 2 + 2 * 4 // 2)
@@ -202,9 +201,9 @@ def test_without_probes_lam_is_given_or_rows_held_out_choose(data):
         ):
             rls.fit(KERNEL, X[:50], Y[:50], lams=LAMS, criterion=criterion, solver=blind)
     with pytest.raises(ValueError, match="leave-one-out needs probes, and the solver has probes=0"):
-        by_products(X, np.arange(0, N, 3), rls.Iterative(probes=0)).solve(Y).residuals(LAMS)
+        jax.eval_shape(lambda X: by_products(X, CHOSEN, blind).solve(Y).residuals(LAMS), X)
     with pytest.raises(ValueError, match="the model is not finite at"):
-        rls.fit(KERNEL, X / 100, Y, solver=rls.Iterative([0, 1], probes=0), lams=[1e-30])
+        rls.fit(KERNEL, X[:50] / 1e3, Y[:50], solver=blind, lams=[1e-30])
 
 
 @pytest.mark.any_precision
@@ -294,24 +293,24 @@ def test_leave_one_out_at_every_lam():
     """Over draws of the default number of probes, with rows that are nearly interpolated, and some
     that are there nearly twice.
     """
-    rng = np.random.default_rng(2)
-    X = rng.normal(size=(1200, 4))
-    X[1100:] = X[:100] + 1e-3 * rng.normal(size=(100, 4))
-    y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=1200)
+    n, rng = 400, np.random.default_rng(2)
+    X = rng.normal(size=(n, 4)) / 1.4
+    X[360:] = X[:40] + 1e-3 * rng.normal(size=(40, 4))
+    y = np.sin(2.8 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=n)
     lams = np.array([1e-4, 1e-2, 1.0])
     exact = np.asarray(loo(factorize(KERNEL, X), array(y), array(lams)))
     total = rls.LeaveOneOut().total
 
     @jax.jit
     def draw(key):
-        solver = rls.Iterative(np.arange(0, 1200, 10), key=key)
+        solver = rls.Iterative(np.arange(0, n, 4), key=key)
         solution = rls.factorize(KERNEL, array(X), solver=solver).solve(array(y))
         found = solution.outcome(array(lams), fn=total)
-        return jnp.stack([found.total[:, 0], found.error[:, 0]]) / 1200
+        return jnp.stack([found.total[:, 0], found.error[:, 0]]) / n
 
     found, said = np.stack([draw(jax.random.key(seed)) for seed in range(8)], axis=1)
     off = found / exact - 1
-    assert (np.abs(off.mean(axis=0))[1:] <= [0.1, 0.02]).all()
+    assert (np.abs(off.mean(axis=0)) <= [0.5, 0.1, 0.02]).all()
     assert (np.abs(off) <= np.maximum(3 * said / exact, 0.1))[:, 1:].mean() >= 0.9
     # Far too small a λ tempts nobody: its error is large, or its standard error is.
     assert (found[:, 0] + 3 * said[:, 0] > found[:, 1]).all()

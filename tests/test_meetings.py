@@ -2,19 +2,24 @@
 was mended.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from contract.cases import gaussian
 from support import (
     DTYPE,
     EPS,
     X64,
     array,
     assert_close,
+    factor_gram,
     factor_subset,
-    of_gram,
+    factorize,
+    gram,
     refused,
     solver_of,
     wide,
@@ -33,20 +38,25 @@ def data(rng):
     return X, (np.sin(X[:, 0]) + 0.1 * rng.normal(size=N)).astype(DTYPE)
 
 
-def test_groups_leave_together_in_residuals_too(data):
+def test_tuned_offers_what_fit_offers_and_groups_leave_together_in_residuals_too(data):
     """`loo_residuals` of searches; of fits in test_few_lams.py and test_intervals.py."""
     (X, y), groups = data, np.arange(N) % 4
-    tuned = rls.tune(rls.Linear(), X, y, groups=groups, steps=2)
-    given = wide(X), wide(y)[:, None], float(tuned.lam)
-    want = oracle.group_residuals(*given, groups, intercept=True)
+    tuned = rls.tune(GAUSSIAN, X, y, groups=groups, steps=2)
+    lam, width = float(tuned.lam), float(tuned.kernel.width)
+    Phi = oracle.of_kernel(partial(gaussian, width=width), wide(X), wide(X))([])[0]
+    want = oracle.group_residuals(Phi, wide(y)[:, None], lam, groups, intercept=True)
     assert_close(tuned.loo_residuals, want[:, 0], 10 * TIGHT)
     assert_close(tuned.error, np.mean(want**2), 10 * TIGHT)
+    options = {"lams": [lam], "groups": groups, "solver": rls.Spectral("gram")}
+    again = rls.fit(tuned.kernel, X, y, **options)
+    for name in ("loo_residuals", "dof", "error"):
+        assert_close(getattr(tuned, name), getattr(again, name), 10 * TIGHT, name)
 
 
 @pytest.mark.any_precision
 def test_powers_that_a_factor_lacks_are_named(data):
     X, y = data
-    point = rls.factorize(GAUSSIAN, X, solver=rls.Cholesky())
+    point = factorize(GAUSSIAN, X, solver=rls.Cholesky())
     words = "route 'cholesky' has no spectrum: use another"
     refused(
         (lambda: rls.lambda_grid(point), words),
@@ -59,7 +69,8 @@ def test_powers_that_a_factor_lacks_are_named(data):
 def test_lists_are_taken_wherever_arrays_are(data):
     """What is returned, without a program that computes it."""
     X, y = map(np.ndarray.tolist, data)
-    factor, held = rls.factorize(GAUSSIAN, X, weights=[1.0] * N), rls.holdout([[0.0] * N], y[:1])
+    factor = jax.jit(lambda: rls.factorize(GAUSSIAN, X, weights=[1.0] * N))()
+    held = rls.holdout([[0.0] * N], y[:1])
     for call, shape in (
         (lambda: held(factor, y, LAMS), (2,)),
         (lambda: rls.path(factor, y, LAMS).loo, (2,)),
@@ -71,14 +82,6 @@ def test_lists_are_taken_wherever_arrays_are(data):
         (lambda: rls.best_lam(GAUSSIAN, X, y), ()),
     ):
         assert jax.eval_shape(call).shape == shape
-
-
-def test_tuned_offers_what_fit_offers(data):
-    X, y = data
-    tuned = rls.tune(GAUSSIAN, X, y, steps=2)
-    again = rls.fit(tuned.kernel, X, y, lams=[float(tuned.lam)], solver=rls.Spectral("gram"))
-    for name in ("loo_residuals", "dof", "error"):
-        assert_close(getattr(tuned, name), getattr(again, name), 10 * TIGHT, name)
 
 
 @pytest.mark.parametrize("method", ["rpcholesky", "uniform"])
@@ -110,18 +113,23 @@ def test_an_indefinite_kernel_predicts_what_was_validated(rng):
     X = rng.normal(size=(40, 2))
     Y = np.stack([np.sin(X[:, 0]), 5 * X[:, 1]], axis=1)
     sigmoid = rls.FunctionKernel(lambda X, Z: jnp.tanh(2 * X @ Z.T - 1))
-    factor = rls.factorize(sigmoid, X)
+    factor = factorize(sigmoid, X)
     assert float(factor.report.indefinite) > 1e-2
-    solution = factor.solve(Y)
-    K, lams = np.asarray(sigmoid(array(X), array(X))), np.array([1e-3, 1e-1])
-    coef, constant = solution.coefficients(lams)[:2]
+    K, lams = np.tanh(2 * X @ X.T - 1), np.array([1e-3, 1e-1])
+
+    @jax.jit
+    def of(factor):
+        solution = factor.solve(Y)
+        return *solution.coefficients(lams)[:2], solution.residual_norm(lams)
+
+    coef, constant, norm = map(np.asarray, of(factor))
     residuals = Y - K @ coef - constant[:, None]
-    assert_close(np.sum(residuals**2, axis=1), solution.residual_norm(lams), 1e-8)
+    assert_close(np.sum(residuals**2, axis=1), norm, 1e-8)
     # rounding is no sign of an indefinite kernel: nothing is dropped from a singular one, whose
     # model still fits
-    singular = rls.factorize(rls.Linear(), X, solver=rls.Spectral("gram"))
+    singular = factorize(rls.Linear(), X, solver=rls.Spectral("gram"))
     assert singular.solved is None
-    given = of_gram(rls.gram(rls.Linear(), jnp.asarray(X)))
+    given = factor_gram(gram(rls.Linear(), X))
     assert float(jnp.sum(given.solved)) == 40
 
 

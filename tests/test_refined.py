@@ -50,16 +50,21 @@ S_MAX = float(np.linalg.eigvalsh(K.astype(float))[-1])
 INVERSE_ROOT = jax.jit(inverse_root)
 
 
+def exactly(lams, groups):
+    """Fits in extended precision."""
+    lams, v, labels = (part.astype(LONG) for part in (np.array(lams), V, Y))
+    return Truth(lambda gone: (K, K, np.diagonal(K)), labels, labels, v, lams, groups, True)
+
+
 def truth(lams):
     """Coefficients (L, n, t), intercept (L, t), every row's residual without it (L, n, t) and the
     degrees of freedom (L,).
     """
-    lams, v, labels = (part.astype(LONG) for part in (np.array(lams), V, Y))
-    whole, rows = lambda gone: (K, K, np.diagonal(K)), np.arange(N)
-    exact = Truth(whole, labels, labels, v, lams, rows, True)
-    dof = np.sum(v > 0) - exact.residual_dof[0][:, 0]
-    level = exact.fit.solve(labels)[1][0, :, 0]
-    return np.sqrt(v)[:, None] * exact.dual, level, exact.held(rows), dof
+    rows = np.arange(N)
+    exact = exactly(lams, rows)
+    dof = np.sum(V > 0) - exact.residual_dof[0][:, 0]
+    level = exact.fit.solve(exact.Y)[1][0, :, 0]
+    return np.sqrt(exact.v)[:, None] * exact.dual, level, exact.held(rows), dof
 
 
 @pytest.fixture(scope="module")
@@ -113,16 +118,19 @@ def test_a_search_goes_below_what_float32_can_tell(floor):
 @ANY_PRECISION
 def test_other_criteria():
     """Held-out rows and groups go to float64 with the rest."""
-
-    def fit(solver, X, Y, v, **options):
-        return rls.fit(KERNEL, X, Y, weights=v, lams=[1e-6], solver=solver, **options)
-
-    held = rls.holdout(X[:20] + 1, Y[:20])
-    for options in ({"criterion": held}, {"groups": np.arange(N) % 5}):
-        found = fit(rls.Refined(), X, Y, V, **options)
-        exact = fit(rls.Cholesky(), *(part.astype(float) for part in (X, Y, V)), **options)
-        assert_close(found.error, exact.error, 1e-6, found.criterion)
-        assert_close(found.loo_residuals, exact.loo_residuals, 1e-6, found.criterion)
+    new, rows, groups = X[:20] + 1, np.arange(N), np.arange(N) % 5
+    for options, left in (
+        ({"criterion": rls.holdout(new, Y[:20])}, rows),
+        ({"groups": groups}, groups),
+    ):
+        found = rls.fit(KERNEL, X, Y, weights=V, lams=[1e-6], solver=rls.Refined(), **options)
+        exact = exactly([1e-6], left)
+        want, v = exact.held(left)[0], V
+        assert_close(found.loo_residuals, want, 1e-6, found.criterion)
+        if "criterion" in options:
+            want, v = Y[:20] - exact.fit.predict(gaussian(new, X)[None], exact.Y)[0, 0], np.ones(20)
+        error = np.average(want**2, axis=0, weights=v).mean()
+        assert_close(found.error, error, 1e-6, found.criterion)
         assert (np.asarray(found.run.reason) == CONVERGED).all()
 
 

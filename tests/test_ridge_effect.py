@@ -57,7 +57,7 @@ def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     y = np.sin(6 * X[:, 0]) + 0.3 * np.sign(X[:, 0])
     large = (1e4 * rng.standard_normal(60)).astype(np.float32)
     options = {"landmarks": X[:30], "lams": [1e-2]}  # above the floor
-    one, said = heard(X, y, 0.6, X[:30], lams=[1e-2])
+    one, said = heard(X, np.stack([y, y], axis=1), 0.6, X[:30], lams=[1e-2])
     both, _ = heard(X, np.stack([y, large], axis=1), 0.6, X[:30], lams=[1e-2])
     assert said and float(both.ridge_effect) >= 0.99 * float(one.ridge_effect) > 0.01
     with warnings.catch_warnings(record=True) as caught:
@@ -90,10 +90,10 @@ def test_rounding_that_asks_for_no_ridge_is_told_too():
 
 
 def test_landmarks_that_do_not_depend_have_none_and_rounding_moves_little():
-    X, y = data(0.02)
-    fit, said = heard(X, y, m=12)
+    X, y = (part[:40] for part in data(0.02, 2))
+    fit, said = heard(X, y, 0.3, 20, lams=[1e-2])
     assert float(fit.ridge_effect) < 1e-3 and not said
-    assert rls.fit(rls.Gaussian(np.float32(3.0)), X[:20], y[:20], lams=[0.1]).ridge_effect is None
+    assert rls.fit(rls.Gaussian(np.float32(3.0)), X, y, lams=[0.1]).ridge_effect is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_landmarks_that_do_not_depend_have_none_and_rounding_moves_little():
 )
 def test_the_remedy(dtype, remedy):
     """A kernel so wide, and λ so small, that landmarks depend in float64 too."""
-    X, y = (part[:40].astype(dtype) for part in data(0.02))
+    X, y = (part[:40].astype(dtype) for part in data(0.02, 2))
     kernel = rls.Gaussian(dtype(3000.0 if dtype == np.float64 else 80.0))
     fit = lambda lam: rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[lam])
     with pytest.warns(UserWarning) as heard:

@@ -21,6 +21,7 @@ from support import (
     assert_close,
     coef,
     factorize,
+    gram,
     loo_residuals,
     of_covariance,
     refused,
@@ -118,7 +119,7 @@ def test_what_leaves_the_range_is_refused():
         (lambda: rls.fit(rls.Linear(), scipy.sparse.csr_array(far), y), columns),
         (lambda: rls.stream([(far, y)]), columns),
         (kronecker(far, y), columns),
-        (lambda: rls.factorize(plain, X).solve(high), "squares overflow"),
+        (lambda: factorize(plain, X).solve(high), "squares overflow"),
         (kronecker(X, high), "squares overflow"),
     )
 
@@ -139,14 +140,14 @@ def test_a_weight_below_eps_of_the_largest_is_0():
 @pytest.mark.filterwarnings("ignore:.*λ")
 def test_held_out_rows_in_another_precision():
     """The errors are in that of the factor, of rows held out and of their design."""
-    X, y = map(jnp.asarray, smooth_data(30))
-    narrow = [part.astype(jnp.float32) for part in (X, y, jnp.array([0.1, 1.0]))]
+    X, y = smooth_data(30)
+    narrow = [part.astype(np.float32) for part in (X, y, np.array([0.1, 1.0]))]
     seen, labels, lams = narrow[0][:20], narrow[1][:20], narrow[2]
     given = {"lams": lams, "solver": rls.Spectral()}
     fit = lambda *held: rls.fit(GAUSSIAN, seen, labels, criterion=rls.holdout(*held), **given)
     want = fit(narrow[0][20:], narrow[1][20:]).errors
-    held = rls.holdout(rls.gram(GAUSSIAN, X[20:], X[:20]), y[20:])
-    found = held(rls.factorize(GAUSSIAN, seen), labels, lams)
+    held = rls.holdout(gram(GAUSSIAN, X[20:], X[:20]), y[20:])
+    found = jax.jit(held)(factorize(GAUSSIAN, seen), labels, lams)
     for errors in (fit(X[20:], y[20:]).errors, found):
         assert errors.dtype == jnp.float32
         assert_close(errors, want, 1e-5)
@@ -275,10 +276,9 @@ def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
     w, b = refit(X - offset, y[:, None], lam, v, True)
     found = coef(factor, array(y), array(lam))
     assert_close(found.intercept, b[0] - offset * w[:, 0].sum(), 1e4 * EPS)
-    design = factor.expansion.design(rls.Linear(), array(X))
-    assert_close(
-        design @ found.coef + found.intercept, (X - offset) @ w[:, 0] + b[0], 1e3 * EPS * offset
-    )
+    predict = lambda factor, X: factor.expansion.design(rls.Linear(), X) @ found.coef
+    predictions = jax.jit(predict)(factor, array(X)) + found.intercept
+    assert_close(predictions, (X - offset) @ w[:, 0] + b[0], 1e3 * EPS * offset)
 
 
 # --- the certificate ---

@@ -3,11 +3,12 @@ errors that name file and row.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
-from support import DTYPE, EPS, assert_close, refused
+from support import DTYPE, EPS, assert_close, factorize, refused
 
 import jaxrls as rls
 from jaxrls import extend
@@ -59,17 +60,15 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
     pairs in test_ranking.py.
     """
     blocks = Blocks(X, Y, V)
-    sources = rls.stream(blocks, block_size=32), jax.numpy.asarray(X)
     one, other = (
-        rls.factorize(KERNEL, rows, weights=V, landmarks=ROWS).solve(Y) for rows in sources
+        factor(KERNEL, rows, weights=V, landmarks=ROWS).solve(Y)
+        for factor, rows in ((rls.factorize, rls.stream(blocks, block_size=32)), (factorize, X))
     )
     readings, squared = blocks.readings, rls.PairsOut(loss=rls.squared_error)
     times = replace(squared, events=jax.numpy.asarray(np.arange(N) % 3 > 0, DTYPE))
     for criterion in (rls.PairsOut([[0, 89], [41, 3]], loss=rls.squared_error), times):
-        got, want = (
-            criterion.values(solution, np.asarray(LAMS, DTYPE), None) for solution in (one, other)
-        )
-        assert_close(got, want, BOUND)
+        values = partial(criterion.values, lams=np.asarray(LAMS, DTYPE), kernel=None)
+        assert_close(values(one), jax.jit(values)(other), BOUND)
     assert blocks.readings == readings + 2
 
 

@@ -172,7 +172,7 @@ def test_leaving_all_of_the_weight_out_is_undefined(name):
 
 
 def weighted(weights, rows=X):
-    return rls.factorize(KERNEL, rows, weights=weights)
+    return support.factorize(KERNEL, rows, weights=weights)
 
 
 def test_leaving_all_of_the_weight_out_raises_by_the_groups_name():

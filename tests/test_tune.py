@@ -41,7 +41,7 @@ def test_reaches_the_best_of_a_grid():
     assert tuned.error <= grid * (1 + (1e-6 if X64 else 1e-3))
     assert tuned.error < tuned.history.start_error
     assert tuned.history.converged == (tuned.history.reason == "gradient norm below tol")
-    again = rls.objective(tuned.kernel, jnp.asarray(X), jnp.asarray(y), tuned.lam)
+    again = jax.jit(rls.objective)(tuned.kernel, X, y, tuned.lam)
     assert_close(again, tuned.error, 1e-9 if X64 else 1e-3)
     history = tuned.history
     parts = history.errors, history.lams, history.kernels.width, history.gradient_norms
@@ -52,16 +52,20 @@ def test_reaches_the_best_of_a_grid():
     np.testing.assert_allclose(tuned.predict(X[:5]), refit.predict(X[:5]), close, close)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_criteria(own):
-    """Of two targets, with weights; of rows held out, and a function of one's own."""
+def of_two_targets(criterion, **options):
+    """With weights, from a width that is far too large."""
     X, y = problem()
     Y, v = np.stack([y, -y], axis=1), np.linspace(0.5, 2, 40).astype(DTYPE)
-    criterion = rls.holdout(X[::2] + DTYPE(0.1), Y[::2])
-    if own:
-        criterion = lambda factor, Y, lams: rls.loo(factor, Y, lams) + 1
-    tuned = rls.tune(rls.Gaussian(4.0), X, Y, weights=v, steps=8, criterion=criterion)
-    assert tuned.error < tuned.history.start_error and tuned.predict(X).shape == (40, 2)
+    if criterion == "holdout":
+        criterion = rls.holdout(X[::2] + DTYPE(0.1), Y[::2])
+    tuned = rls.tune(rls.Gaussian(4.0), X, Y, weights=v, criterion=criterion, **options)
+    return tuned, tuned.predict(X).shape
+
+
+def test_a_function_of_ones_own_is_a_criterion():
+    own = lambda factor, Y, lams: rls.loo(factor, Y, lams) + 1
+    tuned, shape = of_two_targets(own, steps=8)
+    assert tuned.error < tuned.history.start_error and shape == (40, 2)
 
 
 def test_several_starts_from_the_data():
@@ -108,10 +112,11 @@ def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
         rls.tune(rls.Gaussian(5.0), X, y, lams=[1e-30], steps=1)
 
 
-@pytest.mark.any_precision
-def test_progress(capsys):
+def test_rows_held_out_are_a_criterion_and_progress_is_shown(capsys):
+    """On landmarks, of which it tells too."""
     for progress in (False, True):
-        rls.tune(GAUSSIAN, *problem(), steps=2, landmarks=10, progress=progress)
+        tuned, shape = of_two_targets("holdout", steps=8, landmarks=10, progress=progress)
+        assert tuned.error < tuned.history.start_error and shape == (40, 2)
         said = capsys.readouterr().err
         assert ("tune" in said) == ("landmarks: 100%" in said) == progress == bool(said)
 

@@ -94,7 +94,7 @@ BUDGET = {
     "rows": 11.2,
     "problem": 5.8,
     "leave_out": 4.95,
-    "factors": 27.9,
+    "factors": 27.95,
     "criteria": 5.25,
     "inference": 9.45,
     "search": 23.1,

@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pyarrow import csv
+from scipy.spatial.distance import pdist
 
 import jaxrls as rls
 from jaxrls.__main__ import main
 from jaxrls.cli import main as command
+from jaxrls.kernels.kernel import Standardized
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
-TUNE = rls.tune
+TUNE, LAM = rls.tune, r"^ +\d\.\d{3}e"  # a row of the table of λ
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
@@ -82,15 +84,18 @@ def read(path):
     return np.loadtxt(path, delimiter=",", skiprows=1)
 
 
-def standard(X):
-    return (X - X.mean(0)) / X.std(0)
+def standardized(X, rows):
+    """A Gaussian of columns standardized as the rows are, and as wide as these are apart."""
+    centre, scale = rows.mean(0), rows.std(0)
+    distances = pdist((X - centre) / scale)
+    return Standardized(rls.Gaussian(np.median(distances[distances > 0])), centre, scale)
 
 
 def test_fit_says_what_the_library_computes(folder, capsys):
     out = run(capsys, "fit", "train.csv", "--out", "m")
-    X, y = standard(read("train.csv")[:, :2]), read("train.csv")[:, 2]
-    width = rls.median_distance(X)
-    fit = rls.fit(rls.Gaussian(width), read("train.csv")[:, :2], y, standardize=True)
+    X, y = read("train.csv")[:, :2], read("train.csv")[:, 2]
+    kernel = standardized(X, X).kernel
+    fit, width = rls.fit(kernel, X, y, standardize=True, keep=False), kernel.width
     assert "train.csv: 40 rows, 2 inputs, target y\n" in out
     assert f"gaussian, width {width:.4g}\n" in out and f"\n{fit}\n" in out
     rmse = np.sqrt(np.mean(fit.loo_residuals**2))
@@ -146,12 +151,11 @@ def test_categories_become_indicators_and_stay_what_they_were(folder, capsys):
     assert "4 inputs" in out
     a, _, y, kind, *_ = problem()
     X = np.column_stack([a, *(kind == name for name in ("high", "low", "mid"))])
-    scaled = (X - X[:40].mean(0)) / X[:40].std(0)
-    fit = rls.fit("gaussian", scaled[:40], y[:40])
+    fit = rls.fit(standardized(X[:40], X[:40]), X[:40], y[:40], keep=False)
     assert value(out, "left out") == pytest.approx(float(fit.error) ** 0.5, rel=1e-3)
     Path("few.csv").write_text(f"kind,a\nlow,{float(a[0])!r}\nhigh,{float(a[0])!r}\n")
     found = predict(capsys, "few.csv")[1]["prediction"].to_numpy()
-    rows = (np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]]) - X[:40].mean(0)) / X[:40].std(0)
+    rows = np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]])
     np.testing.assert_allclose(found, fit.predict(rows), rtol=1e-6)
     Path("few.csv").write_text("kind,a\nnew,1\n")
     assert "has the category 'new', and the model was fitted with" in fails(
@@ -184,6 +188,7 @@ def test_criteria(folder, capsys):
     for criterion, title in {**titles, "log_predictive_density": "− log predictive"}.items():
         out = run(capsys, "fit", "train.csv", "--criterion", criterion, "--lams", "3")
         assert title in out and out.count("<- best") == 1
+        assert len(re.findall(LAM, out, re.MULTILINE)) == 3
 
 
 def test_weights_and_groups_are_columns_and_not_inputs(folder, capsys):
@@ -191,8 +196,8 @@ def test_weights_and_groups_are_columns_and_not_inputs(folder, capsys):
     data = read("more.csv")
     X, weights = data[:, :2], data[:, 4]
     rows = np.repeat(X, weights.astype(int), axis=0)
-    X = (X - rows.mean(0)) / rows.std(0)
-    fit = rls.fit("gaussian", X, data[:, 2], groups=data[:, 3], weights=weights)
+    options = {"groups": data[:, 3], "weights": weights, "keep": False}
+    fit = rls.fit(standardized(X, rows), X, data[:, 2], **options)
     assert "2 inputs" in out and "error of folds" in out and f"λ = {fit.lam:.3g} of 100" in out
     error = np.average(fit.loo_residuals**2, weights=weights)
     assert value(out, "left out") == pytest.approx(error**0.5, rel=1e-3)
@@ -200,10 +205,9 @@ def test_weights_and_groups_are_columns_and_not_inputs(folder, capsys):
 
 def test_the_grid_and_the_search(folder, capsys):
     out = run(capsys, "fit", "train.csv", "--lams", "1e-3,1,0.1", "--width", "1.5")
-    assert "width 1.5\n" in out and len(re.findall(r"^ +\d\.\d{3}e", out, re.MULTILINE)) == 3
-    run(capsys, "fit", "train.csv", "--lams", "7", "--out", "m")
+    assert "width 1.5\n" in out and len(re.findall(LAM, out, re.MULTILINE)) == 3
+    run(capsys, "fit", "train.csv", "--out", "m")
     grid = rls.load("m")
-    assert len(grid.lams) == 7
     out = run(capsys, "fit", "train.csv", "--lams", "search", "--out", "m")
     assert re.search(
         r"^Cholesky.*a search for λ: \d+ Cholesky factors and one for the model", out, re.MULTILINE
@@ -288,7 +292,7 @@ def test_what_is_wrong_is_told_in_a_line(folder, capsys):
 
 
 def test_warnings_and_too_little_memory_are_told_in_a_line(folder, capsys):
-    assert main(["fit", "train.csv", "--lams", "1e3,1e4"]) == 0
+    assert main(["fit", "train.csv", "--lams", "1e3,1e4,1e5"]) == 0
     err = capsys.readouterr().err
     assert err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1
 

@@ -11,13 +11,13 @@ from support import COMPILED, DTYPE, EPS, assert_close
 import jaxrls as rls
 from jaxrls import extend
 
-N, D = 50, 3
+N, D = 40, 3
 pytestmark = [pytest.mark.any_precision, pytest.mark.filterwarnings("ignore:the chosen")]
 
 
 def blocks(seed=0, n=N):
     X = np.random.default_rng(seed).normal(size=(n, D)).astype(DTYPE)
-    return X, rls.stream([(part,) for part in np.split(X, [20, 40])], block_size=20)
+    return X, rls.stream([(part,) for part in np.split(X, [20])], block_size=20)
 
 
 class Counted(extend.Rows):
@@ -107,6 +107,5 @@ def test_few_rows_with_known_values_may_be_fitted_where_others_are_traced():
         squared = rls.FunctionKernel(lambda A, B: (1 + w * A @ B.T) ** 2)
         return w * known.error + rls.fit(squared, X, y, lams=[0.1, 1.0]).error
 
-    want, scales = error(2.0), jnp.full(3, 2, DTYPE)
-    assert_close(jax.vmap(error)(scales), jnp.full(3, want), 1e4 * EPS)
-    assert_close(jax.jit(error)(scales[0]), want, 1e4 * EPS)
+    want, scales = float(error(2.0)), np.full(3, 2, DTYPE)
+    assert_close(jax.jit(jax.vmap(error))(scales), np.full(3, want), 1e4 * EPS)

@@ -61,7 +61,7 @@ def test_bytes_are_those_of_the_compiled_program(name):
     [
         (KERNEL, 3, {}, {}),
         (KERNEL, 3, {"lams": [0.1, 1.0, 10.0]}, {"lams": 3}),
-        (KERNEL, 3, {"landmarks": 10}, {"landmarks": 10}),
+        (KERNEL, 3, {"landmarks": np.arange(10)}, {"landmarks": 10}),
         (LINEAR, 20, {}, {}),
         (LINEAR, 90, {}, {}),
         (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from contract import cases
 from sklearn.utils.class_weight import compute_class_weight
-from support import DTYPE, EPS, array, assert_close, refused
+from support import DTYPE, EPS, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.sklearn import RLSClassifier
@@ -18,13 +18,13 @@ KERNEL, LAM = rls.Gaussian(1.5), 0.3
 N, M = 14, 3
 
 
-def problem(classes, n=N):
+def problem(classes):
     """Rows, codes of one label each, weights, and new rows."""
     rng = np.random.default_rng(0)
-    names = np.arange(n) % classes
-    X = rng.normal(size=(n, 2)) + 0.8 * np.eye(3)[names][:, :2]
+    names = np.arange(N) % classes
+    X = rng.normal(size=(N, 2)) + 0.8 * np.eye(3)[names][:, :2]
     codes = np.where(names[:, None] == np.arange(classes), 1.0, -1.0)
-    return X, codes, rng.uniform(0.5, 2, n), rng.normal(size=(M, 2))
+    return X, codes, rng.uniform(0.5, 2, N), rng.normal(size=(M, 2))
 
 
 def score(X, codes, v, x, intercept, gram):
@@ -92,22 +92,22 @@ def test_p_values_are_those_of_refits(case):
 def test_a_row_like_the_new_one_is_as_odd():
     """Equal rows tie, and rounding must not break that."""
     rng = np.random.default_rng(0)
-    X, new = (rng.integers(3, size=(rows, 2)).astype(float) for rows in (40, 9))
-    codes = np.where(rng.integers(3, size=40)[:, None] == np.arange(3), 1.0, -1.0)
+    X, new = (rng.integers(2, size=(rows, 2)).astype(float) for rows in (N, M))
+    codes = np.where(rng.integers(3, size=N)[:, None] == np.arange(3), 1.0, -1.0)
     fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep=True)
-    want = [by_refits(X, codes, np.ones(40), x, True, gaussian, np.ones(3)) for x in new]
+    want = [by_refits(X, codes, np.ones(N), x, True, gaussian, np.ones(3)) for x in new]
     assert_close(rls.conformal_labels(fit, X, codes).p_values(new), want, 1e-12)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_jackknife_counts_rows_whose_own_label_scores_no_higher(classes):
-    X, codes, v, new = problem(classes, n=30)
-    given = array(codes[:, 1] if classes == 2 else codes)
-    fit = rls.fit(KERNEL, array(X), given, lams=[LAM])
-    left_out, scores = np.asarray(given - fit.loo_residuals), np.asarray(fit.predict(array(new)))
-    got = rls.label_p_values(left_out, given, scores, array(v))
+    X, codes, v, new = (part.astype(DTYPE) for part in problem(classes))
+    given = codes[:, 1] if classes == 2 else codes
+    fit = rls.fit(KERNEL, X, given, lams=[LAM])
+    left_out, scores = given - fit.loo_residuals, fit.predict(new)
+    got = rls.label_p_values(left_out, given, scores, v)
     signed = (lambda s: np.stack([-s, s], axis=1)) if classes == 2 else (lambda s: s)
-    own = signed(left_out)[np.arange(30), codes.argmax(axis=1)]
+    own = signed(left_out)[np.arange(N), codes.argmax(axis=1)]
     want = [[(1 + v[own <= s].sum()) / (1 + v.sum()) for s in row] for row in signed(scores)]
     assert got.dtype == DTYPE
     assert_close(got, want, 100 * EPS, "p-values")

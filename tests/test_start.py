@@ -4,6 +4,7 @@ error, the sample they are judged on.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from support import DTYPE, EPS, array, assert_close
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.search import start
+
+median_distance = jax.jit(rls.median_distance, static_argnames=("order", "rows"))
 
 
 def rows(n=40, d=3, seed=0):
@@ -50,37 +53,40 @@ def test_the_median_is_that_of_all_pairs(order):
     X = rows()
     i, j = np.triu_indices(len(X), 1)
     expected = np.median(np.linalg.norm(X[i] - X[j], ord=order, axis=1))
-    assert_close(rls.median_distance(jnp.asarray(X), order=order), expected, 50 * EPS)
+    assert_close(median_distance(X, order=order), expected, 50 * EPS)
 
 
 def test_the_median_leaves_out_equal_rows_and_takes_rows_spread_evenly():
-    median = lambda column, **options: rls.median_distance(array(column)[:, None], **options)
+    median = lambda column, **options: median_distance(array(column)[:, None], **options)
     assert median([0.0, 0.0, 3.0]) == 3
     assert median(np.arange(101.0), rows=3) == 50  # of the rows 0, 50 and 100
     assert median(np.zeros(3)) == median([1.0]) == 1
 
 
 def test_widths_from_the_data_by_the_columns_and_the_metric_of_each_part():
-    X = jnp.asarray(rows())
-    euclidean, block = rls.median_distance(X[:, 1:]), rls.median_distance(X[:, :1], order=1)
     kernel = lambda one, other: (
         array(0.5) * rls.Gaussian(one).on([1, 2])
         + rls.Laplacian(other).on(0) * rls.Linear()
         + rls.Periodic(3.0, 9.0)
     )
-    assert rls.start_from_data(kernel(9.0, 9.0), X) == kernel(euclidean, block)
-    everywhere = rls.median_distance(X, order=1)
-    assert rls.start_from_data(Own(9.0), X) == Own(everywhere) and rls.start_from_data(
-        Hidden(9.0), X
-    ) == Hidden(9.0)
+
+    @jax.jit
+    def both(X):
+        found = [rls.start_from_data(k, X) for k in (kernel(9.0, 9.0), Own(9.0), Hidden(9.0))]
+        block = lambda X: rls.median_distance(X, order=1)
+        parts = rls.median_distance(X[:, 1:]), block(X[:, :1])
+        return found, [kernel(*parts), Own(block(X)), Hidden(9.0)]
+
+    for got, want in zip(*both(rows()), strict=True):
+        assert got == want
 
 
 def test_a_width_per_column_follows_the_spread_of_the_column():
     X = rows() * np.array([1.0, 10.0, 0.0], DTYPE)
-    width = np.asarray(rls.start_from_data(rls.Gaussian(np.ones(3, DTYPE)), jnp.asarray(X)).width)
+    width = np.asarray(jax.jit(rls.start_from_data)(rls.Gaussian(np.ones(3, DTYPE)), X).width)
     spread = np.array([X[:, 0].std(), X[:, 1].std(), 1.0])
     assert_close(width / width[2], spread, 50 * EPS)
-    assert_close(width[2], rls.median_distance(jnp.asarray(X / spread.astype(DTYPE))), 50 * EPS)
+    assert_close(width[2], median_distance(X / spread.astype(DTYPE)), 50 * EPS)
 
 
 # the first guess

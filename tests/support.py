@@ -54,7 +54,6 @@ def of_landmarks(kernel, X, landmarks, **options):
 
 factor_gram = jax.jit(of_gram, static_argnames="intercept")
 factor_subset = jax.jit(of_landmarks, static_argnames=("intercept", "leave"))
-landmarks = jax.jit(rls.landmarks, static_argnames=("num", "tol", "method"))
 lambda_grid = jax.jit(rls.lambda_grid, static_argnames="num")
 coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof = map(
     jax.jit,

@@ -2,8 +2,6 @@
 that orders them, against refits.
 """
 
-from dataclasses import replace
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -84,14 +82,16 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("criterion", [rls.PairsOut(within=QUERIES), rls.QueriesOut(QUERIES)])
-def test_the_squared_loss_has_slopes(criterion):
+def test_the_squared_loss_has_slopes():
     """Of pairs and of queries left out, against differences."""
-    options = {"criterion": replace(criterion, loss=rls.squared_error)} | LEVELS
-    error = lambda log_lam: rls.objective(
-        GAUSSIAN, array(X), array(Y), jnp.exp(log_lam[0]), **options
-    )
-    assert_derivatives(error, np.array([-1.0]), 1e-8)
+    loss = {"loss": rls.squared_error}
+    criteria = rls.PairsOut(within=QUERIES, **loss), rls.QueriesOut(QUERIES, **loss)
+
+    def errors(log_lam):
+        asked = GAUSSIAN, array(X), array(Y), jnp.exp(log_lam[0])
+        return jnp.stack([rls.objective(*asked, criterion=one, **LEVELS) for one in criteria])
+
+    assert_derivatives(errors, np.array([-1.0]), 1e-8)
 
 
 def test_what_has_no_order_is_refused():

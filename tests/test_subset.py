@@ -128,7 +128,7 @@ def test_the_certificate_holds():
 
 def test_the_certificate_in_words():
     X, Y = (array(part) for part in data())
-    fit = rls.fit(rls.Gaussian(4.0), X, Y, lams=[1.0], landmarks=10)
+    fit = rls.fit(rls.Gaussian(4.0), X, Y, lams=[1.0], landmarks=rows())
     least = float(fit.trace_residual) / 0.1
     words = f"from λ = {least:.3g} on, the 10 landmarks change the dual coefficients by at most 10%"
     assert fit.certificate.startswith(words)
@@ -187,7 +187,7 @@ def test_slopes_on_dependent_landmarks():
     )
     once = X[chosen]
     assert_close(gradient(1.5, jnp.concatenate([once, once])), gradient(1.5, once), 1e-8)
-    assert np.isfinite(gradient(100.0, X))
+    assert np.isfinite(gradient(1000.0, X[:18]))
 
 
 def test_errors_say_what_to_do():

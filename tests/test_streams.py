@@ -8,7 +8,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from support import DTYPE, EPS, assert_close, factorize, refused
+from support import DTYPE, EPS, assert_close, refused
 
 import jaxrls as rls
 from jaxrls import extend
@@ -60,10 +60,8 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
     pairs in test_ranking.py.
     """
     blocks = Blocks(X, Y, V)
-    one, other = (
-        factor(KERNEL, rows, weights=V, landmarks=ROWS).solve(Y)
-        for factor, rows in ((rls.factorize, rls.stream(blocks, block_size=32)), (factorize, X))
-    )
+    solved = lambda rows: rls.factorize(KERNEL, rows, weights=V, landmarks=ROWS).solve(Y)
+    one, other = solved(rls.stream(blocks, block_size=32)), jax.jit(solved)(X)
     readings, squared = blocks.readings, rls.PairsOut(loss=rls.squared_error)
     times = replace(squared, events=jax.numpy.asarray(np.arange(N) % 3 > 0, DTYPE))
     for criterion in (rls.PairsOut([[0, 89], [41, 3]], loss=rls.squared_error), times):
@@ -268,7 +266,8 @@ def test_float64_files_are_fitted_in_float64_whatever_the_switch_says(monkeypatc
     with jax.enable_x64(False):
         for dtype in (np.float32, np.float64):
             source = rls.stream(Blocks(X.astype(dtype), Y.astype(dtype)))
-            fit = rls.fit(KERNEL, source, lams=LAMS, landmarks=10)
+            points = X[ROWS].astype(dtype)
+            fit = rls.fit(KERNEL, source, lams=LAMS, landmarks=points)
             assert fit.errors.dtype == fit.predict(X.astype(dtype)).dtype == dtype
 
 

@@ -120,15 +120,18 @@ def test_nothing_stays_that_is_no_longer_true():
     assert (first.predict(FRESH) == before[0]).all() and first.error == before[1]
 
 
+NAMED = [1e-2, 0.1, 1.0, 10.0]
+
+
 @pytest.mark.float64
 @pytest.mark.parametrize(
-    ("kind", "criterion", "per_target"),
-    [("points", rls.gcv, True), ("linear", rls.log_marginal_likelihood, False)],
+    ("kind", "criterion", "per_target", "grids"),
+    [("points", rls.gcv, True, [30]), ("linear", rls.log_marginal_likelihood, False, [30, NAMED])],
 )
 @pytest.mark.filterwarnings("ignore:the chosen λ")
-def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, per_target):
+def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, per_target, grids):
     """Over the grid that the rows which are left have, or the λ that were named."""
-    for lams in (30, [1e-2, 0.1, 1.0, 10.0]):
+    for lams in grids:
         options = {"criterion": criterion, "per_target": per_target, "lams": lams}
         found, again = moved(kind, V, **options), fit(kind, "left", V, **options)
         one, other = (np.asarray(each.lams, np.float64) for each in (found, again))

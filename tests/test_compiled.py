@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.any_precision, pytest.mark.filterwarnings("ignore:the 
 
 def blocks(seed=0, n=N):
     X = np.random.default_rng(seed).normal(size=(n, D)).astype(DTYPE)
-    return X, rls.stream([(part,) for part in np.split(X, [20])], block_size=20)
+    y = np.stack([np.sin(X[:, 0]), X[:, 1]], axis=1)
+    return X, y, rls.stream([(part,) for part in np.split(X, [20])], block_size=20)
 
 
 class Counted(extend.Rows):
@@ -43,9 +44,8 @@ def test_a_fit_to_new_rows_of_the_same_shape_compiles_nothing(kind, source):
     """Nor does what is asked of it; and it has read the new rows."""
     kernel, options = KINDS[kind]
     for seed in (1, 2):
-        X, rows = blocks(seed)
+        X, y, rows = blocks(seed)
         rows = rows if source == "stream" else Counted(X)
-        y = np.stack([np.sin(X[:, 0]), X[:, 1]], axis=1)
         options |= {"landmarks": X[:7]} if "landmarks" in options else {}
         COMPILED.clear()
         fit = rls.fit(kernel, rows, y, lams=[0.1, 1.0], **options)
@@ -60,7 +60,7 @@ def test_a_fit_to_new_rows_of_the_same_shape_compiles_nothing(kind, source):
 
 
 def test_a_reading_inside_of_a_transformation_is_done_outside_of_any_program():
-    X, rows = blocks(3)
+    X, y, rows = blocks(3)
 
     @extend.pytree
     class Inside(rls.Criterion):
@@ -69,17 +69,16 @@ def test_a_reading_inside_of_a_transformation_is_done_outside_of_any_program():
         def values(self, solution, lams, kernel):
             return jax.jit(lambda lams: jnp.mean(solution.residuals(lams) ** 2, axis=1))(lams)
 
-    y, lams = np.sin(X[:, 0]), np.array([0.1, 1.0], DTYPE)
-    options = {"criterion": Inside(), "lams": lams, "landmarks": X[:7]}
+    options = {"criterion": Inside(), "lams": [0.1, 1.0], "landmarks": X[:7]}
     got, want = (rls.fit(rls.Gaussian(1.5), source, y, **options).errors for source in (rows, X))
     assert_close(got, want, 200 * N * EPS / 0.1)
 
 
 def test_a_fit_takes_few_programs():
     """Some are those of the landmarks' choice, and of units and numbers in the report."""
-    X, rows = blocks(2, N + 1)
+    X, y, rows = blocks(2, N + 1)
     COMPILED.clear()
-    rls.fit(rls.Gaussian(1.7), rows, np.sin(X[:, 0]), lams=[0.1, 1.0], landmarks=8)
+    rls.fit(rls.Gaussian(1.7), rows, y[:, 0], lams=[0.1, 1.0], landmarks=8)
     assert 0 < len(COMPILED) <= 60
 
 

@@ -93,7 +93,7 @@ def test_what_will_not_fit_is_refused_on_every_route(monkeypatch):
             "X has 400 rows: route 'gram' .* MB, and this device has 10 kB: use landmarks=",
         ),
         (KERNEL, {"lams": [1.0]}, r"route 'cholesky gram' takes about"),
-        (KERNEL, {"landmarks": 20}, "route 'subset' takes about .*: use fewer of them"),
+        (KERNEL, {"landmarks": np.arange(20)}, "route 'subset' takes about .*: use fewer of them"),
         (LINEAR, {}, "route 'covariance' takes about"),
     ):
         refused((partial(rls.fit, kernel, X, X[:, 0], **options), message))

@@ -11,6 +11,7 @@ import pandas
 import pytest
 import scipy.sparse
 import sklearn
+from scipy.spatial.distance import pdist
 from sklearn.base import clone
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import pairwise_distances
@@ -109,18 +110,19 @@ def test_ridge_cv(intercept, weights, targets):
 # what fit leaves
 # --------------------------------------------------------------------------------------------------
 
+ELSEWHERE = "precomputed", "linear", "cosine", "polynomial"
+
 
 @ANY_PRECISION
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "precomputed"])
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k not in ELSEWHERE])
 def test_every_kernel_by_name(kernel):
-    """Whose width is the median distance."""
+    """Whose width is the median distance; against scikit-learn's in test_sklearn_parameters.py."""
     inputs = abs(X) if kernel == "chi2" else X
     model = RLSRegressor(kernel, degree=2, lams=1.0).fit(inputs, y)
     assert np.isfinite(model.predict(inputs)).all()
     if kernel in RADIAL:
         metric = "cityblock" if kernel in ("laplacian", "chi2") else "euclidean"
-        distances = pairwise_distances(inputs, metric=metric)[np.triu_indices(40, 1)]
-        assert_close(model.kernel_.width, np.median(distances), TOLERANCE, "width")
+        assert_close(model.kernel_.width, np.median(pdist(inputs, metric)), TOLERANCE, "width")
 
 
 def test_a_kernel_object_and_a_width_for_each_column():
@@ -184,7 +186,7 @@ def test_criteria():
     """cv= and groups= are k-fold, and every row on its own is leave-one-out."""
 
     def fitted(groups=None, **options):
-        model = RLSRegressor(width=3.0, **options)
+        model = RLSRegressor(**options)
         return model.fit(X, y, sample_weight=V, groups=groups)
 
     by_row, five = fitted().path_.errors, fitted(criterion="kfold").path_.errors
@@ -342,16 +344,16 @@ def test_bad_parameters_and_data():
 
 @ANY_PRECISION
 def test_sparse_input_for_other_kernels():
-    """As dense rows, width and γ from those of some weight included; a kernel matrix must be
-    dense.
-    """
+    """As dense rows, with width and γ from those of some weight; a kernel matrix must be dense."""
     dense, weights = np.where(np.abs(X - 1) > 0.7, X, 0), V * (V > 0.6)
+    counted = dense[weights > 0]
+    widths = np.median(pdist(counted)), np.sqrt(6 * counted.var() / 2)
     thin, square = scipy.sparse.csr_array(dense), scipy.sparse.csr_array(X @ X.T)
-    for options in ({}, {"gamma": "scale"}):
+    for gamma, width in zip((None, "scale"), widths, strict=True):
         ours, theirs = (
-            RLSRegressor(lams=1.0, **options).fit(given, y, weights) for given in (thin, dense)
+            RLSRegressor(lams=1.0, gamma=gamma).fit(given, y, weights) for given in (thin, dense)
         )
-        assert_close(ours.kernel_.width, theirs.kernel_.width, TOLERANCE, "width")
+        assert_close(ours.kernel_.width, width, TOLERANCE, "width")
         assert_close(ours.predict(thin), theirs.predict(dense), TOLERANCE, "predict")
     words = "Sparse data was passed for X, but dense data is required"
     refused((lambda: RLSRegressor("precomputed").fit(square, y), words), error=TypeError)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from contract.cases import FACTORS, LAMS, PICK, WEIGHTS, N, Y
-from support import array, assert_close, refused
+from support import array, assert_close, factorize, refused
 
 import jaxrls as rls
 from jaxrls.leave_out import pairs as in_pairs
@@ -100,7 +100,7 @@ def test_equal_predictions_are_half_wrong():
     X = np.repeat(np.linspace(0, 1, 6), 2)[:, None]
     y = np.arange(12.0)
     pairs = np.arange(12).reshape(6, 2)
-    factor = rls.factorize(rls.Gaussian(0.5), array(X))
+    factor = factorize(rls.Gaussian(0.5), array(X))
     assert rls.PairsOut(pairs)(factor, y, [1e-3, 1.0]).tolist() == [0.5, 0.5]
 
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_ordered_is_told():
     ones = np.ones(6)
 
     def errors(Y=ORDER, weights=ones, pairs=None, events=None):
-        factor = rls.factorize(rls.Linear(), np.arange(6.0)[:, None], weights=weights)
+        factor = factorize(rls.Linear(), np.arange(6.0)[:, None], weights=weights)
         return lambda: rls.PairsOut(pairs, events=events)(factor, Y, [1.0])
 
     refused(

@@ -33,12 +33,10 @@ DATA = wide(np.linspace(0, 3, 40)[:, None]), wide(np.sin(np.linspace(0, 6, 40)) 
 INDICATORS = np.eye(4)[GROUPS]
 
 
-@pytest.mark.filterwarnings("ignore:the chosen λ")  # labels without noise
 def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
     """One intercept a group: as the smooth part tells what is common, they come out 5 apart."""
     x, y = DATA
-    options = {"fixed_effects": INDICATORS, "intercept": False, "lams": [1e-5, 1e-3, 0.1]}
-    fit = rls.fit(rls.Gaussian(0.5), x, y, **options)
+    fit = rls.fit(rls.Gaussian(0.5), x, y, lams=[1e-5], fixed_effects=INDICATORS, intercept=False)
     assert np.abs(np.diff(fit.model.free) - 5).max() < 0.01 and fit.model.intercept == 0
     assert fit.error < 1e-3  # labels have variance 31
     predictions = fit.predict(x, fixed_effects=INDICATORS)

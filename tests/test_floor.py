@@ -208,8 +208,7 @@ def test_fits_without_a_row_leave_out_what_no_fit_can_reach():
         fits = factor.solve(jnp.eye(N)).coefficients(lam[None])
         return factor.smoother(lam).steps, jnp.concatenate([fits.coef[0], fits.intercept])
 
-    steps, want = both(factor, array(0.3))
-    np.testing.assert_allclose(steps, want, atol=1e-12)
+    np.testing.assert_allclose(*both(factor, array(0.3)), atol=1e-12)
 
 
 def test_eigenvalues_of_a_gpu_are_trusted_less(monkeypatch):

@@ -123,14 +123,6 @@ def test_fit_by_products(data):
     assert_close(found.predict(X), exact.predict(X), 1e-2, "predictions")
 
 
-@pytest.mark.filterwarnings("ignore:λ below")
-def test_a_useless_iteration_is_no_fit(data):
-    """λ so far below what rounding leaves of K that no column comes near."""
-    X, Y, _ = data
-    with pytest.raises(ValueError, match="error is not finite"):
-        rls.fit(KERNEL, X / 100, Y, solver=rls.Iterative([0, 1]), lams=[1e-30])
-
-
 # how to iterate, said to `fit`
 # ------------------------------------------------------------------------------------------------
 
@@ -250,15 +242,12 @@ def test_every_target_has_its_own_lam(data):
         fit.loo_standard_error.shape == fit.error.shape == (2,)
         and not np.asarray(fit.loo_standard_error).any()
     )
-    options["lams"] = LAMS[1:2]
-    one, other = (
-        rls.fit(KERNEL, X, Y, solver=solver, **options)
-        for solver in (rls.Iterative(CHOSEN, tol=TOL, probes=N), rls.Spectral("gram"))
-    )
-    for name in ("lam", "error", "errors", "dof"):
-        got, want = getattr(one, name), getattr(other, name)
-        assert np.shape(got) == np.shape(want), name
-        assert_close(got, want, CLOSE, name)
+    solver, options["lams"] = rls.Iterative(CHOSEN, tol=TOL, probes=N), exact.lam[:1]
+    one = rls.fit(KERNEL, X, Y, solver=solver, **options)
+    for name in ("lam", "error", "dof"):
+        got = getattr(one, name)
+        assert got.shape == one.errors[0].shape == (2,), name
+        assert_close(got[0], getattr(exact, name)[0], CLOSE, name)
 
 
 def test_the_slope_of_a_step_is_no_standard_error(data):
@@ -296,21 +285,21 @@ def test_leave_one_out_at_every_lam():
     n, rng = 400, np.random.default_rng(2)
     X = rng.normal(size=(n, 4)) / 1.4
     X[360:] = X[:40] + 1e-3 * rng.normal(size=(40, 4))
-    y = np.sin(2.8 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=n)
-    lams = np.array([1e-4, 1e-2, 1.0])
-    exact = np.asarray(loo(factorize(KERNEL, X), array(y), array(lams)))
+    y = array(np.sin(2.8 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=n))
+    lams = array([1e-4, 1e-2, 1.0])
+    exact = np.asarray(loo(factorize(KERNEL, X), y, lams))
     total = rls.LeaveOneOut().total
 
     @jax.jit
     def draw(key):
         solver = rls.Iterative(np.arange(0, n, 4), key=key)
-        solution = rls.factorize(KERNEL, array(X), solver=solver).solve(array(y))
-        found = solution.outcome(array(lams), fn=total)
+        solution = rls.factorize(KERNEL, X, solver=solver).solve(y)
+        found = solution.outcome(lams, fn=total)
         return jnp.stack([found.total[:, 0], found.error[:, 0]]) / n
 
-    found, said = np.stack([draw(jax.random.key(seed)) for seed in range(8)], axis=1)
+    found, said = np.stack([draw(jax.random.key(seed)) for seed in range(8)], 1)
     off = found / exact - 1
-    assert (np.abs(off.mean(axis=0)) <= [0.5, 0.1, 0.02]).all()
+    assert (np.abs(off.mean(0)) <= [0.5, 0.1, 0.02]).all()
     assert (np.abs(off) <= np.maximum(3 * said / exact, 0.1))[:, 1:].mean() >= 0.9
     # Far too small a λ tempts nobody: its error is large, or its standard error is.
     assert (found[:, 0] + 3 * said[:, 0] > found[:, 1]).all()

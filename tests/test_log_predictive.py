@@ -17,14 +17,7 @@ RNG = np.random.default_rng(0)
 X, V = wide(RNG.normal(size=(N, 2))), wide(RNG.uniform(0.5, 2.0, N))
 Y = wide(np.stack([np.sin(2 * X[:, 0]), X[:, 0] * X[:, 1]], axis=1) + 0.2 * RNG.normal(size=(N, 2)))
 KERNEL = rls.Gaussian(1.25)
-
-
-@jax.jit
-def by_factor(factor, Y, lams):
-    """Left out, at the scale of all of its weight."""
-    return rls.LogPredictive("loo")(factor, Y, lams)
-
-
+by_factor = jax.jit(rls.LogPredictive("loo"))
 density = jax.jit(rls.log_predictive_density)
 
 

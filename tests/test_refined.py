@@ -51,7 +51,6 @@ INVERSE_ROOT = jax.jit(inverse_root)
 
 
 def exactly(lams, groups):
-    """Fits in extended precision."""
     lams, v, labels = (part.astype(LONG) for part in (np.array(lams), V, Y))
     return Truth(lambda gone: (K, K, np.diagonal(K)), labels, labels, v, lams, groups, True)
 
@@ -60,8 +59,7 @@ def truth(lams):
     """Coefficients (L, n, t), intercept (L, t), every row's residual without it (L, n, t) and the
     degrees of freedom (L,).
     """
-    rows = np.arange(N)
-    exact = exactly(lams, rows)
+    exact = exactly(lams, rows := np.arange(N))
     dof = np.sum(V > 0) - exact.residual_dof[0][:, 0]
     level = exact.fit.solve(exact.Y)[1][0, :, 0]
     return np.sqrt(exact.v)[:, None] * exact.dual, level, exact.held(rows), dof
@@ -118,19 +116,17 @@ def test_a_search_goes_below_what_float32_can_tell(floor):
 @ANY_PRECISION
 def test_other_criteria():
     """Held-out rows and groups go to float64 with the rest."""
-    new, rows, groups = X[:20] + 1, np.arange(N), np.arange(N) % 5
-    for options, left in (
-        ({"criterion": rls.holdout(new, Y[:20])}, rows),
-        ({"groups": groups}, groups),
-    ):
-        found = rls.fit(KERNEL, X, Y, weights=V, lams=[1e-6], solver=rls.Refined(), **options)
+    new, rows = X[:20] + 1, np.arange(N)
+    for criterion, left in ((rls.holdout(new, Y[:20]), rows), (rls.kfold(rows % 5), rows % 5)):
+        found = rls.fit(
+            KERNEL, X, Y, weights=V, lams=[1e-6], solver=rls.Refined(), criterion=criterion
+        )
         exact = exactly([1e-6], left)
         want, v = exact.held(left)[0], V
         assert_close(found.loo_residuals, want, 1e-6, found.criterion)
-        if "criterion" in options:
-            want, v = Y[:20] - exact.fit.predict(gaussian(new, X)[None], exact.Y)[0, 0], np.ones(20)
-        error = np.average(want**2, axis=0, weights=v).mean()
-        assert_close(found.error, error, 1e-6, found.criterion)
+        if left is rows:
+            want, v = Y[:20] - exact.fit.predict(gaussian(new, X)[None], exact.Y)[0, 0], None
+        assert_close(found.error, np.average(want**2, 0, v).mean(), 1e-6, found.criterion)
         assert (np.asarray(found.run.reason) == CONVERGED).all()
 
 

@@ -276,9 +276,10 @@ def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
     w, b = refit(X - offset, y[:, None], lam, v, True)
     found = coef(factor, array(y), array(lam))
     assert_close(found.intercept, b[0] - offset * w[:, 0].sum(), 1e4 * EPS)
-    predict = lambda factor, X: factor.expansion.design(rls.Linear(), X) @ found.coef
-    predictions = jax.jit(predict)(factor, array(X)) + found.intercept
-    assert_close(predictions, (X - offset) @ w[:, 0] + b[0], 1e3 * EPS * offset)
+    design = jax.jit(lambda factor, X: factor.expansion.design(rls.Linear(), X))(factor, array(X))
+    assert_close(
+        design @ found.coef + found.intercept, (X - offset) @ w[:, 0] + b[0], 1e3 * EPS * offset
+    )
 
 
 # --- the certificate ---

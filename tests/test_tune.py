@@ -52,20 +52,20 @@ def test_reaches_the_best_of_a_grid():
     np.testing.assert_allclose(tuned.predict(X[:5]), refit.predict(X[:5]), close, close)
 
 
-def of_two_targets(criterion, **options):
-    """With weights, from a width that is far too large."""
+@pytest.mark.parametrize("own", [False, True])
+def test_criteria_and_progress(own, capsys):
+    """Of two targets, with weights; of rows held out, on landmarks, and a function of one's own."""
     X, y = problem()
     Y, v = np.stack([y, -y], axis=1), np.linspace(0.5, 2, 40).astype(DTYPE)
-    if criterion == "holdout":
-        criterion = rls.holdout(X[::2] + DTYPE(0.1), Y[::2])
-    tuned = rls.tune(rls.Gaussian(4.0), X, Y, weights=v, criterion=criterion, **options)
-    return tuned, tuned.predict(X).shape
-
-
-def test_a_function_of_ones_own_is_a_criterion():
-    own = lambda factor, Y, lams: rls.loo(factor, Y, lams) + 1
-    tuned, shape = of_two_targets(own, steps=8)
-    assert tuned.error < tuned.history.start_error and shape == (40, 2)
+    options = {"criterion": rls.holdout(X[::2] + DTYPE(0.1), Y[::2]), "landmarks": 10}
+    if own:
+        options = {"criterion": lambda factor, Y, lams: rls.loo(factor, Y, lams) + 1}
+    for progress in (False, True):
+        tuned = rls.tune(rls.Gaussian(4.0), X, Y, weights=v, steps=8, progress=progress, **options)
+        said = capsys.readouterr().err
+        assert ("tune" in said) == progress == bool(said)
+        assert ("landmarks: 100%" in said) == (progress and not own)
+    assert tuned.error < tuned.history.start_error and tuned.predict(X).shape == (40, 2)
 
 
 def test_several_starts_from_the_data():
@@ -110,15 +110,6 @@ def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
         match="is below the precision of the kernel matrix, .*: the search starts above it",
     ):
         rls.tune(rls.Gaussian(5.0), X, y, lams=[1e-30], steps=1)
-
-
-def test_rows_held_out_are_a_criterion_and_progress_is_shown(capsys):
-    """On landmarks, of which it tells too."""
-    for progress in (False, True):
-        tuned, shape = of_two_targets("holdout", steps=8, landmarks=10, progress=progress)
-        assert tuned.error < tuned.history.start_error and shape == (40, 2)
-        said = capsys.readouterr().err
-        assert ("tune" in said) == ("landmarks: 100%" in said) == progress == bool(said)
 
 
 @pytest.mark.any_precision

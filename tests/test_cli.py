@@ -85,7 +85,7 @@ def read(path):
 
 
 def standardized(X, rows):
-    """A Gaussian of columns standardized as the rows are, and as wide as these are apart."""
+    """A Gaussian in units of the rows."""
     centre, scale = rows.mean(0), rows.std(0)
     distances = pdist((X - centre) / scale)
     return Standardized(rls.Gaussian(np.median(distances[distances > 0])), centre, scale)
@@ -155,8 +155,8 @@ def test_categories_become_indicators_and_stay_what_they_were(folder, capsys):
     assert value(out, "left out") == pytest.approx(float(fit.error) ** 0.5, rel=1e-3)
     Path("few.csv").write_text(f"kind,a\nlow,{float(a[0])!r}\nhigh,{float(a[0])!r}\n")
     found = predict(capsys, "few.csv")[1]["prediction"].to_numpy()
-    rows = np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]])
-    np.testing.assert_allclose(found, fit.predict(rows), rtol=1e-6)
+    want = fit.predict(np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]]))
+    np.testing.assert_allclose(found, want, rtol=1e-6)
     Path("few.csv").write_text("kind,a\nnew,1\n")
     assert "has the category 'new', and the model was fitted with" in fails(
         capsys, "predict", "m", "few.csv"

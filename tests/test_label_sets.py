@@ -20,8 +20,7 @@ N, M = 14, 3
 
 def problem(classes):
     """Rows, codes of one label each, weights, and new rows."""
-    rng = np.random.default_rng(0)
-    names = np.arange(N) % classes
+    rng, names = np.random.default_rng(0), np.arange(N) % classes
     X = rng.normal(size=(N, 2)) + 0.8 * np.eye(3)[names][:, :2]
     codes = np.where(names[:, None] == np.arange(classes), 1.0, -1.0)
     return X, codes, rng.uniform(0.5, 2, N), rng.normal(size=(M, 2))

@@ -88,13 +88,13 @@ def test_ridge_cv(intercept, weights, targets):
 # what fit leaves
 # --------------------------------------------------------------------------------------------------
 
-ELSEWHERE = "precomputed", "linear", "cosine", "polynomial"
+ELSEWHERE = "precomputed", "linear", "cosine", "polynomial"  # are tested
 
 
 @ANY_PRECISION
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k not in ELSEWHERE])
 def test_every_kernel_by_name(kernel):
-    """Whose width is the median distance; against scikit-learn's in test_sklearn_parameters.py."""
+    """Whose width is the median distance."""
     inputs = abs(X) if kernel == "chi2" else X
     model = RLSRegressor(kernel, degree=2, lams=1.0).fit(inputs, y)
     assert np.isfinite(model.predict(inputs)).all()
@@ -109,8 +109,8 @@ def test_a_kernel_object_and_a_width_for_each_column():
     by_name, by_object = RLSRegressor(width=widths).fit(X, y), RLSRegressor(kernel).fit(X, y)
     assert by_name.predict(NEW).tolist() == by_object.predict(NEW).tolist()
     assert by_object.kernel_.width.tolist() == widths
-    line = {"kernel": "linear", "width": "median", "lams": ALPHAS, "fit_intercept": False}
-    model = by_name.set_params(**line).fit(X, y)
+    by_name.set_params(kernel="linear", width="median", lams=ALPHAS, fit_intercept=False)
+    model = by_name.fit(X, y)
     assert not hasattr(model, "dual_coef_") and model.coef_.shape == (6,)
 
 
@@ -164,8 +164,7 @@ def test_criteria():
     """cv= and groups= are k-fold, and every row on its own is leave-one-out."""
 
     def fitted(groups=None, **options):
-        model = RLSRegressor(**options)
-        return model.fit(X, y, sample_weight=V, groups=groups)
+        return RLSRegressor(**options).fit(X, y, sample_weight=V, groups=groups)
 
     by_row, five = fitted().path_.errors, fitted(criterion="kfold").path_.errors
     for options in ({"cv": list(LeaveOneOut().split(X))}, {"groups": np.arange(40)}):
@@ -325,7 +324,7 @@ def test_sparse_input_for_other_kernels():
     """As dense rows, with width and γ from those of some weight; a kernel matrix must be dense."""
     dense, weights = np.where(np.abs(X - 1) > 0.7, X, 0), V * (V > 0.6)
     counted = dense[weights > 0]
-    widths = np.median(pdist(counted)), np.sqrt(6 * counted.var() / 2)
+    widths = np.median(pdist(counted)), np.sqrt(3 * counted.var())
     thin, square = scipy.sparse.csr_array(dense), scipy.sparse.csr_array(X @ X.T)
     for gamma, width in zip((None, "scale"), widths, strict=True):
         ours, theirs = (

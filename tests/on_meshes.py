@@ -59,7 +59,7 @@ def fitted(X, y, v):
     return fit.errors, fit.error, fit.loo_residuals, fit.dof, told
 
 
-def grown(X, y):
+def grown(X, y, v):
     """Begun on few rows."""
     tune.ROWS, tune.LANDMARKS = 10, 4
     found = rls.tune(KERNEL, X, y[:, 0], landmarks=ROWS, steps=2, start="kernel", grow=True)
@@ -108,7 +108,7 @@ CASES = {
     "gram_matmul compiled": lambda X, y, v: jax.jit(partial(rls.gram_matmul, KERNEL))(
         X, POINTS, jnp.ones((M, 2))
     ),
-    "tuned, begun on few rows": lambda X, y, v: grown(X, y),
+    "tuned, begun on few rows": grown,
     "few": partial(left_out, "few", KERNEL, {"landmarks": ROWS}),
     "days": partial(left_out, "days", KERNEL, {"landmarks": ROWS}),
     "far": partial(left_out, "far", WAVES, {}),
@@ -168,16 +168,16 @@ def ragged():
         split = got.loo_residuals.sharding.is_equivalent_to(given[0].X.sharding, 2)
         return off(*parts) if split else np.inf
 
-    order = {"criterion": rls.PairsOut(within=GROUPS[:n])}
-    days = {"landmarks": M, "groups": PLANS["days"][:n]}
     return {
         "given up": off(moved, want),
         "distance": off(rls.median_distance(rows), rls.median_distance(X[:n])),
-        "pairs in groups": beside([rls.shard(X[:n], Y[:n], mesh=mesh)], **order),
+        "pairs in groups": beside(
+            [rls.shard(X[:n], Y[:n], mesh=mesh)], criterion=rls.PairsOut(within=GROUPS[:n])
+        ),
         "labels given, pairs of times": beside(
             [rls.shard(X[:n], mesh=mesh), Y[:n]], criterion=rls.PairsOut(events=EVENTS[:n])
         ),
-        "days": beside([rows], V[:n], **days),
+        "days": beside([rows], V[:n], landmarks=M, groups=PLANS["days"][:n]),
     }
 
 

@@ -12,6 +12,7 @@ from jaxrls.factors import cholesky_features
 from jaxrls.search import tune as few
 
 pytestmark = pytest.mark.any_precision
+START = rls.Gaussian(np.ones(2, DTYPE))
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +32,7 @@ def problem(n=160):
 def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
     X, y = problem()
     options = {"landmarks": 16, "steps": 12}
-    found, every = (
-        rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, **options, **grow)
-        for grow in ({}, {"grow": False})
-    )
+    found, every = (rls.tune(START, X, y, **options, **grow) for grow in ({}, {"grow": False}))
     (stage,) = found.history.stages
     assert (stage.rows, stage.landmarks, every.history.stages) == (45, 8, ())
     assert (
@@ -51,14 +49,14 @@ def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
 def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
     """On the landmarks of the end, which are chosen among these; those that are given stay."""
     monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
-    (X, y), kernel = problem(), rls.Gaussian(np.ones(2, DTYPE))
+    X, y = problem()
     options = {"start": "kernel", "lams": [0.1], "steps": 2}
-    found = rls.tune(kernel, X, y, landmarks=16, **options)
+    found = rls.tune(START, X, y, landmarks=16, **options)
     assert [(stage.rows, stage.landmarks) for stage in found.history.stages] == [(45, 8), (48, 16)]
-    _, numbers = extend.Problem.of(kernel, X, y).some(48)
+    _, numbers = extend.Problem.of(START, X, y).some(48)
     points = {tuple(point) for point in X[numbers].tolist()}
     assert {tuple(point) for point in np.asarray(found.model.points).tolist()} <= points
-    found = rls.tune(kernel, X, y, landmarks=jnp.asarray(X[::10]), tol=50.0, **options)
+    found = rls.tune(START, X, y, landmarks=jnp.asarray(X[::10]), tol=50.0, **options)
     assert [stage.landmarks for stage in found.history.stages] == [8, 16]
     assert_close(found.model.points, X[::10], 0)
 
@@ -66,7 +64,7 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
 def test_a_given_kernel_that_is_better_on_all_rows_is_where_the_search_goes_on(monkeypatch):
     """What few rows led to may be worse than what there was."""
     (X, y), rows = problem(), np.arange(0, 160, 10)
-    good = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=rows, grow=False)
+    good = rls.tune(START, X, y, landmarks=rows, grow=False)
     descend = few.descend
     bad = rls.Gaussian(np.full(2, 50, DTYPE))
 
@@ -81,9 +79,9 @@ def test_a_given_kernel_that_is_better_on_all_rows_is_where_the_search_goes_on(m
 
 
 def test_there_may_be_fewer_rows_of_positive_weight_than_landmarks():
-    (X, y), kernel = problem(), rls.Gaussian(np.ones(2, DTYPE))
+    X, y = problem()
     options = {"landmarks": 16, "tol": 50.0, "lams": [0.1], "start": "kernel"}
-    found = rls.tune(kernel, X, y, weights=(np.arange(160) < 12).astype(DTYPE), **options)
+    found = rls.tune(START, X, y, weights=(np.arange(160) < 12).astype(DTYPE), **options)
     assert found.history.stages and len(found.model.points) <= 12
     assert "landmarks change the dual coefficients" in found.certificate
 
@@ -93,7 +91,7 @@ def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
     X, y = problem()
     slow = optax.adam(optax.warmup_cosine_decay_schedule(0, 0.1, 5, 100))
     options = {"landmarks": 16, "steps": 8, "start": "kernel", "lams": [0.1]}
-    found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, optimizer=slow, **options)
+    found = rls.tune(START, X, y, optimizer=slow, **options)
     assert len(found.history.stages) == 1 and found.error <= found.history.start_error
     assert len(found.history.errors) == 9
 

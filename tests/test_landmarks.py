@@ -12,15 +12,10 @@ from support import DTYPE, EPS, array, refused
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.problem import landmarks as given
+from jaxrls.problem.landmarks import as_landmarks
 from jaxrls.search.landmarks import METHODS
 
 GAUSSIAN = rls.Gaussian(1.5)
-
-
-def as_landmarks(X, landmarks):
-    """Landmarks for the rows of an array."""
-    return given.as_landmarks(extend.DenseRows(X), landmarks)
 
 
 def data(n=200, d=3, seed=0):
@@ -125,7 +120,7 @@ def test_errors_say_what_to_do():
     asked = {"kernel": GAUSSIAN, "X": X, "num": 3, "key": key}
     choose = lambda **named: lambda: rls.landmarks(**asked | named)
     chosen, whole = choose(num=4)(), "num must be a whole number of at least 1 and at most 10"
-    among = lambda named, rows=X: lambda: as_landmarks(rows, named)
+    among = lambda named, rows=X: lambda: as_landmarks(extend.DenseRows(rows), named)
     refused(
         (choose(num=None), "num=.*tol="),
         (choose(num=11), whole),

@@ -101,7 +101,6 @@ def sides(p):
 
 
 CHOSEN = jnp.arange(4)
-ITERATION = rls.Iterative(CHOSEN, tol=10 * EPS)
 # Each group is one program: what its members share is traced and compiled once.
 COMPUTATIONS: dict = {
     "kernels and landmarks": {
@@ -129,7 +128,11 @@ COMPUTATIONS: dict = {
         "factorize": lambda p: facts(factor(p)),
         "factorize, covariance": lambda p: facts(factor(p, "covariance")),
         "factorize, iterative": lambda p: rls.loo(
-            rls.factorize(GAUSSIAN, p.X, solver=ITERATION, weights=p.weights), p.Y, p.lams
+            rls.factorize(
+                GAUSSIAN, p.X, solver=rls.Iterative(CHOSEN, tol=10 * EPS), weights=p.weights
+            ),
+            p.Y,
+            p.lams,
         ),
         "factorize, landmarks": lambda p: rls.loo(factor(p, None, CHOSEN), p.Y, p.lams),
         "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),

@@ -52,8 +52,8 @@ def smooth(plan, scale):
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_smooth_criterion(name):
     """A random mixture of all of them at two λ, in log λ, log width, labels, log weights and rows,
-    with columns or points, backwards as a search goes. With either algebra once at λ per target and
-    densities at their own scale, once at λ of all and a scale that is given.
+    with columns or points, backwards as a search goes; λ per target, and densities at their own
+    scale, once for each algebra.
     """
     own = name in ("gram", "landmarks")
     criteria = smooth(rls.folds(PLANS["uneven"]), "loo" if own else 1.0)

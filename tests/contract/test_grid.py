@@ -30,7 +30,6 @@ from jaxrls.criteria.criterion import Given
 from jaxrls.factors.contract import Solution
 
 LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
-QUERIES = rls.QueriesOut(PLANS["uneven"])
 ROW = 8  # a landmark, where there are any
 HELD_WEIGHTS = np.linspace(0.5, 1.5, NEW)
 PARTS = ("residual_norm", "data_fit", "logdet", "residual_dof", "dof", "residuals")
@@ -62,7 +61,7 @@ def criteria(plans, held, loss=every_loss) -> dict[str, rls.Criterion]:
         "given": Given(own_loo),
         "pairs": rls.PairsOut(loss=rls.squared_error),
         "density": rls.LogPredictive(),
-        "queries": QUERIES,
+        "queries": rls.QueriesOut(PLANS["uneven"]),
     }
     return found | {f"kfold {name}": rls.kfold(plan, loss) for name, plan in plans.items()}
 
@@ -88,7 +87,7 @@ def once(solution):
     def ask(part, lams, *groups):
         key = part, *map(id, groups)
         if key not in known:
-            known[key] = getattr(type(copy), part)(copy, lams, *groups)
+            known[key] = getattr(Solution, part)(copy, lams, *groups)
         return known[key]
 
     for part in (*PARTS, "coefficients"):
@@ -155,16 +154,11 @@ def unsure(tolerance, e, y):
     return np.broadcast_to(~sure[:, None], y.shape).astype(float)
 
 
-def numbers(name):
-    """The features of a factor's problem, whole and without a landmark."""
-    parts = [FACTORS[name].features(np.array(gone, int)) for gone in ([], [ROW])]
-    return [part.tobytes() for pair in parts for part in pair]
-
-
 @functools.cache
 def first_alike(name):
     """The first factor of the same problem, which has every plan that one has."""
-    return next(other for other in FACTORS if numbers(other) == numbers(name))
+    without = lambda name: [x.tobytes() for x in FACTORS[name].features(np.array([ROW]))]
+    return next(other for other in FACTORS if without(other) == without(name))
 
 
 @functools.cache

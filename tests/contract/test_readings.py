@@ -27,13 +27,13 @@ def counted(rows, fn):
 def test_readings(name):
     """One for moments and labels, with at most one block of those that are worked on more, for an
     origin near the mean; one for residuals, as differences of moments would cancel; none for what
-    follows from the moments, and for rows held out one of theirs. Traced, which reads as often.
+    follows from the moments, and for rows held out one of theirs; traced as well.
     """
-    jax.eval_shape(lambda: check(name))
+    jax.eval_shape(lambda: read_as_often(FACTORS[name]))
 
 
-def check(name):
-    case, rows, lams = FACTORS[name], FACTORS[name].X, array(np.geomspace(0.01, 10, 50))
+def read_as_often(case):
+    rows, lams = case.X, array(np.geomspace(0.01, 10, 50))
     blocks = -(-N // rows.size)
     solution, readings, read = counted(rows, lambda: case.solution(rows, array(Y), None, True))
     assert readings <= 2 and read <= 2 * blocks

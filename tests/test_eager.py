@@ -36,8 +36,7 @@ def of_both_sides(ask, lams):
     def call(seed):
         X, _, new = map(array, data(seed))
         factor = jax.jit(rls.factor_kronecker)(gram(KERNEL, X), gram(KERNEL, new))
-        table = gram(KERNEL, X, new)
-        return lambda: ask(factor, table, lams, "both")
+        return lambda: ask(factor, gram(KERNEL, X, new), lams, "both")
 
     return call
 

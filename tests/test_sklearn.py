@@ -88,7 +88,7 @@ def test_ridge_cv(intercept, weights, targets):
 # what fit leaves
 # --------------------------------------------------------------------------------------------------
 
-ELSEWHERE = "precomputed", "linear", "cosine", "polynomial"  # are tested
+ELSEWHERE = "precomputed", "linear", "cosine", "polynomial"
 
 
 @ANY_PRECISION
@@ -109,8 +109,9 @@ def test_a_kernel_object_and_a_width_for_each_column():
     by_name, by_object = RLSRegressor(width=widths).fit(X, y), RLSRegressor(kernel).fit(X, y)
     assert by_name.predict(NEW).tolist() == by_object.predict(NEW).tolist()
     assert by_object.kernel_.width.tolist() == widths
-    by_name.set_params(kernel="linear", width="median", lams=ALPHAS, fit_intercept=False)
-    model = by_name.fit(X, y)
+    model = by_name.set_params(
+        kernel="linear", width="median", lams=ALPHAS, fit_intercept=False
+    ).fit(X, y)
     assert not hasattr(model, "dual_coef_") and model.coef_.shape == (6,)
 
 
@@ -321,7 +322,7 @@ def test_bad_parameters_and_data():
 
 @ANY_PRECISION
 def test_sparse_input_for_other_kernels():
-    """As dense rows, with width and γ from those of some weight; a kernel matrix must be dense."""
+    """As dense rows, width and γ from those that weigh; a kernel matrix must be dense."""
     dense, weights = np.where(np.abs(X - 1) > 0.7, X, 0), V * (V > 0.6)
     counted = dense[weights > 0]
     widths = np.median(pdist(counted)), np.sqrt(3 * counted.var())

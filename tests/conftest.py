@@ -14,7 +14,7 @@ from pathlib import Path
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0"
-    " --xla_disable_hlo_passes=tree_reduction_rewriter"  # for digits of sums over 100,000 rows
+    " --xla_disable_hlo_passes=tree_reduction_rewriter"  # sums in parts, for long ones
     + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     * (tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)),
 )

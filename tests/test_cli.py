@@ -124,6 +124,13 @@ def test_predict_by_name_by_number_and_with_the_target(folder, capsys):
         assert same == found
     Path("gaps.csv").write_text("a,b,y\n0,1000,\n1,1000,3\n")
     assert "no error on the target" in predict(capsys, "gaps.csv")[0]
+    Path("none.csv").write_text("a,b\n")
+    said, none = predict(capsys, "none.csv")
+    assert said.startswith("0 predictions") and none.column_names == ["prediction"]
+    np.save("first.npy", read("train.csv")[:, [2, 0, 1]])
+    np.save("bare.npy", X)
+    run(capsys, "fit", "first.npy", "--target", "0", "--out", "m")
+    assert predict(capsys, "bare.npy") == ("20 predictions written to p.csv\n", found)
     Y = read("train.csv")[:, 2:] * [1.0, -1.0]
     rls.save("m", rls.fit(rls.Linear(), read("train.csv")[:, :2], Y).model)
     assert predict(capsys, "bare.npz")[1].column_names == ["prediction_0", "prediction_1"]
@@ -255,6 +262,9 @@ REFUSED = {
     "fit train.csv --classify --target a": "different labels",
     "fit labels.csv --target a": "column kind holds string values",
     "fit train.csv --out no/m": "no folder",
+    "fit train.csv --plot no/m.png": "no folder",
+    "fit train.csv --folds 0": "--folds must be a whole number",
+    "fit mixed.csv --columns a --target y --one-hot kind": "column kind of --one-hot is no input",
     "fit train.csv --out .": "not an ordinary file",
     "fit zero.csv --weights w --target y": "weights are all zero",
     "fit labels.csv --criterion pairs": "needs a numeric target or two classes, and there are 3",
@@ -273,7 +283,7 @@ REFUSED = {
 }
 USAGE = """guess; fit; fit t --kernel tbf; fit t --width wide; fit t --kernel linear --width 1
 fit t --degree 3; fit t --kernel polynomial --degree 1.5; fit t --lams 1,; fit t --criterion aic
-fit t --no-stand; fit t --missing mean; fit t --ard; fit t --rank --tune
+fit t --no-stand; fit t --missing mean; fit t --ard; fit t --rank --tune; fit t --rank --intervals
 fit t --criterion pairs --tune; fit t --rank --stream; fit t --rank --criterion kfold
 predict m; predict m new --o p"""
 

@@ -53,6 +53,7 @@ def of_a_sigmoid(seed):
 
 
 CALLS = {
+    "gram": lambda seed: lambda: rls.gram(KERNEL, data(seed)[0].repeat(2, 1)),
     "intervals": of_intervals,
     "pairs": of_pairs,
     "both sides": of_both_sides(rls.kronecker_left_out, [0.1, 1.0]),

@@ -100,6 +100,16 @@ def test_where_eigenvalues_repeat_or_vanish(case):
 
 
 @pytest.mark.any_precision
+@pytest.mark.any_precision
+def test_a_fit_by_cholesky_factors_has_the_same_slope():
+    X, Y, _ = problem()
+    fit = lambda k: jnp.mean(rls.fit(k, X, Y, lams=[0.3], solver=rls.Cholesky()).error)
+    slopes = [
+        jax.jit(jax.grad(of))(GAUSSIAN).width for of in (fit, lambda k: value(k, X, Y, 0.3, None))
+    ]
+    assert_close(slopes[0], slopes[1], 1e-10)
+
+
 def test_one_cholesky_one_program_few_matrices():
     """One factorization an evaluation, one program whatever the parameters, and the n×n arrays that
     the docstring states.

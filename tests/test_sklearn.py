@@ -173,10 +173,11 @@ def test_criteria():
     by_groups = {"groups": GROUPS}, {"groups": GROUPS, "cv": GroupKFold(5)}
     for options in ({"cv": 5}, {"cv": KFold(5)}, *by_groups):
         assert_close(fitted(**options).path_.errors, five, TOLERANCE, "five folds")
-    model = fitted(criterion="gcv")
+    model, absolute = fitted(criterion="gcv"), fitted(loss="absolute_error", cv=5)
     assert model.path_.criterion == "gcv"
-    squares = (y - model.loo_predictions_) ** 2
-    assert_close(model.loo_error_, np.average(squares, weights=V), TOLERANCE, "loo_error_")
+    for each, power in ((model, 2), (absolute, 1)):
+        losses = abs(y - each.loo_predictions_) ** power
+        assert_close(each.loo_error_, np.average(losses, weights=V), TOLERANCE, "loo_error_")
 
 
 @ANY_PRECISION
@@ -201,6 +202,9 @@ def test_fixed_effects_are_those_of_fit():
     direct = rls.fit(rls.Linear(), X, y, weights=V, lams=[1.0], fixed_effects=levels)
     ours, theirs = (each.predict(X, fixed_effects=GROUPS) for each in (model, direct))
     assert_close(ours, theirs, TOLERANCE)
+    ours, theirs = (each.score(X, y, V, fixed_effects=GROUPS) for each in (model, direct))
+    assert_close(ours, theirs, TOLERANCE)
+    refused((lambda: model.score(X, y), "labels, which have fixed effects: give fixed_effects="))
 
 
 def test_an_integer_weight_is_that_many_rows():

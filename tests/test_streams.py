@@ -245,6 +245,7 @@ def test_what_a_stream_cannot_do_is_said():
             "landmarks.*30",
         ),
         (lambda: changing.sum(lambda x: x.sum()), "rows"),
+        (lambda: rls.fit("linear", rls.stream(parts, block_size=0)), "block_size must be a whole"),
         (lambda: rls.stream([np.eye(2)], target=0), "target, weights and columns name columns of"),
         (lambda: rls.tune(KERNEL, labelled, Y), in_memory),
         (lambda: rls.fit(KERNEL, rls.stream([(X, Y, -(y**2))])), "weights must not be negative"),
@@ -305,10 +306,10 @@ class Dying(Blocks):
             yield block
 
 
-def streamed_fit(path, *columns, **stop):
+def streamed_fit(path, *columns, kernel=KERNEL, **stop):
     """Its errors, residuals, λ and coefficients."""
     source = rls.stream(Dying(*columns, **stop), checkpoint=path, block_size=15)
-    fit = rls.fit(KERNEL, source, lams=LAMS, landmarks=ROWS)
+    fit = rls.fit(kernel, source, lams=LAMS, landmarks=ROWS)
     parts = fit.errors, fit.loo_residuals, fit.lam, fit.model.coef
     return [np.asarray(part).tolist() for part in parts]
 
@@ -327,6 +328,13 @@ def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_bits(tmp_path):
     late = X + (np.arange(N) == N - 1)[:, None].astype(DTYPE)
     for columns in ((X, -Y), (X[::-1], Y), (late, Y)):
         assert streamed_fit(path, *columns) == streamed_fit(None, *columns) != whole
+    late = (
+        X,
+        Y,
+        (np.arange(N) >= 15).astype(DTYPE),
+    )  # the first block's sums are 0, whatever they are of
+    narrow, wide = (streamed_fit(path, *late, kernel=rls.Gaussian(width)) for width in (1.0, 2.0))
+    assert wide == streamed_fit(None, *late, kernel=rls.Gaussian(2.0)) != narrow
 
 
 @EDGE

@@ -15,7 +15,13 @@ from jaxrls.kernels.kernel import Standardized
 from jaxrls.kernels.named import named_kernel
 from jaxrls.rows.streamed import Deviations
 from jaxrls.search.tune import landmarks_to_tune
-from jaxrls.support.checks import check_inputs, check_weights, in_words, memory_bytes
+from jaxrls.support.checks import (
+    check_inputs,
+    check_weights,
+    check_whole,
+    in_words,
+    memory_bytes,
+)
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
 
@@ -23,6 +29,7 @@ COPIES = 5  # of a table's numbers while it is read, standardised and fitted
 def run_fit(args) -> None:
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
+    check_whole("--folds", args.folds)
     files = " ".join(args.data)
     X, Y, v, groups, known = read(args, files)
     if v is not None:
@@ -110,9 +117,10 @@ def numbers_of(kernel) -> str:
 
 def check_outputs(out, plot) -> None:
     """Raise before the work starts where its results could not be written."""
-    folder = os.path.dirname(os.path.abspath(out or ""))
-    if not os.path.isdir(folder):
-        raise ValueError(f"{out} cannot be written, as there is no folder {folder}: make it first")
+    for path in filter(None, (out, plot)):
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise ValueError(f"{path} cannot be written, as there is no folder {folder}: make it")
     if plot:
         try:
             import matplotlib
@@ -143,7 +151,8 @@ def read(args, source: str):
         rows = rls.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
         return rows, rows.labels, rows.row_weights, None, known
     X, Y, v, texts = joined(files, source)
-    categories, rest = texts[: len(args.one_hot)], texts[len(args.one_hot) :]
+    few = len(files.choice.one_hot)
+    categories, rest = texts[:few], texts[few:]
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if args.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():

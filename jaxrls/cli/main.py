@@ -195,6 +195,8 @@ def check_fit(args):
         yield "--ard tunes a width for each input: give --tune and a kernel that has a width"
     if args.tune and ordered:
         yield "--tune needs a gradient, which the order of pairs does not have: give --width"
+    if args.rank and args.intervals:
+        yield "--intervals hold labels, and --rank gives scores in other units: leave one out"
     if args.rank and args.criterion == "kfold" and args.groups is None:
         yield "--criterion kfold with --rank holds out whole groups: name them with --groups"
 

@@ -34,8 +34,6 @@ def run_predict(args) -> None:
     ):
         for piece, texts in files.parts():
             n = len(piece.X)
-            if not n:
-                continue
             X = inputs_of(piece.place, piece.X, texts, known)
             columns = predicted(model, X, args.interval, classes)
             write(columns)

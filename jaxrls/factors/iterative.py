@@ -200,7 +200,8 @@ class IterativeGram(Factor):
             tol=self.iteration.tol,
             steps=self.iteration.steps,
         )
-        return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
+        # Steps add, by rounding, what `apply` and hence `measure` do not see.
+        return jnp.where(run.residuals <= USELESS, centred(X), jnp.nan), run
 
     def at(self, solution, lams, probes: bool = True) -> "SolvedColumns":
         """Everything at λ (L, k), one iteration after another."""

@@ -149,7 +149,11 @@ class Choice:
                 f"{file.path}: inputs, target, weights and groups must be different columns, and "
                 "one at least is for inputs (are they separated by commas?)"
             )
-        one_hot = [j for j in find(self.one_hot, "inputs") if j in inputs]
+        one_hot = find(self.one_hot, "inputs")
+        for j in {*one_hot} - {*inputs}:
+            raise ValueError(
+                f"{file.path}: column {file.names[j]} of --one-hot is no input: name it as one too"
+            )
         labels = any(file.kinds[j] for j in targets) if self.labels is None else self.labels
         numbers = [j for j in inputs if j not in one_hot]
         for j in (*numbers, *weights, *([] if labels else targets)):
@@ -194,7 +198,8 @@ class Choice:
             inputs = file.names[: file.width]
             one_hot = inputs[len(inputs) - len(one_hot) :]
         target = "y" if self.target is None else self.target
-        target = target if same or target in file.names else False
+        known = same or self.width is None and target in file.names
+        target = target if known else False
         return Choice(target, None, inputs, (), one_hot, labels=True).of(file)
 
 
@@ -245,8 +250,8 @@ class Files:
             if self.missing == "drop" or self.missing and i == 0:
                 bad = bad & ~missing
             for row, j in np.argwhere(bad)[:1]:
-                found = "missing" if missing[row, j] else values[row, j]
-                what = f"{found}: correct it or drop the row, as fit --missing drop does"
+                dropped = "drop the row, as fit --missing drop does"
+                what = f"missing: {dropped}" if missing[row, j] else f"{values[row, j]}: correct it"
                 name = file.names[numbers[j]]
                 raise ValueError(
                     f"{file.path}: row {first + row}, column {name}: the value is {what}"

@@ -253,8 +253,8 @@ def numbers_to(file: Any) -> Iterator[Writer]:
 def predicted(model: Any, X, level=None, classes=None) -> dict[str, np.ndarray]:
     """What a model predicts for a block of rows, by the names of columns to write."""
     n = len(X)
-    # The last row again up to a power of two of them: each number of rows is a program.
-    X = X[np.minimum(np.arange(2 ** (n - 1).bit_length()), n - 1)]
+    # The rows again up to a power of two of them, for each number is a program; zeros for none.
+    X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
     scores = np.asarray(model.predict(X))[:n]
     columns = name_columns(scores, "prediction")
     if classes:

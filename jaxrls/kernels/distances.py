@@ -45,17 +45,12 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
     center = 0 if sparse else jax.lax.stop_gradient(jnp.mean(Z, axis=0))
     x, z = X.times(inverse) if sparse else (X - center) * inverse, (Z - center) * inverse
     own, other = squared_lengths(x), squared_lengths(z)
-    farthest = jax.lax.stop_gradient(jnp.minimum(jnp.max(own), jnp.max(other)))
+    farthest = jax.lax.stop_gradient(jnp.minimum(own.max(), other.max()))
     near = _for_all(farthest <= (SPARSE_NEAR if sparse else NEAR))
-
-    def by_differences():
-        if sparse:
-            return squared_distances(X.dense(), Z, inverse)
-        return _by_columns(_square, X, Z, inverse)
 
     # One matrix from either branch, so that all the rest is one pass that fuses with the kernel's
     # profile.
-    found = jax.lax.cond(near, lambda: -2 * inner_products(x, z), by_differences)
+    found = jax.lax.cond(near, _by_product, _by_differences, (x, z), (X, Z, inverse))
     lengths = own[:, None] + other[None, :]
     product = lengths + found
     hidden = product < (2 + math.sqrt(X.shape[1])) * float(jnp.finfo(X.dtype).eps) * lengths
@@ -86,6 +81,20 @@ def chi_squared_distances(
         return jnp.where(positive, (x - z) ** 2 / jnp.where(positive, total, 1), 0) * scale
 
     return _by_columns(gap, made_dense(X), Z, inverse)
+
+
+# Branches of the conditional: functions of the module, so that outside of jit it compiles once.
+
+
+def _by_product(scaled, _):
+    return -2 * inner_products(*scaled)
+
+
+def _by_differences(_, given):
+    X, *rest = given
+    if isinstance(X, SparseBlock):
+        return squared_distances(X.dense(), *rest)
+    return _by_columns(_square, X, *rest)
 
 
 @jax.custom_batching.custom_vmap

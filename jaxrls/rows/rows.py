@@ -139,8 +139,8 @@ class Rows:
     def block_sizes(self) -> tuple[int, ...]:
         """The size of the blocks in use, and of the last one where it is smaller."""
         n, row = self.own, 8 * self.shape[1]  # bytes of float64: threads differ in JAX's dtype
-        size = self.block_size or default_block_size(n, row, HOST_BLOCK_BYTES)
-        return (size, n % size) if 0 < n % size < n else (min(n, size),)
+        size = check_block_size(self.block_size, n) or default_block_size(n, row, HOST_BLOCK_BYTES)
+        return (size, n % size) if n % size else (size,)
 
     def _equal_blocks(self) -> Iterator:
         """The blocks in `block_sizes`; raises where rows or columns differ from `shape`."""

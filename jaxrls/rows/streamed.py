@@ -142,8 +142,10 @@ class StreamedRows(Rows):
             if stop <= done:
                 continue
             out = run(*block)
-            total = added(total, out) if key else out
+            total = out if total is None else added(total, out)
             if not key:
+                if not any(map(np.any, jax.tree.leaves(out))):
+                    continue  # as of rows of weight 0: the same for any sum
                 key = key_of(out, columns, self.known.checksum)
                 if (before := self.checkpoint.find(key)) is not None:
                     done, leaves = before
@@ -258,9 +260,8 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     not match those before it.
     """
     n, checksum, deviations, before = 0, 0, Deviations(), None
-    labels: list[Any] = []
-    weights: list[Any] = []
-    drawn: list[Any] = []
+    lists: Any = [], [], []
+    labels, weights, drawn = lists
     rng = np.random.default_rng(seed)
     for piece in pieces:
         given: dict[str, Any] = {
@@ -319,8 +320,8 @@ class Checkpoint:
     same result.
 
     The sums of this process are written together. A sum is identified by its value on the first
-    block, its columns and the checksum of all rows: a file for another kernel, other landmarks or
-    other rows is not used, and is overwritten once the first block is done.
+    block where it is not 0, its columns and the checksum of all rows: a file for another kernel,
+    other landmarks or other rows is not used, and is overwritten once that block is done.
     """
 
     def __init__(self, path: str | os.PathLike):

@@ -81,7 +81,8 @@ def fit(
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum; or their values, (L,), or (L, t) with a
             column for each target, where 0 stands for `fit.floor`; or `"search"`, which finds the
-            best λ from the error and its slope at about ten values.
+            best λ from the error and its slope at about ten values; of a stream, or without
+            slopes, it is the grid.
         per_target: whether each column of Y has a λ of its own.
         conservative: a number of standard errors: take the largest λ whose error is at most that
             much above the smallest; 1 or True is the one-standard-error rule.
@@ -110,8 +111,8 @@ def fit(
         progress: show a bar while landmarks are chosen (needs tqdm).
 
     Returns:
-        A `Fit`; for float64 NumPy input in float64, as NumPy arrays. Equal errors go to the larger
-        λ.
+        A `Fit`; for float64 NumPy input in float64, and as NumPy arrays where JAX is in float32.
+        Equal errors go to the larger λ.
 
     Raises:
         ValueError: for shapes that do not fit, NaN or infinity, values outside the range of the
@@ -142,7 +143,7 @@ def fit(
     run: Callable[[Problem], Fit] = lambda problem: _best(problem, **how)
     found = _on_enough_landmarks(run, problem, progress) if auto else run(problem)
     found = of_rows(found, problem.rows.shape[0])
-    if is_concrete(found.lam):
+    if is_concrete(found):
         inspect_fit(found, np.ndim(lams) == 0)
     return found
 

@@ -18,7 +18,7 @@ from jaxrls.factors.iterative import Iterative
 from jaxrls.factors.solvers import Cholesky, Spectral, check_solver, choose_route
 from jaxrls.kernels.kernel import Kernel, Standardized
 from jaxrls.kernels.named import NAMED
-from jaxrls.linalg.products import safe_sqrt
+from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import (
@@ -274,7 +274,7 @@ class Problem:
 
 def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
     """The kernel of the standardized columns: minus their mean, and divided by their standard
-    deviation, or by 1 for columns that are constant.
+    deviation, or by 1 for columns that are constant to rounding.
     """
     if not kernel.evaluable or is_sparse(rows):
         found = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
@@ -284,14 +284,17 @@ def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
 
 @compiled
 def _moments(rows: Rows, weights: Weights):
-    """Mean and standard deviation of every column."""
-
-    def total(x, v):
-        return jnp.sum(x if v is None else v[:, None] * x, axis=0)
-
-    centre = rows.sum(total, weights.values) / weights.total
-    squares = rows.sum(lambda x, v: total((x - centre) ** 2, v), weights.values)
-    return centre, jnp.where(squares > 0, safe_sqrt(squares / weights.total), 1)
+    """Mean and standard deviation of every column, from differences to one row, of which those of
+    a constant column are exactly 0.
+    """
+    v = weights.array
+    first = jnp.asarray(jnp.arange(len(v)) == jnp.argmax(v), v.dtype)
+    one = rows.sum(lambda x, first: matmul(first, x), first)
+    mean = rows.sum(lambda x, v: matmul(v, x - one), v) / weights.total
+    squares = rows.sum(lambda x, v: matmul(v, (x - one - mean) ** 2), v)
+    centre, scale = one + mean, safe_sqrt(squares / weights.total)
+    rounding = 8 * jnp.finfo(v.dtype).eps * jnp.abs(centre)
+    return centre, jnp.where(scale > rounding, scale, 1)
 
 
 def resolve_landmarks(

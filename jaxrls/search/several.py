@@ -76,7 +76,9 @@ class KernelsFit:
         )
 
     def kernel(self, target: int) -> Kernel:
-        """The weighted sum of kernels of one target, for example to start `tune` from."""
+        """The weighted sum of kernels of one target, for example to start `tune` from, which needs
+        weights above 0.
+        """
         return weighted(self.kernels, self.shares[:, target])
 
     @door("self.coef")

@@ -151,7 +151,7 @@ class RLSEstimator(BaseEstimator):
                 self.cv_results_ = np.moveaxis(held, 0, -1)
         left = self.path_.loo_residuals
         self.loo_predictions_, self.loo_error_ = Y - left, self.path_.error[()]
-        if self.scoring is not None or self.path_.criterion != "loo":
+        if self.scoring is not None or self.path_.criterion not in ("loo", "kfold"):
             errors = np.average(left**2, axis=0, weights=weights)
             self.loo_error_ = errors if np.ndim(self.lam_) else errors.mean()
         return self

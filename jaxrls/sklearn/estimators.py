@@ -167,6 +167,10 @@ callable, default="loo"
             "predict", X, return_std=return_std, fixed_effects=fixed_effects, diag=diag
         )
 
+    def score(self, X, y, sample_weight=None, fixed_effects=None):
+        """As `Fit.score`: R² of `predict`; a fit with `fixed_effects` needs those of the rows."""
+        return self._of_path("score", X, y, sample_weight, fixed_effects=fixed_effects).item()
+
     def predict_interval(self, X, level=0.9, studentised=False, fixed_effects=None):
         """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
         jackknife+, or CV+ where groups or folds were left out: see `Fit.intervals`.

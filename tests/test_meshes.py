@@ -14,7 +14,8 @@ from support import array, on_four_devices
 
 import jaxrls as rls
 
-pytestmark = pytest.mark.any_precision
+# One process for all of them, wherever tests are handed out one by one.
+pytestmark = [pytest.mark.any_precision, pytest.mark.slow, pytest.mark.xdist_group("meshes")]
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ def folder(tmp_path):
 # Pages that show what tests say too, and what takes longest: run with -m slow.
 LONG = (
     *("coming-from", "own", "two-sided", "ranking", "updates", "estimators", "large", "many-rows"),
-    *("fixed-effects", "uncertainty"),
+    *("fixed-effects", "uncertainty", "choosing", "files", "kernels", "theory", "weights"),
 )
 # A block of code, and what is shown as printed by it.
 SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)

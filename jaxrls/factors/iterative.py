@@ -142,9 +142,9 @@ class IterativeGram(Factor):
     """The factor of K̃ + λI by products alone: no matrix of n² numbers is stored, and a λ costs
     some tens of products of K with a few columns.
 
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> X = jnp.linspace(0, 1, 30)[:, None]
-    >>> factor = rls.factorize(rls.Gaussian(0.3), X, solver=rls.Iterative(jnp.arange(0, 30, 5)))
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> X, solver = jnp.linspace(0, 1, 30)[:, None], rls.Iterative(jnp.arange(0, 30, 5))
+    >>> factor = jax.jit(lambda X: rls.factorize(rls.Gaussian(0.3), X, solver=solver))(X)
     >>> factor.route, factor.solve(jnp.sin(6 * X[:, 0])).coefficients(jnp.array([0.1])).coef.shape
     ('iterative', (1, 30, 1))
     """

@@ -27,7 +27,7 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
     for each target, searched in parallel; and a description of the search.
     """
     factor, each = solution.factor, per_target and problem.Y.ndim == 2
-    low, high = (float(np.log(end)) for end in lambda_range(factor))
+    low, high = (float(np.log(end)) for end in _ends(factor))
     look, count = _probe if problem.traceable else _look, problem.Y.shape[1] if each else 1
     errors, at = [], [low] * count
     visited: list[list] = [[] for _ in at]  # places, values and slopes
@@ -54,6 +54,9 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
     shape = len(lams), *problem.Y.shape[1:]
     pair = jnp.asarray(lams, factor.dtype), jnp.asarray(table.reshape(shape))
     return pair, choose_lam(*pair, per_target=each), _words(factor, len(errors), count)
+
+
+_ends = compiled(lambda_range)
 
 
 def next_place(visited: list, low: float, high: float) -> float | None:

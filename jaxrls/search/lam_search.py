@@ -36,7 +36,7 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
             at = [low + (high - low) * COARSE[number]] * count
         else:
             wanted = [next_place(one, low, high) for one in visited]
-            if all(place is None for place in wanted):
+            if wanted.count(None) == count:
                 break
             at = [old if new is None else new for old, new in zip(at, wanted, strict=True)]
         error, *own = jax.device_get(look(problem, solution, jnp.asarray(at, factor.dtype)))
@@ -51,8 +51,8 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
     order = np.argsort(places[keep], axis=0)
     lams, table = (np.take_along_axis(part[keep], order, axis=0) for part in (places, table))
     lams = np.exp(lams if each else lams[:, 0])
-    shape = len(lams), *problem.Y.shape[1:]
-    pair = jnp.asarray(lams, factor.dtype), jnp.asarray(table.reshape(shape))
+    found = table.reshape(len(lams), *problem.Y.shape[1:])
+    pair = jnp.asarray(lams, factor.dtype), jnp.asarray(found)
     return pair, choose_lam(*pair, per_target=each), _words(factor, len(errors), count)
 
 

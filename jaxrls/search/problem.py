@@ -288,13 +288,13 @@ def _moments(rows: Rows, weights: Weights):
     a constant column are exactly 0.
     """
     v = weights.array
-    first = jnp.asarray(jnp.arange(len(v)) == jnp.argmax(v), v.dtype)
+    first = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
     one = rows.sum(lambda x, first: matmul(first, x), first)
     mean = rows.sum(lambda x, v: matmul(v, x - one), v) / weights.total
     squares = rows.sum(lambda x, v: matmul(v, (x - one - mean) ** 2), v)
     centre, scale = one + mean, safe_sqrt(squares / weights.total)
-    rounding = 8 * jnp.finfo(v.dtype).eps * jnp.abs(centre)
-    return centre, jnp.where(scale > rounding, scale, 1)
+    constant = scale <= 8 * jnp.finfo(v.dtype).eps * jnp.abs(centre)
+    return centre, jnp.where(constant, 1, scale)
 
 
 def resolve_landmarks(

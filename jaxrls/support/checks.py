@@ -79,6 +79,8 @@ def as_floats(name: str, value, dtype=None):
         check_unmasked(name, value)
         given = value
         try:
+            if hasattr(given, "tocsr"):
+                raise ValueError("it is sparse, for which there is its toarray()")
             value = np.asarray(given)
             if value.dtype.kind not in "biufcVO":
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")

@@ -163,13 +163,15 @@ def test_columns_are_standardised_and_the_model_remembers_how():
     """
     (X, Y), new = data(), data(7, seed=1)[0]
     X, new = (
-        np.c_[100 * part[:, :1], part[:, 1:] / 100 + 3, np.full(len(part), 0.1)]
+        np.c_[1e-170 * part[:, :1], part[:, 1:] / 100 + 3, np.full(len(part), 0.1)]
         for part in (X, new)
     )
     v = np.where(np.arange(24) % 5 == 2, 0, np.linspace(0.5, 2, 24))
     centre = np.average(X, axis=0, weights=v)
-    scale = np.sqrt(np.average((X - centre) ** 2, axis=0, weights=v))
-    by_hand = lambda A: (A - centre) / np.where(scale > 1e-10, scale, 1)
+    unit = np.array([1e-170, 1, 1])  # whose squares are 0
+    scale = np.sqrt(np.average(((X - centre) / unit) ** 2, axis=0, weights=v)) * unit
+    scale[2] = 1  # of a constant column, to rounding
+    by_hand = lambda A: (A - centre) / scale
     given = {"lams": [1.0], "weights": v, "landmarks": np.arange(6), "keep": True}
     found = rls.fit(KERNEL, X, Y, standardize=True, **given)
     want = rls.fit(KERNEL, by_hand(X), Y, **given)
@@ -315,7 +317,7 @@ def test_warns_below_the_precision_of_the_factor():
         fit, messages = heard(
             KERNEL, X, Y, lams=lams, criterion=with_errors(*2 * [np.abs(np.arange(8.0) - best)])
         )
-        words = f"λ below {fit.floor:.2g} is below the precision of the factor, and the grid "
+        words = f"λ below {fit.floor:.2g} is below the precision of the factor, and λ "
         words += "goes down to 1e-16: leave such λ out, or use float64"
         assert [m for m in messages if "precision" in m] == [words] * warned and fit.lam == lams[
             best

@@ -119,9 +119,9 @@ CODES = problem(3)[1].astype(DTYPE)
 def test_what_sets_of_labels_and_p_values_refuse():
     X = problem(3)[0].astype(DTYPE)
 
-    def conformal(keep=True, codes=CODES, **named):
+    def conformal(keep=True, codes=CODES, fixed_effects=None, **named):
         """Of a fit to the codes, with arguments in place of its own."""
-        fit = rls.fit(KERNEL, X, CODES, lams=[LAM], keep=keep)
+        fit = rls.fit(KERNEL, X, CODES, lams=[LAM], keep=keep, fixed_effects=fixed_effects)
         return lambda: rls.conformal_labels(fit, X, codes, **named)
 
     p_values = lambda *given: lambda: rls.label_p_values(*given)
@@ -133,6 +133,7 @@ def test_what_sets_of_labels_and_p_values_refuse():
         ),
         (conformal(label_weights=np.ones(2)), r"label_weights must have shape \(3,\)"),
         (conformal(keep=False), "fit with keep=True"),
+        (conformal(fixed_effects=rls.levels(np.arange(N) % 2)), "without fixed_effects"),
         (
             conformal(codes=-CODES),
             rf"with one \+1 in each row of several columns, and {row}: use encode",

@@ -26,7 +26,7 @@ REFUSED = [
     (lambda: rls.PairsOut("abc"), "pairs must have shape"),
     (lambda: rls.fit(K, X, Y, criterion=rls.PairsOut([[0, 99]])), "0 to 11"),
     (lambda: rls.median_distance("abc"), "X must hold real numbers"),
-    (lambda: rls.median_distance(csr_array(X)), r"X must .*: it is sparse, .* toarray\(\)"),
+    (lambda: rls.median_distance(csr_array(X)), "X must be dense, and is sparse"),
     (lambda: rls.median_distance(X, order=7), "order must be 1"),
     (lambda: rls.decode(Y, None), "classes must be"),
     (lambda: rls.conformal_labels(3, X, Y), "fit must be a fit"),

@@ -97,7 +97,7 @@ BUDGET = {
     "factors": 27.95,
     "criteria": 5.25,
     "inference": 9.45,
-    "search": 23.1,
+    "search": 23.17,
     "io": 4.75,
     "sklearn": 4.92,
     "cli": 4.55,

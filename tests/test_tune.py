@@ -46,7 +46,7 @@ def test_reaches_the_best_of_a_grid():
     history = tuned.history
     parts = history.errors, history.lams, history.kernels.width, history.gradient_norms
     assert len(set(map(len, parts))) == 1
-    assert tuned.error == history.errors.min()
+    assert tuned.error == history.errors.min() and tuned.errors.tolist() == [tuned.error]
     refit = rls.fit(tuned.kernel, X, y, lams=[float(tuned.lam)])
     close = 1e-6 if X64 else 1e-2
     np.testing.assert_allclose(tuned.predict(X[:5]), refit.predict(X[:5]), close, close)
@@ -104,11 +104,13 @@ def test_a_search_that_leaves_does_not_count_as_converged():
 
 
 def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
+    """Whether it is given, or where the search ends."""
     X, y = problem()
-    with pytest.warns(
-        UserWarning,
-        match="is below the precision of the kernel matrix, .*: the search starts above it",
-    ):
+    given, found = (
+        "of the kernel matrix, .*: the search starts above it",
+        "of the factor, and λ goes",
+    )
+    with pytest.warns(UserWarning, match=given), pytest.warns(UserWarning, match=found):
         rls.tune(rls.Gaussian(5.0), X, y, lams=[1e-30], steps=1)
 
 

@@ -440,6 +440,8 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     [[False, True], [True, False]]
     """
     process, model = fit.process(), fit.model
+    if model.free is not None:
+        raise ValueError("conformal_labels needs a fit without fixed_effects: leave them out")
     points = model.read(X)[0].dense()
     n, dtype = len(points), points.dtype
     given, wanted = as_array("codes", codes, dtype), (n, *model.coef.shape[1:])

@@ -290,10 +290,11 @@ def _moments(rows: Rows, weights: Weights):
     v = weights.array
     first = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
     one = rows.sum(lambda x, first: matmul(first, x), first)
-    mean = rows.sum(lambda x, v: matmul(v, x - one), v) / weights.total
-    squares = rows.sum(lambda x, v: matmul(v, (x - one - mean) ** 2), v)
-    centre, scale = one + mean, safe_sqrt(squares / weights.total)
-    constant = scale <= 8 * jnp.finfo(v.dtype).eps * jnp.abs(centre)
+    mean, size = rows.sum(lambda x, v: (matmul(v, x - one), jnp.sum(jnp.abs(x - one), axis=0)), v)
+    mean, size = mean / weights.total, jnp.where(size > 0, size, 1)  # squares may underflow
+    squares = rows.sum(lambda x, v: matmul(v, ((x - one - mean) / size) ** 2), v)
+    centre, scale = one + mean, size * safe_sqrt(squares / weights.total)
+    constant = scale <= jnp.finfo(v.dtype).eps * jnp.abs(centre)
     return centre, jnp.where(constant, 1, scale)
 
 

@@ -77,10 +77,10 @@ def as_floats(name: str, value, dtype=None):
     """
     if not isinstance(value, jax.Array):
         check_unmasked(name, value)
+        if hasattr(value, "tocsr"):
+            raise ValueError(f"{name} must be dense, and is sparse: give {name}.toarray()")
         given = value
         try:
-            if hasattr(given, "tocsr"):
-                raise ValueError("it is sparse, for which there is its toarray()")
             value = np.asarray(given)
             if value.dtype.kind not in "biufcVO":
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")

@@ -56,8 +56,7 @@ factor_gram = jax.jit(of_gram, static_argnames="intercept")
 factor_subset = jax.jit(of_landmarks, static_argnames=("intercept", "leave"))
 lambda_grid = jax.jit(rls.lambda_grid, static_argnames="num")
 coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof = map(
-    jax.jit,
-    (rls.coef, rls.loo_residuals, rls.gcv, rls.log_marginal_likelihood, rls.effective_dof),
+    jax.jit, (rls.coef, rls.loo_residuals, rls.gcv, rls.log_marginal_likelihood, rls.effective_dof)
 )
 
 

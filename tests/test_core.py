@@ -135,10 +135,7 @@ MESSAGES = [
         lambda: rls.coef(factor(), np.ones((3, 2)), np.ones(3)),
         "lam must be one number, or one for each target, and has shape (3,)",
     ),
-    (
-        lambda: rls.lambda_grid(factor(), 0),
-        "num must be a whole number of at least 1, and is 0",
-    ),
+    (lambda: rls.lambda_grid(factor(), 0), "num must be a whole number of at least 1, and is 0"),
     (
         lambda: rls.folds([[0, 1]]),
         "groups must have shape (n,), one label per row, and has shape (1, 2)",

@@ -126,10 +126,7 @@ def test_where_a_search_begins():
         in_groups = extend.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
         assert not few.begins_on_few(in_groups, 16, None)
     for problem_, landmarks in ((in_groups, 16), (made, None)):
-        with pytest.raises(
-            ValueError,
-            match="grow=True needs landmarks, more than 90 rows,",
-        ):
+        with pytest.raises(ValueError, match="grow=True needs landmarks, more than 90 rows,"):
             few.begins_on_few(problem_, landmarks, True)
 
 

@@ -398,10 +398,7 @@ REFUSED = [
         {"criterion": rls.holdout(X0[:, :1], Y0)},
         "X of holdout must have the 2 columns of X, and has 1",
     ),
-    (
-        {"criterion": rls.holdout(X0, Y0[:2])},
-        "Y of holdout must have shape (4,)",
-    ),
+    ({"criterion": rls.holdout(X0, Y0[:2])}, "Y of holdout must have shape (4,)"),
 ]
 
 

@@ -84,16 +84,10 @@ REFUSED = [
         {"fixed_effects": ALONE, "weights": 1 - ALONE[:, 0]},
         "dependent over the rows of positive weight",
     ),
-    (
-        {"fixed_effects": np.eye(40)},
-        "40 rows take at most 39 independent columns",
-    ),
+    ({"fixed_effects": np.eye(40)}, "40 rows take at most 39 independent columns"),
     ({"fixed_effects": GROUPS}, r"fixed_effects\[:, None\] for a single column"),
     ({"fixed_effects": ALONE * np.nan}, "fixed_effects holds"),
-    (
-        {"fixed_effects": ALONE},
-        "without row 7 the columns of fixed_effects are linearly dependent",
-    ),
+    ({"fixed_effects": ALONE}, "without row 7 the columns of fixed_effects are linearly dependent"),
     ({"fixed_effects": ALONE, "criterion": rls.gcv}, "without row 7 the columns"),
     (
         {"fixed_effects": INDICATORS[:, 1:], "groups": GROUPS},

@@ -10,14 +10,7 @@ from contract.cases import gaussian
 from extended import Truth, of_features
 from oracle import of_landmarks
 from scipy.stats import norm
-from support import (
-    DTYPE,
-    EPS,
-    X64,
-    assert_close,
-    refused,
-    wide,
-)
+from support import DTYPE, EPS, X64, assert_close, refused, wide
 from test_posterior import FRESH, GAUSSIAN, INPUT, KEPT, LAM, NEW, OUTPUT, X_NEW, N, X, Y
 
 import jaxrls as rls
@@ -37,10 +30,7 @@ def fit(rows=slice(None), Y=OUTPUT, **options):
 @cache
 def known(name):
     """Fits that several tests ask."""
-    options = {
-        "plain": {},
-        "groups": {"groups": GROUPS},
-    }
+    options = {"plain": {}, "groups": {"groups": GROUPS}}
     return fit(**options[name])
 
 

@@ -160,12 +160,7 @@ def test_fit_passes_on_how_to_iterate(data):
         and np.asarray(fit.run.residuals).max() <= 2 * iteration.tol
     )
     other = rls.fit(
-        KERNEL,
-        X,
-        Y,
-        lams=[0.3],
-        weights=v,
-        solver=replace(iteration, key=jax.random.key(8)),
+        KERNEL, X, Y, lams=[0.3], weights=v, solver=replace(iteration, key=jax.random.key(8))
     )
     assert float(other.error) != float(fit.error)
 
@@ -174,11 +169,7 @@ def test_fit_stops_after_as_many_steps_as_it_may_take(data):
     X, Y, _ = data
     with pytest.warns(UserWarning, match="all steps were used"):
         fit = rls.fit(
-            KERNEL,
-            X,
-            Y,
-            lams=[0.3],
-            solver=rls.Iterative(16, steps=2, tol=1e-12, probes=3),
+            KERNEL, X, Y, lams=[0.3], solver=rls.Iterative(16, steps=2, tol=1e-12, probes=3)
         )
     assert int(fit.run.steps) == 2
 

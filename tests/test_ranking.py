@@ -18,10 +18,7 @@ V = wide(RNG.uniform(0.5, 2.0, N))
 QUERIES = np.array([0, 1, 2, 0, 1, 2, 0, 1, 0, 1, 3, 3, 0, 2])  # the last one of two rows
 LANDMARKS = np.array([9, 2, 12, 5, 0, 10])
 GAUSSIAN, LEVELS = rls.Gaussian(WIDTH), {"fixed_effects": rls.levels(QUERIES)}
-WAYS: dict = {
-    "cholesky": {"solver": rls.Cholesky()},
-    "landmarks": {"landmarks": LANDMARKS},
-}
+WAYS: dict = {"cholesky": {"solver": rls.Cholesky()}, "landmarks": {"landmarks": LANDMARKS}}
 TOLERANCE = 1e5 * EPS
 
 

@@ -201,8 +201,7 @@ def light(kernel):
 
 
 @pytest.mark.parametrize(
-    ("route", "kernel"),
-    [("covariance", rls.Linear()), ("gram", GAUSSIAN), ("cholesky", GAUSSIAN)],
+    ("route", "kernel"), [("covariance", rls.Linear()), ("gram", GAUSSIAN), ("cholesky", GAUSSIAN)]
 )
 def test_rows_of_tiny_weight(route, kernel):
     """A row of weight v keeps digits to eps/√v."""
@@ -256,8 +255,7 @@ def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
 
 
 @pytest.mark.parametrize(
-    ("route", "d"),
-    [("gram", 2), ("gram", 40), ("covariance", 40), ("cholesky", 40)],
+    ("route", "d"), [("gram", 2), ("gram", 40), ("covariance", 40), ("cholesky", 40)]
 )
 def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
     """At 1e8 (float32: 3e3) products of rows round to more than their spread."""

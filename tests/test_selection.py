@@ -9,15 +9,7 @@ import pytest
 import scipy.sparse
 from contract.cases import WIDTH, draw, gaussian
 from extended import cholesky, solve_lower
-from support import (
-    DTYPE,
-    EPS,
-    X64,
-    array,
-    assert_close,
-    refused,
-    wide,
-)
+from support import DTYPE, EPS, X64, array, assert_close, refused, wide
 
 import jaxrls as rls
 

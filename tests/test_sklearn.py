@@ -68,8 +68,7 @@ def test_estimator_checks(estimator, check):
 
 
 @pytest.mark.parametrize(
-    ("intercept", "weights", "targets"),
-    [(False, None, y), (True, V, Y), (True, None, Y[:, :1])],
+    ("intercept", "weights", "targets"), [(False, None, y), (True, V, Y), (True, None, Y[:, :1])]
 )
 def test_ridge_cv(intercept, weights, targets):
     theirs = RidgeCV(ALPHAS, fit_intercept=intercept).fit(X, targets, sample_weight=weights)

@@ -9,15 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from support import (
-    DTYPE,
-    EPS,
-    array,
-    assert_close,
-    differences,
-    refused,
-    solver_of,
-)
+from support import DTYPE, EPS, array, assert_close, differences, refused, solver_of
 
 import jaxrls as rls
 from jaxrls import extend

@@ -15,14 +15,7 @@ import scipy.sparse
 import support
 from jax.experimental.sparse import BCOO
 from oracle import group_residuals
-from support import (
-    DTYPE,
-    EPS,
-    X64,
-    array,
-    assert_close,
-    of_gram,
-)
+from support import DTYPE, EPS, X64, array, assert_close, of_gram
 
 import jaxrls as rls
 from jaxrls import extend

@@ -180,8 +180,7 @@ def test_lost_digits_are_told(large):
     extra[large] *= DTYPE(factor if large == "X" else factor**2)
     first = fit("linear", "first", intercept=False).update(**extra)
     with pytest.warns(
-        UserWarning,
-        match=r"removing rows left about .* digits, .* large before: fit the remaining",
+        UserWarning, match=r"removing rows left about .* digits, .* large before: fit the remaining"
     ):
         found = first.forget(**extra)
     want = truth("linear", "first", None, False)

@@ -11,7 +11,17 @@ import numpy as np
 import oracle
 import pytest
 import support
-from support import DTYPE, EPS, array, assert_close, of_gram, refused, solver_of, wide
+from support import (
+    ANY_PRECISION,
+    DTYPE,
+    EPS,
+    array,
+    assert_close,
+    of_gram,
+    refused,
+    solver_of,
+    wide,
+)
 
 import jaxrls as rls
 
@@ -173,7 +183,7 @@ def factor(**options):
     return support.factorize(rls.Linear(), np.arange(3, dtype=DTYPE)[:, None], **options)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_messages():
     refused(*((call, re.escape(message)) for call, message in MESSAGES))
 

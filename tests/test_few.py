@@ -4,14 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import DTYPE, assert_close, assert_derivatives
+from support import ANY_PRECISION, DTYPE, assert_close, assert_derivatives
 
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.factors import cholesky_features
 from jaxrls.search import tune as few
 
-pytestmark = pytest.mark.any_precision
+pytestmark = ANY_PRECISION
 START = rls.Gaussian(np.ones(2, DTYPE))
 
 
@@ -96,7 +96,7 @@ def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
     assert len(found.history.errors) == 9
 
 
-@pytest.mark.any_precision(False)
+@ANY_PRECISION(False)
 def test_a_search_that_was_over_is_no_worse_than_its_start():
     """Though that value comes from a program of its own, and is rounded otherwise."""
     X, y = problem()

@@ -15,14 +15,14 @@ import pytest
 import scipy.sparse
 from contract.cases import WIDTH, gaussian
 from extended import Truth
-from support import DTYPE, EPS, array, assert_close, refused
+from support import ANY_PRECISION, DTYPE, EPS, array, assert_close, refused
 
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.support import checks
 
 # Of data in float64, which `fit` keeps, whatever the switch says.
-pytestmark = pytest.mark.any_precision
+pytestmark = ANY_PRECISION
 KERNEL = rls.Gaussian(WIDTH)
 LAMS = np.logspace(-4, 2, 7)
 
@@ -90,7 +90,7 @@ def with_errors(*columns):
     return criterion
 
 
-@pytest.mark.any_precision(False)
+@ANY_PRECISION(False)
 def test_a_default_fit_inside_of_jit_and_vmap():
     """Where no λ is known, so that the grid is all that is looked at; of data whose best λ is far
     from rounding, so that it is outside too. The grid begins at the smallest eigenvalue, which
@@ -211,7 +211,7 @@ def test_arguments_by_other_names(name, hint):
             door(KERNEL, *data(), **{name: 1.0})
 
 
-@pytest.mark.any_precision(False)
+@ANY_PRECISION(False)
 def test_factors_of_whole_numbers_are_those_of_the_same_numbers():
     whole = np.arange(8, dtype=np.int32).reshape(4, 2)
     rows = whole.astype(DTYPE), jnp.asarray(whole), whole, whole.tolist()

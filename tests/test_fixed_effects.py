@@ -10,6 +10,7 @@ from extended import Truth, of_features
 from oracle import of_kernel
 from support import (
     EPS,
+    FLOAT64,
     array,
     assert_close,
     factorize,
@@ -54,7 +55,7 @@ def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
     )
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_tune_finds_width_and_lam_with_the_columns():
     """The model is that of a fit there."""
     rng = np.random.default_rng(5)
@@ -101,7 +102,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_what_cannot_be_is_refused_by_name():
     for options, words in REFUSED:
         refused((lambda options=options: rls.fit(rls.Gaussian(0.5), *DATA, **options), words))
@@ -110,7 +111,7 @@ def test_what_cannot_be_is_refused_by_name():
     refused((lambda: error(np.ones((40, 40))), "at most 39 independent columns"))
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_a_row_that_cannot_be_left_out_is_said_to_be_so():
     """By the functions too, NaN inside of jit; the evidence leaves nothing out, and is that without
     the row.
@@ -134,7 +135,7 @@ def test_a_row_that_cannot_be_left_out_is_said_to_be_so():
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_posterior_and_intervals_with_levels():
     """With weights, some of them 0: the posterior, and the ends of intervals of all fits without a
     row, by the oracle; with columns of every factor in contract/test_inference.py.
@@ -157,7 +158,7 @@ def test_posterior_and_intervals_with_levels():
         assert_close(end, value[0, :, 0], 1e-8)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_update_and_stream_with_fixed_effects():
     """Rows that come and go, and rows that are read in blocks, are those of one array."""
     options = {"lams": [0.2], "landmarks": POINTS}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import (
     EPS,
+    FLOAT64,
     X64,
     array,
     assert_close,
@@ -23,7 +24,7 @@ from support import (
 
 import jaxrls as rls
 
-pytestmark = pytest.mark.float64  # both precisions at once
+pytestmark = FLOAT64  # both precisions at once
 
 N = 160
 LANDMARKS = np.arange(0, N, 8)

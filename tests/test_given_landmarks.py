@@ -4,9 +4,8 @@ itself.
 
 import jax
 import numpy as np
-import pytest
 from oracle import loo_residuals, of_landmarks, refit
-from support import DTYPE, EPS, assert_close, refused
+from support import DTYPE, EDGE, EPS, FLOAT64, assert_close, refused
 
 import jaxrls as rls
 
@@ -39,8 +38,8 @@ def test_landmarks_of_a_given_matrix_are_its_columns_and_leave_with_their_rows()
         assert abs(fit.loo_residuals[i] - want) <= 1e5 * EPS * np.abs(Y).max()
 
 
-@pytest.mark.float64
-@pytest.mark.filterwarnings("ignore:the chosen λ")
+@FLOAT64
+@EDGE
 def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
     """By pivoted Cholesky, with the trace that they leave; and `objective` has the same error at a
     λ.
@@ -58,7 +57,7 @@ def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
     np.testing.assert_allclose(error, theirs.errors[1], rtol=1e-9)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_what_a_given_matrix_cannot_tell_is_said():
     fit = rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM])
     refused(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, X64, array, assert_close, factorize, loo, refused
+from support import ANY_PRECISION, DTYPE, FLOAT64, X64, array, assert_close, factorize, loo, refused
 
 import jaxrls as rls
 from jaxrls.linalg import conjugate
@@ -75,7 +75,7 @@ def draws(X, y, every, probes, lam):
     return np.array(all_draws(X), float)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_products_in_float32_with_vectors_in_float64(data):
     X, Y, _ = data
     exact, found = factors(X, None, True, dtype="float32")
@@ -85,7 +85,7 @@ def test_products_in_float32_with_vectors_in_float64(data):
     assert 1e-9 < float(jnp.abs(coarse - fine).max() / jnp.abs(fine).max()) < 1e-4
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_says_where_rounding_ends_it(data):
     """λ far below what products in float32 can tell: the residual stays, that is said, and no
     number comes of it.
@@ -143,7 +143,7 @@ def test_rounding_adds_no_constant_to_coefficients(data):
 CHOSEN = np.arange(0, N, 2)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_fit_passes_on_how_to_iterate(data):
     X, Y, v = data
     key = jax.random.key(7)
@@ -203,7 +203,7 @@ def test_without_probes_lam_is_given_or_rows_held_out_choose(data):
         rls.fit(KERNEL, X[:50] / 1e3, Y[:50], solver=blind, lams=[1e-30])
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -268,7 +268,7 @@ def test_the_slope_of_a_step_is_no_standard_error(data):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_noise_in_the_diagonal_is_no_bias(data):
     """Few landmarks and probes: Σ c²/p̂² is too large by three variances of p̂, several standard
     errors of a mean over rows, and is mended.
@@ -282,7 +282,7 @@ def test_noise_in_the_diagonal_is_no_bias(data):
     assert said.mean() < 0.1 * exact
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_leave_one_out_at_every_lam():
     """Over draws of the default number of probes, with rows that are nearly interpolated, and some
     that are there nearly twice.

@@ -10,12 +10,12 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from support import array, on_four_devices
+from support import ANY_PRECISION, array, on_four_devices
 
 import jaxrls as rls
 
 # One process for all of them, wherever tests are handed out one by one.
-pytestmark = [pytest.mark.any_precision, pytest.mark.slow, pytest.mark.xdist_group("meshes")]
+pytestmark = [ANY_PRECISION, pytest.mark.slow, pytest.mark.xdist_group("meshes")]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ the README have them.
 import matplotlib as mpl
 import numpy as np
 import pytest
-from support import DTYPE, refused
+from support import DTYPE, EDGE, refused
 
 import jaxrls as rls
 from jaxrls.__main__ import main
@@ -13,7 +13,7 @@ from jaxrls.__main__ import main
 mpl.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-pytestmark = [pytest.mark.filterwarnings("ignore:the chosen λ")]
+pytestmark = [EDGE]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from contract.cases import WIDTH, gaussian
 from oracle import of_landmarks
-from support import EPS, array, assert_close, assert_derivatives, refused, wide
+from support import EPS, FLOAT64, array, assert_close, assert_derivatives, refused, wide
 
 import jaxrls as rls
 
@@ -78,7 +78,7 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
             assert_close(got[own] - got[own][0], f[own] - f[own][0], TOLERANCE)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_the_squared_loss_has_slopes():
     """Of pairs and of queries left out, against differences."""
     loss = {"loss": rls.squared_error}

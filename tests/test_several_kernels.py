@@ -4,14 +4,13 @@ standard error, against sums by hand.
 
 import jax
 import numpy as np
-import pytest
 from extended import Fits
 from oracle import group_residuals
-from support import factorize, refused
+from support import EDGE, FLOAT64, factorize, refused
 
 import jaxrls as rls
 
-pytestmark = [pytest.mark.float64, pytest.mark.filterwarnings("ignore:the chosen λ")]
+pytestmark = [FLOAT64, EDGE]
 
 RNG = np.random.default_rng(0)
 N, LAMS, GRID = 24, np.array([0.03, 0.3, 3.0]), np.geomspace(1e-3, 1e2, 21)

@@ -29,7 +29,7 @@ from sklearn.model_selection import (
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from support import assert_close, refused
+from support import ANY_PRECISION, EDGE, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.kernels.named import KERNELS, RADIAL
@@ -37,9 +37,8 @@ from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
 TOLERANCE = 1e-9
 ALPHAS = np.logspace(-2, 3, 11)
-EDGE = pytest.mark.filterwarnings("ignore:the chosen λ")  # where it is no news
-# The others show that estimators compute in float64 where the switch is off, as users have it.
-ANY_PRECISION = pytest.mark.any_precision
+# Those without ANY_PRECISION show that estimators compute in float64 where the switch is off, as
+# users have it.
 
 
 RNG, N = np.random.default_rng(0), 40

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.metrics import pairwise
-from support import DTYPE, EPS, X64, refused
+from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, X64, refused
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation
@@ -59,7 +59,7 @@ def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_
         assert (np.diagonal(K) == 1).all() and K[7, 3] == K[3, 7] == 1  # of equal rows exactly
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_scikit_learn(
     small_blocks,
 ):
@@ -81,8 +81,8 @@ def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_sci
     )
 
 
-@pytest.mark.float64
-@pytest.mark.filterwarnings("ignore:the chosen λ")
+@FLOAT64
+@EDGE
 @pytest.mark.parametrize("landmarks", [None, [0, 5, 9, 20]], ids=["all rows", "landmarks"])
 def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(
     small_blocks, tmp_path, landmarks
@@ -98,7 +98,7 @@ def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(
         np.testing.assert_allclose(again.predict(new), want, rtol=1e4 * EPS, atol=1e4 * EPS)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_landmarks_of_sparse_rows_are_those_of_dense_ones(small_blocks):
     X, dense, _ = make()
     chosen, theirs = (
@@ -110,7 +110,7 @@ def test_landmarks_of_sparse_rows_are_those_of_dense_ones(small_blocks):
     np.testing.assert_allclose(chosen.trace_residual, theirs.trace_residual, rtol=1e3 * EPS)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_k_of_sparse_rows_takes_no_dense_matrix():
     """3,000 × 40,000 at some five entries a row would be 960 MB dense; K itself is 72 MB."""
     n, d = 3_000, 40_000
@@ -130,7 +130,7 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
     )
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_what_sparse_rows_cannot_do_is_said():
     X, _, y = make()
     chi, positive = rls.ChiSquared(1.0), "ChiSquared is for X ≥ 0"
@@ -169,7 +169,7 @@ def test_other_kernels_with_explicit_features():
         np.testing.assert_allclose(ours.predict(X), reference.predict(dense), rtol=RTOL, atol=RTOL)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_never_dense():
     """100,000 × 400 at one entry a row would be 320 MB dense; the compiled program's temporaries
     stay below a tenth of it.

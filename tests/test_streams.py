@@ -7,7 +7,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from support import DTYPE, EPS, assert_close, refused
+from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, assert_close, refused
 
 import jaxrls as rls
 from jaxrls import extend
@@ -25,8 +25,6 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, D)).astype(DTYPE)
 Y = (np.sin(X[:, :1]) + 0.1 * RNG.normal(size=(N, 2))).astype(DTYPE)
 V = RNG.uniform(0.5, 2, N).astype(DTYPE)
-EDGE = pytest.mark.filterwarnings("ignore:the chosen")
-ANY_PRECISION = pytest.mark.any_precision
 
 
 class Blocks:
@@ -138,7 +136,7 @@ def test_every_row_has_the_same_chance_to_be_in_the_sample():
     )  # five standard deviations of a binomial
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_standardised_columns_have_mean_0_and_deviation_1_in_the_first_reading():
     far, weighs = X * [1e3, 1e-3, 0.0] + [1e6, 0, 5], np.arange(N) < 47  # two blocks of three
     blocks = Blocks(far, Y, 1.0 * weighs)

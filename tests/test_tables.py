@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
-from support import refused
+from support import ANY_PRECISION, refused
 
 import jaxrls as rls
 from jaxrls.io.sources import Choice, Files, open_files
 from jaxrls.io.tables import writing
 
-pytestmark = pytest.mark.any_precision
+pytestmark = ANY_PRECISION
 PLAIN = "a,b,y\n1,2,3\n4,5,6\n7,8,9\n"
 X, Y = [[1, 2], [4, 5], [7, 8]], [3, 6, 9]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from pyarrow import csv
 from scipy.spatial.distance import pdist
 
@@ -112,7 +113,7 @@ def test_fit_says_what_the_library_computes(folder):
     assert len(table) == 12 and float(best[0]) == pytest.approx(float(fit.lam), rel=1e-3)
     assert float(best[1]) == min(float(line[1]) for line in table)
     saved = rls.load("m")
-    np.testing.assert_allclose(saved.error, fit.error, rtol=1e-6)
+    assert_allclose(saved.error, fit.error, rtol=1e-6)
     assert saved.model.coef.dtype == np.float64
 
 
@@ -170,7 +171,7 @@ def test_categories_become_indicators_and_stay_what_they_were(folder):
     Path("few.csv").write_text(f"kind,a\nlow,{float(a[0])!r}\nhigh,{float(a[0])!r}\n")
     found = predict("few.csv")[1]["prediction"].to_numpy()
     want = fit.predict(np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]]))
-    np.testing.assert_allclose(found, want, rtol=1e-6)
+    assert_allclose(found, want, rtol=1e-6)
     Path("few.csv").write_text("kind,a\nnew,1\n")
     assert "has the category 'new', and the model was fitted with" in fails("predict m few.csv")
     assert "2 inputs" not in run("fit mixed.csv --drop kind")
@@ -254,7 +255,7 @@ def test_ranks_within_groups_are_those_of_fit(folder):
     said, found = predict("more.csv")
     assert "RMSE" not in said
     want = fit.predict(read("more.csv")[:, :2])
-    np.testing.assert_allclose(found["prediction"].to_numpy(), want, rtol=1e-9, atol=1e-9)
+    assert_allclose(found["prediction"].to_numpy(), want, rtol=1e-9, atol=1e-9)
     Path("two.csv").write_text(Path("labels.csv").read_text().replace("mid", "low"))
     out = run("fit two.csv --criterion pairs --lams 5")
     assert value(out, "order") > 90 and "% of labels wrong" in out

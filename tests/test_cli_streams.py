@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from test_cli import fails, run, told
 
 import jaxrls as rls
@@ -50,11 +51,11 @@ def assert_same_fit(path, other):
     (one, extra), (two, said) = (rls.load(name, with_extra=True) for name in (path, other))
     for name in ("centre", "scale"):
         parts = (getattr(fit.model.kernel, name) for fit in (one, two))
-        np.testing.assert_allclose(*parts, rtol=1e-12)
-    np.testing.assert_allclose(one.lam, two.lam, rtol=1e-9)
-    np.testing.assert_allclose(one.errors, two.errors, rtol=1e-6)
+        assert_allclose(*parts, rtol=1e-12)
+    assert_allclose(one.lam, two.lam, rtol=1e-9)
+    assert_allclose(one.errors, two.errors, rtol=1e-6)
     X = table()[:, :2]
-    np.testing.assert_allclose(one.predict(X), two.predict(X), atol=1e-6)
+    assert_allclose(one.predict(X), two.predict(X), atol=1e-6)
     return extra["table"]["layout"], said["table"]["layout"]
 
 
@@ -87,7 +88,7 @@ def test_other_kinds_of_files(folder, ending):
         out = run(f"predict parts.model rows/*{ending} --out p.npy")
     assert_same_fit("parts.model", "whole")
     assert out.startswith("90 predictions written to p.npy\nRMSE ")
-    np.testing.assert_allclose(np.load("p.npy"), np.loadtxt("whole_p.csv", skiprows=1), atol=1e-6)
+    assert_allclose(np.load("p.npy"), np.loadtxt("whole_p.csv", skiprows=1), atol=1e-6)
     printed = run(f"predict parts.model rows/a{ending} rows/b{ending}")
     assert printed.count("\n") == N + 1 and printed.count("p") == 1
 
@@ -112,8 +113,8 @@ def test_options_mean_what_they_mean_of_a_table(folder):
     options += " --landmarks=12 --lams=0.1,1"
     said = [run(f"fit {data} {options} --out {data}.model") for data in ("whole.csv", "parts")]
     one, two = (rls.load(f"{data}.model") for data in ("whole.csv", "parts"))
-    np.testing.assert_allclose(one.lam, two.lam, rtol=1e-6)
-    np.testing.assert_allclose(one.errors, two.errors, rtol=1e-5)
+    assert_allclose(one.lam, two.lam, rtol=1e-6)
+    assert_allclose(one.errors, two.errors, rtol=1e-5)
     widths = [re.findall(r"^ +width.*$", out, re.MULTILINE) for out in said]
     assert widths[0] == widths[1]
 
@@ -128,7 +129,7 @@ def test_columns_of_later_files_are_found_by_name(folder):
     run(f"fit parts {FIT} --out m")
     write(folder / "parts" / "b.csv", table()[50:57][:, [3, 1, 0, 2]], ["y", "b", "a", "w"])
     run(f"fit parts {FIT} --out n")
-    np.testing.assert_array_equal(rls.load("m").model.coef, rls.load("n").model.coef)
+    assert_array_equal(rls.load("m").model.coef, rls.load("n").model.coef)
     write(folder / "parts" / "b.csv", table()[50:56])
     Path("parts/d.csv").write_text("a,b,w,y\n1,2,,3\n1,2,1,3\n")
     out = run(f"fit parts {FIT} --missing=drop")

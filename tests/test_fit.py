@@ -231,14 +231,9 @@ def test_float64_is_kept_where_the_switch_is_off():
     with jax.enable_x64(False):
         fit = rls.fit(KERNEL, X, Y, lams=LAMS)
         prediction = fit.predict(X)
-        assert all(
-            isinstance(leaf, np.ndarray) and leaf.dtype == np.float64
-            for leaf in jax.tree.leaves(fit)
-            if not isinstance(leaf, float)
-        )
-        assert isinstance(prediction, np.ndarray) and prediction.dtype == np.float64
-        K = rls.gram(KERNEL, X)
-        assert isinstance(K, np.ndarray) and K.dtype == np.float64
+        leaves = [leaf for leaf in jax.tree.leaves(fit) if not isinstance(leaf, float)]
+        for found in (*leaves, prediction, rls.gram(KERNEL, X)):
+            assert isinstance(found, np.ndarray) and found.dtype == np.float64
         narrow = rls.fit(KERNEL, jnp.asarray(X), Y, lams=LAMS[2:])
         assert (
             isinstance(narrow.errors, jax.Array)
@@ -289,19 +284,14 @@ def test_warns_at_the_edge_of_the_grid():
     X, Y = data()
     _, messages = heard(KERNEL, X, Y[:, 0], lams=LAMS[4:])
     assert messages == [
-        (
-            "the chosen λ, 1, is the smallest of the grid: pass lams= "
-            "that reach smaller values, or change the kernel"
-        )
+        "the chosen λ, 1, is the smallest of the grid: pass lams= that reach smaller values, or "
+        "change the kernel"
     ]
-    _, messages = heard(KERNEL, X, Y[:, 1], lams=LAMS[:3])
-    assert (
-        len(messages) == 1
-        and "the chosen λ, 0.01, is the largest of the grid: pass lams= that reach larger values"
-        in messages[0]
-    )
-    _, messages = heard(KERNEL, X, Y, lams=LAMS[:5], per_target=True)
-    assert len(messages) == 1 and "the largest of the grid" in messages[0]
+    (message,) = heard(KERNEL, X, Y[:, 1], lams=LAMS[:3])[1]
+    words = "the chosen λ, 0.01, is the largest of the grid: pass lams= that reach larger values"
+    assert words in message
+    (message,) = heard(KERNEL, X, Y, lams=LAMS[:5], per_target=True)[1]
+    assert "the largest of the grid" in message
     assert heard(KERNEL, X, Y, lams=LAMS)[1] == [] == heard(KERNEL, X, Y, lams=[1.0])[1]
 
 
@@ -327,20 +317,11 @@ def test_warns_of_an_indefinite_kernel():
     Q = np.linalg.qr(rng.normal(size=(24, 24)))[0]
     K = (Q * np.append(-0.5, np.linspace(1, 2, 23))) @ Q.T
     K = (K + K.T) / 2
-    _, messages = heard(
-        rls.Precomputed(),
-        K,
-        rng.normal(size=24),
-        lams=LAMS,
-        criterion=with_errors(np.abs(LAMS - 1)),
-        intercept=False,
-    )
+    y, best = rng.normal(size=24), with_errors(np.abs(LAMS - 1))
+    _, messages = heard(rls.Precomputed(), K, y, lams=LAMS, criterion=best, intercept=False)
     assert messages == [
-        (
-            "the kernel matrix is not positive semidefinite: its most "
-            "negative eigenvalue, 0.25 of the largest, was set to 0: "
-            "check the matrix, or take another kernel"
-        )
+        "the kernel matrix is not positive semidefinite: its most negative eigenvalue, 0.25 of the "
+        "largest, was set to 0: check the matrix, or take another kernel"
     ]
 
 

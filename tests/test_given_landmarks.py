@@ -4,6 +4,7 @@ itself.
 
 import jax
 import numpy as np
+from numpy.testing import assert_allclose
 from oracle import loo_residuals, of_landmarks, refit
 from support import DTYPE, EDGE, EPS, FLOAT64, assert_close, refused
 
@@ -46,15 +47,15 @@ def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
     """
     kernel, options = rls.Gaussian(1.0), {"lams": [0.01, LAM], "landmarks": 6}
     ours, theirs = rls.fit(rls.Precomputed(), K, Y, **options), rls.fit(kernel, X, Y, **options)
-    np.testing.assert_allclose(ours.errors, theirs.errors, rtol=1e-9)
-    np.testing.assert_allclose(ours.trace_residual, theirs.trace_residual, rtol=1e-9)
+    assert_allclose(ours.errors, theirs.errors, rtol=1e-9)
+    assert_allclose(ours.trace_residual, theirs.trace_residual, rtol=1e-9)
     chosen = rls.landmarks(rls.Precomputed(), K, 6, key=jax.random.key(0))
     assert (
         chosen.indices.tolist()
         == rls.landmarks(kernel, X, 6, key=jax.random.key(0)).indices.tolist()
     )
     error = jax.jit(rls.objective)(rls.Precomputed(), K, Y, LAM, landmarks=chosen)
-    np.testing.assert_allclose(error, theirs.errors[1], rtol=1e-9)
+    assert_allclose(error, theirs.errors[1], rtol=1e-9)
 
 
 @FLOAT64

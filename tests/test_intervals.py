@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from contract.cases import gaussian
 from extended import Truth, of_features
+from numpy.testing import assert_allclose
 from oracle import of_landmarks
 from scipy.stats import norm
 from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, X64, assert_close, refused, wide
@@ -181,9 +182,9 @@ def test_scores_are_integrals_and_levels_those_of_the_normal_distribution():
     e, std = np.asarray(found.residuals), np.asarray(found.std)
     values = (norm.cdf(t) - (t >= (e / std)[:5])) ** 2
     scores = std[:5] * np.trapezoid(values, dx=24 / 200_000, axis=0)
-    np.testing.assert_allclose(found.crps[:5], scores, rtol=1e-3)
+    assert_allclose(found.crps[:5], scores, rtol=1e-3)
     inside = np.abs(e) <= norm.ppf((1 + levels[:, None]) / 2) * std
-    np.testing.assert_allclose(found.coverage(levels), inside.mean(axis=1))
+    assert_allclose(found.coverage(levels), inside.mean(axis=1))
 
 
 @FLOAT64
@@ -212,7 +213,7 @@ def test_pictures():
     predictive = found.loo_predictive()
     ax = predictive.plot()
     drawn, want = ax.lines[0].get_ydata()[[30, 90]], predictive.coverage([0.3, 0.9])[:, 0]
-    np.testing.assert_allclose(drawn, want)
+    assert_allclose(drawn, want)
     assert "target 1, continuous ranked probability score" in texts(ax) and len(ax.lines) == 3
     mpl.pyplot.close("all")
 
@@ -230,7 +231,7 @@ def test_command_line(tmp_path, capsys):
     assert "% inside the intervals" in capsys.readouterr().out
     found = np.loadtxt(out, delimiter=",", skiprows=1)
     want = rls.load(model)  # which standardises
-    np.testing.assert_allclose(
+    assert_allclose(
         found, np.c_[want.predict(X), np.stack(want.intervals(X, 0.8), axis=1)], rtol=1e-9
     )
     with open(out, encoding="utf-8") as file:

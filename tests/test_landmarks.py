@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import ANY_PRECISION, DTYPE, EPS, array, refused
+from contract.cases import gaussian
+from support import ANY_PRECISION, DTYPE, EPS, array, refused, wide
 
 import jaxrls as rls
 from jaxrls import extend
@@ -24,13 +25,9 @@ def data(n=200, d=3, seed=0):
 
 def left_out(kernel, X, points):
     """tr(K − K̂) of a Gaussian, with K̂ in one piece."""
-
-    def matrix(X, Z):
-        return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * kernel.width**2))
-
-    X, points = np.asarray(X, np.float64), np.asarray(points, np.float64)
-    K_TR = matrix(X, points)
-    return len(X) - np.sum(K_TR * np.linalg.solve(matrix(points, points), K_TR.T).T)
+    X, points = wide(X), wide(points)
+    K_TR, K_RR = (gaussian(rows, points, kernel.width) for rows in (X, points))
+    return len(X) - np.sum(K_TR * np.linalg.solve(K_RR, K_TR.T).T)
 
 
 @pytest.mark.parametrize("method", METHODS)

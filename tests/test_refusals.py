@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from contract.cases import gaussian
 from numpy.testing import assert_allclose
 
 import jaxrls as rls
@@ -65,27 +66,22 @@ REFUSED = [
 ]
 
 
-def test_is_refused():
-    for call, words in REFUSED:
-        with pytest.raises(ValueError, match=words) as found:
+# Calls of another form, which are told what is taken.
+OTHER_FORMS = [
+    (lambda: rls.fit(K, X, Y, [0.1]), "fit: too many .* it takes kernel, X, Y, lams, "),
+    (lambda: rls.loo(rls.factorize(K, X), Y), "Criterion.__call__: missing .*'lams'"),
+    (lambda: rls.fit(K, X, Y).intervals(X, alpha=0.1), "no alpha=: it takes X, level, "),
+    (lambda: rls.fit(K, X, Y).score(X, Y, sample_weight=Y), "did you mean weights="),
+    (lambda: rls.fit(K, X, Y, normalize=True), "did you mean standardize="),
+]
+
+
+@pytest.mark.parametrize(("cases", "error"), [(REFUSED, ValueError), (OTHER_FORMS, TypeError)])
+def test_is_refused(cases, error):
+    for call, words in cases:
+        with pytest.raises(error, match=words) as found:
             call()
-        assert "\n" not in str(found.value)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: rls.fit(K, X, Y, [0.1]), "fit: too many .* it takes kernel, X, Y, lams, "),
-        (lambda: rls.loo(rls.factorize(K, X), Y), "Criterion.__call__: missing .*'lams'"),
-        (lambda: rls.fit(K, X, Y).intervals(X, alpha=0.1), "no alpha=: it takes X, level, "),
-        (lambda: rls.fit(K, X, Y).score(X, Y, sample_weight=Y), "did you mean weights="),
-        (lambda: rls.fit(K, X, Y, normalize=True), "did you mean standardize="),
-    ],
-)
-def test_calls_of_another_form_are_told_what_is_taken(call, words):
-    with pytest.raises(TypeError, match=words) as found:
-        call()
-    assert "\n" not in str(found.value)
+        assert "\n" not in str(found.value), words
 
 
 def test_words_that_users_try_first():
@@ -108,8 +104,7 @@ def test_parameters_in_lists_and_medians_beside_them():
 
 def test_kernels_and_gram_take_what_fit_takes():
     """float64 NumPy gives float64 NumPy, and lists and tables are read, without a warning."""
-    squares = np.sum((X[:, None] - X[None]) ** 2, axis=2)
-    wanted = np.exp(-squares / (2 * 1.5**2))
+    wanted = gaussian(X, X, 1.5)
     for found in K(X, X), rls.gram(K, X), rls.gram(K, X.tolist()), rls.gram(K, pd.DataFrame(X)):
         assert_allclose(found, wanted, rtol=1e-12)
         assert found.dtype == np.float64

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 from oracle import of_landmarks
 from scipy.stats import norm
 from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, X64, assert_close, refused, wide
+from test_plot import texts
 from test_posterior import FRESH, GAUSSIAN, INPUT, KEPT, LAM, NEW, OUTPUT, X_NEW, N, X, Y
 
 import jaxrls as rls
@@ -196,10 +197,6 @@ def test_predictive_of_labels_that_are_all_told():
     assert found.coverage([0.0, 0.5])[:, 0].tolist() == [1, 1]
     assert_close(found.crps[:, 1], plain.crps[:, 1], TOLERANCE)
     assert_close(found.reached[:, 1], plain.reached[:, 1], TOLERANCE)
-
-
-def texts(ax):
-    return " ".join(text.get_text() for text in ax.get_legend().get_texts())
 
 
 @ANY_PRECISION

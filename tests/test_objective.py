@@ -110,7 +110,6 @@ def test_where_eigenvalues_repeat_or_vanish(case):
 
 
 @ANY_PRECISION
-@ANY_PRECISION
 def test_a_fit_by_cholesky_factors_has_the_same_slope():
     X, Y, _ = problem()
     fit = lambda k: jnp.mean(rls.fit(k, X, Y, lams=[0.3], solver=rls.Cholesky()).error)

@@ -47,6 +47,7 @@ Y = X @ RNG.normal(size=(6, 3)) + RNG.normal(size=(N, 3)) * [0.3, 3, 10] + 3
 V, NEW = RNG.uniform(0.3, 2, N), RNG.normal(size=(9, 6)) + 1
 y, GROUPS = Y[:, 0], np.arange(N) // 8
 NAMES = np.array(["red", "green", "blue"])[np.digitize(y, np.quantile(y, [1 / 3, 2 / 3]))]
+CLASSES = pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
 
 
 # scikit-learn's checks
@@ -125,7 +126,7 @@ def test_tune():
     assert np.argmin(tuned.kernel_.width) == 0
 
 
-@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
+@CLASSES
 def test_lam_by_the_error_rate(names):
     def rate(model):
         held = model.fit(X, names).loo_predictions_
@@ -217,7 +218,7 @@ def test_an_integer_weight_is_that_many_rows():
 
 
 @EDGE  # all λ are equally right
-@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
+@CLASSES
 def test_rows_of_weight_0_may_take_a_class_with_them(names):
     model = RLSClassifier().fit(X, names, sample_weight=1.0 * (names == names[0]))
     assert (model.predict(NEW) == names[0]).all()

@@ -21,6 +21,10 @@ X64 = jax.config.jax_enable_x64
 DTYPE = np.float64 if X64 else np.float32
 EPS = float(np.finfo(DTYPE).eps)
 
+# Where a claim holds, and what is no news there.
+FLOAT64, ANY_PRECISION = pytest.mark.float64, pytest.mark.any_precision
+EDGE = pytest.mark.filterwarnings("ignore:the chosen λ")
+
 COMPILED: list[str] = []  # a text for each program, until a test clears it
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, duration, **_: COMPILED.append(event) if "backend_compile" in event else None
@@ -56,8 +60,7 @@ factor_gram = jax.jit(of_gram, static_argnames="intercept")
 factor_subset = jax.jit(of_landmarks, static_argnames=("intercept", "leave"))
 lambda_grid = jax.jit(rls.lambda_grid, static_argnames="num")
 coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof = map(
-    jax.jit,
-    (rls.coef, rls.loo_residuals, rls.gcv, rls.log_marginal_likelihood, rls.effective_dof),
+    jax.jit, (rls.coef, rls.loo_residuals, rls.gcv, rls.log_marginal_likelihood, rls.effective_dof)
 )
 
 

@@ -1,6 +1,7 @@
 """The command line: what it prints, what it writes, and one clear line where something is wrong."""
 
 import contextlib
+import io
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from pyarrow import csv
 from scipy.spatial.distance import pdist
 
@@ -51,20 +53,26 @@ def folder(tmp_path):
         yield tmp_path
 
 
-def run(capsys, *argv):
-    code = main(argv)
-    out, err = capsys.readouterr()
+def told(line):
+    """The exit code of a command, what it prints, and what it says on stderr."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(line.split())
+        except SystemExit as stop:
+            code = stop.code
+    return code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode()
+
+
+def run(line):
+    code, out, err = told(line)
     assert code == 0, err
     return out
 
 
-def fails(capsys, *argv):
-    """Exit code 2, nothing printed but one line on stderr."""
-    try:
-        code = main(argv)
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
+def fails(line):
+    """Exit code 2, and one line on stderr."""
+    code, _, err = told(line)
     assert code == 2
     assert err.startswith("jaxrls: ") and err.count("\n") == 1
     return err
@@ -74,9 +82,9 @@ def value(out, what):
     return float(re.search(rf"{what} +(?:= |RMSE )?(\d\S*)", out).group(1).rstrip(","))
 
 
-def predict(capsys, data, *options, model="m"):
+def predict(data):
     """What is said, and the columns that are written."""
-    said = run(capsys, "predict", model, *data.split(), *options, "--out", "p.csv")
+    said = run(f"predict m {data} --out p.csv")
     return said, csv.read_csv("p.csv")
 
 
@@ -91,8 +99,8 @@ def standardized(X, rows):
     return Standardized(rls.Gaussian(np.median(distances[distances > 0])), centre, scale)
 
 
-def test_fit_says_what_the_library_computes(folder, capsys):
-    out = run(capsys, "fit", "train.csv", "--out", "m")
+def test_fit_says_what_the_library_computes(folder):
+    out = run("fit train.csv --out m")
     X, y = read("train.csv")[:, :2], read("train.csv")[:, 2]
     kernel = standardized(X, X).kernel
     fit, width = rls.fit(kernel, X, y, standardize=True, keep=False), kernel.width
@@ -105,13 +113,13 @@ def test_fit_says_what_the_library_computes(folder, capsys):
     assert len(table) == 12 and float(best[0]) == pytest.approx(float(fit.lam), rel=1e-3)
     assert float(best[1]) == min(float(line[1]) for line in table)
     saved = rls.load("m")
-    np.testing.assert_allclose(saved.error, fit.error, rtol=1e-6)
+    assert_allclose(saved.error, fit.error, rtol=1e-6)
     assert saved.model.coef.dtype == np.float64
 
 
-def test_predict_by_name_by_number_and_with_the_target(folder, capsys):
-    run(capsys, "fit", "train.csv", "--out", "m")
-    said, found = predict(capsys, "test.csv")
+def test_predict_by_name_by_number_and_with_the_target(folder):
+    run("fit train.csv --out m")
+    said, found = predict("test.csv")
     y = read("test.csv")[:, 2]
     rmse = np.sqrt(np.mean((found["prediction"].to_numpy() - y) ** 2))
     assert rmse < 0.5 and f"RMSE {rmse:.4g} in units of the target" in said
@@ -119,87 +127,85 @@ def test_predict_by_name_by_number_and_with_the_target(folder, capsys):
     np.savetxt("bare.csv", X, delimiter=",")
     np.savez("bare.npz", X=X)
     for data in ("new.csv", "bare.csv --no-header", "bare.npz"):
-        said, same = predict(capsys, *data.split(" ", 1))
+        said, same = predict(data)
         assert said == "20 predictions written to p.csv\n"
         assert same == found
     Path("gaps.csv").write_text("a,b,y\n0,1000,\n1,1000,3\n")
-    assert "no error on the target" in predict(capsys, "gaps.csv")[0]
+    assert "no error on the target" in predict("gaps.csv")[0]
     Path("none.csv").write_text("a,b\n")
-    said, none = predict(capsys, "none.csv")
+    said, none = predict("none.csv")
     assert said.startswith("0 predictions") and none.column_names == ["prediction"]
     np.save("first.npy", read("train.csv")[:, [2, 0, 1]])
     np.save("bare.npy", X)
-    run(capsys, "fit", "first.npy", "--target", "0", "--out", "m")
-    assert predict(capsys, "bare.npy") == ("20 predictions written to p.csv\n", found)
+    run("fit first.npy --target 0 --out m")
+    assert predict("bare.npy") == ("20 predictions written to p.csv\n", found)
     Y = read("train.csv")[:, 2:] * [1.0, -1.0]
     rls.save("m", rls.fit(rls.Linear(), read("train.csv")[:, :2], Y).model)
-    assert predict(capsys, "bare.npz")[1].column_names == ["prediction_0", "prediction_1"]
+    assert predict("bare.npz")[1].column_names == ["prediction_0", "prediction_1"]
 
 
-def test_labels_are_classified(folder, capsys):
-    out = run(capsys, "fit", "labels.csv", "--out", "m")
+def test_labels_are_classified(folder):
+    out = run("fit labels.csv --out m")
     assert "target kind (3 classes: high, low, mid)" in out
     wrong = value(out, "left out")
     best = float(re.search(r"(\S+)  <- best", out).group(1))
     assert 0 <= wrong < 50 and best == pytest.approx(wrong / 100, rel=1e-2, abs=1e-9)
-    said, found = predict(capsys, "labels_test.csv")
+    said, found = predict("labels_test.csv")
     error = 100 * np.mean(found["prediction"].to_numpy() != problem()[3][40:])
     assert error < 50 and f"{error:.3g} % of labels wrong" in said
     assert found.column_names == ["prediction", "score_high", "score_low", "score_mid"]
-    out = run(capsys, "fit", "more.csv", "--target", "w", "--classify", "--out", "m")
+    out = run("fit more.csv --target w --classify --out m")
     assert "(2 classes: 1, 2)" in out
-    assert set(predict(capsys, "more.csv")[1]["prediction"].to_pylist()) <= {1, 2}
+    assert set(predict("more.csv")[1]["prediction"].to_pylist()) <= {1, 2}
 
 
-def test_categories_become_indicators_and_stay_what_they_were(folder, capsys):
-    told = fails(capsys, "fit", "mixed.csv")
+def test_categories_become_indicators_and_stay_what_they_were(folder):
+    told = fails("fit mixed.csv")
     assert "column kind holds string values" in told and "--one-hot kind" in told
-    out = run(capsys, "fit", "mixed.csv", "--one-hot", "kind", "--out", "m")
+    out = run("fit mixed.csv --one-hot kind --out m")
     assert "4 inputs" in out
     a, _, y, kind, *_ = problem()
     X = np.column_stack([a, *(kind == name for name in ("high", "low", "mid"))])
     fit = rls.fit(standardized(X[:40], X[:40]), X[:40], y[:40], keep=False)
     assert value(out, "left out") == pytest.approx(float(fit.error) ** 0.5, rel=1e-3)
     Path("few.csv").write_text(f"kind,a\nlow,{float(a[0])!r}\nhigh,{float(a[0])!r}\n")
-    found = predict(capsys, "few.csv")[1]["prediction"].to_numpy()
+    found = predict("few.csv")[1]["prediction"].to_numpy()
     want = fit.predict(np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]]))
-    np.testing.assert_allclose(found, want, rtol=1e-6)
+    assert_allclose(found, want, rtol=1e-6)
     Path("few.csv").write_text("kind,a\nnew,1\n")
-    assert "has the category 'new', and the model was fitted with" in fails(
-        capsys, "predict", "m", "few.csv"
-    )
-    assert "2 inputs" not in run(capsys, "fit", "mixed.csv", "--drop", "kind")
-    assert "1 input," in run(capsys, "fit", "mixed.csv", "--columns", "a")
+    assert "has the category 'new', and the model was fitted with" in fails("predict m few.csv")
+    assert "2 inputs" not in run("fit mixed.csv --drop kind")
+    assert "1 input," in run("fit mixed.csv --columns a")
 
 
-def test_missing_numbers(folder, capsys):
+def test_missing_numbers(folder):
     text = Path("train.csv").read_text().splitlines()
     text[2] = "," + text[2].split(",", 1)[1]
     Path("gaps.csv").write_text("\n".join(text))
     Path("hole.csv").write_text("a,b\n,1000\n")
     Path("empty.csv").write_text("a,b,y\n,1,2\n,2,3\n")
-    assert "gaps.csv: row 2, column a: the value is missing" in fails(capsys, "fit", "gaps.csv")
-    assert "39 rows" in run(capsys, "fit", "gaps.csv", "--missing", "drop", "--out", "m")
-    assert "row 1, column a: the value is missing" in fails(capsys, "predict", "m", "hole.csv")
-    assert "40 rows" in run(capsys, "fit", "gaps.csv", "--missing", "median", "--out", "m")
+    assert "gaps.csv: row 2, column a: the value is missing" in fails("fit gaps.csv")
+    assert "39 rows" in run("fit gaps.csv --missing drop --out m")
+    assert "row 1, column a: the value is missing" in fails("predict m hole.csv")
+    assert "40 rows" in run("fit gaps.csv --missing median --out m")
     median = np.median(np.delete(read("train.csv")[:, 0], 1))
     Path("full.csv").write_text(f"a,b\n{float(median)!r},1000\n")
-    assert predict(capsys, "hole.csv")[1] == predict(capsys, "full.csv")[1]
+    assert predict("hole.csv")[1] == predict("full.csv")[1]
     for how, words in (("median", "column a is empty"), ("drop", "no rows with all their values")):
-        assert words in fails(capsys, "fit", "empty.csv", "--missing", how)
+        assert words in fails(f"fit empty.csv --missing {how}")
 
 
-def test_criteria(folder, capsys):
+def test_criteria(folder):
     """Every kernel by its name is in test_sklearn.py."""
     titles = {"gcv": "GCV error", "kfold": "error of folds", "evidence": "− log marginal"}
     for criterion, title in {**titles, "log_predictive_density": "− log predictive"}.items():
-        out = run(capsys, "fit", "train.csv", "--criterion", criterion, "--lams", "3")
+        out = run(f"fit train.csv --criterion {criterion} --lams 3")
         assert title in out and out.count("<- best") == 1
         assert len(re.findall(LAM, out, re.MULTILINE)) == 3
 
 
-def test_weights_and_groups_are_columns_and_not_inputs(folder, capsys):
-    out = run(capsys, "fit", "more.csv", "--target=y", "--groups=g", "--weights=w")
+def test_weights_and_groups_are_columns_and_not_inputs(folder):
+    out = run("fit more.csv --target=y --groups=g --weights=w")
     data = read("more.csv")
     X, weights = data[:, :2], data[:, 4]
     rows = np.repeat(X, weights.astype(int), axis=0)
@@ -210,24 +216,26 @@ def test_weights_and_groups_are_columns_and_not_inputs(folder, capsys):
     assert value(out, "left out") == pytest.approx(error**0.5, rel=1e-3)
 
 
-def test_the_grid_and_the_search(folder, capsys):
-    out = run(capsys, "fit", "train.csv", "--lams", "1e-3,1,0.1", "--width", "1.5")
+def test_the_grid_and_the_search(folder):
+    out = run("fit train.csv --lams 1e-3,1,0.1 --width 1.5")
     assert "width 1.5\n" in out and len(re.findall(LAM, out, re.MULTILINE)) == 3
-    run(capsys, "fit", "train.csv", "--out", "m")
+    run("fit train.csv --out m")
     grid = rls.load("m")
-    out = run(capsys, "fit", "train.csv", "--lams", "search", "--out", "m")
+    out = run("fit train.csv --lams search --out m")
     assert re.search(
         r"^Cholesky.*a search for λ: \d+ Cholesky factors and one for the model", out, re.MULTILINE
     )
     assert float(rls.load("m").error) <= 1.001 * float(grid.error)
 
 
-def test_tune(folder, capsys, monkeypatch):
+def test_tune(folder, monkeypatch):
     said = []
-    tune = lambda *args, **options: said.append(capsys.readouterr().out) or TUNE(*args, **options)
+    tune = lambda *args, **options: (
+        said.append(sys.stdout.buffer.getvalue()) or TUNE(*args, **options)
+    )
     monkeypatch.setattr(rls, "tune", tune)
-    out = run(capsys, "fit", "train.csv", "--tune", "--ard", "--width", "30", "--out", "m")
-    assert said[0].endswith("tuning    on 40 rows\n")  # before it waits
+    out = run("fit train.csv --tune --ard --width 30 --out m")
+    assert said[0].endswith(b"tuning    on 40 rows\n")  # before it waits
     before, after = re.search(r"loo error (\S+) -> (\S+) in \d+ step", out).groups()
     assert float(after) < float(before)
     widths = [float(word) for word in re.search(r"kernel .*width (.*)", out).group(1).split()]
@@ -235,21 +243,21 @@ def test_tune(folder, capsys, monkeypatch):
     assert rls.load("m").model.kernel.kernel.width == pytest.approx(widths, rel=1e-3)
 
 
-def test_ranks_within_groups_are_those_of_fit(folder, capsys):
+def test_ranks_within_groups_are_those_of_fit(folder):
     """The report has the share of pairs in order, and a scored file no error in units of the
     target.
     """
-    options = ["--target=y", "--rank", "--groups=g", "--drop=w", "--lams=5", "--out=m"]
-    out, fit = run(capsys, "fit", "more.csv", *options), rls.load("m")
+    out = run("fit more.csv --target=y --rank --groups=g --drop=w --lams=5 --out=m")
+    fit = rls.load("m")
     assert fit.criterion == "query_ranking_error"
     assert value(out, "order") == float(f"{100 * (1 - float(fit.error)):.4g}")
     assert "AUC" in out and "left out  " not in out
-    said, found = predict(capsys, "more.csv")
+    said, found = predict("more.csv")
     assert "RMSE" not in said
     want = fit.predict(read("more.csv")[:, :2])
-    np.testing.assert_allclose(found["prediction"].to_numpy(), want, rtol=1e-9, atol=1e-9)
+    assert_allclose(found["prediction"].to_numpy(), want, rtol=1e-9, atol=1e-9)
     Path("two.csv").write_text(Path("labels.csv").read_text().replace("mid", "low"))
-    out = run(capsys, "fit", "two.csv", "--criterion", "pairs", "--lams", "5")
+    out = run("fit two.csv --criterion pairs --lams 5")
     assert value(out, "order") > 90 and "% of labels wrong" in out
 
 
@@ -288,7 +296,7 @@ fit t --criterion pairs --tune; fit t --rank --stream; fit t --rank --criterion 
 predict m; predict m new --o p"""
 
 
-def test_what_is_wrong_is_told_in_a_line(folder, capsys):
+def test_what_is_wrong_is_told_in_a_line(folder):
     data = read("train.csv")
     fit = rls.fit(rls.Linear(), data[:, :2], data[:, 2], lams=[1e-3, 1.0, 1e3])
     rls.save("kernel", rls.Linear())
@@ -297,23 +305,22 @@ def test_what_is_wrong_is_told_in_a_line(folder, capsys):
     np.savez("wide.npz", X=np.ones((2, 3)))
     Path("zero.csv").write_text("a,w,y\n1,0,2\n2,0,3\n")
     for line in [*REFUSED, *re.split("[;\n] ?", USAGE)]:
-        assert REFUSED.get(line, "--help") in fails(capsys, *line.split()), line
+        assert REFUSED.get(line, "--help") in fails(line), line
     assert not list(folder.glob(".jaxrls*"))
 
 
-def test_warnings_and_too_little_memory_are_told_in_a_line(folder, capsys):
-    assert main(["fit", "train.csv", "--lams", "1e3,1e4,1e5"]) == 0
-    err = capsys.readouterr().err
-    assert err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1
+def test_warnings_and_too_little_memory_are_told_in_a_line(folder):
+    code, _, err = told("fit train.csv --lams 1e3,1e4,1e5")
+    assert code == 0 and err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1
 
     def full(files, source):
         raise MemoryError("Unable to allocate 9 TiB")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jaxrls.cli.fitting.memory_bytes", lambda: 1000)
-        assert "read it in blocks with --stream" in fails(capsys, "fit", "train.csv")
+        assert "read it in blocks with --stream" in fails("fit train.csv")
         patch.setattr("jaxrls.cli.fitting.joined", full)
-        assert "out of memory: Unable to allocate 9 TiB" in fails(capsys, "fit", "train.csv")
+        assert "out of memory: Unable to allocate 9 TiB" in fails("fit train.csv")
 
 
 # as a process
@@ -359,9 +366,9 @@ for chosen in (None, "4"):
     assert out.splitlines()[1::2] == ["18 False", "4 False"]
 
 
-def test_predictions_are_printed_and_the_reader_may_leave(folder, capsys):
-    run(capsys, "fit", "train.csv", "--out", "m")
-    out = run(capsys, "predict", "m", "test.csv")
+def test_predictions_are_printed_and_the_reader_may_leave(folder):
+    run("fit train.csv --out m")
+    out = run("predict m test.csv")
     assert len(out.splitlines()) == 21 and out.startswith('"prediction"\n')
     if os.name != "nt":
         command = f"'{sys.executable}' -m jaxrls predict m test.csv 2>err | true"

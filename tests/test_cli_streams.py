@@ -8,17 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import fails, run
+from numpy.testing import assert_allclose, assert_array_equal
+from test_cli import fails, run, told
 
 import jaxrls as rls
-from jaxrls.__main__ import main
 from jaxrls.cli import fitting
 from jaxrls.io.tables import writing
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 N = 90
 NAMES = ["a", "b", "w", "y"]
-FIT = ("--weights=w", "--target=y", "--landmarks=12", "--lams=20")
+FEW = "--landmarks=12 --lams=20"
+FIT = f"--weights=w --target=y {FEW}"
 
 
 def table():
@@ -50,20 +51,20 @@ def assert_same_fit(path, other):
     (one, extra), (two, said) = (rls.load(name, with_extra=True) for name in (path, other))
     for name in ("centre", "scale"):
         parts = (getattr(fit.model.kernel, name) for fit in (one, two))
-        np.testing.assert_allclose(*parts, rtol=1e-12)
-    np.testing.assert_allclose(one.lam, two.lam, rtol=1e-9)
-    np.testing.assert_allclose(one.errors, two.errors, rtol=1e-6)
+        assert_allclose(*parts, rtol=1e-12)
+    assert_allclose(one.lam, two.lam, rtol=1e-9)
+    assert_allclose(one.errors, two.errors, rtol=1e-6)
     X = table()[:, :2]
-    np.testing.assert_allclose(one.predict(X), two.predict(X), atol=1e-6)
+    assert_allclose(one.predict(X), two.predict(X), atol=1e-6)
     return extra["table"]["layout"], said["table"]["layout"]
 
 
 @pytest.mark.parametrize(
     "data", ["parts/*.csv", "parts/a.csv parts/b.csv parts/c.csv", "whole.csv --stream"]
 )
-def test_a_stream_is_fitted_as_the_same_table_read_whole(folder, capsys, data):
-    whole = run(capsys, "fit", "whole.csv", *FIT, "--out", "whole")
-    out = run(capsys, "fit", *data.split(), *FIT, "--out", "parts.model")
+def test_a_stream_is_fitted_as_the_same_table_read_whole(folder, data):
+    whole = run(f"fit whole.csv {FIT} --out whole")
+    out = run(f"fit {data} {FIT} --out parts.model")
     words = f"{data.removesuffix(' --stream')}, streamed: 90 rows, 2 inputs, target y"
     assert out.splitlines()[0] == f"data      {words}"
     one, other = assert_same_fit("parts.model", "whole")
@@ -73,68 +74,65 @@ def test_a_stream_is_fitted_as_the_same_table_read_whole(folder, capsys, data):
 
 
 @pytest.mark.parametrize("ending", [".npy", ".parquet"])
-def test_other_kinds_of_files(folder, capsys, ending):
+def test_other_kinds_of_files(folder, ending):
     """All of them are read and written in test_streams.py and test_tables.py."""
-    options = ("--weights=2", "--target=3", *FIT[2:]) if ending == ".npy" else FIT
+    options = f"--weights=2 --target=3 {FEW}" if ending == ".npy" else FIT
     (folder / "rows").mkdir()
     for name, rows in zip("ab", np.split(table(), [50]), strict=True):
         write(folder / "rows" / f"{name}{ending}", rows)
-    run(capsys, "fit", "whole.csv", *FIT, "--out", "whole")
-    run(capsys, "predict", "whole", "whole.csv", "--out", "whole_p.csv")
+    run(f"fit whole.csv {FIT} --out whole")
+    run("predict whole whole.csv --out whole_p.csv")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jaxrls.io.tables.AT_ONCE", 40)
-        run(capsys, "fit", "rows", *options, "--out", "parts.model")
-        out = run(capsys, "predict", "parts.model", f"rows/*{ending}", "--out", "p.npy")
+        run(f"fit rows {options} --out parts.model")
+        out = run(f"predict parts.model rows/*{ending} --out p.npy")
     assert_same_fit("parts.model", "whole")
     assert out.startswith("90 predictions written to p.npy\nRMSE ")
-    np.testing.assert_allclose(np.load("p.npy"), np.loadtxt("whole_p.csv", skiprows=1), atol=1e-6)
-    printed = run(capsys, "predict", "parts.model", f"rows/a{ending}", f"rows/b{ending}")
+    assert_allclose(np.load("p.npy"), np.loadtxt("whole_p.csv", skiprows=1), atol=1e-6)
+    printed = run(f"predict parts.model rows/a{ending} rows/b{ending}")
     assert printed.count("\n") == N + 1 and printed.count("p") == 1
 
 
-def test_labels_are_predicted_to_a_stream(folder, capsys):
+def test_labels_are_predicted_to_a_stream(folder):
     text = Path("whole.csv").read_text()
     rows = [line.split(",") for line in text.splitlines()[1:]]
     lines = [f"{a},{b},{'high' if float(y) > 10 else 'low'}" for a, b, _, y in rows]
     Path("labels.csv").write_text("\n".join(["a,b,y", *lines]))
-    run(capsys, "fit", "labels.csv", *FIT[2:], "--out", "m")
-    out = run(capsys, "predict", "m", "labels.csv", "--stream", "--out", "q.parquet")
+    run(f"fit labels.csv {FEW} --out m")
+    out = run("predict m labels.csv --stream --out q.parquet")
     assert "% of labels wrong" in out
-    told = fails(capsys, "predict", "m", "labels.csv", "--out", "p.npy")
+    told = fails("predict m labels.csv --out p.npy")
     assert "a .npy file holds numbers" in told
     assert not Path("p.npy").exists() and not list(folder.glob(".jaxrls*"))
-    told = fails(capsys, "fit", "labels.csv", "--stream", *FIT[2:])
+    told = fails(f"fit labels.csv --stream {FEW}")
     assert "labels.csv: column y holds string values, and not numbers: code it as numbers" in told
 
 
-def test_options_mean_what_they_mean_of_a_table(folder, capsys):
+def test_options_mean_what_they_mean_of_a_table(folder):
     options = "--weights=w --no-intercept --no-standardize --width=1e3 --criterion=kfold"
     options += " --landmarks=12 --lams=0.1,1"
-    said = [
-        run(capsys, "fit", data, *options.split(), "--out", f"{data}.model")
-        for data in ("whole.csv", "parts")
-    ]
+    said = [run(f"fit {data} {options} --out {data}.model") for data in ("whole.csv", "parts")]
     one, two = (rls.load(f"{data}.model") for data in ("whole.csv", "parts"))
-    np.testing.assert_allclose(one.lam, two.lam, rtol=1e-6)
-    np.testing.assert_allclose(one.errors, two.errors, rtol=1e-5)
+    assert_allclose(one.lam, two.lam, rtol=1e-6)
+    assert_allclose(one.errors, two.errors, rtol=1e-5)
     widths = [re.findall(r"^ +width.*$", out, re.MULTILINE) for out in said]
     assert widths[0] == widths[1]
 
 
-def test_a_checkpoint_is_read(folder, capsys):
+def test_a_checkpoint_is_read(folder):
     """And gone on from, in test_streams.py."""
     Path("sums").write_bytes(b"noise")
-    assert "sums is no checkpoint" in fails(capsys, "fit", "parts", *FIT, "--checkpoint=sums")
+    assert "sums is no checkpoint" in fails(f"fit parts {FIT} --checkpoint=sums")
 
 
-def test_columns_of_later_files_are_found_by_name(folder, capsys):
-    run(capsys, "fit", "parts", *FIT, "--out", "m")
+def test_columns_of_later_files_are_found_by_name(folder):
+    run(f"fit parts {FIT} --out m")
     write(folder / "parts" / "b.csv", table()[50:57][:, [3, 1, 0, 2]], ["y", "b", "a", "w"])
-    run(capsys, "fit", "parts", *FIT, "--out", "n")
-    np.testing.assert_array_equal(rls.load("m").model.coef, rls.load("n").model.coef)
+    run(f"fit parts {FIT} --out n")
+    assert_array_equal(rls.load("m").model.coef, rls.load("n").model.coef)
     write(folder / "parts" / "b.csv", table()[50:56])
     Path("parts/d.csv").write_text("a,b,w,y\n1,2,,3\n1,2,1,3\n")
-    out = run(capsys, "fit", "parts", *FIT, "--missing=drop")
+    out = run(f"fit parts {FIT} --missing=drop")
     assert "90 rows" in out
 
 
@@ -148,15 +146,15 @@ BAD = {
 }
 
 
-def test_a_bad_row_is_named_by_file_and_row(folder, capsys):
-    run(capsys, "fit", "whole.csv", *FIT, "--out", "m")
+def test_a_bad_row_is_named_by_file_and_row(folder):
+    run(f"fit whole.csv {FIT} --out m")
     for words, (part, line) in BAD.items():
         path = Path(f"parts/{part}.csv")
         before = path.read_text() if path.exists() else None
         path.write_text(f"{before or ''}{line}\n")
-        assert words.replace(": no", " has no") in fails(capsys, "fit", "parts", *FIT)
+        assert words.replace(": no", " has no") in fails(f"fit parts {FIT}")
         if "row" in words:
-            assert words in fails(capsys, "predict", "m", "parts", "--out", "p.csv")
+            assert words in fails("predict m parts --out p.csv")
         path.unlink() if before is None else path.write_text(before)
     assert not Path("p.csv").exists() and not list(folder.glob(".jaxrls*"))
 
@@ -176,16 +174,15 @@ REFUSED = {
 }
 
 
-def test_what_a_stream_cannot_do_is_told_with_what_to_do(folder, capsys):
+def test_what_a_stream_cannot_do_is_told_with_what_to_do(folder):
     for line, words in REFUSED.items():
-        assert words in fails(capsys, *line.split()), line
+        assert words in fails(line), line
     assert not list(folder.glob(".jaxrls*"))
 
 
-def test_progress_is_told_in_rows_a_second_at_a_terminal(folder, capsys):
+def test_progress_is_told_in_rows_a_second_at_a_terminal(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "at_terminal", lambda: True)
-        assert main(["fit", "parts", *FIT]) == 0
-    err = capsys.readouterr().err
-    assert re.search(r"reading 1: 90.0row", err) and "row/s" in err
+        code, _, err = told(f"fit parts {FIT}")
+    assert code == 0 and re.search(r"reading 1: 90.0row", err) and "row/s" in err
     assert re.search(r"reading [234]: 100%.*90/90", err)

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import COMPILED, DTYPE, EPS, assert_close
+from support import ANY_PRECISION, COMPILED, DTYPE, EDGE, EPS, assert_close
 
 import jaxrls as rls
 from jaxrls import extend
 
 N, D = 40, 3
-pytestmark = [pytest.mark.any_precision, pytest.mark.filterwarnings("ignore:the chosen")]
+pytestmark = [ANY_PRECISION, EDGE]
 
 
 def blocks(seed=0, n=N):

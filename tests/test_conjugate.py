@@ -2,8 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from support import array, wide
+from support import FLOAT64, array, wide
 
 from jaxrls.linalg import conjugate
 
@@ -28,7 +27,7 @@ def test_stops_where_products_are_not_what_they_should_be():
         assert (run.reason == conjugate.INDEFINITE).all()
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_a_recurrence_that_hides_rounding_is_found_out():
     """Products to three digits: the recurrence comes down to the tolerance, and the residual does
     not.

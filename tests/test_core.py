@@ -11,7 +11,17 @@ import numpy as np
 import oracle
 import pytest
 import support
-from support import DTYPE, EPS, array, assert_close, of_gram, refused, solver_of, wide
+from support import (
+    ANY_PRECISION,
+    DTYPE,
+    EPS,
+    array,
+    assert_close,
+    of_gram,
+    refused,
+    solver_of,
+    wide,
+)
 
 import jaxrls as rls
 
@@ -135,10 +145,7 @@ MESSAGES = [
         lambda: rls.coef(factor(), np.ones((3, 2)), np.ones(3)),
         "lam must be one number, or one for each target, and has shape (3,)",
     ),
-    (
-        lambda: rls.lambda_grid(factor(), 0),
-        "num must be a whole number of at least 1, and is 0",
-    ),
+    (lambda: rls.lambda_grid(factor(), 0), "num must be a whole number of at least 1, and is 0"),
     (
         lambda: rls.folds([[0, 1]]),
         "groups must have shape (n,), one label per row, and has shape (1, 2)",
@@ -176,7 +183,7 @@ def factor(**options):
     return support.factorize(rls.Linear(), np.arange(3, dtype=DTYPE)[:, None], **options)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_messages():
     refused(*((call, re.escape(message)) for call, message in MESSAGES))
 

@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import support
-from support import EPS, array, assert_close, solver_of, wide
+from support import EPS, FLOAT64, array, assert_close, solver_of, wide
 
 import jaxrls as rls
 
@@ -56,7 +56,7 @@ def brute_force(Phi, Y, v):
     )
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize("route", ["gram", "features", "covariance", "subset"])
 def test_influence_against_refits(route):
     """Every row left out in turn and fitted again, on every route; landmarks that span all features

@@ -5,7 +5,7 @@ ready; and computes in the precision of its data.
 import jax
 import numpy as np
 import pytest
-from support import DTYPE, array, assert_close, factor_gram, gram
+from support import ANY_PRECISION, DTYPE, array, assert_close, factor_gram, gram
 
 import jaxrls as rls
 
@@ -63,7 +63,7 @@ CALLS = {
 }
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 @pytest.mark.parametrize("name", CALLS)
 def test_a_second_call_compiles_nothing(name, caplog):
     first, second = CALLS[name](0), CALLS[name](1)
@@ -75,7 +75,7 @@ def test_a_second_call_compiles_nothing(name, caplog):
     assert (one != other).any()
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 @pytest.mark.parametrize("kernel", [KERNEL, rls.Linear()], ids=["gram", "covariance"])
 def test_other_numbers_of_rows_compile_nothing(kernel, caplog):
     """Rows of weight 0 fill them up to a number that they share; what a fit gives is of its rows
@@ -113,7 +113,7 @@ def aligned(values):
     return found
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_results_do_not_follow_arrays_that_the_caller_changes_later():
     """Arrays of the host are copied, whether fitted, factored or put on a mesh."""
     X, y, new = data(0, 64)
@@ -134,7 +134,7 @@ def test_results_do_not_follow_arrays_that_the_caller_changes_later():
     jax.tree.map(lambda a, b: assert_close(a, b, 0), results(), before)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_scores_in_float64_on_the_host_stay_in_float64():
     """As data of `fit` do, whatever the switch says."""
     X, codes, new = data(2)

@@ -4,14 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import DTYPE, assert_close, assert_derivatives
+from support import ANY_PRECISION, DTYPE, assert_close, assert_derivatives
 
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.factors import cholesky_features
 from jaxrls.search import tune as few
 
-pytestmark = pytest.mark.any_precision
+pytestmark = ANY_PRECISION
 START = rls.Gaussian(np.ones(2, DTYPE))
 
 
@@ -96,7 +96,7 @@ def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
     assert len(found.history.errors) == 9
 
 
-@pytest.mark.any_precision(False)
+@ANY_PRECISION(False)
 def test_a_search_that_was_over_is_no_worse_than_its_start():
     """Though that value comes from a program of its own, and is rounded otherwise."""
     X, y = problem()
@@ -126,10 +126,7 @@ def test_where_a_search_begins():
         in_groups = extend.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
         assert not few.begins_on_few(in_groups, 16, None)
     for problem_, landmarks in ((in_groups, 16), (made, None)):
-        with pytest.raises(
-            ValueError,
-            match="grow=True needs landmarks, more than 90 rows,",
-        ):
+        with pytest.raises(ValueError, match="grow=True needs landmarks, more than 90 rows,"):
             few.begins_on_few(problem_, landmarks, True)
 
 

@@ -5,14 +5,14 @@ to refits by the contract grid.
 import jax
 import numpy as np
 import pytest
-from support import COMPILED
+from support import ANY_PRECISION, COMPILED, EDGE
 
 import jaxrls as rls
 from jaxrls.factors import solvers
 
 pytestmark = [
-    pytest.mark.any_precision,  # of data in float64
-    pytest.mark.filterwarnings("ignore:the chosen"),  # the best of three is often one of the ends
+    ANY_PRECISION,  # of data in float64
+    EDGE,  # the best of three is often one of the ends
 ]
 KERNEL, LAMS = rls.Polynomial(3), [30.0, 0.3, 3.0]
 

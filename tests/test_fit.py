@@ -15,14 +15,14 @@ import pytest
 import scipy.sparse
 from contract.cases import WIDTH, gaussian
 from extended import Truth
-from support import DTYPE, EPS, array, assert_close, refused
+from support import ANY_PRECISION, DTYPE, EPS, array, assert_close, refused
 
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.support import checks
 
 # Of data in float64, which `fit` keeps, whatever the switch says.
-pytestmark = pytest.mark.any_precision
+pytestmark = ANY_PRECISION
 KERNEL = rls.Gaussian(WIDTH)
 LAMS = np.logspace(-4, 2, 7)
 
@@ -90,7 +90,7 @@ def with_errors(*columns):
     return criterion
 
 
-@pytest.mark.any_precision(False)
+@ANY_PRECISION(False)
 def test_a_default_fit_inside_of_jit_and_vmap():
     """Where no λ is known, so that the grid is all that is looked at; of data whose best λ is far
     from rounding, so that it is outside too. The grid begins at the smallest eigenvalue, which
@@ -213,7 +213,7 @@ def test_arguments_by_other_names(name, hint):
             door(KERNEL, *data(), **{name: 1.0})
 
 
-@pytest.mark.any_precision(False)
+@ANY_PRECISION(False)
 def test_factors_of_whole_numbers_are_those_of_the_same_numbers():
     whole = np.arange(8, dtype=np.int32).reshape(4, 2)
     rows = whole.astype(DTYPE), jnp.asarray(whole), whole, whole.tolist()
@@ -233,14 +233,9 @@ def test_float64_is_kept_where_the_switch_is_off():
     with jax.enable_x64(False):
         fit = rls.fit(KERNEL, X, Y, lams=LAMS)
         prediction = fit.predict(X)
-        assert all(
-            isinstance(leaf, np.ndarray) and leaf.dtype == np.float64
-            for leaf in jax.tree.leaves(fit)
-            if not isinstance(leaf, float)
-        )
-        assert isinstance(prediction, np.ndarray) and prediction.dtype == np.float64
-        K = rls.gram(KERNEL, X)
-        assert isinstance(K, np.ndarray) and K.dtype == np.float64
+        leaves = [leaf for leaf in jax.tree.leaves(fit) if not isinstance(leaf, float)]
+        for found in (*leaves, prediction, rls.gram(KERNEL, X)):
+            assert isinstance(found, np.ndarray) and found.dtype == np.float64
         narrow = rls.fit(KERNEL, jnp.asarray(X), Y, lams=LAMS[2:])
         assert (
             isinstance(narrow.errors, jax.Array)
@@ -291,19 +286,14 @@ def test_warns_at_the_edge_of_the_grid():
     X, Y = data()
     _, messages = heard(KERNEL, X, Y[:, 0], lams=LAMS[4:])
     assert messages == [
-        (
-            "the chosen λ, 1, is the smallest of the grid: pass lams= "
-            "that reach smaller values, or change the kernel"
-        )
+        "the chosen λ, 1, is the smallest of the grid: pass lams= that reach smaller values, or "
+        "change the kernel"
     ]
-    _, messages = heard(KERNEL, X, Y[:, 1], lams=LAMS[:3])
-    assert (
-        len(messages) == 1
-        and "the chosen λ, 0.01, is the largest of the grid: pass lams= that reach larger values"
-        in messages[0]
-    )
-    _, messages = heard(KERNEL, X, Y, lams=LAMS[:5], per_target=True)
-    assert len(messages) == 1 and "the largest of the grid" in messages[0]
+    (message,) = heard(KERNEL, X, Y[:, 1], lams=LAMS[:3])[1]
+    words = "the chosen λ, 0.01, is the largest of the grid: pass lams= that reach larger values"
+    assert words in message
+    (message,) = heard(KERNEL, X, Y, lams=LAMS[:5], per_target=True)[1]
+    assert "the largest of the grid" in message
     assert heard(KERNEL, X, Y, lams=LAMS)[1] == [] == heard(KERNEL, X, Y, lams=[1.0])[1]
 
 
@@ -329,20 +319,11 @@ def test_warns_of_an_indefinite_kernel():
     Q = np.linalg.qr(rng.normal(size=(24, 24)))[0]
     K = (Q * np.append(-0.5, np.linspace(1, 2, 23))) @ Q.T
     K = (K + K.T) / 2
-    _, messages = heard(
-        rls.Precomputed(),
-        K,
-        rng.normal(size=24),
-        lams=LAMS,
-        criterion=with_errors(np.abs(LAMS - 1)),
-        intercept=False,
-    )
+    y, best = rng.normal(size=24), with_errors(np.abs(LAMS - 1))
+    _, messages = heard(rls.Precomputed(), K, y, lams=LAMS, criterion=best, intercept=False)
     assert messages == [
-        (
-            "the kernel matrix is not positive semidefinite: its most "
-            "negative eigenvalue, 0.25 of the largest, was set to 0: "
-            "check the matrix, or take another kernel"
-        )
+        "the kernel matrix is not positive semidefinite: its most negative eigenvalue, 0.25 of the "
+        "largest, was set to 0: check the matrix, or take another kernel"
     ]
 
 
@@ -400,10 +381,7 @@ REFUSED = [
         {"criterion": rls.holdout(X0[:, :1], Y0)},
         "X of holdout must have the 2 columns of X, and has 1",
     ),
-    (
-        {"criterion": rls.holdout(X0, Y0[:2])},
-        "Y of holdout must have shape (4,)",
-    ),
+    ({"criterion": rls.holdout(X0, Y0[:2])}, "Y of holdout must have shape (4,)"),
 ]
 
 

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from support import (
     EPS,
+    FLOAT64,
     X64,
     array,
     assert_close,
@@ -23,7 +25,7 @@ from support import (
 
 import jaxrls as rls
 
-pytestmark = pytest.mark.float64  # both precisions at once
+pytestmark = FLOAT64  # both precisions at once
 
 N = 160
 LANDMARKS = np.arange(0, N, 8)
@@ -166,7 +168,7 @@ def test_the_default_fit_goes_on_below_the_floor_of_the_spectrum():
         named.floor
     )
     assert named.route == "gram" and got.route == "cholesky" and "search" in got.plan
-    np.testing.assert_allclose(
+    assert_allclose(
         float(got.error), float(want.error), rtol=0.05 * float(got.floor) / float(got.lam)
     )
     again = rls.fit(*wide, lams=[float(got.lam)], **options)
@@ -208,7 +210,7 @@ def test_fits_without_a_row_leave_out_what_no_fit_can_reach():
         fits = factor.solve(jnp.eye(N)).coefficients(lam[None])
         return factor.smoother(lam).steps, jnp.concatenate([fits.coef[0], fits.intercept])
 
-    np.testing.assert_allclose(*both(factor, array(0.3)), atol=1e-12)
+    assert_allclose(*both(factor, array(0.3)), atol=1e-12)
 
 
 def test_eigenvalues_of_a_gpu_are_trusted_less(monkeypatch):
@@ -222,7 +224,7 @@ def test_eigenvalues_of_a_gpu_are_trusted_less(monkeypatch):
 
     here = floors()
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    np.testing.assert_allclose(floors() / here, [4, 1], rtol=1e-6)
+    assert_allclose(floors() / here, [4, 1], rtol=1e-6)
 
 
 def test_a_lam_of_0_is_the_floor():

@@ -4,9 +4,10 @@ itself.
 
 import jax
 import numpy as np
-import pytest
+from contract import cases
+from numpy.testing import assert_allclose
 from oracle import loo_residuals, of_landmarks, refit
-from support import DTYPE, EPS, assert_close, refused
+from support import DTYPE, EDGE, EPS, FLOAT64, assert_close, refused
 
 import jaxrls as rls
 
@@ -18,7 +19,7 @@ CHOSEN = np.array([3, 0, 17, 8, 25, 12])
 
 
 def gaussian(A, B):
-    return np.exp(-((A[:, None] - B[None]) ** 2).sum(axis=2) / 2).astype(DTYPE)
+    return cases.gaussian(A, B, 1.0).astype(DTYPE)
 
 
 K = gaussian(X, X)
@@ -39,26 +40,26 @@ def test_landmarks_of_a_given_matrix_are_its_columns_and_leave_with_their_rows()
         assert abs(fit.loo_residuals[i] - want) <= 1e5 * EPS * np.abs(Y).max()
 
 
-@pytest.mark.float64
-@pytest.mark.filterwarnings("ignore:the chosen λ")
+@FLOAT64
+@EDGE
 def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
     """By pivoted Cholesky, with the trace that they leave; and `objective` has the same error at a
     λ.
     """
     kernel, options = rls.Gaussian(1.0), {"lams": [0.01, LAM], "landmarks": 6}
     ours, theirs = rls.fit(rls.Precomputed(), K, Y, **options), rls.fit(kernel, X, Y, **options)
-    np.testing.assert_allclose(ours.errors, theirs.errors, rtol=1e-9)
-    np.testing.assert_allclose(ours.trace_residual, theirs.trace_residual, rtol=1e-9)
+    assert_allclose(ours.errors, theirs.errors, rtol=1e-9)
+    assert_allclose(ours.trace_residual, theirs.trace_residual, rtol=1e-9)
     chosen = rls.landmarks(rls.Precomputed(), K, 6, key=jax.random.key(0))
     assert (
         chosen.indices.tolist()
         == rls.landmarks(kernel, X, 6, key=jax.random.key(0)).indices.tolist()
     )
     error = jax.jit(rls.objective)(rls.Precomputed(), K, Y, LAM, landmarks=chosen)
-    np.testing.assert_allclose(error, theirs.errors[1], rtol=1e-9)
+    assert_allclose(error, theirs.errors[1], rtol=1e-9)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_what_a_given_matrix_cannot_tell_is_said():
     fit = rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM])
     refused(

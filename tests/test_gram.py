@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close, refused
+from support import ANY_PRECISION, DTYPE, EPS, array, assert_close, refused
 
 import jaxrls as rls
 
@@ -58,7 +58,7 @@ def test_square_gram_has_the_kernels_own_diagonal(kernel):
     assert_close(K, K.T, 4 * EPS, "symmetry")
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_the_matrix_is_never_held():
     """The compiled product, and its gradient in everything, fit in far less than K: no n×m buffer
     is in the program.
@@ -77,7 +77,7 @@ def test_the_matrix_is_never_held():
         assert f"[{n},{m}]" not in compiled.as_text()
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_messages():
     """Of rows alone in test_refusals.py."""
     X, Z, V = data()

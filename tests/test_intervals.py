@@ -8,23 +8,18 @@ import numpy as np
 import pytest
 from contract.cases import gaussian
 from extended import Truth, of_features
+from numpy.testing import assert_allclose
 from oracle import of_landmarks
 from scipy.stats import norm
-from support import (
-    DTYPE,
-    EPS,
-    X64,
-    assert_close,
-    refused,
-    wide,
-)
+from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, X64, assert_close, refused, wide
+from test_plot import texts
 from test_posterior import FRESH, GAUSSIAN, INPUT, KEPT, LAM, NEW, OUTPUT, X_NEW, N, X, Y
 
 import jaxrls as rls
 from jaxrls.__main__ import main
 
 mpl.use("agg")
-pytestmark = pytest.mark.filterwarnings("ignore:the chosen λ")
+pytestmark = EDGE
 V = wide(np.where(np.arange(N) % 7 == 3, 0, np.random.default_rng(3).uniform(0.5, 2.0, N)))
 GROUPS = np.arange(N) % 5
 TOLERANCE = 4 * N * EPS * (1 + N / LAM)
@@ -37,10 +32,7 @@ def fit(rows=slice(None), Y=OUTPUT, **options):
 @cache
 def known(name):
     """Fits that several tests ask."""
-    options = {
-        "plain": {},
-        "groups": {"groups": GROUPS},
-    }
+    options = {"plain": {}, "groups": {"groups": GROUPS}}
     return fit(**options[name])
 
 
@@ -84,7 +76,7 @@ def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel():
     assert_ends(found[1], found[0])
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_every_target_at_its_own_lam():
     found = fit(per_target=True, lams=np.array([0.05, 3.0]), groups=GROUPS)
     assert found.lam.shape == (2,)
@@ -100,7 +92,7 @@ def test_too_few_rows_for_the_level_leave_it_open():
     assert np.isfinite(known("plain").intervals(FRESH, 0.96)).all()  # which is 24 of 25
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_a_level_is_the_one_that_was_rounded_to_what_is_given():
     """Of 9 rows 0.8 takes the 8th of 10, and so it does in float32, where it is a little more."""
     found = fit(slice(9))
@@ -129,7 +121,7 @@ def test_studentised_width_follows_x():
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_what_cannot_be():
     level = "level must be between 0 and 1, such as 0.9, and holds "
     asked = [
@@ -183,7 +175,7 @@ def test_predictive_standard_deviations_are_those_of_residuals():
         assert part.shape == (N, 2) and (np.isnan(part) == (V == 0)[:, None]).all()
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_scores_are_integrals_and_levels_those_of_the_normal_distribution():
     """∫ (F(t) − 1(t ≥ y))² dt, Gneiting and Raftery 2007, eq. 20."""
     found = rls.fit(GAUSSIAN, X, Y[:, 0], **KEPT).loo_predictive()
@@ -191,12 +183,12 @@ def test_scores_are_integrals_and_levels_those_of_the_normal_distribution():
     e, std = np.asarray(found.residuals), np.asarray(found.std)
     values = (norm.cdf(t) - (t >= (e / std)[:5])) ** 2
     scores = std[:5] * np.trapezoid(values, dx=24 / 200_000, axis=0)
-    np.testing.assert_allclose(found.crps[:5], scores, rtol=1e-3)
+    assert_allclose(found.crps[:5], scores, rtol=1e-3)
     inside = np.abs(e) <= norm.ppf((1 + levels[:, None]) / 2) * std
-    np.testing.assert_allclose(found.coverage(levels), inside.mean(axis=1))
+    assert_allclose(found.coverage(levels), inside.mean(axis=1))
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_predictive_of_labels_that_are_all_told():
     """Nothing is left out, where 0/0 was."""
     found = fit(Y=np.stack([np.zeros(N), Y[:, 1]], axis=1)).loo_predictive()
@@ -207,11 +199,7 @@ def test_predictive_of_labels_that_are_all_told():
     assert_close(found.reached[:, 1], plain.reached[:, 1], TOLERANCE)
 
 
-def texts(ax):
-    return " ".join(text.get_text() for text in ax.get_legend().get_texts())
-
-
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_pictures():
     found = rls.fit(GAUSSIAN, INPUT[:, :1], OUTPUT, **KEPT)
     ax = found.plot_function(INPUT[:, :1], OUTPUT, level=0.8)
@@ -222,7 +210,7 @@ def test_pictures():
     predictive = found.loo_predictive()
     ax = predictive.plot()
     drawn, want = ax.lines[0].get_ydata()[[30, 90]], predictive.coverage([0.3, 0.9])[:, 0]
-    np.testing.assert_allclose(drawn, want)
+    assert_allclose(drawn, want)
     assert "target 1, continuous ranked probability score" in texts(ax) and len(ax.lines) == 3
     mpl.pyplot.close("all")
 
@@ -231,7 +219,7 @@ def test_pictures():
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_command_line(tmp_path, capsys):
     table, model, out = (str(tmp_path / name) for name in ("table.csv", "model.npz", "out.csv"))
     np.savetxt(table, np.c_[X, Y[:, 0]], delimiter=",", header="a,b,y", comments="")
@@ -240,7 +228,7 @@ def test_command_line(tmp_path, capsys):
     assert "% inside the intervals" in capsys.readouterr().out
     found = np.loadtxt(out, delimiter=",", skiprows=1)
     want = rls.load(model)  # which standardises
-    np.testing.assert_allclose(
+    assert_allclose(
         found, np.c_[want.predict(X), np.stack(want.intervals(X, 0.8), axis=1)], rtol=1e-9
     )
     with open(out, encoding="utf-8") as file:

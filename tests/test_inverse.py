@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import EPS, array, assert_close, assert_derivatives
+from support import EPS, FLOAT64, array, assert_close, assert_derivatives
 
 from jaxrls.linalg import inverses, products
 
@@ -43,7 +43,7 @@ def test_inverse_and_solutions(n, rng):
     assert (np.asarray(P) == np.asarray(P).T).all()
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_derivatives(rng):
     G, _ = positive(7, rng)
     B, a, E = (

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support import refused
+from support import ANY_PRECISION, refused
 
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.support import files, pytrees
 
-pytestmark = pytest.mark.any_precision  # files of both, whatever the switch says
+pytestmark = ANY_PRECISION  # files of both, whatever the switch says
 
 
 def assert_same(a, b):

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, X64, array, assert_close, factorize, loo, refused
+from contract.cases import gaussian
+from support import ANY_PRECISION, DTYPE, FLOAT64, X64, array, assert_close, factorize, loo, refused
 
 import jaxrls as rls
 from jaxrls.linalg import conjugate
@@ -75,7 +76,7 @@ def draws(X, y, every, probes, lam):
     return np.array(all_draws(X), float)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_products_in_float32_with_vectors_in_float64(data):
     X, Y, _ = data
     exact, found = factors(X, None, True, dtype="float32")
@@ -85,7 +86,7 @@ def test_products_in_float32_with_vectors_in_float64(data):
     assert 1e-9 < float(jnp.abs(coarse - fine).max() / jnp.abs(fine).max()) < 1e-4
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_says_where_rounding_ends_it(data):
     """λ far below what products in float32 can tell: the residual stays, that is said, and no
     number comes of it.
@@ -129,7 +130,7 @@ def test_rounding_adds_no_constant_to_coefficients(data):
     lam = 1e-10 if X64 else 1e-3
     found = rls.fit(KERNEL, X, Y, lams=[lam], solver=rls.Iterative(CHOSEN))
     x, Y = np.asarray(X, np.float64), np.asarray(Y, np.float64)
-    K, one = np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(-1)) + lam * np.eye(N), np.ones((N, 1))
+    K, one = gaussian(x, x, 1.0) + lam * np.eye(N), np.ones((N, 1))
     both = np.block([[K, one], [one.T, np.zeros((1, 1))]])
     residuals = lam * np.linalg.solve(both, np.pad(Y, ((0, 1), (0, 0))))[:N]
     off = np.linalg.norm(np.asarray(found.predict(X)) - (Y - residuals), axis=0)
@@ -143,7 +144,7 @@ def test_rounding_adds_no_constant_to_coefficients(data):
 CHOSEN = np.arange(0, N, 2)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_fit_passes_on_how_to_iterate(data):
     X, Y, v = data
     key = jax.random.key(7)
@@ -160,12 +161,7 @@ def test_fit_passes_on_how_to_iterate(data):
         and np.asarray(fit.run.residuals).max() <= 2 * iteration.tol
     )
     other = rls.fit(
-        KERNEL,
-        X,
-        Y,
-        lams=[0.3],
-        weights=v,
-        solver=replace(iteration, key=jax.random.key(8)),
+        KERNEL, X, Y, lams=[0.3], weights=v, solver=replace(iteration, key=jax.random.key(8))
     )
     assert float(other.error) != float(fit.error)
 
@@ -174,11 +170,7 @@ def test_fit_stops_after_as_many_steps_as_it_may_take(data):
     X, Y, _ = data
     with pytest.warns(UserWarning, match="all steps were used"):
         fit = rls.fit(
-            KERNEL,
-            X,
-            Y,
-            lams=[0.3],
-            solver=rls.Iterative(16, steps=2, tol=1e-12, probes=3),
+            KERNEL, X, Y, lams=[0.3], solver=rls.Iterative(16, steps=2, tol=1e-12, probes=3)
         )
     assert int(fit.run.steps) == 2
 
@@ -212,7 +204,7 @@ def test_without_probes_lam_is_given_or_rows_held_out_choose(data):
         rls.fit(KERNEL, X[:50] / 1e3, Y[:50], solver=blind, lams=[1e-30])
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -277,7 +269,7 @@ def test_the_slope_of_a_step_is_no_standard_error(data):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_noise_in_the_diagonal_is_no_bias(data):
     """Few landmarks and probes: Σ c²/p̂² is too large by three variances of p̂, several standard
     errors of a mean over rows, and is mended.
@@ -291,7 +283,7 @@ def test_noise_in_the_diagonal_is_no_bias(data):
     assert said.mean() < 0.1 * exact
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_leave_one_out_at_every_lam():
     """Over draws of the default number of probes, with rows that are nearly interpolated, and some
     that are there nearly twice.

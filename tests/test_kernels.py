@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from sklearn.metrics import pairwise
-from support import DTYPE, EPS, array, assert_close, differences, gram, refused, wide
+from support import DTYPE, EPS, FLOAT64, array, assert_close, differences, gram, refused, wide
 
 import jaxrls as rls
 from jaxrls import extend
@@ -188,7 +188,7 @@ def test_formula_and_gram_matrix(case):
     assert_close(K[7:10], K[:3], rounding, "equal rows")
 
 
-@pytest.mark.float64
+@FLOAT64
 @EVERY
 def test_derivatives(case):
     """First and second derivatives in every parameter and every entry of X, also where rows of X

@@ -9,7 +9,18 @@ import oracle
 import pytest
 from contract.cases import draw, gaussian
 from extended import LONG, Fits, Truth
-from support import DTYPE, EPS, X64, array, assert_close, of_gram, refused, wide
+from support import (
+    ANY_PRECISION,
+    DTYPE,
+    EPS,
+    FLOAT64,
+    X64,
+    array,
+    assert_close,
+    of_gram,
+    refused,
+    wide,
+)
 
 import jaxrls as rls
 
@@ -77,18 +88,18 @@ def assert_settings(pairs, weighted, intercept, settings=SETTINGS):
         assert_close(error, (want**2).reshape(len(LAMS), -1) @ v / v.sum(), 1e-11, setting)
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize("hard", [True, False], ids=["weights and intercept", "neither"])
 def test_what_every_setting_leaves_out_is_that_of_refits(hard):
     assert_settings(WIDE, hard, hard)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_the_smaller_side_is_refactored_whichever_it_is():
     assert_settings(TALL, True, True, ("both",))
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_weights_of_rows_times_weights_of_columns_are_those_of_all_pairs():
     """All that the contract asks of a weighted factor with an intercept, but what is left out."""
 
@@ -115,7 +126,7 @@ def test_weights_of_rows_times_weights_of_columns_are_those_of_all_pairs():
         assert_close(got, truth.table[name], 1e-11, name)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_an_intercept_needs_no_centred_product():
     """Of a smooth kernel with large labels, near the precision of the factor."""
     x = np.linspace(0, 1, 5)[:, None]
@@ -147,7 +158,7 @@ def new(pairs, lam, x1, x2):
     return one @ np.reshape(c, pairs.Y.shape) @ other.T + b
 
 
-@pytest.mark.parametrize("setting", ["rows", pytest.param("both", marks=pytest.mark.float64)])
+@pytest.mark.parametrize("setting", ["rows", pytest.param("both", marks=FLOAT64)])
 def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_path):
     lams = wide([0.02, 0.2, 2.0, 20.0])
     x1, x2 = draw(7, 6, 2), draw(8, 2, 1)
@@ -168,7 +179,7 @@ def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_
     assert again == fit and np.array_equal(again.predict(x1, x2), fit.predict(x1, x2))
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_a_loss_sees_residuals_and_labels_as_they_are():
     sides = rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2
     left_out = WIDE.left_out("entries", 0.2, False, True)
@@ -177,7 +188,7 @@ def test_a_loss_sees_residuals_and_labels_as_they_are():
     assert_close(found.error, np.mean(share(left_out, WIDE.Y)), 1e-12)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_errors_of_factors_and_settings_name_the_argument():
     two, three, Y = np.eye(2), np.eye(3), np.ones((1, 3))
     factor, single = rls.factor_kronecker(two[:1, :1], three), rls.factor_kronecker([[1]], [[1]])
@@ -210,7 +221,7 @@ def test_errors_of_factors_and_settings_name_the_argument():
     )
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_errors_of_the_call_name_the_argument(monkeypatch):
     indefinite = rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)
     one = {"X1": WIDE.x1[:1], "X2": WIDE.x2[:1], "Y": WIDE.Y[:1, :1]}

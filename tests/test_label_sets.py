@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from contract import cases
 from sklearn.utils.class_weight import compute_class_weight
-from support import DTYPE, EPS, assert_close, refused
+from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.sklearn import RLSClassifier
@@ -70,7 +70,7 @@ CASES = {
 }
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize("case", CASES)
 def test_p_values_are_those_of_refits(case):
     """Rows and labels weigh; of two classes one column does."""
@@ -87,7 +87,7 @@ def test_p_values_are_those_of_refits(case):
         assert_close(labels.p_values(new), want, 1e-12, f"{classes} classes")
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_a_row_like_the_new_one_is_as_odd():
     """Equal rows tie, and rounding must not break that."""
     rng = np.random.default_rng(0)
@@ -115,7 +115,7 @@ def test_the_jackknife_counts_rows_whose_own_label_scores_no_higher(classes):
 CODES = problem(3)[1].astype(DTYPE)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_what_sets_of_labels_and_p_values_refuse():
     X = problem(3)[0].astype(DTYPE)
 
@@ -148,7 +148,7 @@ def test_what_sets_of_labels_and_p_values_refuse():
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_the_estimator_gives_these_sets():
     X, codes, counts, new = problem(3)
     names = np.array(["red", "green", "blue"])[codes.argmax(axis=1)]
@@ -182,7 +182,7 @@ def test_the_estimator_gives_these_sets():
     )
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch):
     """Once: O(n² r), which a fit for predictions and their probabilities does without."""
     made, make = [], rls.conformal_labels

@@ -5,7 +5,7 @@ and the model that belongs to it.
 import jax
 import numpy as np
 import pytest
-from support import DTYPE, X64, refused, solver_of
+from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, refused, solver_of
 
 import jaxrls as rls
 from jaxrls.factors import solvers
@@ -54,9 +54,7 @@ FLOAT32 = {"loo", "evidence", "holdout", "gram", "landmarks", "cholesky features
 
 def in_both(names):
     """All of them, and in float32 some."""
-    return [
-        pytest.param(name, marks=() if name in FLOAT32 else pytest.mark.float64) for name in names
-    ]
+    return [pytest.param(name, marks=() if name in FLOAT32 else FLOAT64) for name in names]
 
 
 @pytest.mark.parametrize("name", in_both(CRITERIA))
@@ -79,7 +77,7 @@ FACTORS = {
 
 
 @pytest.mark.parametrize("name", in_both(FACTORS))
-@pytest.mark.filterwarnings("ignore:the chosen λ")
+@EDGE
 def test_every_factor(data, name):
     X, Y, _ = data
     kernel, options = FACTORS[name]
@@ -125,7 +123,7 @@ def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, mo
     assert rls.fit(GAUSSIAN, X, Y, per_target=True).route == "gram"
 
 
-@pytest.mark.filterwarnings("ignore:the chosen λ")
+@EDGE
 def test_equal_errors_take_the_largest_lam(data):
     """As a grid does: constant labels need no kernel."""
     found, grid = searched(GAUSSIAN, data[0], np.ones(40, data[0].dtype))
@@ -183,7 +181,7 @@ def lower(*functions):
     return value
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 @pytest.mark.parametrize(
     "make", [valley, wall, lambda c: valley(c, steep=0.2)], ids=["valley", "wall", "flat"]
 )
@@ -196,7 +194,7 @@ def test_finds_what_a_hundred_points_find(make):
         assert min(run(function, slopes=False)[1]) <= grid + 0.1, centre
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_stops_at_a_cliff():
     """Factors that break down are not finite; nothing beyond them is looked at again."""
     nothing = np.nan, np.nan
@@ -206,7 +204,7 @@ def test_stops_at_a_cliff():
     assert len(run(lambda x: nothing)[0]) == len(COARSE)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_looks_where_another_valley_may_hide():
     """A narrow one that values and slopes on both sides of it do not tell of."""
     places, values = run(lower(valley(-10.0, 0.08, steep=0.1), valley(-16.0, -0.2)))

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, refused
+from contract.cases import gaussian
+from support import ANY_PRECISION, DTYPE, EPS, array, refused, wide
 
 import jaxrls as rls
 from jaxrls import extend
@@ -24,13 +25,9 @@ def data(n=200, d=3, seed=0):
 
 def left_out(kernel, X, points):
     """tr(K − K̂) of a Gaussian, with K̂ in one piece."""
-
-    def matrix(X, Z):
-        return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * kernel.width**2))
-
-    X, points = np.asarray(X, np.float64), np.asarray(points, np.float64)
-    K_TR = matrix(X, points)
-    return len(X) - np.sum(K_TR * np.linalg.solve(matrix(points, points), K_TR.T).T)
+    X, points = wide(X), wide(points)
+    K_TR, K_RR = (gaussian(rows, points, kernel.width) for rows in (X, points))
+    return len(X) - np.sum(K_TR * np.linalg.solve(K_RR, K_TR.T).T)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -75,7 +72,7 @@ def test_no_more_than_the_rank():
     assert (found[:3] == R.indices).all() and (np.asarray(v)[found] > 0).all()
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_drawn_as_one_row_at_a_time():
     """Rows in a block are accepted with the probabilities of randomly pivoted Cholesky: the first
     two, over 20000 keys.
@@ -105,7 +102,7 @@ def test_tolerance():
     assert abs(float(R.trace_residual) - left_out(kernel, X, R.points)) <= 1e4 * EPS * 1500
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_the_kernel_matrix_is_never_formed():
     """Temporaries of a choice of 64 of 20000 rows are a fiftieth of K."""
     n = 20_000
@@ -114,7 +111,7 @@ def test_the_kernel_matrix_is_never_formed():
     assert compiled.memory_analysis().temp_size_in_bytes < n * n * jnp.dtype(DTYPE).itemsize / 50
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_errors_say_what_to_do():
     X, key = data(10), jax.random.key(0)
     asked = {"kernel": GAUSSIAN, "X": X, "num": 3, "key": key}

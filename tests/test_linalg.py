@@ -9,12 +9,7 @@ import pytest
 from support import EPS, array, assert_close, wide
 
 from jaxrls.linalg import products
-from jaxrls.linalg.products import (
-    from_panels,
-    gram_panels,
-    tall_matmul,
-    transposed_matmul,
-)
+from jaxrls.linalg.products import from_panels, gram_panels, tall_matmul, transposed_matmul
 
 ROWS = 12
 

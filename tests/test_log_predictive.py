@@ -6,8 +6,7 @@ from functools import partial
 
 import jax
 import numpy as np
-import pytest
-from support import array, assert_close, factorize, refused, wide
+from support import ANY_PRECISION, EDGE, FLOAT64, array, assert_close, factorize, refused, wide
 
 import jaxrls as rls
 
@@ -21,7 +20,7 @@ by_factor = jax.jit(rls.LogPredictive("loo"))
 density = jax.jit(rls.log_predictive_density)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_the_scale_multiplies_the_kernel():
     """And λ by as much; densities of scale 1 are those of refits in the contract grid."""
     plain, scaled = (factorize(a * KERNEL, X, weights=V) for a in (1.0, 0.3))
@@ -29,8 +28,8 @@ def test_the_scale_multiplies_the_kernel():
     assert_close(jax.jit(rls.LogPredictive(0.3))(plain, Y, LAMS), want, 1e-10)
 
 
-@pytest.mark.float64
-@pytest.mark.filterwarnings("ignore:the chosen λ")
+@FLOAT64
+@EDGE
 def test_it_is_a_criterion_everywhere():
     """In the grid and the search of λ, by function and by class, negated where less is better."""
     factor = factorize(KERNEL, X)
@@ -44,7 +43,7 @@ def test_it_is_a_criterion_everywhere():
     assert float(found.error) <= -np.max(grid) + 1e-4
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     """τ of `predict(return_std=True, scale="loo")`; labels in other units move the density by their
     logarithm alone, and choose the same λ.
@@ -92,7 +91,7 @@ NUMPY = {
 }
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_what_is_written_in_numpy_is_told_so():
     """It was a TracerArrayConversionError from deep inside of JAX."""
     named = {"kernel": KERNEL, "X": X, "Y": Y[:, 0], "lams": [0.1, 1.0]}

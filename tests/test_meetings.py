@@ -9,8 +9,11 @@ import oracle
 import pytest
 from contract.cases import WIDTH, gaussian
 from support import (
+    ANY_PRECISION,
     DTYPE,
+    EDGE,
     EPS,
+    FLOAT64,
     X64,
     array,
     assert_close,
@@ -26,7 +29,7 @@ from support import (
 import jaxrls as rls
 
 N, LAMS, GAUSSIAN = 20, [0.1, 1.0], rls.Gaussian(1.0)
-pytestmark = pytest.mark.filterwarnings("ignore:the chosen λ")
+pytestmark = EDGE
 TIGHT = 1e-8 if X64 else 2e-3
 
 
@@ -49,7 +52,7 @@ def test_tuned_offers_what_fit_offers_and_groups_leave_together_in_residuals_too
     assert_close(tuned.dof, again.dof, 10 * TIGHT)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_powers_that_a_factor_lacks_are_named(data):
     X, y = data
     point = factorize(GAUSSIAN, X, solver=rls.Cholesky())
@@ -61,7 +64,7 @@ def test_powers_that_a_factor_lacks_are_named(data):
     )
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_lists_are_taken_wherever_arrays_are(data):
     """What is returned, without a program that computes it."""
     X, y = map(np.ndarray.tolist, data)
@@ -101,7 +104,7 @@ def test_landmarks_are_drawn_by_weight(rng, method):
     assert abs(off) <= 1e3 * EPS * weights.sum()
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_an_indefinite_kernel_predicts_what_was_validated(rng):
     """c once kept z/λ where the eigenvalue had been set to 0: training error .954 by predict, .0224
     by λc.
@@ -129,7 +132,7 @@ def test_an_indefinite_kernel_predicts_what_was_validated(rng):
     assert float(jnp.sum(given.solved)) == 40
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize("route", [None, "cholesky"])
 def test_landmarks_less_than_the_root_of_rounding_apart_are_equal_ones(route):
     """Also where they leave together, by planes that rounding of the kernel turns by eps over the

@@ -10,12 +10,12 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from support import array, on_four_devices
+from support import ANY_PRECISION, array, on_four_devices
 
 import jaxrls as rls
 
 # One process for all of them, wherever tests are handed out one by one.
-pytestmark = [pytest.mark.any_precision, pytest.mark.slow, pytest.mark.xdist_group("meshes")]
+pytestmark = [ANY_PRECISION, pytest.mark.slow, pytest.mark.xdist_group("meshes")]
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,7 @@ def test_only_sums_go_between_devices(found):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (
-            "K",
-            "this needs all rows in one array, .* and X lies on 4 devices: give landmarks=",
-        ),
+        ("K", "this needs all rows in one array, .* and X lies on 4 devices: give landmarks="),
         (
             "columns",
             "X must have whole rows on every device, and its columns are split too, by Named",
@@ -59,10 +56,7 @@ def test_only_sums_go_between_devices(found):
         ("nan", "X holds 1 values that are NaN or infinite"),
         ("padding", "row numbers must be rows of X, 0 to 46, and include 47"),
         ("mesh", r"mesh= is needed, as X does not lie on one: jax.make_mesh\("),
-        (
-            "short",
-            "groups must have 47 labels, one per row of X, and has 46",
-        ),
+        ("short", "groups must have 47 labels, one per row of X, and has 46"),
         ("heavy", "the group of rows 1, 4, 7, 10, 13, … holds all of the weight"),
     ],
 )

@@ -8,7 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import X64, array, assert_close, differences, factorize, lambda_grid, loo
+from support import (
+    ANY_PRECISION,
+    FLOAT64,
+    X64,
+    array,
+    assert_close,
+    differences,
+    factorize,
+    lambda_grid,
+    loo,
+)
 
 import jaxrls as rls
 
@@ -67,7 +77,7 @@ GRAM, FEATURES = (rls.Gaussian(1.25), True), (rls.Linear(), False)
 SIDES = {"evidence": GRAM, "kfold": GRAM, "holdout": FEATURES}
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize("name", SIDES)
 def test_every_criterion(name):
     """With weights, by K or by features; first derivatives of every criterion are in the contract's
@@ -92,15 +102,14 @@ HARD = {
 }
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize("case", HARD)
 def test_where_eigenvalues_repeat_or_vanish(case):
     """The cases that break differentiation through an eigendecomposition."""
     check(*HARD[case], points(6, 24, 1), 0.1, None)
 
 
-@pytest.mark.any_precision
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_a_fit_by_cholesky_factors_has_the_same_slope():
     X, Y, _ = problem()
     fit = lambda k: jnp.mean(rls.fit(k, X, Y, lams=[0.3], solver=rls.Cholesky()).error)
@@ -132,7 +141,7 @@ def test_large_loss_and_targets():
     assert_close(both, np.mean(each), 1e-12 if X64 else 1e-5)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_best_lam_by_the_implicit_function_theorem():
     """dλ*/dwidth, and the derivative of a validation error at λ*, against differences; the envelope
     for the LOO error itself. Of a loss of one's own.
@@ -159,7 +168,7 @@ def test_best_lam_by_the_implicit_function_theorem():
     assert best <= min(errors)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_best_lam_is_found_on_either_side_of_the_best_of_a_grid():
     """Against the errors at many λ; though the grid is not sorted, and names some λ twice."""
     X, Y, _ = problem(n=30, seed=2)

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 from contract.cases import FACTORS, LAMS, PICK, WEIGHTS, N, Y
-from support import array, assert_close, factorize, refused
+from support import EDGE, FLOAT64, array, assert_close, factorize, refused
 
 import jaxrls as rls
 from jaxrls.leave_out import pairs as in_pairs
 
-pytestmark = [pytest.mark.float64, pytest.mark.filterwarnings("ignore:the chosen λ")]
+pytestmark = [FLOAT64, EDGE]
 CASE, WEIGHT = FACTORS["gram"], WEIGHTS["zeros"]
 SQUARED = rls.PairsOut(loss=rls.squared_error)
 CLASSES = np.where(np.median(Y, axis=0) < Y, 1.0, -1.0)

@@ -5,7 +5,8 @@ the README have them.
 import matplotlib as mpl
 import numpy as np
 import pytest
-from support import DTYPE, refused
+from numpy.testing import assert_allclose
+from support import DTYPE, EDGE, refused
 
 import jaxrls as rls
 from jaxrls.__main__ import main
@@ -13,7 +14,7 @@ from jaxrls.__main__ import main
 mpl.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-pytestmark = [pytest.mark.filterwarnings("ignore:the chosen λ")]
+pytestmark = [EDGE]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def texts(ax):
 def test_errors(fit):
     ax = fit.plot()
     curve, mark = ax.lines
-    np.testing.assert_allclose(curve.get_ydata(), fit.errors, rtol=1e-6)
+    assert_allclose(curve.get_ydata(), fit.errors, rtol=1e-6)
     assert mark.get_xdata()[0] == pytest.approx(float(fit.lam)) and mark.get_ydata()[
         0
     ] == pytest.approx(float(fit.error))
@@ -64,11 +65,9 @@ def test_errors(fit):
 def test_left_out_and_function(fit, data):
     X, y = data
     points = fit.plot_left_out(y).lines[0]
-    np.testing.assert_allclose(
-        points.get_ydata() - points.get_xdata(), fit.loo_residuals, atol=1e-5
-    )
+    assert_allclose(points.get_ydata() - points.get_xdata(), fit.loo_residuals, atol=1e-5)
     drawn = fit.plot_function(X, y, level=0.8).lines[1]
-    np.testing.assert_allclose(
+    assert_allclose(
         drawn.get_ydata()[::100],
         fit.predict(np.asarray(drawn.get_xdata()[::100, None], DTYPE)),
         rtol=1e-4,
@@ -82,8 +81,8 @@ def test_left_out_and_function(fit, data):
 def test_search(data):
     tuned = rls.tune(rls.Gaussian(1.0), *data, steps=3)
     above, below = tuned.plot()
-    np.testing.assert_allclose(above.lines[0].get_ydata(), tuned.history.errors, rtol=1e-6)
-    np.testing.assert_allclose(below.lines[0].get_ydata(), tuned.history.gradient_norms, rtol=1e-6)
+    assert_allclose(above.lines[0].get_ydata(), tuned.history.errors, rtol=1e-6)
+    assert_allclose(below.lines[0].get_ydata(), tuned.history.gradient_norms, rtol=1e-6)
     assert tuned.history.reason in texts(above)
 
 
@@ -99,5 +98,5 @@ def test_order_is_drawn_as_auc(data):
     X, y = data
     fit = rls.fit(rls.Gaussian(0.3), X, y, criterion=rls.PairsOut(), lams=4)
     ax = fit.plot()
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), 1 - np.asarray(fit.errors), rtol=1e-6)
+    assert_allclose(ax.lines[0].get_ydata(), 1 - np.asarray(fit.errors), rtol=1e-6)
     assert ax.get_ylabel() == "AUC (concordance), pairs left out" and ax.get_yscale() == "linear"

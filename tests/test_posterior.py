@@ -8,7 +8,7 @@ import pytest
 from contract.cases import WIDTH, draw, gaussian
 from extended import Truth
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
-from support import DTYPE, EPS, assert_close, refused, solver_of, wide
+from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, assert_close, refused, solver_of, wide
 
 import jaxrls as rls
 from jaxrls.sklearn import RLSRegressor
@@ -39,7 +39,7 @@ def by_white_noise(kernel, noise, labels):
     return theirs.predict(X_NEW, return_std=True)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_scikit_learn():
     """The same kernel, alpha = λ, no intercept, the kernel's own scale."""
     ours = rls.fit(GAUSSIAN, X, Y, intercept=False, **KEPT)
@@ -58,7 +58,7 @@ def test_scikit_learn():
         assert_close(one, other, 1e-9)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_estimators():
     """In whatever parts rows come, where there are moments."""
     model = RLSRegressor("linear", lams=LAM, fit_intercept=False, keep=True)
@@ -149,7 +149,7 @@ def test_streams():
         assert_close(std, again.predict(FRESH, return_std=True, scale=scale)[1], tolerance())
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_the_slope_of_deviations():
     """Inside of jit."""
 

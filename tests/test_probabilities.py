@@ -11,12 +11,21 @@ import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import RidgeClassifier
 from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut
-from support import DTYPE, EPS, array, assert_close, assert_derivatives, refused, wide
+from support import (
+    ANY_PRECISION,
+    DTYPE,
+    EPS,
+    FLOAT64,
+    array,
+    assert_close,
+    assert_derivatives,
+    refused,
+    wide,
+)
 
 import jaxrls as rls
 from jaxrls.sklearn import RLSClassifier
 
-ANY_PRECISION = pytest.mark.any_precision  # estimators compute in float64 where the switch is off
 RNG = np.random.default_rng(0)
 N = 60
 X = RNG.normal(size=(N, 4)) + 1
@@ -107,14 +116,14 @@ def test_probabilities_of_one_column_are_of_two_classes():
     assert_close(lost[1], [0.25, 0.75], EPS, "the other row")
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_the_sigmoid_has_derivatives():
     """By the implicit function theorem, against differences; under vmap in test_transforms.py."""
     scores, codes = columns(12)
     assert_derivatives(lambda s: rls.fit_sigmoid(s, array(codes)).slope, scores[:, 0], 1e-7)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_what_does_not_fit_is_refused():
     shape = r" must have shape \(n,\) or \(n, t\), one row per row of X, and has shape \(\)"
     sigmoid = lambda *given: lambda: rls.fit_sigmoid(*given)

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from on_processes import LAMS, LANDMARKS, ON_MESH, WEIGHTS, Blocks, X, Y, fitted, numbers
-from support import assert_close
+from support import FLOAT64, assert_close
 
 import jaxrls as rls
 
-pytestmark = pytest.mark.float64
+pytestmark = FLOAT64
 SCRIPT = Path(__file__).with_name("on_processes.py")
 MINUTE = 60
 

@@ -17,6 +17,7 @@ import os
 import jax
 import numpy as np
 import pytest
+from contract import cases
 from contract.cases import (
     CHOLESKY,
     FACTORS,
@@ -103,12 +104,7 @@ COMBINATIONS = [
 ]
 
 
-def gaussian(X, Z):
-    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * LONG(WIDTH) ** 2))
-
-
-def linear(X, Z):
-    return X @ Z.T
+gaussian, linear = functools.partial(cases.gaussian, width=LONG(WIDTH)), cases.linear()
 
 
 def spanned(alike, R, rows):

@@ -7,14 +7,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from support import refused
+from support import ANY_PRECISION, refused
 
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.support import pytrees
 
-pytestmark = pytest.mark.any_precision  # values of both dtypes, whatever the switch says
+pytestmark = ANY_PRECISION  # values of both dtypes, whatever the switch says
 
 
 @extend.pytree

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse
-from support import DTYPE, array, refused
+from support import DTYPE, FLOAT64, array, refused
 
 import jaxrls as rls
 from jaxrls.search import fit as search
@@ -74,7 +74,7 @@ def test_errors():
     )
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_the_end_of_memory_in_words(monkeypatch):
     """All that there is room for, where more are needed."""
     room = lambda problem, landmarks=0, **options: SimpleNamespace(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from contract.cases import WIDTH, gaussian
 from oracle import of_landmarks
-from support import EPS, array, assert_close, assert_derivatives, refused, wide
+from support import EPS, FLOAT64, array, assert_close, assert_derivatives, refused, wide
 
 import jaxrls as rls
 
@@ -18,10 +18,7 @@ V = wide(RNG.uniform(0.5, 2.0, N))
 QUERIES = np.array([0, 1, 2, 0, 1, 2, 0, 1, 0, 1, 3, 3, 0, 2])  # the last one of two rows
 LANDMARKS = np.array([9, 2, 12, 5, 0, 10])
 GAUSSIAN, LEVELS = rls.Gaussian(WIDTH), {"fixed_effects": rls.levels(QUERIES)}
-WAYS: dict = {
-    "cholesky": {"solver": rls.Cholesky()},
-    "landmarks": {"landmarks": LANDMARKS},
-}
+WAYS: dict = {"cholesky": {"solver": rls.Cholesky()}, "landmarks": {"landmarks": LANDMARKS}}
 TOLERANCE = 1e5 * EPS
 
 
@@ -81,7 +78,7 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
             assert_close(got[own] - got[own][0], f[own] - f[own][0], TOLERANCE)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_the_squared_loss_has_slopes():
     """Of pairs and of queries left out, against differences."""
     loss = {"loss": rls.squared_error}

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+from contract import cases
 from extended import LONG, Fits, Truth
-from support import assert_close, refused
+from support import ANY_PRECISION, EDGE, FLOAT64, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.linalg.conjugate import ALL_STEPS, CONVERGED
@@ -33,16 +34,11 @@ Y = (
 ).astype(np.float32)
 V = np.where(np.arange(N) % 9 == 4, 0, RNG.uniform(0.3, 2, N)).astype(np.float32)
 KERNEL = rls.Gaussian(WIDTH)
-EDGE = "ignore:the chosen λ"
-ANY_PRECISION = pytest.mark.any_precision
 
 
 def gaussian(A, B):
     """K in extended precision."""
-    return np.exp(
-        -np.sum((A[:, None].astype(LONG) - B[None].astype(LONG)) ** 2, axis=-1)
-        / (2 * LONG(WIDTH) ** 2)
-    )
+    return cases.gaussian(A.astype(LONG), B.astype(LONG), LONG(WIDTH))
 
 
 K = gaussian(X, X)
@@ -103,7 +99,7 @@ def test_refined_float32_below_the_floor_is_float64(floor, switch):
 
 
 @ANY_PRECISION
-@pytest.mark.filterwarnings(EDGE)
+@EDGE
 def test_a_search_goes_below_what_float32_can_tell(floor):
     """Labels without noise: the best λ is below float32's floor, and the search finds it."""
     smooth = np.sin(X[:, 0]).astype(float)
@@ -156,7 +152,7 @@ def wide(A):
     return jnp.asarray(np.asarray(A, float))
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize("times", [1.0, 1e-3, 1e-6, 1e-9])
 def test_inverse_root(times):
     """B G Bᵀ = I, and the diagonal of BᵀB and log |G|, to rounding in float64 times the condition
@@ -174,7 +170,7 @@ def test_inverse_root(times):
     assert count <= (2 if times >= 1e-6 else 3) and float(distances[count - 1]) <= CLOSE
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize("least", [-1e-3, -1e-9])
 def test_an_indefinite_matrix_has_no_root(least):
     """NaN, as a Cholesky factor has it, whether float32 can see that or only float64."""
@@ -184,7 +180,7 @@ def test_an_indefinite_matrix_has_no_root(least):
     assert bool(jnp.isnan(root).all()) and bool(jnp.isnan(logdet)) and distances.shape == (STEPS,)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_derivatives_are_those_of_the_plain_inverse():
     """In K, the shift and the right-hand side."""
     B, weight = wide(Y[:9]), wide(RNG.normal(size=(9, 9)))

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from support import factorize, solver_of
+from support import ANY_PRECISION, FLOAT64, factorize, solver_of
 
 import jaxrls as rls
 
@@ -29,7 +29,7 @@ def heard(X, y, width=3.0, m=160, **options):
     return fit, any(WARNS in str(message.message) for message in caught)
 
 
-@pytest.mark.float64  # both precisions at once
+@FLOAT64  # both precisions at once
 @pytest.mark.parametrize("route", [None, "cholesky"])
 def test_predictions_move_by_no_more_than_the_effect(route):
     """Against float64, whose ridge is too small to be seen; well above the floor, where rounding is
@@ -50,7 +50,7 @@ def test_predictions_move_by_no_more_than_the_effect(route):
     assert said and not more and float(wide.ridge_effect) < 1e-4
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, (60, 1)).astype(np.float32)
@@ -69,7 +69,7 @@ def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     assert sum("nearly dependent" in str(w.message) for w in caught) == 2
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_rounding_that_asks_for_no_ridge_is_told_too():
     """Pairs of landmarks .005 widths apart whose labels differ: pivots of K_RR are right to a few
     percent in float32, and so is what their rows leave.

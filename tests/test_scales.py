@@ -14,8 +14,10 @@ from extended import LONG, Truth, of_features
 from oracle import loo_residuals as refitted
 from oracle import of_landmarks, refit
 from support import (
+    ANY_PRECISION,
     DTYPE,
     EPS,
+    FLOAT64,
     X64,
     array,
     assert_close,
@@ -136,7 +138,7 @@ def test_a_weight_below_eps_of_the_largest_is_0():
     assert np.array_equal(extend.Weights.of(v, 20, DTYPE).array, none)
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.filterwarnings("ignore:.*λ")
 def test_held_out_rows_in_another_precision():
     """The errors are in that of the factor, of rows held out and of their design."""
@@ -201,8 +203,7 @@ def light(kernel):
 
 
 @pytest.mark.parametrize(
-    ("route", "kernel"),
-    [("covariance", rls.Linear()), ("gram", GAUSSIAN), ("cholesky", GAUSSIAN)],
+    ("route", "kernel"), [("covariance", rls.Linear()), ("gram", GAUSSIAN), ("cholesky", GAUSSIAN)]
 )
 def test_rows_of_tiny_weight(route, kernel):
     """A row of weight v keeps digits to eps/√v."""
@@ -236,7 +237,7 @@ def test_landmarks_of_weight_zero():
 # --- what centring takes off ---
 
 
-@pytest.mark.parametrize("weight", [1e6, pytest.param(1e12, marks=pytest.mark.float64)])
+@pytest.mark.parametrize("weight", [1e6, pytest.param(1e12, marks=FLOAT64)])
 @pytest.mark.parametrize("route", ["gram", "covariance"])
 def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
     X, y = smooth_data()
@@ -256,8 +257,7 @@ def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
 
 
 @pytest.mark.parametrize(
-    ("route", "d"),
-    [("gram", 2), ("gram", 40), ("covariance", 40), ("cholesky", 40)],
+    ("route", "d"), [("gram", 2), ("gram", 40), ("covariance", 40), ("cholesky", 40)]
 )
 def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
     """At 1e8 (float32: 3e3) products of rows round to more than their spread."""
@@ -285,7 +285,7 @@ def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
 # --- the certificate ---
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 @pytest.mark.parametrize("route", ["subset", "cholesky"])
 def test_a_certificate_in_float32_is_never_too_hopeful(route):
     """What differences of sums lose, and what rounding hides of each row, counts as left out."""

@@ -15,15 +15,15 @@ from sklearn.model_selection import (
     StratifiedKFold,
     cross_val_predict,
 )
-from support import assert_close, refused
+from support import ANY_PRECISION, EDGE, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.sklearn import RLSClassifier, RLSRegressor
 from jaxrls.sklearn.scoring import probabilities
 
 pytestmark = [
-    pytest.mark.any_precision,  # estimators compute in float64 where the switch is off
-    pytest.mark.filterwarnings("ignore:the chosen λ"),
+    ANY_PRECISION,  # estimators compute in float64 where the switch is off
+    EDGE,
 ]
 
 TOLERANCE = 1e-8

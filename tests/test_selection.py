@@ -9,15 +9,7 @@ import pytest
 import scipy.sparse
 from contract.cases import WIDTH, draw, gaussian
 from extended import cholesky, solve_lower
-from support import (
-    DTYPE,
-    EPS,
-    X64,
-    array,
-    assert_close,
-    refused,
-    wide,
-)
+from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, X64, array, assert_close, refused, wide
 
 import jaxrls as rls
 
@@ -84,7 +76,7 @@ def features_of_landmarks(rows):
     return features, pool
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize(("weights", "intercept"), [(V, True), (None, False)])
 def test_columns_and_landmarks_are_those_of_a_loop_with_refits(weights, intercept):
     rows, candidates = X[:, :2], np.array([1, 3, 4, 5, 7, 8, 12, 14])
@@ -109,7 +101,7 @@ def test_columns_and_landmarks_are_those_of_a_loop_with_refits(weights, intercep
         assert np.array_equal(marked.landmarks.points, rows[indices])
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_a_loss_decides_what_is_chosen_and_labels_without_an_axis_stay_so():
     found = rls.select_columns(X, Y[:, 0], 2, 0.5, loss=rls.absolute_error)
     columns, errors = one_by_one(
@@ -128,7 +120,7 @@ def error_left_out(Phi, y, lam):
     return np.mean(((y - Q @ (Q.T @ y)) / (1 - np.sum(Q**2, axis=1))) ** 2)
 
 
-@pytest.mark.parametrize("lam", [1e-2, pytest.param(1.0, marks=pytest.mark.float64)])
+@pytest.mark.parametrize("lam", [1e-2, pytest.param(1.0, marks=FLOAT64)])
 def test_many_updates_keep_the_error_that_refits_have(lam):
     """Thirty nearly dependent columns, one after the other; what rounding may do is 4 n eps (1 +
     s_max/λ), as in the contract.
@@ -166,7 +158,7 @@ def test_landmarks_of_a_smooth_kernel_keep_the_error_that_refits_have():
             assert_close(found.errors[m - 1], want, 1e-8 if X64 else 2e-2, f"{m} at λ = {lam}")
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_what_the_chosen_ones_span_is_never_chosen():
     """Fewer columns than were asked for, and inside jit, where the shape cannot follow, others that
     change nothing to fill up.
@@ -183,7 +175,7 @@ def test_what_the_chosen_ones_span_is_never_chosen():
     assert len(marked.landmarks.points) == 3
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_a_column_that_takes_a_row_for_itself_is_chosen_last():
     """Its row's 1 − leverage is rounding, and so is what it says of the row left out."""
     columns = array(np.c_[np.eye(N)[:, 3], X[:, 0], X[:, 1]])
@@ -192,7 +184,7 @@ def test_a_column_that_takes_a_row_for_itself_is_chosen_last():
     assert np.isinf(found.errors[-1]) and np.isfinite(found.errors[:-1]).all()
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_errors_name_the_argument(monkeypatch):
     def columns(**wrong):
         named = {"X": X, "Y": Y[:, 0], "num": 2, "lam": 0.5}

@@ -4,14 +4,14 @@ standard error, against sums by hand.
 
 import jax
 import numpy as np
-import pytest
 from extended import Fits
+from numpy.testing import assert_allclose
 from oracle import group_residuals
-from support import factorize, refused
+from support import EDGE, FLOAT64, factorize, refused
 
 import jaxrls as rls
 
-pytestmark = [pytest.mark.float64, pytest.mark.filterwarnings("ignore:the chosen λ")]
+pytestmark = [FLOAT64, EDGE]
 
 RNG = np.random.default_rng(0)
 N, LAMS, GRID = 24, np.array([0.03, 0.3, 3.0]), np.geomspace(1e-3, 1e2, 21)
@@ -39,26 +39,26 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
     fit = rls.fit_kernels(dict(zip(["near", "far"], KERNELS, strict=True)), X, Y, **given)
     assert f"shares: near {fit.shares[0].mean():.3g}, far" in repr(fit)
     one_by_one = rls.fit_kernels(KERNELS, X, Y, progress=True, **given)
-    np.testing.assert_allclose(one_by_one.coef, fit.coef, rtol=1e-10)
+    assert_allclose(one_by_one.coef, fit.coef, rtol=1e-10)
     across = matrices(NEW, X)
     for t, y in enumerate(Y.T):
         made = np.tensordot(SHARES, np.stack(matrices(X, X)), 1)
         errors = np.array([[np.mean(left_out(K, y, lam) ** 2) for lam in LAMS] for K in made])
         i, j = np.unravel_index(errors.argmin(), errors.shape)
         assert (fit.shares[:, t] == SHARES[i]).all() and fit.lam[t] == LAMS[j]
-        np.testing.assert_allclose(fit.error[t], errors.min(), rtol=1e-8)
+        assert_allclose(fit.error[t], errors.min(), rtol=1e-8)
         exact = Fits(made[i][None], np.ones((1, N)), LAMS[j : j + 1], True)
         c, b = (part[0, 0, :, 0].astype(float) for part in exact.solve(y[:, None]))
         split = np.stack([s * K @ c for s, K in zip(SHARES[i], across, strict=True)])
-        np.testing.assert_allclose(fit.predict_split(NEW)[:, :, t], split, rtol=1e-8, atol=1e-10)
-        np.testing.assert_allclose(fit.predict(NEW)[:, t], split.sum(axis=0) + b, rtol=1e-8)
+        assert_allclose(fit.predict_split(NEW)[:, :, t], split, rtol=1e-8, atol=1e-10)
+        assert_allclose(fit.predict(NEW)[:, t], split.sum(axis=0) + b, rtol=1e-8)
     labels = RNG.normal(size=(5, 2))
     centred, pred = labels - fit.intercept, fit.predict_split(NEW)
     square = ((labels - labels.mean(axis=0)) ** 2).sum(axis=0)
     scores = [(2 * centred * f - f * pred.sum(axis=0)).sum(axis=0) / square for f in pred]
-    np.testing.assert_allclose(fit.score_split(NEW, labels), scores, rtol=1e-10)
+    assert_allclose(fit.score_split(NEW, labels), scores, rtol=1e-10)
     r2 = 1 - ((labels - fit.predict(NEW)) ** 2).sum(axis=0) / square
-    np.testing.assert_allclose(fit.score(NEW, labels), r2.mean(), rtol=1e-8)
+    assert_allclose(fit.score(NEW, labels), r2.mean(), rtol=1e-8)
 
 
 def test_the_gradient_ends_where_no_weights_nearby_are_better():
@@ -68,7 +68,7 @@ def test_the_gradient_ends_where_no_weights_nearby_are_better():
     landmarks = np.arange(0, N, 2)
     options = {"landmarks": landmarks, "key": jax.random.key(1), "num": 3}
     fit = rls.fit_kernels(KERNELS, X, Y, steps=15, **options)
-    np.testing.assert_allclose(fit.shares.sum(axis=0), 1, rtol=1e-12)
+    assert_allclose(fit.shares.sum(axis=0), 1, rtol=1e-12)
     for t in range(2):
         one, other = map(float, fit.shares[:, t])
         named = {"lams": [fit.lam[t]], "landmarks": landmarks}
@@ -76,7 +76,7 @@ def test_the_gradient_ends_where_no_weights_nearby_are_better():
         for a, b in ((1.0, 1.0), (1.1, 1.0), (1.0, 1.1), (1.1, 1.1), (0.9, 1.0)):
             kernel = a * one * KERNELS[0] + b * other * KERNELS[1]
             near.append(rls.fit(kernel, X, Y[:, t], **named).error)
-        np.testing.assert_allclose(near[0], fit.error[t], rtol=1e-8)
+        assert_allclose(near[0], fit.error[t], rtol=1e-8)
         assert (np.array(near) >= near[0] * (1 - 1e-4)).all()
 
 
@@ -131,9 +131,9 @@ def test_the_conservative_lam_is_the_largest_within_standard_errors_of_the_best(
     for factor in (0.98 * edge, 1.02 * edge):
         each = rls.fit(kernel, X, Y, per_target=True, conservative=factor, **options)
         expected = [by_hand(losses[:, :, t], v, errors[:, t], factor) for t in range(2)]
-        np.testing.assert_allclose(each.lam, expected, rtol=1e-12)
+        assert_allclose(each.lam, expected, rtol=1e-12)
         assert (each.lam > GRID[errors.argmin(axis=0)]).any()
     shared = rls.fit(kernel, X, Y, conservative=factor, **options)
     expected = by_hand(losses.mean(axis=2), v, errors.mean(axis=1), factor)
-    np.testing.assert_allclose(shared.lam, expected, rtol=1e-12)
-    np.testing.assert_allclose(shared.error, errors.mean(axis=1)[shared.lam == GRID][0], rtol=1e-8)
+    assert_allclose(shared.lam, expected, rtol=1e-12)
+    assert_allclose(shared.error, errors.mean(axis=1)[shared.lam == GRID][0], rtol=1e-8)

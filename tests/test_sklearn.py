@@ -29,7 +29,7 @@ from sklearn.model_selection import (
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from support import assert_close, refused
+from support import ANY_PRECISION, EDGE, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.kernels.named import KERNELS, RADIAL
@@ -37,9 +37,8 @@ from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
 TOLERANCE = 1e-9
 ALPHAS = np.logspace(-2, 3, 11)
-EDGE = pytest.mark.filterwarnings("ignore:the chosen λ")  # where it is no news
-# The others show that estimators compute in float64 where the switch is off, as users have it.
-ANY_PRECISION = pytest.mark.any_precision
+# Those without ANY_PRECISION show that estimators compute in float64 where the switch is off, as
+# users have it.
 
 
 RNG, N = np.random.default_rng(0), 40
@@ -48,6 +47,7 @@ Y = X @ RNG.normal(size=(6, 3)) + RNG.normal(size=(N, 3)) * [0.3, 3, 10] + 3
 V, NEW = RNG.uniform(0.3, 2, N), RNG.normal(size=(9, 6)) + 1
 y, GROUPS = Y[:, 0], np.arange(N) // 8
 NAMES = np.array(["red", "green", "blue"])[np.digitize(y, np.quantile(y, [1 / 3, 2 / 3]))]
+CLASSES = pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
 
 
 # scikit-learn's checks
@@ -68,8 +68,7 @@ def test_estimator_checks(estimator, check):
 
 
 @pytest.mark.parametrize(
-    ("intercept", "weights", "targets"),
-    [(False, None, y), (True, V, Y), (True, None, Y[:, :1])],
+    ("intercept", "weights", "targets"), [(False, None, y), (True, V, Y), (True, None, Y[:, :1])]
 )
 def test_ridge_cv(intercept, weights, targets):
     theirs = RidgeCV(ALPHAS, fit_intercept=intercept).fit(X, targets, sample_weight=weights)
@@ -127,7 +126,7 @@ def test_tune():
     assert np.argmin(tuned.kernel_.width) == 0
 
 
-@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
+@CLASSES
 def test_lam_by_the_error_rate(names):
     def rate(model):
         held = model.fit(X, names).loo_predictions_
@@ -219,7 +218,7 @@ def test_an_integer_weight_is_that_many_rows():
 
 
 @EDGE  # all λ are equally right
-@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
+@CLASSES
 def test_rows_of_weight_0_may_take_a_class_with_them(names):
     model = RLSClassifier().fit(X, names, sample_weight=1.0 * (names == names[0]))
     assert (model.predict(NEW) == names[0]).all()

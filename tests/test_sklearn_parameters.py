@@ -8,12 +8,12 @@ import scipy.sparse
 from scipy.spatial.distance import pdist
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
-from support import assert_close, refused
+from support import ANY_PRECISION, EDGE, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
-pytestmark = pytest.mark.any_precision  # estimators compute in float64 where the switch is off
+pytestmark = ANY_PRECISION  # estimators compute in float64 where the switch is off
 
 TOLERANCE = 1e-8
 RNG = np.random.default_rng(0)
@@ -243,7 +243,7 @@ def test_a_gaussian_regressor_keeps_kernel_and_landmarks_of_the_first_rows():
     assert by_default.dual_coef_.shape == (PART, 3)
 
 
-@pytest.mark.filterwarnings("ignore:the chosen λ")  # of rows of one class all are equally right
+@EDGE  # of rows of one class all are equally right
 @pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
 def test_a_classifier_names_its_classes_first(names):
     """In whatever order rows come: the first call sees a single class here."""

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import pairwise
-from support import DTYPE, EPS, X64, refused
+from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, X64, refused
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation
@@ -59,7 +60,7 @@ def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_
         assert (np.diagonal(K) == 1).all() and K[7, 3] == K[3, 7] == 1  # of equal rows exactly
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_scikit_learn(
     small_blocks,
 ):
@@ -75,14 +76,14 @@ def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_sci
     of = jax.jit(lambda rows, kernels: [rls.gram(kernel, rows) for kernel in kernels])
     ours = of(sparse_rows(X), kernels)
     for K, want in zip(ours, of(dense, kernels), strict=True):
-        np.testing.assert_allclose(K, want, rtol=100 * EPS, atol=100 * EPS)
-    np.testing.assert_allclose(
+        assert_allclose(K, want, rtol=100 * EPS, atol=100 * EPS)
+    assert_allclose(
         ours[0], pairwise.polynomial_kernel(X, degree=2, gamma=1, coef0=1), rtol=100 * EPS
     )
 
 
-@pytest.mark.float64
-@pytest.mark.filterwarnings("ignore:the chosen λ")
+@FLOAT64
+@EDGE
 @pytest.mark.parametrize("landmarks", [None, [0, 5, 9, 20]], ids=["all rows", "landmarks"])
 def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(
     small_blocks, tmp_path, landmarks
@@ -91,14 +92,14 @@ def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(
     X, dense, y = make()
     options = {"lams": np.geomspace(1e-2, 10, 5, dtype=DTYPE), "landmarks": landmarks}
     ours, theirs = (rls.fit(rls.Gaussian(DTYPE(0.7)), rows, y, **options) for rows in (X, dense))
-    np.testing.assert_allclose(ours.errors, theirs.errors, rtol=1e4 * EPS)
+    assert_allclose(ours.errors, theirs.errors, rtol=1e4 * EPS)
     rls.save(tmp_path / "model", ours)
     want, again = theirs.predict(dense[:9]), rls.load(tmp_path / "model")
     for new in (X[:9], dense[:9]):
-        np.testing.assert_allclose(again.predict(new), want, rtol=1e4 * EPS, atol=1e4 * EPS)
+        assert_allclose(again.predict(new), want, rtol=1e4 * EPS, atol=1e4 * EPS)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_landmarks_of_sparse_rows_are_those_of_dense_ones(small_blocks):
     X, dense, _ = make()
     chosen, theirs = (
@@ -106,11 +107,11 @@ def test_landmarks_of_sparse_rows_are_those_of_dense_ones(small_blocks):
         for given in (X, dense)
     )
     assert chosen.indices.tolist() == theirs.indices.tolist()
-    np.testing.assert_array_equal(chosen.points, theirs.points)
-    np.testing.assert_allclose(chosen.trace_residual, theirs.trace_residual, rtol=1e3 * EPS)
+    assert_array_equal(chosen.points, theirs.points)
+    assert_allclose(chosen.trace_residual, theirs.trace_residual, rtol=1e3 * EPS)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_k_of_sparse_rows_takes_no_dense_matrix():
     """3,000 × 40,000 at some five entries a row would be 960 MB dense; K itself is 72 MB."""
     n, d = 3_000, 40_000
@@ -130,7 +131,7 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
     )
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_what_sparse_rows_cannot_do_is_said():
     X, _, y = make()
     chi, positive = rls.ChiSquared(1.0), "ChiSquared is for X ≥ 0"
@@ -149,9 +150,9 @@ def test_what_sparse_rows_cannot_do_is_said():
 def test_rows_held_out_and_predicted():
     X, dense, y = make(60)
     held = rls.fit(rls.Linear(), X[:40], y[:40], criterion=rls.holdout(X[40:], y[40:]))
-    np.testing.assert_allclose(held.predict(X), held.predict(dense), rtol=RTOL, atol=RTOL)
+    assert_allclose(held.predict(X), held.predict(dense), rtol=RTOL, atol=RTOL)
     error = np.mean((y[40:] - held.predict(dense[40:])) ** 2)
-    np.testing.assert_allclose(held.error, error, rtol=RTOL)
+    assert_allclose(held.error, error, rtol=RTOL)
 
 
 def test_other_kernels_with_explicit_features():
@@ -165,11 +166,11 @@ def test_other_kernels_with_explicit_features():
         ours = rls.fit(kernel, X, y, weights=v)
         reference = rls.fit(kernel, dense, y, weights=v, solver=rls.Spectral("covariance"))
         assert ours.route == "covariance"
-        np.testing.assert_allclose(ours.errors, reference.errors, rtol=RTOL)
-        np.testing.assert_allclose(ours.predict(X), reference.predict(dense), rtol=RTOL, atol=RTOL)
+        assert_allclose(ours.errors, reference.errors, rtol=RTOL)
+        assert_allclose(ours.predict(X), reference.predict(dense), rtol=RTOL, atol=RTOL)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_never_dense():
     """100,000 × 400 at one entry a row would be 320 MB dense; the compiled program's temporaries
     stay below a tenth of it.

@@ -7,7 +7,8 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from support import DTYPE, EPS, assert_close, refused
+from numpy.testing import assert_allclose, assert_array_equal
+from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, assert_close, refused
 
 import jaxrls as rls
 from jaxrls import extend
@@ -25,8 +26,6 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, D)).astype(DTYPE)
 Y = (np.sin(X[:, :1]) + 0.1 * RNG.normal(size=(N, 2))).astype(DTYPE)
 V = RNG.uniform(0.5, 2, N).astype(DTYPE)
-EDGE = pytest.mark.filterwarnings("ignore:the chosen")
-ANY_PRECISION = pytest.mark.any_precision
 
 
 class Blocks:
@@ -89,13 +88,13 @@ def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
     source = rls.stream(blocks, sample=10, standardize=True)
     rows = np.concatenate([np.asarray(block) for block in source.blocks()])
     before, drawn = blocks.readings, np.asarray(source.known.drawn)
-    np.testing.assert_array_equal(source.take(drawn[[3, 0, 3, 9]]), rows[drawn[[3, 0, 3, 9]]])
+    assert_array_equal(source.take(drawn[[3, 0, 3, 9]]), rows[drawn[[3, 0, 3, 9]]])
     assert blocks.readings == before
     asked = np.array([89, drawn[2], 0, 40, 39, 40, 46, 47])
-    np.testing.assert_array_equal(source.take(asked), rows[asked])
+    assert_array_equal(source.take(asked), rows[asked])
     assert blocks.readings == before + 1
     bare = rls.stream([X[:40], X[40:]], sample=10)
-    np.testing.assert_array_equal(bare.take(asked), X[asked])
+    assert_array_equal(bare.take(asked), X[asked])
 
 
 def test_landmarks_of_a_stream_are_those_of_its_sample():
@@ -106,9 +105,9 @@ def test_landmarks_of_a_stream_are_those_of_its_sample():
         rls.landmarks(KERNEL, rows, 8, key=jax.random.key(1), **options)
         for rows, options in ((whole, {}), (X, {"weights": v}), (part, {}))
     )
-    np.testing.assert_array_equal(got.indices, want.indices)
-    np.testing.assert_array_equal(got.points, want.points)
-    np.testing.assert_array_equal(some.points, X[np.asarray(some.indices)])
+    assert_array_equal(got.indices, want.indices)
+    assert_array_equal(got.points, want.points)
+    assert_array_equal(some.points, X[np.asarray(some.indices)])
     assert set(some.indices.tolist()) <= set(part.known.drawn.tolist()) & set(range(50))
     assert some.trace_residual is None
 
@@ -138,17 +137,17 @@ def test_every_row_has_the_same_chance_to_be_in_the_sample():
     )  # five standard deviations of a binomial
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_standardised_columns_have_mean_0_and_deviation_1_in_the_first_reading():
     far, weighs = X * [1e3, 1e-3, 0.0] + [1e6, 0, 5], np.arange(N) < 47  # two blocks of three
     blocks = Blocks(far, Y, 1.0 * weighs)
     source = rls.stream(blocks, standardize=True)
     assert blocks.readings == 1
     Z = np.concatenate([np.asarray(block) for block in source.blocks()])
-    np.testing.assert_allclose(Z[weighs].mean(axis=0), 0, atol=1e-9)
-    np.testing.assert_allclose(Z[weighs].std(axis=0), [1, 1, 0], atol=1e-9)
+    assert_allclose(Z[weighs].mean(axis=0), 0, atol=1e-9)
+    assert_allclose(Z[weighs].std(axis=0), [1, 1, 0], atol=1e-9)
     again = rls.stream(Blocks(far[:20], sizes=(20,)), standardize=(source.means, source.scales))
-    np.testing.assert_array_equal(next(iter(again.blocks())), Z[:20])
+    assert_array_equal(next(iter(again.blocks())), Z[:20])
 
 
 def test_one_program_for_all_blocks_of_a_reading():
@@ -188,7 +187,7 @@ def test_files_hold_what_was_written(tmp_path, ending):
         assert rows.shape == (N, D)
         read = np.concatenate([*map(np.asarray, rows.blocks())]), rows.labels, rows.row_weights
         for found, want in zip(read, (X, Y[:, 0], V), strict=True):  # text of float32 is float64
-            np.testing.assert_array_equal(np.asarray(found, want.dtype), want)
+            assert_array_equal(np.asarray(found, want.dtype), want)
     write(tmp_path, ending, name="b", change=(17, 1))
     refused((lambda: rls.stream(tmp_path), rf"b{ending}.* row 1[78]"))
 
@@ -199,8 +198,8 @@ def test_columns_by_name_or_number(tmp_path, ending):
     path = write(tmp_path, ending)
     names = [0, 2, [4, 1]] if ending == ".npy" else ["x0", "x2", ["y", "x1"]]
     rows = rls.stream(path, columns=names[:2], target=names[2])
-    np.testing.assert_array_equal(next(iter(rows.blocks())), X[:, [0, 2]].astype(rows.dtype))
-    np.testing.assert_array_equal(rows.labels, np.column_stack([Y[:, 0], X[:, 1]]))
+    assert_array_equal(next(iter(rows.blocks())), X[:, [0, 2]].astype(rows.dtype))
+    assert_array_equal(rows.labels, np.column_stack([Y[:, 0], X[:, 1]]))
     none = rls.stream(path, target=False)
     assert none.labels is None and none.shape == (N, 5)
     refused(

@@ -345,9 +345,9 @@ def names_defined(tree):
 
 def test_names_keep_to_the_glossary():
     retired = {
-        (path.stem, name)
-        for path in PACKAGE.rglob("*.py")
-        for name, words in names_defined(ast.parse(path.read_text(encoding="utf-8")))
+        (module, name)
+        for module, tree in modules().items()
+        for name, words in names_defined(tree)
         if words & RETIRED
     }
     assert retired == set()
@@ -359,9 +359,9 @@ def test_messages_keep_to_the_glossary():
     """
     retired = RETIRED - {"leaving", "lost", "say", "still"}
     texts = {
-        (path.stem, part.value)
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        (name, part.value)
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Raise)
         or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("warn"))
         for part in ast.walk(node)

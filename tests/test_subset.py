@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
-import pytest
 import support
 from contract.cases import gaussian
 from support import (
+    ANY_PRECISION,
     DTYPE,
     EPS,
+    FLOAT64,
     X64,
     array,
     assert_close,
@@ -134,7 +135,7 @@ def test_the_certificate_in_words():
     assert fit.certificate.startswith(words)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_memory():
     """K is never formed, and without `keep` no n×m matrix either: not while factoring, nor in the
     path with leave-one-out.
@@ -153,7 +154,7 @@ def test_memory():
     assert held < 3 * n * m * size
 
 
-@pytest.mark.float64  # bytes by the number of entries
+@FLOAT64  # bytes by the number of entries
 def test_memory_of_a_gradient_does_not_grow_with_rows(monkeypatch):
     """Value and gradient by Cholesky on ten times the rows take the same memory beside X, y and
     their cotangents: a few columns of n, and no n×m array, where memory would not hold it.
@@ -173,7 +174,7 @@ def test_memory_of_a_gradient_does_not_grow_with_rows(monkeypatch):
     assert more < 90_000 * 16 * np.dtype(DTYPE).itemsize
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_slopes_on_dependent_landmarks():
     """Points twice, and points that the kernel can hardly tell apart: the gradient is that without
     the doubles, and never NaN.

@@ -8,13 +8,14 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
-from support import refused
+from numpy.testing import assert_array_equal
+from support import ANY_PRECISION, refused
 
 import jaxrls as rls
 from jaxrls.io.sources import Choice, Files, open_files
 from jaxrls.io.tables import writing
 
-pytestmark = pytest.mark.any_precision
+pytestmark = ANY_PRECISION
 PLAIN = "a,b,y\n1,2,3\n4,5,6\n7,8,9\n"
 X, Y = [[1, 2], [4, 5], [7, 8]], [3, 6, 9]
 
@@ -49,8 +50,8 @@ def read(path, header=True, missing=None, **choice):
 
 
 def check(found, X=X, Y=Y):
-    np.testing.assert_array_equal(found[0], X)
-    np.testing.assert_array_equal(found[1], Y)
+    assert_array_equal(found[0], X)
+    assert_array_equal(found[1], Y)
     assert found[0].dtype == np.float64
 
 
@@ -107,9 +108,7 @@ def test_parquet(write):
         "y": [1.0, 2.0, 3.0],
     }
     found = read(write(table, "t.parquet"), missing="median", groups="g", labels=True)
-    np.testing.assert_array_equal(
-        found[0], [[1, 1, 1.5, 5], [np.nan, 0, 2.5, np.nan], [3, 1, 3.5, 7]]
-    )
+    assert_array_equal(found[0], [[1, 1, 1.5, 5], [np.nan, 0, 2.5, np.nan], [3, 1, 3.5, 7]])
     assert found[3] == [["u", "w", "u"], ["1", "2", "3"]]
     with pytest.raises(ValueError, match="column g holds string values"):
         read(write(table, "t.parquet"))
@@ -223,7 +222,7 @@ def test_numbers_are_written_so_that_they_come_back(tmp_path, ending):
         for rows in (slice(0, 2), slice(2, 3)):
             out({name: values[rows] for name, values in columns.items()})
     found = read(str(tmp_path / f"p{ending}"), target=-1, labels=None)
-    np.testing.assert_array_equal(found[0][:, 0], numbers)
+    assert_array_equal(found[0][:, 0], numbers)
     assert found[3] == ([] if ending == ".npy" else [words.tolist()])
     refused = pytest.raises(ValueError, match="labels are text, and a .npy file")
     with refused, writing(tmp_path / "q.npy") as out:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from support import (
+    ANY_PRECISION,
     DTYPE,
     EPS,
+    FLOAT64,
     array,
     assert_close,
     differences,
@@ -240,7 +242,7 @@ def test_every_public_function_is_in_the_list():
     assert public - listed == set(ON_THE_HOST), "each is in COMPUTATIONS, or says why not"
 
 
-@pytest.mark.float64  # where the other precision can be told from it
+@FLOAT64  # where the other precision can be told from it
 @EVERY
 def test_jit_and_vmap(group):
     """Two data sets at once are the same as one after the other."""
@@ -259,7 +261,7 @@ def test_jit_and_vmap(group):
 
 
 # float32 programs, and only where float64 is switched on may they hold any of it.
-@pytest.mark.any_precision
+@ANY_PRECISION
 @EVERY
 def test_export(group):
     """float32 programs lower for every platform, multiply at full precision, and hold no float64
@@ -284,7 +286,7 @@ def test_export(group):
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_derivatives_in_labels_and_lam():
     """Everything computed from a factor, by its gradient in Y and every λ, against differences;
     rows of weight 0 included.

@@ -15,14 +15,7 @@ import scipy.sparse
 import support
 from jax.experimental.sparse import BCOO
 from oracle import group_residuals
-from support import (
-    DTYPE,
-    EPS,
-    X64,
-    array,
-    assert_close,
-    of_gram,
-)
+from support import ANY_PRECISION, DTYPE, EPS, X64, array, assert_close, of_gram
 
 import jaxrls as rls
 from jaxrls import extend
@@ -84,7 +77,7 @@ MISSING = [
 ]
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_missing_labels_are_refused():
     """NaN equals nothing, itself included: labels alike would be split into groups of their own."""
     for labels in MISSING:
@@ -92,7 +85,7 @@ def test_missing_labels_are_refused():
             refused(partial(call, labels), f"{what} must have none missing, and holds ")
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_other_labels_are_labels():
     words = (["None", "b", "None"], ["nano", "b", "nano"])
     for labels in (*words, [True, False, True], np.array([2, 1, 2], object)):

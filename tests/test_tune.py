@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 import scipy.sparse
-from support import DTYPE, X64, assert_close, refused
+from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.support.pictures import progress_bar
@@ -33,7 +33,7 @@ def problem():
     return X, y.astype(DTYPE)
 
 
-@pytest.mark.filterwarnings("ignore:the chosen λ")  # of the grid's wide kernels
+@EDGE  # of the grid's wide kernels
 def test_reaches_the_best_of_a_grid():
     X, y = problem()
     tuned = rls.tune(rls.Gaussian(5.0), X, y)
@@ -114,7 +114,7 @@ def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
         rls.tune(rls.Gaussian(5.0), X, y, lams=[1e-30], steps=1)
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_errors():
     X, y = problem()
     named = {"kernel": GAUSSIAN, "X": X, "Y": y}
@@ -150,7 +150,7 @@ def test_a_bar_without_tqdm_says_what_to_install(monkeypatch):
     refused((begun, "progress=True needs tqdm"), error=ImportError)
 
 
-@pytest.mark.float64
+@FLOAT64
 def test_float64_without_the_switch():
     X, y = problem()
     with jax.enable_x64(False):
@@ -159,7 +159,7 @@ def test_float64_without_the_switch():
     assert isinstance(tuned.kernel.width, np.ndarray)
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize("landmarks", [None, np.arange(0, 40, 4)], ids=["all rows", "landmarks"])
 def test_the_derivative_in_a_weight_of_0_is_0(landmarks):
     X, y = map(jnp.asarray, problem())

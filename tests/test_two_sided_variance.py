@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract.cases import draw, gaussian
 from extended import Truth
-from support import DTYPE, EPS, X64, assert_close, refused
+from support import ANY_PRECISION, DTYPE, EPS, X64, assert_close, refused
 from test_kronecker import WIDE
 
 import jaxrls as rls
@@ -91,7 +91,7 @@ def test_scales():
         assert_close(found.loo, np.sqrt(np.mean(squares)), tolerance())
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_what_cannot_be():
     posterior = lambda X1=X1, **named: lambda: fit().posterior(X1, X2, **named)
     bare, keep = fit(keep=False), "fit_kronecker with keep=True"

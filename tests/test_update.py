@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 from contract.cases import WIDTH, draw, gaussian
-from support import DTYPE, EPS, X64, array, assert_close, refused, wide
+from support import DTYPE, EDGE, EPS, FLOAT64, X64, array, assert_close, refused, wide
 
 import jaxrls as rls
 
@@ -120,12 +120,12 @@ def test_nothing_stays_that_is_no_longer_true():
     assert (first.predict(FRESH) == before[0]).all() and first.error == before[1]
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize(
     ("kind", "criterion", "lams"),
     [("points", rls.gcv, 30), ("linear", rls.log_marginal_likelihood, [0.01, 0.1, 1.0, 10.0])],
 )
-@pytest.mark.filterwarnings("ignore:the chosen λ")
+@EDGE
 def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, lams):
     """Over the grid that the rows which are left have, or the λ that were named."""
     options = {"criterion": criterion, "per_target": lams == 30, "lams": lams}
@@ -180,8 +180,7 @@ def test_lost_digits_are_told(large):
     extra[large] *= DTYPE(factor if large == "X" else factor**2)
     first = fit("linear", "first", intercept=False).update(**extra)
     with pytest.warns(
-        UserWarning,
-        match=r"removing rows left about .* digits, .* large before: fit the remaining",
+        UserWarning, match=r"removing rows left about .* digits, .* large before: fit the remaining"
     ):
         found = first.forget(**extra)
     want = truth("linear", "first", None, False)

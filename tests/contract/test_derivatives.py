@@ -5,7 +5,7 @@ against differences.
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import array, assert_derivatives
+from support import FLOAT64, array, assert_derivatives
 
 import jaxrls as rls
 from contract.cases import (
@@ -22,7 +22,7 @@ from contract.cases import (
     draw,
 )
 
-pytestmark = pytest.mark.float64
+pytestmark = FLOAT64
 X, X_NEW = 1.2 * draw(4, N, 2), draw(5, NEW, 2)
 # By what moves numbers along with those of X; blocks of K and of features.
 OPTIONS = {

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import EPS, array, assert_close
+from support import EPS, FLOAT64, array, assert_close
 
 import jaxrls as rls
 from contract.cases import (
@@ -212,7 +212,7 @@ def cells():
                 hardest = not case.weighted or weights == "zeros"
                 beside = fixed == "constant" or fixed == "columns" and name in ("gram", "landmarks")
                 both = hardest and beside and isinstance(case.X, jax.Array)
-                marks = [] if both else [pytest.mark.float64]
+                marks = [] if both else [FLOAT64]
                 yield pytest.param(
                     name, weights, fixed, id=f"{name}-{weights}-{fixed}", marks=marks
                 )
@@ -229,7 +229,7 @@ def test_against_refits(name, weights, fixed):
     assert {*names, "predictions"} == {quantity.split()[0] for quantity in got}
 
 
-@pytest.mark.float64  # of the same numbers as the grid, which float32 has
+@FLOAT64  # of the same numbers as the grid, which float32 has
 def test_functions_on_one_column():
     """Labels (n,) give (L,), labels (n, 1) give (L, 1), and a caller's own function is a criterion:
     the numbers of the first target in the grid.

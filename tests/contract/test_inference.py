@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from extended import sets_of
-from support import array, assert_close, refused, wide
+from support import ANY_PRECISION, FLOAT64, array, assert_close, refused, wide
 
 import jaxrls as rls
 from contract.cases import BESIDE_NEW, FACTORS, FIXED, LAMS, NEW, PLANS, WEIGHTS, N, Y, gaussian
@@ -80,7 +80,7 @@ def true(case, v, fixed):
     return [*found, own, np.sqrt(variance + LAM) / own], posterior
 
 
-@pytest.mark.float64
+@FLOAT64
 @pytest.mark.parametrize(
     ("name", "weights", "fixed"),
     [(name, "zeros" if FACTORS[name].weighted else "ones", "constant") for name in NAMES]
@@ -105,7 +105,7 @@ def test_fits_without_rows_and_the_posterior_are_those_of_refits(name, weights, 
         assert_close(got, value, tolerance, "posterior")
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_what_a_factor_lacks_is_named():
     for name, part, method in (
         ("refined", "has no posterior variances", "spread"),

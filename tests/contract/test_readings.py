@@ -5,12 +5,12 @@ number of λ and targets.
 import jax
 import numpy as np
 import pytest
-from support import array
+from support import ANY_PRECISION, array
 
 import jaxrls as rls
 from contract.cases import FACTORS, NEW, Y_NEW, HostRows, N, Y
 
-pytestmark = pytest.mark.any_precision  # counts of readings
+pytestmark = ANY_PRECISION  # counts of readings
 HOSTS = [name for name, case in FACTORS.items() if isinstance(case.X, HostRows)]
 
 

@@ -272,7 +272,7 @@ REFUSED = {
     "fit train.csv --out no/m": "no folder",
     "fit train.csv --plot no/m.png": "no folder",
     "fit train.csv --folds 0": "--folds must be a whole number",
-    "fit mixed.csv --columns a --target y --one-hot kind": "column kind of --one-hot must be an input",
+    "fit mixed.csv --columns a --target y --one-hot kind": "column kind of --one-hot is no input",
     "fit train.csv --out .": "not an ordinary file",
     "fit zero.csv --weights w --target y": "weights are all zero",
     "fit labels.csv --criterion pairs": "needs a numeric target or two classes, and there are 3",

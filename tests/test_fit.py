@@ -308,7 +308,7 @@ def test_warns_below_the_precision_of_the_factor():
             KERNEL, X, Y, lams=lams, criterion=with_errors(*2 * [np.abs(np.arange(8.0) - best)])
         )
         words = f"λ below {fit.floor:.2g} is below the precision of the factor, and λ "
-        words += "goes down to 1e-16: leave such λ out, or use float64"
+        words += "goes down to 1e-16: leave such λ out, or use float64 or a narrower kernel"
         assert [m for m in messages if "precision" in m] == [words] * warned and fit.lam == lams[
             best
         ]

@@ -14,8 +14,7 @@ from support import ANY_PRECISION, array, on_four_devices
 
 import jaxrls as rls
 
-# One process for all of them, wherever tests are handed out one by one.
-pytestmark = [ANY_PRECISION, pytest.mark.slow, pytest.mark.xdist_group("meshes")]
+pytestmark = [ANY_PRECISION, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,8 @@ class History:
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
-    >>> history = rls.tune(rls.Gaussian(1.0), X, np.sin(6 * X[:, 0]), steps=2).history
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> history = rls.tune(rls.Gaussian(1.0), X, y, steps=2).history
     >>> len(history.errors), history.stages, bool(history.errors[2] < history.start_error)
     (3, (), True)
     """

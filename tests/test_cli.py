@@ -157,6 +157,8 @@ def test_labels_are_classified(folder):
     out = run("fit more.csv --target w --classify --out m")
     assert "(2 classes: 1, 2)" in out
     assert set(predict("more.csv")[1]["prediction"].to_pylist()) <= {1, 2}
+    Path("none.csv").write_text("a,b,y,g\n")
+    assert predict("none.csv")[1].column_names == ["prediction", "score"]
 
 
 def test_categories_become_indicators_and_stay_what_they_were(folder):

@@ -119,6 +119,7 @@ def test_a_fit_by_cholesky_factors_has_the_same_slope():
     assert_close(slopes[0], slopes[1], 1e-10)
 
 
+@ANY_PRECISION
 def test_one_cholesky_one_program_few_matrices():
     """One factorization an evaluation, one program whatever the parameters, and the n×n arrays that
     the docstring states.

@@ -113,6 +113,7 @@ def test_what_declares_no_length_scale_is_not_screened():
     assert len(guess(Hidden(array(64.0)), X, np.sin(3 * X[:, 0]))) == 1
 
 
+@pytest.mark.filterwarnings("ignore:the search ended at")  # in float32
 def test_a_users_kernel_is_tuned_as_the_librarys_own():
     X = rows(60, 2)
     Y = np.sin(3 * X[:, 0])

@@ -327,13 +327,10 @@ def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_bits(tmp_path):
     late = X + (np.arange(N) == N - 1)[:, None].astype(DTYPE)
     for columns in ((X, -Y), (X[::-1], Y), (late, Y)):
         assert streamed_fit(path, *columns) == streamed_fit(None, *columns) != whole
-    late = (
-        X,
-        Y,
-        (np.arange(N) >= 15).astype(DTYPE),
-    )  # the first block's sums are 0, whatever they are of
-    narrow, wide = (streamed_fit(path, *late, kernel=rls.Gaussian(width)) for width in (1.0, 2.0))
-    assert wide == streamed_fit(None, *late, kernel=rls.Gaussian(2.0)) != narrow
+    # The first block's sums are 0, whatever they are of.
+    weighted = X, Y, (np.arange(N) >= 15).astype(DTYPE)
+    narrow, wide = (streamed_fit(path, *weighted, kernel=rls.Gaussian(s)) for s in (1.0, 2.0))
+    assert wide == streamed_fit(None, *weighted, kernel=rls.Gaussian(2.0)) != narrow
 
 
 @EDGE
@@ -345,6 +342,17 @@ def test_blocks_that_a_checkpoint_holds_are_not_summed_again(tmp_path):
         totals.append(rows.sum(count, rows.labels))
         jax.effects_barrier()
     assert totals[0] == totals[1] and len(seen) == 6 + 1
+
+
+@EDGE
+def test_blocks_of_another_size_begin_anew(tmp_path):
+    v, sums = (np.arange(N) // 15 % 2 == 0).astype(DTYPE), lambda x, v: v.sum()
+    stream = lambda size, **stop: rls.stream(
+        Dying(X, **stop), checkpoint=tmp_path / "sums", block_size=size
+    )
+    with pytest.raises(KeyboardInterrupt):
+        stream(15, stop=(2, 5)).sum(sums, v)
+    assert stream(30).sum(sums, v) == v.sum()
 
 
 # meetings

@@ -152,7 +152,8 @@ class Choice:
         one_hot = find(self.one_hot, "inputs")
         for j in {*one_hot} - {*inputs}:
             raise ValueError(
-                f"{file.path}: column {file.names[j]} of --one-hot is no input: add it to --columns"
+                f"{file.path}: column {file.names[j]} of --one-hot is no input: it is the target, "
+                "has another use, or is not in --columns"
             )
         labels = any(file.kinds[j] for j in targets) if self.labels is None else self.labels
         numbers = [j for j in inputs if j not in one_hot]

@@ -253,13 +253,14 @@ def numbers_to(file: Any) -> Iterator[Writer]:
 def predicted(model: Any, X, level=None, classes=None) -> dict[str, np.ndarray]:
     """What a model predicts for a block of rows, by the names of columns to write."""
     n = len(X)
-    # The rows again up to a power of two of them, for each number is a program; zeros for none.
+    # Rows are repeated up to a power of two, as every number of rows is a program of its own; zeros
+    # where there are none.
     X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
-    scores = np.asarray(model.predict(X))[:n]
-    columns = name_columns(scores, "prediction")
+    scores = np.asarray(model.predict(X))
+    columns = name_columns(scores[:n], "prediction")
     if classes:
-        columns = {"prediction": decode(scores, classes)}
-        columns |= name_columns(scores, "score", classes)
+        columns = {"prediction": decode(scores, classes)[:n]}
+        columns |= name_columns(scores[:n], "score", classes)
     if level is not None:
         for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):
             columns |= name_columns(end[:n], name)

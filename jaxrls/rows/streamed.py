@@ -146,7 +146,7 @@ class StreamedRows(Rows):
             if not key:
                 if not any(map(np.any, jax.tree.leaves(out))):
                     continue  # as of rows of weight 0: the same for any sum
-                key = key_of(out, columns, self.known.checksum)
+                key = key_of(out, (columns, self.block_sizes), self.known.checksum)
                 if (before := self.checkpoint.find(key)) is not None:
                     done, leaves = before
                     total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
@@ -320,8 +320,9 @@ class Checkpoint:
     same result.
 
     The sums of this process are written together. A sum is identified by its value on the first
-    block where it is not 0, its columns and the checksum of all rows: a file for another kernel,
-    other landmarks or other rows is not used, and is overwritten once that block is done.
+    block where it is not 0, its columns, the size of blocks and the checksum of all rows: a file
+    for another kernel, other landmarks or other rows is not used, and is overwritten once that
+    block is done.
     """
 
     def __init__(self, path: str | os.PathLike):

@@ -179,8 +179,8 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
     # next to the chosen one.
     if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
         warn(
-            f"λ below {floor:.2g} is below the precision of the factor, and λ goes down to "
-            f"{lams.min():.2g}: leave such λ out, or use float64 or a narrower kernel"
+            f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
+            f"{lams.min():.2g}: leave such λ out, or use float64"
         )
     if fit.lams is None or len(lams) == 1:
         return

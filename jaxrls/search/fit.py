@@ -81,8 +81,8 @@ def fit(
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum; or their values, (L,), or (L, t) with a
             column for each target, where 0 stands for `fit.floor`; or `"search"`, which finds the
-            best λ from the error and its slope at about ten values; of a stream, or without
-            slopes, it is the grid.
+            best λ from the error and its slope at about ten values; for a stream, or a
+            criterion without slopes, the grid is used instead.
         per_target: whether each column of Y has a λ of its own.
         conservative: a number of standard errors: take the largest λ whose error is at most that
             much above the smallest; 1 or True is the one-standard-error rule.

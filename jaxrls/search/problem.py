@@ -284,14 +284,15 @@ def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
 
 @compiled
 def _moments(rows: Rows, weights: Weights):
-    """Mean and standard deviation of every column, from differences to one row, of which those of
-    a constant column are exactly 0.
+    """Mean and standard deviation of every column, from differences to one row, which are exactly 0
+    in a constant column.
     """
     v = weights.array
     first = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
     one = rows.sum(lambda x, first: matmul(first, x), first)
-    mean, size = rows.sum(lambda x, v: (matmul(v, x - one), jnp.sum(jnp.abs(x - one), axis=0)), v)
-    mean, size = mean / weights.total, jnp.where(size > 0, size, 1)  # squares may underflow
+    sums = rows.sum(lambda x, v: matmul(v, jnp.stack([x - one, jnp.abs(x - one)])), v)
+    mean, size = sums / weights.total
+    size = jnp.where(size > 0, size, 1)  # or squares may underflow
     squares = rows.sum(lambda x, v: matmul(v, ((x - one - mean) / size) ** 2), v)
     centre, scale = one + mean, size * safe_sqrt(squares / weights.total)
     constant = scale <= jnp.finfo(v.dtype).eps * jnp.abs(centre)

@@ -14,7 +14,7 @@ from jaxrls.inference.fitted import Fit, K, Stage
 from jaxrls.problem.landmarks import Landmarks, as_landmarks
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude, inspect_lam, of_rows, warn, with_solution
+from jaxrls.search.conclude import conclude, of_rows, warn, with_solution
 from jaxrls.search.descent import Found, Way, default_optimizer, descend
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice
@@ -145,7 +145,11 @@ def tune(
     least = np.asarray(history.errors).min()
     error, errors = on_device(least), on_device(least[None])  # by no program
     fit = replace(fit, error=error, errors=errors, history=history, plan=words)
-    inspect_lam(fit, False)
+    if (lam := float(fit.lam)) < 0.99 * (floor := float(fit.floor)):
+        warn(
+            f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
+            "start from a narrower kernel, or use float64"
+        )
     fit = with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
     return of_rows(fit, n)
 

@@ -177,7 +177,7 @@ def ragged():
         "labels given, pairs of times": beside(
             [rls.shard(X[:n], mesh=mesh), Y[:n]], criterion=rls.PairsOut(events=EVENTS[:n])
         ),
-        "days": beside([rows], V[:n], landmarks=M, groups=PLANS["days"][:n]),
+        "days": beside([rows], V[:n], landmarks=M, groups=PLANS["days"][:n], standardize=True),
     }
 
 

@@ -151,8 +151,8 @@ def read(args, source: str):
         rows = rls.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
         return rows, rows.labels, rows.row_weights, None, known
     X, Y, v, texts = joined(files, source)
-    few = len(files.choice.one_hot)
-    categories, rest = texts[:few], texts[few:]
+    coded = len(files.choice.one_hot)
+    categories, rest = texts[:coded], texts[coded:]
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if args.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():

@@ -111,8 +111,8 @@ def fit(
         progress: show a bar while landmarks are chosen (needs tqdm).
 
     Returns:
-        A `Fit`; for float64 NumPy input in float64, and as NumPy arrays where JAX is in float32.
-        Equal errors go to the larger λ.
+        A `Fit`; for float64 NumPy input in float64, and as NumPy arrays where JAX is set to
+        float32. Equal errors go to the larger λ.
 
     Raises:
         ValueError: for shapes that do not fit, NaN or infinity, values outside the range of the

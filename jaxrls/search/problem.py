@@ -292,7 +292,7 @@ def _moments(rows: Rows, weights: Weights):
     one = rows.sum(lambda x, first: matmul(first, x), first)
     sums = rows.sum(lambda x, v: matmul(v, jnp.stack([x - one, jnp.abs(x - one)])), v)
     mean, size = sums / weights.total
-    size = jnp.where(size > 0, size, 1)  # or squares may underflow
+    size = jnp.where(size > 0, size, 1)  # the unit of squares, which may underflow in that of X
     squares = rows.sum(lambda x, v: matmul(v, ((x - one - mean) / size) ** 2), v)
     centre, scale = one + mean, size * safe_sqrt(squares / weights.total)
     constant = scale <= jnp.finfo(v.dtype).eps * jnp.abs(centre)

@@ -91,6 +91,7 @@ def tune(
     Raises:
         ValueError: as `fit`, and for a criterion whose derivative is 0 everywhere.
 
+    **Warns** where the search ends at a λ below the precision of the factor, and where `lams` is.
     **Cost** a step is one or a few values with gradients of `objective`: one Cholesky factor and
     about three products each, for every start, in four n×n arrays; O(n m²) on m landmarks.
     **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams

@@ -7,6 +7,7 @@ import sys
 import warnings
 from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,8 +133,8 @@ def test_axes():
     (X, Y), new = data(), data(7, seed=1)[0]
     for labels, shape in ((Y[:, 0], ()), (Y[:, :1], (1,)), (Y, (2,))):
         fit, each = (rls.fit(KERNEL, X, labels, lams=LAMS, per_target=own) for own in (False, True))
-        assert fit.errors.shape == (7, *shape) and fit.predict(new).shape == (7, *shape)
-        assert fit.model.coef.shape == fit.loo_residuals.shape == (24, *shape)
+        chex.assert_shape([fit.errors, fit.predict(new)], (7, *shape))
+        chex.assert_shape([fit.model.coef, fit.loo_residuals], (24, *shape))
         assert fit.model.intercept.shape == each.lam.shape == shape and fit.lam.shape == ()
 
 

@@ -4,6 +4,7 @@ made of, and errors for the caller.
 
 from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,8 +110,7 @@ def test_sums_and_maps_are_those_over_all_rows(name, hints):
     assert rows.shape == every.shape and rows.dtype == DTYPE
     for read, fn in ((rows.sum, add_up), (rows.map, by_row)):
         got, want = read(fn, *COLUMNS, **hints), fn(every, *COLUMNS)
-        assert jax.tree.structure(got) == jax.tree.structure(want)
-        jax.tree.map(lambda one, other: assert_close(one, other, TOLERANCE), got, want)
+        chex.assert_trees_all_close(got, want, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @each

@@ -101,7 +101,6 @@ class Solver(ABC):
         fixed: FixedEffects,
         *,
         landmarks: Any,
-        leave: bool,
         block_size: int | None,
     ) -> "Solution":
         """Factor and attach the labels, in as few readings of the rows as possible.
@@ -113,7 +112,6 @@ class Solver(ABC):
             weights: sample weights.
             fixed: fixed effects, an intercept among them.
             landmarks: `Landmarks`, row numbers (m,) or points (m, d); None for all rows.
-            leave: whether a landmark that is a row is held out with its row.
             block_size: rows at a time; None for the default.
 
         Returns:

@@ -88,7 +88,7 @@ class Iterative(Solver):
                 f"dtype must be 'float32' or 'float64', or None for that of X: found {self.dtype!r}"
             )
 
-    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
+    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, block_size):
         """Solve, starting from the fit on landmarks."""
         check_no_landmarks(landmarks, self)
         if self.landmarks is None:

@@ -161,11 +161,10 @@ def solve_subset(
     weights: Weights,
     fixed: FixedEffects,
     *,
-    leave: bool = True,
     block_size: int | None = None,
 ) -> Solution:
     """The solution on landmarks, from one reading of the rows. A trace that the landmarks hold must
-    be of these rows and weights. With `leave` a landmark that is a row is left out with its row.
+    be of these rows and weights.
     """
     made, kept, trace = Dictionary.of(kernel, chosen.points), None, chosen.trace_residual
     corner = made.features(made.points)
@@ -189,7 +188,7 @@ def solve_subset(
     )
     if trace is not None:
         sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
-    dictionary = (chosen.indices, corner) if leave and chosen.indices is not None else None
+    dictionary = None if chosen.indices is None else (chosen.indices, corner)
     factor = made.spectrum(features, sums, weights, fixed, dictionary=dictionary)
     solution = factor.solve_moments(labels, sums)
     return replace(solution, summed=Summed.of_fit(made, sums, fixed))

@@ -2,6 +2,7 @@
 module): each makes a factor of kernel, rows, weights and fixed effects. `solver=None` takes the
 cheapest exact one for the shapes."""
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from jaxtyping import Array
@@ -117,6 +118,7 @@ def factorize(
     if landmarks is not None:
         kernel, rows = on_landmarks(kernel, rows)
         landmarks = as_landmarks(rows, landmarks)
+        landmarks = landmarks if leave else replace(landmarks, indices=None)
     check_solver(solver)
     made = solver or Spectral()
     return made.solve(
@@ -127,7 +129,6 @@ def factorize(
         fixed,
         landmarks=landmarks,
         block_size=block_size,
-        leave=leave,
     ).factor
 
 
@@ -199,13 +200,13 @@ class Spectral(Solver):
                 f"{self.of!r}"
             )
 
-    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
+    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, block_size):
         """Factor by landmarks, by the decomposition that was named, or by the shapes."""
         data = labels, weights, fixed
         if landmarks is not None:
             if self.of is not None:
                 check_no_landmarks(landmarks, self)
-            return solve_subset(kernel, rows, landmarks, *data, leave=leave, block_size=block_size)
+            return solve_subset(kernel, rows, landmarks, *data, block_size=block_size)
         n, d = rows.shape
         explicit, of = kernel.num_features(d, rows.dtype), self.of
         if of is None:
@@ -234,7 +235,7 @@ class Cholesky(Solver):
     'cholesky'
     """
 
-    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
+    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, block_size):
         """Factor on features or landmarks, else on K."""
         n, d = rows.shape
         if landmarks is not None or choose_route(kernel, n, d, rows.dtype) != "gram":
@@ -257,7 +258,7 @@ class Refined(Solver):
     'refined'
     """
 
-    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
+    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, block_size):
         """Factor K of all rows."""
         check_no_landmarks(landmarks, self)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)

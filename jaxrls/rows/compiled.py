@@ -27,7 +27,11 @@ Function = TypeVar("Function", bound=Callable)
 FEW = 512
 # Compilation is most of a first fit to few rows. Without LLVM's optimisations it takes a quarter of
 # the time, and the program, most of which is LAPACK's, 1.2 times as long.
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+# Up to JAX 0.10 there is an older code generator, which is faster still.
+QUICK = (
+    {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
+    {"xla_backend_optimization_level": 0},
+)
 FOUND: ContextVar[Iterator] = ContextVar("FOUND")  # by the readings already done, in order
 
 
@@ -47,7 +51,7 @@ def compiled(fn: Function) -> Function:
     given = inspect.signature(fn).parameters.values()
     names = [one.name for one in given if one.kind is one.KEYWORD_ONLY]
     whole = jax.jit(fn, static_argnames=names)
-    quick = jax.jit(fn, static_argnames=names, compiler_options=QUICK)
+    quick = cache(lambda: jax.jit(fn, static_argnames=names, compiler_options=_quick_options()))
 
     @partial(jax.jit, static_argnames=names)
     def go_on(args, found, **options):
@@ -68,7 +72,7 @@ def compiled(fn: Function) -> Function:
             if _is_small(leaves):
                 # What is closed over may be traced; no part of a program may have options.
                 with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
-                    return quick(*args, **options)
+                    return quick()(*args, **options)
             return whole(*args, **options)
         if any(isinstance(leaf, Later | jax.core.Tracer) for leaf in leaves):
             return fn(*args, **options)  # a part of another function
@@ -87,22 +91,22 @@ def compiled(fn: Function) -> Function:
 
 
 def _is_small(leaves: list) -> bool:
-    """Whether values are known, outside of any program, and at most FEW along every axis, on a CPU
-    whose compiler knows the options.
+    """Whether values are known, outside of any program, and at most FEW along every axis, on a
+    CPU.
     """
     axes = [length for leaf in leaves for length in np.shape(leaf)]
     small = is_concrete(leaves) and max(axes, default=0) <= FEW and platform() == "cpu"
-    return small and is_concrete(jnp.zeros(())) and _knows_options()
+    return small and is_concrete(jnp.zeros(()))
 
 
 @cache
-def _knows_options() -> bool:
-    """Whether XLA takes these options, which are not part of its interface."""
-    try:
-        jax.jit(lambda: 0, compiler_options=QUICK)()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
+def _quick_options() -> dict:
+    """The first of QUICK that XLA takes: they are not part of its interface."""
+    for options in QUICK:
+        with suppress(jax.errors.JaxRuntimeError):
+            jax.jit(lambda: 0, compiler_options=options)()
+            return options
+    return {}
 
 
 @pytree

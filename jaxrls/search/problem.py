@@ -228,7 +228,6 @@ class Problem:
             self.weights,
             self.fixed,
             landmarks=self.landmarks,
-            leave=True,
             block_size=self.block_size,
         )
 

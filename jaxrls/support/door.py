@@ -60,7 +60,7 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
     def decorate(call: Call) -> Call:
         signature = inspect.signature(call)
-        known = [name for name in signature.parameters if name != "self"]
+        known = [parameter for parameter in signature.parameters if parameter != "self"]
 
         @functools.wraps(call)
         def wrapped(*args, **kwargs):

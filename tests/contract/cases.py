@@ -306,6 +306,9 @@ FACTORS = {
     "cholesky gram": of_gaussian(CholeskyGram, CHOLESKY),
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
     "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
+    "cholesky landmarks that stay": of_landmarks(
+        CholeskyFeatures, {}, leaves=False, maker=subset(leave=False, **CHOLESKY)
+    ),
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
     "refined": of_gaussian(RefinedGram, {"solver": rls.Refined()}),
     "iterative": of_iterative(),

@@ -394,8 +394,10 @@ def test_programs_are_kept_in_the_cache_folder_unless_told_not_to(tmp_path, monk
     assert command.cache_folder().startswith(str(tmp_path / "cache" / "jaxrls"))
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     assert command.cache_folder().startswith(os.path.expanduser("~/.cache/jaxrls"))
+    folder = tmp_path / "programs"
+    folder.mkdir()
     for age, name in enumerate(("new", "middle", "old")):
-        (tmp_path / name).write_bytes(bytes(10))
-        os.utime(tmp_path / name, (1000 - age, 1000 - age))
-    command.forget_oldest(str(tmp_path), 15)
-    assert os.listdir(tmp_path) == ["new"]
+        (folder / name).write_bytes(bytes(10))
+        os.utime(folder / name, (1000 - age, 1000 - age))
+    command.forget_oldest(str(folder), 15)
+    assert os.listdir(folder) == ["new"]

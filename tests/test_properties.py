@@ -62,6 +62,7 @@ KINDS = {
     "refined": (GAUSSIAN, "dual"),
     "cholesky features": (LINEAR, "primal"),
     "cholesky landmarks": (GAUSSIAN, "primal"),
+    "cholesky landmarks that stay": (GAUSSIAN, "primal"),
     "cholesky points": (GAUSSIAN, "primal"),
     "sparse": (LINEAR, "primal"),
     "landmarks that depend": (LINEAR, "primal"),

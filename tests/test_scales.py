@@ -298,7 +298,9 @@ def test_a_certificate_in_float32_is_never_too_hopeful(route):
         Z = X.astype(np.float64) / width
         s, U = np.linalg.eigh(gaussian(Z[R], Z[R]))
         kept = s > 1e-13 * s[-1]
-        truth = n - np.sum((gaussian(Z, Z[R]) @ U[:, kept]) ** 2 / s[kept])
+        squares = (gaussian(Z, Z[R]) @ U[:, kept]) ** 2
+        left_out = lambda ridge: n - np.sum(squares / (s[kept] + ridge))  # noqa: B023
         factor = factorize(rls.Gaussian(width), X, landmarks=R, solver=solver_of(route))
-        for trace in (float(factor.trace_residual), float(chosen.trace_residual)):
-            assert truth <= trace <= 1.1 * truth + 20 * np.finfo(np.float32).eps * n
+        for own, ridge in ((factor, float(factor.report.ridge)), (chosen, 0)):
+            most = 1.1 * left_out(ridge) + 20 * np.finfo(np.float32).eps * n
+            assert left_out(0) <= float(own.trace_residual) <= most

@@ -93,7 +93,7 @@ BUDGET = {
     "support": 6.7,
     "linalg": 4.4,
     "kernels": 5.8,
-    "rows": 11.22,
+    "rows": 11.24,
     "problem": 5.8,
     "leave_out": 4.95,
     "factors": 27.95,
@@ -105,10 +105,11 @@ BUDGET = {
     "cli": 4.55,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
+PARTS = {"FSTRING_START": 1, "FSTRING_END": -1}  # of one string, since Python 3.12
 
 
 def tokens(path):
-    """How many tokens a module has."""
+    """How many tokens a module has, an f-string counted as one."""
     documented = {
         line
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -118,7 +119,12 @@ def tokens(path):
     }
     with tokenize.open(path) as file:
         found = list(tokenize.generate_tokens(file.readline))
-    return sum(t.type in COUNTED and t.start[0] not in documented for t in found)
+    weight = depth = 0
+    for t in found:
+        depth += PARTS.get(tokenize.tok_name[t.type], 0)
+        ends = tokenize.tok_name[t.type] == "FSTRING_END"
+        weight += not depth and (ends or t.type in COUNTED) and t.start[0] not in documented
+    return weight
 
 
 @pytest.mark.parametrize("folder", BUDGET)

@@ -262,7 +262,7 @@ def keep_programs() -> None:
     there is one to write to; the library itself leaves JAX's settings as they are.
     """
     folder = cache_folder()
-    chosen = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
+    chosen = jax.config.jax_compilation_cache_dir is not None
     if chosen or not os.path.isabs(folder):  # nobody knows whose home this is
         return
     try:

@@ -351,7 +351,7 @@ def platform() -> str:
     here, else of the default backend.
     """
     # `jax.jit` compiles anew where it changes.
-    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    device = jax.config.jax_default_device
     if device is None:
         return jax.default_backend()
     name = device if isinstance(device, str) else device.platform

@@ -83,7 +83,7 @@ def gather(tree: Any) -> list:
     """The pytrees of NumPy arrays of all processes, on the host; shapes and dtypes may differ."""
     own = np.frombuffer(pickle.dumps(tree), np.uint8)  # processes of one program trust each other
     sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
-    gathered = _gathered(np.pad(own, (0, sizes.max() - len(own))))
+    gathered = _gathered(np.pad(own, (0, int(sizes.max()) - len(own))))
     return [pickle.loads(one[:size].tobytes()) for one, size in zip(gathered, sizes, strict=True)]
 
 

@@ -57,6 +57,9 @@ def pytest_configure(config):
     config.addinivalue_line(
         "filterwarnings", "ignore:.* deprecated - use .*:DeprecationWarning"
     )  # an old matplotlib with a new pyparsing
+    # Where both workers keep programs in one folder, one may read what the other is writing; it
+    # compiles the program then.
+    config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
     # An old hypothesis asks the collector who refers to its own generator: after `gc.freeze`,
     # below, nobody does.
     config.addinivalue_line("filterwarnings", "ignore:It looks like .register_random.")

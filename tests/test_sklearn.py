@@ -57,6 +57,7 @@ CLASSES = pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three 
 # Their data are noise and blobs: the chosen λ may well be at the edge of its grid. And they skip
 # the array API with a warning.
 @ANY_PRECISION
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks([RLSRegressor(), RLSClassifier("linear")])
 def test_estimator_checks(estimator, check):

@@ -25,9 +25,9 @@ from jaxrls.support.pytrees import pytree, static
 Function = TypeVar("Function", bound=Callable)
 # With more rows the weights of a padded fit cost too much: 1.5 times its time at 1000 rows.
 FEW = 512
-# Compilation is most of a first fit to few rows. Without LLVM's optimisations it takes a quarter of
-# the time, and the program, most of which is LAPACK's, 1.2 times as long.
-# Up to JAX 0.10 there is an older code generator, which is faster still.
+# Compilation is most of a first fit to few rows. Without LLVM's optimisations it takes three
+# quarters of the time, and the program 1.4 times as long; with the older code generator, which JAX
+# has up to 0.10, a quarter and 1.2 times.
 QUICK = (
     {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
     {"xla_backend_optimization_level": 0},

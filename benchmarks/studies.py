@@ -317,7 +317,7 @@ def landmarks(data, only=("kin40k", "protein", "elevators"), rows=2000, dense=16
         X, y, new = map(jnp.asarray, parts)
         kernel = rls.Gaussian(float(np.sqrt(X.shape[1])))
         for m in (rows // 10, rows // 2):
-            chosen = rls.landmarks(kernel, X, m, key=jax.random.key(0), method="uniform")
+            chosen = rls.choose_landmarks(kernel, X, m, key=jax.random.key(0), method="uniform")
             K, gaps = rls.gram(kernel, new, chosen.points), []
             for leave in (False, True):
                 found = landmark_path(kernel, X, y, chosen, leave=leave)
@@ -354,7 +354,7 @@ def iterative(
         start, some = rls.Gaussian(np.ones(X.shape[1])), slice(min(tuned_rows, len(X)))
         tuning, found = timed(lambda: rls.tune(start, X[some], y[some], steps=30))
         kernel, m = found.kernel, min(landmarks, len(X))
-        choose = partial(rls.landmarks, kernel, X, m, key=jax.random.key(0))
+        choose = partial(rls.choose_landmarks, kernel, X, m, key=jax.random.key(0))
         choosing, points = timed(choose)
         fitting, subset = timed(lambda: rls.fit(kernel, X, y, landmarks=points))
         lam = float(subset.lam)

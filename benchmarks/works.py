@@ -22,7 +22,7 @@ import peers
 from peers import Contestant, mean_square
 
 import jaxrls as rls
-from jaxrls.rows.blocks import default_block_size
+from jaxrls.core.linalg.blocks import default_block_size
 
 LAMS = (1e-4, 1e3)
 ON_GPU = jax.default_backend() == "gpu"
@@ -220,7 +220,7 @@ def subset(quick) -> Iterator[Case]:
         X, Y, X_new, F_new = problem(n, 8)
         kernel, x, y = rls.Gaussian(float(np.sqrt(8))), jnp.asarray(X), jnp.asarray(Y[:, 0])
         lams, large = jnp.geomspace(*LAMS, 100), n > 100_000
-        choose = partial(rls.landmarks, kernel, x, m, key=jax.random.key(0))
+        choose = partial(rls.choose_landmarks, kernel, x, m, key=jax.random.key(0))
         drawn = jnp.asarray(np.random.default_rng(0).choice(n, m, replace=False))
         chosen = drawn if large else choose()
         points = x[chosen] if large else chosen.points

@@ -2,10 +2,9 @@
 leave-one-out error.
 """
 
-from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.in_pairs import PairsOut, QueriesOut, pairwise_ranking_error
-from jaxrls.criteria.losses import absolute_error, misordered, squared_error, zero_one_loss
-from jaxrls.criteria.path import (
+from jaxrls.core.criteria.criterion import Criterion
+from jaxrls.core.criteria.losses import absolute_error, misordered, squared_error, zero_one_loss
+from jaxrls.core.criteria.path import (
     coef,
     effective_dof,
     kronecker_left_out,
@@ -13,7 +12,7 @@ from jaxrls.criteria.path import (
     loo_residuals,
     path,
 )
-from jaxrls.criteria.standard import (
+from jaxrls.core.criteria.standard import (
     LeaveOneOut,
     LogPredictive,
     gcv,
@@ -23,25 +22,17 @@ from jaxrls.criteria.standard import (
     log_predictive_density,
     loo,
 )
-from jaxrls.factors.iterative import Iterative
-from jaxrls.factors.kronecker import factor_kronecker
-from jaxrls.factors.solvers import Cholesky, Refined, Spectral, factorize
-from jaxrls.inference.classes import (
-    class_probabilities,
-    conformal_labels,
-    decode,
-    encode,
-    fit_sigmoid,
-    label_p_values,
-)
-from jaxrls.inference.fitted import Fit
-from jaxrls.inference.influence import eigenfunctions, influence
-from jaxrls.inference.model import Model
-from jaxrls.io.archive import load, save
-from jaxrls.io.sources import stream
-from jaxrls.io.tables import airfoil, predict_to_file
-from jaxrls.kernels.given import FeatureMap, FunctionKernel, Precomputed
-from jaxrls.kernels.inner import (
+from jaxrls.core.factors.solvers import Cholesky, Refined, Spectral, factorize
+from jaxrls.core.fit.estimate import estimate
+from jaxrls.core.fit.fit import fit
+from jaxrls.core.fit.fitted import Fit
+from jaxrls.core.fit.grid import lambda_grid
+from jaxrls.core.fit.model import Model
+from jaxrls.core.fit.objective import best_lam, objective
+from jaxrls.core.fit.start import median_distance, start_from_data
+from jaxrls.core.fit.tune import tune
+from jaxrls.core.kernels.given import FeatureMap, FunctionKernel, Precomputed
+from jaxrls.core.kernels.inner import (
     Constant,
     Cosine,
     Linear,
@@ -50,8 +41,8 @@ from jaxrls.kernels.inner import (
     Tanimoto,
     polynomial_features,
 )
-from jaxrls.kernels.kernel import Kernel
-from jaxrls.kernels.stationary import (
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.stationary import (
     ChiSquared,
     Gaussian,
     Laplacian,
@@ -59,21 +50,30 @@ from jaxrls.kernels.stationary import (
     Periodic,
     RationalQuadratic,
 )
-from jaxrls.problem.fixed_effects import levels
-from jaxrls.problem.folds import folds
-from jaxrls.problem.landmarks import certified_lam
-from jaxrls.rows.gram import gram, gram_matmul
+from jaxrls.core.problem.fixed_effects import levels
+from jaxrls.core.problem.folds import folds
+from jaxrls.core.problem.gram import gram, gram_matmul
+from jaxrls.io.archive import load, save
+from jaxrls.io.sources import stream
+from jaxrls.io.tables import airfoil, predict_to_file
+from jaxrls.iterative.iterative import Iterative
+from jaxrls.landmarks.choice import choose_landmarks
+from jaxrls.landmarks.points import certified_lam
+from jaxrls.ranking.criteria import PairsOut, QueriesOut, pairwise_ranking_error
 from jaxrls.rows.sharded import shard
-from jaxrls.search.estimate import estimate
-from jaxrls.search.fit import fit
-from jaxrls.search.grid import lambda_grid
-from jaxrls.search.landmarks import landmarks
-from jaxrls.search.objective import best_lam, objective
-from jaxrls.search.selection import select_columns, select_landmarks
-from jaxrls.search.several import fit_kernels
-from jaxrls.search.start import median_distance, start_from_data
-from jaxrls.search.tune import tune
-from jaxrls.search.two_sided import fit_kronecker
+from jaxrls.several.kernels import fit_kernels
+from jaxrls.several.selection import select_columns, select_landmarks
+from jaxrls.two_sided.fit import fit_kronecker
+from jaxrls.two_sided.kronecker import factor_kronecker
+from jaxrls.uncertainty.classes import (
+    class_probabilities,
+    conformal_labels,
+    decode,
+    encode,
+    fit_sigmoid,
+    label_p_values,
+)
+from jaxrls.uncertainty.influence import eigenfunctions, influence
 
 __version__ = "0.1.0"
 __all__ = [
@@ -108,6 +108,7 @@ __all__ = [
     "airfoil",
     "best_lam",
     "certified_lam",
+    "choose_landmarks",
     "class_probabilities",
     "coef",
     "conformal_labels",
@@ -133,7 +134,6 @@ __all__ = [
     "kronecker_residuals",
     "label_p_values",
     "lambda_grid",
-    "landmarks",
     "levels",
     "load",
     "log_marginal_likelihood",

@@ -2,27 +2,27 @@
 criteria. And the classes of results, which nobody constructs.
 """
 
-from jaxrls.criteria.path import Path
-from jaxrls.factors.contract import Factor, Report, Solution, Solver
-from jaxrls.factors.kronecker import Kronecker
-from jaxrls.factors.spectrum import Spectrum
-from jaxrls.inference.classes import ConformalLabels, Sigmoid
-from jaxrls.inference.fitted import History
-from jaxrls.inference.influence import Influence
-from jaxrls.inference.intervals import Predictive
-from jaxrls.inference.posterior import Posterior
-from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel
-from jaxrls.problem.folds import Folds
-from jaxrls.problem.landmarks import Landmarks
-from jaxrls.problem.weights import Weights
-from jaxrls.rows.moments import Moments, moments
-from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.core.criteria.path import Path
+from jaxrls.core.factors.contract import Factor, Report, Solution, Solver
+from jaxrls.core.factors.spectrum import Spectrum
+from jaxrls.core.fit.estimate import Estimate
+from jaxrls.core.fit.fitted import History
+from jaxrls.core.fit.problem import Problem
+from jaxrls.core.problem.folds import Folds
+from jaxrls.core.problem.moments import Moments, moments
+from jaxrls.core.problem.rows import DenseRows, Rows
+from jaxrls.core.problem.weights import Weights
+from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.landmarks.points import Landmarks
 from jaxrls.rows.sharded import ShardedRows
-from jaxrls.search.estimate import Estimate
-from jaxrls.search.problem import Problem
-from jaxrls.search.selection import LandmarkSelection, Selection
-from jaxrls.search.several import KernelsFit
-from jaxrls.support.pytrees import pytree, static
+from jaxrls.several.kernels import KernelsFit
+from jaxrls.several.selection import LandmarkSelection, Selection
+from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel
+from jaxrls.two_sided.kronecker import Kronecker
+from jaxrls.uncertainty.classes import ConformalLabels, Sigmoid
+from jaxrls.uncertainty.influence import Influence
+from jaxrls.uncertainty.intervals import Predictive
+from jaxrls.uncertainty.posterior import Posterior
 
 __all__ = [
     "ConformalLabels",

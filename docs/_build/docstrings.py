@@ -11,7 +11,7 @@ DOCTEST = re.compile(r"^>>>.*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
 PARAGRAPH = re.compile(r"(?<=[.;)])\s(?=\*\*(?:Cost|Raises|Warns|Fails|Source)\*\*)")
 SHAPED = re.compile(r"\b(?:Float|Int|Bool|Num|Shaped)\[[^\[\]]*\]|\b(?:Numbers|jax\.Array)\b")
 LEFT_OUT = re.compile(r"(?<=Array)(?: \| (?:Array|Listed|Any|np\.ndarray)\b)+")
-PYTREE = {"pytree", "jaxrls.extend.pytree", "jaxrls.support.pytrees.pytree"}
+PYTREE = {"pytree", "jaxrls.extend.pytree", "jaxrls.core.support.pytrees.pytree"}
 
 
 class Docstrings(griffe.Extension):

@@ -9,19 +9,19 @@ import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, show
-from jaxrls.criteria.standard import CRITERIA
-from jaxrls.io.sources import Choice, open_files, paths_of
-from jaxrls.kernels.kernel import Standardized
-from jaxrls.kernels.named import named_kernel
-from jaxrls.rows.streamed import Deviations
-from jaxrls.search.tune import landmarks_to_tune
-from jaxrls.support.checks import (
+from jaxrls.core.criteria.standard import CRITERIA
+from jaxrls.core.fit.tune import landmarks_to_tune
+from jaxrls.core.kernels.kernel import Standardized
+from jaxrls.core.kernels.named import named_kernel
+from jaxrls.core.support.checks import (
     check_inputs,
     check_weights,
     check_whole,
     in_words,
     memory_bytes,
 )
+from jaxrls.io.sources import Choice, open_files, paths_of
+from jaxrls.rows.streamed import Deviations
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
 

@@ -8,9 +8,9 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.fitting import KNOWN, inputs_of
 from jaxrls.cli.report import at_terminal, count
+from jaxrls.core.support.pictures import progress_bar
 from jaxrls.io.sources import Choice, Files, paths_of
 from jaxrls.io.tables import predicted, rows_to, writing
-from jaxrls.support.pictures import progress_bar
 
 
 def run_predict(args) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.support.pictures import ORDERED, title
+from jaxrls.core.support.pictures import ORDERED, title
 
 TABLE_ROWS = 12
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.support.files import read_arrays, write_arrays
-from jaxrls.support.pytrees import REGISTRY, is_registered, name_in_files
+from jaxrls.core.support.files import read_arrays, write_arrays
+from jaxrls.core.support.pytrees import REGISTRY, is_registered, name_in_files
 
 
 def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = None) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.inference.classes import decode
-from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import as_floats
-from jaxrls.support.files import replacing
+from jaxrls.core.problem.rows import Rows
+from jaxrls.core.support.checks import as_floats
+from jaxrls.core.support.files import replacing
+from jaxrls.uncertainty.classes import decode
 
 FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
 FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.rows.processes import add_up, gather, in_step, in_unison
 from jaxrls.rows.streamed import Deviations, Known, StreamedRows, drawn_of, together
-from jaxrls.support.processes import add_up, gather, in_step, in_unison
 
 
 class JointRows(StreamedRows):

@@ -15,17 +15,17 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from jaxrls.rows.compiled import padded
-from jaxrls.rows.rows import DenseRows, Rows
-from jaxrls.support.checks import (
+from jaxrls.core.problem.compiled import padded
+from jaxrls.core.problem.rows import DenseRows, Rows
+from jaxrls.core.support.checks import (
     Listed,
     as_floats,
     check_matrix,
     check_targets,
     check_weights,
 )
-from jaxrls.support.door import auto, parts_of
-from jaxrls.support.pytrees import pytree, static
+from jaxrls.core.support.door import auto, parts_of
+from jaxrls.core.support.pytrees import pytree, static
 
 SAMPLE = 10_000  # rows that landmarks are chosen from
 

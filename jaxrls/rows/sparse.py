@@ -9,12 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.sparse import SparseBlock
-from jaxrls.rows.blocks import KINDS, split
-from jaxrls.rows.rows import DenseRows, GramRows, Rows
-from jaxrls.rows.sharded import ShardedRows
-from jaxrls.support.checks import (
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.linalg.blocks import KINDS, split
+from jaxrls.core.problem.rows import DenseRows, GramRows, Rows
+from jaxrls.core.support.checks import (
     as_array,
     as_floats,
     check_inputs,
@@ -22,8 +20,10 @@ from jaxrls.support.checks import (
     check_row_numbers,
     is_concrete,
 )
-from jaxrls.support.door import parts_of
-from jaxrls.support.pytrees import pytree, static
+from jaxrls.core.support.door import parts_of
+from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.rows.sharded import ShardedRows
+from jaxrls.rows.sparse_block import SparseBlock
 
 # Numbers in one dense block: small enough for a CPU's cache, but with enough rows for a fast matrix
 # product, up to MOST_NUMBERS.

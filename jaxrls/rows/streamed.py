@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.rows.rows import DenseRows, Rows, added
-from jaxrls.support.checks import as_floats, check_finite, check_inputs, check_whole
-from jaxrls.support.files import read_arrays, write_arrays
-from jaxrls.support.pictures import progress_bar
+from jaxrls.core.problem.rows import DenseRows, Rows, added
+from jaxrls.core.support.checks import as_floats, check_finite, check_inputs, check_whole
+from jaxrls.core.support.files import read_arrays, write_arrays
+from jaxrls.core.support.pictures import progress_bar
 
 SAMPLE = 10_000  # rows
 CONSTANT = 1e-12  # of the mean: a deviation below this is rounding

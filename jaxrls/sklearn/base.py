@@ -15,13 +15,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import jaxrls as rls
-from jaxrls.criteria.standard import CRITERIA, as_criterion
-from jaxrls.kernels.named import KERNELS, named_kernel
-from jaxrls.search.conclude import KEPT_ROWS, inspect_lam
-from jaxrls.search.tune import landmarks_to_tune
+from jaxrls.core.criteria.standard import CRITERIA, as_criterion
+from jaxrls.core.fit.conclude import KEPT_ROWS, inspect_lam
+from jaxrls.core.fit.tune import landmarks_to_tune
+from jaxrls.core.kernels.named import KERNELS, named_kernel
+from jaxrls.core.support.checks import check_unmasked
+from jaxrls.core.support.door import hints_at_names
 from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
-from jaxrls.support.checks import check_unmasked
-from jaxrls.support.door import hints_at_names
 
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}

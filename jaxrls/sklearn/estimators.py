@@ -21,9 +21,9 @@ from sklearn.utils.multiclass import (
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 import jaxrls as rls
+from jaxrls.core.support.door import hints_at_names
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
 from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, probabilities
-from jaxrls.support.door import hints_at_names
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):

@@ -15,14 +15,14 @@ from support import EPS, array, wide
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.factors.cholesky import CholeskyGram, RefinedGram
-from jaxrls.factors.cholesky_features import CholeskyFeatures
-from jaxrls.factors.expansion import AtPoints
-from jaxrls.factors.iterative import IterativeGram
-from jaxrls.factors.kronecker import Kronecker
-from jaxrls.factors.spectrum import Spectrum
+from jaxrls.core.factors.cholesky import CholeskyGram, RefinedGram
+from jaxrls.core.factors.cholesky_features import CholeskyFeatures
+from jaxrls.core.factors.expansion import AtPoints
+from jaxrls.core.factors.spectrum import Spectrum
+from jaxrls.core.fit.conclude import Kept
+from jaxrls.iterative.iterative import IterativeGram
 from jaxrls.rows.sparse import sparse_rows
-from jaxrls.search.conclude import Kept
+from jaxrls.two_sided.kronecker import Kronecker
 
 N, NEW, TARGETS = 14, 5, 3
 LAMS = wide([0.05, 0.2, 0.7, 2.0])

@@ -26,8 +26,8 @@ from contract.cases import (
     Y,
 )
 from jaxrls import extend
-from jaxrls.criteria.criterion import Given
-from jaxrls.factors.contract import Solution
+from jaxrls.core.criteria.criterion import Given
+from jaxrls.core.factors.contract import Solution
 
 LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
 ROW = 8  # a landmark, where there are any

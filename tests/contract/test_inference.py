@@ -11,7 +11,7 @@ from support import ANY_PRECISION, FLOAT64, array, assert_close, refused, wide
 
 import jaxrls as rls
 from contract.cases import BESIDE_NEW, FACTORS, FIXED, LAMS, NEW, PLANS, WEIGHTS, N, Y, gaussian
-from jaxrls.kernels.inner import Linear
+from jaxrls.core.kernels.inner import Linear
 
 LAM, GROUPS = 0.2, PLANS["uneven"]
 WITHOUT_POSTERIOR = {"refined", "precomputed", "kronecker"}

@@ -52,7 +52,10 @@ def searches() -> float:
     assert_type(tuned.kernel, rls.Gaussian)
     assert_type(
         rls.fit(
-            tuned.kernel, X, y, landmarks=rls.landmarks(tuned.kernel, X, 100, key=jax.random.key(0))
+            tuned.kernel,
+            X,
+            y,
+            landmarks=rls.choose_landmarks(tuned.kernel, X, 100, key=jax.random.key(0)),
         ),
         rls.Fit[rls.Gaussian],
     )

@@ -1,0 +1,205 @@
+"""The base class of criteria. A criterion gives an error for every λ, from a factor with labels,
+and says how to search it: its sign, whether it has a gradient, which rows it holds out together."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.core.criteria.losses import check_loss, is_smooth, squared_error
+from jaxrls.core.factors.contract import Factor, Solution
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.problem.folds import as_folds
+from jaxrls.core.problem.rows import Rows
+from jaxrls.core.problem.weights import Weights
+from jaxrls.core.support.checks import Listed, as_lams, values_unknown
+from jaxrls.core.support.door import door
+from jaxrls.core.support.pytrees import pytree, static
+
+
+class Criterion(ABC):
+    """A validation error as a function of λ: the base class of criteria, your own included.
+
+    One of your own inherits from it, under `jaxrls.extend.pytree`, and defines `values(solution,
+    lams, kernel)`, which returns (L, t) from the methods of a `Solution`. Its fields hold its data.
+    `larger_is_better` says whether it is maximised, `smooth` whether it has a gradient, `groups`
+    which rows it leaves out together.
+
+    >>> from jaxrls import extend
+    >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
+    >>> @extend.pytree
+    ... class WorstRow(rls.Criterion):
+    ...     name = "worst row left out"
+    ...     def values(self, solution, lams, kernel):
+    ...         return jnp.max(jnp.abs(solution.residuals(lams)), axis=1)
+    >>> X = np.linspace(0, 1, 30)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> float(rls.fit(rls.Gaussian(0.3), X, y, lams=[1e-5, 1e-2, 1.0], criterion=WorstRow()).lam)
+    0.01
+    """
+
+    name: str
+    larger_is_better: ClassVar[bool] = False
+    # Whether it uses only the methods that every `Factor` has.
+    any_factor: ClassVar[bool] = True
+    # Whether it needs only sums over the whole fit, and not the rows.
+    of_sums: ClassVar[bool] = False
+    # Whether it is defined even where the fixed effects cannot be fitted without some row.
+    keeps_all_rows: ClassVar[bool] = False
+    # Whether it is the mean of its `loss` over held-out rows, single or in groups.
+    of_losses: ClassVar[bool] = False
+    in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
+    # Whether it can be computed on some of the rows, because it holds no data about single rows.
+    of_some_rows: bool = False
+    traceable: bool = True  # whether its data can go into `jax.jit`
+    groups: Any = None  # `Folds` of rows that it leaves out together
+
+    @door()
+    def __call__(
+        self,
+        factor: Factor,
+        Y: Float[Array, "n *t"] | Listed,
+        lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
+        kernel: Kernel | None = None,
+    ) -> Float[Array, "L *t"]:
+        """Evaluate the criterion at every λ, from one factorization.
+
+        Args:
+            factor: what `factorize` made.
+            Y: labels (n,) or (n, t).
+            lams: λ (L,), or (L, t) with one for each target; 0 is taken as the factor's floor.
+            kernel: that of the factor, for criteria that predict further rows, such as `holdout`.
+
+        Returns:
+            (L,) or (L, t).
+
+        Raises:
+            ValueError: for λ < 0, or shapes that do not fit.
+        """
+        solution = factor.solve(Y)
+        labels = solution.labels.given
+        criterion = self.bind(labels)
+        criterion.check_rows(labels, factor.weights)
+        values = criterion.values(solution, as_grid(lams, factor, labels.shape[1:]), kernel)
+        return solution.labels.drop_axis(values)
+
+    @abstractmethod
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
+        """The criterion at every λ for every target, (L, t): what a class of your own defines.
+
+        Args:
+            solution: a factor with labels.
+            lams: λ (L,), or (L, t) with one for each target.
+            kernel: that of the factor, or None where it was not given.
+        """
+
+    def bind(self, Y, rows: Rows | None = None) -> "Criterion":
+        """The criterion for one fit: its own data are read, and checked against the labels and
+        rows.
+        """
+        if self.groups is None:
+            return self
+        count = None if rows is None else rows.count
+        return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
+
+    def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
+        """The criterion with its sign set so that smaller is better, (L,) where the labels came as
+        (n,).
+        """
+        with values_unknown(f"criterion {self.name}, or its loss,"):
+            values = solution.labels.drop_axis(self.values(solution, lams, kernel))
+        return -values if self.larger_is_better else values
+
+    @property
+    def total(self) -> Callable | None:
+        """A function `fn` such that the criterion is `Solution.left_out(fn)` / Σv, or None if it is
+        no such sum.
+        """
+        return None
+
+    def check(self, kernel: Kernel) -> None:
+        """Raise where the criterion's own data lie outside the kernel's domain, if their values are
+        known.
+        """
+        del kernel
+
+    def check_rows(self, Y, weights: Weights) -> None:
+        """Raise for rows that the criterion cannot be computed on: shapes are always checked,
+        values where they are known.
+        """
+        del Y, weights
+
+    @property
+    def smooth(self) -> bool:
+        """Whether its derivatives can guide a search."""
+        return True
+
+    def to_search(self, error, n: int):
+        """What a gradient search minimises in place of the error."""
+        return error
+
+    def from_search(self, value, n: int):
+        """The inverse of `to_search`, on the host."""
+        return value
+
+
+class Positive(Criterion):
+    """An error that cannot be negative, of squares by default; it is searched by its logarithm."""
+
+    loss: Callable = squared_error
+
+    def __post_init__(self):
+        check_loss(self.loss)
+
+    @property
+    def smooth(self):
+        """Whether the loss has a gradient."""
+        return is_smooth(self.loss)
+
+    def to_search(self, error, n):
+        """log error."""
+        return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
+
+    def from_search(self, value, n):
+        """The error, infinite for a failure."""
+        with np.errstate(over="ignore"):
+            return np.exp(value)
+
+
+@pytree
+class Given(Criterion):
+    """A function `(factor, Y, lams)` of the caller as a criterion; it returns (L,) or (L, t), and
+    smaller is better.
+    """
+
+    fn: Callable = static()
+
+    any_factor: ClassVar[bool] = False
+
+    @property
+    def name(self):  # type: ignore[override]
+        """The name of the function."""
+        return getattr(self.fn, "__name__", type(self.fn).__name__)
+
+    def values(self, solution, lams, kernel):
+        """The result of the function, its shape checked."""
+        lams = lams[:, 0] if lams.ndim == 2 and lams.shape[1] == 1 else lams
+        values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))
+        wanted = (len(lams), *solution.labels.given.shape[1:])
+        if values.shape != wanted:
+            raise ValueError(
+                f"criterion {self.name} must return shape {wanted}, an error for each λ, and "
+                f"returned {values.shape}"
+            )
+        return values.reshape(len(lams), -1)
+
+
+def as_grid(lams, factor: Factor, targets: tuple = ()) -> Float[Array, "L *k"]:
+    """λ as a vector, or one for every target, in the factor's dtype, checked; 0 is its floor."""
+    return factor.with_floor(as_lams(lams, factor.dtype, targets, zero=True))

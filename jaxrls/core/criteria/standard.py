@@ -1,0 +1,405 @@
+"""The standard criteria and their names: leave-one-out, k-fold and hold-out errors and predictive
+densities, which are means over held-out rows; GCV and the evidence, from sums over the whole fit.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.core.criteria.criterion import Criterion, Given, Positive
+from jaxrls.core.criteria.losses import squared_error
+from jaxrls.core.factors.contract import as_columns
+from jaxrls.core.kernels.inner import Linear
+from jaxrls.core.linalg.products import matmul
+from jaxrls.core.problem.folds import folds
+from jaxrls.core.problem.rows import Rows
+from jaxrls.core.problem.weights import Weights
+from jaxrls.core.support.checks import as_floats, check_finite
+from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.ranking.criteria import pairwise_ranking_error
+from jaxrls.rows.sparse import as_rows
+from jaxrls.rows.sparse_block import made_dense
+
+
+@pytree
+class LeaveOneOut(Positive):
+    """The exact leave-one-out error, or leave-one-group-out error, at every λ.
+
+    Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, with every row, or every group of rows, left out in turn. For
+    weights 1, P = (K + λI)⁻¹ and c = Py, single rows have eᵢ = cᵢ/Pᵢᵢ, and a group B has e_B =
+    [P_BB]⁻¹c_B. Weights and fixed effects are exact too.
+
+    Called as `criterion(factor, Y, lams)` it returns the error at every λ, and `fit(criterion=…)`
+    chooses λ by it. `loo` is this criterion with squared errors and single rows, `kfold(groups)`
+    with groups.
+
+    Args:
+        loss: what is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or any function
+            (residuals (n, t), labels (n, t)) -> (n, t).
+        groups: labels (n,) of rows that are left out together, or what `folds` made of them.
+            Default: single rows.
+
+    **Cost** O(n r L (t + 1)); for k groups of b rows the smaller of O(k L b² (r + b)) and O(k n r
+    (r + L t)). **Fails**: without groups too optimistic where rows come in groups. **Source**:
+    Rifkin (lecture), "LOOE derivation, VII"; Pahikkala, Boberg and Salakoski 2006, theorem 1.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> rls.LeaveOneOut(rls.absolute_error)(factor, jnp.array([1.0, 3.0]), [1.0]).tolist()
+    [2.0]
+    """
+
+    loss: Callable = static(default=squared_error)
+    groups: Any = None  # `Folds`, made from labels
+    of_losses = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.groups is not None:
+            object.__setattr__(self, "groups", folds(self.groups))
+
+    @property
+    def name(self):  # type: ignore[override]
+        """Its name, by what is left out."""
+        return "loo" if self.groups is None else "kfold"
+
+    @property
+    def of_some_rows(self):  # type: ignore[override]
+        """True unless it holds groups, which are of all rows."""
+        return self.groups is None
+
+    @property
+    def total(self):
+        """The loss of every row, times its weight."""
+        return None if self.groups is not None else partial(_total, self.loss)
+
+    def values(self, solution, lams, kernel):
+        """One pass over the rows."""
+        sums = solution.left_out(partial(_total, self.loss), lams, self.groups)
+        return sums / solution.factor.weights.total
+
+
+def _total(loss, residuals, labels, weights):
+    return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
+
+
+def kfold(groups, loss: Callable = squared_error) -> LeaveOneOut:
+    """Exact k-fold or leave-one-group-out error, pooled over rows: `LeaveOneOut` of groups.
+
+    Args:
+        groups: labels (n,) of any kind; inside `jax.jit` what `folds(groups)` made outside of it.
+        loss: as in `LeaveOneOut`.
+
+    Returns:
+        A criterion.
+
+    Raises:
+        ValueError: for fewer than two groups.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(4), intercept=False)
+    >>> rls.kfold([0, 0, 1, 1])(factor, jnp.array([1.0, 1.0, 2.0, 2.0]), [1.0]).round(4).tolist()
+    [2.5]
+    """
+    return LeaveOneOut(loss, groups)
+
+
+@pytree
+class LogPredictive(Criterion):
+    """Leave-one-out log predictive density: the mean of log p(yᵢ | all other labels), larger is
+    better.
+
+    −½ (log 2πτσᵢ² + eᵢ²/(τσᵢ²)) averaged over rows, in nats for each row of positive weight, with e
+    = c/p and σᵢ² = 1/pᵢ, p = diag (K + λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y ~
+    N(0, τ(K + λV⁻¹)), with a flat prior on an intercept.
+
+    Unlike `loo` it also judges the predicted variances. It suffers less from a wrong kernel than
+    the evidence does, as each label is predicted from all others and the prior of all labels
+    together plays no part.
+
+    Args:
+        scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as
+            it is. With `"loo"` τ is the mean of e²/σ², for every λ and target, at which the density
+            is largest. The chosen λ then does not depend on the unit of the labels, and a kernel
+            that is multiplied by s gets s times the λ.
+
+    Raises:
+        ValueError: for the iterative route, which has no exact leverage.
+
+    **Cost** as `loo`. **Fails**: on landmarks the prior is that of the model, k̂, whose predictive
+    uncertainty is too small far from them. **Source**: Rasmussen and Williams 2006, eq. 5.10 to
+    5.12; Sundararajan and Keerthi 2001.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> round(float(rls.log_predictive_density(factor, jnp.array([0.0, 0.0]), [1.0])[0]), 4)
+    -1.2655
+    """
+
+    scale: Any = static(default=1.0)
+    name = "log_predictive_density"
+    larger_is_better = of_some_rows = True
+
+    def __post_init__(self):
+        other = self.scale != "loo"
+        if other and (isinstance(self.scale, bool | str) or not 0 < self.scale < np.inf):
+            raise ValueError(
+                "scale must be a positive number, by which the kernel is multiplied, or 'loo', and "
+                f"is {self.scale!r}"
+            )
+
+    def values(self, solution, lams, kernel):
+        """From one pass over the rows: with 1/σᵢ² = vᵢ(1 − hᵢ)/λ, the means of its logarithm and of
+        eᵢ²/σᵢ².
+        """
+        count, columns = solution.factor.weights.count, as_columns(lams)
+        logs, squares = solution.rows_and_leverages(_log_density, lams)
+        squares = squares / count / columns
+        scale = self.scale
+        if scale == "loo":
+            scale = jnp.maximum(squares, jnp.finfo(squares.dtype).tiny)
+        return 0.5 * (
+            logs / count - jnp.log(columns) - jnp.log(2 * np.pi * scale) - squares / scale
+        )
+
+
+def _log_density(residuals, remaining, labels, weights):
+    """Σ log v(1 − h) and Σ v(1 − h) e² over rows of positive weight."""
+    v = weights[:, None]
+    information = jnp.where(v > 0, jnp.maximum(v * remaining, jnp.finfo(v.dtype).tiny), 1)
+    squares = jnp.where(v > 0, information * residuals**2, 0)
+    return jnp.sum(jnp.log(information), axis=0), jnp.sum(squares, axis=0)
+
+
+@pytree
+class GCV(Positive):
+    """Generalised cross-validation: leave-one-out with every leverage replaced by their mean.
+
+    GCV(λ) = (Σ vᵢ rᵢ² / Σ vᵢ) / (1 − df(λ)/n)², with r the training residuals and n the number of
+    rows of positive weight. It is in squared units of Y. Unlike leave-one-out it does not depend on
+    the basis in which the data are written.
+
+    **Cost** O(r L t). **Fails**: where squares of labels leave the range of the dtype, as
+    `squared_error` says. **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> rls.gcv(factor, jnp.array([1.0, 3.0]), [1.0]).tolist()
+    [5.0]
+    """
+
+    name = "gcv"
+    of_sums = of_some_rows = True
+
+    def values(self, solution, lams, kernel):
+        """From the residual norm and its degrees of freedom; one row with an intercept has none, as
+        nothing is left to fit without it.
+        """
+        weights = solution.factor.weights
+        share = solution.residual_dof(lams) / weights.count
+        return solution.with_rest(solution.residual_norm(lams) / weights.total / share**2)
+
+
+@pytree
+class Evidence(Criterion):
+    """Log evidence (log marginal likelihood) of the Gaussian process with this kernel: larger is
+    better.
+
+    −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π, in nats, for y ~ N(0, G), G = K + λ V⁻¹, V the weights.
+    With an intercept it is the restricted likelihood under a flat prior on it. The noise variance
+    is λ and the signal variance is the kernel's: unlike in leave-one-out, the choice depends on
+    both.
+
+    **Cost** O(r L t). **Source**: Rasmussen and Williams 2006, eq. 2.30; with intercept, Patterson
+    and Thompson 1971.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(1), intercept=False)
+    >>> round(float(rls.log_marginal_likelihood(factor, jnp.array([0.0]), [1.0])[0]), 4)
+    -1.2655
+    """
+
+    name = "log_marginal_likelihood"
+    larger_is_better = True
+    of_sums = of_some_rows = True
+    keeps_all_rows = True
+
+    def values(self, solution, lams, kernel):
+        """−½ (data fit + log determinant + constants)."""
+        factor = solution.factor
+        constant = factor.weights.log_product - factor.residual_dimensions() * jnp.log(2 * jnp.pi)
+        return 0.5 * (
+            constant - factor.fixed.log_volume - solution.data_fit(lams) - solution.logdet(lams)
+        )
+
+    def to_search(self, error, n):
+        """The error per row."""
+        return error / n
+
+    def from_search(self, value, n):
+        """The error of all rows."""
+        return value * n
+
+
+@pytree
+class HoldOut(Positive):
+    """The error on held-out rows, as a criterion: what `holdout` makes.
+
+    Σⱼ vⱼ loss(yⱼ − f(xⱼ), yⱼ) / Σⱼ vⱼ over the held-out rows.
+
+    Args:
+        X: held-out rows (m, d).
+        Y: their labels, (m,) or (m, t).
+        weights: (m,), 0 or more. Default 1.
+        loss: as in `LeaveOneOut`.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.holdout(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name
+    'holdout'
+    """
+
+    X: Any  # as it was given, `Rows` once it is bound
+    Y: Any
+    weights: Any = None
+    loss: Callable = static(default=squared_error)
+    name = "holdout"
+    of_some_rows = True
+
+    def bind(self, Y, rows=None):
+        """Held-out rows, labels and weights, checked to have the columns and targets of those that
+        are fitted.
+        """
+        held = as_rows(Linear(), self.X, "X of holdout")
+        labels = held.column(as_floats("Y of holdout", self.Y))
+        wanted = (held.shape[0], *Y.shape[1:])
+        if labels.shape != wanted:
+            raise ValueError(
+                f"Y of holdout must have shape {wanted}, as its X and Y do, and has shape "
+                f"{labels.shape}"
+            )
+        check_finite("Y of holdout", labels)
+        if rows is not None and held.shape[1] != rows.shape[1]:
+            raise ValueError(
+                f"X of holdout must have the {rows.shape[1]} columns of X, and has {held.shape[1]}"
+            )
+        return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
+
+    def check(self, kernel):
+        """Raise for held-out rows outside the kernel's domain."""
+        self.X.check(kernel, "X of holdout", training=False)
+
+    @property
+    def traceable(self):  # type: ignore[override]
+        """Whether the rows can go into `jax.jit`."""
+        return not isinstance(self.X, Rows) or self.X.traceable
+
+    def values(self, solution, lams, kernel):
+        """From one pass over the held-out rows, in the precision of the factor whatever theirs is.
+        Without a kernel the rows are taken as what multiplies the coefficients.
+        """
+        factor, rows = solution.factor, self.X
+        if factor.fixed.rows is not None:
+            raise ValueError(
+                "criterion holdout cannot be used with fixed_effects=, as those of its rows are "
+                "not known: use loo or kfold"
+            )
+        labels = self.Y.reshape(rows.shape[0], -1).astype(factor.dtype)
+        coef, intercept, _ = solution.coefficients(lams)
+
+        def block(x, v, y):
+            x = x.astype(factor.dtype)
+            phi = made_dense(x) if kernel is None else factor.expansion.design(kernel, x)
+            if phi.shape[1] != coef.shape[1]:
+                raise ValueError(
+                    f"X of holdout must have {coef.shape[1]} columns, one for each coefficient, "
+                    f"where no kernel is given, and has {phi.shape[1]}"
+                )
+            v = self.weights.block(v, len(y)).array.astype(factor.dtype)
+
+            def at(args):
+                coef, intercept = args
+                return matmul(v, self.loss(y - matmul(phi, coef) - intercept, y))
+
+            size = max(1, 256 // labels.shape[1])  # so many λ in one product
+            return jax.lax.map(at, (coef, intercept), batch_size=min(len(coef), size))
+
+        total = self.weights.total.astype(factor.dtype)
+        return rows.sum(block, self.weights.values, labels) / total
+
+
+def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:
+    """Make a criterion of the error on held-out rows.
+
+    Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ, f_λ fitted on the other rows.
+
+    Args:
+        X: held-out rows (m, d), with the columns of those that are fitted. If you call the
+            criterion with a factor and no kernel, give the matrix (m, q) that multiplies the
+            coefficients: `gram(kernel, X, factor.points)`, or explicit features.
+        Y: their labels, (m,) or (m, t).
+        weights: (m,), 0 or more. Default 1.
+        loss: as in `LeaveOneOut`.
+
+    Returns:
+        A criterion: `fit(…, criterion=holdout(X, Y))`, `holdout(X, Y)(factor, Y, lams, kernel)`.
+
+    **Cost** O((n + m) q L t). **Source**: Rifkin (lecture), "Types of Validation".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X, X_new = jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])
+    >>> factor = rls.factorize(rls.Linear(), X, intercept=False)
+    >>> held = rls.holdout(X_new, jnp.array([6.0]))
+    >>> held(factor, jnp.array([2.0, 4.0]), [5.0], rls.Linear()).round(4).tolist()
+    [9.0]
+    """
+    return HoldOut(X, Y, weights, loss)
+
+
+loo = LeaveOneOut()
+log_predictive_density = LogPredictive()
+gcv = GCV()
+log_marginal_likelihood = Evidence()
+NAMED: dict[str, Criterion] = {
+    "loo": loo,
+    "gcv": gcv,
+    "evidence": log_marginal_likelihood,
+    "log_marginal_likelihood": log_marginal_likelihood,
+    "log_predictive_density": log_predictive_density,
+    "pairs": pairwise_ranking_error,
+}
+# As estimators and the command line take them; "kfold" is by groups, which are given or drawn.
+CRITERIA = {**NAMED, "kfold": loo}
+
+
+def as_criterion(criterion, groups=None) -> Criterion:
+    """A criterion from its name, a function, or itself; where it is one of single rows, with
+    `groups` left out in their place.
+    """
+    if isinstance(criterion, str) and criterion in NAMED:
+        criterion = NAMED[criterion]
+    inner = inspect.unwrap(getattr(criterion, "func", criterion))
+    whole = callable(criterion) and not isinstance(criterion, str | type)
+    wraps = inner is not criterion and isinstance(inner, Criterion)
+    if not whole or wraps or inner in (kfold, holdout):
+        raise ValueError(
+            f"criterion must be one of {', '.join(map(repr, NAMED))}, kfold(groups), "
+            f"holdout(X, Y), a jaxrls.Criterion or a function of (factor, Y, lams), and is "
+            f"{criterion!r}"
+        )
+    if not isinstance(criterion, Criterion):
+        criterion = Given(criterion)
+    if groups is None:
+        return criterion
+    if not isinstance(criterion, LeaveOneOut) or criterion.groups is not None:
+        raise ValueError(
+            f"groups= leaves groups out in place of single rows, and criterion is "
+            f"{criterion.name}: leave one of them out, or give kfold(groups) or "
+            "PairsOut(within=groups)"
+        )
+    return replace(criterion, groups=groups)

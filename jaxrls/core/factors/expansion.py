@@ -1,0 +1,87 @@
+"""What the coefficients of a factor multiply, f(x) = design(x) · coefficients: kernel functions at
+all rows or at landmarks, or explicit features. Also the features φ whose weights are penalised."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.linalg.products import matmul, tall_matmul
+from jaxrls.core.problem.gram import gram
+from jaxrls.core.support.pytrees import pytree
+
+
+class Expansion(ABC):
+    """f(x) = design(x) · coefficients."""
+
+    points: Any = None  # the rows or landmarks of the coefficients, None for explicit features
+    origin: Any = None
+
+    @abstractmethod
+    def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
+        """What multiplies the coefficients, for a block of new rows."""
+
+    @abstractmethod
+    def compact(self, kernel: Kernel, coef: Float[Array, "c *t"]) -> tuple[Any, Any]:
+        """Points and coefficients of the smallest model: points None where the coefficients are on
+        explicit features.
+        """
+
+
+@pytree
+class AtPoints(Expansion):
+    """Σᵢ k(x, pointsᵢ) cᵢ over all rows, or landmarks; `points` is None where only K is known.
+
+    With explicit features, and a constant without penalty, so that Σᵢ cᵢ = 0, an `origin` reduces
+    rounding: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ is the same sum.
+    """
+
+    points: Any  # (n, d), or sparse rows
+    origin: Float[Array, " r"] | None = None
+
+    def design(self, kernel, X):
+        """k(x, xᵢ)."""
+        if self.origin is None:
+            return gram(kernel, X, self.points)
+        return matmul(kernel.features(X), (kernel.features(self.points) - self.origin).T)
+
+    def compact(self, kernel, coef):
+        """w = Φᵀc where the kernel has explicit features."""
+        points = self.points
+        if kernel.num_features(points.shape[1], points.dtype) is None:
+            return points, coef
+        phi = kernel.features(points)
+        return None, matmul((phi if self.origin is None else phi - self.origin).T, coef)
+
+
+@pytree
+class Primal(Expansion):
+    """⟨φ(x), w⟩ on explicit features; for a precomputed kernel matrix, its rows."""
+
+    def design(self, kernel, X):
+        """φ(x)."""
+        return kernel.features(X)
+
+    def compact(self, kernel, coef):
+        """w as it is."""
+        return None, coef
+
+
+@pytree
+class Features:
+    """Features of rows: ψ(x), which coefficients multiply, and φ = ψ·back, whose weights the
+    penalty measures. On landmarks ψ = k(x, points), else explicit features, ψ = φ.
+    """
+
+    kernel: Kernel
+    points: Float[Array, "m d"] | None = None
+    back: Any = None  # (m, m)
+
+    def raw(self, X):
+        """ψ."""
+        return self.kernel.features(X) if self.points is None else self.kernel(X, self.points)
+
+    def features(self, X):
+        """φ."""
+        return self.raw(X) if self.back is None else tall_matmul(self.raw(X), self.back)

@@ -1,0 +1,269 @@
+"""One gradient search on one problem, from the best of several starting points."""
+
+from dataclasses import fields, replace
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.core.fit.fitted import History
+from jaxrls.core.fit.problem import Problem
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.problem.compiled import compiled
+from jaxrls.core.support.checks import on_device
+from jaxrls.core.support.pictures import progress_bar
+from jaxrls.core.support.pytrees import pytree, static
+
+# A logarithm may move by so many of its units from the start, a factor of e^16 ≈ 9·10⁶ either way:
+# further, K is 0 or constant to rounding.
+REACH = 16.0
+# Of log λ: errors change as much for λ times e³ as for a width times e.
+LAM_UNIT = 3.0
+
+
+@cache
+def default_optimizer():
+    """L-BFGS with a line search that meets the strong Wolfe conditions, in at most 12 evaluations a
+    step.
+
+    The same object every time, so that a second search does not compile again.
+    """
+    # Here, as it takes a third of the package's import time, and only the search needs it.
+    import optax
+
+    search = optax.scale_by_zoom_linesearch(max_linesearch_steps=12, initial_guess_strategy="one")
+    return optax.lbfgs(memory_size=10, linesearch=search)
+
+
+def _units(kernel: Kernel) -> list[float | None]:
+    """For every leaf in order: the unit of its logarithm; 0 where it is searched without a
+    logarithm; None where it stays fixed, such as an offset at its limit 0.
+    """
+    units: list[float | None] = []
+    for f in fields(kernel):  # type: ignore[arg-type]
+        value, positive = getattr(kernel, f.name), f.name in kernel.positive
+        if isinstance(value, Kernel):
+            units += _units(value)
+        elif f.name in kernel.constants:
+            units += [None] * len(jax.tree.leaves(value))
+        elif not f.metadata.get("static"):
+            for leaf in jax.tree.leaves(value):
+                above = bool(np.all(np.asarray(leaf) > 0))
+                units.append((1.0 if above else None) if positive else 0.0)
+    return units
+
+
+@pytree
+class Space:
+    """Where the search starts and what it can change: parameters θ ↔ kernel and λ."""
+
+    origin: tuple[Kernel, Any]  # λ less the floor
+    floor: Any  # λ stays above the precision of K
+    units: tuple[float | None, ...] = static()
+
+    @classmethod
+    def around(cls, kernel: Kernel, lam, floor) -> "Space":
+        """The space whose origin is this kernel and this λ."""
+        origin = kernel, np.asarray(np.maximum(lam - floor, 1e-2 * floor))
+        return cls(origin, np.asarray(floor), (*_units(kernel), LAM_UNIT))
+
+    def first(self, key=None) -> list:
+        """θ at the start, or moved at random, logarithms by a standard deviation of 1."""
+        params = []
+        for i, (unit, leaf) in enumerate(
+            zip(self.units, jax.tree.leaves(self.origin), strict=True)
+        ):
+            at = np.log(leaf) / unit if unit else leaf
+            if key is not None:
+                draw = jax.random.normal(jax.random.fold_in(key, i), np.shape(at), at.dtype)
+                at = at + draw / (unit or 1)
+            params.append(at)
+        return params
+
+    def unpack(self, params: list) -> tuple[Kernel, Any]:
+        """Kernel and λ at θ."""
+        leaves, tree = jax.tree.flatten(self.origin)
+        values = []
+        for unit, origin, at in zip(self.units, leaves, params, strict=True):
+            if unit:
+                middle, most = jnp.log(origin), REACH * unit
+                at = jnp.exp(jnp.clip(unit * at, middle - most, middle + most))
+            values.append(origin if unit is None else at)
+        kernel, above = jax.tree.unflatten(tree, values)
+        return kernel, above + self.floor
+
+
+class Way(NamedTuple):
+    """How a search proceeds and when it ends: after `steps`, where ‖∇ log E‖∞ is below `tol`, or
+    where three steps in a row gain less than a twentieth of `tol`; if the curvature is known from
+    another search, at the first step that gains less than half of it.
+    """
+
+    optimizer: Any
+    steps: int
+    tol: float
+    progress: bool
+
+
+class Point(NamedTuple):
+    """A point of a search: parameters, kernel and λ, with value and gradient there and the
+    optimiser's state.
+    """
+
+    params: Any
+    at: tuple[Kernel, Any]
+    value: Any
+    grad: Any
+    state: Any
+
+    @property
+    def norm(self):
+        """‖∇ log E‖∞, NaN where the search cannot go on."""
+        *leaves, slope = self.grad
+        return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
+
+
+class Found(NamedTuple):
+    """The best point of a search, with the history of the walk that found it.
+
+    `problem` is the one it minimised, and `learned` its last point, for the curvature there.
+    """
+
+    kernel: Kernel
+    lam: np.ndarray
+    history: History
+    problem: Problem
+    learned: Point
+
+
+def descend(
+    problem: Problem, guesses: list, way: Way, starts: int = 1, key=None, learned=None
+) -> Found:
+    """A search from the best of the guesses, and for `starts` above 1 from random multiples of it
+    too.
+
+    The first guess is what the search was given. `learned` is the end of an earlier search, whose
+    curvature is used if the last guess, where it ended, is the best.
+    """
+    with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
+        first = partial(look, optimizer=way.optimizer)
+        spaces = [Space.around(*guess) for guess in guesses]
+        points = [first(space.first(), space, problem) for space in spaces]
+        best = int(np.argmin([float(point.value) for point in points]))
+        space, begins = spaces[best], [points[best]]
+        if starts > 1:
+            keys = jax.random.split(key, starts)[1:]
+            begins += [first(space.first(each), space, problem) for each in keys]
+        carries = learned is not None and best == len(guesses) - 1
+        carries = carries and way.optimizer is default_optimizer()
+        if carries:
+            begins[0] = begins[0]._replace(state=_carried(learned, begins[0]))
+        walks = [_walk(point, space, problem, way, carries) for point in begins]
+        walk = min(walks, key=lambda walk: min(float(point.value) for point in walk))
+        return _found(walk, problem, way, points[0].value)
+
+
+@jax.jit  # so that it is traced once for what looks and what steps
+def _value(params, space: Any, problem: Problem):
+    """What the search minimises, huge where it is not finite."""
+    kernel, lam = space.unpack(params)
+    error = problem.criterion.to_search(replace(problem, kernel=kernel).error(lam), len(problem.Y))
+    return jnp.where(jnp.isfinite(error), error, jnp.asarray(_huge(problem), error.dtype))
+
+
+def _huge(problem: Problem) -> float:
+    """The value of a failure: large, but small enough that a line search can compute with it."""
+    return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
+
+
+@compiled
+def look(params, space: Any, problem: Problem, *, optimizer) -> Point:
+    """A first point, with a new state, strongly typed as a step returns it: a weak type would
+    compile the step twice.
+    """
+    value, grad = jax.value_and_grad(_value)(params, space, problem)
+    strong = lambda a: jax.lax.convert_element_type(a, a.dtype)
+    state = jax.tree.map(strong, optimizer.init(params))
+    return Point(params, space.unpack(params), value, grad, state)
+
+
+def _carried(learned: Point, point: Point):
+    """The state of L-BFGS as if its last step had ended at this point: the step, and the change of
+    the gradient along it, are kept.
+    """
+    import optax
+
+    def moved(name, now, then):
+        old = optax.tree_utils.tree_get(learned.state, name)
+        return jax.tree.map(lambda a, b, c: jnp.asarray(a + (b - c), a.dtype), old, now, then)
+
+    params = moved("params", point.params, learned.params)
+    updates = moved("updates", point.grad, learned.grad)
+    return optax.tree_utils.tree_set(learned.state, params=params, updates=updates)
+
+
+@compiled
+def step(point: Point, space: Any, problem: Problem, *, optimizer) -> Point:
+    """The point after one step, with the value and gradient there, which a line search keeps in its
+    state; None for optimisers without one.
+    """
+    import optax
+
+    updates, state = optax.with_extra_args_support(optimizer).update(
+        point.grad,
+        point.state,
+        point.params,
+        value=point.value,
+        grad=point.grad,
+        value_fn=lambda params: _value(params, space, problem),
+    )
+    params = optax.apply_updates(point.params, updates)
+    value, grad = (optax.tree_utils.tree_get(state, name) for name in ("value", "grad"))
+    return Point(params, space.unpack(params), value, grad, state)
+
+
+def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool) -> list[Point]:
+    """All points of the descent from there."""
+    patience, least = (1, 0.5) if carries else (3, 0.05)
+    visited, stalled = [point], 0
+    with progress_bar(way.progress, way.steps, "tune", "step") as reached:
+        while len(visited) <= way.steps and visited[-1].norm > way.tol and stalled < patience:
+            point = step(visited[-1], space, problem, optimizer=way.optimizer)
+            if point.value is None or point.grad is None:
+                looked = look(point.params, space, problem, optimizer=way.optimizer)
+                point = looked._replace(state=point.state)
+            gain = float(visited[-1].value) - float(point.value)
+            stalled = stalled + 1 if abs(gain) <= least * way.tol else 0
+            visited[-1] = visited[-1]._replace(state=None)  # which holds ten gradients
+            visited.append(point)
+            reached(len(visited) - 1)
+    return visited
+
+
+def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
+    """The best of all points."""
+    values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
+    if not (values < _huge(problem)).any():
+        raise ValueError(
+            "the error is not finite at the start: use a larger lam, a smaller width, or float64"
+        )
+    best, used = int(np.argmin(values)), len(visited) - 1
+    # At the best point, or at a later one that is nearly as good.
+    near = values[best:] <= values[best] + 0.05 * way.tol
+    converged = bool((near & (norms[best:] <= way.tol)).any())
+    reason = f"all {used} steps used" if used == way.steps else "no further progress"
+    if converged:
+        reason = "gradient norm below tol"
+    elif not norms[-1] > way.tol:
+        reason = "the search left for where the gradient vanishes or is not finite"
+    each = jax.device_get([point.at for point in visited])
+    kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *each)
+    errors, first = (
+        on_device(problem.criterion.from_search(np.asarray(part), len(problem.Y)))
+        for part in (values, start)
+    )
+    history = History(errors, on_device(norms), lams, kernels, first, converged, reason)
+    kernel, lam = jax.tree.map(on_device, each[best])
+    return Found(kernel, lam, history, problem, visited[-1])

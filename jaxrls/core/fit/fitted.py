@@ -1,0 +1,607 @@
+"""What `fit` and `tune` return: a model, how its λ and kernel were chosen, and pictures of both."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.core.fit.model import Model, Numbers
+from jaxrls.core.kernels.kernel import Kernel, Standardized
+from jaxrls.core.linalg.conjugate import Run
+from jaxrls.core.support.checks import (
+    as_array,
+    as_floats,
+    check_finite,
+    check_weights,
+    is_concrete,
+)
+from jaxrls.core.support.door import door
+from jaxrls.core.support.pictures import (
+    ORDERED,
+    plot_errors,
+    plot_function,
+    plot_left_out,
+    plot_search,
+    title,
+)
+from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.landmarks.points import TOLERANCE
+from jaxrls.uncertainty.intervals import Predictive, intervals, predictive
+from jaxrls.uncertainty.posterior import Posterior, check_unsaid, covariance, variances
+
+K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
+
+
+@pytree
+class History:
+    """How a search by `tune` went: the best of its starts, and every step from there, S points in
+    all.
+
+    Args:
+        errors: the criterion at each point, (S,).
+        gradient_norms: ‖∇ log E‖∞ of the criterion E at each point, (S,).
+        lams: λ at each point, (S,).
+        kernels: the kernel at each point, every leaf with a leading axis S.
+        start_error: the criterion at the kernel that the search was given, ().
+        converged: whether the gradient norm fell below `tol`.
+        reason: why the search stopped, in words.
+        stages: the searches on fewer rows before this one, each a `Stage`.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> history = rls.tune(rls.Gaussian(1.0), X, y, steps=2).history
+    >>> len(history.errors), history.stages, bool(history.errors[2] < history.start_error)
+    (3, (), True)
+    """
+
+    errors: Float[Array, " S"]
+    gradient_norms: Float[Array, " S"]
+    lams: Float[Array, " S"]
+    kernels: Any
+    start_error: Float[Numbers, ""] | None = None
+    converged: bool = static(default=False)
+    reason: str = static(default="")
+    stages: "tuple[Stage, ...]" = ()
+
+
+@pytree
+class Stage:
+    """A search on a sample of the rows, one of those before the search on all rows; its errors are
+    of that sample alone.
+
+    Args:
+        rows: the number of rows in the sample.
+        landmarks: the number of landmarks.
+        history: its `History`.
+    """
+
+    rows: int = static()
+    landmarks: int = static()
+    history: History
+
+
+@pytree
+class Fit(Generic[K]):
+    """The result of `fit` and `tune`: the model at the chosen λ, and how it was chosen.
+
+    After `update` and `forget`, fields that need the earlier rows are None: `loo_residuals`, and,
+    except for GCV and the evidence, `lams`, `errors` and `error`.
+
+    Args:
+        model: the `Model` that predicts.
+        lams: all λ that were tried, ascending, (L,), or (L, t) where each target has its own.
+        errors: the criterion at each of them, (L,) or (L, t); smaller is better.
+        lam: the chosen λ, (), or (t,) where each target has its own.
+        error: the criterion at the chosen λ, shaped as `lam`; the mean over targets that share it.
+        loo_residuals: held-out residuals (n,) or (n, t), with rows held out as by the criterion.
+        dof: effective degrees of freedom at the chosen λ, shaped as `lam`.
+        floor: the λ below which rounding errors dominate.
+        indefinite: the most negative eigenvalue of K over the largest.
+        route: the matrix that was factored, in a word, such as "gram".
+        criterion: the name of the criterion.
+        plan: the solver, and how λ were tried, in words.
+        trace_residual: tr √v(K − K̂)√v, the part of K that landmarks miss; None without landmarks.
+        num_landmarks: the number of landmarks, 0 without.
+        run: how the iteration of `Iterative`, or the refinement of `Refined`, went; else None.
+        loo_standard_error: the standard error of `error` where it is an estimate, as by
+            `Iterative`.
+        ridge_effect: how far jitter, which nearly dependent landmarks need, moved the fit at most,
+            as a share of the held-out residuals; above 1 % `fit` warns.
+        r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)²,
+            0 for constant labels.
+        history: the `History` of a search by `tune`, else None.
+        kept: the solution, where the fit keeps it: see `keep` of `fit`.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> print(rls.fit(rls.Gaussian(0.3), X, y, lams=[1e-4, 1e-2, 1.0]))
+    Gaussian on 20 rows: λ = 0.01 of 3, loo error 0.00899, held-out R² 0.982, 5.7 degrees of freedom
+    Spectral (gram), 3 λ from one factorization
+    """
+
+    # `| Any` rather than `| None`, which they are after some updates: a type checker should not ask
+    # those who never update to rule out None.
+    model: Model
+    lams: Float[Numbers, "L *#t"] | Any
+    errors: Float[Numbers, "L *t"] | Any
+    lam: Float[Numbers, "*#t"]
+    error: Float[Numbers, "*#t"] | Any
+    loo_residuals: Float[Numbers, "n *t"] | Any
+    dof: Float[Numbers, "*#t"] | Any
+    floor: Float[Numbers, ""]
+    indefinite: Float[Numbers, ""]
+    route: str = static()
+    criterion: str = static()
+    plan: str = static(default="")
+    trace_residual: Float[Numbers, ""] | None = None
+    num_landmarks: int = static(default=0)
+    run: Run | None = None
+    loo_standard_error: Float[Numbers, "*#t"] | None = None
+    ridge_effect: Float[Numbers, ""] | None = None
+    r2: Float[Numbers, ""] | None = None
+    history: History | None = None
+    kept: Any = None
+
+    def __repr__(self) -> str:
+        values = [self.lam, self.error, self.dof]
+        if not is_concrete(*values) or np.ndim(self.dof) > 1:
+            return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
+        lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
+        freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
+        of = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
+        left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
+        name = f"{self.criterion.removesuffix('_error')} error"
+        name = title(self.criterion) if name.startswith("log_") else name
+        reached = "" if error is None else f", {name} {error:.3g}"
+        if self.r2 is not None and self.criterion not in ORDERED:
+            reached += f", held-out R² {float(self.r2):.3g}"
+        kernel, standardized = self.model.kernel, ""
+        if isinstance(kernel, Standardized):
+            kernel, standardized = kernel.kernel, ", standardized"
+        of_rows = f"{type(kernel).__name__}{left}{standardized}"
+        return f"{of_rows}: λ = {lam:.3g}{of}{reached}{freedom}\n{self.plan}"
+
+    @property
+    def kernel(self) -> K:
+        """The kernel of the model."""
+        return self.model.kernel  # type: ignore[return-value]
+
+    @property
+    def certificate(self) -> str:
+        """How close landmarks keep the fit to that of all of K, in words; empty without landmarks,
+        or inside `jax.jit`.
+        """
+        if self.trace_residual is None or not is_concrete(self.lam):
+            return ""
+        trace, chosen = float(self.trace_residual), float(np.min(self.lam))
+        least, among = trace / TOLERANCE, "" if chosen >= trace / TOLERANCE else "not "
+        return (
+            f"from λ = {least:.3g} on, the {self.num_landmarks} landmarks change the dual "
+            f"coefficients by at most {100 * TOLERANCE:.3g}% of their norm (tr(K − K̂) = "
+            f"{trace:.3g}); the chosen λ = {chosen:.3g} is {among}among them"
+        )
+
+    plot_left_out = plot_left_out
+    plot_function = plot_function
+
+    def plot(self, ax=None):
+        """Plot the criterion over λ with the chosen one; for a fit by `tune`, error and gradient
+        norm at every step.
+
+        Args:
+            ax: Matplotlib axes, two of them for a fit by `tune`; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
+
+    @door("self.model.coef")
+    def score(self, X, Y, weights=None, *, fixed_effects=None) -> Any:
+        """R² of the predictions, averaged over targets: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for
+        constant labels.
+
+        Args:
+            X: rows (m, d).
+            Y: their labels (m,) or (m, t).
+            weights: sample weights v (m,); by default all are 1.
+            fixed_effects: those of the rows, as in `predict`.
+
+        Raises:
+            ValueError: where the fit has fixed effects, and none are given.
+        """
+        if self.model.free is not None and fixed_effects is None:
+            raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")
+        return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights)
+
+    @door("self.model.coef")
+    def at(self, lam) -> "Fit":
+        """The fit at another λ, from the solution that it keeps.
+
+        Args:
+            lam: λ > 0, one number, or one for each target, (t,).
+
+        Returns:
+            A new `Fit`.
+
+        Raises:
+            ValueError: for a fit that kept no solution, after `update` and `load`, which have no
+                data, and for λ that are not positive or do not fit.
+
+        **Cost** O(n r) where the solution is a spectrum.
+        """
+        return self._kept().at(self, lam)
+
+    def for_file(self) -> "Fit":
+        """The fit as `save` writes it: with the solution where `keep=True` asked for it."""
+        saved = self.kept is not None and self.kept.saved
+        return replace(self, kept=self.kept.for_file(self) if saved else None)
+
+    def _kept(self):
+        if self.kept is None:
+            raise ValueError("this fit kept no solution, which this call needs: fit with keep=True")
+        return self.kept
+
+    def of_kept(self, name: str) -> Any:
+        """A result of the kept solution, by its name: "summed", "process" or "jackknife". It is
+        computed once, if values are known.
+        """
+        if f"_{name}" not in vars(self):
+            made = self._made_of_kept(name)
+            if not is_concrete(made):
+                return made
+            vars(self)[f"_{name}"] = made
+        return vars(self)[f"_{name}"]
+
+    def process(self, diag=None) -> Any:
+        """The kept Gaussian process, for variances of new rows, whose k(x, x) must be known."""
+        if self.kernel.knows_diag != (diag is None):
+            raise ValueError(
+                "variances need k(x, x) of new rows, which a kernel matrix does not have: give "
+                "predict(K, return_std=True, diag=…); a kernel that knows it takes no diag="
+            )
+        return self.of_kept("process")
+
+    @door("self.model.coef")
+    def _made_of_kept(self, name: str) -> Any:
+        return getattr(self._kept(), name)(self)
+
+    @door("self.model.coef")
+    def predict(
+        self,
+        X,
+        *,
+        return_std: bool = False,
+        scale="evidence",
+        corrected: bool = True,
+        fixed_effects=None,
+        diag=None,
+        block_size: int | None = None,
+    ) -> Any:
+        """Predictions for new rows, and with `return_std` also the standard deviation of a new
+        label.
+
+        The standard deviation is that of a label of weight 1 by the Gaussian process f ~ N(0, τ²k)
+        with noise of variance τ²λ and a flat prior on the intercept: `posterior(X).label_std`.
+
+        Args:
+            X: new rows (m, d), as in `Model.predict`.
+            return_std: whether to return the standard deviation too.
+            scale: how τ² is set: "evidence", "loo" or a number, as in `posterior`.
+            corrected: as in `posterior`.
+            fixed_effects: those of the new rows, as in `Model.predict`.
+            diag: k(x, x) of the new rows (m,), which standard deviations need where X is a kernel
+                matrix (`Precomputed`); other kernels know it.
+            block_size: rows at a time.
+
+        Returns:
+            Predictions (m,) or (m, t); with `return_std` a pair of these and standard deviations of
+            the same shape.
+
+        Raises:
+            ValueError: with `return_std` for a fit that kept no solution; without it for `scale` or
+                `corrected`; and as `Model.predict`.
+
+        **Cost** of the standard deviation O(m n²) where K of all rows was factored, else O(m r²).
+        """
+        if not return_std:
+            check_unsaid(scale, corrected, diag)
+        mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
+        if not return_std:
+            return mean
+        process = self.process(diag)
+        if diag is not None:
+            diag = as_array("diag", diag, mean.dtype)
+            check_weights(diag, len(mean), "diag")
+        found = variances(
+            process.spread,
+            self.kernel,
+            *self.model.read(X, fixed_effects),
+            diag,
+            corrected=corrected,
+            block_size=block_size,
+        )
+        return mean, process.label_std(found, scale)
+
+    @door("self.model.coef")
+    def posterior(
+        self, X, *, scale="evidence", corrected: bool = True, fixed_effects=None
+    ) -> Posterior:
+        """Mean and covariance of f + b at new rows, for the Gaussian process of which this fit is
+        the mean.
+
+        The prior is f ~ N(0, τ²k) with a flat prior on the intercept b, and labels have noise of
+        variance τ²λ/v. τ² multiplies all variances.
+
+        Args:
+            X: new rows (m, d).
+            scale: how τ² is estimated. "evidence": where the evidence is largest, τ² = √vyᵀ(K̃ +
+                λI)⁻¹√vy/(n − 1), over n without an intercept. "loo": where held-out residuals are
+                as large as the process expects, τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ. Or the number τ²
+                itself, 1 for the kernel as it is.
+            corrected: with landmarks, whether to add the prior variance that they leave out, k −
+                k̂, so that the posterior far from them is as wide as k says.
+            fixed_effects: those of the new rows, as in `Model.predict`.
+
+        Returns:
+            A `Posterior` at the m rows.
+
+        Raises:
+            ValueError: for a fit that kept no solution, or for "loo" after `update` or `forget`.
+
+        **Cost** as `predict(return_std=True)`, and O(m² r); memory m². **Source**: Rasmussen and
+        Williams 2006, eqs. 2.26, 2.42 and 5.10–5.12, §8.3.3.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0]))
+        >>> near, far = fit.posterior(np.array([[0.5], [3.0]])).std
+        >>> bool(far > 10 * near)
+        True
+        """
+        process = self.process()
+        rows, effects = self.model.read(X, fixed_effects)
+        mean = self.model.predict(rows, fixed_effects=fixed_effects)
+        found = covariance(process.spread, self.kernel, rows.dense(), effects, corrected=corrected)
+        return process.posterior(mean, found, scale)
+
+    @door("self.model.coef")
+    def fixed_effects(self, *, scale="evidence") -> Posterior:
+        """The posterior of the fixed effects' coefficients β: `mean`, standard errors (`std`),
+        `covariance` and joint samples.
+
+        The prior on β is flat, that on f is N(0, τ²k), and noise has variance τ²λ/v. This is
+        generalised least squares: cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹.
+
+        Args:
+            scale: how τ² is set, as in `posterior`. "evidence" is the estimate of REML.
+
+        Returns:
+            A `Posterior` of shape (q,) or (q, t): first the intercept, if one is fitted besides
+            columns, then each column or level, in the order of `model.free`.
+
+        Raises:
+            ValueError: as `posterior`.
+
+        **Cost** O(q² n). **Source**: Rasmussen and Williams 2006, §2.7; Robinson 1991.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+        >>> fit = rls.fit(rls.Gaussian(0.3), X, y + 3 * (X[:, 0] > 0.5), fixed_effects=X > 0.5)
+        >>> beta = fit.fixed_effects()
+        >>> bool(abs(beta.mean[1] - 3) < 2 * beta.std[1])
+        True
+        """
+        model, process = self.model, self.of_kept("process")
+        mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
+        return process.posterior(mean, process.spread.of_fixed_effects(), scale)
+
+    @door("self.model.coef")
+    def intervals(
+        self,
+        X,
+        level: float | np.floating | Float[Numbers, ""] = 0.9,
+        *,
+        studentised: bool = False,
+        fixed_effects=None,
+        block_size: int | None = None,
+    ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]:
+        """Prediction intervals for new labels, whatever their distribution: the jackknife+, from
+        held-out residuals, or CV+ for a fit with `groups`.
+
+            lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|
+            upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|
+
+        If there are too few rows, level (n + 1) > n, they are −∞ and ∞. In practice an interval
+        holds a new label with probability of about `level`. The guarantee is 2·level − 1, or
+        2·level − 1 − √(2/n) by CV+ with random folds, for any distribution and any model. It needs
+        rows that are exchangeable with the new one, and λ, kernel and landmarks that were not
+        chosen by these labels. Rows of weight 0 do not count; all others count as one. No fit is
+        repeated: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, where w(x) are the weights of the labels in
+        f(x). A landmark is held out with its row.
+
+        Args:
+            X: new rows (m, d), or a source of rows.
+            level: the probability, by default 0.9.
+            studentised: whether the width follows x: each |eᵢ| is multiplied by σ₋ᵢ(x)/σᵢ. Both are
+                standard deviations of a label by the fit without row i: of label i, σᵢ² = 1/Pᵢᵢ,
+                and of a new one of weight 1, σ₋ᵢ(x)² = var f(x) + λ + wᵢ(x)²/Pᵢᵢ. On landmarks the
+                prior is that of the functions they span.
+            fixed_effects: those of the new rows, as in `Model.predict`.
+            block_size: new rows at a time.
+
+        Returns:
+            Lower and upper ends, (m,) or (m, t) each.
+
+        Raises:
+            ValueError: for a fit that kept no solution, or a level outside [0, 1].
+
+        **Cost** for each target one product m × q × n, with q coefficients (for groups m × q ×
+        their number), and some 30 passes over m × n numbers, in blocks of rows. **Fails** where the
+        distribution drifts, or rows come in groups that were not left out
+        together: the intervals are then too narrow. **Source**: Barber, Candès, Ramdas and
+        Tibshirani 2021, "Predictive inference with the jackknife+", theorems 1 and 4.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 1, (300, 1))
+        >>> y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=300)
+        >>> fit = rls.fit(rls.Gaussian(0.3), X[:100], y[:100])
+        >>> lower, upper = fit.intervals(X[100:], level=0.9)
+        >>> bool(abs(np.mean((lower <= y[100:]) & (y[100:] <= upper)) - 0.9) < 0.05)
+        True
+        """
+        jackknife = self.of_kept("jackknife")
+        spread = self.process().spread if studentised else None
+        return intervals(
+            jackknife,
+            self.kernel,
+            spread,
+            *self.model.read(X, fixed_effects),
+            jackknife.rank(level),
+            block_size=block_size,
+        )
+
+    @door("self.model.coef")
+    def loo_predictive(self, *, scale="loo") -> Predictive:
+        """The leave-one-out predictive distribution of every label, which shows whether standard
+        deviations are right at any level.
+
+            yᵢ ~ N(yᵢ − eᵢ, τ²/Pᵢᵢ), 1/Pᵢᵢ = λ/(vᵢ(1 − hᵢ))
+
+        eᵢ is the held-out residual, and 1/Pᵢᵢ the variance of label i by the Gaussian process
+        fitted to the other rows. If row i is a landmark, it is left out as one too. With σᵢ² =
+        τ²/Pᵢᵢ and z = eᵢ/σᵢ the continuous ranked probability score is σᵢ(z(2Φ(z) − 1) + 2φ(z) −
+        1/√π).
+
+        Args:
+            scale: τ²: by default "loo", Σ eᵢ²Pᵢᵢ/n, with which standard deviations are right on
+                average; or "evidence" or a number, as in `posterior`.
+
+        Returns:
+            A `Predictive`, with fields shaped as the labels.
+
+        Raises:
+            ValueError: for a fit that kept no solution, or left out groups.
+
+        **Cost** O(n t). **Fails**: too optimistic where rows come in groups. **Source**: Rasmussen
+        and Williams 2006, eq. 5.12; Gneiting and Raftery 2007, "Strictly proper scoring rules,
+        prediction, and estimation", eq. 21.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 1, (300, 1))
+        >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=300))
+        >>> inside = fit.loo_predictive().coverage([0.5, 0.9])
+        >>> bool(np.abs(inside - np.array([0.5, 0.9])).max() < 0.05)
+        True
+        """
+        by_loo = isinstance(scale, str) and scale == "loo"
+        amplitude = None if by_loo else self.of_kept("process").amplitude(scale)
+        return predictive(self.of_kept("jackknife"), self.loo_residuals, amplitude)
+
+    @door("self.model.coef")
+    def update(
+        self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
+    ) -> "Fit":
+        """Add rows: the fit to all rows, on the same landmarks, from the moments that this fit
+        keeps.
+
+        If λ was chosen by GCV or the evidence, which need moments only, it is chosen again.
+        Otherwise λ stays, and `error`, `errors`, `lams` and `loo_residuals` are None, as they need
+        the earlier rows. The residual sum of squares is computed as a difference, with a rounding
+        error of about eps times the labels' sum of squares.
+
+        Args:
+            X: further rows (b, d), dense, sparse or a source of rows, such as a `stream`.
+            Y: their labels, with as many columns as before.
+            weights: their sample weights (b,); by default 1.
+            fixed_effects: theirs, as in `fit`.
+            block_size: rows at a time.
+
+        Returns:
+            A new `Fit`; this one stays as it is.
+
+        Raises:
+            ValueError: for a fit that kept no solution, or factored K of all rows, and for shapes
+                that do not fit.
+
+        **Cost** O(b r²) for b rows, and O(r³). **Warns** where more than a third of the digits are
+        lost, and for a λ below the precision of the factor.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 30)[:, None]
+        >>> fit = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3])
+        >>> all_rows = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3])
+        >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
+        True
+        """
+        return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, 1)
+
+    @door("self.model.coef")
+    def forget(
+        self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
+    ) -> "Fit":
+        """Remove rows: the opposite of `update`, and otherwise like it.
+
+        The result has the rounding errors of the sums over all rows, before the removal.
+
+        Args:
+            X: rows (b, d) of the fit to remove.
+            Y: the labels that they were fitted with.
+            weights: the sample weights that they were fitted with.
+            fixed_effects: the fixed effects that they were fitted with.
+            block_size: rows at a time.
+
+        Returns:
+            A new `Fit`; this one stays as it is.
+
+        Raises:
+            ValueError: as `update`, and where the remaining moments cannot be those of any rows.
+                There is no other check that the rows were fitted.
+
+        **Cost** as `update`. **Warns** where more than a third of the digits are lost.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 30)[:, None]
+        >>> fit = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3])
+        >>> some = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3])
+        >>> bool(abs(fit.forget(X[20:], 2 * X[20:, 0]).model.coef - some.model.coef) < 1e-12)
+        True
+        """
+        return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, -1)
+
+
+def as_predicted(found, Y) -> Any:
+    """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
+    Y = as_floats("Y", Y, found.dtype)
+    Y = Y[:, None] if found.shape == (*Y.shape, 1) else Y
+    if Y.shape != found.shape:
+        raise ValueError(
+            f"Y must have shape {found.shape}, as the predictions, and has shape {Y.shape}"
+        )
+    check_finite("Y", Y)
+    return Y
+
+
+def scored(found, Y, weights) -> np.floating:
+    """R² of predictions `found` of labels Y, averaged over targets: see `Fit.score`."""
+    found = np.asarray(found, float)
+    Y = np.asarray(as_predicted(found, Y))
+    if weights is not None:
+        weights = as_floats("weights", weights)
+        check_weights(weights, len(Y))
+    return r_squared(Y - found, Y, weights, np)
+
+
+def r_squared(residuals, Y, weights, xp: Any) -> Any:
+    """1 − Σ v e² / Σ v (y − ȳ)², averaged over targets; 0 for constant labels."""
+    mean, Y = partial(xp.average, axis=0, weights=weights), Y - Y[:1]  # exactly 0 where constant
+    missed, square = mean(residuals**2), mean((Y - mean(Y)) ** 2)
+    return xp.mean(xp.where(square > 0, 1 - missed / xp.where(square > 0, square, 1), 0))

@@ -1,0 +1,119 @@
+"""The range of λ in which the fits of a factor differ, a grid over it, and the choice of the best λ
+by its error.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.core.criteria.criterion import Criterion
+from jaxrls.core.criteria.standard import HoldOut
+from jaxrls.core.factors.contract import Factor, Solution
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.support.checks import check_whole
+from jaxrls.core.support.door import door
+from jaxrls.core.support.pytrees import pytree, static
+
+
+@door()
+def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
+    """Make a geometric grid of λ, ascending, that covers all fits the factor can distinguish.
+
+    The largest λ is 10·Σs, with the eigenvalues s of the factor: there the effective degrees of
+    freedom are at most 1/10. The smallest is a thousandth of the smallest eigenvalue above
+    rounding, but at least the floor of the factor, √n·eps·s_max, below which rounding errors
+    dominate.
+
+    Args:
+        factor: what `factorize` returned.
+        num: how many λ; static in `jax.jit`.
+
+    Returns:
+        λ (num,), ascending.
+
+    Raises:
+        ValueError: for a `num` below 1, and for a factor without eigenvalues.
+
+    **Cost** O(r). **Source**: the rule of GURLS's `paramsel`, with both ends tied to spectrum and
+    dtype.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.lambda_grid(rls.factorize(rls.Precomputed(), jnp.eye(2)), 3).shape
+    (3,)
+    """
+    check_whole("num", num)
+    low, high = lambda_range(factor, 1e-3 * factor.smallest_eigenvalue())
+    return jnp.exp(jnp.linspace(jnp.log(low), jnp.log(high), num, dtype=factor.dtype))
+
+
+def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs,
+    for which no spectrum is needed.
+    """
+    tiny = 2 * jnp.finfo(factor.dtype).tiny  # twice: exp and log round, and must stay in range
+    low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), tiny)
+    return low, jnp.maximum(10 * factor.trace(), 10 * low)
+
+
+def choose_lam(lams, errors, per_target: bool, within: Any = 0):
+    """The λ of the smallest error: one for all targets, by the mean of their errors, or one for
+    each target, from its own column where `lams` is (L, t).
+
+    With `within`, the largest λ whose error exceeds the smallest by no more; equal errors go to the
+    larger λ.
+    """
+    if errors.ndim == 2 and not per_target:
+        errors = jnp.mean(errors, axis=1)
+    if len(lams) == 1:  # nothing to choose: the model can share what the errors used
+        return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
+    smallest = jnp.min(errors, axis=0)
+    each = lams if lams.ndim == errors.ndim else lams[:, None]
+    lam = jnp.max(jnp.where(errors <= smallest + within, each, 0), axis=0)
+    return lam, jnp.max(jnp.where(each == lam, errors, smallest), axis=0)
+
+
+@pytree
+class Choice:
+    """How λ is chosen: by which criterion, from which λ (those named, or a grid of `num`), and
+    within how many standard errors of the smallest error (`conservative`) the largest λ is taken.
+    """
+
+    criterion: Criterion
+    lams: Float[Array | np.ndarray, "L *#t"] | None
+    num: int = static(default=100)
+    per_target: bool = static(default=False)
+    conservative: float = static(default=0.0)
+
+    def of(self, solution: Solution, kernel: Kernel) -> tuple[tuple, tuple]:
+        """All λ with their errors, and the chosen λ with its error."""
+        factor = solution.factor
+        lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
+        known = factor.has_residuals or isinstance(self.criterion, HoldOut)
+        if len(lams) == 1 and not (known and (factor.exact or self.criterion.total is None)):
+            # It needs no error, or has the model's.
+            targets = solution.labels.given.shape[1:] if self.per_target else ()
+            return (lams, None), (jnp.broadcast_to(lams[0], targets), None)
+        table = lams, self.criterion.errors(solution, lams, kernel)
+        chosen = choose_lam(*table, self.per_target)
+        if not self.conservative:
+            return table, chosen
+        within = self.conservative * standard_error(self.criterion, solution, chosen[0])
+        return table, choose_lam(*table, self.per_target, within)
+
+
+def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array, "*t"]:
+    """The standard error of the mean m of G losses m_g, of rows or of groups, with weights V_g: √(Σ
+    V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
+    """
+    groups, weights = criterion.groups, solution.factor.weights
+    left_out = solution.residuals(lam.reshape(1, -1), groups)[0]
+    losses = criterion.loss(left_out, solution.labels.Y)  # type: ignore[attr-defined]
+    losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
+    v = weights.array[:, None]
+    away, count = v * (losses - jnp.sum(v * losses, axis=0) / weights.total), weights.count
+    if groups is not None:
+        away, count = groups.sums(away), jnp.sum(groups.sums(v) > 0).astype(v.dtype)
+    found = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1)) / weights.total
+    return found if lam.ndim else found[0]

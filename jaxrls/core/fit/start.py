@@ -1,0 +1,217 @@
+"""Where a search starts: widths from the data, the best of a few multiples of them, and λ, judged
+on a sample of the rows.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.core.criteria.standard import HoldOut, LeaveOneOut, loo
+from jaxrls.core.fit.grid import lambda_grid
+from jaxrls.core.kernels.distances import city_block_distances, squared_distances
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.linalg.products import safe_sqrt
+from jaxrls.core.problem.compiled import compiled
+from jaxrls.core.problem.rows import DenseRows, Rows
+from jaxrls.core.problem.weights import Weights
+from jaxrls.core.support.checks import as_array, check_inputs, check_matrix, check_real, is_concrete
+from jaxrls.core.support.door import door
+
+SCREEN_ROWS = 300
+SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
+SCREEN_LAMS = 60
+# Widths near the best of these are judged on more rows, which resolve finer detail.
+NEAR_ROWS = 1200
+NEAR_FACTORS = [1.5, 1.0, 2 / 3, 4 / 9, 0.3]
+MEDIAN_ROWS = 1000
+# The norm of every `Kernel.metric`.
+ORDERS = {"euclidean": 2, "cityblock": 1}
+
+
+@door("X")
+def median_distance(X, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Array, ""]:
+    """Compute the median distance between distinct rows of X, the customary first width of a
+    kernel.
+
+    Takes all pairs of at most `rows` rows, spread evenly through X, or through the sample of a
+    stream.
+
+    Args:
+        X: rows (n, d), or `Rows`.
+        order: 2 for the Euclidean distance, 1 for city-block.
+        rows: how many rows to use at most.
+
+    Returns:
+        A scalar in the units of X; 1 where all rows are equal.
+
+    Raises:
+        ValueError: for values that are not finite.
+
+    **Cost** O(rows² d). **Source**: Caputo, Sim, Furesjö and Smola 2002.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> round(float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]]))), 3)
+    2.0
+    """
+    if order not in ORDERS.values():
+        raise ValueError(f"order must be 1, city-block, or 2, Euclidean, and is {order!r}")
+    if not isinstance(X, Rows):
+        X = as_array("X", X)
+        check_matrix("X", X)
+        X = DenseRows(X)
+    some = X.some(rows)
+    check_inputs("X", some)
+    between = city_block_distances if order == 1 else squared_distances
+    distances = between(some, some, jnp.ones(some.shape[1], some.dtype))
+    distances = distances if order == 1 else safe_sqrt(distances)
+    pairs = jnp.tri(some.shape[0], k=-1, dtype=bool) & (distances > 0)
+    median = jnp.nanmedian(jnp.where(pairs, distances, jnp.nan))
+    return jnp.where(jnp.isfinite(median), median, 1.0)
+
+
+@door("X")
+def start_from_data(kernel: Kernel, X) -> Kernel:
+    """Set every length scale of a kernel (`Kernel.length_scales`) to the median distance between
+    rows.
+
+    The distance is over the columns that this part of the kernel uses. One width per column is set
+    to the column's standard deviation times the median distance of the standardised columns.
+
+    Args:
+        kernel: a jaxrls kernel.
+        X: rows (n, d), or `Rows`; of a stream its sample is used.
+
+    Returns:
+        The same kernel with the new length scales.
+
+    Raises:
+        ValueError: for a kernel whose `metric` is not known, and as `median_distance`.
+
+    **Cost** as `median_distance`. **Source**: as `median_distance`.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> float(rls.start_from_data(rls.Gaussian(1.0), jnp.array([[0.0], [2.0]])).width)
+    2.0
+    """
+
+    def width(part, name, columns):
+        if part.metric not in ORDERS:
+            raise ValueError(
+                f"{type(part).__name__}.metric must be one of {', '.join(map(repr, ORDERS))}, and "
+                f"is {part.metric!r}"
+            )
+        order = ORDERS[part.metric]
+        given = getattr(part, name)
+        if not isinstance(given, list | tuple) and np.ndim(given) == 0:
+            return median_distance(columns, order=order)
+        spread = jnp.std(columns, axis=0)
+        spread = jnp.where(spread > 0, spread, 1)
+        return spread * median_distance(columns / spread, order=order)
+
+    some = X.candidates()[1] if isinstance(X, Rows) else X
+    some = some.some(MEDIAN_ROWS) if isinstance(some, Rows) else some
+    return kernel.map_length_scales(width, some)
+
+
+def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
+    """`start_from_data` of rows spread evenly over those of positive weight, each of which counts
+    once: one of weight 2 is two equal rows. Of weights and rows without values yet all count.
+    """
+    drawn, some = rows.candidates()
+    v = weights.values if drawn is None else weights.some(drawn)
+    n = some.shape[0]
+    used = np.arange(n) if v is None or not is_concrete(v) else np.flatnonzero(v)
+    used = used[np.linspace(0, len(used) - 1, min(len(used), MEDIAN_ROWS)).astype(int)]
+    if isinstance(some, Rows):
+        some = some.take(used)
+    elif len(used) < n:
+        some = some[used]
+    return _from_data(kernel, np.unique(some, axis=0) if is_concrete(some) else some)
+
+
+_from_data = compiled(start_from_data)
+
+
+def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
+    """The kernel with every width "median", or a list of it for the columns, set by `from_data`;
+    other parameters stay as they are.
+    """
+
+    listed: Any = lambda leaf: isinstance(leaf, str | list | tuple)
+    named = lambda leaf: listed(leaf) and {*map(str, jax.tree.leaves(leaf))} == {"median"}
+    if not any(map(named, jax.tree.leaves(kernel, is_leaf=named))):
+        return kernel
+
+    def first(part, name, _):
+        given = getattr(part, name)
+        return np.full(np.shape(given), np.nan) if named(given) else given
+
+    start = kernel.map_length_scales(first, np.zeros((1, rows.shape[1])))
+    check_real("a kernel's parameter", jax.tree.leaves(start))
+    found = from_data(start, rows, weights)
+    put = lambda given, new: new if named(given) else given
+    return jax.tree.map(put, kernel, found, is_leaf=listed)
+
+
+def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
+    """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that
+    `start` suggests if it is another.
+
+    They are judged by leave-one-out error on a sample of the rows, whatever the search minimises,
+    so that no large matrix is factored for its spectrum. With `near`, widths around the best are
+    then judged on a larger sample: errors have several minima, some of which a small sample misses.
+    """
+    kernel, rows = problem.kernel, problem.rows
+    own = isinstance(problem.criterion, LeaveOneOut | HoldOut)
+    measured = LeaveOneOut(problem.criterion.loss) if own else loo
+    widths: list = []
+
+    def judged(kernels, most) -> list[tuple]:
+        """(error, kernel, best λ, precision of K on all rows), judged on so many rows."""
+        # The columns of a kernel matrix are its rows.
+        few, found = problem.some(most)[0].padded() if kernel.evaluable else problem, []
+        for each in kernels:
+            some = replace(few, kernel=each)
+            error, lam, floor = jax.device_get(_judge(some, measured, lams))
+            # s_max grows as the number of rows, and the rounding of K relative to it as its root.
+            floor = floor * (rows.shape[0] / min(most, rows.shape[0])) ** 1.5
+            found.append((error if np.isfinite(error) else np.inf, each, lam, floor))
+        return found
+
+    def multiple(kernel, factor) -> Kernel:
+        """The kernel with all widths multiplied; `widths` are recorded."""
+
+        def scaled(part, name, _):
+            widths.append(getattr(part, name))
+            return np.asarray(np.asarray(widths[-1]) * factor, rows.dtype)
+
+        return kernel.map_length_scales(scaled, np.zeros((1, rows.shape[1]), rows.dtype))
+
+    others = []
+    if start == "data":
+        others = [from_data(kernel, rows, problem.weights)]
+    elif start == "screen":
+        others = [multiple(kernel, factor) for factor in SCREEN_FACTORS]
+        others = others if widths else []
+    given, *multiples = judged([kernel, *others], SCREEN_ROWS)
+    best = min([given, *multiples], key=lambda guess: guess[0])
+    # Of several widths each moves by itself afterwards.
+    if near and start == "screen" and sum(map(np.size, widths)) == len(SCREEN_FACTORS):
+        close = judged([multiple(best[1], factor) for factor in NEAR_FACTORS], NEAR_ROWS)
+        best = min(close, key=lambda guess: guess[0])
+    return [given[1:]] if best is given else [given[1:], best[1:]]
+
+
+@compiled
+def _judge(problem, measured, lams):
+    """The leave-one-out error at the best λ of the grid, that λ, and the precision of K."""
+    solution = problem.solution()
+    grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams
+    errors = measured.errors(solution, grid, problem.kernel)
+    errors = errors if errors.ndim == 1 else jnp.mean(errors, axis=1)
+    best = jnp.argmin(errors)
+    return errors[best], grid[best], solution.factor.precision_floor()

@@ -1,0 +1,274 @@
+"""Tuning of kernel parameters and λ together, by the exact gradient of a validation error."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.core.criteria.criterion import Criterion
+from jaxrls.core.criteria.standard import loo
+from jaxrls.core.factors.contract import Solution
+from jaxrls.core.factors.solvers import Cholesky
+from jaxrls.core.fit.conclude import conclude, of_rows, warn, with_solution
+from jaxrls.core.fit.descent import Found, Way, default_optimizer, descend
+from jaxrls.core.fit.estimate import of_problem
+from jaxrls.core.fit.fitted import Fit, K, Stage
+from jaxrls.core.fit.grid import Choice
+from jaxrls.core.fit.problem import Problem, resolve_landmarks
+from jaxrls.core.fit.start import first_guess
+from jaxrls.core.problem.compiled import compiled
+from jaxrls.core.support.checks import as_lams, check_whole, is_concrete, on_device
+from jaxrls.core.support.door import door
+from jaxrls.landmarks.points import Landmarks, as_landmarks
+from jaxrls.rows.sparse import is_sparse
+
+
+@door("X")
+def tune(
+    kernel: K | str,
+    X,
+    Y=None,
+    *,
+    lams=None,
+    criterion: Criterion | Callable | str = loo,
+    groups=None,
+    weights=None,
+    intercept: bool = True,
+    fixed_effects=None,
+    standardize: bool = False,
+    landmarks=None,
+    optimizer=None,
+    steps: int = 50,
+    tol: float = 2e-3,
+    start: str = "screen",
+    starts: int = 1,
+    key=None,
+    grow: bool | None = None,
+    keep: bool | None = None,
+    block_size: int | None = None,
+    progress: bool = False,
+) -> Fit[K]:
+    """Tune every kernel parameter and λ together, by the exact gradient of the leave-one-out error.
+
+    Minimises log E(θ, λ) over the logarithms of λ and of all positive parameters (widths, scales,
+    α, periods, offsets); the parameters of a `FeatureMap` or `FunctionKernel` are searched as they
+    are. `Gaussian(jnp.ones(d))` tunes one width per column (automatic relevance determination), a
+    sum of `aₖ * kₖ.on(columns)` the weights of several kernels (banded ridge).
+
+    Args:
+        kernel: the kernel to start from; or a name, as in `fit`.
+        X: rows (n, d), dense.
+        Y: labels (n,) or (n, t).
+        lams: λ (L,), by default a grid; the search starts from the best of them.
+        criterion: as in `fit`; its loss needs a gradient.
+        groups, weights, intercept, fixed_effects, standardize, keep, block_size: as in `fit`.
+        landmarks: for more rows than K can be factored for: the number of landmarks, which are
+            chosen with the best kernel known at the start; or row numbers, or points. They stay
+            fixed.
+        optimizer: any of optax's, by default L-BFGS.
+        steps: the largest number of steps.
+        tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row lower log E by
+            less than tol/20. After `grow`, with the default optimiser, it ends at the first step
+            that lowers log E by less than tol/2.
+        start: `"screen"` first multiplies all widths by the best of seven factors from 1/16 to 16,
+            judged on at most 300 rows. A single width without landmarks is then refined in smaller
+            steps, judged on 1200 rows. `"data"` sets widths to the median distance; `"kernel"`
+            leaves them. The given kernel itself is always among the candidates.
+        starts: how many searches to run, one after another: one from the first parameters, the
+            others from random multiples of them (needs `key`); the best is kept.
+        key: a JAX random key.
+        grow: whether to search in stages: on a sample of the rows with fewer landmarks, then on
+            sixteen rows for each landmark, then on all rows. If the number of landmarks was given,
+            each stage chooses its own. By default only if a step on all rows is expensive, and
+            never for groups or pairs.
+        progress: show a bar (needs tqdm).
+
+    Returns:
+        A `Fit` at the best kernel and λ found, never worse than the start. Its `history` is that of
+        the search on all rows, whose `stages` have the searches before it.
+
+    Raises:
+        ValueError: as `fit`, and for a criterion whose derivative is 0 everywhere.
+
+    **Warns** where the search ends at a λ below the precision of the factor, and where `lams` is.
+    **Cost** a step is one or a few values with gradients of `objective`: one Cholesky factor and
+    about three products each, for every start, in four n×n arrays; O(n m²) on m landmarks.
+    **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams
+    2006, §5.4.2, with the exact squared LOO error in place of the predictive probability.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 30)[:, None]
+    >>> tuned = rls.tune(rls.Gaussian(width=5.0), X, np.sin(6 * X[:, 0]), steps=20)
+    >>> bool(tuned.error < tuned.history.start_error)
+    True
+    """
+    if is_sparse(X):
+        raise ValueError(
+            "tune needs a dense X: pass X.toarray(), or fit(kernel, X), which takes sparse rows"
+        )
+    problem = Problem.of(
+        kernel,
+        X,
+        Y,
+        criterion=criterion,
+        groups=groups,
+        weights=weights,
+        intercept=intercept,
+        fixed_effects=fixed_effects,
+        standardize=standardize,
+        block_size=block_size,
+    )
+    _check(problem, optimizer, start, starts, key, steps, tol)
+    if landmarks is None:
+        of_problem(replace(problem, solver=Cholesky()), call="gradient").check()
+    lams = None if lams is None else as_lams(lams, problem.rows.dtype)
+    guesses = first_guess(problem, start, lams, landmarks is None)
+    _, lam, floor = guesses[0]
+    if lams is not None and lam < floor:
+        warn(
+            f"lams={lam:.3g} is below the precision of the kernel matrix, {floor:.3g}: the search "
+            "starts above it"
+        )
+    way = Way(optimizer or default_optimizer(), steps, tol, progress)
+    n, problem = len(problem.Y), problem.padded() if landmarks is None else problem
+    if begins_on_few(problem, landmarks, grow):
+        found = _grown(problem, landmarks, guesses, way, starts, key)
+    else:
+        chosen = resolve_landmarks(
+            guesses[-1][0], problem.rows, landmarks, problem.weights, progress
+        )
+        found = descend(replace(problem, landmarks=chosen), guesses, way, starts, key)
+    problem = replace(found.problem, kernel=found.kernel, solver=Cholesky())
+    fit, solution = _made(problem, jnp.asarray(found.lam))
+    history = found.history
+    words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
+    least = np.asarray(history.errors).min()
+    error, errors = on_device(least), on_device(least[None])  # by no program
+    fit = replace(fit, error=error, errors=errors, history=history, plan=words)
+    if (lam := float(fit.lam)) < 0.99 * (floor := float(fit.floor)):
+        warn(
+            f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
+            "start from a narrower kernel, or use float64"
+        )
+    fit = with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
+    return of_rows(fit, n)
+
+
+@compiled
+def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
+    """The fit and its solution; the search knows the error."""
+    solution = problem.solution()
+    none = jnp.full((1,), jnp.nan, lam.dtype)
+    found = (lam[None], none), (lam, none[0])
+    return conclude(problem.kernel, solution, *found, problem.criterion), solution
+
+
+def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
+    """Raise for what cannot be searched."""
+    if not problem.traceable:
+        raise ValueError(
+            "tune needs X and held-out rows in memory, and one of them is a stream: give an array "
+            "of some of its rows, as in tune(kernel, rows.sample, rows.labels[rows.drawn])"
+        )
+    if not problem.criterion.smooth:
+        name = getattr(getattr(problem.criterion, "loss", None), "__name__", problem.criterion.name)
+        raise ValueError(
+            f"{name} has derivative 0 everywhere and cannot be tuned by gradient: tune with "
+            "squared_error"
+        )
+    if not is_concrete(problem):
+        raise ValueError(
+            "tune runs its own loop and cannot be called inside jax.jit or vmap: use objective "
+            "with an optimiser there"
+        )
+    check_whole("steps", steps)
+    check_whole("starts", starts)
+    if optimizer is not None and not hasattr(optimizer, "update"):
+        raise ValueError(
+            f"optimizer must be one of optax's, such as optax.adam(0.1), and is {optimizer!r}"
+        )
+    if start not in ("screen", "kernel", "data"):
+        raise ValueError(f"start must be 'screen', 'kernel' or 'data', and is {start!r}")
+    if starts > 1 and key is None:
+        raise ValueError("starts > 1 draws random starts: pass key=jax.random.key(0)")
+    if not (isinstance(tol, int | float | np.number) and tol > 0):
+        raise ValueError(f"tol must be a number above 0, and is {tol!r}")
+
+
+# a search that begins on a sample, as a step on all rows costs many times as much
+# --------------------------------------------------------------------------------------------------
+
+ROWS = 4000  # enough to distinguish widths
+LANDMARKS = 250  # which show most of what more of them do, for a quarter of the time
+ROWS_A_LANDMARK = 16  # enough for a best kernel near that of all rows
+# Rows times landmarks²: below it all steps take less than the compilation of a second program.
+DEAR = 1e9
+
+
+def begins_on_few(problem: Problem, landmarks, grow: bool | None) -> bool:
+    """Whether the search begins on a sample of the rows: with `grow` None only where a step on all
+    rows is expensive.
+    """
+    n, m = problem.rows.count, _count(landmarks)
+    able = m and n > 2 * ROWS and problem.criterion.of_some_rows and problem.fixed.rows is None
+    if grow and not able:
+        raise ValueError(
+            f"grow=True needs landmarks, more than {2 * ROWS} rows, a criterion without groups or "
+            "pairs, and no fixed_effects=: leave it out"
+        )
+    return bool(able and grow is not False and (grow or n * m**2 >= DEAR))
+
+
+def _count(landmarks) -> int:
+    """The number of landmarks, given as a number or as the landmarks themselves."""
+    if landmarks is None or isinstance(landmarks, str):
+        return 0
+    shape = np.shape(landmarks.points if isinstance(landmarks, Landmarks) else landmarks)
+    return shape[0] if shape else int(landmarks)
+
+
+def _grown(whole: Problem, landmarks, guesses: list, way: Way, starts: int, key) -> Found:
+    """A search on few rows, then on the final landmarks with some rows for each, then on all rows;
+    its history holds the earlier searches as stages.
+    """
+    n, m, (start, _, floor) = len(whole.Y), _count(landmarks), guesses[-1]
+    more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
+    between = ROWS < more <= n / 3
+    some, numbers = whole.some(more) if between else (whole, np.arange(n))
+
+    def chosen(kernel, some, count):
+        count = min(count, len(some.Y))
+        return resolve_landmarks(kernel, some.rows, count, some.weights, way.progress)
+
+    few, _ = whole.some(ROWS)
+    few = replace(few, landmarks=chosen(start, few, min(m, LANDMARKS)))
+    found = descend(few, guesses, way, starts, key)
+    stages = [Stage(len(few.Y), min(m, LANDMARKS), found.history)]
+    if not np.ndim(landmarks) and not isinstance(landmarks, Landmarks):
+        check_whole("landmarks, as their number,", m, whole.rows.candidates()[1].shape[0])
+        landmarks = numbers[np.asarray(chosen(found.kernel, some, m).indices)]
+    best = as_landmarks(whole.rows, landmarks)
+    if between:
+        some = replace(some, landmarks=replace(best, indices=None))
+        found = descend(some, [(found.kernel, found.lam, floor)], way, learned=found.learned)
+        stages.append(Stage(len(some.Y), len(best.points), found.history))
+    of = [guesses[0], (found.kernel, found.lam, floor)]
+    found = descend(replace(whole, landmarks=best), of, way, learned=found.learned)
+    return found._replace(history=replace(found.history, stages=tuple(stages)))
+
+
+# for estimators and the command line
+# --------------------------------------------------------------------------------------------------
+
+# A kernel is tuned on so many where the number for the fit is chosen later.
+LANDMARKS_TO_TUNE = 500
+
+
+def landmarks_to_tune(given, n: int):
+    """The landmarks on which to tune a kernel for a fit to n rows; "auto", which needs a kernel,
+    becomes a number or None.
+    """
+    if not isinstance(given, str):
+        return given
+    return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None

@@ -1,0 +1,417 @@
+"""The base class `Kernel`, and its algebra: sums, products, positive multiples, kernels of some
+columns.
+
+Array fields are hyperparameters that `jax.grad` differentiates; others (a degree, ν, columns) are
+static. Parameters take the dtype of the data. `fit` and `tune` check values through `check`; inside
+`jax.jit` only shapes can be checked.
+"""
+
+import inspect
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import wraps
+from typing import Any, ClassVar, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from jaxtyping import ArrayLike as Scalars
+
+from jaxrls.core.linalg.products import matmul, safe_sqrt
+from jaxrls.core.support.checks import as_array, check_matrix, check_real, is_concrete, value_of
+from jaxrls.core.support.door import door
+from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.rows.sparse_block import SparseBlock, made_dense
+
+Rows = Float[Array, "n d"]
+Gram = Float[Array, "n m"]
+Method = TypeVar("Method", bound=Callable)
+
+
+def as_block(name: str, X) -> Any:
+    """Rows (n, d) of a table, list or array, or sparse ones as they are."""
+    X = X if isinstance(X, jax.Array | SparseBlock) else as_array(name, X)
+    if X.ndim != 2:
+        check_matrix(name, X)
+    return X
+
+
+def _of_rows(method: Method, sparse: bool = False) -> Method:
+    """A method of rows, for all that `as_block` takes; unless it takes `sparse` ones, these are
+    made dense.
+    """
+    _, *names = inspect.signature(method).parameters
+
+    @door(names[0])
+    @wraps(method)
+    def run(self, *rows):
+        blocks = map(as_block, names, rows)
+        return method(self, *(blocks if sparse else map(made_dense, blocks)))
+
+    return run  # type: ignore[return-value]
+
+
+class Kernel:
+    """The base class of all kernels: a positive semidefinite function k(x, z) of rows, computed as
+    matrices.
+
+    A subclass stands under `@jaxrls.extend.pytree` and defines `__call__(X, Z) -> (n, m)` and
+    `diag(X) -> (n,)`. If its feature map is explicit and finite, it defines `num_features` and
+    `features` instead, which make k(x, z) = ⟨φ(x), φ(z)⟩, and takes the cheaper linear routes.
+    Sums, products and positive multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`,
+    `k.on(columns)`.
+
+    Class variables tell a search what the fields are, and `fit` what the kernel can do:
+
+    * `positive`: names of fields that must be positive; a search moves their logarithm.
+    * `length_scales`: names of fields in the units of X, one number or one per column, which can be
+      guessed from distances between rows.
+    * `metric`: the distance that length scales divide, "euclidean" or "cityblock".
+    * `constants`: names of fields that no search moves.
+    * `evaluable`: False for a kernel given as a matrix, which has no value at other points.
+    * `knows_diag`: whether k(x, x) of new rows is known.
+    * `sparse`: whether the methods of this class take a `SparseBlock` for X, by matrix products
+      alone; other classes get dense rows.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
+    >>> kernel(jnp.ones((1, 2)), jnp.ones((1, 2))).tolist()
+    [[5.0]]
+    """
+
+    positive: ClassVar[tuple[str, ...]] = ()
+    length_scales: ClassVar[tuple[str, ...]] = ()
+    metric: ClassVar[str] = "euclidean"
+    constants: ClassVar[tuple[str, ...]] = ()
+    evaluable: ClassVar[bool] = True
+    knows_diag: ClassVar[bool] = True
+    sparse: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        for name in ("__call__", "diag", "features", "take"):
+            if name in vars(cls):
+                setattr(cls, name, _of_rows(vars(cls)[name], vars(cls).get("sparse", False)))
+
+    @_of_rows
+    def __call__(self, X: Rows, Z: Float[Array, "m d"]) -> Gram:
+        """The kernel matrix (n, m): k(xᵢ, zⱼ) for every row of X (n, d) and every row of Z (m,
+        d).
+        """
+        return matmul(self.features(X), self.features(Z).T)
+
+    @_of_rows
+    def diag(self, X: Rows) -> Float[Array, " n"]:
+        """The diagonal (n,) of the kernel matrix: k(xᵢ, xᵢ) for every row of X (n, d), in O(n
+        d).
+        """
+        return jnp.sum(self.features(X) ** 2, axis=1)
+
+    def num_features(self, d: int, dtype) -> int | None:
+        """The number r of explicit features for rows of `d` columns, or None for a kernel that is
+        used through its matrix alone.
+        """
+        return None
+
+    def widths(self, points) -> tuple[int, ...]:
+        """The numbers of columns that new rows may have."""
+        return points.shape[1:]
+
+    def features(self, X: Rows) -> Float[Array, "n r"]:
+        """The explicit features φ(X), (n, r), one row per row of X, where `num_features` is a
+        number.
+
+        Raises:
+            TypeError: for a kernel without explicit features.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no explicit features: use gram (a kernel of one's own "
+            "defines num_features and features, or __call__ and diag)"
+        )
+
+    def check(self, X) -> None:
+        """Check parameters and data, as far as their values are known.
+
+        Raises:
+            ValueError: for values outside the kernel's domain.
+        """
+        for name in self.positive:
+            what, value = f"{type(self).__name__}.{name}", getattr(self, name)
+            check_real(what, value)
+            if not is_concrete(value):
+                continue
+            value = np.asarray(value)
+            if not (np.isfinite(value) & (value > 0)).all():
+                raise ValueError(f"{what} must be positive and finite, and is {value}")
+        for child in self._parts().values():
+            child.check(X)
+
+    def is_semidefinite(self) -> bool:
+        """Whether K is positive semidefinite by construction, whatever function or matrix the
+        caller gave.
+        """
+        return all(child.is_semidefinite() for child in self._parts().values())
+
+    def map_length_scales(self, fn: Callable[["Kernel", str, Any], Any], X) -> "Kernel":
+        """The kernel with every length scale replaced by `fn(part, name, X)`.
+
+        Args:
+            fn: takes the kernel or the part of it that has the length scale, the field's name, and
+                X with only the columns that this part uses.
+            X: rows (n, d).
+        """
+        changes: dict[str, Any] = {name: fn(self, name, X) for name in self.length_scales}
+        changes |= {name: part.map_length_scales(fn, X) for name, part in self._parts().items()}
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def _parts(self) -> dict[str, "Kernel"]:
+        """The fields that are kernels."""
+        if jax.tree_util.all_leaves([self]):
+            raise TypeError(
+                f"{type(self).__name__} is no pytree: put @jaxrls.extend.pytree above its class"
+            )
+        return {
+            f.name: value
+            for f in fields(self)  # type: ignore[arg-type]
+            if isinstance(value := getattr(self, f.name), Kernel)
+        }
+
+    def on(self, columns: int | Sequence[int]) -> "Kernel":
+        """The same kernel on some columns of X only.
+
+        Args:
+            columns: one column index or several, such as 0, [0, 2] or range(3).
+
+        Raises:
+            ValueError: for what is no such index, or a kernel given as a matrix.
+        """
+        indices = np.atleast_1d(columns)
+        if indices.ndim > 1 or not indices.size or indices.dtype.kind not in "iu":
+            raise ValueError(
+                "columns must be one index or several, such as 0, [0, 2] or range(3), and is "
+                f"{columns!r}"
+            )
+        _check_evaluable(self)
+        return On(self, tuple(indices.tolist()))
+
+    def __add__(self, other) -> "Kernel":
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        _check_evaluable(self, other)
+        return Sum(self, other)
+
+    def __mul__(self, other) -> "Kernel":
+        if not isinstance(other, Kernel):
+            return self.__rmul__(other)
+        _check_evaluable(self, other)
+        return Product(self, other)
+
+    def __rmul__(self, other) -> "Kernel":
+        if not _is_scalar(other):
+            return NotImplemented
+        _check_evaluable(self)
+        return Scaled(other, self)
+
+
+def _check_evaluable(*kernels: Kernel) -> None:
+    for kernel in kernels:
+        if not kernel.evaluable:
+            raise ValueError(
+                f"{type(kernel).__name__}() has no sums, products, multiples or columns, as it "
+                "stands for a given matrix: compute them into K, such as 0.5 * K1 + K2, and pass "
+                "that as X"
+            )
+
+
+def _is_scalar(value) -> bool:
+    return isinstance(value, int | float | np.number) or getattr(value, "shape", None) == ()
+
+
+def check_not_negative(what: str, X, then: str) -> None:
+    """Raise for inputs below 0, where values are known."""
+    if is_concrete(X) and (low := value_of(lambda xp, X: xp.min(X), X)) < 0:
+        raise ValueError(f"{what}, and the smallest input is {low}: {then}")
+
+
+def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
+    """A parameter in the dtype of the data: one number, or, where `per_column` allows it, one per
+    column. Other shapes raise, as they would broadcast along rows.
+    """
+    what, value = f"{type(kernel).__name__}.{name}", getattr(kernel, name)
+    check_real(what, value)
+    value = jnp.asarray(value, X.dtype)
+    if value.shape != () and not (per_column and value.shape == X.shape[1:]):
+        or_more = f" or one per column, shape ({X.shape[1]},)" if per_column else ""
+        raise ValueError(f"{what} must be one number{or_more}, and has shape {value.shape}")
+    return value
+
+
+class _Pair(Kernel):
+    """Two kernels, whose values are put together."""
+
+    sparse = True
+    left: Kernel
+    right: Kernel
+    joined: ClassVar[Callable]
+
+    def __call__(self, X, Z):
+        return self.joined(self.left(X, Z), self.right(X, Z))
+
+    def diag(self, X):
+        return self.joined(self.left.diag(X), self.right.diag(X))
+
+
+@pytree
+class Sum(_Pair):
+    """k₁ + k₂: the space of functions f₁ + f₂. If both have explicit features, those of the sum are
+    theirs, concatenated.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> (rls.Linear() + rls.Polynomial(1))(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
+    [[3.0]]
+    """
+
+    sparse = True
+    joined = staticmethod(operator.add)
+    left: Kernel
+    right: Kernel
+
+    def num_features(self, d, dtype):
+        left, right = self.left.num_features(d, dtype), self.right.num_features(d, dtype)
+        return None if left is None or right is None else left + right
+
+    def features(self, X):
+        return jnp.concatenate([self.left.features(X), self.right.features(X)], axis=1)
+
+
+@pytree
+class Product(_Pair):
+    """k₁ k₂, the entrywise (Schur) product: the tensor product of the two spaces.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> (rls.Linear() * rls.Polynomial(1))(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
+    [[2.0]]
+    """
+
+    joined = staticmethod(operator.mul)
+    left: Kernel
+    right: Kernel
+
+
+@pytree
+class Scaled(Kernel):
+    """a·k for a number a > 0: the same functions, with ‖f‖² divided by a.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> (0.5 * rls.Linear())(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
+    [[0.5]]
+    """
+
+    positive = ("scale",)
+    sparse = True
+    scale: Scalars
+    kernel: Kernel
+
+    def __call__(self, X, Z):
+        return parameter(self, "scale", X) * self.kernel(X, Z)
+
+    def diag(self, X):
+        return parameter(self, "scale", X) * self.kernel.diag(X)
+
+    def num_features(self, d, dtype):
+        return self.kernel.num_features(d, dtype)
+
+    def features(self, X):
+        return safe_sqrt(parameter(self, "scale", X)) * self.kernel.features(X)
+
+
+class Through(Kernel, ABC):
+    """A kernel of transformed rows, k(take(x), take(z))."""
+
+    sparse = True
+    kernel: Kernel
+
+    @abstractmethod
+    def take(self, X: Rows) -> Rows:
+        """The rows that the inner kernel is given."""
+
+    def __call__(self, X, Z):
+        return self.kernel(self.take(X), self.take(Z))
+
+    def diag(self, X):
+        return self.kernel.diag(self.take(X))
+
+    def check(self, X):
+        self.kernel.check(self.take(X))
+
+    def map_length_scales(self, fn, X):
+        kernel = self.kernel.map_length_scales(fn, self.take(X))
+        return replace(self, kernel=kernel)  # type: ignore[type-var]
+
+    def num_features(self, d, dtype):
+        return self.kernel.num_features(d, dtype)
+
+    def features(self, X):
+        return self.kernel.features(self.take(X))
+
+
+@pytree
+class On(Through):
+    """A kernel on some columns of X; sums of these make multiple-kernel learning and banded ridge.
+
+    `kernel.on(columns)` makes it from one index or several.
+
+    Args:
+        kernel: the kernel of those columns.
+        columns: their indices, static.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.Linear().on([0, 2])(jnp.array([[1.0, 9.0, 2.0]]), jnp.array([[3.0, 9.0, 4.0]])).tolist()
+    [[11.0]]
+    """
+
+    sparse = True
+    kernel: Kernel
+    columns: tuple[int, ...] = static()
+
+    def take(self, X):
+        """The columns of X that the kernel is given."""
+        outside = [c for c in self.columns if not -X.shape[1] <= c < X.shape[1]]
+        if outside:
+            raise ValueError(
+                f"columns {outside} are not in X, which has {X.shape[1]} columns: count them from 0"
+            )
+        return X[:, np.array(self.columns)]
+
+    def num_features(self, d, dtype):
+        return self.kernel.num_features(len(self.columns), dtype)
+
+
+@pytree
+class Standardized(Through):
+    """A kernel of standardized columns, k((x − centre)/scale, (z − centre)/scale).
+
+    `fit(…, standardize=True)` makes it; no search moves `centre` and `scale`.
+
+    Args:
+        kernel: the kernel of the standardized rows.
+        centre: what is subtracted from each column, (d,).
+        scale: what each column is then divided by, (d,).
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> kernel = Standardized(rls.Linear(), jnp.array([1.0]), jnp.array([2.0]))
+    >>> kernel(jnp.array([[5.0]]), jnp.array([[3.0]])).tolist()
+    [[2.0]]
+    """
+
+    constants = ("centre", "scale")
+    kernel: Kernel
+    centre: Float[Array | np.ndarray, " d"]
+    scale: Float[Array | np.ndarray, " d"]
+
+    def take(self, X):
+        """The columns centred and scaled."""
+        return (X - self.centre) / self.scale

@@ -1,0 +1,279 @@
+"""Kernels that are functions of a distance: `Gaussian`, `Laplacian`, `ChiSquared`, `Matern`,
+`RationalQuadratic` and `Periodic`.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike as Scalars
+
+from jaxrls.core.kernels.distances import (
+    chi_squared_distances,
+    city_block_distances,
+    squared_distances,
+)
+from jaxrls.core.kernels.kernel import Kernel, check_not_negative, parameter
+from jaxrls.core.linalg.products import safe_sqrt
+from jaxrls.core.support.pytrees import pytree, static
+
+
+def _inverse(kernel: Kernel, X):
+    """1 / width for every column."""
+    return jnp.broadcast_to(1 / parameter(kernel, "width", X, per_column=True), X.shape[1:])
+
+
+class _Stationary(Kernel):
+    """k(x, z) = profile(distance in widths), with profile(0) = 1."""
+
+    positive: ClassVar[tuple[str, ...]] = ("width",)
+    length_scales: ClassVar[tuple[str, ...]] = ("width",)
+    sparse: ClassVar[bool] = True
+    distances: ClassVar[Callable] = staticmethod(squared_distances)
+    width: Scalars | str
+
+    decay: ClassVar[float] = 0.5
+
+    def _profile(self, distances):
+        return jnp.exp(-self.decay * distances)
+
+    def __call__(self, X, Z):
+        return self._profile(self.distances(X, Z, _inverse(self, X)))
+
+    def diag(self, X):
+        return jnp.ones(X.shape[0], X.dtype)
+
+
+@pytree
+class Gaussian(_Stationary):
+    """The Gaussian (RBF) kernel, whose functions are very smooth.
+
+        k(x, z) = exp(−‖x − z‖² / (2 width²))
+
+    With a width far above the spread of the data K is singular to working precision, and only large
+    λ are meaningful.
+
+    Args:
+        width: a number > 0 in the units of X, or one per column (automatic relevance), (d,).
+
+    **Cost** O(n m d) by a matrix product. **Source**: Rifkin (lecture), "Basics"; Rasmussen and
+    Williams 2006, eq. 4.9.
+
+    >>> import jax.numpy as jnp
+    >>> round(float(Gaussian(1.0)(jnp.zeros((1, 1)), jnp.ones((1, 1)))[0, 0]), 6)
+    0.606531
+    """
+
+    width: Scalars | str
+
+    @classmethod
+    def from_gamma(cls, gamma: Scalars) -> "Gaussian":
+        """The Gaussian kernel written exp(−γ‖x − z‖²), as in scikit-learn: width = 1/√(2γ).
+
+        Args:
+            gamma: γ > 0, one number or one per column.
+
+        >>> round(float(Gaussian.from_gamma(0.5).width), 6)
+        1.0
+        """
+        return cls(1 / (2 * gamma) ** 0.5)
+
+
+def _matern_profile(order: int, q):
+    """Matérn profiles in q = 2ν r²: for order 2ν = 1, 3, 5, with derivatives in q that stay exact
+    at q = 0 where they exist.
+    """
+    q = jnp.minimum(q, jnp.finfo(q.dtype).max)  # ∞ · exp(−∞) would be NaN
+    return jnp.exp(-safe_sqrt(q)) if order == 1 else _smooth_profile(order, q)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _smooth_profile(order: int, q):
+    r = safe_sqrt(q)
+    return (1 + r + (q / 3 if order == 5 else 0)) * jnp.exp(-r)
+
+
+@_smooth_profile.defjvp
+def _smooth_profile_jvp(order, primals, tangents):
+    (q,), (dq,) = primals, tangents
+    slope = -_matern_profile(order - 2, q) / (2 * (order - 2))
+    return _smooth_profile(order, q), slope * dq
+
+
+@pytree
+class Matern(_Stationary):
+    """The Matérn kernel of smoothness ν in r = ‖x − z‖ / width; larger ν makes smoother functions.
+
+        ν = ½: exp(−r)
+        ν = 3/2: (1 + √3 r) exp(−√3 r)
+        ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r)
+
+    ν = ½ has no derivative in X where two rows coincide; 0 is taken there. With more than two
+    columns, distances below √eps widths are lost in rounding, which matters for ν = ½ only.
+
+    Args:
+        nu: ν, which is 0.5, 1.5 or 2.5, static.
+        width: a number > 0 in the units of X, or one per column, (d,).
+
+    **Cost** O(n m d) by a matrix product. **Source**: Rasmussen and Williams 2006, eq. 4.16 and
+    4.17.
+
+    >>> import jax.numpy as jnp
+    >>> x, z = jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)
+    >>> [round(float(Matern(nu, 2.0)(x, z)[0, 0]), 6) for nu in (0.5, 1.5)]
+    [0.367879, 0.483358]
+    """
+
+    nu: float = static()
+    width: Scalars | str
+
+    def __post_init__(self):
+        if not isinstance(self.nu, float | np.floating) or self.nu not in (0.5, 1.5, 2.5):
+            raise ValueError(
+                f"Matern.nu must be 0.5, 1.5 or 2.5, and is {self.nu!r}: Gaussian is the limit of "
+                "large ν"
+            )
+
+    def _profile(self, squared):
+        order = int(2 * self.nu)
+        return _matern_profile(order, order * squared)
+
+
+@pytree
+class RationalQuadratic(_Stationary):
+    """The rational quadratic kernel, a mixture of Gaussian kernels of many widths.
+
+        k(x, z) = (1 + ‖x − z‖² / (2 alpha width²))^(−alpha)
+
+    Args:
+        width: a number > 0 in the units of X, or one per column, (d,).
+        alpha: a number > 0, by default 1; the kernel tends to the Gaussian as it grows.
+
+    **Cost** O(n m d) by a matrix product. **Source**: Rasmussen and Williams 2006, eq. 4.19.
+
+    >>> import jax.numpy as jnp
+    >>> kernel = RationalQuadratic(1.0, alpha=1.0)
+    >>> round(float(kernel(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 4)
+    0.3333
+    """
+
+    positive = ("width", "alpha")
+    width: Scalars | str
+    alpha: Scalars = 1.0
+
+    def _profile(self, squared):
+        alpha = parameter(self, "alpha", squared)
+        return jnp.exp(-alpha * jnp.log1p(squared / (2 * alpha)))
+
+
+@pytree
+class Periodic(_Stationary):
+    """The periodic kernel: the Gaussian kernel on the circle (cos 2πx/period, sin 2πx/period), for
+    functions that repeat.
+
+        k(x, z) = exp(−2 Σⱼ sin²(π (xⱼ − zⱼ) / period) / widthⱼ²)
+
+    Args:
+        period: a number > 0 in the units of X, or one per column, (d,).
+        width: a number > 0 without units, or one per column, (d,); by default 1.
+
+    **Cost** O(n m d) by a matrix product on the circle. **Source**: D. MacKay, *Introduction to
+    Gaussian Processes*, 1998, eq. 47.
+
+    >>> import jax.numpy as jnp
+    >>> kernel = Periodic(period=3.0, width=1.0)
+    >>> round(float(kernel(jnp.zeros((1, 1)), jnp.full((1, 1), 6.0))[0, 0]), 4)
+    1.0
+    """
+
+    positive = ("period", "width")
+    length_scales = ()  # the width has no units, and a period is not to be guessed from distances
+    period: Scalars
+    width: Scalars = 1.0
+
+    def __call__(self, X, Z):
+        period = parameter(self, "period", X, per_column=True)
+        inverse = jnp.tile(_inverse(self, X), 2)
+        center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
+
+        def circle(X):
+            # The remainder by the period is exact, and X / period is not, far from 0; derivatives
+            # are those of the distance from the center.
+            turns = jax.lax.stop_gradient(jnp.fmod(X, period) / period)
+            around = (X - center) / period
+            angle = 2 * math.pi * (turns + (around - jax.lax.stop_gradient(around)))
+            return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=1)
+
+        return self._profile(squared_distances(circle(X), circle(Z), inverse))
+
+
+@pytree
+class Laplacian(_Stationary):
+    """The Laplacian kernel in the city-block distance, as in scikit-learn (γ = 1/width).
+
+        k(x, z) = exp(−Σⱼ |xⱼ − zⱼ| / widthⱼ)
+
+    With the Euclidean distance in its place it is `Matern(0.5, width)`. Its derivative in X is
+    taken as 0 where columns coincide.
+
+    Args:
+        width: a number > 0 in the units of X, or one per column, (d,).
+
+    **Cost** O(n m d) time at O(n m) memory, column by column, as the distance is no matrix product.
+    **Source**: Rahimi and Recht 2007, fig. 1.
+
+    >>> import jax.numpy as jnp
+    >>> round(float(Laplacian(2.0)(jnp.zeros((1, 2)), jnp.ones((1, 2)))[0, 0]), 6)
+    0.367879
+    """
+
+    metric = "cityblock"
+    distances = staticmethod(city_block_distances)
+    decay = 1.0
+    width: Scalars | str
+
+
+@pytree
+class ChiSquared(_Stationary):
+    """The χ² kernel of histograms, as scikit-learn's `chi2_kernel` (γ = 1/width).
+
+        k(x, z) = exp(−Σⱼ (xⱼ − zⱼ)² / ((xⱼ + zⱼ) widthⱼ))
+
+    X must not be negative; a column that is 0 in both rows adds nothing, and the derivative in X is
+    taken as 0 there.
+
+    Args:
+        width: a number > 0 in the units of X, or one per column, (d,).
+
+    **Cost** O(n m d), column by column, as of `Laplacian`. **Source**: Zhang, Marszalek, Lazebnik
+    and Schmid 2007.
+
+    >>> import jax.numpy as jnp
+    >>> round(float(ChiSquared(2.0)(jnp.array([[1.0, 0.0]]), jnp.array([[3.0, 0.0]]))[0, 0]), 6)
+    0.606531
+    """
+
+    metric = "cityblock"
+    distances = staticmethod(chi_squared_distances)
+    decay = 1.0
+    width: Scalars | str
+
+    @classmethod
+    def from_gamma(cls, gamma: Scalars) -> "ChiSquared":
+        """The χ² kernel written exp(−γ Σ …), as in scikit-learn: width = 1/γ.
+
+        Args:
+            gamma: γ > 0, one number or one per column.
+
+        >>> ChiSquared.from_gamma(0.5).width
+        2.0
+        """
+        return cls(1 / gamma)
+
+    def check(self, X):
+        super().check(X)
+        check_not_negative("ChiSquared is for X ≥ 0, such as counts", X, "leave X uncentred")

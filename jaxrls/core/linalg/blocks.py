@@ -1,0 +1,130 @@
+"""Computations over blocks of rows, a map and a sum, so that temporaries never exceed a block."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxrls.core.support.checks import check_whole, platform
+
+# Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the
+# device busy.
+CPU_BLOCK_BYTES = 8 * 2**20
+ACCELERATOR_BLOCK_BYTES = 256 * 2**20
+FEWEST_ROWS = 512  # in a block of rows that are multiplied by a square matrix each: fewer are slow
+
+
+def block_bytes() -> int:
+    """The bytes of a block on the default device."""
+    return CPU_BLOCK_BYTES if platform() == "cpu" else ACCELERATOR_BLOCK_BYTES
+
+
+def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
+    """Rows per block for `row_bytes` of temporaries a row, changed a little to divide `n` so that
+    no ragged block remains; at most `most` bytes a block.
+    """
+    blocks = -(-n // max(16, (most or block_bytes()) // max(1, row_bytes)))
+    counts = range(blocks, min(2 * blocks, n) + 1)
+    return next((n // count for count in counts if n % count == 0), -(-n // blocks))
+
+
+def wide_block_size(n: int, row_bytes: int) -> int:
+    """The same, but at least FEWEST_ROWS, or up to twice as many that divide `n`: with a ragged
+    block, whole blocks would be cut out as a copy.
+    """
+    least = min(n, FEWEST_ROWS)
+    size = default_block_size(n, row_bytes)
+    sizes = range(least, 2 * least)
+    return size if size >= least else next((rows for rows in sizes if n % rows == 0), least)
+
+
+def check_block_size(block_size, n: int) -> int | None:
+    """`block_size` limited to `n`, or None if it is; raises unless it is a whole number of at least
+    1.
+    """
+    if block_size is None:
+        return None
+    check_whole("block_size", block_size)
+    return min(int(block_size), n)
+
+
+def split(arrays, block: int):
+    """Arrays (n, …) as whole blocks (k, block, …) and the ragged rest, each None if it is empty."""
+    k, ragged = divmod(jax.tree.leaves(arrays)[0].shape[0], block)
+    cut = lambda a: a[: k * block].reshape(k, block, *a.shape[1:])
+    whole = jax.tree.map(cut, arrays) if k else None
+    return whole, jax.tree.map(lambda a: a[k * block :], arrays) if ragged else None
+
+
+def map_blocks(fn: Callable, whole, rest):
+    """`fn` on every block, the results (rows, …) stacked back to (n, …); derivatives recompute each
+    block instead of keeping its temporaries.
+    """
+    last = None if rest is None else fn(rest)
+    if whole is None:
+        return last
+    out = jax.tree.map(joined, jax.lax.map(jax.checkpoint(fn), whole))
+    return out if rest is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
+
+
+def joined(a):
+    """Blocks (k, block, …) as rows, also where there are no columns."""
+    return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
+
+
+def sum_blocks(fn: Callable, whole, rest):
+    """The sum of `fn` over blocks: one carry, added to block by block, with derivatives that
+    recompute.
+    """
+    if whole is None:
+        return fn(rest)
+    each = jax.checkpoint(fn)
+    if rest is None:
+        shapes = jax.eval_shape(each, jax.tree.map(lambda a: a[0], whole))
+        start = jax.tree.map(jnp.zeros_like, shapes)
+    else:
+        start = fn(rest)
+    add = lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None)
+    return jax.lax.scan(add, start, whole)[0]
+
+
+def in_parts(run: Callable, arrays, parts: int, place: Callable):
+    """`run` on equal parts of arrays (n, …) in parallel: parts on different devices stay there, and
+    nothing is passed between them.
+
+    Each part has its own copy of what `run` closes over, so that derivatives too are summed within
+    parts first and between them once. `place` says where arrays with a row for each part, or each
+    row, are put.
+    """
+
+    def side_by_side(arrays):
+        cut = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), arrays)
+        one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), cut)
+        pure, known = jax.closure_convert(run, one)
+        own = place([jnp.broadcast_to(value, (parts, *value.shape)) for value in known])
+        return jax.vmap(lambda part, known: pure(part, *known))(cut, own)
+
+    return jax.jit(lambda arrays: place(side_by_side(place(arrays))))(arrays)
+
+
+# By kind: the function for blocks, and the one that joins the results of parts.
+KINDS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, joined)}
+
+
+def over_rows(
+    kind: str, fn: Callable, arrays, block_size: int, parts: int = 1, place=lambda arrays: arrays
+):
+    """A "sum" or a "map" of `fn` over blocks of rows of a pytree of arrays (n, …); with several
+    `parts` over blocks of each, whose sums are added or results stacked at the end.
+    """
+    over_blocks, together = KINDS[kind]
+    if parts > 1:
+        one = lambda part: over_rows(kind, fn, part, block_size)
+        return jax.tree.map(together, in_parts(one, arrays, parts, place))
+    if block_size >= jax.tree.leaves(arrays)[0].shape[0]:
+        return fn(arrays)
+    return over_blocks(fn, *split(arrays, block_size))
+
+
+map_rows, sum_rows = partial(over_rows, "map"), partial(over_rows, "sum")

@@ -1,0 +1,141 @@
+"""The kernel matrix K, and K·V without K, in row blocks."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.core.kernels.kernel import Kernel, as_block
+from jaxrls.core.linalg.blocks import check_block_size, default_block_size, map_rows
+from jaxrls.core.linalg.products import matmul
+from jaxrls.core.problem.rows import DenseRows, Rows
+from jaxrls.core.support.door import door, parts_of
+from jaxrls.rows.sparse_block import SparseBlock, made_dense
+
+
+def _block_size(X, Z, block_size, parts=1):
+    n, row = X.shape[0] // parts, Z.shape[0] * X.dtype.itemsize
+    return check_block_size(block_size, n) or default_block_size(n, row)
+
+
+@door("X")
+def gram(
+    kernel: Kernel,
+    X: Any,
+    Z: Any = None,
+    *,
+    block_size: int | None = None,
+) -> Float[Array, "n m"]:
+    """Compute the kernel matrix K in blocks of rows.
+
+    Kᵢⱼ = k(xᵢ, zⱼ). Without Z, Z = X and the diagonal is `kernel.diag(X)` exactly.
+
+    Args:
+        kernel: a jaxrls kernel.
+        X: rows (n, d), or `Rows`.
+        Z: rows (m, d), by default X.
+        block_size: rows at a time, by default as many as fit the cache.
+
+    Returns:
+        K (n, m), in the dtype of X.
+
+    Raises:
+        ValueError: for matrices of different widths or a bad `block_size`.
+
+    **Cost** O(n m d) time; besides K itself only temporaries of a block. The derivative recomputes
+    each block. **Source**: Rifkin (lecture), "Basics".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.gram(rls.Linear(), jnp.array([[1.0], [2.0]])).tolist()
+    [[1.0, 2.0], [2.0, 4.0]]
+    """
+    if Z is None and isinstance(X, Rows):
+        X = X.points  # raises for those that are read from elsewhere
+    X = X if isinstance(X, Rows) else as_block("X", X)
+    Z = Z if isinstance(Z, Rows | None) else as_block("Z", Z)
+    _check_pair(kernel, X, Z)
+    if isinstance(Z, Rows):
+        Z = DenseRows(Z.dense()) if Z.parts > 1 else Z  # raises for rows of several devices
+        return Z.map(lambda z: gram(kernel, X, made_dense(z)).T).T
+    if isinstance(X, Rows):
+        if Z is not None:
+            return X.map(lambda x: kernel(x, Z))
+        if not kernel.evaluable:
+            return X.dense()
+        each = jnp.arange(X.shape[0])
+        return gram(kernel, X, X).at[each, each].set(X.map(kernel.diag))
+    if not kernel.evaluable:
+        return X
+    if isinstance(X, SparseBlock):
+        return kernel(X, Z)  # type: ignore[arg-type]
+    if Z is not None:
+        return map_rows(lambda x: kernel(x, Z), X, _block_size(X, Z, block_size))
+
+    def block(args):
+        rows, number, diagonal = args
+        same = number[:, None] == jnp.arange(X.shape[0])
+        return jnp.where(same, diagonal[:, None], kernel(rows, X))
+
+    numbered = X, jnp.arange(X.shape[0]), kernel.diag(X)
+    return map_rows(block, numbered, _block_size(X, X, block_size))
+
+
+def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):
+    """K·V of an array or any `Rows`."""
+    rows = X if isinstance(X, Rows) else DenseRows(X)
+    size = _block_size(rows, Z, block_size, rows.parts)
+    return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)
+
+
+@door("X")
+def gram_matmul(
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    Z: Float[Array, "m d"],
+    V: Float[Array, "m *t"],
+    *,
+    block_size: int | None = None,
+) -> Float[Array, "n *t"]:
+    """Compute the product K·V without storing K: each block of rows of K is made, used and dropped.
+
+    (K V)ᵢ = Σⱼ k(xᵢ, zⱼ) Vⱼ.
+
+    Args:
+        kernel: a jaxrls kernel.
+        X: rows (n, d).
+        Z: rows (m, d).
+        V: (m, t) or (m,).
+        block_size: rows at a time, by default as many as fit the cache.
+
+    Returns:
+        (n, t) or (n,).
+
+    Raises:
+        ValueError: for shapes that do not fit.
+
+    **Cost** O(n m (d + t)) time and O(block_size · m) memory, derivatives included, as they
+    recompute each block; where X lies on several devices each computes its own rows, and Z and V
+    are copied to all. **Source**: as `gram`.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X = jnp.array([[1.0], [2.0]])
+    >>> rls.gram_matmul(rls.Linear(), X, X, jnp.ones(2)).tolist()
+    [3.0, 6.0]
+    """
+    X, Z = as_block("X", X), as_block("Z", Z)
+    _check_pair(kernel, X, Z)
+    columns = Z.shape[0] if kernel.evaluable else X.shape[1]
+    if V.shape[0] != columns:
+        raise ValueError(
+            f"V must have {columns} rows, one per column of K, and has shape {V.shape}"
+        )
+    rows = DenseRows(X, parts_of(X, jax.device_count()))
+    return kernel_times(kernel, rows, Z, V, block_size)
+
+
+def _check_pair(kernel, X, Z):
+    if Z is not None and kernel.evaluable and X.shape[1] not in (Z.shape[1], *kernel.widths(Z)):
+        raise ValueError(
+            f"X and Z must have equally many columns, and have {X.shape[1]} and {Z.shape[1]}"
+        )

@@ -1,0 +1,188 @@
+"""Moments: the sums over rows from which every primal factor is built. They add over blocks, files
+and devices.
+
+Fixed effects B are a `FixedEffects`, which only enters through its sums BᵀVA.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.core.linalg.products import from_panels, gram_panels, matmul, safe_sqrt
+from jaxrls.core.problem.rows import Rows
+from jaxrls.core.support.pytrees import pytree
+
+SOME = 512  # rows, whose mean is close enough to that of all
+
+
+@pytree
+class Moments:
+    """Weighted sums over rows of products of features φ, labels y and fixed effects b.
+
+    Features and labels enter as φ − o and y − p. Here o = b·`origin` and p = b·`label_origin` are
+    close to their fit by the fixed effects b, so that removing this fit later loses no digits.
+    Moments with the same origins can be added and subtracted.
+
+    Args:
+        weight: Σ v, the total weight.
+        count: the number of rows with v > 0.
+        log_weight: Σ log v over those.
+        gram: (q, q), Σ v bbᵀ, or (q,), its diagonal.
+        first: (q, r), Σ v b(φ − o)ᵀ.
+        second: (r, r), Σ v (φ − o)(φ − o)ᵀ.
+        trace: Σ v of what `left_over` gives, 0 without.
+        label: (q, t), Σ v b(y − p)ᵀ.
+        cross: (r, t), Σ v (φ − o)(y − p)ᵀ.
+        square: (t,), Σ v (y − p)².
+        origin: (q, r).
+        label_origin: (q, t).
+
+    >>> from jaxrls import extend
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> from jaxrls.core.problem.fixed_effects import FixedEffects
+    >>> X, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([[1.0], [2.0], [3.0]])
+    >>> sums = extend.moments(extend.DenseRows(X), rls.Linear(), FixedEffects.none(X.dtype), y)
+    >>> float(sums.weight), sums.second.tolist(), sums.cross.tolist()
+    (3.0, [[14.0]], [[14.0]])
+    """
+
+    weight: Float[Array, ""]
+    count: Float[Array, ""]
+    log_weight: Float[Array, ""]
+    gram: Float[Array, "q *q"]
+    first: Float[Array, "q r"]
+    second: Float[Array, "r r"]
+    trace: Float[Array, ""]
+    label: Float[Array, "q t"]
+    cross: Float[Array, "r t"]
+    square: Float[Array, " t"]
+    origin: Float[Array, "q r"]
+    label_origin: Float[Array, "q t"]
+
+    def __add__(self, other: "Moments") -> "Moments":
+        return self._with(other, 1)
+
+    def __sub__(self, other: "Moments") -> "Moments":
+        return self._with(other, -1)
+
+    def _with(self, other, sign):
+        sums = jax.tree.map(lambda a, b: a + sign * b, self, other)
+        return replace(sums, origin=self.origin, label_origin=self.label_origin)
+
+    def taken(self, fixed: Any) -> Any:
+        """‖Tᵀ(fit − origin)‖²: what `centred` subtracts from the second moments, whose rounding
+        errors remain.
+        """
+        return jnp.sum(self.first * fixed.solve(self.first))
+
+    def centred(self, fixed: Any) -> "Moments":
+        """The moments after the fit of the fixed effects is subtracted exactly."""
+        share, shift = fixed.solve(self.first), fixed.solve(self.label)
+        return replace(
+            self,
+            first=jnp.zeros_like(share),
+            label=jnp.zeros_like(shift),
+            second=self.second - matmul(self.first.T, share),
+            cross=self.cross - matmul(self.first.T, shift),
+            square=self.square - jnp.sum(self.label * shift, axis=0),
+            origin=self.origin + share,
+            label_origin=self.label_origin + shift,
+        )
+
+
+def moments(
+    rows: Rows,
+    features: Any,
+    fixed: Any,
+    Y: Float[Array, "n t"] | None = None,
+    weights: Float[Array, " n"] | None = None,
+    *,
+    origin: Float[Array, "q r"] | None = None,
+    label_origin: Float[Array, "q t"] | None = None,
+    kept: Float[Array, "n r"] | None = None,
+    left_over: Callable | None = None,
+    block_size: int | None = None,
+) -> Moments:
+    """Compute the moments of features φ(x) and labels over all rows, in one reading.
+
+    Args:
+        rows: n rows, as `Rows`.
+        features: an object with φ(x) = `features(x)` and k(x, x) = `diag(x)`, such as a kernel with
+            explicit features.
+        fixed: the fixed effects of the same rows, a `FixedEffects`.
+        Y: labels (n, t), by default none.
+        weights: (n,), by default ones.
+        origin: (q, r), coefficients near the fit of φ by the fixed effects, by default 0.
+        label_origin: (q, t), the same for labels.
+        kept: φ (n, r) of all rows, if it was computed before.
+        left_over: a function of rows and their φ, whose values `trace` sums.
+        block_size: rows at a time.
+
+    Returns:
+        Their `Moments`.
+
+    **Raises** nothing. **Cost** O(n r (r + t)), memory of a block. **Source**: Rifkin (lecture),
+    "direct approach".
+
+    >>> from jaxrls import extend
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> from jaxrls.core.problem.fixed_effects import FixedEffects
+    >>> rows = [extend.DenseRows(jnp.array(part)) for part in ([[1.0], [2.0]], [[3.0]])]
+    >>> first, second = (extend.moments(x, rls.Linear(), FixedEffects.none(x.dtype)) for x in rows)
+    >>> float((first + second).weight), (first + second).second.tolist()
+    (3.0, [[14.0]])
+    """
+    (n, d), q, dtype = rows.shape, fixed.count, rows.dtype
+    Y = jnp.zeros((n, 0), dtype) if Y is None else Y
+    label_origin = jnp.zeros((q, Y.shape[1]), dtype) if label_origin is None else label_origin
+    if origin is None:
+        one = jax.eval_shape(features.features, jax.ShapeDtypeStruct((1, d), dtype))
+        origin = jnp.zeros((q, one.shape[1]), dtype)
+
+    def block(x, raw, v, b, y):
+        raw = features.features(x) if raw is None else raw
+        phi, u = raw, _shares(v, x)
+        if q:
+            phi, y = raw - fixed.fitted(b, origin), y - fixed.fitted(b, label_origin)
+        half, light = phi if v is None else safe_sqrt(v)[:, None] * phi, u[:, None] * y
+        beyond = 0 if left_over is None else left_over(x, raw)
+        return {
+            "weight": jnp.sum(u),
+            "count": jnp.sum(u > 0).astype(dtype),
+            "log_weight": jnp.sum(jnp.log(jnp.where(u > 0, u, 1))),
+            "gram": fixed.gram(b, u),
+            "first": fixed.sums(b, u, phi),
+            "second": gram_panels(half),
+            "trace": jnp.sum(u * beyond),
+            "label": fixed.sums(b, u, y),
+            "cross": matmul(phi.T, light),
+            "square": jnp.sum(light * y, axis=0),
+        }
+
+    sums = rows.sum(
+        block, kept, weights, fixed.rows, Y, temporaries=origin.shape[1], block_size=block_size
+    )
+    sums["second"] = from_panels(sums["second"])
+    return Moments(**sums, origin=origin, label_origin=label_origin)
+
+
+def _shares(v, x):
+    """Weights of a block of rows."""
+    return jnp.ones(x.shape[0], x.dtype) if v is None else v
+
+
+def near_fit(rows: Rows, features: Any, fixed: Any, weights=None) -> Float[Array, "q r"] | None:
+    """A point near the fit of φ(x) by the fixed effects: of an intercept alone the mean of some of
+    the rows; in all other cases, and for rows in memory with weights, of which a few may dominate,
+    the fit itself.
+    """
+    if not fixed.count:
+        return None
+    if fixed.count == 1 and fixed.rows is None and (weights is None or not rows.traceable):
+        return jnp.mean(features.features(rows.some(SOME)), axis=0)[None]
+    block = lambda x, v, b: fixed.sums(b, _shares(v, x), features.features(x))
+    return fixed.solve(rows.sum(block, weights, fixed.rows))

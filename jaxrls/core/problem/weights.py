@@ -1,0 +1,149 @@
+"""Sample weights v; no weights are the case v = 1."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.core.linalg.products import safe_sqrt
+from jaxrls.core.problem.rows import Rows
+from jaxrls.core.support.checks import as_array, as_floats, check_weights, on_device
+from jaxrls.core.support.pytrees import pytree, static
+
+
+@pytree
+class Weights:
+    """Sample weights, one for every row.
+
+    The weighted problem has rows √v x and labels √v y. An integer weight is that many equal rows,
+    weight 0 a row that takes no part in the fit; a weight below eps of the largest counts as 0.
+
+    Args:
+        values: weights (n,), None where all are 1.
+        n: the number of rows.
+        dtype: the dtype of the data.
+        equal: whether all positive weights are known to be 1.
+
+    >>> import jax.numpy as jnp
+    >>> weights = Weights.of([4.0, 0.0], 2, jnp.float32)
+    >>> ones = jnp.ones((2, 1), jnp.float32)
+    >>> float(weights.total), float(weights.count), weights.scale(ones).tolist()
+    (4.0, 1.0, [[2.0], [0.0]])
+    """
+
+    values: Float[Array, " n"] | None
+    n: int = static()
+    dtype: Any = static()
+
+    @classmethod
+    def of(cls, values, n: int, dtype) -> "Weights":
+        """Weights in the dtype of the data, checked; None stands for ones."""
+        if isinstance(values, Weights):
+            return values
+        if values is not None:
+            values = as_array("weights", values, dtype)
+            check_weights(values, n)
+            least = float(jnp.finfo(dtype).eps) * jnp.max(jax.lax.stop_gradient(values))
+            values = jnp.where(values > least, values, 0)  # whose derivative at 0 is 0
+        return cls(values, n, jnp.dtype(dtype))
+
+    @classmethod
+    def of_rows(cls, values, rows: Rows) -> "Weights":
+        """Weights as given, or where they are None those that the rows have."""
+        values = rows.row_weights if values is None else values
+        if not isinstance(values, Weights | None):
+            values = rows.column(as_floats("weights", values, rows.dtype))
+        return cls.of(values, rows.shape[0], rows.dtype)
+
+    def block(self, values, n: int) -> "Weights":
+        """Weights of a block of n rows."""
+        return Weights(values, n, self.dtype)
+
+    @property
+    def array(self) -> Float[Array, " n"]:
+        """v as an array."""
+        return jnp.ones(self.n, self.dtype) if self.values is None else self.values
+
+    @property
+    def root(self) -> Float[Array, " n"]:
+        """√v."""
+        return safe_sqrt(self.array)
+
+    @property
+    def root_or_one(self) -> Float[Array, " n"]:
+        """√v, and 1 for rows of weight 0, which are treated as queries."""
+        return jnp.where(self.used, self.root, 1)
+
+    @property
+    def used(self):
+        """Where v > 0."""
+        return self.array > 0
+
+    @property
+    def count(self) -> Float[Array, ""]:
+        """The number of rows of positive weight."""
+        if self.values is None:
+            return on_device(np.asarray(self.n, self.dtype))
+        return jnp.sum(self.used).astype(self.dtype)
+
+    @property
+    def total(self) -> Float[Array, ""]:
+        """Σᵢ vᵢ."""
+        return self.count if self.values is None else jnp.sum(self.array)
+
+    @property
+    def log_product(self) -> Float[Array, ""]:
+        """Σ log v over the rows of positive weight."""
+        return jnp.sum(jnp.log(jnp.where(self.used, self.array, 1)))
+
+    def scale(self, A):
+        """√v A, row by row."""
+        return A if self.values is None else A * _along_columns(self.root, A)
+
+    def unscale(self, A):
+        """A/√v, row by row, and 0 for rows of weight 0, so that derivatives stay finite."""
+        if self.values is None:
+            return A
+        used = _along_columns(self.used, A)
+        return jnp.where(used, A / jnp.where(used, _along_columns(self.root, A), 1), 0)
+
+    def scale_both(self, K):
+        """√v K √v of a square matrix."""
+        return K if self.values is None else self.root[:, None] * K * self.root[None, :]
+
+    def some(self, indices) -> Any:
+        """Weights of some rows; None where all are 1."""
+        return None if self.values is None else self.values[indices]
+
+    def without(self, indices) -> "Weights":
+        """The same weights, but 0 for these rows."""
+        return Weights(self.array.at[indices].set(0), self.n, self.dtype)
+
+
+@pytree
+class SummedWeights(Weights):
+    """Weights of some of the rows, or of rows that are not kept, with the sums over all rows."""
+
+    sums: Any = None
+
+    @property
+    def total(self):
+        """Σᵢ vᵢ."""
+        return self.sums[0]
+
+    @property
+    def count(self):
+        """The number of rows of positive weight."""
+        return self.sums[1]
+
+    @property
+    def log_product(self):
+        """Σ log v over the rows of positive weight."""
+        return self.sums[2]
+
+
+def _along_columns(column, A):
+    """A vector over the rows of A, shaped to multiply them."""
+    return column.reshape(-1, *[1] * (A.ndim - 1))

@@ -1,1 +1,0 @@
-"""Results of a fit: predictions, uncertainty, influence, class labels."""

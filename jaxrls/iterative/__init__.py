@@ -1,0 +1,1 @@
+"""All of K by products, for more rows than K can be factored for."""

@@ -1,0 +1,142 @@
+"""An approximate inverse of K̃ + λI, for conjugate gradients and leverages: K̂ on landmarks, and
+what it leaves of K within blocks of rows that are near each other.
+
+    M = BBᵀ + D,   BBᵀ = K̂,   D = λI + blocks of K̃ − K̂,
+    M⁻¹ = D⁻¹ − WWᵀ,   W = D⁻¹B L⁻ᵀ,   LLᵀ = I + BᵀD⁻¹B.
+
+Landmarks have the large directions of K and blocks the near neighbours of each row, so that M is
+right at both ends. In the field it is known as the partially independent training conditional."""
+
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxrls.core.factors.expansion import Features
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.linalg.decompositions import ridged_cholesky
+from jaxrls.core.linalg.inverses import inverse, triangular_inverse, whitened
+from jaxrls.core.linalg.products import matmul, transposed_matmul
+from jaxrls.core.problem.gram import gram
+from jaxrls.core.problem.rows import DenseRows
+from jaxrls.core.support.pytrees import pytree
+
+SMALLEST = 16  # rows that are not halved any more
+
+
+@pytree
+class NearInverse:
+    """M⁻¹ at one λ, with the fixed effects projected out as in generalised least squares."""
+
+    D: Float[Array, "g b b"]  # the inverse of the blocks
+    W: Float[Array, "g b r"]
+    blocks: "Blocks"
+    diagonal: Float[Array, " n"]
+    share: Float[Array, "n q"]  # M⁻¹HS^(-1/2), S = HᵀM⁻¹H
+
+    def __call__(self, V: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        """M⁻¹V, computed in the dtype of M: what conjugate gradients step along need not be
+        exact.
+        """
+        narrow = V.astype(self.W.dtype)
+        share = matmul(self.share, transposed_matmul(self.share, narrow))
+        return (self._whole(narrow) - share).astype(V.dtype)
+
+    def _whole(self, V):
+        """M⁻¹V before the projection."""
+        V = self.blocks.of(V)
+        W = self.W.reshape(-1, self.W.shape[2])
+        across = matmul(W, transposed_matmul(W, V.reshape(len(W), V.shape[2])))
+        return self.blocks.back(matmul(self.D, V) - across.reshape(V.shape))
+
+
+@pytree
+class Blocks:
+    """Rows in blocks of equal size, near rows together; numbers from n on are empty places."""
+
+    order: Int[Array, "g b"]
+    place: Int[Array, " n"]  # of each row in `order`
+
+    @classmethod
+    def of_near(cls, B: Float[Array, "n r"], size: int) -> "Blocks":
+        """Halve the rows until at most `size` are together, each time at the median along the line
+        between two rows that are far from each other, with cosines of features as nearness.
+        """
+        n = len(B)
+        halvings = max(0, math.ceil(math.log2(n / size)))
+        count = 2**halvings
+        unit = jnp.linalg.norm(B, axis=1, keepdims=True)
+        unit = jnp.where(unit > 0, unit, 1)
+        order = jnp.arange(count * -(-n // count))[None]
+        for _ in range(halvings):
+            order = _halved(B, unit, order)
+        return cls(order, jnp.argsort(order.ravel())[:n])
+
+    def of(self, A: Float[Array, "n *k"], rows=None) -> Array:
+        """The rows of A, of one block or by block; empty places are 0."""
+        return A.at[self.order if rows is None else rows].get(mode="fill", fill_value=0)
+
+    def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
+        """What `of` has taken apart."""
+        return A.reshape(self.order.size, *A.shape[2:])[self.place]
+
+
+def _halved(B, unit, order):
+    """Twice as many blocks, each ordered by where rows lie between two that are far from each
+    other, empty places last.
+    """
+    block, empty = jnp.arange(len(order)), order >= len(B)
+
+    def cosines(rows):
+        along = matmul(B, (B[rows] / unit[rows]).T) / unit
+        return jnp.where(empty, jnp.inf, along[order, block[:, None]])
+
+    farthest = lambda rows: order[block, jnp.argmin(cosines(rows), axis=1)]
+    one = farthest(order[:, 0])
+    lies = cosines(one) - jnp.where(empty, 0, cosines(farthest(one)))
+    order = jnp.take_along_axis(order, jnp.argsort(lies, axis=1), axis=1)
+    return order.reshape(2 * len(order), -1)
+
+
+@pytree
+class Near:
+    """What M is made of at any λ."""
+
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    root: Float[Array, " n"]  # √v
+    H: Float[Array, "n q"]
+    B: Float[Array, "n r"]
+    blocks: Blocks
+
+    @classmethod
+    def of(cls, kernel: Kernel, X, root, H, points) -> "Near":
+        """With blocks of at most as many rows as there are landmarks."""
+        L, _ = ridged_cholesky(gram(kernel, points))
+        made = Features(kernel, points, triangular_inverse(L).T)
+        scaled = lambda x, root: root[:, None] * made.features(x)
+        B = DenseRows(X).map(scaled, root, temporaries=len(points))
+        return cls(kernel, X, root, H, B, Blocks.of_near(B, max(len(points), SMALLEST)))
+
+    def at(self, lam) -> NearInverse:
+        """M⁻¹ at λ. **Cost** some 8 n r² flops."""
+        place, dtype = self.blocks, self.B.dtype
+        lam = lam.astype(dtype)
+
+        def block(S, rows):
+            X, B, root = (place.of(a, rows) for a in (self.X, self.B, self.root))
+            rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
+            D = inverse(rest + lam * jnp.eye(len(X), dtype=dtype))
+            D_B = matmul(D, B)
+            return S + matmul(B.T, D_B), (D, D_B)
+
+        S, (D, D_B) = jax.lax.scan(block, jnp.eye(self.B.shape[1], dtype=dtype), place.order)
+        root = triangular_inverse(jnp.linalg.cholesky((S + S.T) / 2))
+        # One block after another, in place: D⁻¹B is as large as all that was kept before.
+        W = jax.lax.fori_loop(0, len(D), lambda i, W: W.at[i].set(matmul(W[i], root.T)), D_B)
+        diagonal = place.back(jnp.diagonal(D, axis1=1, axis2=2) - jnp.sum(W**2, axis=2))
+        found = NearInverse(D, W, place, diagonal, self.H[:, :0])
+        share, _ = whitened(found(self.H), self.H)
+        return replace(found, diagonal=diagonal - jnp.sum(share**2, axis=1), share=share)

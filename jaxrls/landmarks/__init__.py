@@ -1,0 +1,1 @@
+"""The subset of regressors: landmarks, their choice, and their factors."""

@@ -1,0 +1,198 @@
+"""Landmarks R: the rows of X, or other points, on which the subset of regressors is built."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.core.kernels.given import KernelValues, Precomputed
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.named import NAMED
+from jaxrls.core.linalg.decompositions import ridged_cholesky
+from jaxrls.core.problem.rows import GramRows, NumberedRows, Rows
+from jaxrls.core.support.checks import as_floats, check_finite, check_unmasked, is_concrete
+from jaxrls.core.support.pytrees import pytree
+
+TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks
+
+
+@pytree
+class Landmarks:
+    """The points that carry a fit by the subset of regressors: f(x) = Σₖ k(x, pointsₖ) βₖ.
+
+    Args:
+        indices: numbers (m,) of the rows of X that the points are; None for points that are not
+            rows of X.
+        points: (m, d).
+        trace_residual: tr(K − K̂), what the landmarks leave of K; None where it was not computed.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> X, key = jnp.array([[3.0], [4.0]]), jax.random.key(0)
+    >>> rls.choose_landmarks(rls.Linear(), X, 1, key=key).points.shape
+    (1, 1)
+    """
+
+    indices: Int[Array, " m"] | None
+    points: Float[Array, "m d"]
+    trace_residual: Float[Array, ""] | None
+
+
+def check_kernel(kernel) -> None:
+    """Raise unless it is a jaxrls kernel."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
+            f"tune also take the names {', '.join(map(repr, NAMED))}"
+        )
+
+
+def check_evaluable(kernel) -> None:
+    """Raise unless `kernel` is a kernel that can be evaluated at any points."""
+    check_kernel(kernel)
+    if not kernel.evaluable:
+        raise ValueError(
+            "landmarks need a kernel that can be evaluated at any row, and "
+            f"{type(kernel).__name__}() cannot: pass another kernel, or to fit row numbers as "
+            "landmarks="
+        )
+
+
+def on_landmarks(kernel: Kernel, rows: Rows) -> tuple[Kernel, Rows]:
+    """Kernel and rows as landmarks need them: a given kernel matrix becomes the kernel of its
+    values, others stay as they are; raises for what is not a kernel.
+    """
+    if isinstance(rows, GramRows) and isinstance(kernel, Precomputed):
+        return KernelValues(), rows.numbered()
+    check_evaluable(kernel)
+    return kernel, rows
+
+
+def as_landmarks(rows: Rows, landmarks) -> Landmarks:
+    """Read landmarks: `Landmarks` as they are; whole numbers as rows of X; a matrix (m, d) as
+    points that are not rows of X.
+
+    Raises:
+        ValueError: for masked arrays, rows that X does not have or that are named twice, points of
+            another width than X, or `Landmarks` chosen from another X.
+
+    >>> from jaxrls import extend
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> as_landmarks(extend.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
+    [[4.0]]
+    """
+    indices: Any
+    if isinstance(landmarks, Landmarks):
+        indices, points = landmarks.indices, landmarks.points
+        if indices is not None and not _same_rows(rows, indices, points):
+            raise ValueError(
+                "landmarks were chosen from other rows than those of X: choose them from this X, "
+                "or pass landmarks.points"
+            )
+    else:
+        check_unmasked("landmarks", landmarks)
+        landmarks = landmarks.toarray() if hasattr(landmarks, "tocsr") else landmarks
+        values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
+        if jnp.issubdtype(values.dtype, jnp.integer) and values.ndim == 1 and values.size:
+            indices, points = values, rows.take(values.astype(np.int32))
+        else:
+            indices, points = None, as_floats("landmarks", values, rows.dtype)
+    if indices is None and isinstance(rows, NumberedRows):
+        raise ValueError(
+            "landmarks of a kernel matrix must be row numbers, and are points: name rows of it, or "
+            "give a kernel and its inputs"
+        )
+    if points.ndim != 2 or 0 in points.shape or points.shape[1] != rows.shape[1]:
+        raise ValueError(
+            f"landmarks must be row numbers (m,) or points (m, {rows.shape[1]}), and have shape "
+            f"{points.shape}"
+        )
+    check_finite("landmarks", points)
+    if indices is not None:
+        if is_concrete(indices) and len(np.unique(np.asarray(indices))) < len(indices):
+            # Leaving one of two equal landmarks out would keep the other.
+            raise ValueError("landmarks name a row of X more than once: name each row once")
+        indices = jnp.asarray(indices, jnp.int32)
+    return Landmarks(indices, jnp.asarray(points, rows.dtype), None)
+
+
+def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """√m·eps·tr K: the largest tr(K − K̂) that rounding may hide, where every row's part is at
+    least 0 and φ(x) is m numbers.
+    """
+    return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
+
+
+def ridge_effect(
+    K: Float[Array, "m m"],
+    ridge,
+    coef: Float[Array, "m t"],
+    lams: Float[Array, " k"],
+    left: Float[Array, " t"],
+):
+    """How far the jitter of the landmarks moves the fit, at most: √(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the
+    largest of all targets, as a share of the residuals e. It holds where K_RR ≥ ¼ρD.
+
+    With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ, the fit without it has penalty λwᵀ(I −
+    N)w: w is longer by (ΦᵀΦ + λ(I − N))⁻¹λNw, and √v f by a vector whose squared length is at most
+    λ/4 wᵀN(I − N)⁻¹Nw, where N ≤ ⅘I at most 5λ/4 ‖Nw‖². Along other directions the landmarks are
+    equal to rounding, and their differences carry no information. Rounding of K_RR, of norm
+    ½√m·eps, acts like a jitter of that size.
+    """
+    i, diag = jnp.arange(len(K)), jnp.diagonal(K)
+    ridge = jnp.maximum(ridge, 0.5 * len(K) ** 0.5 * float(jnp.finfo(K.dtype).eps))
+    L, _ = ridged_cholesky(K.at[i, i].add(ridge * diag))
+    moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # in this order nothing leaves the range
+    moved = ridge * jax.lax.linalg.triangular_solve(L, moved, left_side=True, lower=True)
+    return jnp.max(
+        1.25**0.5 * jnp.linalg.norm(moved, axis=0) / jnp.where(left > 0, left, 1), initial=0
+    )
+
+
+def _same_rows(rows, indices, points) -> bool:
+    """Whether the points are these rows of X; true where only the shapes are known and agree."""
+    if indices.shape != points.shape[:1] or points.shape[1] != rows.shape[1]:
+        return False
+    if not is_concrete(rows, indices, points):
+        return True
+    with jax.ensure_compile_time_eval():  # values that jit sees from outside
+        inside = int(jnp.max(indices)) < rows.count
+        return inside and bool(jnp.all(rows.take(indices) == jnp.asarray(points, rows.dtype)))
+
+
+def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""]:
+    """Compute the λ above which the fit on landmarks is guaranteed to be within `tol` of the fit on
+    the whole kernel matrix.
+
+    λ = tr E/tol with E = K − K̂ ⪰ 0. The dual coefficients c are the training residuals divided by
+    λ. They satisfy ĉ − c = (K + λI)⁻¹Eĉ, so that ‖ĉ(λ) − c(λ)‖ ≤ (tr E/λ)‖ĉ(λ)‖. With weights the
+    trace is tr √vE√v, and c stands for √v⁻¹c. It is a bound: the fit is often good far below it.
+
+    Args:
+        source: `Landmarks`, or a factor made on landmarks, which hold tr E as `trace_residual`.
+        tol: the largest relative distance, above 0.
+
+    Returns:
+        λ, ().
+
+    Raises:
+        ValueError: for landmarks without a trace residual, or a `tol` that is not positive.
+
+    **Cost** none. **Source**: the resolvent identity; ‖E‖ ≤ tr E.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> from jaxrls import extend
+    >>> float(certified_lam(extend.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25))
+    2.0
+    """
+    if source.trace_residual is None:
+        raise ValueError(
+            "source has no trace residual: pass the factor that was made from these landmarks"
+        )
+    if is_concrete(tol) and not tol > 0:
+        raise ValueError(
+            "tol must be positive, the largest relative distance from the exact coefficients, and "
+            f"is {tol!r}"
+        )
+    return source.trace_residual / tol

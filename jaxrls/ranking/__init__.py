@@ -1,0 +1,1 @@
+"""Pairs of rows and queries: held out together, and criteria of their order."""

@@ -1,0 +1,1 @@
+"""Several kernels with weights for every target, and greedy selection of columns."""

@@ -1,0 +1,1 @@
+"""Labels of all pairs of rows of two sides: K = K₁ ⊗ K₂."""

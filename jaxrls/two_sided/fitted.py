@@ -1,0 +1,281 @@
+"""Results of a fit of two-sided data: a function of one row of each side."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxrls.core.fit.model import Numbers
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.linalg.blocks import default_block_size, map_rows
+from jaxrls.core.linalg.products import matmul
+from jaxrls.core.problem.compiled import compiled
+from jaxrls.core.problem.gram import gram
+from jaxrls.core.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
+from jaxrls.core.support.door import door
+from jaxrls.core.support.pictures import plot_errors
+from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.landmarks.points import check_kernel
+from jaxrls.two_sided.kronecker import SidesSpread
+from jaxrls.uncertainty.posterior import GaussianProcess, Posterior, check_unsaid
+
+
+@pytree
+class KroneckerModel:
+    """A fitted function of a row x₁ of side 1 and a row x₂ of side 2.
+
+        f(x₁, x₂) = Σᵢⱼ k₁(x₁, x₁ᵢ) k₂(x₂, x₂ⱼ) coefᵢⱼ + intercept
+
+    Args:
+        kernel1: the kernel k₁ of side 1.
+        points1: its rows (n₁, d₁).
+        kernel2: the kernel k₂ of side 2.
+        points2: its rows (n₂, d₂).
+        coef: coefficients (n₁, n₂).
+        intercept: ().
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> from jaxrls.extend import KroneckerModel
+    >>> side = rls.Linear(), jnp.ones((1, 1))
+    >>> model = KroneckerModel(*side, *side, jnp.array([[2.0]]), jnp.array(1.0))
+    >>> model.predict(jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
+    [[7.0], [13.0]]
+    """
+
+    kernel1: Kernel
+    points1: Float[Numbers, "n1 d1"]
+    kernel2: Kernel
+    points2: Float[Numbers, "n2 d2"]
+    coef: Float[Numbers, "n1 n2"]
+    intercept: Float[Numbers, ""]
+
+    @door("self.coef")
+    def predict(self, X1, X2, *, pairs=None) -> Float[Numbers, "..."]:
+        """Predictions for all pairs of a row of X1 and a row of X2; for rows of the fit they are
+        its fitted values.
+
+        Args:
+            X1: new rows (m₁, d₁) of side 1.
+            X2: new rows (m₂, d₂) of side 2.
+            pairs: row numbers (p, 2) of X1 and of X2, for predictions of these pairs only.
+
+        Returns:
+            (m₁, m₂), or (p,).
+
+        Raises:
+            ValueError: for a wrong number of columns, NaN or infinity, or row numbers outside of X1
+                or X2.
+
+        **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), in blocks of rows of both kernel matrices; for p
+        pairs with m₂ = p and m₁ = 1.
+        """
+        return _predict(None, self, *self.read(X1, X2, pairs))[0]
+
+    def read(self, X1, X2, pairs) -> tuple[Any, Any, Any]:
+        """New rows of both sides, and the pairs of them, checked."""
+        X1 = as_side("X1", X1, self.kernel1, self.coef.dtype, self.points1.shape[1])
+        X2 = as_side("X2", X2, self.kernel2, self.coef.dtype, self.points2.shape[1])
+        if pairs is None:
+            return X1, X2, None
+        pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
+        if pairs.shape[1:] != (2,) or not len(pairs):
+            raise ValueError(
+                "pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape "
+                f"{pairs.shape}"
+            )
+        check_row_numbers(pairs[:, 0], len(X1))
+        check_row_numbers(pairs[:, 1], len(X2))
+        return X1, X2, jnp.asarray(pairs)
+
+
+def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:
+    """Rows of one side, checked with their kernel."""
+    check_kernel(kernel)
+    if not kernel.evaluable:
+        raise ValueError(
+            f"{name} must be a kernel of rows, and is {type(kernel).__name__}(): give kernel "
+            "matrices to factor_kronecker"
+        )
+    X = as_array(name, X, dtype)
+    check_matrix(name, X)
+    check_inputs(name, X)
+    if columns not in (None, X.shape[1]):
+        raise ValueError(f"{name} must have {columns} columns, as in the fit, and has {X.shape[1]}")
+    kernel.check(X)
+    return X
+
+
+@compiled
+def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
+    """Means, and with a spread variances of f + b, of all pairs or of those named, in blocks of
+    rows of X2 or of pairs.
+    """
+    points1, points2, coef = map(jnp.asarray, (model.points1, model.points2, model.coef))
+
+    def first(x):
+        K = gram(model.kernel1, x, points1)
+        own = None if spread is None else spread.of_first(K, model.kernel1.diag(x))
+        return matmul(K, coef), own
+
+    def second(x):
+        K = gram(model.kernel2, x, points2)
+        return K, None if spread is None else (model.kernel2.diag(x), matmul(K, spread.second))
+
+    def pair(one, other):
+        variance = None if spread is None else spread.variance(one[1], other[1])
+        return matmul(one[0], other[0]) + model.intercept, variance
+
+    def table(x):
+        return jax.vmap(jax.vmap(pair, (0, None)), (None, 0))(halves, second(x))
+
+    def listed(rows):
+        one = jax.tree.map(lambda A: A[rows[:, 0]], halves)
+        return jax.vmap(pair)(one, second(X2[rows[:, 1]]))
+
+    halves, bytes_of_row = first(X1), 16 * (4 * len(points2) + len(X1))
+    if pairs is not None:
+        return map_rows(listed, pairs, default_block_size(len(pairs), bytes_of_row))
+    found = map_rows(table, X2, default_block_size(len(X2), bytes_of_row))
+    return jax.tree.map(jnp.transpose, found)
+
+
+@compiled
+def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
+    def side(kernel, X, points, rows):
+        return gram(kernel, X, jnp.asarray(points))[rows], gram(kernel, X)[rows][:, rows]
+
+    K1, one = side(model.kernel1, X1, model.points1, pairs[:, 0])
+    K2, other = side(model.kernel2, X2, model.points2, pairs[:, 1])
+    return spread.covariance(K1, K2, one * other)
+
+
+@pytree
+class KroneckerFit:
+    """The result of `fit_kronecker`: the model at the chosen λ, and how it was chosen.
+
+    Args:
+        model: the `KroneckerModel` that predicts.
+        lams: all λ that were tried, (L,).
+        errors: the held-out error at each of them, (L,), by `setting`.
+        lam: the chosen λ, ().
+        error: the held-out error at the chosen λ, ().
+        left_out: held-out residuals (n₁, n₂): labels less held-out predictions, by `setting`.
+        dof: effective degrees of freedom at the chosen λ, ().
+        floor: the λ below which rounding errors dominate, ().
+        indefinite: the most negative eigenvalue over the largest, ().
+        setting: what was held out together.
+        process: what `posterior` needs; None for a fit without `keep`.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> x, z = np.linspace(0, 1, 8)[:, None], np.linspace(0, 1, 6)[:, None]
+    >>> kernel = rls.Gaussian(0.5)
+    >>> rls.fit_kronecker(kernel, x, kernel, z, np.sin(3 * x + 2 * z.T), lams=[1e-2]).left_out.shape
+    (8, 6)
+    """
+
+    model: KroneckerModel
+    lams: Float[Numbers, " L"]
+    errors: Float[Numbers, " L"]
+    lam: Float[Numbers, ""]
+    error: Float[Numbers, ""]
+    left_out: Float[Numbers, "n1 n2"]
+    dof: Float[Numbers, ""]
+    floor: Float[Numbers, ""]
+    indefinite: Float[Numbers, ""]
+    setting: str = static()
+    process: GaussianProcess | None = None
+
+    @property
+    def criterion(self) -> str:
+        """What the errors are, in words."""
+        return f"{self.setting} left out"
+
+    @door("self.model.coef")
+    def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
+        """Predictions for all pairs of a row of X1 and a row of X2, and with `return_std` also the
+        standard deviation of a new label.
+
+        The standard deviation is that of a label of weight 1 by the Gaussian process f ~ N(0,
+        τ²k₁k₂) with noise of variance τ²λ and a flat prior on the intercept: `label_std` of
+        `posterior`.
+
+        Args:
+            X1: new rows (m₁, d₁) of side 1.
+            X2: new rows (m₂, d₂) of side 2.
+            pairs: row numbers (p, 2) of X1 and of X2, for predictions of these pairs only.
+            return_std: whether to return the standard deviation too.
+            scale: how τ² is set, as in `posterior`.
+
+        Returns:
+            (m₁, m₂), or (p,); with `return_std` a pair of predictions and standard deviations.
+
+        Raises:
+            ValueError: with `return_std` for a fit without `keep`; without it for `scale`.
+
+        **Cost** of the standard deviation O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)); for p pairs with m₂ = p
+        and m₁ = 1.
+        """
+        if not return_std:
+            check_unsaid(scale)
+            return self.model.predict(X1, X2, pairs=pairs)
+        process, rows = self._process(), self.model.read(X1, X2, pairs)
+        mean, variance = _predict(process.spread, self.model, *rows)
+        return mean, process.label_std(variance, scale)
+
+    @door("self.model.coef")
+    def posterior(self, X1, X2, *, pairs=None, scale="evidence") -> Posterior:
+        """Mean and covariance of f + b at pairs of a row of X1 and a row of X2, for the Gaussian
+        process of which this fit is the mean.
+
+        Args:
+            X1: new rows (m₁, d₁) of side 1.
+            X2: new rows (m₂, d₂) of side 2.
+            pairs: row numbers (p, 2) of X1 and of X2; by default all, pair (i, j) in row i·m₂ + j.
+            scale: as in `Fit.posterior`; "loo" takes residuals of entries held out one by one,
+                whatever the fit held out.
+
+        Returns:
+            A `Posterior` of p or m₁m₂ rows.
+
+        Raises:
+            ValueError: for a fit without `keep`.
+
+        **Cost** O(p² n₁n₂); memory p², p n₂ and that of the sides' kernel matrices. **Source**:
+        Rasmussen and Williams 2006, eqs. 2.26 and 2.42, with the inverse of K₁ ⊗ K₂ + λI from the
+        spectra of both.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> x, z = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 9)[:, None]
+        >>> Y = np.sin(3 * x + 2 * z.T) + 0.1 * np.cos(40 * x * z.T)
+        >>> kernel = rls.Gaussian(0.5)
+        >>> fit = rls.fit_kronecker(kernel, x, kernel, z, Y, lams=[1e-2], keep=True)
+        >>> near, far = fit.posterior(np.array([[0.5], [3.0]]), z, pairs=[[0, 4], [1, 4]]).std
+        >>> bool(far > 10 * near)
+        True
+        """
+        process, (X1, X2, pairs) = self._process(), self.model.read(X1, X2, pairs)
+        if pairs is None:
+            pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
+        new = self.model, X1, X2, pairs
+        covariance = _covariance(process.spread, *new)
+        return process.posterior(_predict(None, *new)[0], covariance, scale)
+
+    def _process(self) -> GaussianProcess:
+        if self.process is None:
+            raise ValueError(
+                "this fit kept no solution, which variances need: call fit_kronecker with keep=True"
+            )
+        return self.process
+
+    def plot(self, ax=None):
+        """Plot the error over λ with the chosen one.
+
+        Args:
+            ax: Matplotlib axes; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        return plot_errors(self, ax)

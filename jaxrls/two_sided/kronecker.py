@@ -1,0 +1,431 @@
+"""Two-sided data: K = K₁ ⊗ K₂ over all pairs of n₁ rows and n₂ columns, by two small
+eigendecompositions.
+
+With √v₁K₁√v₁ = U₁ diag(s₁) U₁ᵀ and likewise on side 2, K̃ = √v K √v has the eigenvectors U = U₁ ⊗
+U₂, which are never formed, and the eigenvalues s₁s₂ᵀ. Labels are a matrix Y (n₁, n₂), z = U₁ᵀ√v(Y −
+ȳ)U₂ are its coordinates and c those of √v, and D = λ/(s₁s₂ᵀ + λ) is the share of each that stays in
+the residuals:
+
+    residuals √v(y − f) = U₁(D ∘ ζ)U₂ᵀ,   ζ = z − bc,   b = Σ D∘c∘z / Σ D∘c∘c,
+    1 − leverage = (U₁∘U₁) D (U₂∘U₂)ᵀ − w²,   w = U₁(D ∘ c)U₂ᵀ / √(Σ D∘c∘c).
+
+Centring K would destroy the product, so the unpenalised intercept ȳ + b comes from the fits to
+labels and to the constant, as in generalised least squares. A held-out prediction uses the
+intercept of the remaining data: with e⁰ the held-out residuals of labels and constant without an
+intercept,
+
+    e = e⁰[y] − b e⁰[1],   b = M[y]/M[1],
+    M[t] = (Σ D∘c∘t over all) − r[1]·e⁰[t] over what is left out.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.core.factors.cholesky import DualOneByOne, whitened
+from jaxrls.core.factors.contract import Report
+from jaxrls.core.factors.expansion import Expansion, Primal
+from jaxrls.core.leave_out.view import View
+from jaxrls.core.linalg.decompositions import clip, eigh, rounding
+from jaxrls.core.linalg.products import matmul
+from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
+from jaxrls.core.problem.weights import Weights
+from jaxrls.core.support.checks import Listed, as_array, check_symmetric, is_concrete
+from jaxrls.core.support.door import door
+from jaxrls.core.support.pytrees import pytree
+
+# What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
+# its column: A to D of Stock et al. 2018.
+SETTINGS = ("entries", "rows", "columns", "both")
+
+
+@pytree
+class Side:
+    """One side: √v K √v = U diag(s) Uᵀ, and its weights."""
+
+    U: Float[Array, "n n"]
+    s: Float[Array, " n"]
+    weights: Weights
+
+    @property
+    def basis(self):
+        """√v U."""
+        return self.weights.scale(self.U)
+
+    @property
+    def constant(self):
+        """Uᵀ√v."""
+        return matmul(self.weights.root, self.U)
+
+
+# Matrices of all pairs (t, a, b), a row and a column each; in a stack of labels and the constant
+# the q constants, 1 or 0, come last.
+
+
+def turned(left, right, A):
+    """left A rightᵀ of every target."""
+    return matmul(matmul(left, A), right.T)
+
+
+def total(A):
+    """Σ over all pairs."""
+    return jnp.sum(A, axis=(-2, -1))
+
+
+def moments(A, B, q: int, axis: Any = (-2, -1)):
+    """M (q, t + q, 1, 1): sums over pairs, or an axis, of products of the constants of A with B."""
+    return jnp.sum(A[len(A) - q :, None] * B, axis=axis, keepdims=True)
+
+
+def without_constant(A, M):
+    """The labels of a stack, minus b (q, t, 1, 1) times its constant."""
+    t = len(A) - len(M)
+    return A[:t] - jnp.sum(A[t:, None] * M[:, :t] / M[:, -1:], axis=0)
+
+
+def without_rows(U, residual_share, Z, q: int):
+    """With whole rows left out: e⁰ of a stack, M, and the diagonal of R⁰. In the basis of the other
+    side each column is a problem of its own.
+    """
+    r, own = matmul(U, residual_share * Z), matmul(U * U, residual_share)
+    return r / own, moments(residual_share * Z, Z, q) - moments(r, r / own, q, -1), own
+
+
+@pytree
+class SidesView(View):
+    """R = (U₁ ⊗ U₂) diag(D) (U₁ ⊗ U₂)ᵀ − wwᵀ, whose rows are computed on request."""
+
+    first: Float[Array, "n1 n1"]
+    second: Float[Array, "n2 n2"]
+    residual_share: Float[Array, "n1 n2"]
+    w: Float[Array, "n q"]
+
+    @property
+    def width(self):
+        """n₁n₂, the width of U₁ ⊗ U₂."""
+        return self.residual_share.size
+
+    def rows(self, i):
+        """Rows of U₁ ⊗ U₂."""
+        first, second = self.first[i // len(self.second)], self.second[i % len(self.second)]
+        return (first[:, :, None] * second[:, None]).reshape(len(i), -1)
+
+    def entries(self, i, j):
+        """By one product."""
+        R = matmul(self.rows(i) * self.residual_share.ravel(), self.rows(j).T)
+        return R - matmul(self.w[i], self.w[j].T)
+
+
+@pytree
+class SidesSpread:
+    """The posterior covariance of pairs of new rows at one λ, from k(x, xᵢ), a matrix for each
+    side, and k(x, x).
+
+    With p = U₁ᵀ√v₁ k₁(X₁, a), q = U₂ᵀ√v₂ k₂(X₂, b), w = 1/(s₁s₂ᵀ + λ) and c the coordinates of √v;
+    the last term comes from the flat prior on the intercept:
+
+        cov[f(a, b), f(a', b')] = k₁(a, a') k₂(b, b') − Σᵢⱼ pᵢp'ᵢ wᵢⱼ qⱼq'ⱼ + dd',
+        d = (1 − Σᵢⱼ pᵢ wᵢⱼ cᵢⱼ qⱼ)/√(Σᵢⱼ wᵢⱼ cᵢⱼ²).
+
+    The variances of a table of all new rows with all new columns are two products of matrices, with
+    one number in memory for each pair.
+    """
+
+    first: Float[Array, "n1 n1"]  # √v₁U₁
+    second: Float[Array, "n2 n2"]
+    inverse: Float[Array, "n1 n2"]  # w
+    constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²
+    slack: Float[Array, " q"]  # 1/√Σwc²
+
+    def of_first(self, K, own):
+        """The part of variances that depends only on m new rows of side 1, O(m n₁(n₁ + n₂)): k(a,
+        a), and sums over i of p² w and of p (w ∘ c)/√Σwc².
+        """
+        p = matmul(K, self.first)
+        return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
+
+    def variance(self, one, other):
+        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of side 2."""
+        (own1, squares, constant), (own2, q) = one, other
+        known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
+        return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
+
+    def covariance(self, K1, K2, prior):
+        """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), with `prior` (p, p)
+        the products k₁k₂: O(p² n₁n₂), one pair after another.
+        """
+        p, q = matmul(K1, self.first), matmul(K2, self.second)
+
+        def explained(pair):
+            return jnp.sum(matmul(p, pair[0][:, None] * self.inverse * pair[1]) * q, axis=1)
+
+        slack = self.slack[:, None] - jnp.sum(matmul(p, self.constant) * q, axis=2)
+        return prior - jax.lax.map(explained, (p, q)) + matmul(slack.T, slack)
+
+
+@pytree
+class Kronecker(DualOneByOne):
+    """The factor of two-sided data, by the spectra of its two sides: √v (K₁ ⊗ K₂) √v.
+
+    `factor_kronecker` makes it. Pair (i, j) is row i·n₂ + j, so that labels are `Y.ravel()`.
+
+    Args:
+        first: eigenvalues, eigenvectors and weights of side 1, n₁ rows.
+        second: those of side 2, n₂ columns.
+        weights: weights of all n₁n₂ pairs.
+        fixed: fixed effects: an intercept or none.
+        expansion: what coefficients multiply.
+        report: how the factor was made, and its floor.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factor_kronecker(jnp.eye(2), jnp.eye(3))
+    >>> factor.n, factor.shape, factor.route
+    (6, (2, 3), 'kronecker')
+    """
+
+    shares_work: ClassVar[bool] = True
+    first: Side
+    second: Side
+    weights: Weights
+    fixed: FixedEffects
+    expansion: Expansion
+    report: Report
+
+    def sides(self):
+        """Itself."""
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n₁, n₂), the shape of labels."""
+        return len(self.first.s), len(self.second.s)
+
+    @property
+    def eigenvalues(self):
+        """The eigenvalues of K̃ before the intercept is taken out, (n₁, n₂)."""
+        return self.first.s[:, None] * self.second.s
+
+    @property
+    def constant(self):
+        """The coordinates of √v (q, n₁, n₂), q = 1 with an intercept, else 0."""
+        return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
+
+    @property
+    def root(self):
+        """√v, (1, n₁, n₂)."""
+        return self.weights.root.reshape(1, *self.shape)
+
+    def tables(self, A):
+        """Vectors over the pairs (n, t) as matrices (t, n₁, n₂)."""
+        return A.T.reshape(A.shape[1], *self.shape)
+
+    def flat(self, A):
+        """The inverse of `tables`."""
+        return A.reshape(len(A), self.n).T
+
+    def turned(self, A):
+        """U₁AU₂ᵀ as vectors over the pairs: O(n₁n₂(n₁ + n₂)t)."""
+        return self.flat(turned(self.first.U, self.second.U, A))
+
+    def trace(self):
+        """Σ s, without the share of the constant."""
+        s = self.eigenvalues
+        return jnp.sum(s) - jnp.sum(s * self.constant**2) / self.weights.total
+
+    def project(self, labels):
+        """z = U₁ᵀ√v(Y − ȳ)U₂."""
+        return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
+
+    def with_constant(self, solution):
+        """z, followed by c."""
+        return jnp.concatenate([self.tables(solution.state), self.constant])
+
+    def solved(self, lam, one):
+        """From the coordinates; those of H are c/√Σv."""
+        w = 1 / (self.eigenvalues + lam)
+        Z = jnp.concatenate([self.tables(one.state), self.constant / jnp.sqrt(self.weights.total)])
+        diagonal = turned(self.first.U**2, self.second.U**2, w).ravel()
+        return self.turned(w * Z), diagonal, -total(jnp.log(w)), jnp.zeros(0, self.dtype)
+
+    def unseen(self, solution, lams):
+        """y − f of all pairs, none of which has weight 0."""
+        return solution.training_residuals(lams) / self.weights.root[:, None]
+
+    def view(self, solution, lam):
+        """U diag(D) Uᵀ − wwᵀ."""
+        at, solved, H = self.at_lam(lam, solution), self.solved(lam, solution)[0], self.H
+        half, _ = whitened(solved[:, solution.state.shape[1] :], H)
+        w, sides = half * jnp.sqrt(lam), (self.first.U, self.second.U)
+        return SidesView(at.r, at.R[:, 0], H, *sides, lam / (self.eigenvalues + lam), w)
+
+    def spread(self, lam):
+        """The posterior covariance of pairs of new rows, as a `SidesSpread`."""
+        w = 1 / (self.eigenvalues + lam)
+        slack = 1 / jnp.sqrt(total(w * self.constant**2))
+        constant = w * self.constant * slack[:, None, None]
+        return SidesSpread(self.first.basis, self.second.basis, w, constant, slack)
+
+    def facing(self, swapped: bool) -> tuple[tuple[Side, Side], Callable]:
+        """The two sides, and what turns matrices of all pairs accordingly."""
+        if swapped:
+            return (self.second, self.first), lambda A: A.swapaxes(-1, -2)
+        return (self.first, self.second), lambda A: A
+
+    @partial(jax.jit, static_argnames=("loss", "setting"))
+    def errors(self, solution, loss: Callable, setting: str, lams: Float[Array, " L"]):
+        """Σ v loss / Σ v of the held-out residuals of a setting, (L, t), with a loss as
+        `LeaveOneOut` has.
+        """
+        Y, v = solution.labels.Y, self.weights.array[:, None]
+        mean = lambda e: jnp.sum(v * loss(self.flat(e), Y), axis=0) / self.weights.total
+        if setting == "both":
+            return jax.lax.map(mean, self.both_left_out(solution, lams))
+        return jax.lax.map(lambda lam: mean(self.left_out(solution, setting, lam)), lams)
+
+    @partial(jax.jit, static_argnames="setting")
+    def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
+        """Held-out residuals of a setting at one λ, O(n₁n₂(n₁ + n₂)t)."""
+        if setting == "entries":
+            return self.tables(solution.residuals(lam[None])[0])
+        if setting == "both":
+            return self.both_left_out(solution, lam[None])[0]
+        sides, facing = self.facing(setting == "columns")
+        Z = facing(self.with_constant(solution))
+        residual_share = facing(lam / (self.eigenvalues + lam))
+        e, M, _ = without_rows(sides[0].U, residual_share, Z, self.fixed.count)
+        return facing(without_constant(matmul(e, sides[1].U.T), M)) / self.root
+
+    def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
+        """Held-out residuals of every entry without its row and its column.
+
+        By a spectrum of side 1 without each of its rows, O(n₁⁴ + L n₁²n₂²t), side 1 the smaller.
+        Without row i, √v₁K₁√v₁ = V diag(σ) Vᵀ, and in the basis V direction a is a problem on side
+        2 alone, with eigenvalues σₐs₂. Its prediction with column j left out is σₐ(g − yh)/q, with
+        g, h and q from w = s₂/(σₐs₂ + λ) and D; row i has the share k₁ᵀVₐ/σₐ of direction a, so
+        that no division by σ is needed.
+        """
+        q, ((one, other), facing) = self.fixed.count, self.facing(self.shape[0] > self.shape[1])
+        labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
+        labels, U, s2 = facing(labels).swapaxes(1, 2), other.U, other.s[:, None]
+        without = partial(jnp.delete, assume_unique_indices=True)
+
+        def row(i):
+            rest = without(one.U, i[None], axis=0)
+            sigma, V = eigh(matmul(rest * one.s, rest.T))
+            sigma, k = clip(sigma)[0], matmul(one.U[i] * one.s, matmul(rest.T, V))
+            y = matmul(without(labels, i[None], axis=2), V)
+            Z = matmul(U.T, y)
+
+            def at(lam):
+                residual_share, w = lam / (s2 * sigma + lam), s2 / (s2 * sigma + lam)
+                _, M, own = without_rows(U, residual_share, Z, q)
+                f = (matmul(U, w * Z) - y * matmul(U * U, w)) / own
+                return without_constant((labels[:, :, i] - matmul(f, k))[..., None], M)[..., 0]
+
+            return jax.lax.map(at, lams)
+
+        e = jax.lax.map(row, jnp.arange(len(one.s)))
+        return facing(jnp.moveaxis(e, 0, 2)) / self.root
+
+
+@door()
+def factor_kronecker(
+    K1: Float[Array, "n1 n1"] | Listed,
+    K2: Float[Array, "n2 n2"] | Listed,
+    *,
+    weights: tuple[Any, Any] | None = None,
+    intercept: bool = True,
+) -> Kronecker:
+    """Factor two-sided data with a label for every pair, such as drug and target or user and item,
+    from two kernel matrices.
+
+    k((x₁, x₂), (x₁', x₂')) = k₁(x₁, x₁') k₂(x₂, x₂'), so that K = K₁ ⊗ K₂ over all pairs of n₁ rows
+    and n₂ columns. At new pairs f = K1_new C K2_newᵀ + intercept, C the coefficients as a matrix
+    (n₁, n₂).
+
+    The factor has n₁n₂ rows: criteria, coefficients and `lambda_grid` take it with labels
+    `Y.ravel()` of a matrix Y (n₁, n₂), and leave single entries out. `kronecker_left_out` leaves
+    whole rows and columns out, and `fit_kronecker` does it all from data.
+
+    Args:
+        K1: (n₁, n₁) symmetric, positive semidefinite.
+        K2: (n₂, n₂) likewise.
+        weights: a pair (v₁, v₂) of positive weights of rows (n₁,) and of columns (n₂,); entries
+            have v₁v₂ᵀ. Other weights would destroy the product K₁ ⊗ K₂. A missing entry would have
+            weight 0, so none may be missing. Default 1.
+        intercept: whether to fit a constant without penalty.
+
+    Returns:
+        A `Factor` of all pairs.
+
+    Raises:
+        ValueError: for matrices that are not square, symmetric or semidefinite, and for other
+            weights.
+
+    **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ; n₁² + n₂² + O(n₁n₂) numbers. **Fails**:
+    for λ below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, results are
+    rounding noise; what needs `spectrum()` raises, as there is none. **Source**: Stock, Pahikkala,
+    Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on
+    kernel ridge regression"; the intercept by generalised least squares.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factor_kronecker(jnp.eye(2), 3 * jnp.eye(2), intercept=False)
+    >>> rls.loo(factor, jnp.array([1.0, 2.0, 3.0, 4.0]), [1.0]).tolist()
+    [7.5]
+    """
+    K1 = as_array("K1", K1)
+    K2 = as_array("K2", K2, K1.dtype)
+    v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
+    (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
+    products = None if weights is None else jnp.outer(v1.array, v2.array).ravel()
+    v = Weights(products, v1.n * v2.n, K1.dtype)
+    floor = rounding(v1.n, first.s) * jnp.max(second.s) + rounding(v2.n, second.s) * jnp.max(
+        first.s
+    )
+    report = Report("kronecker", floor, jnp.maximum(below1, below2))
+    fixed = as_fixed_effects(None, intercept, v)
+    return Kronecker(first, second, v, fixed, Primal(), report)
+
+
+def _side(name: str, K, v: Weights) -> tuple[Side, Any]:
+    """One side, and its most negative eigenvalue relative to the largest."""
+    check_symmetric(name, K)
+    s, U = eigh(v.scale_both(K))
+    s, below = clip(s)
+    check_semidefinite(name, below, v.n)
+    return Side(U, s, v), below
+
+
+def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:
+    """Weights of rows and of columns from a pair of them, checked to be positive where values are
+    known.
+    """
+    pair = (None, None) if weights is None else weights
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ValueError(
+            "weights must be a pair (v1, v2), those of rows and of columns, and is of type "
+            f"{type(weights).__name__}: for any other weights use factorize on all pairs"
+        )
+    v1, v2 = (Weights.of(v, n, dtype) for v, n in zip(pair, shape, strict=True))
+    for name, v in (("rows", v1.values), ("columns", v2.values)):
+        if v is not None and is_concrete(v) and not bool((v > 0).all()):
+            raise ValueError(
+                f"weights of {name} must be positive, and some are 0: leave those {name} out of Y "
+                "and of the kernel matrix"
+            )
+    return v1, v2
+
+
+def check_semidefinite(name: str, below, n: int) -> None:
+    """Raise where the most negative eigenvalue, relative to the largest, is more than rounding, if
+    it is known.
+    """
+    if is_concrete(below) and float(below) > 100 * n * float(jnp.finfo(below.dtype).eps):
+        raise ValueError(
+            f"{name} must be positive semidefinite, and its most negative eigenvalue is "
+            f"{float(below):.2g} of the largest: take another kernel, or add to its diagonal"
+        )

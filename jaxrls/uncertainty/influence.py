@@ -1,0 +1,160 @@
+"""Diagnostics of a factor: the influence of every row at one λ, and the kernel's eigenfunctions."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.core.factors.contract import Factor
+from jaxrls.core.factors.expansion import AtPoints
+from jaxrls.core.fit.model import Model
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.linalg.products import safe_sqrt
+from jaxrls.core.support.checks import Listed, as_array, as_lam, check_whole
+from jaxrls.core.support.door import door
+from jaxrls.core.support.pytrees import pytree
+
+
+@pytree
+class Influence:
+    """How much each row determines the fit: leverage, standardized residual and Cook's distance, as
+    `influence` returns them.
+
+    Args:
+        leverage: hᵢ, (n,), which does not depend on the labels.
+        residuals: standardized residuals (n,) or (n, t).
+        cooks_distance: Cook's distances (n,) or (n, t).
+        noise: the standard deviation σ of the labels' noise, in their units, () or (t,).
+        dof: effective degrees of freedom, (), which do not depend on the labels.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
+    >>> rls.influence(factor, jnp.array([1.0, 0.0, -1.0]), 1.0).leverage.tolist()
+    [0.5, 0.5, 0.5]
+    """
+
+    leverage: Float[Array, " n"]
+    residuals: Float[Array, "n *t"]
+    cooks_distance: Float[Array, "n *t"]
+    noise: Float[Array, "*t"]
+    dof: Float[Array, ""]
+
+
+@door()
+def influence(
+    factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float
+) -> Influence:
+    """Leverage, standardized residual and Cook's distance of every row: how far it determines its
+    own fitted value, deviates from it, and moves the whole fit.
+
+    With H(λ) the matrix from √v y to √v f, the fit of the intercept included, and r = √v (y − f):
+
+        leverage             hᵢ = Hᵢᵢ
+        noise                σ² = ‖r‖² / tr (I − H)²
+        standardised         rᵢ / (σ √[(I − H)²]ᵢᵢ)
+        Cook's distance      Dᵢ = ‖√v (f − f₍without i₎)‖² / (dof σ²)
+                                = rᵢ² [H²]ᵢᵢ / ((1 − hᵢ)² dof σ²)
+
+    The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias. For λ → 0 these are the
+    textbook formulas of least squares. With landmarks, f without row i keeps all of them. A row of
+    weight 0 has no influence: all values are 0 there.
+
+    Args:
+        factor: a factor of the rows, such as `factorize` makes.
+        Y: labels (n,) or (n, t).
+        lam: λ ≥ 0, one number; 0 is taken as the floor of the factor.
+
+    Returns:
+        An `Influence`.
+
+    Raises:
+        ValueError: for λ < 0 or shapes that do not fit.
+
+    **Cost** O(n r t). **Fails** (NaN) for residuals that are all 0. **Source**: Cook 1977; Eubank
+    1985, "Diagnostics for smoothing splines".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X = jnp.array([[0.0], [1.0], [2.0], [10.0]])
+    >>> factor = rls.factorize(rls.Linear(), X)
+    >>> found = rls.influence(factor, jnp.array([0.0, 1.0, 2.0, 3.0]), 0.1)
+    >>> int(found.leverage.argmax()), int(found.cooks_distance.argmax())
+    (3, 3)
+    """
+    lam = factor.with_floor(as_lam(lam, factor.dtype, zero=True))
+    spectrum, used = factor.spectrum(), factor.weights.used
+    solution = spectrum.solve(Y)
+    r, leverage, remaining, moving, left = spectrum.squares(solution, lam)
+
+    def ratio(A, scale):
+        known = (used & (scale > 0))[:, None]  # 0 elsewhere
+        return jnp.where(known, A / jnp.where(known, scale[:, None], 1), 0)
+
+    dof = jnp.sum(leverage)
+    noise = safe_sqrt(jnp.sum(r * r, axis=0) / jnp.sum(jnp.where(used, left, 0)))
+    standardised = ratio(r / noise, safe_sqrt(left))
+    moved = ratio(r / noise * safe_sqrt(moving)[:, None], remaining) ** 2 / dof
+    drop = solution.labels.drop_axis
+    return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
+
+
+class Eigenfunctions(NamedTuple):
+    """The leading eigenvalues (num,), and a `Model` that predicts the eigenfunctions, (m, num)."""
+
+    values: Float[Array, " num"]
+    functions: Model
+
+
+def eigenfunctions(
+    factor: Factor, kernel: Kernel, X: Float[Array, "n d"] | Listed, num: int = 10
+) -> Eigenfunctions:
+    """The leading eigenvalues and eigenfunctions of the kernel under the distribution of the rows:
+    Mercer's theorem, from the data.
+
+        ∫ k(x, z) φⱼ(z) dp(z) = μⱼ φⱼ(x) with ∫ φᵢφⱼ dp = δᵢⱼ
+
+    p is the distribution of the rows with their weights. At the rows φⱼ = √(Σv) Uⱼ/√v and μⱼ =
+    sⱼ/Σv; elsewhere by Nyström's extension, φⱼ(x) = (1/μⱼΣv) Σᵢ vᵢ k(x, xᵢ) φⱼ(xᵢ). With an
+    intercept the kernel is the centred one, whose eigenfunctions have mean 0.
+
+    Args:
+        factor: a factor of the rows, without fixed effects.
+        kernel: the kernel that it was made with.
+        X: the rows (n, d) that it was made of.
+        num: how many, by default 10.
+
+    Returns:
+        `(values, functions)`: μ (num,), the largest first, and a `Model` whose `predict` gives the
+        eigenfunctions (m, num), of arbitrary sign.
+
+    Raises:
+        ValueError: for a `num` that is not from 1 to the factor's rank r, or a factor with fixed
+            effects.
+
+    **Cost** O(n r num). **Fails**: an eigenvalue below `factor.precision_floor()` is noise, and its
+    function NaN or infinite where it is 0. **Source**: Rasmussen and Williams 2006, §4.3.2.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X = jnp.array([[-1.0], [1.0]])
+    >>> factor = rls.factorize(rls.Linear(), X, intercept=False)
+    >>> values, functions = rls.eigenfunctions(factor, rls.Linear(), X, 1)
+    >>> round(float(values[0]), 4), abs(functions.predict(jnp.array([[3.0]]))).round(4).tolist()
+    (1.0, [[3.0]])
+    """
+    if factor.fixed.rows is not None:
+        raise ValueError(
+            "eigenfunctions needs a factor without fixed effects, and this one has some: "
+            "factorize without fixed_effects="
+        )
+    spectrum, X = factor.spectrum(), as_array("X", X)
+    check_whole("num", num, spectrum.s.shape[0])
+    leading = jnp.argsort(-spectrum.s)[:num]
+    total, s = spectrum.weights.total, spectrum.s[leading]
+    scale = safe_sqrt(total) / s
+    basis = spectrum.directions
+    expansion = (
+        AtPoints(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion
+    )  # a factor made from K alone has no rows
+    points, coef = expansion.compact(kernel, basis[:, leading] * scale)
+    across = spectrum.across[:, leading] if factor.fixed.count else jnp.zeros((1, num))
+    intercept = -across[0] * scale
+    return Eigenfunctions(s / total, Model(kernel, points, coef, intercept))

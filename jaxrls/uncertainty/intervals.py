@@ -1,0 +1,188 @@
+"""Prediction intervals and predictive distributions from the fits that leave out a row, or a fold.
+
+Intervals hold a new label with a given probability whatever its distribution; the predictive
+distribution of each label, by the other rows, shows whether standard deviations are right.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.core.factors.expansion import Expansion
+from jaxrls.core.fit.model import Numbers
+from jaxrls.core.linalg.blocks import FEWEST_ROWS
+from jaxrls.core.linalg.products import safe_sqrt
+from jaxrls.core.problem.compiled import compiled
+from jaxrls.core.problem.fixed_effects import FixedEffects
+from jaxrls.core.problem.rows import Rows
+from jaxrls.core.support.checks import as_floats, is_concrete
+from jaxrls.core.support.door import door
+from jaxrls.core.support.pictures import plot_coverage
+from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.uncertainty.without import Without
+
+# The largest number of entries of a (new rows, rows) array in a block; with very many rows, blocks
+# have fewer new rows than elsewhere.
+AT_ONCE = 2**24
+
+
+@pytree
+class Predictive:
+    """Leave-one-out predictive distributions N(yᵢ − eᵢ, std²) of the labels, as
+    `Fit.loo_predictive` returns them.
+
+    All fields are (n,) or (n, t), and NaN for rows of weight 0.
+
+    Args:
+        residuals: held-out residuals e.
+        std: standard deviations of the labels, by the fit to the other rows.
+        reached: the level of the central interval that ends at the label. It is uniform on (0, 1)
+            if the standard deviations are right.
+        crps: the continuous ranked probability score in units of the labels, smaller is better;
+            |eᵢ| for a prediction of standard deviation 0.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxrls.extend import Predictive
+    >>> parts = [0.5, -2.0], [1.0, 1.0], [0.38, 0.95], [0.33, 1.45]
+    >>> found = Predictive(*map(jnp.array, parts))
+    >>> found.coverage([0.5, 0.9]).tolist()
+    [0.5, 0.5]
+    """
+
+    residuals: Float[Numbers, "n *t"]
+    std: Float[Numbers, "n *t"]
+    reached: Float[Numbers, "n *t"]
+    crps: Float[Numbers, "n *t"]
+
+    @door("self.reached")
+    def coverage(self, levels) -> Float[Numbers, "L *t"]:
+        """The share of labels within their central interval of each level, which is the level
+        itself where the standard deviations are right.
+
+        Args:
+            levels: a probability, or several (L,).
+
+        Returns:
+            Shares (L,), or (L, t).
+
+        Raises:
+            ValueError: for levels outside [0, 1].
+        """
+        reached = jnp.asarray(self.reached)
+        levels = jnp.asarray(as_levels("levels", levels, 1), reached.dtype)
+        inside = reached <= levels.reshape(-1, *[1] * reached.ndim)
+        return jnp.mean(inside, axis=1, dtype=reached.dtype, where=~jnp.isnan(reached))
+
+    def plot(self, ax=None):
+        """Plot coverage against level.
+
+        Args:
+            ax: Matplotlib axes; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        return plot_coverage(self, ax)
+
+
+def as_levels(name: str, levels, most: int) -> Any:
+    """Probabilities as an array of at most `most` dimensions, checked where values are known."""
+    levels = as_floats(name, levels)
+    possible = not is_concrete(levels) or ((levels >= 0) & (levels <= 1)).all()
+    if levels.ndim > most or not possible:
+        raise ValueError(
+            f"{name} must be between 0 and 1, such as 0.9, and holds {levels.tolist()}"
+        )
+    return levels
+
+
+@pytree
+class Jackknife:
+    """The fits that leave out a row, or a group, as a fit keeps them: at one λ, or stacked for
+    every target at its own.
+    """
+
+    fits: Without
+    expansion: Expansion
+    fixed: FixedEffects  # without the values at rows
+    count: Float[Numbers, ""]  # the number of rows of positive weight
+    flat: bool = static()
+    stacked: bool = static(default=False)
+
+    def rank(self, level) -> Int[Array, ""]:
+        """⌈level (n + 1)⌉, for the exact level of which the given one is a rounding."""
+        xp: Any = np if is_concrete(level, self.count) else jnp
+        level = xp.asarray(as_levels("level", level, 0))
+        dtype = np.promote_types(level.dtype, self.count.dtype)
+        slack = 4 * float(jnp.finfo(level.dtype).eps)
+        wide = level.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
+        return jnp.maximum(1, jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32))
+
+    def each(self, fn) -> Any:
+        """`fn(fits)` with results (…, t)."""
+        if not self.stacked:
+            return fn(self.fits)
+        return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), jax.lax.map(fn, self.fits))
+
+
+@compiled
+def intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, *, block_size):
+    """Lower and upper ends at rows; where the spread is given, their width follows x."""
+    n = jackknife.fits.gaps.shape[-2]
+    if block_size is None and n * FEWEST_ROWS > AT_ONCE:
+        block_size = max(1, AT_ONCE // n)
+
+    def block(x, effects):
+        design = jackknife.expansion.design(kernel, x)
+        columns = jackknife.fixed.dense(effects, len(design))
+        design = jnp.concatenate([design, columns], axis=1)
+
+        def of(fits):
+            ratios = None
+            if spread is not None:
+                variance = spread.variance(kernel, x, effects, corrected=False)
+                ratios = fits.ratios(design, variance)
+            return fits.each(design, partial(_ends, ratios, rank, jackknife.count))
+
+        return jackknife.each(of)
+
+    ends = rows.map(block, effects, temporaries=4 * n, block_size=block_size)
+    return tuple(end[:, 0] if jackknife.flat else end for end in ends)
+
+
+def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array, " n"]):
+    """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th smallest of
+    f₋ᵢ(x) + gap, which mirror each other.
+    """
+    count = jnp.asarray(count).astype(rank.dtype)
+    defined, k = rank <= count, jnp.minimum(rank, count)
+    above = gaps if ratios is None else gaps * ratios
+
+    def end(sign):
+        found = jnp.sort(sign * left_out + above, axis=1)[:, k - 1]
+        return sign * jnp.where(defined, found, jnp.inf)
+
+    return end(-1), end(1)
+
+
+@compiled
+def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
+    """Predictive distributions from held-out residuals, with the amplitude τ, or, for None, with
+    the one that makes the mean of (eᵢ/σᵢ)² equal to 1.
+    """
+    own = jackknife.each(lambda fits: fits.deviations()[:, None])[: len(residuals)]
+    e = jnp.asarray(residuals).reshape(len(own), -1)
+    tau = amplitude
+    if tau is None:
+        tau = safe_sqrt(jnp.sum((e / own) ** 2, axis=0) / jackknife.count)
+    std = jnp.where(jnp.isinf(own), jnp.nan, tau * own)
+    z = e / jnp.where(std == 0, 1, std)  # where std is 0, so is e
+    inside = jax.scipy.special.erf(jnp.abs(z) / 2**0.5)
+    density = jnp.exp(-(z**2) / 2) / (2 * jnp.pi) ** 0.5
+    crps = std * (jnp.abs(z) * inside + 2 * density - 1 / jnp.pi**0.5)
+    parts = jnp.where(jnp.isnan(std), jnp.nan, e), std, inside, crps
+    return Predictive(*(part.reshape(residuals.shape) for part in parts))

@@ -1,0 +1,403 @@
+"""The command line: what it prints, what it writes, and one clear line where something is wrong."""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from pyarrow import csv
+from scipy.spatial.distance import pdist
+
+import jaxrls as rls
+from jaxrls.__main__ import main
+from jaxrls.cli import main as command
+from jaxrls.core.kernels.kernel import Standardized
+
+pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
+TUNE, LAM = rls.tune, r"^ +\d\.\d{3}e"  # a row of the table of λ
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def problem():
+    """Two inputs in units far apart, a target, its labels, groups and weights."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2)) * [1.0, 100.0] + [0.0, 1000.0]
+    y = 5 + np.sin(2 * X[:, 0]) + X[:, 1] / 100 + 0.1 * rng.normal(size=60)
+    label = np.where(y > 15.5, "high", np.where(y < 14.5, "low", "mid"))
+    return [*X.T, y, label, np.arange(60) % 6, 1 + np.arange(60) % 2]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Files of it, in the working directory."""
+    columns = dict(zip(("a", "b", "y", "kind", "g", "w"), problem(), strict=True))
+    train, test = slice(0, 40), slice(40, 60)
+    for name, names, rows in (
+        ("train.csv", "a,b,y", train),
+        ("test.csv", "a,b,y", test),
+        ("new.csv", "b,a", test),
+        ("labels.csv", "a,b,kind", train),
+        ("labels_test.csv", "a,b,kind", test),
+        ("more.csv", "a,b,y,g,w", train),
+        ("mixed.csv", "a,kind,y", train),
+    ):
+        cells = np.column_stack([columns[name][rows].astype(str) for name in names.split(",")])
+        (tmp_path / name).write_text("\n".join([names, *map(",".join, cells)]) + "\n")
+    with contextlib.chdir(tmp_path):
+        yield tmp_path
+
+
+def told(line):
+    """The exit code of a command, what it prints, and what it says on stderr."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(line.split())
+        except SystemExit as stop:
+            code = stop.code
+    return code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode()
+
+
+def run(line):
+    code, out, err = told(line)
+    assert code == 0, err
+    return out
+
+
+def fails(line):
+    """Exit code 2, and one line on stderr."""
+    code, _, err = told(line)
+    assert code == 2
+    assert err.startswith("jaxrls: ") and err.count("\n") == 1
+    return err
+
+
+def value(out, what):
+    return float(re.search(rf"{what} +(?:= |RMSE )?(\d\S*)", out).group(1).rstrip(","))
+
+
+def predict(data):
+    """What is said, and the columns that are written."""
+    said = run(f"predict m {data} --out p.csv")
+    return said, csv.read_csv("p.csv")
+
+
+def read(path):
+    return np.loadtxt(path, delimiter=",", skiprows=1)
+
+
+def standardized(X, rows):
+    """A Gaussian in units of the rows."""
+    centre, scale = rows.mean(0), rows.std(0)
+    distances = pdist((X - centre) / scale)
+    return Standardized(rls.Gaussian(np.median(distances[distances > 0])), centre, scale)
+
+
+def test_fit_says_what_the_library_computes(folder):
+    out = run("fit train.csv --out m")
+    X, y = read("train.csv")[:, :2], read("train.csv")[:, 2]
+    kernel = standardized(X, X).kernel
+    fit, width = rls.fit(kernel, X, y, standardize=True, keep=False), kernel.width
+    assert "train.csv: 40 rows, 2 inputs, target y\n" in out
+    assert f"gaussian, width {width:.4g}\n" in out and f"\n{fit}\n" in out
+    rmse = np.sqrt(np.mean(fit.loo_residuals**2))
+    assert f"RMSE {rmse:.4g}, of a standard deviation of {y.std():.4g}" in out
+    table = [line.split() for line in out.splitlines() if re.match(r" +\d\.\d{3}e", line)]
+    (best,) = (line for line in table if "best" in line)
+    assert len(table) == 12 and float(best[0]) == pytest.approx(float(fit.lam), rel=1e-3)
+    assert float(best[1]) == min(float(line[1]) for line in table)
+    saved = rls.load("m")
+    assert_allclose(saved.error, fit.error, rtol=1e-6)
+    assert saved.model.coef.dtype == np.float64
+
+
+def test_predict_by_name_by_number_and_with_the_target(folder):
+    run("fit train.csv --out m")
+    said, found = predict("test.csv")
+    y = read("test.csv")[:, 2]
+    rmse = np.sqrt(np.mean((found["prediction"].to_numpy() - y) ** 2))
+    assert rmse < 0.5 and f"RMSE {rmse:.4g} in units of the target" in said
+    X = read("test.csv")[:, :2]
+    np.savetxt("bare.csv", X, delimiter=",")
+    np.savez("bare.npz", X=X)
+    for data in ("new.csv", "bare.csv --no-header", "bare.npz"):
+        said, same = predict(data)
+        assert said == "20 predictions written to p.csv\n"
+        assert same == found
+    Path("gaps.csv").write_text("a,b,y\n0,1000,\n1,1000,3\n")
+    assert "no error on the target" in predict("gaps.csv")[0]
+    Path("none.csv").write_text("a,b\n")
+    said, none = predict("none.csv")
+    assert said.startswith("0 predictions") and none.column_names == ["prediction"]
+    np.save("first.npy", read("train.csv")[:, [2, 0, 1]])
+    np.save("bare.npy", X)
+    run("fit first.npy --target 0 --out m")
+    assert predict("bare.npy") == ("20 predictions written to p.csv\n", found)
+    Y = read("train.csv")[:, 2:] * [1.0, -1.0]
+    rls.save("m", rls.fit(rls.Linear(), read("train.csv")[:, :2], Y).model)
+    assert predict("bare.npz")[1].column_names == ["prediction_0", "prediction_1"]
+
+
+def test_labels_are_classified(folder):
+    out = run("fit labels.csv --out m")
+    assert "target kind (3 classes: high, low, mid)" in out
+    wrong = value(out, "left out")
+    best = float(re.search(r"(\S+)  <- best", out).group(1))
+    assert 0 <= wrong < 50 and best == pytest.approx(wrong / 100, rel=1e-2, abs=1e-9)
+    said, found = predict("labels_test.csv")
+    error = 100 * np.mean(found["prediction"].to_numpy() != problem()[3][40:])
+    assert error < 50 and f"{error:.3g} % of labels wrong" in said
+    assert found.column_names == ["prediction", "score_high", "score_low", "score_mid"]
+    out = run("fit more.csv --target w --classify --out m")
+    assert "(2 classes: 1, 2)" in out
+    assert set(predict("more.csv")[1]["prediction"].to_pylist()) <= {1, 2}
+    Path("none.csv").write_text("a,b,y,g\n")
+    assert predict("none.csv")[1].column_names == ["prediction", "score"]
+
+
+def test_categories_become_indicators_and_stay_what_they_were(folder):
+    told = fails("fit mixed.csv")
+    assert "column kind holds string values" in told and "--one-hot kind" in told
+    out = run("fit mixed.csv --one-hot kind --out m")
+    assert "4 inputs" in out
+    a, _, y, kind, *_ = problem()
+    X = np.column_stack([a, *(kind == name for name in ("high", "low", "mid"))])
+    fit = rls.fit(standardized(X[:40], X[:40]), X[:40], y[:40], keep=False)
+    assert value(out, "left out") == pytest.approx(float(fit.error) ** 0.5, rel=1e-3)
+    Path("few.csv").write_text(f"kind,a\nlow,{float(a[0])!r}\nhigh,{float(a[0])!r}\n")
+    found = predict("few.csv")[1]["prediction"].to_numpy()
+    want = fit.predict(np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]]))
+    assert_allclose(found, want, rtol=1e-6)
+    Path("few.csv").write_text("kind,a\nnew,1\n")
+    assert "has the category 'new', and the model was fitted with" in fails("predict m few.csv")
+    assert "2 inputs" not in run("fit mixed.csv --drop kind")
+    assert "1 input," in run("fit mixed.csv --columns a")
+
+
+def test_missing_numbers(folder):
+    text = Path("train.csv").read_text().splitlines()
+    text[2] = "," + text[2].split(",", 1)[1]
+    Path("gaps.csv").write_text("\n".join(text))
+    Path("hole.csv").write_text("a,b\n,1000\n")
+    Path("empty.csv").write_text("a,b,y\n,1,2\n,2,3\n")
+    assert "gaps.csv: row 2, column a: the value is missing" in fails("fit gaps.csv")
+    assert "39 rows" in run("fit gaps.csv --missing drop --out m")
+    assert "row 1, column a: the value is missing" in fails("predict m hole.csv")
+    assert "40 rows" in run("fit gaps.csv --missing median --out m")
+    median = np.median(np.delete(read("train.csv")[:, 0], 1))
+    Path("full.csv").write_text(f"a,b\n{float(median)!r},1000\n")
+    assert predict("hole.csv")[1] == predict("full.csv")[1]
+    for how, words in (("median", "column a is empty"), ("drop", "no rows with all their values")):
+        assert words in fails(f"fit empty.csv --missing {how}")
+
+
+def test_criteria(folder):
+    """Every kernel by its name is in test_sklearn.py."""
+    titles = {"gcv": "GCV error", "kfold": "error of folds", "evidence": "− log marginal"}
+    for criterion, title in {**titles, "log_predictive_density": "− log predictive"}.items():
+        out = run(f"fit train.csv --criterion {criterion} --lams 3")
+        assert title in out and out.count("<- best") == 1
+        assert len(re.findall(LAM, out, re.MULTILINE)) == 3
+
+
+def test_weights_and_groups_are_columns_and_not_inputs(folder):
+    out = run("fit more.csv --target=y --groups=g --weights=w")
+    data = read("more.csv")
+    X, weights = data[:, :2], data[:, 4]
+    rows = np.repeat(X, weights.astype(int), axis=0)
+    options = {"groups": data[:, 3], "weights": weights, "keep": False}
+    fit = rls.fit(standardized(X, rows), X, data[:, 2], **options)
+    assert "2 inputs" in out and "error of folds" in out and f"λ = {fit.lam:.3g} of 100" in out
+    error = np.average(fit.loo_residuals**2, weights=weights)
+    assert value(out, "left out") == pytest.approx(error**0.5, rel=1e-3)
+
+
+def test_the_grid_and_the_search(folder):
+    out = run("fit train.csv --lams 1e-3,1,0.1 --width 1.5")
+    assert "width 1.5\n" in out and len(re.findall(LAM, out, re.MULTILINE)) == 3
+    run("fit train.csv --out m")
+    grid = rls.load("m")
+    out = run("fit train.csv --lams search --out m")
+    assert re.search(
+        r"^Cholesky.*a search for λ: \d+ Cholesky factors and one for the model", out, re.MULTILINE
+    )
+    assert float(rls.load("m").error) <= 1.001 * float(grid.error)
+
+
+def test_tune(folder, monkeypatch):
+    said = []
+    tune = lambda *args, **options: (
+        said.append(sys.stdout.buffer.getvalue()) or TUNE(*args, **options)
+    )
+    monkeypatch.setattr(rls, "tune", tune)
+    out = run("fit train.csv --tune --ard --width 30 --out m")
+    assert said[0].endswith(b"tuning    on 40 rows\n")  # before it waits
+    before, after = re.search(r"loo error (\S+) -> (\S+) in \d+ step", out).groups()
+    assert float(after) < float(before)
+    widths = [float(word) for word in re.search(r"kernel .*width (.*)", out).group(1).split()]
+    assert len(widths) > 1
+    assert rls.load("m").model.kernel.kernel.width == pytest.approx(widths, rel=1e-3)
+
+
+def test_ranks_within_groups_are_those_of_fit(folder):
+    """The report has the share of pairs in order, and a scored file no error in units of the
+    target.
+    """
+    out = run("fit more.csv --target=y --rank --groups=g --drop=w --lams=5 --out=m")
+    fit = rls.load("m")
+    assert fit.criterion == "query_ranking_error"
+    assert value(out, "order") == float(f"{100 * (1 - float(fit.error)):.4g}")
+    assert "AUC" in out and "left out  " not in out
+    said, found = predict("more.csv")
+    assert "RMSE" not in said
+    want = fit.predict(read("more.csv")[:, :2])
+    assert_allclose(found["prediction"].to_numpy(), want, rtol=1e-9, atol=1e-9)
+    Path("two.csv").write_text(Path("labels.csv").read_text().replace("mid", "low"))
+    out = run("fit two.csv --criterion pairs --lams 5")
+    assert value(out, "order") > 90 and "% of labels wrong" in out
+
+
+EXTRA = {"table": {"layout": {"inputs": ["a", "b"], "one_hot": [], "target": "y", "width": None}}}
+REFUSED = {
+    "fit no.csv": "no.csv",
+    "fit .": "needs a number of landmarks",
+    "fit train.csv --target price": "no column 'price' for the target",
+    "fit train.csv --groups 7": "no column '7' for the groups",
+    "fit train.csv --classify --target a": "different labels",
+    "fit labels.csv --target a": "column kind holds string values",
+    "fit train.csv --out no/m": "no folder",
+    "fit train.csv --plot no/m.png": "no folder",
+    "fit train.csv --folds 0": "--folds must be a whole number",
+    "fit mixed.csv --columns a --target y --one-hot kind": "column kind of --one-hot is no input",
+    "fit train.csv --out .": "not an ordinary file",
+    "fit zero.csv --weights w --target y": "weights are all zero",
+    "fit labels.csv --criterion pairs": "needs a numeric target or two classes, and there are 3",
+    "fit labels.csv --rank": "--rank need a numeric target, and kind holds labels",
+    "fit train.csv --width 0": "Gaussian.width must be positive",
+    "fit train.csv --lams 1,-1": "lams must be positive",
+    "fit train.csv --lams 1": "lams must be how many",
+    "fit train.csv --groups a --criterion gcv": "--groups leaves groups out",
+    "predict no new.csv": "no: No such file",
+    "predict train.csv new.csv": "train.csv was not written by jaxrls.save",
+    "predict kernel new.csv": "must hold a model or a fit, and holds a Linear",
+    "predict model no.csv": "no.csv",
+    "predict model labels.csv --out no/p.csv": "in a folder that exists",
+    "predict model wide.npz": "has 3 columns, and the model was fitted on 2",
+    "predict plain wide.npz": "X with 3 columns",
+}
+USAGE = """guess; fit; fit t --kernel tbf; fit t --width wide; fit t --kernel linear --width 1
+fit t --degree 3; fit t --kernel polynomial --degree 1.5; fit t --lams 1,; fit t --criterion aic
+fit t --no-stand; fit t --missing mean; fit t --ard; fit t --rank --tune; fit t --rank --intervals
+fit t --criterion pairs --tune; fit t --rank --stream; fit t --rank --criterion kfold
+predict m; predict m new --o p"""
+
+
+def test_what_is_wrong_is_told_in_a_line(folder):
+    data = read("train.csv")
+    fit = rls.fit(rls.Linear(), data[:, :2], data[:, 2], lams=[1e-3, 1.0, 1e3])
+    rls.save("kernel", rls.Linear())
+    rls.save("plain", fit)
+    rls.save("model", fit, extra=EXTRA)
+    np.savez("wide.npz", X=np.ones((2, 3)))
+    Path("zero.csv").write_text("a,w,y\n1,0,2\n2,0,3\n")
+    for line in [*REFUSED, *re.split("[;\n] ?", USAGE)]:
+        assert REFUSED.get(line, "--help") in fails(line), line
+    assert not list(folder.glob(".jaxrls*"))
+
+
+def test_warnings_and_too_little_memory_are_told_in_a_line(folder):
+    code, _, err = told("fit train.csv --lams 1e3,1e4,1e5")
+    assert code == 0 and err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1
+
+    def full(files, source):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxrls.cli.fitting.memory_bytes", lambda: 1000)
+        assert "read it in blocks with --stream" in fails("fit train.csv")
+        patch.setattr("jaxrls.cli.fitting.joined", full)
+        assert "out of memory: Unable to allocate 9 TiB" in fails("fit train.csv")
+
+
+# as a process
+
+
+def process(*argv, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "jaxrls", *argv],
+        env=ENVIRONMENT | options.pop("env", {}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,
+    )
+
+
+def test_the_demo_runs_anywhere_and_generalises(tmp_path):
+    result = process(cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0 and result.stderr == ""
+    assert result.stdout.count("<- best") == 1
+    claimed = value(result.stdout, "left out")
+    met = float(re.search(r"301 held-out rows: (\S+)", result.stdout).group(1))
+    assert abs(met / claimed - 1) < 0.2 and not list(tmp_path.iterdir())
+
+
+def test_threads_of_openblas_are_told_to_sleep_before_it_loads():
+    """JAX's decompositions run on SciPy's OpenBLAS, which reads the variable when it is loaded, and
+    JAX loads it when it needs it. What is chosen is kept.
+    """
+    code = """
+import os, runpy, sys
+sys.argv = ["jaxrls", "--version"]
+for chosen in (None, "4"):
+    os.environ.pop("OPENBLAS_THREAD_TIMEOUT", None)
+    if chosen:
+        os.environ["OPENBLAS_THREAD_TIMEOUT"] = chosen
+    try:
+        runpy.run_module("jaxrls", run_name="__main__", alter_sys=True)
+    except SystemExit:
+        print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"), "scipy.linalg" in sys.modules)
+"""
+    out = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
+    assert out.splitlines()[1::2] == ["18 False", "4 False"]
+
+
+def test_predictions_are_printed_and_the_reader_may_leave(folder):
+    run("fit train.csv --out m")
+    out = run("predict m test.csv")
+    assert len(out.splitlines()) == 21 and out.startswith('"prediction"\n')
+    if os.name != "nt":
+        command = f"'{sys.executable}' -m jaxrls predict m test.csv 2>err | true"
+        subprocess.run(command, shell=True, env=ENVIRONMENT, check=True, timeout=300)
+        assert "Traceback" not in Path("err").read_text()
+
+
+def test_programs_are_kept_in_the_cache_folder_unless_told_not_to(tmp_path, monkeypatch):
+    kept: dict = {}
+    monkeypatch.setattr(command.jax.config, "update", kept.__setitem__)
+    monkeypatch.setattr("jaxrls.cli.main.run_fit", lambda args: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    elsewhere = command.jax.config.jax_compilation_cache_dir is not None
+    for argv in (["--no-cache", "fit", "x.csv"], ["fit", "x.csv", "--no-cache"]):
+        main(argv, keep=True)
+    main(["fit", "x.csv"])
+    assert not kept and not (tmp_path / "cache").exists()
+    main(["fit", "x.csv"], keep=True)
+    want = None if elsewhere else command.cache_folder()
+    assert kept.get("jax_compilation_cache_dir") == want
+    assert command.cache_folder().startswith(str(tmp_path / "cache" / "jaxrls"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert command.cache_folder().startswith(os.path.expanduser("~/.cache/jaxrls"))
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for age, name in enumerate(("new", "middle", "old")):
+        (folder / name).write_bytes(bytes(10))
+        os.utime(folder / name, (1000 - age, 1000 - age))
+    command.forget_oldest(str(folder), 15)
+    assert os.listdir(folder) == ["new"]

@@ -1,0 +1,136 @@
+"""Bytes said before a call are those of the call within a factor of 2, what will not fit is
+refused, and what takes more is said to.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import ANY_PRECISION, DTYPE, FLOAT64, refused
+
+import jaxrls as rls
+from jaxrls.core.support import checks
+
+KERNEL, LINEAR, N = rls.Gaussian(2.0), rls.Linear(), 2000
+LAMS = jnp.geomspace(0.1, 1, 100)
+
+
+def loo(lams=LAMS, **options):
+    return lambda X, Y: rls.loo(rls.factorize(KERNEL, X, **options), Y, lams.astype(X.dtype))
+
+
+def gradient(**options):
+    return jax.value_and_grad(lambda X, Y: rls.objective(KERNEL, X, Y, 0.1, **options))
+
+
+def held(fn) -> int:
+    """Bytes that XLA's own analysis says of a program, beside X and Y."""
+    shapes = (jax.ShapeDtypeStruct(shape, jnp.zeros(()).dtype) for shape in ((N, 3), (N,)))
+    found = jax.jit(fn).lower(*shapes).compile().memory_analysis()
+    return found.temp_size_in_bytes + found.output_size_in_bytes
+
+
+CHOLESKY, FEW, SLOPE = {"solver": rls.Cholesky()}, {"landmarks": jnp.arange(400)}, "gradient"
+PAIRS, TENS = rls.PairsOut(loss=rls.squared_error), rls.kfold(rls.folds(np.arange(N) // 10))
+PROGRAMS = {
+    "gram": (loo(), {}),
+    "cholesky gram": (loo(LAMS[:1], **CHOLESKY), {"lams": 1, **CHOLESKY}),
+    "subset": (loo(**FEW), {"landmarks": 400}),
+    "gradient": (gradient(), {"call": SLOPE}),
+    "gradient, landmarks": (gradient(**FEW), {"call": SLOPE, "landmarks": 400}),
+    "gradient, pairs": (gradient(criterion=PAIRS), {"call": SLOPE, "pairs": True}),
+    "gradient, groups": (gradient(criterion=TENS), {"call": SLOPE, "groups": 10}),
+}
+
+
+@ANY_PRECISION
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_bytes_are_those_of_the_compiled_program(name):
+    fn, options = PROGRAMS[name]
+    said = rls.estimate(KERNEL, (N, 3), dtype=jnp.zeros(()).dtype, **options)
+    workspace = 2 * N**2 * jnp.zeros(()).dtype.itemsize * (name == "gram")  # of LAPACK's syevd
+    ratio = said.bytes / (held(fn) + workspace)
+    assert 0.5 < ratio < 2, ratio
+
+
+@FLOAT64  # which follows from shapes
+@pytest.mark.parametrize(
+    ("kernel", "d", "options", "said"),
+    [
+        (KERNEL, 3, {}, {}),
+        (KERNEL, 3, {"lams": [0.1, 1.0, 10.0]}, {"lams": 3}),
+        (KERNEL, 3, {"landmarks": np.arange(10)}, {"landmarks": 10}),
+        (LINEAR, 20, {}, {}),
+        (LINEAR, 90, {}, {}),
+        (
+            LINEAR,
+            20,
+            {"lams": [1.0], "solver": rls.Cholesky()},
+            {"lams": 1, "solver": rls.Cholesky()},
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:λ below")
+def test_the_route_is_the_one_that_is_taken(kernel, d, options, said):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, d)).astype(DTYPE)
+    y = X[:, 0] + rng.normal(size=80).astype(DTYPE)  # noise, so that λ is far from rounding
+    fit = rls.fit(kernel, X, y, **options)
+    assert rls.estimate(kernel, X.shape, dtype=DTYPE, **said).route.split()[0] == fit.route
+
+
+@ANY_PRECISION
+def test_what_will_not_fit_is_refused_on_every_route(monkeypatch):
+    X = np.random.default_rng(0).normal(size=(400, 30))
+    monkeypatch.setattr(checks, "memory_bytes", lambda: 10_000)
+    for kernel, options, message in (
+        (
+            KERNEL,
+            {},
+            "X has 400 rows: route 'gram' .* MB, and this device has 10 kB: use landmarks=",
+        ),
+        (KERNEL, {"lams": [1.0]}, r"route 'cholesky gram' takes about"),
+        (KERNEL, {"landmarks": np.arange(20)}, "route 'subset' takes about .*: use fewer of them"),
+        (LINEAR, {}, "route 'covariance' takes about"),
+    ):
+        refused((partial(rls.fit, kernel, X, X[:, 0], **options), message))
+    refused((lambda: rls.tune(KERNEL, X, X[:, 0]), "takes about"))
+
+
+@ANY_PRECISION
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"criterion": rls.pairwise_ranking_error}, {"pairs": True}),
+        ({"fixed_effects": np.arange(600.0).reshape(300, 2) % 7}, {"fixed_effects": 2}),
+        ({"groups": np.arange(300) // 100}, {"groups": 100}),
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_a_problem_asks_for_is_counted(asked, said, monkeypatch):
+    """A fit that only this makes too large is refused."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 6))
+    y = X[:, 0] + rng.normal(size=300)
+    plain, more = (rls.estimate(LINEAR, X.shape, lams=3, **options).bytes for options in ({}, said))
+    monkeypatch.setattr(checks, "memory_bytes", lambda: (plain + more) // 2)
+    fit = partial(rls.fit, LINEAR, X, y, lams=[1.0, 10.0, 100.0])
+    fit()
+    refused((partial(fit, **asked), "takes about"))
+
+
+@ANY_PRECISION
+def test_errors():
+    for options, message in (
+        ({"call": "guess"}, "call must be one of 'fit', .*and is 'guess'"),
+        ({"solver": rls.Spectral("features")}, "needs explicit features"),
+        ({"targets": 0}, "targets must be a whole number of at least 1"),
+        ({"landmarks": 200}, "landmarks must be a whole number of at least 1 and at most 100"),
+        ({"groups": 0}, "groups must be a whole number"),
+        ({"lams": 2.5}, "lams must be a whole number"),
+        ({"dtype": int}, "dtype must be float32 or float64"),
+    ):
+        refused((partial(rls.estimate, KERNEL, (100, 3), **options), message))

@@ -1,0 +1,152 @@
+"""Where a search starts: widths from the data and multiples of them, the way down to a smaller
+error, the sample they are judged on.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import DTYPE, EPS, array, assert_close
+
+import jaxrls as rls
+from jaxrls import extend
+from jaxrls.core.fit import start
+
+median_distance = jax.jit(rls.median_distance, static_argnames=("order", "rows"))
+
+
+def rows(n=40, d=3, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d)).astype(DTYPE)
+
+
+@extend.pytree
+class Own(rls.Kernel):
+    """A user's kernel: a Laplacian under another name, which declares what a search needs to
+    know.
+    """
+
+    positive = length_scales = ("reach",)
+    metric = "cityblock"
+    reach: Any
+
+    def __call__(self, X, Z):
+        return rls.Laplacian(self.reach)(X, Z)
+
+    def diag(self, X):
+        return jnp.ones(X.shape[0], X.dtype)
+
+
+@extend.pytree
+class Hidden(Own):
+    """The same without the declarations: nothing is known of its parameter."""
+
+    positive = length_scales = ()
+
+
+# widths from the data
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_the_median_is_that_of_all_pairs(order):
+    X = rows()
+    i, j = np.triu_indices(len(X), 1)
+    expected = np.median(np.linalg.norm(X[i] - X[j], ord=order, axis=1))
+    assert_close(median_distance(X, order=order), expected, 50 * EPS)
+
+
+def test_the_median_leaves_out_equal_rows_and_takes_rows_spread_evenly():
+    median = lambda column, **options: median_distance(array(column)[:, None], **options)
+    assert median([0.0, 0.0, 3.0]) == 3
+    assert median(np.arange(101.0), rows=3) == 50  # of the rows 0, 50 and 100
+    assert median(np.zeros(3)) == median([1.0]) == 1
+
+
+def test_widths_from_the_data_by_the_columns_and_the_metric_of_each_part():
+    kernel = lambda one, other: (
+        array(0.5) * rls.Gaussian(one).on([1, 2])
+        + rls.Laplacian(other).on(0) * rls.Linear()
+        + rls.Periodic(3.0, 9.0)
+    )
+
+    @jax.jit
+    def both(X):
+        found = [rls.start_from_data(k, X) for k in (kernel(9.0, 9.0), Own(9.0), Hidden(9.0))]
+        block = lambda X: rls.median_distance(X, order=1)
+        parts = rls.median_distance(X[:, 1:]), block(X[:, :1])
+        return found, [kernel(*parts), Own(block(X)), Hidden(9.0)]
+
+    found, want = both(rows())
+    assert found == want
+
+
+def test_a_width_per_column_follows_the_spread_of_the_column():
+    X = rows() * np.array([1.0, 10.0, 0.0], DTYPE)
+    width = np.asarray(jax.jit(rls.start_from_data)(rls.Gaussian(np.ones(3, DTYPE)), X).width)
+    spread = np.array([X[:, 0].std(), X[:, 1].std(), 1.0])
+    assert_close(width / width[2], spread, 50 * EPS)
+    assert_close(width[2], median_distance(X / spread.astype(DTYPE)), 50 * EPS)
+
+
+# the first guess
+
+
+def guess(kernel, X, Y, weights=None, how="screen", near=False):
+    weights = None if weights is None else jnp.asarray(weights)
+    problem = extend.Problem.of(kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights)
+    return start.first_guess(problem, how, None, near)
+
+
+@pytest.mark.parametrize("make", [rls.Gaussian, Own], ids=lambda cls: cls.__name__)
+def test_a_width_far_off_is_replaced_by_a_multiple_of_it(make):
+    X = rows(60, 1)
+    Y = np.sin(3 * X[:, 0])
+    given, *better = guess(make(array(64.0)), X, Y)
+    assert given[0] == make(array(64.0)) and len(better) == 1
+    (width,) = (float(part) for part in better[0][0].__dict__.values())
+    assert width / 64 in start.SCREEN_FACTORS and width < 64
+
+
+def test_what_declares_no_length_scale_is_not_screened():
+    X = rows(60, 1)
+    assert len(guess(Hidden(array(64.0)), X, np.sin(3 * X[:, 0]))) == 1
+
+
+@pytest.mark.filterwarnings("ignore:the search ended at")  # in float32
+def test_a_users_kernel_is_tuned_as_the_librarys_own():
+    X = rows(60, 2)
+    Y = np.sin(3 * X[:, 0])
+    ours, theirs = (
+        rls.tune(make(array(8.0)), X, Y, start="kernel", steps=3) for make in (Own, rls.Laplacian)
+    )
+    assert_close(ours.kernel.reach, theirs.kernel.width, 1e3 * EPS)
+
+
+def test_a_kernel_matrix_is_judged_whole(monkeypatch):
+    monkeypatch.setattr(start, "SCREEN_ROWS", 5)
+    X = rows(20)
+    ((kernel, lam, _),) = guess(
+        rls.Precomputed(),
+        X @ X.T + np.eye(20, dtype=DTYPE),
+        X[:, 0],
+        np.linspace(0, 1, 20).astype(DTYPE),
+    )
+    assert kernel == rls.Precomputed() and np.isfinite(lam)
+
+
+# the sample
+
+
+def test_rows_are_drawn_in_proportion_to_their_weights():
+    """A row counts for its share of all weight, whether it is drawn once or often."""
+    weights = np.r_[np.full(6000, 1.0), np.full(3000, 4.0), [9000.0, 18000.0]].astype(DTYPE)
+    X = rows(len(weights), 1)
+    problem = extend.Problem.of(rls.Gaussian(array(1.0)), X, X[:, 0], weights=weights)
+    some, numbers = problem.some(3000)
+    assert (np.diff(numbers) > 0).all() and np.array_equal(some.Y, X[numbers, 0])
+    counted = np.asarray(some.weights.values)
+    parts = np.split(counted, np.searchsorted(numbers, [6000, 9000, 9001]))
+    share = np.array([part.sum() for part in parts]) / counted.sum()
+    assert_close(share, np.array([6, 12, 9, 18]) / 45, 0.03)
+    assert_close(counted.sum() / 3000, weights.mean(), 20 * EPS)

@@ -1,0 +1,176 @@
+"""The search: it reaches what a grid reaches, never loses ground, says why it stopped, and takes
+what it is given.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.sparse
+from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, assert_close, refused
+
+import jaxrls as rls
+from jaxrls.core.support.pictures import progress_bar
+
+
+@pytest.fixture(autouse=True)
+def optax_promotes():
+    """optax's L-BFGS mixes integer types, which strict promotion forbids."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+GAUSSIAN = rls.Gaussian(1.0)
+
+
+def problem():
+    n, rng = 40, np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(n, 3)).astype(DTYPE)
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=n)
+    return X, y.astype(DTYPE)
+
+
+@EDGE  # of the grid's wide kernels
+def test_reaches_the_best_of_a_grid():
+    X, y = problem()
+    tuned = rls.tune(rls.Gaussian(5.0), X, y)
+    grid = min(float(rls.fit(rls.Gaussian(w), X, y).error) for w in np.geomspace(0.3, 10, 15))
+    assert tuned.error <= grid * (1 + (1e-6 if X64 else 1e-3))
+    assert tuned.error < tuned.history.start_error
+    assert tuned.history.converged == (tuned.history.reason == "gradient norm below tol")
+    again = jax.jit(rls.objective)(tuned.kernel, X, y, tuned.lam)
+    assert_close(again, tuned.error, 1e-9 if X64 else 1e-3)
+    history = tuned.history
+    parts = history.errors, history.lams, history.kernels.width, history.gradient_norms
+    assert len(set(map(len, parts))) == 1
+    assert tuned.error == history.errors.min() and tuned.errors.tolist() == [tuned.error]
+    refit = rls.fit(tuned.kernel, X, y, lams=[float(tuned.lam)])
+    close = 1e-6 if X64 else 1e-2
+    np.testing.assert_allclose(tuned.predict(X[:5]), refit.predict(X[:5]), close, close)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_criteria_and_progress(own, capsys):
+    """Of two targets, with weights; of rows held out, on landmarks, and a function of one's own."""
+    X, y = problem()
+    Y, v = np.stack([y, -y], axis=1), np.linspace(0.5, 2, 40).astype(DTYPE)
+    options = {"criterion": rls.holdout(X[::2] + DTYPE(0.1), Y[::2]), "landmarks": 10}
+    if own:
+        options = {"criterion": lambda factor, Y, lams: rls.loo(factor, Y, lams) + 1}
+    for progress in (False, True):
+        tuned = rls.tune(rls.Gaussian(4.0), X, Y, weights=v, steps=8, progress=progress, **options)
+        said = capsys.readouterr().err
+        assert ("tune" in said) == progress == bool(said)
+        assert ("landmarks: 100%" in said) == (progress and not own)
+    assert tuned.error < tuned.history.start_error and tuned.predict(X).shape == (40, 2)
+
+
+def test_several_starts_from_the_data():
+    X, y = problem()
+    tune = lambda **options: rls.tune(rls.Gaussian(1e3), X, y, start="data", steps=10, **options)
+    drawn = {"starts": 4, "key": jax.random.key(0)}
+    one, many, again = tune(), tune(**drawn), tune(**drawn)
+    assert many.error <= one.error * (1 + (1e-6 if X64 else 1e-3))
+    assert many.error == again.error
+
+
+def test_offset_of_zero_stays_and_parameters_of_functions_may_be_negative():
+    X, y = problem()
+    tuned = rls.tune(rls.Polynomial(2, offset=0.0), X, y, steps=3)
+    assert tuned.kernel.offset == 0
+
+    def bend(params, X):
+        return jnp.concatenate([X, jnp.sin(params[0] * X[:, :1] + params[1])], axis=1)
+
+    tuned = rls.tune(rls.FeatureMap(bend, np.array([1.5, -0.2], DTYPE)), X, y, steps=20)
+    assert tuned.error < 0.5 * tuned.history.start_error
+    assert tuned.predict(X[:3]).shape == (3,)
+
+
+def test_a_search_that_leaves_does_not_count_as_converged():
+    """Steps so large that the error no longer depends on anything: the gradient vanishes there,
+    which is no minimum.
+    """
+    X, y = problem()
+    options = {"optimizer": optax.sgd(1e4), "start": "kernel", "steps": 5, "tol": 2e-3}
+    tuned = rls.tune(GAUSSIAN, X, y, **options)
+    assert tuned.history.gradient_norms[-1] <= 2e-3 and tuned.history.errors[-1] > 1.5 * tuned.error
+    assert tuned.error <= tuned.history.start_error
+    left = "the search left for where the gradient vanishes or is not finite"
+    assert not tuned.history.converged and tuned.history.reason == left
+
+
+def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
+    """Whether it is given, or where the search ends."""
+    X, y = problem()
+    given, found = (
+        "of the kernel matrix, .*: the search starts above it",
+        "the search ended at λ",
+    )
+    with pytest.warns(UserWarning, match=given), pytest.warns(UserWarning, match=found):
+        rls.tune(rls.Gaussian(5.0), X, y, lams=[1e-30], steps=1)
+
+
+@ANY_PRECISION
+def test_errors():
+    X, y = problem()
+    named = {"kernel": GAUSSIAN, "X": X, "Y": y}
+    call = lambda **options: lambda: rls.tune(**named | options)
+    whole, key = "must be a whole number of at least 1", r"key=jax\.random\.key\(0\)"
+    start = "start must be 'screen', 'kernel' or 'data', and is 'middle'"
+    flat = rls.LeaveOneOut(rls.zero_one_loss)
+    refused(
+        (call(steps=0), f"steps {whole}, and is 0"),
+        (call(starts=1.5), f"starts {whole}, and is 1.5"),
+        (
+            call(optimizer="adam"),
+            r"optimizer must be one of optax's, such as optax.adam\(0.1\), and is 'adam'",
+        ),
+        (call(starts=2, key=0), r"key must be one such as jax\.random\.key\(0\), and is a int"),
+        (call(starts=2), f"pass {key}"),
+        (call(start="middle"), start),
+        (call(tol=0), "tol must be a number above 0"),
+        (call(landmarks="auto"), "landmarks, as their number, or 'auto' in fit,"),
+        (call(criterion="aic"), "criterion must be one of"),
+        (call(criterion=flat), "zero_one_loss has derivative 0"),
+        (call(X=scipy.sparse.csr_array(X)), r"tune needs a dense X: pass X.toarray\(\)"),
+        (
+            lambda: jax.jit(lambda X: rls.tune(GAUSSIAN, X, jnp.asarray(y)).error)(X),
+            "use objective with an optimiser",
+        ),
+    )
+
+
+def test_a_bar_without_tqdm_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    begun = lambda: progress_bar(True, 3, "tune", "step").__enter__()
+    refused((begun, "progress=True needs tqdm"), error=ImportError)
+
+
+@FLOAT64
+def test_float64_without_the_switch():
+    X, y = problem()
+    with jax.enable_x64(False):
+        tuned = rls.tune(GAUSSIAN, X, y, steps=3)
+    assert tuned.error.dtype == np.float64
+    assert isinstance(tuned.kernel.width, np.ndarray)
+
+
+@FLOAT64
+@pytest.mark.parametrize("landmarks", [None, np.arange(0, 40, 4)], ids=["all rows", "landmarks"])
+def test_the_derivative_in_a_weight_of_0_is_0(landmarks):
+    X, y = map(jnp.asarray, problem())
+    error = lambda v: rls.objective(GAUSSIAN, X, y, 0.1, weights=v, landmarks=landmarks)
+    slope = jax.jit(jax.grad(error))(jnp.ones(40).at[3].set(0))
+    assert slope[3] == 0 and np.isfinite(slope).all() and (slope != 0).sum() == 39
+
+
+def test_degenerate_problems():
+    X, y = problem()
+    assert rls.tune(GAUSSIAN, X, np.ones(40, DTYPE), steps=2).error < 1e-9
+    K = np.asarray(rls.gram(GAUSSIAN, jnp.asarray(X)))
+    weights = (np.arange(40) % 5 > 0).astype(DTYPE)
+    assert np.isfinite(rls.tune(rls.Precomputed(), K, y, weights=weights, steps=2).error)

@@ -1,0 +1,124 @@
+"""Wrong input is refused in one line that names the argument, what was found and what to do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from contract.cases import gaussian
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+
+import jaxrls as rls
+from jaxrls.sklearn import RLSRegressor
+
+pytestmark = pytest.mark.any_precision
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(12, 2))
+Y = np.sin(X[:, 0])
+DAYS = pd.date_range("2020", periods=12)
+TWICE = pd.DataFrame([[1.0, "u"]] * 12, columns=["a", "a"])
+HUGE = 10**400  # no float is as large
+K = rls.Gaussian(1.5)
+FLAGS = ("intercept", "per_target", "standardize", "keep", "progress")
+REFUSED = [
+    *((lambda flag=flag: rls.fit(K, X, Y, **{flag: "no"}), flag) for flag in FLAGS),
+    (lambda: rls.loo(X, Y, [0.1]), "factor must be what factorize"),
+    (lambda: rls.choose_landmarks(K, X, 5, key=0), "key must be one such as jax.random.key"),
+    (lambda: rls.PairsOut("abc"), "pairs must have shape"),
+    (lambda: rls.fit(K, X, Y, criterion=rls.PairsOut([[0, 99]])), "0 to 11"),
+    (lambda: rls.median_distance("abc"), "X must hold real numbers"),
+    (lambda: rls.median_distance(csr_array(X)), "X must be dense, and is sparse"),
+    (lambda: rls.median_distance(X, order=7), "order must be 1"),
+    (lambda: rls.decode(Y, None), "classes must be"),
+    (lambda: rls.conformal_labels(3, X, Y), "fit must be a fit"),
+    (lambda: rls.fit(K, [[HUGE], [1]], [1, 2]), "X must hold real numbers"),
+    (lambda: rls.fit(K, TWICE, Y), r"X\['a'\] must hold .*'u'"),
+    (lambda: rls.fit(K, X, pd.Series(["a"] * 12)), r"Y\[0\] must hold .*encode"),
+    (
+        lambda: rls.fit(K, X, Y, fixed_effects=X[:, :1]).predict(
+            X, fixed_effects=rls.levels(X[:, 0])
+        ),
+        "fixed_effects must hold real numbers",
+    ),
+    (lambda: rls.fit(rls.Periodic("median"), X, Y), "real number.*a width may be median"),
+    (lambda: rls.fit(K, X, Y).predict(X[0]), r"X\[None\] for one row"),
+    (lambda: rls.fit(K, X, Y).score(X, Y[:, None]), r"Y must have shape \(12,\)"),
+    (lambda: rls.fit(K, X, Y, groups=5), r"permutation\(n\) % 5"),
+    (lambda: rls.fit(X, Y), "kernel must be a jaxrls kernel, .* and is a ndarray"),
+    (lambda: rls.fit("guassian", X, Y), "'guassian': .*'matern32', .*'tanimoto'"),
+    (lambda: rls.fit(K, X, Y, fixed_effects=["a"] * 12), r"levels\(labels\)"),
+    (
+        lambda: rls.fit(K, X, Y, fixed_effects=rls.levels(np.arange(12) % 3)).score(X, Y),
+        "labels, which have fixed effects: give fixed_effects=",
+    ),
+    (lambda: rls.stream(X), "fit takes arrays as they are"),
+    (lambda: rls.save("a", RLSRegressor()), "pickle"),
+    (
+        lambda: rls.fit(K, pd.DataFrame({"a": Y, "b": ["u"] * 12}), Y),
+        r"X\['b'\] .*'u': .*get_dummies",
+    ),
+    (lambda: rls.fit(K, pd.DataFrame({"a": Y, "when": DAYS}), Y), r"X\['when'\] .*dates"),
+    (lambda: rls.estimate(K, 4000), r"shape must be \(n, d\), or X itself, and is 4000"),
+    (lambda: rls.fit(K, X, Y, landmarks=0.1), "landmarks.* whole number .* and is 0.1"),
+    (lambda: rls.tune(K, X, Y, lams="search"), r"lams must hold .* such as \[0.1, 1.0\]"),
+    (lambda: rls.fit(rls.Gaussian("median") + rls.Gaussian([1.0] * 3), X, Y), r"width .*\(3,\)"),
+    (lambda: rls.gram("gaussian", X), "kernel must be a jaxrls kernel, .* and is a str"),
+    (lambda: K(X[0], X[1]), r"X\[None\] for one row"),
+]
+
+
+# Calls of another form, which are told what is taken.
+OTHER_FORMS = [
+    (lambda: rls.fit(K, X, Y, [0.1]), "fit: too many .* it takes kernel, X, Y, lams, "),
+    (lambda: rls.loo(rls.factorize(K, X), Y), "Criterion.__call__: missing .*'lams'"),
+    (lambda: rls.fit(K, X, Y).intervals(X, alpha=0.1), "no alpha=: it takes X, level, "),
+    (lambda: rls.fit(K, X, Y).score(X, Y, sample_weight=Y), "did you mean weights="),
+    (lambda: rls.fit(K, X, Y, normalize=True), "did you mean standardize="),
+]
+
+
+@pytest.mark.parametrize(("cases", "error"), [(REFUSED, ValueError), (OTHER_FORMS, TypeError)])
+def test_is_refused(cases, error):
+    for call, words in cases:
+        with pytest.raises(error, match=words) as found:
+            call()
+        assert "\n" not in str(found.value), words
+
+
+def test_words_that_users_try_first():
+    """A median for every column, a criterion by the name of its object, and λ of a fit to one."""
+    found = rls.fit(rls.Gaussian(["median"] * 2), X, Y, lams=[0.1])
+    wanted = rls.start_from_data(rls.Gaussian(np.ones(2)), X).width
+    assert_allclose(found.kernel.width, wanted, rtol=1e-6)
+    assert "λ = 0.1, loo" in repr(found)
+    names = "log_marginal_likelihood", "evidence"
+    one, other = (rls.fit(K, X, Y, criterion=name).error for name in names)
+    assert one == other
+
+
+def test_parameters_in_lists_and_medians_beside_them():
+    widths = rls.start_from_data(rls.Gaussian(1.0), X).width, [1.0, 2.0]
+    wanted = rls.fit(rls.Gaussian(widths[0]) + rls.Gaussian(np.array(widths[1])), X, Y)
+    found = rls.fit(rls.Gaussian("median") + rls.Gaussian([1.0, 2.0]), X, Y)
+    assert_allclose(found.error, wanted.error, rtol=1e-4)
+
+
+def test_kernels_and_gram_take_what_fit_takes():
+    """float64 NumPy gives float64 NumPy, and lists and tables are read, without a warning."""
+    wanted = gaussian(X, X, 1.5)
+    for found in K(X, X), rls.gram(K, X), rls.gram(K, X.tolist()), rls.gram(K, pd.DataFrame(X)):
+        assert_allclose(found, wanted, rtol=1e-12)
+        assert found.dtype == np.float64
+    linear = rls.Linear() + 2 * rls.Polynomial(1).on([0])
+    found = linear(X, X[:5])
+    assert_allclose(found, X @ X[:5].T + 2 * (1 + X[:, :1] @ X[:5, :1].T), rtol=1e-12)
+    assert_allclose(linear.diag(X), np.diagonal(linear(X, X)), rtol=1e-12)
+    assert rls.Linear().features(X).dtype == np.float64
+    assert K(jnp.asarray(X), jnp.asarray(X)).dtype == jnp.asarray(X).dtype
+
+
+def test_strict_promotion_of_ranks_is_no_matter():
+    want = rls.fit(K, X, Y).error
+    with jax.numpy_rank_promotion("raise"):
+        assert rls.fit(K, X, Y).error == want

@@ -1,0 +1,311 @@
+"""All of K by products: fits against those of K itself, exact where the random signs are made to
+be, and how sure they are. Its numbers at few rows are in the contract's grid.
+"""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract.cases import gaussian
+from support import ANY_PRECISION, DTYPE, FLOAT64, X64, array, assert_close, factorize, loo, refused
+
+import jaxrls as rls
+from jaxrls.core.linalg import conjugate
+
+N, KERNEL = 64, rls.Gaussian(1.0)
+LAMS = np.array([0.03, 0.3, 3.0])
+TOL, CLOSE = (1e-11, 1e-8) if X64 else (1e-5, 2e-3)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 2))
+    Y = (
+        np.stack([np.sin(2 * X[:, 0]), X[:, 0] * X[:, 1]], axis=1)
+        + 0.1 * rng.normal(size=(N, 2))
+        + 3
+    )
+    v = np.where(np.arange(N) % 9 == 4, 0, rng.uniform(0.3, 2, N))
+    return array(X), array(Y), array(v)
+
+
+def by_products(X, landmarks, solver, **options):
+    """The factor of K by products."""
+    return rls.factorize(KERNEL, X, solver=replace(solver, landmarks=landmarks), **options)
+
+
+@functools.partial(jax.jit, static_argnames="intercept")
+def pair(X, weights, intercept, solver):
+    options = {"weights": weights, "intercept": intercept}
+    made = by_products(X, np.arange(0, N, 3), solver, **options)
+    return rls.factorize(KERNEL, X, weights=weights, intercept=intercept), made
+
+
+def factors(X, weights, intercept, **options):
+    """All of K, and K by products with as many probes as rows, which tell the diagonal itself."""
+    return pair(X, weights, intercept, rls.Iterative(tol=TOL, probes=N, **options))
+
+
+def draws(X, y, every, probes, lam):
+    """Leave-one-out errors and their standard errors, on every so many rows as landmarks, over
+    forty draws of signs.
+    """
+    iteration, total, lam = (
+        rls.Iterative(tol=1e-8, probes=probes),
+        rls.LeaveOneOut().total,
+        array([[lam]]),
+    )
+
+    @jax.jit
+    def all_draws(X):
+        factor = by_products(X, np.arange(0, N, every), iteration)
+
+        def draw(seed):
+            signs = rls.Iterative(probes=probes, key=jax.random.key(seed)).signs(N, DTYPE)
+            solution = replace(factor, signs=signs).solve(y)
+            return solution.left_out(total, lam)[0, 0] / N, solution.outcome(lam, fn=total).error[
+                0, 0
+            ] / N
+
+        return jax.lax.map(draw, jnp.arange(40))
+
+    return np.array(all_draws(X), float)
+
+
+@FLOAT64
+def test_products_in_float32_with_vectors_in_float64(data):
+    X, Y, _ = data
+    exact, found = factors(X, None, True, dtype="float32")
+    assert found.dtype == DTYPE
+    coefficients = jax.jit(lambda factor: factor.solve(Y).coefficients(LAMS[1:]).coef)
+    coarse, fine = coefficients(found), coefficients(exact)
+    assert 1e-9 < float(jnp.abs(coarse - fine).max() / jnp.abs(fine).max()) < 1e-4
+
+
+@FLOAT64
+def test_says_where_rounding_ends_it(data):
+    """λ far below what products in float32 can tell: the residual stays, that is said, and no
+    number comes of it.
+    """
+    X, Y, _ = data
+    _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, dtype="float32")
+    lam = array(1e-12)
+    solve = jax.jit(lambda made: made.solve_columns(lam, made.near.at(made.report.floor), Y))
+    dual, run = solve(found)
+    assert (np.asarray(run.reason) != conjugate.CONVERGED).all() and (
+        np.asarray(run.residuals) > 1e-8
+    ).all()
+    assert (np.isfinite(np.asarray(dual)).all(axis=0) == (np.asarray(run.residuals) <= 0.1)).all()
+    assert not np.isfinite(np.asarray(loo(found, Y, lam[None]))).any()
+
+
+def test_fit_by_products(data):
+    """λ by a search, the model, the residuals and how sure they are; the reason of every column's
+    end.
+    """
+    X, Y, v = data
+    found = rls.fit(
+        KERNEL, X, 1e3 * Y, solver=rls.Iterative(CHOSEN, probes=32), lams="search", weights=v
+    )
+    exact = rls.fit(
+        KERNEL, X, 1e3 * Y, weights=v, lams=[float(found.lam)], solver=rls.Spectral("gram")
+    )
+    assert found.route == "iterative" and "iterations and one for the model" in found.plan
+    assert (np.asarray(found.run.reason) == conjugate.CONVERGED).all()
+    assert (
+        float(found.run.residuals.max()) <= 2 * rls.Iterative().tol
+    )  # as `conjugate_gradients` promises, by a product in the end
+    assert 0 < float(found.loo_standard_error) < 0.5 * float(exact.error)
+    assert abs(float(found.error) - float(exact.error)) < 4 * float(found.loo_standard_error)
+    assert_close(found.predict(X), exact.predict(X), 1e-2, "predictions")
+
+
+def test_rounding_adds_no_constant_to_coefficients(data):
+    """Near the floor, where it would move predictions by more than residuals; with weights."""
+    X, Y, _ = data
+    lam, v = 1e-10 if X64 else 1e-2, np.linspace(0.5, 2, N)
+    found = rls.fit(KERNEL, X, Y, weights=v, lams=[lam], solver=rls.Iterative(CHOSEN))
+    x, Y = np.asarray(X, np.float64), np.asarray(Y, np.float64)
+    K, one = gaussian(x, x, 1.0) + lam * np.diag(1 / v), np.ones((N, 1))
+    both = np.block([[K, one], [one.T, np.zeros((1, 1))]])
+    residuals = lam * np.linalg.solve(both, np.pad(Y, ((0, 1), (0, 0))))[:N] / v[:, None]
+    length = lambda e: np.sqrt(v @ e**2)
+    off = length(np.asarray(found.predict(X)) - (Y - residuals))
+    assert (off <= 2 * float(found.run.residuals.max()) * length(residuals)).all()
+
+
+# how to iterate, said to `fit`
+# ------------------------------------------------------------------------------------------------
+
+CHOSEN = np.arange(0, N, 2)
+
+
+@ANY_PRECISION
+def test_fit_passes_on_how_to_iterate(data):
+    X, Y, v = data
+    key = jax.random.key(7)
+    iteration = rls.Iterative(CHOSEN, tol=1e-3, steps=50, probes=4, dtype="float32", key=key)
+    fit = rls.fit(KERNEL, X, Y, lams=[0.3], weights=v, solver=iteration)
+    factor = factorize(KERNEL, X, weights=v, solver=iteration)
+    assert factor.signs.shape == (N, 4) and factor.iteration.dtype == "float32"
+    # Rounding decides whether landmarks that are nearly dependent take a jitter, which moves the
+    # estimate by far less than the probes do.
+    error = loo(factor, Y, array([0.3])).mean()
+    assert abs(float(fit.error - error)) < 0.5 * float(fit.loo_standard_error)
+    assert (
+        fit.run.history.shape == (50, 2 + 2 * 4 // 2)
+        and np.asarray(fit.run.residuals).max() <= 2 * iteration.tol
+    )
+    other = rls.fit(
+        KERNEL, X, Y, lams=[0.3], weights=v, solver=replace(iteration, key=jax.random.key(8))
+    )
+    assert float(other.error) != float(fit.error)
+
+
+def test_fit_stops_after_as_many_steps_as_it_may_take(data):
+    X, Y, _ = data
+    with pytest.warns(UserWarning, match="all steps were used"):
+        fit = rls.fit(
+            KERNEL, X, Y, lams=[0.3], solver=rls.Iterative(16, steps=2, tol=1e-12, probes=3)
+        )
+    assert int(fit.run.steps) == 2
+
+
+@pytest.mark.filterwarnings(
+    "ignore:the chosen λ", "ignore:the iteration stopped"
+)  # in float32, where rounding ends it
+def test_without_probes_lam_is_given_or_rows_held_out_choose(data):
+    """No leave-one-out, and no columns for it; the same coefficients."""
+    X, Y, v = data
+    blind = rls.Iterative(np.arange(0, 50, 2), tol=1e-6, probes=0)
+    held, several = rls.holdout(X[50:], Y[50:]), {"weights": v[:50], "lams": LAMS}
+    for options in ({"criterion": held, **several}, {"lams": LAMS[1:2]}):
+        fit = rls.fit(KERNEL, X[:50], Y[:50], solver=blind, **options)
+        exact = rls.fit(KERNEL, X[:50], Y[:50], solver=rls.Spectral("gram"), **options)
+        assert float(fit.lam) == float(exact.lam) and fit.run.residuals.shape == (2,)
+        assert fit.loo_standard_error is fit.loo_residuals is fit.dof is None
+        assert_close(fit.predict(X), exact.predict(X), 2e-3)
+        if "criterion" in options:
+            assert_close(fit.errors, exact.errors, 2e-3)
+        else:
+            assert fit.error is None and repr(fit).startswith("Gaussian: λ = 0.3\n")
+    for criterion in (rls.loo, rls.gcv):
+        with pytest.raises(
+            ValueError, match="leave-one-out needs probes, and the solver has probes=0"
+        ):
+            rls.fit(KERNEL, X[:50], Y[:50], lams=LAMS, criterion=criterion, solver=blind)
+    with pytest.raises(ValueError, match="leave-one-out needs probes, and the solver has probes=0"):
+        jax.eval_shape(lambda X: by_products(X, CHOSEN, blind).solve(Y).residuals(LAMS), X)
+    with pytest.raises(ValueError, match="the model is not finite at"):
+        rls.fit(KERNEL, X[:50] / 1e3, Y[:50], solver=blind, lams=[1e-30])
+
+
+@ANY_PRECISION
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tol": 1.0}, "tol must be a number between 0 and 1"),
+        ({"steps": 0}, "steps must be a whole number"),
+        ({"probes": -1}, "probes must be a whole number"),
+        ({"probes": 2}, "probes must be 0, or at least 3"),
+        ({"dtype": "float16"}, "dtype must be 'float32' or 'float64'"),
+    ],
+)
+def test_what_no_iteration_can_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        rls.Iterative(**options)
+
+
+def test_what_does_not_go_with_an_iteration(data):
+    X, Y, _ = data
+    narrow, solver = np.asarray(X, np.float32), rls.Iterative(CHOSEN, dtype="float64")
+    refused(
+        (lambda: rls.fit(KERNEL, narrow, Y, lams=[1.0], solver=solver), "must not be wider than"),
+        (
+            lambda: rls.factorize(KERNEL, X, solver=rls.Iterative()),
+            "Iterative.. needs landmarks for its preconditioner",
+        ),
+    )
+
+
+@pytest.mark.filterwarnings(
+    "ignore:the chosen λ", "ignore:the iteration stopped"
+)  # in float32, where rounding ends it
+def test_every_target_has_its_own_lam(data):
+    X, Y, v = data
+    options = {"lams": LAMS, "per_target": True, "weights": v, "intercept": False}
+    fit = rls.fit(KERNEL, X, Y, solver=rls.Iterative(CHOSEN, tol=TOL, probes=N), **options)
+    exact = rls.fit(KERNEL, X, Y, solver=rls.Spectral("gram"), **options)
+    np.testing.assert_array_equal(fit.lam, exact.lam)
+    for name in ("errors", "loo_residuals", "dof"):
+        assert_close(getattr(fit, name), getattr(exact, name), CLOSE, name)
+    assert_close(fit.predict(X), exact.predict(X), CLOSE)
+    assert (
+        fit.loo_standard_error.shape == fit.error.shape == (2,)
+        and not np.asarray(fit.loo_standard_error).any()
+    )
+    solver, options["lams"] = rls.Iterative(CHOSEN, tol=TOL, probes=N), exact.lam[:1]
+    one = rls.fit(KERNEL, X, Y, solver=solver, **options)
+    for name in ("lam", "error", "dof"):
+        got = getattr(one, name)
+        assert got.shape == one.errors[0].shape == (2,), name
+        assert_close(got[0], getattr(exact, name)[0], CLOSE, name)
+
+
+def test_the_slope_of_a_step_is_no_standard_error(data):
+    X, Y, _ = data
+    options = {"lams": [0.3], "solver": rls.Iterative(CHOSEN, probes=8)}
+    fit = rls.fit(
+        KERNEL, X, jnp.sign(Y[:, 0] - 3), **options, criterion=rls.LeaveOneOut(rls.zero_one_loss)
+    )
+    assert fit.loo_standard_error is None and 0 <= float(fit.error) < 0.5
+
+
+# how sure leave-one-out is
+# --------------------------------------------------------------------------------------------------
+
+
+@FLOAT64
+def test_noise_in_the_diagonal_is_no_bias(data):
+    """Few landmarks and probes: Σ c²/p̂² is too large by three variances of p̂, several standard
+    errors of a mean over rows, and is mended.
+    """
+    X, Y, _ = data
+    X, y, lam = X / 2, Y[:, 0], 0.1
+    exact = float(loo(factorize(KERNEL, X), y, array([lam]))[0])
+    errors, said = draws(X, y, 8, 16, lam)
+    assert np.mean(np.abs(errors - exact) <= 2 * said) >= 0.9
+    assert abs(errors.mean() - exact) < 4 * errors.std() / 40**0.5
+    assert said.mean() < 0.1 * exact
+
+
+@FLOAT64
+def test_leave_one_out_at_every_lam():
+    """Over draws of the default number of probes, with rows that are nearly interpolated, and some
+    that are there nearly twice.
+    """
+    n, rng = 400, np.random.default_rng(2)
+    X = rng.normal(size=(n, 4)) / 1.4
+    X[360:] = X[:40] + 1e-3 * rng.normal(size=(40, 4))
+    y = array(np.sin(2.8 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=n))
+    lams = array([1e-4, 1e-2, 1.0])
+    exact = np.asarray(loo(factorize(KERNEL, X), y, lams))
+    total = rls.LeaveOneOut().total
+
+    @jax.jit
+    def draw(key):
+        solver = rls.Iterative(np.arange(0, n, 4), key=key)
+        solution = rls.factorize(KERNEL, X, solver=solver).solve(y)
+        found = solution.outcome(lams, fn=total)
+        return jnp.stack([found.total[:, 0], found.error[:, 0]]) / n
+
+    found, said = np.stack([draw(jax.random.key(seed)) for seed in range(8)], 1)
+    off = found / exact - 1
+    assert (np.abs(off.mean(0)) <= [0.5, 0.1, 0.02]).all()
+    assert (np.abs(off) <= np.maximum(3 * said / exact, 0.1))[:, 1:].mean() >= 0.9
+    # Far too small a λ tempts nobody: its error is large, or its standard error is.
+    assert (found[:, 0] + 3 * said[:, 0] > found[:, 1]).all()

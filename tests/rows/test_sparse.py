@@ -1,0 +1,189 @@
+"""Sparse rows agree with their dense selves and never become dense whole: K from products of what
+is stored, in fits, on landmarks and in predictions.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.metrics import pairwise
+from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, X64, refused
+
+import jaxrls as rls
+import jaxrls.rows.sparse as implementation
+from jaxrls.rows.sparse import sparse_rows
+
+RTOL = 1e-9 if X64 else 2e-3
+N, D = 40, 12
+
+
+def make(n=N, d=D, density=0.2):
+    rng = np.random.default_rng(0)
+    X = sp.random(n, d, density=density, random_state=rng, format="lil", dtype=DTYPE)
+    X[7] = X[3]
+    X[11] = 0  # a row of which nothing is stored
+    X = X.tocsr()
+    dense = X.toarray()
+    return X, dense, (dense @ rng.normal(size=d) + rng.normal(size=n)).astype(DTYPE)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 7 rows and a ragged one."""
+    monkeypatch.setattr(implementation, "BLOCK_NUMBERS", 7 * D)
+    monkeypatch.setattr(implementation, "FEWEST_ROWS", 1)
+
+
+def differences(dense, inverse):
+    """r² in extended precision."""
+    wide = dense.astype(np.longdouble) * np.asarray(inverse, np.longdouble)
+    return ((wide[:, None] - wide[None]) ** 2).sum(axis=2)
+
+
+def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_or_far_from_it(
+    small_blocks,
+):
+    """Gaussian kernels with a width for each column, of rows whose squared lengths in widths are up
+    to 10 and up to 10⁵.
+    """
+    X, dense, _ = make()
+    rows, made = sparse_rows(X), jax.jit(lambda rows, kernel: rls.gram(kernel, rows))
+    for widths in (np.linspace(0.5, 2, D), np.linspace(0.005, 0.02, D)):
+        widths = widths.astype(DTYPE)
+        K, exact = (
+            made(rows, rls.Gaussian(jnp.asarray(widths))),
+            np.exp(-differences(dense, 1 / widths.astype(np.longdouble)) / 2),
+        )
+        assert np.abs(np.asarray(K) - exact).max() < 6 * (2 + D**0.5) * EPS * 17 * np.exp(-0.5)
+        assert (np.diagonal(K) == 1).all() and K[7, 3] == K[3, 7] == 1  # of equal rows exactly
+
+
+@FLOAT64
+def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_scikit_learn(
+    small_blocks,
+):
+    """With a kernel that has no products of rows among them, which sees them dense."""
+    X, dense, _ = make()
+    width, far = DTYPE(0.7), rls.Laplacian(DTYPE(1.0))
+    poly, gaussian = rls.Polynomial(2), rls.Gaussian(width)
+    kernels = (
+        poly,
+        rls.Matern(1.5, width) + DTYPE(0.5) * far * gaussian,
+        (rls.Linear() * gaussian).on([0, 3, -1]),
+    )
+    of = jax.jit(lambda rows, kernels: [rls.gram(kernel, rows) for kernel in kernels])
+    ours = of(sparse_rows(X), kernels)
+    for K, want in zip(ours, of(dense, kernels), strict=True):
+        assert_allclose(K, want, rtol=100 * EPS, atol=100 * EPS)
+    assert_allclose(
+        ours[0], pairwise.polynomial_kernel(X, degree=2, gamma=1, coef0=1), rtol=100 * EPS
+    )
+
+
+@FLOAT64
+@EDGE
+@pytest.mark.parametrize("landmarks", [None, [0, 5, 9, 20]], ids=["all rows", "landmarks"])
+def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(
+    small_blocks, tmp_path, landmarks
+):
+    """Dense and sparse rows to predict; saved and loaded."""
+    X, dense, y = make()
+    options = {"lams": np.geomspace(1e-2, 10, 5, dtype=DTYPE), "landmarks": landmarks}
+    ours, theirs = (rls.fit(rls.Gaussian(DTYPE(0.7)), rows, y, **options) for rows in (X, dense))
+    assert_allclose(ours.errors, theirs.errors, rtol=1e4 * EPS)
+    rls.save(tmp_path / "model", ours)
+    want, again = theirs.predict(dense[:9]), rls.load(tmp_path / "model")
+    for new in (X[:9], dense[:9]):
+        assert_allclose(again.predict(new), want, rtol=1e4 * EPS, atol=1e4 * EPS)
+
+
+@FLOAT64
+def test_landmarks_of_sparse_rows_are_those_of_dense_ones(small_blocks):
+    X, dense, _ = make()
+    chosen, theirs = (
+        rls.choose_landmarks(rls.Gaussian(DTYPE(0.7)), given, 6, key=jax.random.key(0))
+        for given in (X, dense)
+    )
+    assert chosen.indices.tolist() == theirs.indices.tolist()
+    assert_array_equal(chosen.points, theirs.points)
+    assert_allclose(chosen.trace_residual, theirs.trace_residual, rtol=1e3 * EPS)
+
+
+@FLOAT64
+def test_k_of_sparse_rows_takes_no_dense_matrix():
+    """3,000 × 40,000 at some five entries a row would be 960 MB dense; K itself is 72 MB."""
+    n, d = 3_000, 40_000
+    rng = np.random.default_rng(0)
+    X = sp.csr_array(
+        (np.ones(5 * n), (np.repeat(np.arange(n), 5), rng.integers(0, d, 5 * n))), shape=(n, d)
+    )
+    compiled = (
+        jax.jit(lambda rows, kernel: rls.gram(kernel, rows))
+        .lower(sparse_rows(X), rls.Gaussian(jnp.array(1.0)))
+        .compile()
+    )
+    assert (
+        compiled.memory_analysis().temp_size_in_bytes
+        < 8 * (4 * n * n + 6 * 128 * d)
+        < 0.8 * 8 * n * d
+    )
+
+
+@FLOAT64
+def test_what_sparse_rows_cannot_do_is_said():
+    X, _, y = make()
+    chi, positive = rls.ChiSquared(1.0), "ChiSquared is for X ≥ 0"
+    in_one = "needs all rows in one array, .* and X is sparse"
+    refused(
+        (
+            lambda: rls.fit(rls.Gaussian(DTYPE(1.0)).on([0, 0]), X, y),
+            r"columns of a sparse X must be named once each, and are \[0, 0\]",
+        ),
+        (lambda: rls.fit(chi, -abs(X), y), positive),
+        (lambda: rls.factorize(rls.Linear(), X, solver=rls.Spectral("gram")), in_one),
+        (lambda: rls.fit(rls.Precomputed(), X @ X.T, y), "and X is sparse"),
+    )
+
+
+def test_rows_held_out_and_predicted():
+    X, dense, y = make(60)
+    held = rls.fit(rls.Linear(), X[:40], y[:40], criterion=rls.holdout(X[40:], y[40:]))
+    assert_allclose(held.predict(X), held.predict(dense), rtol=RTOL, atol=RTOL)
+    error = np.mean((y[40:] - held.predict(dense[40:])) ** 2)
+    assert_allclose(held.error, error, rtol=RTOL)
+
+
+def test_other_kernels_with_explicit_features():
+    """A multiple of the linear kernel on some columns, and a sum with the features of its squares:
+    blocks become dense, and their features of the blocks.
+    """
+    X, dense, y = make(60)
+    v = np.linspace(0.5, 2, 60, dtype=DTYPE)
+    squares = rls.FeatureMap(lambda X: X * X)
+    for kernel in (rls.Linear() + squares, DTYPE(0.5) * rls.Linear().on([0, 3, 5])):
+        ours = rls.fit(kernel, X, y, weights=v)
+        reference = rls.fit(kernel, dense, y, weights=v, solver=rls.Spectral("covariance"))
+        assert ours.route == "covariance"
+        assert_allclose(ours.errors, reference.errors, rtol=RTOL)
+        assert_allclose(ours.predict(X), reference.predict(dense), rtol=RTOL, atol=RTOL)
+
+
+@ANY_PRECISION
+def test_never_dense():
+    """100,000 × 400 at one entry a row would be 320 MB dense; the compiled program's temporaries
+    stay below a tenth of it.
+    """
+    n, d = 100_000, 400
+    X = sparse_rows(
+        sp.csr_array((np.ones(n, DTYPE), (np.arange(n), np.arange(n) % d)), shape=(n, d))
+    )
+    y = jnp.ones(n, DTYPE)
+
+    def error(X, y):
+        factor = rls.factorize(rls.Linear(), X, intercept=True)
+        return rls.loo(factor, y, jnp.asarray([1.0, 10.0], DTYPE))
+
+    memory = jax.jit(error).lower(X, y).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 0.1 * n * d * np.dtype(DTYPE).itemsize

@@ -23,7 +23,7 @@ from jaxrls.core.criteria.standard import (
     loo,
 )
 from jaxrls.core.factors.solvers import Cholesky, Refined, Spectral, factorize
-from jaxrls.core.fit.estimate import estimate
+from jaxrls.core.fit.memory import estimate
 from jaxrls.core.fit.fit import fit
 from jaxrls.core.fit.fitted import Fit
 from jaxrls.core.fit.grid import lambda_grid
@@ -58,6 +58,8 @@ from jaxrls.io.sources import stream
 from jaxrls.io.tables import airfoil, predict_to_file
 from jaxrls.iterative.iterative import Iterative
 from jaxrls.landmarks.choice import choose_landmarks
+import jaxrls.landmarks.growing
+import jaxrls.landmarks.named  # noqa: F401
 from jaxrls.landmarks.points import certified_lam
 from jaxrls.ranking.criteria import PairsOut, QueriesOut, pairwise_ranking_error
 from jaxrls.rows.sharded import shard

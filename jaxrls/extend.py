@@ -3,11 +3,15 @@ criteria. And the classes of results, which nobody constructs.
 """
 
 from jaxrls.core.criteria.path import Path
-from jaxrls.core.factors.contract import Factor, Report, Solution, Solver
+from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.outcome import Report
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.solver import Solver
 from jaxrls.core.factors.spectrum import Spectrum
-from jaxrls.core.fit.estimate import Estimate
+from jaxrls.core.fit.memory import Estimate
 from jaxrls.core.fit.fitted import History
 from jaxrls.core.fit.problem import Problem
+from jaxrls.core.problem.data import Data
 from jaxrls.core.problem.folds import Folds
 from jaxrls.core.problem.moments import Moments, moments
 from jaxrls.core.problem.rows import DenseRows, Rows
@@ -26,6 +30,7 @@ from jaxrls.uncertainty.posterior import Posterior
 
 __all__ = [
     "ConformalLabels",
+    "Data",
     "DenseRows",
     "Estimate",
     "Factor",

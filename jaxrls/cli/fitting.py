@@ -10,7 +10,7 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, show
 from jaxrls.core.criteria.standard import CRITERIA
-from jaxrls.core.fit.tune import landmarks_to_tune
+from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.core.kernels.kernel import Standardized
 from jaxrls.core.kernels.named import named_kernel
 from jaxrls.core.support.checks import (

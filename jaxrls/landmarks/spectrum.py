@@ -1,44 +1,30 @@
 """The subset of regressors by one eigendecomposition, for every λ: f(x) = Σₖ k(x, pointsₖ) βₖ over
-m landmarks, fitted on all n rows.
-
-    minimise ½ Σ vᵢ (yᵢ − K_iR β − b)² + (λ/2) βᵀK_RRβ,   K_RR = LLᵀ,   Φ = K_TR L⁻ᵀ,   β = L⁻ᵀw.
-
-Φ are explicit features, and their moments give a `Spectrum`. Computing Φ would add a third product
-with all rows to ΦᵀΦ and U; L⁻¹(K_RT K_TR)L⁻ᵀ avoids it, but loses digits by the condition number of
-K_RR. Here every fourth landmark comes first,
-
-    L = [L₁ 0; M L₂],   B = [K₁L₁⁻ᵀ, K₂ − K₁L₁⁻ᵀMᵀ],   Φ = B diag(I, L₂⁻ᵀ),
-
-so that B costs a quarter of a product, and the large directions of K_RR are projected out of it.
-Where the smallest pivot of L₂ would cost half of the digits, B is Φ: half a product more in each
-pass."""
+m landmarks, fitted on all n rows, from the moments of a `Dictionary`.
+"""
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.core.factors.contract import Report, Solution
 from jaxrls.core.factors.expansion import AtPoints
-from jaxrls.core.factors.spectrum import DictionaryRows, Spectrum
+from jaxrls.core.factors.outcome import Report, times
+from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, spectrum_of
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.decompositions import eigh, eigh_rounding, ridged_cholesky
-from jaxrls.core.linalg.inverses import triangular_inverse
+from jaxrls.core.linalg.decompositions import eigh, eigh_rounding
 from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.fixed_effects import FixedEffects
-from jaxrls.core.problem.gram import gram
+from jaxrls.core.problem.data import Block, Data
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import Moments, moments, near_fit
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import memory_bytes
 from jaxrls.core.support.pytrees import pytree
-from jaxrls.landmarks.points import Landmarks, hidden_trace
+from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, tailed
+from jaxrls.landmarks.leaving import LandmarkRows, OnLandmarks
+from jaxrls.landmarks.points import Landmarks
 from jaxrls.rows.summed import Summed
 
 # Of the rounding of features along a direction: how far above it eigenvalues have to be, for what
@@ -47,175 +33,177 @@ NOISES = 16
 
 
 @pytree
-class Dictionary:
-    """Landmarks as features: maps rows of X to rows of B, the kernel with the landmarks after the
-    large directions of K_RR are projected out; Φ = B diag(I, tail).
+class LeavingLandmarks:
+    """Landmarks that are rows of X, and are left out with their row."""
+
+    indices: Int[Array, " m"]
+    planes: Float[Array, "m r"]  # βₖ = planesₖ·w/√s up to a factor: of any length, which cancels
+    left: Float[Array, "m r"]  # their rows of U/√v
+
+
+@pytree
+class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
+    """The spectrum of moments on landmarks.
+
+    Args:
+        hidden: (r,), true where s is set to the level of rounding, as it may be 0.
+        leaving: landmarks that are rows and leave with them, or None.
     """
 
-    kernel: Kernel
-    points: Float[Array, "m d"]  # in the order of `lead_order`
-    lead: Float[Array, "q q"]  # L₁⁻ᵀ
-    across: Float[Array, "q p"]  # Mᵀ
-    rest: Float[Array, "p p"]  # L₂⁻ᵀ
-    is_whole: Bool[Array, ""]  # whether B is Φ
-    ridge: Float[Array, ""]
-
-    @classmethod
-    def of(cls, kernel: Kernel, points: Float[Array, "m d"]) -> "Dictionary":
-        """From the Cholesky factor of K_RR."""
-        q = -(-points.shape[0] // 4)
-        points = points[lead_order(points.shape[0])]
-        L, ridge = ridged_cholesky(gram(kernel, points))
-        lead, rest = (triangular_inverse(part).T for part in (L[:q, :q], L[q:, q:]))
-        scale = jnp.max(jnp.diagonal(L), initial=0) ** 2
-        pivots = jnp.max(jnp.diagonal(rest) ** 2, initial=0) * scale
-        is_whole = pivots > jnp.finfo(rest.dtype).eps ** -0.5
-        return cls(kernel, points, lead, L[q:, :q].T, rest, is_whole, ridge)
+    hidden: Bool[Array, " r"] | None = None
+    leaving: LeavingLandmarks | None = None
 
     @property
-    def tail(self) -> Float[Array, "p p"]:
-        """L₂⁻ᵀ, which turns B into Φ, or I where B is Φ."""
-        return jnp.where(self.is_whole, jnp.eye(len(self.rest), dtype=self.rest.dtype), self.rest)
+    def indices(self):
+        """Row numbers of the landmarks that leave with their row."""
+        return None if self.leaving is None else self.leaving.indices
 
-    def features(self, X: Any) -> Float[Array, "n m"]:
-        """B, a row for each row of X."""
-        K, q = self.kernel(X, self.points), self.lead.shape[0]
-        first = matmul(K[:, :q], self.lead)
-        left = K[:, q:] - matmul(first, self.across)
-        whole = lambda A: matmul(A, self.rest)
-        left = jax.lax.cond(self.is_whole, whole, lambda A: A, left)
-        return jnp.concatenate([first, left], axis=1)
+    @property
+    def counted(self):
+        """s for sums over directions: 0 where it is only the level of rounding."""
+        return jnp.where(self.hidden, 0, self.s)
 
-    def left_over(self, x, b) -> Float[Array, " n"]:
-        """k(x, x) − |φ(x)|², what landmarks do not explain, from B of the same rows."""
-        phi = jax.lax.cond(self.is_whole, lambda b: b, lambda b: tailed(b, self.rest), b)
-        return left_over(self.kernel, x, phi)
-
-    def rounding(self) -> Float[Array, " r"]:
-        """How large the rounding of Φ may be: that of the kernel, which depends on how rows are cut
-        into blocks, amplified by L⁻¹.
-        """
-        lead = jnp.linalg.norm(self.lead, axis=0)
-        rest = 1 + jnp.sqrt(matmul(lead**2, self.across**2))
-        rest = jnp.sqrt(matmul(rest**2, self.rest**2))
-        eps = float(jnp.finfo(lead.dtype).eps)
-        return eps * jnp.max(self.kernel.diag(self.points)) * jnp.concatenate([lead, rest])
-
-    def spectrum(
-        self,
-        rows: Rows,
-        sums: Moments,
-        weights: Weights,
-        fixed: FixedEffects,
-        before=0.0,
-        dictionary=None,
-    ) -> Spectrum:
-        """The spectrum of moments of B; `rows` are B of the rows, `dictionary` the landmarks that
-        leave with their row: their numbers and their rows of B.
-
-        Where `before` is larger than the diagonal of the moments, rounding is taken to be that of
-        sums of this size.
-        """
-        tail, q, sums = self.tail, self.lead.shape[0], sums.centred(fixed)
-        given, origin = np.argsort(lead_order(len(self.points))), sums.origin
-        s, V = eigh(tailed(tailed(sums.second, tail).T, tail))
-        # Directions that rounding hides stay, as if they were at its level: rows of weight 0 may
-        # lie far along them. They count for nothing in sums. A direction's level is that of the
-        # entries of BᵀB that it adds up: far above the others' where landmarks nearly depend.
-        noise = weights.total * matmul(self.rounding() ** 2, V**2)
-        rest = matmul(self.rest, V[q:])
-        W = jnp.concatenate([matmul(self.lead, V[:q] - matmul(self.across, rest)), rest])[given]
-        V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
-        least = eigh_rounding(len(s), s)
-        diagonal = jnp.maximum(jnp.diagonal(sums.second), before)
-        level = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, V**2))
-        level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
-        hidden, s = s < level, jnp.maximum(s, level)
-        # Eigenvalues of K̂ that the ridge makes smaller.
-        damped = self.ridge * jnp.max(self.kernel.diag(self.points)) * weights.total / len(s)
-        unsure = jnp.max(jnp.where(hidden, level, jnp.minimum(s, NOISES * noise)))
-        floor = jnp.maximum(2 * (2 * jnp.mean(level) - least + damped), unsure)
-        root = jnp.sqrt(s)
-        if dictionary is not None:
-            indices, corner = dictionary
-            own = corner[given] - fixed.fitted(fixed.rows_at(indices), origin)
-            dictionary = DictionaryRows(indices, W, matmul(own, V / root))
-        report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, self.ridge)
-        across, expansion = matmul(origin, V * root), AtPoints(self.points[given])
-        made = rows, s, across, weights, fixed, expansion, report
-        return Spectrum(
-            *made,
-            rotation=V / root,
-            origin=origin,
-            basis=W * root,
-            dictionary=dictionary,
-            hidden=hidden,
+    def landmark_rows(self, solution, lams):
+        """For all λ by four products."""
+        W, u = self.leaving.planes, self.leaving.left  # type: ignore[union-attr]
+        v, z = self.weights.array[self.indices], solution.state[:, None]
+        residual_share = self.residual_share(lams)
+        slope = jnp.sqrt((1 - residual_share) * residual_share)
+        block = Block(None, v, self.fixed.rows_at(self.indices))
+        outside = self.outside(jnp.sqrt(v)[:, None] * u, block)
+        return LandmarkRows(
+            d=times(W * W, residual_share),
+            rho=times(W * u, slope),
+            alpha=times(W, slope * z),
+            fitted=times(u, (1 - residual_share) * z),
+            remaining=outside[:, None, None] + v[:, None, None] * times(u * u, residual_share),
         )
+
+    def primal_form(self):
+        """With the landmarks that leave."""
+        form = super().primal_form()
+        if self.leaving is None:
+            return form
+        return form._replace(planes=self.leaving.planes, indices=self.indices)
+
+    def view(self, solution, lam):
+        """With the landmarks that leave."""
+        view = super().view(solution, lam)
+        if self.leaving is None:
+            return view
+        planes = self.leaving.planes * jnp.sqrt(lam / (self.s + lam))
+        q = jnp.sqrt(self.s / (self.s + lam))[:, None] * solution.state
+        return self.constrained(view, planes, q)
+
+
+class Levels(NamedTuple):
+    """How far rounding reaches, direction by direction of the eigenvectors of moments of Φ."""
+
+    sums: Float[Array, " r"]  # rounding of the entries of BᵀB that a direction adds up
+    features: Float[Array, " r"]  # rounding of the kernel, amplified by L⁻¹, in the features
+    eigenvalues: Float[Array, ""]  # rounding of the eigendecomposition
+    ridge: Float[Array, ""]  # how much smaller the landmarks' jitter makes eigenvalues of K̂
+
+
+def rounding_levels(dictionary: Dictionary, second, s, V, total, before) -> Levels:
+    """The levels of rounding of eigenvalues s with eigenvectors V (in coordinates of Φ) of moments
+    `second` of B, over rows of weight `total`.
+
+    A direction's level of sums is that of the entries that it adds up: far above the others' where
+    landmarks nearly depend. Where `before` is larger than the diagonal, rounding is taken to be
+    that of sums of this size.
+    """
+    q = dictionary.lead.shape[0]
+    in_B = jnp.concatenate([V[:q], matmul(dictionary.tail, V[q:])])  # ΦV = B in_B
+    diagonal = jnp.maximum(jnp.diagonal(second), before)
+    sums = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, in_B**2))
+    largest = jnp.max(dictionary.kernel.diag(dictionary.points))
+    return Levels(
+        sums=jnp.maximum(sums, jnp.finfo(s.dtype).tiny),
+        features=total * matmul(dictionary.rounding() ** 2, V**2),
+        eigenvalues=eigh_rounding(len(s), s),
+        ridge=dictionary.ridge * largest * total / len(s),
+    )
+
+
+@spectrum_of.register
+def spectrum_on_landmarks(
+    dictionary: Dictionary,
+    data: Data,
+    sums: Moments,
+    before=0.0,
+    corner: Float[Array, "m m"] | None = None,
+    indices=None,
+) -> LandmarkSpectrum:
+    """The spectrum of moments of B; rows of `data` are B of the rows, `corner` B of the landmarks,
+    which leave with the rows of these `indices`, or None.
+
+    Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far
+    along them. They count for nothing in sums.
+    """
+    tail, q, sums = dictionary.tail, dictionary.lead.shape[0], sums.centred(data.fixed)
+    s, V = eigh(tailed(tailed(sums.second, tail).T, tail))
+    levels = rounding_levels(dictionary, sums.second, s, V, data.weights.total, before)
+    hidden, s = s < levels.sums, jnp.maximum(s, levels.sums)
+    noisy = jnp.max(jnp.where(hidden, levels.sums, jnp.minimum(s, NOISES * levels.features)))
+    usual = 2 * (2 * jnp.mean(levels.sums) - levels.eigenvalues + levels.ridge)
+    floor, root = jnp.maximum(usual, noisy), jnp.sqrt(s)
+    W, in_B = dictionary.coefficients(V), jnp.concatenate([V[:q], matmul(tail, V[q:])])
+    leaving = None
+    if indices is not None:
+        landmark_rows = corner[dictionary.given_order]  # type: ignore[index]
+        landmark_rows = landmark_rows - data.fixed.fitted(data.fixed.rows_at(indices), sums.origin)
+        leaving = LeavingLandmarks(indices, W, matmul(landmark_rows, in_B / root))
+    return LandmarkSpectrum(
+        data=data,
+        s=s,
+        across=matmul(sums.origin, in_B * root),
+        expansion=AtPoints(dictionary.points[dictionary.given_order]),
+        report=Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge),
+        rotation=in_B / root,
+        origin=sums.origin,
+        directions=W * root,
+        hidden=hidden,
+        leaving=leaving,
+    )
 
 
 def solve_subset(
     kernel: Kernel,
-    rows: Rows,
+    data: Data,
     chosen: Landmarks,
     labels: Labels,
-    weights: Weights,
-    fixed: FixedEffects,
     *,
     block_size: int | None = None,
 ) -> Solution:
     """The solution on landmarks, from one reading of the rows. A trace that the landmarks hold must
     be of these rows and weights.
     """
-    made, kept, trace = Dictionary.of(kernel, chosen.points), None, chosen.trace_residual
-    corner = made.features(made.points)
-    m = len(corner)
+    dictionary, rows, fixed = Dictionary.of(kernel, chosen.points), data.rows, data.fixed
+    corner, kept = dictionary.features(dictionary.points), None
+    m, trace = len(corner), chosen.trace_residual
     if rows.traceable and keeps_rows(rows.shape[0] // rows.parts, m, corner.dtype.itemsize):
-        kept = rows.map(made.features, temporaries=m, block_size=block_size)
-    features = rows.through(made) if kept is None else rows.like(kept)
-    if fixed.count == 1 and fixed.rows is None and (kept is None or weights.values is None):
+        kept = rows.map(dictionary.features, temporaries=m, block_size=block_size)
+    features = rows.through(dictionary) if kept is None else rows.like(kept)
+    of_features = replace(data, rows=features)
+    if fixed.count == 1 and fixed.rows is None and (kept is None or data.weights.values is None):
         origin: Any = jnp.mean(corner, axis=0)[None]
     else:
-        origin = near_fit(features, Linear(), fixed, weights.values)
-    left = made.left_over if trace is None else None
-    data = rows, made, fixed, labels.Y, weights.values
+        origin = near_fit(of_features, Linear())
     sums = moments(
-        *data,
+        data,
+        dictionary,
+        labels.Y,
         kept=kept,
-        left_over=left,
+        left_over=dictionary.left_over if trace is None else None,
         origin=origin,
         label_origin=labels.start,
         block_size=block_size,
     )
     if trace is not None:
         sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
-    dictionary = None if chosen.indices is None else (chosen.indices, corner)
-    factor = made.spectrum(features, sums, weights, fixed, dictionary=dictionary)
+    factor = spectrum_on_landmarks(
+        dictionary, of_features, sums, corner=corner, indices=chosen.indices
+    )
     solution = factor.solve_moments(labels, sums)
-    return replace(solution, summed=Summed.of_fit(made, sums, fixed))
-
-
-def keeps_rows(n: int, m: int, itemsize: int) -> bool:
-    """Whether n × m numbers fit into a quarter of the device's memory."""
-    limit = memory_bytes()
-    return limit is None or n * m * itemsize <= limit / 4
-
-
-def left_over(kernel, x, phi):
-    """k(x, x) − |φ(x)|² of every row, and how much of it rounding may hide. Summed over rows it
-    does not cancel, as a difference of two sums would.
-    """
-    diag = kernel.diag(x)
-    return jnp.maximum(diag - jnp.sum(phi**2, axis=1), 0) + hidden_trace(phi.shape[1], diag)
-
-
-def tailed(A, tail):
-    """A diag(I, L₂⁻ᵀ)."""
-    q = A.shape[1] - tail.shape[0]
-    return jnp.concatenate([A[:, :q], matmul(A[:, q:], tail)], axis=1)
-
-
-def lead_order(m: int) -> np.ndarray:
-    """The order in which landmarks are taken: every fourth first, a coarse grid of them however
-    they are sorted.
-    """
-    return np.argsort(np.arange(m) % 4, kind="stable")
+    return replace(solution, summed=Summed.of_fit(dictionary, sums, fixed))

@@ -12,7 +12,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import Positive
 from jaxrls.core.criteria.losses import misordered
-from jaxrls.core.factors.contract import Factor, Solution, as_columns
+from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.outcome import as_columns
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.linalg.blocks import default_block_size, sum_rows
 from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.folds import Folds, as_folds, folds

@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.core.factors.contract import Solution
 from jaxrls.core.factors.expansion import Features
-from jaxrls.core.factors.spectrum import Spectrum, feature_moments, of_moments
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.primal_spectrum import feature_moments, spectrum_of
 from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.problem.data import Data
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import Moments, moments
@@ -57,10 +58,6 @@ class Explicit(Features):
 
     left_over = None
 
-    def spectrum(self, *given) -> Spectrum:
-        """That of moments of φ."""
-        return of_moments(*given)
-
 
 @pytree
 class Summed:
@@ -97,11 +94,9 @@ class Summed:
         """Moments of other rows, about the same origins."""
         own, of = self.moments, self.of
         return moments(
-            rows,
+            Data(rows, weights, fixed),
             of,
-            fixed,
             Y,
-            weights.values,
             left_over=of.left_over,
             block_size=block_size,
             origin=own.origin,
@@ -116,7 +111,8 @@ class Summed:
         centred, dtype = sums.centred(fixed), sums.second.dtype
         weights = SummedWeights(None, 0, dtype, sums=(sums.weight, sums.count, sums.log_weight))
         before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
-        factor = self.of.spectrum(NoRows(dtype), sums, weights, fixed, before)
+        data = Data(NoRows(dtype), weights, fixed)
+        factor = spectrum_of(self.of, data, sums, before)
         none = jnp.zeros((0, sums.cross.shape[1]), dtype)
         labels = Labels(none, centred.label_origin, none[:1], none, flat)
         return replace(factor, sums=centred).solve_moments(labels, sums)
@@ -169,5 +165,5 @@ def summed_features(
     kernel: Kernel, rows: Rows, labels: Labels, weights: Weights, fixed: FixedEffects
 ) -> Summed:
     """The `Summed` of a kernel's explicit features."""
-    sums = feature_moments(rows.features(kernel), labels, weights, fixed)
+    sums = feature_moments(Data(rows.features(kernel), weights, fixed), labels)
     return Summed.of_fit(Explicit(kernel), sums, fixed)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.contract import Solution
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.solvers import Spectral
 from jaxrls.core.fit.descent import default_optimizer, look, step
 from jaxrls.core.fit.fitted import as_predicted, scored
@@ -216,7 +216,7 @@ def fit_kernels(
         landmarks=landmarks,
         # For coefficients of rows, or of landmarks.
         solver=Spectral("gram") if landmarks is None else None,
-    )
+    ).prepared()
     if not problem.traceable:
         raise ValueError(
             f"fit_kernels needs X in memory, and X is {type(problem.rows).__name__}: give an array "
@@ -236,7 +236,7 @@ def fit_kernels(
         check_whole("steps", steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
             best = _descended(problem, kernels, best, steps=int(steps))
-    points = (problem.landmarks or problem.rows).points
+    points = problem.solver_or_default.points(problem.rows)
     return KernelsFit(kernels, points, **best, names=names)
 
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.core.criteria.standard import CRITERIA, as_criterion
 from jaxrls.core.fit.conclude import KEPT_ROWS, inspect_lam
-from jaxrls.core.fit.tune import landmarks_to_tune
+from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.core.kernels.named import KERNELS, named_kernel
 from jaxrls.core.support.checks import check_unmasked
 from jaxrls.core.support.door import hints_at_names

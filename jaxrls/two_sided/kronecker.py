@@ -27,12 +27,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.factors.cholesky import DualOneByOne, whitened
-from jaxrls.core.factors.contract import Report
 from jaxrls.core.factors.expansion import Expansion, Primal
+from jaxrls.core.factors.outcome import Report
 from jaxrls.core.leave_out.view import View
 from jaxrls.core.linalg.decompositions import clip, eigh, rounding
 from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
+from jaxrls.core.problem.data import Data
+from jaxrls.core.problem.fixed_effects import as_fixed_effects
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import Listed, as_array, check_symmetric, is_concrete
 from jaxrls.core.support.door import door
@@ -176,8 +177,7 @@ class Kronecker(DualOneByOne):
     Args:
         first: eigenvalues, eigenvectors and weights of side 1, n₁ rows.
         second: those of side 2, n₂ columns.
-        weights: weights of all n₁n₂ pairs.
-        fixed: fixed effects: an intercept or none.
+        data: weights of all n₁n₂ pairs, and an intercept or none; no rows.
         expansion: what coefficients multiply.
         report: how the factor was made, and its floor.
 
@@ -190,8 +190,7 @@ class Kronecker(DualOneByOne):
     shares_work: ClassVar[bool] = True
     first: Side
     second: Side
-    weights: Weights
-    fixed: FixedEffects
+    data: Data
     expansion: Expansion
     report: Report
 
@@ -244,10 +243,10 @@ class Kronecker(DualOneByOne):
         """z, followed by c."""
         return jnp.concatenate([self.tables(solution.state), self.constant])
 
-    def solved(self, lam, one):
+    def solved(self, lam, solution):
         """From the coordinates; those of H are c/√Σv."""
         w = 1 / (self.eigenvalues + lam)
-        Z = jnp.concatenate([self.tables(one.state), self.constant / jnp.sqrt(self.weights.total)])
+        Z = jnp.concatenate([self.tables(solution.state), self.constant / jnp.sqrt(self.weights.total)])
         diagonal = turned(self.first.U**2, self.second.U**2, w).ravel()
         return self.turned(w * Z), diagonal, -total(jnp.log(w)), jnp.zeros(0, self.dtype)
 
@@ -388,7 +387,7 @@ def factor_kronecker(
     )
     report = Report("kronecker", floor, jnp.maximum(below1, below2))
     fixed = as_fixed_effects(None, intercept, v)
-    return Kronecker(first, second, v, fixed, Primal(), report)
+    return Kronecker(first, second, Data(None, v, fixed), Primal(), report)
 
 
 def _side(name: str, K, v: Weights) -> tuple[Side, Any]:

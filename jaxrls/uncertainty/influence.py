@@ -5,8 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.contract import Factor
 from jaxrls.core.factors.expansion import AtPoints
+from jaxrls.core.factors.factor import Factor
 from jaxrls.core.fit.model import Model
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.products import safe_sqrt

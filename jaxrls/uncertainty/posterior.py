@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from jaxrls.core.factors.contract import Solution
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.fit.model import Numbers
 from jaxrls.core.linalg.decompositions import eigh
 from jaxrls.core.linalg.products import matmul, safe_sqrt

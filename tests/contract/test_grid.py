@@ -27,7 +27,7 @@ from contract.cases import (
 )
 from jaxrls import extend
 from jaxrls.core.criteria.criterion import Given
-from jaxrls.core.factors.contract import Solution
+from jaxrls.core.factors.solution import Solution
 
 LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
 ROW = 8  # a landmark, where there are any

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.losses import check_loss, is_smooth, squared_error
-from jaxrls.core.factors.contract import Factor, Solution
+from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.problem.folds import as_folds
 from jaxrls.core.problem.rows import Rows

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria.criterion import as_grid
 from jaxrls.core.criteria.losses import check_loss, squared_error
 from jaxrls.core.criteria.standard import loo
-from jaxrls.core.factors.contract import Factor, Solution
+from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.problem.folds import Folds, as_folds
 from jaxrls.core.support.checks import Listed, as_array, as_lam
 from jaxrls.core.support.door import door

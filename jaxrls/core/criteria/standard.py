@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrls.core.criteria.criterion import Criterion, Given, Positive
 from jaxrls.core.criteria.losses import squared_error
-from jaxrls.core.factors.contract import as_columns
+from jaxrls.core.factors.outcome import as_columns
 from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.folds import folds

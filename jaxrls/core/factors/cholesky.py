@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.contract import AtLam, Coefficients, OneByOne, Outcome, Report, Solution
 from jaxrls.core.factors.expansion import Expansion
+from jaxrls.core.factors.factor import AtLam, OneByOne
+from jaxrls.core.factors.outcome import Coefficients, Outcome, Report
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.leave_out.view import Dense
 from jaxrls.core.linalg.conjugate import ALL_STEPS, CONVERGED, Run
 from jaxrls.core.linalg.decompositions import rounding
@@ -23,14 +25,11 @@ from jaxrls.core.linalg.inverses import (
     refined_inverse,
     refined_solve_diag,
     solve_diag,
-    triangular_inverse,
     whitened,
 )
 from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.fixed_effects import FixedEffects
-from jaxrls.core.problem.weights import Weights
+from jaxrls.core.problem.data import Data
 from jaxrls.core.support.pytrees import pytree
-from jaxrls.uncertainty.spread import DualSpread
 
 # Rows that may be left out of the floor, as heavy and independent; and the share of itself that
 # such a row keeps when the heavier ones are projected out.
@@ -42,10 +41,11 @@ class DualOneByOne(OneByOne):
     generalised least squares.
     """
 
+    parts: Any = 1  # K is whole, wherever the rows lie
     lift: Any = None  # (n,): the expansion's kernel is K + 1·lift
 
     @abstractmethod
-    def solved(self, lam, one: Solution) -> tuple[Any, Any, Any, Any]:
+    def solved(self, lam, solution: Solution) -> tuple[Any, Any, Any, Any]:
         """G⁻¹[ỹ, H], diag G⁻¹ and log |G|; and distances after each step where an iteration finds
         them.
         """
@@ -55,11 +55,11 @@ class DualOneByOne(OneByOne):
         """√v B = H T."""
         return self.weights.scale(self.fixed.basis(self.fixed.rows, self.n))
 
-    def at_lam(self, lam, one):
+    def at_lam(self, lam, solution):
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
-        scaled, H, fixed = one.labels.scaled, self.H, self.fixed
-        t, beta = scaled.shape[1], one.labels.start
-        X, diagonal, logdet, steps = self.solved(lam, one)
+        scaled, H, fixed = solution.labels.scaled, self.H, self.fixed
+        t, beta = scaled.shape[1], solution.labels.start
+        X, diagonal, logdet, steps = self.solved(lam, solution)
         dual = X[:, :t]
         half, root = whitened(X[:, t:], H)
         share = matmul(half.T, scaled)
@@ -90,8 +90,7 @@ class CholeskyGram(DualOneByOne):
 
     name: ClassVar[str] = "cholesky"
     K: Float[Array, "n n"]
-    weights: Weights
-    fixed: FixedEffects
+    data: Data
     expansion: Expansion
     lift: Float[Array, " n"] | None = None
     training: Any = None
@@ -112,9 +111,9 @@ class CholeskyGram(DualOneByOne):
         whole = jnp.sum(self.weights.array * jnp.diagonal(self.K))
         return whole - jnp.sum(H * scale(matmul(self.K, scale(H))))
 
-    def solved(self, lam, one):
+    def solved(self, lam, solution):
         """By the Cholesky factor."""
-        B = jnp.concatenate([one.labels.scaled, self.H], axis=1)
+        B = jnp.concatenate([solution.labels.scaled, self.H], axis=1)
         return self.solve_diag(self.weights.scale_both(self.K), lam, B)
 
     def solve_diag(self, *system):
@@ -140,16 +139,6 @@ class CholeskyGram(DualOneByOne):
             diagonal, H = jnp.where(used, diagonal, 1), level * weights.root_or_one[:, None]
         return Dense(residuals, diagonal, H, R)
 
-    def spread(self, lam):
-        """By one more Cholesky factor."""
-        K, across, _ = self.fixed.centre_both(self.weights, self.K)
-        if self.lift is not None:
-            across = across + self.fixed.one[:, None] * self.lift  # type: ignore[index]
-        G = self.weights.scale_both(K) + lam * jnp.eye(self.n, dtype=self.dtype)
-        half = triangular_inverse(jnp.linalg.cholesky(G)).T
-        half = self.weights.scale(self.fixed.project(self.weights, half))
-        return DualSpread.of_matrix(self, lam, half, matmul(across, half), self.K)
-
     def projected_inverse(self, lam) -> Float[Array, "n n"]:
         """P̃."""
         K, H = self.weights.scale_both(self.K), self.H
@@ -173,10 +162,6 @@ class RefinedGram(CholeskyGram):
 
     name: ClassVar[str] = "refined"
 
-    def spread(self, lam):
-        """Raises: it would need a factor, which is there in float32 only."""
-        raise ValueError(self._lacks("has no posterior variances"))
-
     def solve_diag(self, *system):
         """By `inverse_root`."""
         return refined_solve_diag(*system)
@@ -195,8 +180,8 @@ class RefinedGram(CholeskyGram):
         run = Run(last, at.steps, jnp.max(count), jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS))
         plain = groups is None and self.weights.values is None
         e = (at.r / at.R)[None] if plain else solution.residuals(lams, groups)
-        found = Coefficients(at.coef[None], *self.fixed.split(at.beta[None]))
-        return Outcome(found, e, self.weights.count - at.dof[None], run=run)
+        coefficients = Coefficients(at.coef[None], *self.fixed.split(at.beta[None]))
+        return Outcome(coefficients, e, self.weights.count - at.dof[None], run=run)
 
 
 def _largest_that_costs(K: Float[Array, "n n"]) -> Float[Array, ""]:

@@ -1,27 +1,35 @@
-"""The solvers that a caller can name, `Spectral`, `Cholesky` and `Refined` (`Iterative` has its own
-module): each makes a factor of kernel, rows, weights and fixed effects. `solver=None` takes the
-cheapest exact one for the shapes."""
+"""The solvers that a caller can name, `Spectral`, `Cholesky` and `Refined`: each makes a factor of
+kernel, rows, weights and fixed effects. `solver=None` takes the cheapest exact one for the shapes;
+rooms bring further solvers, and what `landmarks=` is short for.
+"""
 
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 from jaxtyping import Array
 
 from jaxrls.core.factors.cholesky import CholeskyGram, RefinedGram
 from jaxrls.core.factors.cholesky_features import solve_cholesky
-from jaxrls.core.factors.contract import Factor, Solver
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Primal
-from jaxrls.core.factors.spectrum import factor_svd, factor_symmetric, products, solve_covariance
+from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.solver import Memory, Solver
+from jaxrls.core.factors.primal_spectrum import (
+    factor_svd,
+    factor_symmetric,
+    products,
+    solve_covariance,
+)
+from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
+from jaxrls.core.kernels.named import check_kernel
+from jaxrls.core.problem.data import Data
+from jaxrls.core.problem.fixed_effects import as_fixed_effects
 from jaxrls.core.problem.gram import gram
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import platform
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.landmarks.points import as_landmarks, check_kernel, on_landmarks
-from jaxrls.landmarks.spectrum import solve_subset
 from jaxrls.rows.sparse import as_rows
 
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so
@@ -36,6 +44,9 @@ LAMS_PER_SPECTRUM = {
 }
 # A search for the best λ costs as much as so many λ: about ten, with slopes that double the work.
 SEARCHED = 20
+# What options of public calls are short for, by their name: a function of the option's value, of
+# the solver that was named or None, and of whether landmarks leave with their row.
+SHORT_FOR: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
 
 
 def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
@@ -83,8 +94,7 @@ def factorize(
         intercept: whether to fit a constant without penalty.
         fixed_effects: further columns (n, q) without penalty, f(x) + b·β, or `levels(labels)`, an
             intercept for each group.
-        landmarks: `Landmarks`, row numbers of X (m,), or points (m, d), for the subset of
-            regressors, f(x) = Σₖ k(x, pointsₖ) βₖ. A single number is not taken here.
+        landmarks: as in `fit`, but for "auto": the subset of regressors, f(x) = Σₖ k(x, pointsₖ) βₖ.
         leave: whether a landmark that is a row of X is held out with its row, so that no held-out
             prediction uses this row in any way.
         solver: `Spectral()`, an eigendecomposition for all λ; `Cholesky()`, a factor for each λ,
@@ -115,63 +125,45 @@ def factorize(
     rows.check(kernel)
     v = Weights.of_rows(weights, rows)
     fixed = as_fixed_effects(fixed_effects, intercept, v)
-    if landmarks is not None:
-        kernel, rows = on_landmarks(kernel, rows)
-        landmarks = as_landmarks(rows, landmarks)
-        landmarks = landmarks if leave else replace(landmarks, indices=None)
-    check_solver(solver)
-    made = solver or Spectral()
-    return made.solve(
-        kernel,
-        rows,
-        Labels.none(v, fixed),
-        v,
-        fixed,
-        landmarks=landmarks,
-        block_size=block_size,
-    ).factor
+    wanted = named_solver(solver, landmarks, leave) or Spectral()
+    wanted, kernel, rows = wanted.prepare(kernel, rows, v)
+    labels = Labels.none(v, fixed)
+    return wanted.solve(kernel, Data(rows, v, fixed), labels, block_size=block_size).factor
 
 
-def check_solver(solver) -> None:
-    """Raise unless it is a solver, or None."""
+def named_solver(solver, landmarks=None, leave: bool = True) -> Solver | None:
+    """The solver that a caller named, checked; `landmarks=` is short for one. None where neither
+    was given.
+    """
     if not isinstance(solver, Solver | None):
         raise ValueError(
             "solver must be Spectral(), Cholesky(), Refined() or Iterative(), or None for the "
             f"cheapest, and is {solver!r}"
         )
+    return solver if landmarks is None else SHORT_FOR["landmarks"](landmarks, solver, leave)
 
 
-def check_explicit(solver, kernel: Kernel, explicit: int | None) -> None:
-    """Raise for a solver that needs explicit features where the kernel has none."""
-    if explicit is None and getattr(solver, "of", None) in ("features", "covariance"):
-        raise ValueError(
-            f"{solver} needs explicit features, which {type(kernel).__name__} does not have: take "
-            "Spectral('gram')"
-        )
-
-
-def check_no_landmarks(landmarks, solver: Solver) -> None:
-    """Raise for landmarks given to a solver that uses all of K."""
-    if landmarks is not None:
-        raise ValueError(
-            f"landmarks= cannot be used with {solver}, which fits all of K: leave one of them out"
-        )
-
-
-def kernel_matrix(
-    kernel: Kernel, rows: Any, fixed: FixedEffects, block_size: int | None
-) -> tuple[Array, Expansion, Array | None]:
+class KernelMatrix(NamedTuple):
     """K, the expansion that its coefficients belong to, and what to add to every row of K to get
-    that expansion's kernel. A given matrix is linear in the rows k(new, training).
+    that expansion's kernel, or None.
     """
+
+    K: Array
+    expansion: Expansion
+    lift: Array | None
+
+
+def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelMatrix:
+    """K of all rows. A given matrix is linear in the rows k(new, training)."""
+    rows, fixed = data.rows, data.fixed
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if explicit and not rows.in_memory:
         rows.dense()  # raises: coefficients of features need all rows at once
     if explicit and fixed.one is not None:
         K, origin, lift = products(rows.features(kernel), fixed)
-        return K, AtPoints(rows.points, origin), lift
+        return KernelMatrix(K, AtPoints(rows.points, origin), lift)
     expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
-    return gram(kernel, rows, block_size=block_size), expansion, None
+    return KernelMatrix(gram(kernel, rows, block_size=block_size), expansion, None)
 
 
 @pytree
@@ -200,27 +192,49 @@ class Spectral(Solver):
                 f"{self.of!r}"
             )
 
-    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, block_size):
-        """Factor by landmarks, by the decomposition that was named, or by the shapes."""
-        data = labels, weights, fixed
-        if landmarks is not None:
-            if self.of is not None:
-                check_no_landmarks(landmarks, self)
-            return solve_subset(kernel, rows, landmarks, *data, block_size=block_size)
-        n, d = rows.shape
-        explicit, of = kernel.num_features(d, rows.dtype), self.of
-        if of is None:
-            in_memory = rows.in_memory or explicit is None
-            of = choose_route(kernel, n, d, rows.dtype) if in_memory else "covariance"
-        if of == "gram":
-            K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
+    def route(self, kernel: Kernel, n: int, d: int, dtype) -> str:
+        """What is decomposed, by name or by the shapes; raises where the kernel lacks it."""
+        if self.of in ("features", "covariance") and kernel.num_features(d, dtype) is None:
+            raise ValueError(
+                f"{self} needs explicit features, which {type(kernel).__name__} does not have: take "
+                "Spectral('gram')"
+            )
+        return self.of or choose_route(kernel, n, d, dtype)
+
+    def solve(self, kernel, data, labels, *, block_size=None):
+        """Factor by the decomposition that was named, or by the shapes."""
+        rows = data.rows
+        route = self.route(kernel, *rows.shape, rows.dtype)
+        explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
+        if self.of is None and explicit and not rows.in_memory:
+            route = "covariance"
+        if route == "gram":
+            K, expansion, lift = kernel_matrix(kernel, data, block_size)
             options = {"training": (kernel, rows), "semidefinite": kernel.is_semidefinite()}
-            factor = factor_symmetric(K, weights, fixed, expansion, lift=lift, **options)
-            return factor.solve_labels(labels)
-        check_explicit(self, kernel, explicit)
-        if of == "covariance":
-            return solve_covariance(kernel, rows, *data)
-        return factor_svd(kernel, rows, weights, fixed).solve_labels(labels)
+            return factor_symmetric(K, data, expansion, lift=lift, **options).solve_labels(labels)
+        if route == "covariance":
+            return solve_covariance(kernel, data, labels)
+        return factor_svd(kernel, data).solve_labels(labels)
+
+    def differentiable(self):
+        """A Cholesky factor."""
+        return Cholesky()
+
+    def memory(self, shape):
+        """K with eigenvectors, or features, or their covariance."""
+        route, n = self.route(shape.kernel, *shape[1:4]), shape.rows
+        if route == "gram":
+            numbers = 4 * n**2 + 2 * n * shape.lam_columns(100)
+            words = "K, its eigenvectors and LAPACK's workspace"
+            return Memory(route, n, numbers, words, of_kernel=True)
+        r = shape.features or n
+        if route == "features":
+            numbers = 4 * n * r + 2 * min(n, r) ** 2 + n * shape.lam_columns(100)
+            return Memory(route, r, numbers, "features, singular vectors and LAPACK's workspace")
+        stored = 2 * n * r * (not isinstance(shape.kernel, Linear) or r >= n)
+        numbers = 5 * min(n, r) ** 2 + shape.block(r) + stored
+        words = "the features' covariance, its eigenvectors and blocks of rows"
+        return Memory(route, r, numbers, words)
 
 
 @pytree
@@ -235,13 +249,25 @@ class Cholesky(Solver):
     'cholesky'
     """
 
-    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, block_size):
-        """Factor on features or landmarks, else on K."""
-        n, d = rows.shape
-        if landmarks is not None or choose_route(kernel, n, d, rows.dtype) != "gram":
-            return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
-        K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
-        return CholeskyGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)
+    def solve(self, kernel, data, labels, *, block_size=None):
+        """Factor on fewer features than rows, else on K."""
+        rows = data.rows
+        if choose_route(kernel, *rows.shape, rows.dtype) != "gram":
+            return solve_cholesky(kernel, data, labels, block_size)
+        K, expansion, lift = kernel_matrix(kernel, data, block_size)
+        return CholeskyGram(K, data, expansion, lift, (kernel, rows)).solve_labels(labels)
+
+    def memory(self, shape):
+        """K with its factors, or moments with theirs."""
+        n = shape.rows
+        if choose_route(shape.kernel, *shape[1:4]) == "gram":
+            numbers = (2 + shape.twice) * n**2
+            words = "K, its Cholesky factor and inverse"
+            return Memory("cholesky gram", n, numbers, words, of_kernel=True)
+        r, L = shape.features or n, 1 if shape.gradient else shape.lams or 100
+        numbers = shape.twice * ((3 + 2 * L) * r**2 + shape.block(r))
+        words = "the features' covariance, its factors and blocks of rows"
+        return Memory("cholesky features", r, numbers, words)
 
 
 @pytree
@@ -258,8 +284,13 @@ class Refined(Solver):
     'refined'
     """
 
-    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, block_size):
+    def solve(self, kernel, data, labels, *, block_size=None):
         """Factor K of all rows."""
-        check_no_landmarks(landmarks, self)
-        K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
-        return RefinedGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)
+        K, expansion, lift = kernel_matrix(kernel, data, block_size)
+        training = kernel, data.rows
+        return RefinedGram(K, data, expansion, lift, training).solve_labels(labels)
+
+    def memory(self, shape):
+        """K, and what its refined inverse is made of."""
+        n, words = shape.rows, "K, roots of its inverse and their products"
+        return Memory("refined", n, 7 * n**2, words, of_kernel=True)

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.factors.contract import Outcome, Solution
+from jaxrls.core.factors.outcome import Outcome
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.fit.fitted import Fit, r_squared
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.model import Model
@@ -106,7 +107,7 @@ def on_grid(problem: Problem, solution: Solution, choice: Choice) -> Fit:
     table, best = _chosen(choice, solution, problem.kernel)
     shared = len(table[0]) > 1 and solution.factor.shares_work
     words = f"{len(table[0])} λ{' from one factorization' * shared}"
-    plan = f"{type(problem.solver).__name__} ({solution.factor.route}), {words}"
+    plan = f"{problem.solver_or_default.name} ({solution.factor.route}), {words}"
     return concluded(problem.kernel, solution, table, best, problem.criterion, plan=plan)
 
 

@@ -104,6 +104,8 @@ class Way(NamedTuple):
     optimizer: Any
     steps: int
     tol: float
+    starts: int  # how many searches, the others from random multiples of the first start
+    key: Any
     progress: bool
 
 
@@ -125,7 +127,7 @@ class Point(NamedTuple):
         return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
 
 
-class Found(NamedTuple):
+class Best(NamedTuple):
     """The best point of a search, with the history of the walk that found it.
 
     `problem` is the one it minimised, and `learned` its last point, for the curvature there.
@@ -138,11 +140,9 @@ class Found(NamedTuple):
     learned: Point
 
 
-def descend(
-    problem: Problem, guesses: list, way: Way, starts: int = 1, key=None, learned=None
-) -> Found:
-    """A search from the best of the guesses, and for `starts` above 1 from random multiples of it
-    too.
+def descend(problem: Problem, guesses: list, way: Way, learned=None) -> Best:
+    """A search from the best of the guesses, and from random multiples of it where the way has more
+    starts.
 
     The first guess is what the search was given. `learned` is the end of an earlier search, whose
     curvature is used if the last guess, where it ended, is the best.
@@ -153,9 +153,9 @@ def descend(
         points = [first(space.first(), space, problem) for space in spaces]
         best = int(np.argmin([float(point.value) for point in points]))
         space, begins = spaces[best], [points[best]]
-        if starts > 1:
-            keys = jax.random.split(key, starts)[1:]
-            begins += [first(space.first(each), space, problem) for each in keys]
+        if way.starts > 1:
+            keys = jax.random.split(way.key, way.starts)[1:]
+            begins += [first(space.first(key), space, problem) for key in keys]
         carries = learned is not None and best == len(guesses) - 1
         carries = carries and way.optimizer is default_optimizer()
         if carries:
@@ -242,7 +242,7 @@ def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool)
     return visited
 
 
-def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
+def _found(visited: list[Point], problem: Problem, way: Way, start) -> Best:
     """The best of all points."""
     values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():
@@ -266,4 +266,4 @@ def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
     )
     history = History(errors, on_device(norms), lams, kernels, first, converged, reason)
     kernel, lam = jax.tree.map(on_device, each[best])
-    return Found(kernel, lam, history, problem, visited[-1])
+    return Best(kernel, lam, history, problem, visited[-1])

@@ -1,22 +1,20 @@
 """The main function: factor, sweep λ, choose the best, and return a model."""
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import singledispatch
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria.criterion import Criterion
 from jaxrls.core.criteria.standard import loo
-from jaxrls.core.factors.contract import Solution, Solver
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.solver import Solver
 from jaxrls.core.factors.solvers import (
     SEARCHED,
     Cholesky,
     Refined,
-    Spectral,
     choose_route,
     suits_cholesky,
 )
@@ -30,21 +28,18 @@ from jaxrls.core.fit.conclude import (
     of_rows,
     with_solution,
 )
-from jaxrls.core.fit.estimate import of_problem
 from jaxrls.core.fit.fitted import Fit, K
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
+from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.problem.rows import Rows
 from jaxrls.core.support.checks import as_floats, as_lams, is_concrete
 from jaxrls.core.support.door import door, is_wide
-from jaxrls.landmarks.choice import choose_landmarks
-from jaxrls.landmarks.points import TOLERANCE, check_evaluable
 from jaxrls.rows.sparse import is_sparse
 
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
-FEWEST = 256  # landmarks that "auto" begins with
 
 
 @door("X")
@@ -134,18 +129,24 @@ def fit(
     """
     given: dict = {"criterion": criterion, "groups": groups, "weights": weights}
     given |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
-    given |= {"standardize": standardize, "solver": solver, "progress": progress}
+    given |= {"standardize": standardize, "landmarks": landmarks, "solver": solver}
     how: dict = {"lams": lams, "per_target": per_target, "conservative": conservative, "keep": keep}
     if isinstance(solver, Refined) and not is_wide(X):  # in float64 whatever the dtype of X
-        return fit(kernel, _widened(X), Y, landmarks=landmarks, **given, **how)
-    auto = isinstance(landmarks, str) and landmarks == "auto"
-    problem = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **given)
+        return fit(kernel, _widened(X), Y, **given, **how)
+    problem = Problem.of(kernel, X, Y, **given)
     run: Callable[[Problem], Fit] = lambda problem: _best(problem, **how)
-    found = _on_enough_landmarks(run, problem, progress) if auto else run(problem)
-    found = of_rows(found, problem.rows.shape[0])
-    if is_concrete(found):
-        inspect_fit(found, np.ndim(lams) == 0)
-    return found
+    result = of_rows(fit_by(problem.solver, problem, run, progress), problem.rows.shape[0])
+    if is_concrete(result):
+        inspect_fit(result, np.ndim(lams) == 0)
+    return result
+
+
+@singledispatch
+def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: bool) -> Fit:
+    """`run` on the problem as its solver prepares it; a solver that is chosen by trial fits has
+    another function.
+    """
+    return run(problem.prepared(progress))
 
 
 def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
@@ -154,24 +155,39 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
     problem = problem.padded()
     if not searches:
         choose = fit_on_grid_at_once if problem.traceable else fit_on_grid
-        found, solution = choose(problem, choice, kept=keeps(problem, keep))
+        result, solution = choose(problem, choice, kept=keeps(problem, keep))
         # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
-        searches = goes_below and float(found.lam) < NEAR * float(found.floor)
+        searches = goes_below and float(result.lam) < NEAR * float(result.floor)
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
-        found, solution = _searched(problem, choice.per_target)
-    return with_solution(found, solution, problem, None if searches else choice, keep)
+        result, solution = _searched(problem, choice.per_target)
+    return with_solution(result, solution, problem, None if searches else choice, keep)
 
 
-def planned(
-    problem: Problem, lams, per_target: bool, conservative: Any
-) -> tuple[Problem, Choice, bool, bool]:
-    """The cheapest exact plan, unless a solver is named: the problem with its solver, how λ is
-    chosen, whether by a search without a grid, and whether one may also go below the floor of the
-    spectrum, with Cholesky factors, whose floor is lower.
+class Plan(NamedTuple):
+    """How λ is chosen for a problem with its solver: from a grid or given λ (`choice`), by a search
+    without a grid (`searches`), or by a grid and, where its best λ is near the floor of the
+    spectrum, a search with Cholesky factors, whose floor is lower (`goes_below`).
+    """
+
+    problem: Problem
+    choice: Choice
+    searches: bool
+    goes_below: bool
+
+
+def planned(problem: Problem, lams, per_target: bool, conservative: Any) -> Plan:
+    """The cheapest exact plan, unless a solver is named.
+
+    | λ are              | plan                                                                |
+    |--------------------|---------------------------------------------------------------------|
+    | named              | a spectrum; for few of them a Cholesky factor each                  |
+    | counted            | a grid of so many from the spectrum                                 |
+    | counted, large n   | where ten Cholesky factors cost less than a spectrum, a search      |
+    | "search"           | a search, where the criterion has slopes that X in memory gives     |
+    | "search", else     | a grid of GRID, or without a spectrum a search by values alone      |
     """
     criterion, solver, rows = problem.criterion, problem.solver, problem.rows
-    n, d = rows.shape
     lams, has_spectrum = _as_lams(lams, problem), solver is None or solver.has_spectrum
     _check_conservative(conservative, criterion, lams)
     named, counted = not isinstance(lams, str | int), isinstance(lams, int)
@@ -183,18 +199,24 @@ def planned(
     num = len(lams) if named else 1 if searches else lams if counted else GRID
     per_target = per_target or np.ndim(lams) == 2
     choice = Choice(criterion, lams if named else None, num, per_target, float(conservative))
-    # Cholesky factors of all of K may replace the spectrum where all of this holds.
     on_grid = not named and not searches
-    route = choose_route(problem.kernel, n, d, rows.dtype)
-    whole = rows.in_memory and problem.landmarks is None and route == "gram"
-    either = whole and solver is None and criterion.any_factor and not per_target
+    either = may_take_cholesky(problem, per_target)
     either = either and (named or criterion.smooth and not conservative)
-    either = either and is_concrete(problem)  # inside `jax.jit` no λ is known to go on from
-    few = either and suits_cholesky(problem.kernel, n, SEARCHED if on_grid else num)
-    problem = replace(problem, solver=Cholesky() if few else solver or Spectral())
+    few = either and suits_cholesky(problem.kernel, rows.shape[0], SEARCHED if on_grid else num)
+    problem = replace(problem, solver=Cholesky() if few else problem.solver_or_default)
     if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and problem.explicit is None):
         of_problem(problem, lams=num).check()
-    return problem, choice, searches or on_grid and few, on_grid and either
+    return Plan(problem, choice, searches or on_grid and few, on_grid and either)
+
+
+def may_take_cholesky(problem: Problem, per_target: bool) -> bool:
+    """Whether Cholesky factors of all of K may replace the spectrum, where λ are known outside of
+    `jax.jit`, so that a search can go on from them.
+    """
+    rows = problem.rows
+    route = choose_route(problem.kernel, *rows.shape, rows.dtype)
+    free = problem.solver is None and problem.criterion.any_factor and not per_target
+    return free and rows.in_memory and route == "gram" and is_concrete(problem)
 
 
 def _check_conservative(conservative, criterion, lams) -> None:
@@ -238,9 +260,9 @@ def _searched(problem: Problem, per_target: bool) -> tuple[Fit, Solution]:
         )
     solution = factored(problem)
     table, chosen, words = search(problem, solution, per_target)
-    found = concluded(problem.kernel, solution, table, chosen, problem.criterion)
-    plan_words = f"{type(problem.solver).__name__}, a search for λ: {words}"
-    return replace(found, plan=plan_words), solution
+    result = concluded(problem.kernel, solution, table, chosen, problem.criterion)
+    plan = f"{problem.solver_or_default.name}, a search for λ: {words}"
+    return replace(result, plan=plan), solution
 
 
 def _widened(X) -> np.ndarray:
@@ -251,52 +273,3 @@ def _widened(X) -> np.ndarray:
             "outside of jax.jit, or give float64 NumPy data"
         )
     return np.asarray(as_floats("X", X), np.float64)
-
-
-def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any:
-    """The fit on as few landmarks as the certificate allows, or on all rows where landmarks would
-    not be cheaper; `plan` says why.
-
-    They suffice where tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
-    few landmarks give a first λ, which determines how small the trace must be, and so how many
-    landmarks are needed. This repeats until the bound holds. More than n/2 of them would cost as
-    much as all rows; their number is also limited by the memory of the device.
-    """
-    kernel, rows, weights, n = problem.kernel, problem.rows, problem.weights, problem.rows.shape[0]
-    if problem.solver is not None or not is_concrete(rows):
-        raise ValueError(
-            "landmarks='auto' chooses the solver too, by known values: leave solver= out, and "
-            "inside jax.jit give a number"
-        )
-
-    def solved(chosen, words: str) -> Any:
-        found = run(replace(problem, landmarks=chosen))
-        return replace(found, plan=f"{found.plan}; {words}")
-
-    if choose_route(kernel, n, rows.shape[1], rows.dtype) != "gram":
-        return solved(None, "no landmarks: the kernel's own features are fewer than the rows")
-    check_evaluable(kernel)
-    # As many as save time, or as memory allows for choosing them and for the fit on them.
-    too_many = lambda m: bool(of_problem(problem, landmarks=m).why_not())
-    most = bisect_left(range(1, n // 2 + 1), True, key=too_many)
-    if most < FEWEST:
-        return solved(None, f"all {n} rows: too few to save any")
-    X = rows if is_sparse(rows) else rows.dense()
-    options: dict = {"key": jax.random.key(0), "weights": weights.values, "progress": progress}
-    mass = float(jnp.sum(weights.array * rows.map(kernel.diag)))
-    last = False
-    chosen: Any = choose_landmarks(kernel, X, FEWEST, **options)
-    while True:
-        m = len(chosen.points)
-        found = solved(chosen, f"{m} landmarks of {n} rows{', where memory ends' * last}")
-        lam, trace = float(np.min(found.lam)), float(found.trace_residual)
-        if last or trace <= TOLERANCE * lam:
-            return replace(found, plan=f"{found.plan}, tr(K − K̂)/λ = {trace / lam:.2g}")
-        wanted = 0.5 * TOLERANCE * lam
-        chosen = choose_landmarks(kernel, X, most, tol=min(wanted / mass, 0.5), **options)
-        # Memory may not hold that many, or no further row may be independent.
-        last = float(chosen.trace_residual) > wanted or len(chosen.points) <= m
-        if last and not of_problem(problem).why_not():
-            m = len(chosen.points)
-            words = f"{m} landmarks would not do, and more cost as much or are not there"
-            return solved(None, f"all {n} rows: {words}")

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import Criterion
 from jaxrls.core.criteria.standard import HoldOut
-from jaxrls.core.factors.contract import Factor, Solution
+from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.support.checks import check_whole
 from jaxrls.core.support.door import door

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors.contract import Solution
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.fit.grid import choose_lam, lambda_range
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.problem.compiled import compiled

@@ -85,7 +85,7 @@ def objective(
         landmarks=landmarks,
         block_size=block_size,
     )
-    return problem.error(lam)
+    return problem.prepared().error(lam)
 
 
 @door()

@@ -1,8 +1,9 @@
-"""The problem: kernel, rows, labels, weights, intercept, criterion and landmarks, as `fit`, `tune`,
+"""The problem: kernel, rows, labels, weights, intercept, criterion and solver, as `fit`, `tune`,
 `objective`, the estimators and the command line share them.
 """
 
 from dataclasses import replace
+from functools import singledispatch
 from typing import Any
 
 import jax
@@ -12,14 +13,15 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import Criterion
 from jaxrls.core.criteria.standard import as_criterion, loo
-from jaxrls.core.factors.cholesky_features import left_out_sum
-from jaxrls.core.factors.contract import Solution, Solver
-from jaxrls.core.factors.solvers import Cholesky, Spectral, check_solver, choose_route
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.solver import Solver
+from jaxrls.core.factors.solvers import Cholesky, Spectral, choose_route, named_solver
 from jaxrls.core.fit.start import from_median
 from jaxrls.core.kernels.kernel import Kernel, Standardized
-from jaxrls.core.kernels.named import NAMED
+from jaxrls.core.kernels.named import NAMED, check_kernel
 from jaxrls.core.linalg.products import matmul, safe_sqrt
 from jaxrls.core.problem.compiled import common_size, compiled, padded
+from jaxrls.core.problem.data import Data
 from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.rows import DenseRows, Rows
@@ -30,21 +32,10 @@ from jaxrls.core.support.checks import (
     check_labels,
     check_ratio,
     check_targets,
-    check_whole,
     is_concrete,
     on_device,
-    values_unknown,
 )
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.iterative.iterative import Iterative
-from jaxrls.landmarks.choice import choose_landmarks
-from jaxrls.landmarks.points import (
-    Landmarks,
-    as_landmarks,
-    check_evaluable,
-    check_kernel,
-    on_landmarks,
-)
 from jaxrls.rows.sparse import as_rows, is_sparse
 
 
@@ -54,12 +45,10 @@ class Problem:
 
     Args:
         kernel: a jaxrls kernel.
-        rows: the n rows of X, as `Rows`.
+        data: the n rows of X, as `Rows`, their weights, and the columns without penalty, the
+            intercept among them.
         Y: labels (n,) or (n, t).
-        weights: the sample weights, as `Weights`.
         criterion: what λ is chosen by.
-        landmarks: `Landmarks`, or None to fit on all rows.
-        fixed: the columns without penalty, the intercept among them.
         block_size: rows at a time, None to choose by memory.
         solver: how to factor, None for `Spectral()`.
 
@@ -71,12 +60,9 @@ class Problem:
     """
 
     kernel: Kernel
-    rows: Rows
+    data: Data
     Y: Float[Array, "n *t"]
-    weights: Weights
     criterion: Criterion
-    landmarks: Landmarks | None
-    fixed: FixedEffects
     block_size: int | None = static()
     solver: Solver | None = None
 
@@ -96,10 +82,9 @@ class Problem:
         landmarks=None,
         solver: Solver | None = None,
         block_size: int | None = None,
-        progress: bool = False,
     ) -> "Problem":
         """Build a problem from the arguments of `fit`, checking shapes, and values where they are
-        known.
+        known; `prepared` is what is factored.
 
         Parameters of the kernel take the dtype of the rows, so that a given width and a tuned one
         share a compiled program.
@@ -109,18 +94,8 @@ class Problem:
         """
         kernel = NAMED.get(kernel, kernel) if isinstance(kernel, str) else kernel
         check_kernel(kernel)
-        check_solver(solver)
-        rows = as_rows(kernel, X)
-        if landmarks is not None or isinstance(solver, Iterative):
-            kernel, rows = on_landmarks(kernel, rows)
-        if Y is None and rows.labels is None:
-            raise ValueError(
-                f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
-                "none of its own"
-            )
-        Y = rows.column(as_floats("Y", rows.labels if Y is None else Y, rows.dtype))
-        check_targets("Y", Y, rows.shape[0])
-        check_labels("Y", Y)
+        solver, rows = named_solver(solver, landmarks), as_rows(kernel, X)
+        Y = read_labels(Y, rows)
         weights = Weights.of_rows(weights, rows)
         check_ratio(weights.values)
         if standardize:
@@ -129,13 +104,6 @@ class Problem:
         rows.check(kernel)
         criterion = as_criterion(criterion, groups).bind(Y, rows)
         criterion.check(kernel)
-        landmarks = resolve_landmarks(kernel, rows, landmarks, weights, progress)
-        if landmarks is not None:
-            kernel.check(landmarks.points)
-        if isinstance(solver, Iterative):
-            near = solver.enough(rows.count) if solver.landmarks is None else solver.landmarks
-            near = resolve_landmarks(kernel, rows, near, weights, progress)
-            solver = replace(solver, landmarks=near)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
         if not criterion.keeps_all_rows:
             fixed.check_rest(weights, criterion.groups)
@@ -145,8 +113,16 @@ class Problem:
             real = isinstance(leaf, int) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
             return jnp.asarray(leaf, rows.dtype) if real else leaf
 
-        kernel = jax.tree.map(cast, kernel)
-        return cls(kernel, rows, Y, weights, criterion, landmarks, fixed, block_size, solver)
+        data = Data(rows, weights, fixed)
+        return cls(jax.tree.map(cast, kernel), data, Y, criterion, block_size, solver)
+
+    def prepared(self, progress: bool = False) -> "Problem":
+        """The problem with what its solver chooses once, such as landmarks."""
+        if self.solver is None:
+            return self
+        ready = self.solver.prepare(self.kernel, self.rows, self.weights, progress)
+        data = replace(self.data, rows=ready.rows)
+        return replace(self, kernel=ready.kernel, data=data, solver=ready.solver)
 
     def padded(self) -> "Problem":
         """The same problem with rows of weight 0 at the end, up to one of a few sizes: programs
@@ -159,7 +135,7 @@ class Problem:
         # Rows that are committed to a device stay there.
         free = is_concrete(self) and type(rows) is DenseRows and not rows.dense().committed
         usual = isinstance(self.solver, Spectral | Cholesky | None) and self.criterion.of_some_rows
-        usual &= self.landmarks is self.fixed.rows is None
+        usual &= self.fixed.rows is None
         if n == size or len(routes) > 1 or not (free and usual):
             return self
 
@@ -169,7 +145,8 @@ class Problem:
         v = self.weights.values
         each = more(np.ones(n, rows.dtype) if v is None else v, "constant")
         weights = Weights(each, size, rows.dtype)
-        return replace(self, rows=DenseRows(more(rows.dense())), Y=more(self.Y), weights=weights)
+        data = Data(DenseRows(more(rows.dense())), weights, self.fixed)
+        return replace(self, data=data, Y=more(self.Y))
 
     def some(self, count: int) -> tuple["Problem", np.ndarray]:
         """The problem on a sample of the rows, and their row numbers. An intercept takes the place
@@ -201,8 +178,23 @@ class Problem:
         X, Y = (on_device(np.asarray(part)[rows]) for part in (X, Y))
         weights = Weights.of(None if v is None else w, len(rows), X.dtype)
         fixed = FixedEffects.constant(weights.total) if fixed.count else fixed
-        some = replace(self, rows=DenseRows(X), Y=Y, weights=weights, fixed=fixed)
+        some = replace(self, data=Data(DenseRows(X), weights, fixed), Y=Y)
         return some, rows if drawn is None else np.asarray(drawn)[rows]
+
+    @property
+    def rows(self) -> Rows:
+        """Those of X."""
+        return self.data.rows
+
+    @property
+    def weights(self) -> Weights:
+        """The sample weights."""
+        return self.data.weights
+
+    @property
+    def fixed(self) -> FixedEffects:
+        """The columns without penalty, the intercept among them."""
+        return self.data.fixed
 
     @property
     def explicit(self) -> int | None:
@@ -216,59 +208,47 @@ class Problem:
         """
         return self.rows.traceable and self.criterion.traceable
 
-    def solution(self, solver: Solver | None = None) -> Solution:
-        """Factor the rows and attach the labels, by `solver` or else the problem's own: the one
-        expensive step.
-        """
-        made: Any = solver or self.solver or Spectral()
-        return made.solve(
-            self.kernel,
-            self.rows,
-            Labels.of(self.Y, self.weights, self.fixed),
-            self.weights,
-            self.fixed,
-            landmarks=self.landmarks,
-            block_size=self.block_size,
-        )
+    @property
+    def solver_or_default(self) -> Solver:
+        """The solver, `Spectral()` where none was named."""
+        return self.solver or Spectral()
+
+    def solution(self) -> Solution:
+        """Factor the rows and attach the labels: the one expensive step."""
+        labels = Labels.of(self.Y, self.weights, self.fixed)
+        options = {"block_size": self.block_size}
+        return self.solver_or_default.solve(self.kernel, self.data, labels, **options)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
         """The criterion at each λ, (L,) or (L, t); smaller is better."""
         return self.criterion.errors(solution, lams, self.kernel)
 
     def error(self, lam) -> Float[Array, ""]:
-        """The criterion at one λ, averaged over targets, differentiable in everything; on landmarks
-        held-out residuals have a derivative in closed form.
-        """
+        """The criterion at one λ, averaged over targets, differentiable in everything."""
+        solver = self.solver_or_default.differentiable()
         lam = as_lam(lam, self.rows.dtype)
-        if not self._has_slopes():
-            return jnp.mean(self.errors(self.solution(Cholesky()), lam[None]))
-        kernel, chosen = jax.tree.map(jnp.asarray, (self.kernel, self.landmarks))
-        constant = jax.lax.stop_gradient((kernel, chosen))
-        rest = replace(self, kernel=constant[0], landmarks=constant[1])
+        return criterion_error(solver, replace(self, solver=solver), lam)
 
-        def made(kernel, points, rest):
-            landmarks = replace(rest.landmarks, points=points)
-            return replace(rest, kernel=kernel, landmarks=landmarks).solution(Cholesky())
 
-        total: Any = self.criterion.total
-        total = left_out_sum(made, total, kernel, chosen.points, lam, rest)
-        return total / self.weights.total / self.Y[0].size
+@singledispatch
+def criterion_error(solver: Solver, problem: Problem, lam) -> Float[Array, ""]:
+    """`Problem.error` with a solver that is differentiable in everything; for solvers that have
+    its derivative in closed form another function.
+    """
+    return jnp.mean(problem.errors(problem.solution(), lam[None]))
 
-    def _has_slopes(self) -> bool:
-        """Whether `left_out_sum` has the derivatives: of losses on landmarks, unless the loss or
-        the kernel is a function that holds what a caller differentiates.
 
-        On several devices it moves blocks of rows between them; the derivative of every step does
-        not."""
-        total, chosen = self.criterion.total, self.landmarks
-        if chosen is None or total is None or self.fixed.rows is not None:
-            return False
-        if not self.rows.traceable or self.rows.parts > 1:
-            return False
-        labels = self.Y.reshape(len(self.Y), -1)[:1]
-        loss = lambda kernel, x, y: total(kernel(x, x) + y, y, y[:, 0])
-        with values_unknown(f"criterion {self.criterion.name}, or its loss,"):
-            return not jax.closure_convert(loss, self.kernel, chosen.points[:1], labels)[1]
+def read_labels(Y, rows: Rows) -> Float[Array, "n *t"]:
+    """Labels that were given, or that the rows bring, checked."""
+    if Y is None and rows.labels is None:
+        raise ValueError(
+            f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
+            "none of its own"
+        )
+    Y = rows.column(as_floats("Y", rows.labels if Y is None else Y, rows.dtype))
+    check_targets("Y", Y, rows.shape[0])
+    check_labels("Y", Y)
+    return Y
 
 
 def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
@@ -296,26 +276,3 @@ def _moments(rows: Rows, weights: Weights):
     centre, scale = one + mean, size * safe_sqrt(squares / weights.total)
     constant = scale <= jnp.finfo(v.dtype).eps * jnp.abs(centre)
     return centre, jnp.where(constant, 1, scale)
-
-
-def resolve_landmarks(
-    kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False
-) -> Landmarks | None:
-    """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
-    chosen rows, the same ones every time.
-    """
-    if landmarks is None:
-        return None
-    check_evaluable(kernel)
-    if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
-        return as_landmarks(rows, landmarks)
-    most = rows.candidates()[1].shape[0]
-    check_whole("landmarks, as their number, or 'auto' in fit,", landmarks, most)
-    return choose_landmarks(
-        kernel,
-        rows,
-        int(landmarks),
-        key=jax.random.key(0),
-        weights=weights.values,
-        progress=progress,
-    )

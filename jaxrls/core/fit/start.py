@@ -165,6 +165,7 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
     so that no large matrix is factored for its spectrum. With `near`, widths around the best are
     then judged on a larger sample: errors have several minima, some of which a small sample misses.
     """
+    problem = replace(problem, solver=None)
     kernel, rows = problem.kernel, problem.rows
     own = isinstance(problem.criterion, LeaveOneOut | HoldOut)
     measured = LeaveOneOut(problem.criterion.loss) if own else loo

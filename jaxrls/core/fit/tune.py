@@ -2,26 +2,33 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import singledispatch
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria.criterion import Criterion
 from jaxrls.core.criteria.standard import loo
-from jaxrls.core.factors.contract import Solution
-from jaxrls.core.factors.solvers import Cholesky
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.solver import Solver
 from jaxrls.core.fit.conclude import conclude, of_rows, warn, with_solution
-from jaxrls.core.fit.descent import Found, Way, default_optimizer, descend
-from jaxrls.core.fit.estimate import of_problem
-from jaxrls.core.fit.fitted import Fit, K, Stage
+from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
+from jaxrls.core.fit.fitted import Fit, K
 from jaxrls.core.fit.grid import Choice
-from jaxrls.core.fit.problem import Problem, resolve_landmarks
+from jaxrls.core.fit.memory import of_problem
+from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
 from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.support.checks import as_lams, check_whole, is_concrete, on_device
 from jaxrls.core.support.door import door
-from jaxrls.landmarks.points import Landmarks, as_landmarks
 from jaxrls.rows.sparse import is_sparse
+
+# Rows of a sample on which a search may begin: enough to distinguish widths.
+ROWS = 4000
+CANNOT_GROW = (
+    f"grow=True needs landmarks, more than {2 * ROWS} rows, a criterion without groups or pairs, "
+    "and no fixed_effects=: leave it out"
+)
 
 
 @door("X")
@@ -117,31 +124,17 @@ def tune(
         intercept=intercept,
         fixed_effects=fixed_effects,
         standardize=standardize,
+        landmarks=landmarks,
         block_size=block_size,
     )
     _check(problem, optimizer, start, starts, key, steps, tol)
-    if landmarks is None:
-        of_problem(replace(problem, solver=Cholesky()), call="gradient").check()
-    lams = None if lams is None else as_lams(lams, problem.rows.dtype)
-    guesses = first_guess(problem, start, lams, landmarks is None)
-    _, lam, floor = guesses[0]
-    if lams is not None and lam < floor:
-        warn(
-            f"lams={lam:.3g} is below the precision of the kernel matrix, {floor:.3g}: the search "
-            "starts above it"
-        )
-    way = Way(optimizer or default_optimizer(), steps, tol, progress)
-    n, problem = len(problem.Y), problem.padded() if landmarks is None else problem
-    if begins_on_few(problem, landmarks, grow):
-        found = _grown(problem, landmarks, guesses, way, starts, key)
-    else:
-        chosen = resolve_landmarks(
-            guesses[-1][0], problem.rows, landmarks, problem.weights, progress
-        )
-        found = descend(replace(problem, landmarks=chosen), guesses, way, starts, key)
-    problem = replace(found.problem, kernel=found.kernel, solver=Cholesky())
-    fit, solution = _made(problem, jnp.asarray(found.lam))
-    history = found.history
+    problem = replace(problem, solver=problem.solver_or_default.differentiable())
+    way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
+    guesses = _beginning(problem, start, lams, near=landmarks is None)
+    best = search_by(problem.solver, problem, guesses, way, grow)
+    n, problem = len(problem.Y), replace(best.problem, kernel=best.kernel)
+    fit, solution = _fit_at(problem, jnp.asarray(best.lam))
+    history = best.history
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
     least = np.asarray(history.errors).min()
     error, errors = on_device(least), on_device(least[None])  # by no program
@@ -155,13 +148,34 @@ def tune(
     return of_rows(fit, n)
 
 
+def _beginning(problem: Problem, start: str, lams, near: bool) -> list:
+    """The kernels and λ that the search may start from; warns of λ below the precision of K."""
+    lams = None if lams is None else as_lams(lams, problem.rows.dtype)
+    guesses = first_guess(problem, start, lams, near)
+    _, lam, floor = guesses[0]
+    if lams is not None and lam < floor:
+        warn(
+            f"lams={lam:.3g} is below the precision of the kernel matrix, {floor:.3g}: the search "
+            "starts above it"
+        )
+    return guesses
+
+
+@singledispatch
+def search_by(solver: Solver, problem: Problem, guesses: list, way: Way, grow: bool | None) -> Best:
+    """A search on all rows by this solver; one that chooses landmarks has another function."""
+    if grow:
+        raise ValueError(CANNOT_GROW)
+    of_problem(problem, call="gradient").check()
+    return descend(problem.padded(), guesses, way)
+
+
 @compiled
-def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
+def _fit_at(problem: Problem, lam) -> tuple[Fit, Solution]:
     """The fit and its solution; the search knows the error."""
-    solution = problem.solution()
-    none = jnp.full((1,), jnp.nan, lam.dtype)
-    found = (lam[None], none), (lam, none[0])
-    return conclude(problem.kernel, solution, *found, problem.criterion), solution
+    solution, none = problem.solution(), jnp.full((1,), jnp.nan, lam.dtype)
+    table, chosen = (lam[None], none), (lam, none[0])
+    return conclude(problem.kernel, solution, table, chosen, problem.criterion), solution
 
 
 def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
@@ -194,81 +208,3 @@ def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
         raise ValueError("starts > 1 draws random starts: pass key=jax.random.key(0)")
     if not (isinstance(tol, int | float | np.number) and tol > 0):
         raise ValueError(f"tol must be a number above 0, and is {tol!r}")
-
-
-# a search that begins on a sample, as a step on all rows costs many times as much
-# --------------------------------------------------------------------------------------------------
-
-ROWS = 4000  # enough to distinguish widths
-LANDMARKS = 250  # which show most of what more of them do, for a quarter of the time
-ROWS_A_LANDMARK = 16  # enough for a best kernel near that of all rows
-# Rows times landmarks²: below it all steps take less than the compilation of a second program.
-DEAR = 1e9
-
-
-def begins_on_few(problem: Problem, landmarks, grow: bool | None) -> bool:
-    """Whether the search begins on a sample of the rows: with `grow` None only where a step on all
-    rows is expensive.
-    """
-    n, m = problem.rows.count, _count(landmarks)
-    able = m and n > 2 * ROWS and problem.criterion.of_some_rows and problem.fixed.rows is None
-    if grow and not able:
-        raise ValueError(
-            f"grow=True needs landmarks, more than {2 * ROWS} rows, a criterion without groups or "
-            "pairs, and no fixed_effects=: leave it out"
-        )
-    return bool(able and grow is not False and (grow or n * m**2 >= DEAR))
-
-
-def _count(landmarks) -> int:
-    """The number of landmarks, given as a number or as the landmarks themselves."""
-    if landmarks is None or isinstance(landmarks, str):
-        return 0
-    shape = np.shape(landmarks.points if isinstance(landmarks, Landmarks) else landmarks)
-    return shape[0] if shape else int(landmarks)
-
-
-def _grown(whole: Problem, landmarks, guesses: list, way: Way, starts: int, key) -> Found:
-    """A search on few rows, then on the final landmarks with some rows for each, then on all rows;
-    its history holds the earlier searches as stages.
-    """
-    n, m, (start, _, floor) = len(whole.Y), _count(landmarks), guesses[-1]
-    more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
-    between = ROWS < more <= n / 3
-    some, numbers = whole.some(more) if between else (whole, np.arange(n))
-
-    def chosen(kernel, some, count):
-        count = min(count, len(some.Y))
-        return resolve_landmarks(kernel, some.rows, count, some.weights, way.progress)
-
-    few, _ = whole.some(ROWS)
-    few = replace(few, landmarks=chosen(start, few, min(m, LANDMARKS)))
-    found = descend(few, guesses, way, starts, key)
-    stages = [Stage(len(few.Y), min(m, LANDMARKS), found.history)]
-    if not np.ndim(landmarks) and not isinstance(landmarks, Landmarks):
-        check_whole("landmarks, as their number,", m, whole.rows.candidates()[1].shape[0])
-        landmarks = numbers[np.asarray(chosen(found.kernel, some, m).indices)]
-    best = as_landmarks(whole.rows, landmarks)
-    if between:
-        some = replace(some, landmarks=replace(best, indices=None))
-        found = descend(some, [(found.kernel, found.lam, floor)], way, learned=found.learned)
-        stages.append(Stage(len(some.Y), len(best.points), found.history))
-    of = [guesses[0], (found.kernel, found.lam, floor)]
-    found = descend(replace(whole, landmarks=best), of, way, learned=found.learned)
-    return found._replace(history=replace(found.history, stages=tuple(stages)))
-
-
-# for estimators and the command line
-# --------------------------------------------------------------------------------------------------
-
-# A kernel is tuned on so many where the number for the fit is chosen later.
-LANDMARKS_TO_TUNE = 500
-
-
-def landmarks_to_tune(given, n: int):
-    """The landmarks on which to tune a kernel for a fit to n rows; "auto", which needs a kernel,
-    becomes a number or None.
-    """
-    if not isinstance(given, str):
-        return given
-    return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None

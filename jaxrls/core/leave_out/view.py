@@ -70,18 +70,14 @@ class LowRank(View):
     complete: bool = static(default=False)  # whether U is square
 
     @classmethod
-    def of_rows(cls, u, q, labels, weights, fixed, planes, indices) -> "LowRank":
-        """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ. `planes` are the
-        constraints of the landmarks that are rows, `indices` their row numbers.
-        """
+    def of_rows(cls, u, q, labels, weights, fixed) -> "LowRank":
+        """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ."""
         unit = weights.root_or_one[:, None]
         U, H = u * unit, fixed.basis(fixed.rows, weights.n) * unit
         residuals = (labels.Y - labels.mean) * unit - matmul(U, q)
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
-        diagonal, constraints = jnp.where(weights.used, diagonal, 1), None
-        if indices is not None:
-            constraints = Constraints(slots(indices, weights.n), planes, U, q)
-        return cls(residuals, diagonal, H, U, -U, weights.used, constraints)
+        diagonal = jnp.where(weights.used, diagonal, 1)
+        return cls(residuals, diagonal, H, U, -U, weights.used)
 
     @property
     def width(self):

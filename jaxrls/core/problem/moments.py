@@ -1,7 +1,7 @@
 """Moments: the sums over rows from which every primal factor is built. They add over blocks, files
 and devices.
 
-Fixed effects B are a `FixedEffects`, which only enters through its sums BᵀVA.
+Fixed effects B enter only through their sums BᵀVA.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.linalg.products import from_panels, gram_panels, matmul, safe_sqrt
-from jaxrls.core.problem.rows import Rows
+from jaxrls.core.problem.data import Data
 from jaxrls.core.support.pytrees import pytree
 
 SOME = 512  # rows, whose mean is close enough to that of all
@@ -44,8 +44,10 @@ class Moments:
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> from jaxrls.core.problem.fixed_effects import FixedEffects
+    >>> from jaxrls.core.problem.weights import Weights
     >>> X, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([[1.0], [2.0], [3.0]])
-    >>> sums = extend.moments(extend.DenseRows(X), rls.Linear(), FixedEffects.none(X.dtype), y)
+    >>> weights, none = Weights.of(None, 3, X.dtype), FixedEffects.none(X.dtype)
+    >>> sums = extend.moments(extend.Data(extend.DenseRows(X), weights, none), rls.Linear(), y)
     >>> float(sums.weight), sums.second.tolist(), sums.cross.tolist()
     (3.0, [[14.0]], [[14.0]])
     """
@@ -95,11 +97,9 @@ class Moments:
 
 
 def moments(
-    rows: Rows,
+    data: Data,
     features: Any,
-    fixed: Any,
     Y: Float[Array, "n t"] | None = None,
-    weights: Float[Array, " n"] | None = None,
     *,
     origin: Float[Array, "q r"] | None = None,
     label_origin: Float[Array, "q t"] | None = None,
@@ -110,12 +110,10 @@ def moments(
     """Compute the moments of features φ(x) and labels over all rows, in one reading.
 
     Args:
-        rows: n rows, as `Rows`.
+        data: n rows with weights and fixed effects, as `Data`.
         features: an object with φ(x) = `features(x)` and k(x, x) = `diag(x)`, such as a kernel with
             explicit features.
-        fixed: the fixed effects of the same rows, a `FixedEffects`.
         Y: labels (n, t), by default none.
-        weights: (n,), by default ones.
         origin: (q, r), coefficients near the fit of φ by the fixed effects, by default 0.
         label_origin: (q, t), the same for labels.
         kept: φ (n, r) of all rows, if it was computed before.
@@ -131,41 +129,46 @@ def moments(
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> from jaxrls.core.problem.fixed_effects import FixedEffects
-    >>> rows = [extend.DenseRows(jnp.array(part)) for part in ([[1.0], [2.0]], [[3.0]])]
-    >>> first, second = (extend.moments(x, rls.Linear(), FixedEffects.none(x.dtype)) for x in rows)
+    >>> from jaxrls.core.problem.weights import Weights
+    >>> def of(*values):
+    ...     X = jnp.array(values)[:, None]
+    ...     weights = Weights.of(None, len(X), X.dtype)
+    ...     data = extend.Data(extend.DenseRows(X), weights, FixedEffects.none(X.dtype))
+    ...     return extend.moments(data, rls.Linear())
+    >>> first, second = of(1.0, 2.0), of(3.0)
     >>> float((first + second).weight), (first + second).second.tolist()
     (3.0, [[14.0]])
     """
+    rows, fixed = data.rows, data.fixed
     (n, d), q, dtype = rows.shape, fixed.count, rows.dtype
     Y = jnp.zeros((n, 0), dtype) if Y is None else Y
     label_origin = jnp.zeros((q, Y.shape[1]), dtype) if label_origin is None else label_origin
     if origin is None:
-        one = jax.eval_shape(features.features, jax.ShapeDtypeStruct((1, d), dtype))
-        origin = jnp.zeros((q, one.shape[1]), dtype)
+        row = jax.eval_shape(features.features, jax.ShapeDtypeStruct((1, d), dtype))
+        origin = jnp.zeros((q, row.shape[1]), dtype)
 
-    def block(x, raw, v, b, y):
+    def of_block(block, raw, y):
+        x, v, b = block
         raw = features.features(x) if raw is None else raw
-        phi, u = raw, _shares(v, x)
+        phi, shares = raw, _shares(v, x)
         if q:
             phi, y = raw - fixed.fitted(b, origin), y - fixed.fitted(b, label_origin)
-        half, light = phi if v is None else safe_sqrt(v)[:, None] * phi, u[:, None] * y
+        half, light = phi if v is None else safe_sqrt(v)[:, None] * phi, shares[:, None] * y
         beyond = 0 if left_over is None else left_over(x, raw)
         return {
-            "weight": jnp.sum(u),
-            "count": jnp.sum(u > 0).astype(dtype),
-            "log_weight": jnp.sum(jnp.log(jnp.where(u > 0, u, 1))),
-            "gram": fixed.gram(b, u),
-            "first": fixed.sums(b, u, phi),
+            "weight": jnp.sum(shares),
+            "count": jnp.sum(shares > 0).astype(dtype),
+            "log_weight": jnp.sum(jnp.log(jnp.where(shares > 0, shares, 1))),
+            "gram": fixed.gram(b, shares),
+            "first": fixed.sums(b, shares, phi),
             "second": gram_panels(half),
-            "trace": jnp.sum(u * beyond),
-            "label": fixed.sums(b, u, y),
+            "trace": jnp.sum(shares * beyond),
+            "label": fixed.sums(b, shares, y),
             "cross": matmul(phi.T, light),
             "square": jnp.sum(light * y, axis=0),
         }
 
-    sums = rows.sum(
-        block, kept, weights, fixed.rows, Y, temporaries=origin.shape[1], block_size=block_size
-    )
+    sums = data.sum(of_block, kept, Y, temporaries=origin.shape[1], block_size=block_size)
     sums["second"] = from_panels(sums["second"])
     return Moments(**sums, origin=origin, label_origin=label_origin)
 
@@ -175,14 +178,16 @@ def _shares(v, x):
     return jnp.ones(x.shape[0], x.dtype) if v is None else v
 
 
-def near_fit(rows: Rows, features: Any, fixed: Any, weights=None) -> Float[Array, "q r"] | None:
+def near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
     """A point near the fit of φ(x) by the fixed effects: of an intercept alone the mean of some of
     the rows; in all other cases, and for rows in memory with weights, of which a few may dominate,
     the fit itself.
     """
+    rows, fixed = data.rows, data.fixed
     if not fixed.count:
         return None
-    if fixed.count == 1 and fixed.rows is None and (weights is None or not rows.traceable):
+    even = data.weights.values is None or not rows.traceable
+    if fixed.count == 1 and fixed.rows is None and even:
         return jnp.mean(features.features(rows.some(SOME)), axis=0)[None]
-    block = lambda x, v, b: fixed.sums(b, _shares(v, x), features.features(x))
-    return fixed.solve(rows.sum(block, weights, fixed.rows))
+    sums = lambda block: fixed.sums(block.b, _shares(block.v, block.x), features.features(block.x))
+    return fixed.solve(data.sum(sums))

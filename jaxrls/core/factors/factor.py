@@ -1,0 +1,321 @@
+"""What every factor can do: a `Factor` is made without λ and labels; with labels it is a `Solution`,
+which gives coefficients, residuals and sums at any λ.
+
+A new factor is one class that gives its coefficients, sums and residuals at some λ, and the
+residual operator R as a `View`. Criteria and searches use the `Solution` only."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.core.factors.expansion import Expansion
+from jaxrls.core.factors.other_folds import PrimalForm, sweep_other_folds
+from jaxrls.core.factors.outcome import Outcome, one_by_one, times
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.leave_out.view import View, fold_residuals, folds_in_chunks
+from jaxrls.core.problem.data import Data
+from jaxrls.core.problem.fixed_effects import FixedEffects
+from jaxrls.core.problem.folds import Folds
+from jaxrls.core.problem.labels import Labels
+from jaxrls.core.problem.weights import Weights
+
+
+class Factor(ABC):
+    """A factorization of one kernel, its rows, weights and fixed effects, without λ or labels: the
+    base class of factors.
+
+    `factorize` makes it; `factor.route` says how. Methods take a `Solution` of this factor, and λ
+    as columns (L, k), with k = 1 for all targets or t.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3))
+    >>> factor.n, factor.route, factor.intercept
+    (3, 'gram', True)
+    """
+
+    data: Data  # rows that the factor reads, of X, of features or of U; weights, fixed effects
+    expansion: Expansion
+    report: Any  # a `Report`
+    training: Any = None  # (kernel, rows), to predict the rows as if they were new
+    shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
+    exact: ClassVar[bool] = True  # whether results are exact, so that λ can be searched by slopes
+
+    # what a factor gives --------------------------------------------------------------------------
+
+    @abstractmethod
+    def trace(self) -> Float[Array, ""]:
+        """The sum of the eigenvalues of K̃, with the fixed effects projected out."""
+
+    def project(self, labels: Labels) -> Any:
+        """The labels as the factor needs them, an array whose last axis is that of targets; by
+        default √v (y − mean), if all work depends on λ.
+        """
+        return labels.scaled
+
+    @abstractmethod
+    def coefficients(self, solution: Solution, lams) -> tuple[Any, Any]:
+        """Coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed effects."""
+
+    def residual_norm(self, solution: Solution, lams) -> Float[Array, "L t"]:
+        """Σ vᵢ (yᵢ − f(xᵢ))², from the residuals of all rows, without cancellation."""
+        return self.sweep(solution, lams, lambda r, R, v: jnp.sum(r * r, axis=0))
+
+    @abstractmethod
+    def data_fit(self, solution: Solution, lams) -> Float[Array, "L t"]:
+        """ỹᵀ P̃ ỹ, the smallest value of twice the objective over λ."""
+
+    @abstractmethod
+    def logdet(self, solution: Solution, lams) -> Float[Array, "L k"]:
+        """log of the product of the eigenvalues of K̃ + λI, over the dimensions in which the fit
+        lives.
+        """
+
+    @abstractmethod
+    def residual_dof(self, solution: Solution, lams) -> Float[Array, "L k"]:
+        """tr R, computed without cancellation."""
+
+    @abstractmethod
+    def sweep(self, solution: Solution, lams, fn: Callable, *columns, stack: bool = False) -> Any:
+        """Σ over blocks of rows of `fn(r (b, L, t), diagonal of R (b, L, k), v, *columns)`, for all
+        λ from one reading of the rows. With `stack` the results (b, L, t) are stacked over blocks
+        instead.
+        """
+
+    def view(self, solution: Solution, lam: Float[Array, ""]) -> View:
+        """R and r of all rows at one λ, as a `View`."""
+        raise ValueError(self.lacks("does not support leaving groups or pairs out"))
+
+    def primal_form(self) -> PrimalForm | None:
+        """The factor in terms of features of its rows; None where it is one of K."""
+        return None
+
+    def spectrum(self) -> Any:
+        """The factor as one with eigenvalues and left vectors, a `Spectrum`."""
+        raise ValueError(self.lacks("has no spectrum"))
+
+    # held-out rows --------------------------------------------------------------------------------
+
+    def sum_left_out(
+        self, solution: Solution, fn: Callable, lams, counted: Weights | None = None
+    ) -> Any:
+        """Σ over rows of `fn(held-out residuals, 1 − leverage, labels, weights)` for all λ; only
+        over rows of positive weight among those `counted`, by default all.
+        """
+        counted = self.weights if counted is None else counted
+        of_all_lams = jax.vmap(fn, in_axes=(1, 1, None, None))
+
+        def of_block(r, R, v, counted_v, Y):
+            counts = self.weights.block(counted_v, len(Y))
+            e, remaining = held_out(r, R, self.weights.block(v, len(Y)))
+            if counted_v is not None:
+                e = jnp.where(counts.used[:, None, None], e, 0)
+            return of_all_lams(e, remaining, Y, counts.array)
+
+        return self.sweep(solution, lams, of_block, counted.values, solution.labels.Y)
+
+    def rows_left_out(self, solution: Solution, lams) -> Float[Array, "L n t"]:
+        """Held-out residuals of single rows; those of weight 0 as if they were new."""
+        block = lambda r, R, v: held_out(r, R, self.weights.block(v, len(r)))[0]
+        e = jnp.moveaxis(self.sweep(solution, lams, block, stack=True), 1, 0)
+        if self.weights.values is None:
+            return e
+        return jnp.where(self.weights.used[:, None], e, self.unseen(solution, lams))
+
+    def unseen(self, solution: Solution, lams) -> Float[Array, "L n t"]:
+        """y − f of all rows, predicted as if they were new: the held-out residual of a row of
+        weight 0.
+        """
+        (kernel, rows), fixed = self.training, self.fixed
+        coef, beta = (jnp.moveaxis(part, 0, 1) for part in self.coefficients(solution, lams))
+
+        def of_block(x, b, Y):
+            effects = jax.vmap(lambda beta: fixed.fitted(b, beta), 1, 1)(beta)
+            return Y[:, None] - times(self.expansion.design(kernel, x), coef) - effects
+
+        return jnp.moveaxis(rows.map(of_block, fixed.rows, solution.labels.Y), 1, 0)
+
+    def sweep_folds(
+        self, solution: Solution, fn: Callable, lams, folds: Folds, *, stack: bool = False
+    ) -> Any:
+        """`fn(e (b, L, t), labels, weights)` of the held-out residuals e of folds, summed over rows
+        with λ leading, or stacked.
+
+        Where folds have more rows than there are features, by fits to the other folds; else in
+        closed form at one λ after another.
+        """
+        form = self.primal_form()
+        if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
+            return sweep_other_folds(form, solution, fn, lams, folds, stack)
+        mask = folds.inside_mask.astype(self.dtype)
+
+        def held(lam, solution):
+            parts: Any = self.view(solution, lam), self.weights, folds.inside, mask
+            return (
+                fold_residuals(*parts) if self.parts == 1 else folds_in_chunks(self.parts, *parts)
+            )
+
+        def of_lam(lam):
+            e = folds.as_rows(solution.per_target(lam, held))
+            return fn(e[:, None], solution.labels.Y, self.weights.array)
+
+        return one_by_one(of_lam, lams, stack)
+
+    def outcome(self, solution: Solution, lams, groups: Folds | None, fn: Callable | None) -> Any:
+        """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
+        e = solution.residuals(lams, groups)
+        return Outcome(solution.coefficients(lams), e, solution.dof(lams))
+
+    @property
+    def has_residuals(self) -> bool:
+        """Whether the factor gives held-out residuals."""
+        return True
+
+    # with labels ----------------------------------------------------------------------------------
+
+    def solve(self, Y) -> Solution:
+        """Combine the factor with labels (n,) or (n, t) into a `Solution`, which serves any λ."""
+        return self.solve_labels(Labels.of(Y, self.weights, self.fixed))
+
+    def solve_labels(self, labels: Labels) -> Solution:
+        """`solve` for labels that were checked already."""
+        return Solution(self, labels, self.project(labels))
+
+    def dof(self, lams) -> Float[Array, "L 1"]:
+        """Effective degrees of freedom at every λ."""
+        return self.solve_labels(Labels.none(self.weights, self.fixed)).dof(lams)
+
+    # what it is of --------------------------------------------------------------------------------
+
+    def smallest_eigenvalue(self) -> Float[Array, ""]:
+        """The smallest eigenvalue above the floor, where a grid of λ may end; the largest
+        eigenvalue where none is above it.
+        """
+        s = self.eigenvalues
+        return jnp.min(jnp.where(s > self.precision_floor(), s, jnp.max(s)))
+
+    @property
+    def eigenvalues(self) -> Array:
+        """Those of K̃, in an array of any shape."""
+        return self.spectrum().s
+
+    @property
+    def weights(self) -> Weights:
+        """Those of the rows."""
+        return self.data.weights
+
+    @property
+    def fixed(self) -> FixedEffects:
+        """The fixed effects, an intercept among them."""
+        return self.data.fixed
+
+    @property
+    def n(self) -> int:
+        """Number of rows of X."""
+        return self.weights.n
+
+    @property
+    def parts(self) -> int:
+        """The number of equal parts in which the rows are stored, which may be on different
+        devices.
+        """
+        return self.data.rows.parts
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of everything computed from the factor."""
+        return self.weights.dtype
+
+    @property
+    def intercept(self) -> bool:
+        """Whether a constant is fitted without penalty."""
+        return self.fixed.one is not None
+
+    @property
+    def route(self) -> str:
+        """How the factor was made, such as `"gram"`."""
+        return self.report.route
+
+    @property
+    def points(self) -> Any:
+        """The rows or landmarks that the coefficients belong to; None for explicit features."""
+        return self.expansion.points
+
+    @property
+    def trace_residual(self) -> Any:
+        """tr √v(K − K̂)√v on landmarks, else None."""
+        return self.report.trace_residual
+
+    def precision_floor(self) -> Float[Array, ""]:
+        """The λ below which the rounding of the factor dominates."""
+        return self.report.floor
+
+    def with_floor(self, lams):
+        """λ, with 0 replaced by `precision_floor`."""
+        return jnp.where(lams == 0, self.precision_floor(), lams)
+
+    def residual_dimensions(self) -> Float[Array, ""]:
+        """The number of rows of positive weight, less one for each fixed effect."""
+        return self.weights.count - self.fixed.rank
+
+    def lacks(self, what: str) -> str:
+        """The words of a refusal."""
+        return f"a factor by route {self.route!r} {what}: use another solver, such as Spectral()"
+
+
+class AtLam(NamedTuple):
+    """Results of a factor with labels at one λ; under `jax.jit` only those used are computed."""
+
+    coef: Any  # (c, t)
+    beta: Any  # (q, t)
+    r: Any  # (n, t)
+    R: Any  # its diagonal, (n, 1)
+    fit: Any  # ỹᵀ P̃ ỹ, (t,)
+    logdet: Any  # (1,)
+    dof: Any  # tr R, (1,)
+    steps: Any = None  # (steps, 1), how near to its solution every step of an iteration came
+
+
+class OneByOne(Factor):
+    """A factor that handles one λ after another."""
+
+    @abstractmethod
+    def at_lam(self, lam, solution: Solution) -> AtLam:
+        """All results at one λ, for all targets of a solution."""
+
+    def _each(self, solution, lams, fn):
+        return solution.at_each(lams, lambda lam, solution: fn(self.at_lam(lam, solution)))
+
+    def coefficients(self, solution, lams):
+        """At one λ after another."""
+        return self._each(solution, lams, lambda at: (at.coef, at.beta))
+
+    def data_fit(self, solution, lams):
+        """At one λ after another."""
+        return self._each(solution, lams, lambda at: at.fit)
+
+    def logdet(self, solution, lams):
+        """At one λ after another."""
+        return self._each(solution, lams, lambda at: at.logdet)
+
+    def residual_dof(self, solution, lams):
+        """At one λ after another."""
+        return self._each(solution, lams, lambda at: at.dof)
+
+    def sweep(self, solution, lams, fn, *columns, stack=False):
+        """All rows, at one λ after another."""
+
+        def of_lam(lam):
+            r, R = solution.per_target(lam, lambda lam, one: self.at_lam(lam, one)[2:4])
+            return fn(r[:, None], R[:, None], self.weights.values, *columns)
+
+        return one_by_one(of_lam, lams, stack)
+
+
+def held_out(r, R, weights: Weights):
+    """e = r/(R√v) of rows, and R; 0 and 1 for rows of weight 0, with finite derivatives."""
+    R = jnp.where(weights.used[:, None, None], R, 1)
+    return weights.unscale(r / R), R

@@ -1,0 +1,256 @@
+"""The spectrum of explicit features, by the eigendecomposition of their moments, by their SVD, or,
+where rows are fewer, of K = ΦΦᵀ; and the spectrum of K itself.
+"""
+
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.core.factors.expansion import Expansion, Primal
+from jaxrls.core.factors.other_folds import PrimalForm
+from jaxrls.core.factors.outcome import Report, times
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum, Whole
+from jaxrls.core.kernels.inner import Linear
+from jaxrls.core.kernels.kernel import Standardized
+from jaxrls.core.leave_out.view import LowRank
+from jaxrls.core.linalg.decompositions import clip, eigh, eigh_rounding, rounding, svd
+from jaxrls.core.linalg.products import matmul, transposed_matmul
+from jaxrls.core.problem.data import Block, Data
+from jaxrls.core.problem.gram import gram
+from jaxrls.core.problem.labels import Labels
+from jaxrls.core.problem.moments import Moments, moments, near_fit
+from jaxrls.core.problem.rows import Rows
+from jaxrls.core.support.pytrees import pytree
+
+
+@pytree
+class PrimalSpectrum(Spectrum):
+    """A spectrum of moments of features: U is made from rows of features, block by block.
+
+    Args:
+        data: rows of features, weights and fixed effects.
+        s: eigenvalues (r,).
+        across: (q, r), coefficients of the fit of each direction by the fixed effects.
+        expansion: what coefficients multiply.
+        report: how the factor was made, and its floor.
+        rotation: (p, r), with U = √v (features − B origin) rotation.
+        origin: (q, p), what the fixed effects fit of features.
+        directions: (c, r), the coefficients of each direction.
+        sums: centred `Moments`, where the rows are not kept.
+    """
+
+    data: Data
+    s: Float[Array, " r"]
+    across: Float[Array, "q r"]
+    expansion: Expansion
+    report: Report
+    rotation: Float[Array, "p r"]
+    origin: Float[Array, "q p"]
+    directions: Float[Array, "c r"]
+    sums: Moments | None = None
+
+    def centred(self, block: Block) -> Float[Array, "b p"]:
+        """√v (features − B origin) of a block of rows."""
+        features = block.x - self.fixed.fitted(block.b, self.origin)
+        return self.weights.block(block.v, len(features)).scale(features)
+
+    def left(self, block):
+        """The centred features, rotated."""
+        return matmul(self.centred(block), self.rotation)
+
+    def project(self, labels):
+        """z = Uᵀ√v y."""
+        cross = lambda block, y: transposed_matmul(self.centred(block), y)
+        return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
+
+    def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
+        """`solve_labels` where the moments of features with labels were summed along with the
+        others.
+        """
+        return Solution(self, labels, matmul(self.rotation.T, sums.centred(self.fixed).cross))
+
+    def residual_norm(self, solution, lams):
+        """Where rows are not kept, a quadratic form of the moments: a difference, accurate relative
+        to the squares of labels.
+        """
+        if self.sums is None:
+            return super().residual_norm(solution, lams)
+        kept = (1 - self.residual_share(lams)) * solution.state[:, None]
+        coef = times(self.rotation, kept)
+        both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
+        return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
+
+    def unseen(self, solution, lams):
+        """From the features, by one reading for all λ."""
+        kept = (1 - self.residual_share(lams)) * solution.state[:, None]
+        f = self.data.map(lambda block: times(self.left(block._replace(v=None)), kept))
+        return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
+
+    def primal_form(self):
+        """φ = (features − B origin) V; a spectrum of each fold's other rows serves every λ."""
+
+        def solve(second, cross, lams):
+            s, V = eigh(second)
+            z = matmul(V.T, cross)[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
+            return times(V, z)
+
+        turn = self.rotation * jnp.sqrt(self.s)
+        return PrimalForm(self.data, Linear(), turn, self.origin, solve)
+
+    def view(self, solution, lam):
+        """I − HHᵀ − U diag(sD) Uᵀ."""
+        root = jnp.sqrt(self.s / (self.s + lam))
+        u = self.data.map(lambda block: self.left(block._replace(v=None)) * root)
+        q = root[:, None] * solution.state
+        return LowRank.of_rows(u, q, solution.labels, self.weights, self.fixed)
+
+
+# how spectra are made -----------------------------------------------------------------------------
+
+
+def factor_symmetric(
+    K: Float[Array, "n n"],
+    data: Data,
+    expansion: Expansion,
+    *,
+    training: Any = None,
+    semidefinite: bool = False,
+    lift: Float[Array, " n"] | None = None,
+) -> DualSpectrum:
+    """The dual route: the eigendecomposition of all of K. Cost: about 9n³ flops.
+
+    Fixed effects are projected out of K, and of its eigenvectors once more, which keeps them exact
+    for λ down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are
+    negative by more than rounding get no coefficients. With `lift` the expansion's kernel is K +
+    1·lift. Source: Rifkin (lecture), "Varying λ".
+    """
+    weights, fixed = data.weights, data.fixed
+    K, across, taken = fixed.centre_both(weights, K)
+    if lift is not None:
+        across = across + fixed.one[:, None] * lift  # type: ignore[index]
+    s, U = eigh(weights.scale_both(K))
+    U = fixed.project(weights, U)
+    # What is taken off entries is rounded one by one: 4√n·eps of one.
+    heaviest = jnp.max(weights.array) / weights.total
+    constant = 4 * jnp.sqrt(heaviest / weights.count) * taken
+    floor = eigh_rounding(weights.count, s, constant)
+    across = matmul(across, weights.scale(U))
+    solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(s.dtype)
+    across = across if solved is None else across * solved
+    s, below = clip(s, constant)
+    return DualSpectrum(
+        data=replace(data, rows=Whole(U)),
+        s=s,
+        across=across,
+        expansion=expansion,
+        report=Report("gram", floor, below),
+        training=training,
+        solved=solved,
+        complete=True,
+    )
+
+
+def factor_svd(kernel, data: Data) -> DualSpectrum:
+    """Explicit features by their thin SVD, the most precise route: K's condition number is never
+    squared. Cost: O(n r min(n, r)), some 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD approach".
+    """
+    rows, weights, fixed = data.rows, data.weights, data.fixed
+    Phi = rows.features(kernel).dense()
+    origin = fixed.fit(weights, Phi)
+    U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
+    complete = U.shape[0] == U.shape[1]
+    basis = Vt.T * sigma
+    floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
+    return DualSpectrum(
+        data=replace(data, rows=Whole(fixed.project(weights, U))),
+        s=sigma**2,
+        across=matmul(origin, basis),
+        expansion=Primal(),
+        report=Report("features", floor, jnp.zeros((), Phi.dtype)),
+        training=(kernel, rows),
+        basis=basis,
+        origin=origin,
+        complete=complete,
+    )
+
+
+def solve_covariance(kernel, data: Data, labels: Labels) -> Solution:
+    """The solution on explicit features by the eigendecomposition of ΦᵀΦ, or where n ≤ r of ΦΦᵀ.
+
+    Directions with s below √r·eps·s_max count as absent. Cost: one product, O(n r²), and O(r³).
+    Source: Rifkin (lecture), "direct approach".
+    """
+    features = data.rows.features(kernel)
+    if features.shape[0] <= features.shape[1]:
+        return _factor_outer(kernel, data, features).solve_labels(labels)
+    of_features = replace(data, rows=features)
+    sums = feature_moments(of_features, labels)
+    return spectrum_of(kernel, of_features, sums).solve_moments(labels, sums)
+
+
+def feature_moments(data: Data, labels: Labels) -> Moments:
+    """Moments of rows of explicit features, about a point near the fixed effects' fit of them."""
+    origins = {"origin": near_fit(data, Linear()), "label_origin": labels.start}
+    return moments(data, Linear(), labels.Y, **origins)
+
+
+@singledispatch
+def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> PrimalSpectrum:
+    """The spectrum from moments of rows of explicit features; for landmarks another function. Where
+    `before` is larger than the diagonal of the moments, rounding is taken to be that of sums of
+    this size.
+    """
+    largest = jnp.max(jnp.asarray(before, data.rows.dtype))
+    constant = jnp.maximum(sums.taken(data.fixed), largest)
+    sums = sums.centred(data.fixed)
+    s, V = eigh(sums.second)
+    s, below = clip(s, constant)
+    kept = s > eigh_rounding(len(s), s)
+    s = jnp.where(kept, s, 0)
+    directions = V * jnp.sqrt(s)
+    return PrimalSpectrum(
+        data=data,
+        s=s,
+        across=matmul(sums.origin, directions),
+        expansion=Primal(),
+        report=Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
+        rotation=jnp.where(kept, V / jnp.sqrt(jnp.where(kept, s, 1)), 0),
+        origin=sums.origin,
+        directions=directions,
+    )
+
+
+def products(features: Rows, fixed) -> tuple[Any, Any, Any]:
+    """K = ΦΦᵀ of features about an origin, that origin, and what to add to every row of K to get
+    the kernel of new rows with these.
+
+    With an intercept only distances matter: for features far from 0, K about their mean keeps
+    digits that K would lose to rounding.
+    """
+    if fixed.one is None:
+        none = jnp.zeros(features.shape[1], features.dtype)
+        return gram(Linear(), features, features), none, None
+    origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
+    about = Standardized(Linear(), origin, jnp.ones_like(origin))
+    lift = features.map(lambda phi: matmul(phi - origin, origin))
+    return gram(about, features, features), origin, lift
+
+
+def _factor_outer(kernel, data: Data, features: Rows) -> DualSpectrum:
+    """By K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
+    K, origin, lift = products(features, data.fixed)
+    weighted = replace(data.weights, values=data.weights.array)
+    fit = near_fit(Data(features, weighted, data.fixed), Linear())
+    fit = origin[None][:0] if fit is None else fit
+    options = {"training": (kernel, data.rows), "semidefinite": True}
+    dual = factor_symmetric(K, data, Primal(), lift=lift, **options)
+    turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
+    basis = features.sum(turn, dual.directions)
+    floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
+    report = Report("covariance", floor, dual.report.indefinite)
+    return replace(dual, basis=basis, origin=fit, report=report)

@@ -1,0 +1,205 @@
+"""A factor with labels: coefficients, residuals and sums at any λ. Criteria and searches see nothing
+else of a fit.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.core.factors.outcome import Coefficients, Outcome, as_columns
+from jaxrls.core.problem.folds import Folds
+from jaxrls.core.problem.labels import Labels
+from jaxrls.core.support.pytrees import pytree
+
+
+@pytree
+class Solution:
+    """A factor with labels: coefficients, residuals and sums at any λ.
+
+    `Factor.solve` makes it. Methods take λ as (L,), or (L, t) with one for each target.
+
+    Args:
+        factor: the `Factor`.
+        labels: labels, minus their fit by the fixed effects.
+        state: what the factor needs of the labels, from `Factor.project`.
+        summed: the moments that the solution is made of, or None.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
+    >>> solution = factor.solve([1.0, 2.0, 3.0])
+    >>> solution.residuals([1.0]).tolist(), solution.dof([1.0]).tolist()
+    ([[[1.0], [2.0], [3.0]]], [[1.5]])
+    """
+
+    factor: Any
+    labels: Labels
+    state: Any  # what the factor makes of the labels
+    summed: Any = None  # the moments that it is made of, where it is
+
+    # λ and targets --------------------------------------------------------------------------------
+
+    def columns(self, lams) -> Float[Array, "L k"]:
+        """λ as columns (L, 1) or (L, t), checked against the targets."""
+        return as_columns(lams, self.labels.Y.shape[1])
+
+    def target(self, j: Any) -> "Solution":
+        """The solution of target j alone."""
+        labels, state = jax.tree.map(lambda a: a[..., j[None]], (self.labels, self.state))
+        return replace(self, labels=labels, state=state)
+
+    def per_target(self, lam: Float[Array, " k"], fn: Callable) -> Any:
+        """`fn(λ, solution)` once for all targets where they share one λ, else for each target at
+        its own; results (…, t).
+        """
+        if lam.shape[0] == 1:
+            return fn(lam[0], self)
+        stacked = jax.lax.map(lambda j: fn(lam[j], self.target(j)), jnp.arange(lam.shape[0]))
+        return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), stacked)
+
+    def at_each(self, lams: Float[Array, "L k"], fn: Callable) -> Any:
+        """`per_target` at every λ, one after the other."""
+        return jax.lax.map(lambda lam: self.per_target(lam, fn), lams)
+
+    # sums over the fit ----------------------------------------------------------------------------
+
+    def coefficients(self, lams) -> Coefficients:
+        """Coefficients (L, c, t), intercept (L, t), and coefficients of other fixed effects (L, p,
+        t) or None.
+        """
+        coef, beta = self.factor.coefficients(self, self.columns(lams))
+        return Coefficients(coef, *self.factor.fixed.split(beta))
+
+    def residual_norm(self, lams) -> Float[Array, "L t"]:
+        """Σ vᵢ (yᵢ − f(xᵢ))², (L, t)."""
+        return self.factor.residual_norm(self, self.columns(lams))
+
+    def data_fit(self, lams) -> Float[Array, "L t"]:
+        """ỹᵀ P̃ ỹ, (L, t)."""
+        return self.factor.data_fit(self, self.columns(lams))
+
+    def logdet(self, lams) -> Float[Array, "L k"]:
+        """log of the product of the eigenvalues of K̃ + λI."""
+        return self.factor.logdet(self, self.columns(lams))
+
+    def residual_dof(self, lams) -> Float[Array, "L k"]:
+        """Residual degrees of freedom, Σ (1 − leverage)."""
+        return self.factor.residual_dof(self, self.columns(lams))
+
+    def dof(self, lams) -> Float[Array, "L k"]:
+        """Effective degrees of freedom, Σ leverage, those of fixed effects included."""
+        return self.factor.weights.count - self.residual_dof(lams)
+
+    # held-out rows -------------------------------------------------------------------------------
+
+    def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
+        """Sum a function of held-out residuals over rows, for every λ, with each row, or each
+        group, left out in turn.
+
+        A held-out residual is yᵢ − f₍without i₎(xᵢ).
+
+        Args:
+            fn: `fn(residuals (b, t), labels (b, t), weights (b,))` of a block of rows, summed over
+                these; it must give 0 for a weight of 0.
+            lams: λ (L,), or (L, t) with one for each target.
+            groups: `Folds` of rows that are left out together; None for single rows.
+
+        Returns:
+            What `fn` gives, summed, with a leading axis L. NaN inside `jax.jit` where the fixed
+            effects cannot be fitted without a row or group.
+
+        Raises:
+            ValueError: outside `jax.jit`, where the fixed effects cannot be fitted without a row or
+                group.
+        """
+        if groups is None and self.factor.exact:
+            return self.rows_and_leverages(lambda e, _, Y, v: fn(e, Y, v), lams)
+        lams = self.columns(lams)
+        if groups is None:
+            return self.estimated(lams, fn).total
+        of_all_lams = jax.vmap(fn, in_axes=(1, None, None))
+        return self.with_rest(self.factor.sweep_folds(self, of_all_lams, lams, groups), groups)
+
+    def rows_and_leverages(self, fn: Callable, lams) -> Any:
+        """Sum a function of held-out residuals and leverages over rows, for every λ: `left_out` of
+        single rows with one more argument.
+
+        v/λ · (1 − leverage) is one over the variance of a label given all others. For a row that is
+        a landmark it belongs to the fit without this landmark.
+
+        Args:
+            fn: `fn(residuals, remaining, labels, weights)`, with `remaining` = 1 − leverage, (b, 1)
+                or (b, t).
+            lams: λ (L,), or (L, t).
+
+        Returns:
+            The sums, as `left_out` gives them.
+
+        Raises:
+            ValueError: as `left_out` does.
+        """
+        return self.with_rest(self.factor.sum_left_out(self, fn, self.columns(lams)))
+
+    def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
+        """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
+        group₎(xᵢ).
+
+        Args:
+            lams: λ (L,), or (L, t) with one for each target.
+            groups: `Folds` of rows that are left out together; None for single rows.
+
+        Returns:
+            (L, n, t), in units of Y; inside `jax.jit` NaN for a row if the fixed effects cannot be
+            fitted without it or its group.
+
+        Raises:
+            ValueError: outside `jax.jit`, where that is so for some row.
+        """
+        lams, factor = self.columns(lams), self.factor
+        factor.fixed.check_rest(factor.weights, groups)
+        if groups is not None:
+            e = factor.sweep_folds(self, lambda e, Y, v: e, lams, groups, stack=True)
+            e = jnp.moveaxis(e, 1, 0)
+        elif factor.exact:
+            e = factor.rows_left_out(self, lams)
+        else:
+            return self.estimated(lams).residuals
+        if not factor.fixed.count:
+            return e
+        rest = factor.fixed.has_rest(factor.weights, groups)
+        rest = rest if groups is None else rest[groups.numbers]
+        return jnp.where(rest[:, None], e, jnp.nan)
+
+    def estimated(self, lams, fn: Callable | None = None) -> Outcome:
+        """The `Outcome` with single rows left out, of a factor that estimates it."""
+        if not self.factor.has_residuals:
+            raise ValueError(
+                "leave-one-out needs probes, and the solver has probes=0: give probes=32, a "
+                "single λ as lams=, or criterion=holdout(X, Y)"
+            )
+        return self.factor.outcome(self, lams, None, fn)
+
+    def training_residuals(self, lams) -> Float[Array, "L n t"]:
+        """Training residuals √v (y − f) of every row."""
+        r = self.factor.sweep(self, self.columns(lams), lambda r, R, v: r, stack=True)
+        return jnp.moveaxis(r, 1, 0)
+
+    def outcome(self, lam, groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
+        """Coefficients, held-out residuals and degrees of freedom at one λ, or one per target; and
+        the standard error of `left_out(fn)`, where that is an estimate.
+        """
+        return self.factor.outcome(self, self.columns(lam), groups, fn)
+
+    def with_rest(self, total, groups: Folds | None = None):
+        """`total`, if the fixed effects can be fitted without each row, or group. Otherwise an
+        error, or NaN inside `jax.jit`.
+        """
+        fixed, weights = self.factor.fixed, self.factor.weights
+        if not fixed.count:
+            return total
+        fixed.check_rest(weights, groups)
+        defined = jnp.all(fixed.has_rest(weights, groups))
+        return jax.tree.map(lambda a: jnp.where(defined, a, jnp.nan), total)

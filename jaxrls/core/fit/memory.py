@@ -1,0 +1,206 @@
+"""Bytes that a call holds, computed from shapes: the largest matrices of each route."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.core.factors.solver import Memory, Shape, Solver
+from jaxrls.core.factors.solvers import (
+    SEARCHED,
+    Cholesky,
+    Spectral,
+    choose_route,
+    named_solver,
+    suits_cholesky,
+)
+from jaxrls.core.fit.problem import Problem
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.named import check_kernel
+from jaxrls.core.linalg.blocks import FEWEST_ROWS, block_bytes
+from jaxrls.core.linalg.products import PANELS
+from jaxrls.core.support.checks import check_whole, in_words, why_too_large
+
+CALLS = ("fit", "gradient", "predict")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The memory that a call needs besides its arguments, as `estimate` returns it.
+
+    Args:
+        call: `"fit"`, `"gradient"` or `"predict"`.
+        route: what is factored, such as `"gram"` for K or `"subset"` for landmarks.
+        bytes: the peak of memory, in bytes.
+        words: the matrices that take it, in words.
+        rows: the number of rows n.
+
+    >>> import jaxrls as rls
+    >>> print(rls.estimate(rls.Gaussian(1.0), (10_000, 8)))
+    fit by gram: 3.22 GB for K, its eigenvectors and LAPACK's workspace
+    """
+
+    call: str
+    route: str
+    bytes: int
+    words: str
+    rows: int
+
+    def __str__(self):
+        return f"{self.call} by {self.route}: {in_words(self.bytes)} for {self.words}"
+
+    def why_not(self) -> str:
+        """Why the default device cannot run it, and what to do instead; empty where it can."""
+        return why_too_large(self.rows, self.route, self.bytes)
+
+    def check(self) -> None:
+        """Raise if the default device cannot run the call.
+
+        Raises:
+            ValueError: where `why_not` is not empty.
+        """
+        if words := self.why_not():
+            raise ValueError(words)
+
+
+def estimate(
+    kernel: Kernel,
+    shape: tuple[int, int],
+    *,
+    call: str = "fit",
+    targets: int = 1,
+    lams: int | None = None,
+    weights: bool = False,
+    landmarks: int | None = None,
+    groups: int | None = None,
+    solver: Solver | None = None,
+    keep: bool = False,
+    pairs: bool = False,
+    fixed_effects: int | None = None,
+    dtype=float,
+    rows: int | None = None,
+) -> Estimate:
+    """Estimate the memory of a call from the shape of X, before the call is made.
+
+    Args:
+        kernel: a jaxrls kernel.
+        shape: (n, d), the shape of X, or X itself.
+        call: `"fit"`, also for `factorize` with a sweep over λ; `"gradient"`, for `objective` with
+            its derivatives, as in a step of `tune`; or `"predict"`, for predictions of `rows` rows
+            by a model of n rows.
+        targets: how many columns Y has.
+        lams: how many λ; by default 100, as in the grid of `fit`.
+        weights: whether there are sample weights.
+        landmarks: how many landmarks; by default none.
+        groups: the rows of the largest group that is held out; by default rows are held out singly.
+        solver: as in `fit`.
+        keep: as in `fit`; counts what `posterior` and `intervals` compute from the solution too.
+        pairs: whether rows are held out in pairs; with `groups`, in pairs of each group.
+        fixed_effects: how many columns have no penalty.
+        dtype: that of X, float32 or float64.
+        rows: how many rows to predict, for `"predict"`; by default n.
+
+    Returns:
+        An `Estimate`, whose text gives route, bytes and matrices. It counts the leading terms of
+        the largest matrices, on top of X and Y, without compiled programs (50 to 80 MB), and is
+        within a factor of 2 of what is measured on a CPU for n ≥ 2000
+        (`benchmarks/scaling.py --estimate`).
+
+    Raises:
+        ValueError: for an unknown call, route or dtype, and for a number that is not whole or is
+            below 1.
+
+    **Cost** none: no array is made. **Source**: the sizes of the matrices that each route holds.
+
+    >>> import jaxrls as rls
+    >>> shape = 20_000, 8
+    >>> plain, some = (rls.estimate(rls.Gaussian(1.0), shape, landmarks=m) for m in (None, 500))
+    >>> plain.route, some.route, plain.bytes > 50 * some.bytes
+    ('gram', 'subset', True)
+    """
+    check_kernel(kernel)
+    if call not in CALLS:
+        raise ValueError(f"call must be one of {', '.join(map(repr, CALLS))}, and is {call!r}")
+    shape = getattr(shape, "shape", shape)
+    if np.shape(shape) != (2,):
+        raise ValueError(f"shape must be (n, d), or X itself, and is {shape!r}")
+    counts = {"rows of shape": shape[0], "columns of shape": shape[1], "targets": targets}
+    counts |= {"lams": lams, "fixed_effects": fixed_effects}
+    for name, count in counts.items():
+        if count is not None:
+            check_whole(name, count)
+    for name, count in {"landmarks": landmarks, "groups": groups}.items():
+        if count is not None:
+            check_whole(name, count, shape[0])
+    if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
+        raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
+    of_call = Shape(kernel, *shape, dtype, targets, lams, call == "gradient")
+    solver = cheapest(of_call, named_solver(solver, landmarks))
+    held = solver.memory(of_call)
+    if call == "predict":
+        numbers = of_predictions(of_call, held.width, rows or shape[0])
+        return _estimate(call, of_call, held._replace(numbers=numbers, words="blocks of rows"))
+    n, width = of_call.rows, held.width
+    # Weights scale K; fixed effects are taken off features.
+    copies = weights if held.of_kernel else of_call.twice * bool(fixed_effects)
+    numbers = held.numbers + n * width * 2 * (keep + copies)
+    numbers += of_groups(of_call, width, groups, pairs)
+    if pairs and not groups:
+        numbers += of_pairs(of_call, width, landmarks is not None)
+    words = held.words + ", and blocks of pairs of rows" * pairs
+    held = held._replace(numbers=numbers + 4 * n * targets, words=words)
+    return _estimate(call, of_call, held)
+
+
+def _estimate(call: str, shape: Shape, held: Memory) -> Estimate:
+    itemsize = jnp.dtype(shape.dtype).itemsize
+    return Estimate(call, held.route, held.numbers * itemsize, held.words, shape.rows)
+
+
+def cheapest(shape: Shape, solver: Solver | None) -> Solver:
+    """The solver that `fit` takes for these shapes where none was named; its differentiable form
+    for a gradient.
+    """
+    kernel, n = shape.kernel, shape.rows
+    if solver is None:
+        whole = choose_route(kernel, n, shape.columns, shape.dtype) == "gram"
+        few = whole and suits_cholesky(kernel, n, shape.lams or SEARCHED)
+        solver = Cholesky() if few else Spectral()
+    return solver.differentiable() if shape.gradient else solver
+
+
+def of_predictions(shape: Shape, width: int, rows: int) -> int:
+    """Numbers of two blocks of rows, and of predictions."""
+    block = max(block_bytes() // jnp.dtype(shape.dtype).itemsize, 16 * width)
+    return min(2 * block, rows * width) + 2 * rows * shape.targets
+
+
+def of_groups(shape: Shape, width: int, groups: int | None, pairs: bool) -> int:
+    """Numbers of the largest group that is held out."""
+    if not groups:
+        return 0
+    of_rows = shape.rows * width * shape.twice * (2 + 4 * pairs)
+    return 8 * shape.twice * min(groups, width) ** 2 + of_rows
+
+
+def of_pairs(shape: Shape, width: int, on_landmarks: bool) -> int:
+    """Numbers of a block of all pairs of rows; of few rows all pairs at once."""
+    n = shape.rows
+    at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
+    held = 8 * shape.twice if shape.gradient or on_landmarks else 3
+    return 2 * n * width + held * n * at_once
+
+
+def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Estimate:
+    """The estimate of a call on a problem."""
+    groups, data = problem.criterion.groups, problem.data
+    options = {
+        "targets": 1 if problem.Y.ndim == 1 else problem.Y.shape[1],
+        "weights": data.weights.values is not None,
+        "groups": None if groups is None else groups.inside.shape[1],
+        "dtype": data.rows.dtype,
+        "fixed_effects": data.fixed.count if data.fixed.count > 1 else None,
+        "pairs": problem.criterion.in_pairs,
+        "solver": problem.solver,
+    }
+    return estimate(problem.kernel, data.rows.shape, call=call, lams=lams, **options)

@@ -1,0 +1,100 @@
+"""A search by `tune` on landmarks, which begins on a sample of the rows where a step on all rows
+costs many times as much; its history holds the earlier searches as stages.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrls.core.fit.descent import Best, Way, descend
+from jaxrls.core.fit.fitted import Stage
+from jaxrls.core.fit.problem import Problem
+from jaxrls.core.fit.tune import CANNOT_GROW, ROWS, search_by
+from jaxrls.core.support.checks import check_whole
+from jaxrls.landmarks.points import Landmarks, as_landmarks
+from jaxrls.landmarks.solver import Subset, resolve_landmarks
+
+LANDMARKS = 250  # which show most of what more of them do, for a quarter of the time
+ROWS_A_LANDMARK = 16  # enough for a best kernel near that of all rows
+# Rows times landmarks²: below it all steps take less than the compilation of a second program.
+DEAR = 1e9
+# A kernel is tuned on so many where the number for the fit is chosen later.
+LANDMARKS_TO_TUNE = 500
+
+
+def landmarks_to_tune(given, n: int):
+    """The landmarks on which to tune a kernel for a fit to n rows; "auto", which needs a kernel,
+    becomes a number or None.
+    """
+    if not isinstance(given, str):
+        return given
+    return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
+
+
+@search_by.register
+def _(solver: Subset, problem: Problem, guesses: list, way: Way, grow: bool | None) -> Best:
+    """On the landmarks that the best kernel known at the start chooses, or in stages."""
+    if begins_on_few(problem, len(solver), grow):
+        return search_in_stages(problem, solver, guesses, way)
+    chooses = replace(problem, kernel=guesses[-1][0])
+    return descend(chooses.prepared(way.progress), guesses, way)
+
+
+def begins_on_few(problem: Problem, m: int, grow: bool | None) -> bool:
+    """Whether the search begins on a sample of the rows: with `grow` None only where a step on all
+    rows is expensive.
+    """
+    n = problem.rows.count
+    able = n > 2 * ROWS and problem.criterion.of_some_rows and problem.fixed.rows is None
+    if grow and not able:
+        raise ValueError(CANNOT_GROW)
+    return bool(able and grow is not False and (grow or n * m**2 >= DEAR))
+
+
+class Sample(NamedTuple):
+    """The problem on some of the rows, and their numbers."""
+
+    problem: Problem
+    numbers: np.ndarray
+
+
+def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) -> Best:
+    """A search on few rows, then on the final landmarks with some rows for each, then on all."""
+    n, m, (start, _, floor) = len(whole.Y), len(solver), guesses[-1]
+    more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
+    between = ROWS < more <= n / 3
+    some = Sample(*whole.some(more)) if between else Sample(whole, np.arange(n))
+    few = whole.some(ROWS)[0]
+    few_landmarks = chosen_for(start, few, min(m, LANDMARKS), way.progress)
+    best = descend(replace(few, solver=Subset(few_landmarks, True)), guesses, way)
+    stages, way = [Stage(len(few.Y), min(m, LANDMARKS), best.history)], way._replace(starts=1)
+    final = final_landmarks(whole, solver, some, best.kernel, way.progress)
+    if between:
+        points = Subset(replace(final, indices=None), True)
+        start_here = [(best.kernel, best.lam, floor)]
+        sample = replace(some.problem, solver=points)
+        best = descend(sample, start_here, way, learned=best.learned)
+        stages.append(Stage(len(sample.Y), len(final.points), best.history))
+    last = [guesses[0], (best.kernel, best.lam, floor)]
+    best = descend(replace(whole, solver=Subset(final, True)), last, way, learned=best.learned)
+    return best._replace(history=replace(best.history, stages=tuple(stages)))
+
+
+def chosen_for(kernel, problem: Problem, count: int, progress: bool) -> Landmarks:
+    """So many rows of the problem as landmarks of this kernel."""
+    count = min(count, len(problem.Y))
+    return resolve_landmarks(kernel, problem.rows, count, problem.weights, progress)
+
+
+def final_landmarks(
+    whole: Problem, solver: Subset, some: Sample, kernel, progress: bool
+) -> Landmarks:
+    """Those that were given, or as many rows of the sample, chosen by the kernel that was found."""
+    given = solver.landmarks
+    if not np.ndim(given) and not isinstance(given, Landmarks):
+        most = whole.rows.candidates()[1].shape[0]
+        check_whole("landmarks, as their number,", len(solver), most)
+        chosen = chosen_for(kernel, some.problem, len(solver), progress)
+        given = some.numbers[np.asarray(chosen.indices)]
+    return as_landmarks(whole.rows, given)

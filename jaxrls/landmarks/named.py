@@ -1,0 +1,25 @@
+"""What `landmarks=` of public calls is short for."""
+
+from jaxrls.core.factors.solver import Solver
+from jaxrls.core.factors.solvers import SHORT_FOR, Cholesky, Spectral
+from jaxrls.landmarks.enough import Enough
+from jaxrls.landmarks.solver import Subset
+
+
+def solver_on(landmarks, solver: Solver | None, leave: bool = True) -> Solver:
+    """The solver on landmarks; `solver` is the one that was named beside them, or None."""
+    if isinstance(landmarks, str) and landmarks == "auto":
+        if solver is not None:
+            raise ValueError(
+                "landmarks='auto' chooses the solver too, by known values: leave solver= out, and "
+                "inside jax.jit give a number"
+            )
+        return Enough()
+    if not isinstance(solver, Spectral | Cholesky | None) or getattr(solver, "of", None):
+        raise ValueError(
+            f"landmarks= cannot be used with {solver}, which fits all of K: leave one of them out"
+        )
+    return Subset(landmarks, isinstance(solver, Cholesky), leave)
+
+
+SHORT_FOR["landmarks"] = solver_on

@@ -1,0 +1,201 @@
+"""The slope of the held-out error on landmarks, in closed form: `jax.grad` of it costs two readings
+of the rows where derivatives step by step would cost three and twice as many products. The value and
+any derivative are those of `plain_error`, which tests compare it with.
+
+With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK_RR and S⁻¹ = RRᵀ, a row's error is a function
+of rᵢ = Dᵢβ and sᵢ = DᵢS⁻¹Dᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its derivatives in
+those, z = Uᵀg and w = Uᵀ diag(a) U, the cotangents are
+
+    of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),     of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),
+    of K_RR:  λ R t Rᵀ,
+
+plus what landmarks that leave with their row add to t, z and the mean's. No derivative of a Cholesky
+factor is taken, nor of L⁻ᵀ. For derivatives of higher order the formula itself is differentiated.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.core.factors.cholesky_features import Shrunk
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.linalg.products import from_panels, gram_panels, matmul, transposed_matmul
+from jaxrls.core.problem.gram import gram
+from jaxrls.landmarks.cholesky import CholeskyLandmarks
+from jaxrls.landmarks.dictionary import keeps_rows
+
+
+def plain_error(solve: Callable, total: Callable, kernel, points, lam, rest) -> Float[Array, ""]:
+    """Σ over targets of `total` of the held-out residuals at one λ, of the solution `solve(kernel,
+    points, rest)` on landmarks.
+    """
+    return jnp.sum(solve(kernel, points, rest).left_out(total, lam[None], None))
+
+
+def left_out_sum(
+    solve: Callable,
+    total: Callable,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    lam: Float[Array, ""],
+    rest: Any,
+) -> Float[Array, ""]:
+    """`plain_error`, with derivatives in closed form, except in `rest`."""
+    error = jax.custom_jvp(partial(plain_error, solve, total))
+
+    @partial(error.defjvp, symbolic_zeros=True)
+    def rule(primals, tangents):
+        kernel, points, lam, rest = primals
+        slopes = slopes_of(solve(kernel, points, rest), total, lam)
+        *moved, by_lam, by_rest = _changes(primals, tangents)
+        change = slopes.of_lam * by_lam
+        if _moves(tangents[:2]):
+            change = change + slopes.along((kernel, points), tuple(moved))
+        if _moves(tangents[3]):
+            of_rest = partial(plain_error, solve, total, kernel, points, lam)
+            change = change + jax.jvp(of_rest, (rest,), (by_rest,))[1]
+        return slopes.value, change
+
+    return error(kernel, points, *jax.tree.map(jnp.asarray, (lam, rest)))
+
+
+def _is_constant(change) -> bool:
+    """Whether an argument does not depend on anything that is being differentiated."""
+    return isinstance(change, jax.custom_derivatives.SymbolicZero)
+
+
+def _moves(changes) -> bool:
+    return not all(map(_is_constant, jax.tree.leaves(changes)))
+
+
+def _changes(primals, changes):
+    """Tangents as arrays, zeros where there are none."""
+    zero = jax.custom_derivatives.zero_from_primal
+    filled = lambda primal, change: zero(primal) if _is_constant(change) else change
+    return jax.tree.map(filled, primals, changes)
+
+
+class RowErrors(NamedTuple):
+    """The sum over a block of rows, and its derivatives g in r and a in s."""
+
+    value: Float[Array, ""]
+    g: Float[Array, "b t"]
+    a: Float[Array, " b"]
+
+
+class Slopes(NamedTuple):
+    """The error at λ, and cotangents in the coordinates of u, from one reading of the rows."""
+
+    solution: Solution
+    total: Callable
+    lam: Float[Array, ""]
+    shrunk: Shrunk
+    u: Any  # of all rows, kept between two readings where memory holds it, else None
+    value: Float[Array, ""]
+    t: Float[Array, "m m"]
+    z: Float[Array, "m t"]
+    constant: Float[Array, " m"]  # of the mean, for every row
+    corner: Float[Array, "m m"]  # of k(points, points) in the rows that are landmarks
+
+    @property
+    def of_lam(self) -> Float[Array, ""]:
+        """The slope in λ."""
+        shrink = self.shrunk.shrink
+        return jnp.sum(self.t * matmul(shrink, shrink.T))
+
+    def along(self, start, change) -> Float[Array, ""]:
+        """The slope along a change of (kernel, points): one more reading of the rows."""
+        factor, labels = self.solution.factor, self.solution.labels
+        R, q = self.shrunk.R, self.shrunk.q
+        moved = lambda fn: jax.jvp(fn, start, change)
+
+        def of_block(block, u, counted, y, Y):
+            psi, psi_moved = moved(lambda kernel, points: kernel(block.x, points))
+            u = factor.coordinates(psi, None, self.shrunk) if u is None else u
+            _, g, a = row_errors(factor, self.total, q, u, block.v, counted, y, Y)
+            by_sums = 2 * matmul(u, self.t) + matmul(Y - labels.mean, self.z.T) + self.constant
+            by_sums = by_sums if block.v is None else block.v[:, None] * by_sums
+            by_row = 2 * a[:, None] * u + matmul(g, q.T) + by_sums
+            return jnp.sum(matmul(by_row, R.T) * psi_moved)
+
+        of_rows = factor.data.sum(of_block, *_columns(self.solution, self.u), **factor.hints)
+        i, ridge = jnp.arange(len(R)), factor.report.ridge
+        K_moved = moved(gram)[1].at[i, i].multiply(1 + ridge)
+        of_penalty = jnp.sum(self.lam * matmul(matmul(R, self.t), R.T) * K_moved)
+        corner_moved = moved(lambda kernel, points: kernel(points, points))[1]
+        return of_rows + of_penalty + jnp.sum(self.corner * corner_moved)
+
+
+def _columns(solution: Solution, u) -> tuple[Any, Any, Any, Any]:
+    """What blocks of rows bring: u, weights of the rows that count, √v (y − mean), and labels."""
+    factor, labels = solution.factor, solution.labels
+    others = factor.indices is None
+    counted = factor.weights if others else factor.weights.without(factor.indices)
+    return u, counted.values, labels.scaled, labels.Y
+
+
+def row_errors(factor: CholeskyLandmarks, total: Callable, q, u, v, counted, y, Y) -> RowErrors:
+    """The errors of a block of rows from their coordinates u."""
+    weights, counted = factor.weights.block(v, len(u)), factor.weights.block(counted, len(u))
+    h = factor.fixed.leverage(None, weights.array)
+
+    def error(r, s):
+        remaining = jnp.where(counted.used, 1 - weights.array * s - h, 1)
+        e = weights.unscale((y - weights.scale(r)) / remaining[:, None])
+        return jnp.sum(total(jnp.where(counted.used[:, None], e, 0), Y, counted.array))
+
+    value, (g, a) = jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
+    return RowErrors(value, g, a)
+
+
+def slopes_of(solution: Solution, total: Callable, lam) -> Slopes:
+    """The error and its cotangents: one reading of the rows after that of the moments."""
+    factor: CholeskyLandmarks = solution.factor
+    shrunk, rows = factor.shrunk(lam, solution.state), factor.data.rows
+    q, itemsize = shrunk.q, jnp.dtype(factor.dtype).itemsize
+    coordinates = lambda block: factor.coordinates_of_block(block._replace(b=None), shrunk)
+    keeps = keeps_rows(rows.shape[0] // rows.parts, len(q), itemsize)
+    u = factor.data.map(coordinates, **factor.hints) if keeps else None
+
+    def of_block(block, u, *columns):
+        u = coordinates(block) if u is None else u
+        value, g, a = row_errors(factor, total, q, u, block.v, *columns)
+        sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
+        return value, gram_panels(a[:, None] * u, u), *sums
+
+    columns = _columns(solution, u)
+    value, w, z, by_a, g = factor.data.sum(of_block, *columns, **factor.hints)
+    both = matmul(z, q.T)
+    t, mean = -from_panels(w) - (both + both.T) / 2, -(2 * by_a + matmul(q, g))
+    corner = jnp.zeros_like(t)
+    if factor.indices is not None:
+        still = jnp.zeros_like(t), jnp.zeros_like(z), jnp.zeros_like(mean)
+        of_landmarks = partial(landmarks_error, solution, shrunk, total)
+        of_leaving, pull = jax.vjp(of_landmarks, *still, factor.map.raw(factor.map.points))
+        by_t, by_z, by_mean, corner = pull(jnp.ones_like(of_leaving))
+        value, t = value + of_leaving, t + (by_t + by_t.T) / 2
+        z, mean = z + by_z, mean + by_mean
+    constant = mean / factor.weights.total * int(factor.intercept)
+    return Slopes(solution, total, lam, shrunk, u, value, t, z, constant, corner)
+
+
+def landmarks_error(
+    solution: Solution, shrunk: Shrunk, total: Callable, step, cross, mean, corner
+) -> Float[Array, ""]:
+    """The sum over rows that are landmarks, as a function of changes of S, Dᵀ diag(v) y, the mean
+    and k(points, points), the first three in the coordinates of u.
+    """
+    factor: CholeskyLandmarks = solution.factor
+    A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)
+    solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
+    middle = solve((shrunk.middle + mean).T).T
+    moved = shrunk._replace(R=solve(shrunk.R.T).T, q=solve(shrunk.q + cross), middle=middle)
+    of_lam = jax.tree.map(lambda a: a[:, None], factor.landmark_rows_at(moved, corner))
+    e, _ = factor.left_out_landmarks(solution, of_lam)
+    Y, v = solution.labels.Y[factor.indices], factor.weights.array[factor.indices]
+    return jnp.sum(total(e[:, 0], Y, v))

@@ -1,0 +1,137 @@
+"""The solver on landmarks, which `landmarks=` of public calls is short for: it chooses them, says what
+they hold in memory, and takes a spectrum or, for derivatives, Cholesky factors.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.core.factors.solver import Memory, Ready, Solver
+from jaxrls.core.fit.problem import Problem, criterion_error
+from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.problem.rows import Rows
+from jaxrls.core.problem.weights import Weights
+from jaxrls.core.support.checks import check_whole, values_unknown
+from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.landmarks.choice import choose_landmarks
+from jaxrls.landmarks.cholesky import solve_cholesky_landmarks
+from jaxrls.landmarks.dictionary import keeps_rows
+from jaxrls.landmarks.points import Landmarks, as_landmarks, check_evaluable, on_landmarks
+from jaxrls.landmarks.slopes import left_out_sum
+from jaxrls.landmarks.spectrum import solve_subset
+
+
+@pytree
+class Subset(Solver):
+    """The subset of regressors: a sum of kernel functions at landmarks alone.
+
+    Args:
+        landmarks: their number, row numbers, points, or `Landmarks`.
+        cholesky: whether to take a Cholesky factor for each λ in place of a spectrum.
+        leave: whether a landmark that is a row of X is held out with its row.
+    """
+
+    landmarks: Any
+    cholesky: bool = static(default=False)
+    leave: bool = static(default=True)
+
+    @property
+    def has_spectrum(self):  # type: ignore[override]
+        """Whether it is a spectrum."""
+        return not self.cholesky
+
+    @property
+    def name(self):
+        """That of the solver that is used on landmarks."""
+        return "Cholesky" if self.cholesky else "Spectral"
+
+    def __len__(self) -> int:
+        """How many landmarks there are."""
+        points = getattr(self.landmarks, "points", self.landmarks)
+        return np.shape(points)[0] if np.ndim(points) else int(points)
+
+    def prepare(self, kernel, rows, weights, progress=False):
+        """With landmarks of these rows."""
+        kernel, rows = on_landmarks(kernel, rows)
+        chosen = resolve_landmarks(kernel, rows, self.landmarks, weights, progress)
+        kernel.check(chosen.points)
+        chosen = chosen if self.leave else replace(chosen, indices=None)
+        return Ready(replace(self, landmarks=chosen), kernel, rows)
+
+    def solve(self, kernel, data, labels, *, block_size=None):
+        """From moments of the kernel with the landmarks."""
+        if self.cholesky:
+            return solve_cholesky_landmarks(kernel, data, self.landmarks, labels, block_size)
+        return solve_subset(kernel, data, self.landmarks, labels, block_size=block_size)
+
+    def differentiable(self):
+        """Cholesky factors on the same landmarks."""
+        return replace(self, cholesky=True)
+
+    def points(self, rows):
+        """The landmarks."""
+        return self.landmarks.points
+
+    def memory(self, shape):
+        """The landmarks' matrices, blocks of rows, and rows of features where they are kept."""
+        n, m, L = shape.rows, len(self), 1 if shape.gradient else shape.lams or 100
+        kept = n * m * keeps_rows(n, m, jnp.dtype(shape.dtype).itemsize)
+        if not self.cholesky:
+            numbers, words = 8 * m**2 + shape.block(m) + kept, "the landmarks' matrices and rows"
+            return Memory("subset", m, max(numbers, n * m), words)
+        numbers = shape.twice * ((9 + 2 * L) * m**2 + 3 * shape.block(m) // 2)
+        numbers = max(numbers + shape.gradient * kept, n * m)  # the choice of landmarks, before
+        words = "the landmarks' matrices and blocks of rows"
+        return Memory("cholesky landmarks", m, numbers, words)
+
+
+def resolve_landmarks(
+    kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False
+) -> Landmarks:
+    """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
+    chosen rows, the same ones every time.
+    """
+    check_evaluable(kernel)
+    if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
+        return as_landmarks(rows, landmarks)
+    most = rows.candidates()[1].shape[0]
+    check_whole("landmarks, as their number, or 'auto' in fit,", landmarks, most)
+    options: dict = {"weights": weights.values, "progress": progress}
+    return choose_landmarks(kernel, rows, int(landmarks), key=jax.random.key(0), **options)
+
+
+@criterion_error.register
+def _(solver: Subset, problem: Problem, lam):
+    """The mean of losses has a derivative in closed form."""
+    if not has_slopes(problem):
+        return criterion_error.dispatch(Solver)(solver, problem, lam)
+    kernel, chosen = jax.tree.map(jnp.asarray, (problem.kernel, solver.landmarks))
+    constant = jax.lax.stop_gradient((kernel, chosen))
+    rest = replace(problem, kernel=constant[0], solver=replace(solver, landmarks=constant[1]))
+
+    def solve(kernel, points, rest):
+        moved = replace(rest.solver, landmarks=replace(rest.solver.landmarks, points=points))
+        return replace(rest, kernel=kernel, solver=moved).solution()
+
+    total: Any = problem.criterion.total
+    summed = left_out_sum(solve, total, kernel, chosen.points, lam, rest)
+    return summed / problem.weights.total / problem.Y[0].size
+
+
+def has_slopes(problem: Problem) -> bool:
+    """Whether `left_out_sum` has the derivatives: of losses, unless the loss or the kernel is a
+    function that holds what a caller differentiates.
+
+    On several devices it moves blocks of rows between them; the derivative of every step does not.
+    """
+    total, rows, fixed = problem.criterion.total, problem.rows, problem.fixed
+    if total is None or fixed.rows is not None or not rows.traceable or rows.parts > 1:
+        return False
+    labels = problem.Y.reshape(len(problem.Y), -1)[:1]
+    points = problem.solver.landmarks.points[:1]  # type: ignore[union-attr]
+    loss = lambda kernel, x, y: total(kernel(x, x) + y, y, y[:, 0])
+    with values_unknown(f"criterion {problem.criterion.name}, or its loss,"):
+        return not jax.closure_convert(loss, problem.kernel, points, labels)[1]

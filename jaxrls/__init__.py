@@ -3,12 +3,10 @@ leave-one-out error.
 """
 
 from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.criteria.losses import absolute_error, misordered, squared_error, zero_one_loss
+from jaxrls.core.criteria.losses import absolute_error, squared_error, zero_one_loss
 from jaxrls.core.criteria.path import (
     coef,
     effective_dof,
-    kronecker_left_out,
-    kronecker_residuals,
     loo_residuals,
     path,
 )
@@ -59,12 +57,13 @@ from jaxrls.io.tables import airfoil, predict_to_file
 from jaxrls.iterative.iterative import Iterative
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.landmarks.points import certified_lam
-from jaxrls.ranking.criteria import PairsOut, QueriesOut, pairwise_ranking_error
+from jaxrls.ranking.criteria import PairsOut, QueriesOut, misordered, pairwise_ranking_error
 from jaxrls.rows.sharded import shard
 from jaxrls.several.kernels import fit_kernels
 from jaxrls.several.selection import select_columns, select_landmarks
 from jaxrls.two_sided.fit import fit_kronecker
 from jaxrls.two_sided.kronecker import factor_kronecker
+from jaxrls.two_sided.left_out import kronecker_left_out, kronecker_residuals
 from jaxrls.uncertainty.classes import (
     class_probabilities,
     conformal_labels,

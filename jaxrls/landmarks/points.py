@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.kernels.given import KernelValues, Precomputed
 from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.kernels.named import NAMED
+from jaxrls.core.kernels.named import check_kernel
 from jaxrls.core.linalg.decompositions import ridged_cholesky
 from jaxrls.core.problem.rows import GramRows, NumberedRows, Rows
 from jaxrls.core.support.checks import as_floats, check_finite, check_unmasked, is_concrete
@@ -37,15 +37,6 @@ class Landmarks:
     indices: Int[Array, " m"] | None
     points: Float[Array, "m d"]
     trace_residual: Float[Array, ""] | None
-
-
-def check_kernel(kernel) -> None:
-    """Raise unless it is a jaxrls kernel."""
-    if not isinstance(kernel, Kernel):
-        raise ValueError(
-            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
-            f"tune also take the names {', '.join(map(repr, NAMED))}"
-        )
 
 
 def check_evaluable(kernel) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from jaxrls.core.criteria.losses import check_loss, squared_error
-from jaxrls.core.criteria.path import check_table
 from jaxrls.core.fit.conclude import inspect_lam
 from jaxrls.core.fit.grid import choose_lam, lambda_grid
 from jaxrls.core.kernels.kernel import Kernel
@@ -26,6 +25,7 @@ from jaxrls.core.support.checks import (
 from jaxrls.core.support.door import door
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel, as_side
 from jaxrls.two_sided.kronecker import check_semidefinite, factor_kronecker, side_weights
+from jaxrls.two_sided.left_out import check_table
 from jaxrls.uncertainty.posterior import process_at
 
 

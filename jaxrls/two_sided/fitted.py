@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from jaxrls.core.fit.model import Numbers
 from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.named import check_kernel
 from jaxrls.core.linalg.blocks import default_block_size, map_rows
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.compiled import compiled
@@ -17,7 +18,6 @@ from jaxrls.core.support.checks import as_array, check_inputs, check_matrix, che
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pictures import plot_errors
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.landmarks.points import check_kernel
 from jaxrls.two_sided.kronecker import SidesSpread
 from jaxrls.uncertainty.posterior import GaussianProcess, Posterior, check_unsaid
 
@@ -187,10 +187,17 @@ class KroneckerFit:
     setting: str = static()
     process: GaussianProcess | None = None
 
+    unit = "error"
+
     @property
     def criterion(self) -> str:
         """What the errors are, in words."""
         return f"{self.setting} left out"
+
+    @property
+    def title(self) -> str:
+        """The same, as plots say it."""
+        return self.criterion
 
     @door("self.model.coef")
     def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:

@@ -23,7 +23,6 @@ from jaxrls.core.problem.folds import Folds
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.ranking.pairs import Pairs, sum_pairs
 from jaxrls.uncertainty.spread import Spread
 from jaxrls.uncertainty.without import Planes, Smoother
 
@@ -238,13 +237,6 @@ class Factor(ABC):
         """The diagonal of R, 1 − leverage, at one λ, (n,)."""
         none = self.solve_labels(Labels.none(self.weights, self.fixed))
         return self.sweep(none, lam.reshape(1, 1), lambda r, R, v: R, stack=True)[:, 0, 0]
-
-    def sides(self) -> Any:
-        """The factor as one of two-sided data; raises for others."""
-        raise ValueError(
-            f"factor must be of two-sided data, and has route {self.route!r}: make it with "
-            "factor_kronecker"
-        )
 
     def outcome(self, solution: "Solution", lams, groups: Folds | None, fn: Callable | None) -> Any:
         """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
@@ -617,35 +609,6 @@ class Solution:
         """Training residuals √v (y − f) of every row."""
         r = self.factor.sweep(self, self.columns(lams), lambda r, R, v: r, stack=True)
         return jnp.moveaxis(r, 1, 0)
-
-    def pairs_left_out(
-        self, fn: Callable, lams, pairs: Pairs | None = None, own: tuple = ()
-    ) -> Any:
-        """Sum a function over pairs of rows for every λ, with both rows of each pair left out
-        together.
-
-        Args:
-            fn: `fn(one, other)`, both `Held`; what it gives must broadcast to the pairs, (t, a, b)
-                or (t, p), and be 0 where a weight is 0.
-            lams: λ (L,), or (L, t).
-            pairs: which pairs; None for all.
-            own: further arrays (n,), which `Held` has for both rows.
-
-        Returns:
-            The sums, with leading axes (L, t).
-        """
-        f = self.factor
-        levels = f.fixed.levels_of_two(f.weights)
-
-        def at(lam, one):
-            data = one.labels.Y, f.weights, own, levels
-            return sum_pairs(fn, f.view(one, lam), pairs, *data)
-
-        total = self.at_each(self.columns(lams), at)
-        if f.fixed.one is None or levels is not None:
-            return total
-        enough = f.weights.count > 1 + f.fixed.rank
-        return jax.tree.map(lambda a: jnp.where(enough, a, jnp.nan), total)
 
     def outcome(self, lam, groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
         """Coefficients, held-out residuals and degrees of freedom at one λ, or one per target; and

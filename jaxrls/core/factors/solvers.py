@@ -13,6 +13,7 @@ from jaxrls.core.factors.contract import Factor, Solver
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Primal
 from jaxrls.core.factors.spectrum import factor_svd, factor_symmetric, products, solve_covariance
 from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.named import check_kernel
 from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.core.problem.gram import gram
 from jaxrls.core.problem.labels import Labels
@@ -20,7 +21,7 @@ from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import platform
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.landmarks.points import as_landmarks, check_kernel, on_landmarks
+from jaxrls.landmarks.points import as_landmarks, on_landmarks
 from jaxrls.landmarks.spectrum import solve_subset
 from jaxrls.rows.sparse import as_rows
 

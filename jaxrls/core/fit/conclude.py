@@ -28,7 +28,6 @@ from jaxrls.core.support.pytrees import arrays_alone, pytree, static
 from jaxrls.landmarks.points import ridge_effect
 from jaxrls.rows.sparse import as_rows
 from jaxrls.rows.summed import NoRows, Summed, summed_features
-from jaxrls.two_sided.fitted import KroneckerFit
 from jaxrls.uncertainty.intervals import Jackknife
 from jaxrls.uncertainty.posterior import GaussianProcess, process_at
 from jaxrls.uncertainty.without import Without
@@ -87,6 +86,8 @@ def conclude(
         indefinite=report.indefinite,
         route=report.route,
         criterion="" if criterion is None else criterion.name,
+        title="" if criterion is None else criterion.title,
+        unit="" if criterion is None else criterion.unit,
         plan=plan,
         trace_residual=report.trace_residual,
         num_landmarks=0 if report.trace_residual is None else len(factor.points),
@@ -170,8 +171,8 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     inspect_lam(fit, default_grid)
 
 
-def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
-    """The warnings about the chosen λ."""
+def inspect_lam(fit: Any, default_grid: bool) -> None:
+    """The warnings about the chosen λ of a result that has `lam`, `lams` and `floor`."""
     chosen, floor = np.asarray(fit.lam), float(fit.floor)
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
     known = lams >= 0.99 * floor
@@ -333,7 +334,7 @@ class Kept:
                 "these labels and weights"
             )
         kept = Kept(None, solution, None, self.choice, self.saved)
-        found = replace(found, criterion=fit.criterion, kept=kept)
+        found = replace(found, criterion=fit.criterion, title=fit.title, unit=fit.unit, kept=kept)
         if known:
             _inspect_digits(float(cancellation), rows.dtype)
             inspect_fit(found, self.choice is not None and self.choice.lams is None)

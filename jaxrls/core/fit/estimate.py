@@ -18,11 +18,11 @@ from jaxrls.core.factors.solvers import (
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.named import check_kernel
 from jaxrls.core.linalg.blocks import FEWEST_ROWS, block_bytes, wide_block_size
 from jaxrls.core.linalg.products import PANELS
 from jaxrls.core.support.checks import check_whole, in_words, why_too_large
 from jaxrls.iterative.iterative import Iterative
-from jaxrls.landmarks.points import check_kernel
 from jaxrls.landmarks.spectrum import keeps_rows
 
 CALLS = ("fit", "gradient", "predict")
@@ -205,15 +205,17 @@ def _route(kernel: Kernel, n: int, d: int, dtype, landmarks, solver, few: bool) 
 
 def of_problem(problem: Problem, **options) -> Estimate:
     """The estimate of a fit to a problem; `options` of `estimate` override those of the problem."""
-    groups, chosen = problem.criterion.groups, problem.landmarks
+    chosen = problem.landmarks
     options_of = {
         "targets": 1 if problem.Y.ndim == 1 else problem.Y.shape[1],
         "weights": problem.weights.values is not None,
         "landmarks": None if chosen is None else len(chosen.points),
-        "groups": None if groups is None else groups.inside.shape[1],
         "dtype": problem.rows.dtype,
         "solver": problem.solver,
         "fixed_effects": problem.fixed.count if problem.fixed.count > 1 else None,
-        "pairs": problem.criterion.in_pairs,
     }
-    return estimate(problem.kernel, problem.rows.shape, **options_of | options)
+    return estimate(
+        problem.kernel,
+        problem.rows.shape,
+        **options_of | problem.criterion.left_out_together() | options,
+    )

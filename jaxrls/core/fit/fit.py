@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.criteria.standard import loo
+from jaxrls.core.criteria.criterion import Criterion, Given
+from jaxrls.core.criteria.standard import LeaveOneOut, loo
 from jaxrls.core.factors.contract import Solution, Solver
 from jaxrls.core.factors.solvers import (
     SEARCHED,
@@ -187,7 +187,7 @@ def planned(
     on_grid = not named and not searches
     route = choose_route(problem.kernel, n, d, rows.dtype)
     whole = rows.in_memory and problem.landmarks is None and route == "gram"
-    either = whole and solver is None and criterion.any_factor and not per_target
+    either = whole and solver is None and not isinstance(criterion, Given) and not per_target
     either = either and (named or criterion.smooth and not conservative)
     either = either and is_concrete(problem)  # inside `jax.jit` no λ is known to go on from
     few = either and suits_cholesky(problem.kernel, n, SEARCHED if on_grid else num)
@@ -205,7 +205,7 @@ def _check_conservative(conservative, criterion, lams) -> None:
             "conservative must be a number of standard errors, 0 or more, or True for one, and is "
             f"{conservative!r}"
         )
-    if conservative and (isinstance(lams, str) or not criterion.of_losses):
+    if conservative and (isinstance(lams, str) or not isinstance(criterion, LeaveOneOut)):
         found = "lams='search'" if isinstance(lams, str) else f"criterion {criterion.name}"
         raise ValueError(
             "conservative= needs standard errors, which loo and kfold have at λ of a grid: take "

@@ -20,12 +20,10 @@ from jaxrls.core.support.checks import (
 )
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pictures import (
-    ORDERED,
     plot_errors,
     plot_function,
     plot_left_out,
     plot_search,
-    title,
 )
 from jaxrls.core.support.pytrees import pytree, static
 from jaxrls.landmarks.points import TOLERANCE
@@ -103,6 +101,8 @@ class Fit(Generic[K]):
         indefinite: the most negative eigenvalue of K over the largest.
         route: the matrix that was factored, in a word, such as "gram".
         criterion: the name of the criterion.
+        title: what it is, as plots of it say.
+        unit: what its values are: an "error"; "nats", with a minus; or 1 − "AUC".
         plan: the solver, and how λ were tried, in words.
         trace_residual: tr √v(K − K̂)√v, the part of K that landmarks miss; None without landmarks.
         num_landmarks: the number of landmarks, 0 without.
@@ -137,6 +137,8 @@ class Fit(Generic[K]):
     indefinite: Float[Numbers, ""]
     route: str = static()
     criterion: str = static()
+    title: str = static()
+    unit: str = static()
     plan: str = static(default="")
     trace_residual: Float[Numbers, ""] | None = None
     num_landmarks: int = static(default=0)
@@ -156,9 +158,9 @@ class Fit(Generic[K]):
         of = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         name = f"{self.criterion.removesuffix('_error')} error"
-        name = title(self.criterion) if name.startswith("log_") else name
+        name = self.title if self.unit == "nats" else name
         reached = "" if error is None else f", {name} {error:.3g}"
-        if self.r2 is not None and self.criterion not in ORDERED:
+        if self.r2 is not None and self.unit != "AUC":
             reached += f", held-out R² {float(self.r2):.3g}"
         kernel, standardized = self.model.kernel, ""
         if isinstance(kernel, Standardized):

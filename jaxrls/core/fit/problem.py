@@ -17,7 +17,7 @@ from jaxrls.core.factors.contract import Solution, Solver
 from jaxrls.core.factors.solvers import Cholesky, Spectral, check_solver, choose_route
 from jaxrls.core.fit.start import from_median
 from jaxrls.core.kernels.kernel import Kernel, Standardized
-from jaxrls.core.kernels.named import NAMED
+from jaxrls.core.kernels.named import NAMED, check_kernel
 from jaxrls.core.linalg.products import matmul, safe_sqrt
 from jaxrls.core.problem.compiled import common_size, compiled, padded
 from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
@@ -35,14 +35,13 @@ from jaxrls.core.support.checks import (
     on_device,
     values_unknown,
 )
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.support.pytrees import arrays_alone, pytree, static
 from jaxrls.iterative.iterative import Iterative
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.landmarks.points import (
     Landmarks,
     as_landmarks,
     check_evaluable,
-    check_kernel,
     on_landmarks,
 )
 from jaxrls.rows.sparse import as_rows, is_sparse
@@ -137,8 +136,7 @@ class Problem:
             near = resolve_landmarks(kernel, rows, near, weights, progress)
             solver = replace(solver, landmarks=near)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
-        if not criterion.keeps_all_rows:
-            fixed.check_rest(weights, criterion.groups)
+        criterion.check_rest(fixed, weights)
         criterion.check_rows(Y, weights)
 
         def cast(leaf):
@@ -214,7 +212,7 @@ class Problem:
         """Whether it can be passed into `jax.jit`: its rows, and those of its criterion, are
         arrays.
         """
-        return self.rows.traceable and self.criterion.traceable
+        return self.rows.traceable and arrays_alone(self.criterion)
 
     def solution(self, solver: Solver | None = None) -> Solution:
         """Factor the rows and attach the labels, by `solver` or else the problem's own: the one

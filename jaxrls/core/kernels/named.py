@@ -48,6 +48,15 @@ POLYNOMIAL = ("polynomial", "poly")
 KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
 
 
+def check_kernel(kernel) -> None:
+    """Raise unless it is a jaxrls kernel."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
+            f"tune also take the names {', '.join(map(repr, NAMED))}"
+        )
+
+
 def named_kernel(
     name: str, X, *, width: Any = "median", gamma=None, degree: int = 3, coef0: float | int = 1.0
 ) -> Kernel:

@@ -7,27 +7,6 @@ from contextlib import contextmanager
 
 import numpy as np
 
-TITLES = {
-    "loo": "leave-one-out error",
-    "gcv": "GCV error",
-    "kfold": "error of folds left out",
-    "holdout": "hold-out error",
-}
-# Shares of pairs in the wrong order, for which plots show the share in the right one: AUC, or the
-# concordance index.
-ORDERED = {
-    "pairwise_ranking_error": "AUC (concordance), pairs left out",
-    "query_ranking_error": "AUC (concordance), queries left out",
-}
-
-
-def title(criterion: str) -> str:
-    """The axis label of a criterion; likelihoods are plotted with a minus, as smaller is better
-    there.
-    """
-    sign = "− " * criterion.startswith("log_")
-    return (TITLES | ORDERED).get(criterion, sign + criterion.replace("_", " "))
-
 
 def _axes(given, rows: int = 1):
     """The given axes, or those of a new figure, one below the other."""
@@ -73,7 +52,7 @@ def plot_errors(fit, ax=None):
     errors, lams = _needed(fit.errors, "errors over λ"), np.asarray(fit.lams)
     label = f"λ of each of {np.size(fit.lam)} targets"
     reached, word = fit.error, "error"
-    if fit.criterion in ORDERED:
+    if fit.unit == "AUC":
         errors, reached, word = 1 - errors, 1 - reached, "AUC"
     if np.ndim(fit.lam) == 0:
         errors = errors.reshape(len(lams), -1).mean(axis=1)
@@ -82,7 +61,7 @@ def plot_errors(fit, ax=None):
     ax.plot(lams[order], errors[order])
     ax.plot(fit.lam, reached, "o", label=label)
     scale = "linear" if word == "AUC" or errors.min() <= 0 else "log"
-    return _finished(ax, xscale="log", yscale=scale, xlabel="λ", ylabel=title(fit.criterion))
+    return _finished(ax, xscale="log", yscale=scale, xlabel="λ", ylabel=fit.title)
 
 
 def plot_left_out(fit, Y, ax=None):

@@ -60,7 +60,7 @@ from jaxrls.landmarks.points import certified_lam
 from jaxrls.ranking.criteria import PairsOut, QueriesOut, misordered, pairwise_ranking_error
 from jaxrls.rows.sharded import shard
 from jaxrls.several.kernels import fit_kernels
-from jaxrls.several.selection import select_columns, select_landmarks
+from jaxrls.several.selection import select_columns
 from jaxrls.two_sided.fit import fit_kronecker
 from jaxrls.two_sided.kronecker import factor_kronecker
 from jaxrls.two_sided.left_out import kronecker_left_out, kronecker_residuals
@@ -148,7 +148,6 @@ __all__ = [
     "predict_to_file",
     "save",
     "select_columns",
-    "select_landmarks",
     "shard",
     "squared_error",
     "start_from_data",

@@ -16,7 +16,7 @@ from jaxrls.core.support.pytrees import pytree, static
 from jaxrls.landmarks.points import Landmarks
 from jaxrls.rows.sharded import ShardedRows
 from jaxrls.several.kernels import KernelsFit
-from jaxrls.several.selection import LandmarkSelection, Selection
+from jaxrls.several.selection import Selection
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel
 from jaxrls.two_sided.kronecker import Kronecker
 from jaxrls.uncertainty.classes import ConformalLabels, Sigmoid
@@ -36,7 +36,6 @@ __all__ = [
     "Kronecker",
     "KroneckerFit",
     "KroneckerModel",
-    "LandmarkSelection",
     "Landmarks",
     "Moments",
     "Path",

@@ -19,6 +19,7 @@ from jaxrls.core.fit.grid import choose_lam, lambda_grid
 from jaxrls.core.fit.model import Model, Numbers
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels.kernel import Kernel, Scaled, Sum
+from jaxrls.core.kernels.named import check_kernel
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.gram import gram
@@ -26,7 +27,6 @@ from jaxrls.core.support.checks import as_floats, as_lams, check_whole, is_concr
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pictures import progress_bar
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.landmarks.points import check_kernel
 
 CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, alternately: near a few kernels, and anywhere
 

@@ -147,35 +147,36 @@ def select_columns(
 
 
 class Search(NamedTuple):
-    """What a search over p columns does not change, and what is known from rounding."""
+    """What a search does not change, and how small its numbers may be before they are rounding."""
 
-    columns: Any  # √v X, less its fit by the fixed effects, (n, p)
-    least: Any  # xᵀQx of columns, below which the chosen ones span them up to rounding, (p,)
-    lam: Any
-    labels: Any  # (n, t)
+    total: Callable  # the loss of rows, times their weight
     weights: Weights
-    floor: float  # of 1 − leverage, below which it is rounding
-    tie: float  # of errors relative to each other, below which they are equal
+    labels: Any  # (n, t)
+    lam: Any
+    columns: Any  # √v X less its fit by the fixed effects, (n, p)
+    least_inner: Any  # of xᵀQx, (p,)
+    least_remaining: float  # of 1 − leverage
+    tie: float  # of errors, relative to each other
+
+    @classmethod
+    def of(cls, problem: Problem, labels: Labels, lam, num: int) -> "Search":
+        """A search for `num` columns."""
+        X, weights = problem.rows.dense(), problem.weights
+        columns, eps = weights.scale(problem.fixed.residual(weights, X)), jnp.finfo(X.dtype).eps
+        least, tie = CERTAIN * num**0.5 * float(eps), 4 * len(X) ** 0.5 * float(eps)
+        least_inner = least * jnp.linalg.norm(columns, axis=0)
+        least_inner = least_inner * jnp.linalg.norm(weights.scale(X), axis=0)
+        total: Any = problem.criterion.total
+        return cls(total, weights, labels.Y, lam, columns, least_inner, least, tie)
 
 
 class State(NamedTuple):
-    """What a choice S of columns changes, with Q = λ(√v X_S X_Sᵀ √v + λI)⁻¹ on the complement of
-    the fixed effects.
-    """
+    """What the choice changes, with Q as above."""
 
     products: Any  # Q times the columns, (n, p)
-    residuals: Any  # Q √v y, (n, t)
-    remaining: Any  # diag Q, 1 − leverage, (n,)
-    chosen: Any  # (p,)
-
-
-class Updates(NamedTuple):
-    """How each column a = Qx changes Q, r and diag Q where it joins: Q − g aaᵀ, r − a mᵀ and
-    diag Q − g a∘a.
-    """
-
-    share: Any  # g = 1/(λ + xᵀa), 0 for what the chosen columns span, (p,)
-    moves: Any  # m = g xᵀr, (p, t)
+    residuals: Any  # r, (n, t)
+    remaining: Any  # diag Q, (n,)
+    chosen: Any  # which columns, (p,)
 
 
 @compiled
@@ -184,37 +185,32 @@ def _choose(problem: Problem, lam, *, num: int) -> tuple[Selection, Int[Array, "
     column that the chosen ones span up to rounding changes nothing, and fills the result up where
     there are no others.
     """
-    X, weights, fixed = problem.rows.dense(), problem.weights, problem.fixed
-    labels, total = Labels.of(problem.Y, weights, fixed), problem.criterion.total
-    columns = weights.scale(fixed.residual(weights, X))
-    lengths = [jnp.linalg.norm(part, axis=0) for part in (columns, weights.scale(X))]
-    eps = float(jnp.finfo(X.dtype).eps)
-    floor, tie = CERTAIN * num**0.5 * eps, 4 * len(X) ** 0.5 * eps
-    search = Search(columns, floor * lengths[0] * lengths[1], lam, labels.Y, weights, floor, tie)
-    remaining = 1 - fixed.leverage(fixed.rows, weights.array)
-    start = State(columns, labels.scaled, remaining, jnp.zeros(X.shape[1], bool))
+    fixed, weights = problem.fixed, problem.weights
+    labels = Labels.of(problem.Y, weights, fixed)
+    search = Search.of(problem, labels, lam, num)
+    columns, remaining = search.columns, 1 - fixed.leverage(fixed.rows, weights.array)
+    start = State(columns, labels.scaled, remaining, jnp.zeros(columns.shape[1], bool))
 
-    # No column, which changes nothing.
-    none = Updates(jnp.zeros(1, X.dtype), jnp.zeros_like(labels.Y[:1]))
-    before = _errors(search, start._replace(products=jnp.zeros_like(X[:, :1])), none, total)[0]
-    step = lambda state, _: _add_best(search, state, total)
+    nothing = jnp.zeros_like(columns[0, :1]), jnp.zeros_like(labels.Y[:1])
+    before = _errors(search, start._replace(products=columns[:, :1]), *nothing)[0]
+    step = lambda state, _: _add_best(search, state)
     _, (indices, errors, independent) = jax.lax.scan(step, start, length=num)
     drop = labels.drop_axis
     selection = Selection(indices.astype(jnp.int32), drop(errors), drop(before))
     return selection, jnp.sum(independent, dtype=jnp.int32)
 
 
-def _add_best(search: Search, state: State, total: Callable) -> tuple[State, tuple]:
-    """The state with the column that joins, of the smallest error, averaged over targets; and its
-    number, the error with it for every target, and whether it is independent of those before it.
+def _add_best(search: Search, state: State) -> tuple[State, tuple]:
+    """The state with the column that has the smallest error, averaged over targets; its number, the
+    error with it for every target, and whether those before it do not span it.
 
     Errors that differ by rounding count as equal: the first of them is taken.
     """
     inner = jnp.sum(search.columns * state.products, axis=0)
-    independent = inner > search.least
+    independent = inner > search.least_inner
     share = jnp.where(independent, 1 / jnp.where(independent, search.lam + inner, 1), 0)
     moves = matmul(search.columns.T, state.residuals) * share[:, None]
-    errors = _errors(search, state, Updates(share, moves), total)
+    errors = _errors(search, state, share, moves)
     able = ~state.chosen & (independent | ~jnp.any(independent & ~state.chosen))
     mean = jnp.where(able, jnp.mean(errors, axis=1), jnp.inf)
     smallest = jnp.min(mean)
@@ -230,23 +226,28 @@ def _add_best(search: Search, state: State, total: Callable) -> tuple[State, tup
     return joined, (best, errors[best], independent[best])
 
 
-def _errors(search: Search, state: State, updates: Updates, total: Callable) -> Float[Array, "p t"]:
-    """The errors with each of the columns added to those chosen: infinite where 1 − leverage is
+def _errors(search: Search, state: State, share, moves) -> Float[Array, "p t"]:
+    """The errors with each column a = Qx added to those chosen: infinite where 1 − leverage is
     rounding. Summed over blocks of rows.
+
+    Args:
+        share: g, 0 for columns that the chosen ones span, (p,).
+        moves: g xᵀr, (p, t).
     """
 
     def sum_block(part):
         a, r, remaining, v, Y = part
         weights = search.weights.block(v, len(r))
-        remaining = remaining[:, None] - a * a * updates.share
-        moved = r[:, :, None] - a[:, None, :] * updates.moves.T
+        remaining = remaining[:, None] - a * a * share
+        moved = r[:, :, None] - a[:, None, :] * moves.T
         left_out = weights.unscale(moved / remaining[:, None, :])
-        unresolved = jnp.sum((remaining <= search.floor) & weights.used[:, None], axis=0)
-        return jax.vmap(total, in_axes=(2, None, None))(left_out, Y, weights.array), unresolved
+        unknown = (remaining <= search.least_remaining) & weights.used[:, None]
+        losses = jax.vmap(search.total, in_axes=(2, None, None))(left_out, Y, weights.array)
+        return losses, jnp.sum(unknown, axis=0)
 
     n, p = state.products.shape
-    row_bytes = 4 * p * search.labels.shape[1] * search.labels.dtype.itemsize
-    rows = state.products, state.residuals, state.remaining, search.weights.values, search.labels
-    errors, unresolved = sum_rows(sum_block, rows, default_block_size(n, row_bytes))
-    known = (unresolved == 0)[:, None] & jnp.isfinite(errors)
-    return jnp.where(known, errors / search.weights.total, jnp.inf)
+    size = default_block_size(n, 4 * p * search.labels[0].nbytes)
+    rows = *state[:3], search.weights.values, search.labels
+    losses, unknown = sum_rows(sum_block, rows, size)
+    known = (unknown == 0)[:, None] & jnp.isfinite(losses)
+    return jnp.where(known, losses / search.weights.total, jnp.inf)

@@ -95,41 +95,49 @@ def fit_kronecker(
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
     check_labels("Y", Y)
-    grid, count = np.ndim(lams) == 0, np.size(lams)
-    if grid:
+    by_number = np.ndim(lams) == 0
+    if by_number:
         check_whole("lams, as their number,", lams)
-        count, lams = lams, None
-    else:
-        lams = as_lams(lams, X1.dtype, zero=True)
+    num = lams if by_number else np.size(lams)
     if weights is not None:
         weights = side_weights(weights, shape, X1.dtype)
         for v in weights:
             check_ratio(v.values)
-    labels = (12 + count * (setting == "both")) * n1 * n2
-    needed = 4 * max(shape) ** 2 + labels + keep * (n1 + n2) ** 2
-    why = why_too_large(max(shape), "gram", needed * X1.dtype.itemsize)
-    if why:
-        raise ValueError(f"the larger side is too large: {why}")
+    numbers_a_label = 12 + num * (setting == "both")
+    numbers = 4 * max(shape) ** 2 + numbers_a_label * n1 * n2 + keep * (n1 + n2) ** 2
+    _check_memory(max(shape), numbers * X1.dtype.itemsize)
     fit = _fit(
         (kernel1, X1, kernel2, X2),
         Y,
         weights,
-        lams,
-        num=count,
+        None if by_number else as_lams(lams, X1.dtype, zero=True),
+        num=num,
         setting=setting,
         loss=loss,
         intercept=intercept,
         keep=keep,
     )
     if is_concrete(fit):
-        if not np.isfinite(np.asarray(fit.errors)).all():
-            raise ValueError(
-                "errors are not finite: use float64 (NumPy float64 input), a larger smallest λ, or "
-                "a smaller kernel width"
-            )
-        check_semidefinite("the kernel matrix of a side", fit.indefinite, max(shape))
-        inspect_lam(fit, grid)
+        _inspect(fit, max(shape), by_number)
     return fit
+
+
+def _check_memory(n: int, needed: int) -> None:
+    """Raise where the larger side, of n rows, makes the fit too large."""
+    why = why_too_large(n, "gram", needed)
+    if why:
+        raise ValueError(f"the larger side is too large: {why}")
+
+
+def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
+    """Raise for errors that are not finite and kernels that are not semidefinite; warn of λ."""
+    if not np.isfinite(np.asarray(fit.errors)).all():
+        raise ValueError(
+            "errors are not finite: use float64 (NumPy float64 input), a larger smallest λ, or a "
+            "smaller kernel width"
+        )
+    check_semidefinite("the kernel matrix of a side", fit.indefinite, n)
+    inspect_lam(fit, default_grid)
 
 
 @compiled

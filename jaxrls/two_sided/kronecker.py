@@ -117,7 +117,7 @@ class RowOut(NamedTuple):
     itself: Any  # the stack of the row, (t + q, n₂)
 
     @classmethod
-    def of(cls, side: "Side", stack, i) -> "RowOut":
+    def of(cls, side: Side, stack, i) -> "RowOut":
         """Without row i."""
         without = partial(jnp.delete, assume_unique_indices=True)
         U = without(side.U, i[None], axis=0)
@@ -125,7 +125,7 @@ class RowOut(NamedTuple):
         across = matmul(side.U[i] * side.s, matmul(U.T, V))
         return cls(clip(s)[0], across, matmul(without(stack, i[None], axis=2), V), stack[:, :, i])
 
-    def residuals(self, side: "Side", lam, intercept: bool) -> Float[Array, "t n2"]:
+    def residuals(self, side: Side, lam, intercept: bool) -> Float[Array, "t n2"]:
         """What the fit without the row, and without column j too, leaves of entry j of the row.
 
         In the basis V direction a is a problem on side 2 alone, with eigenvalues σₐs₂, and w =

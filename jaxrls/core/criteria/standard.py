@@ -374,7 +374,7 @@ NAMED: dict[str, Criterion] = {
     "log_predictive_density": log_predictive_density,
 }
 # As estimators and the command line take them; "kfold" is by groups, which are given or drawn.
-CRITERIA = ChainMap({"kfold": loo}, NAMED)
+CRITERIA: ChainMap[str, Criterion] = ChainMap({"kfold": loo}, NAMED)
 
 
 def as_criterion(criterion, groups=None) -> Criterion:

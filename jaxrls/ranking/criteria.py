@@ -97,8 +97,8 @@ class Ordered(Positive):
         """
         order = one.label - other.label
         weight = jnp.where(order == 0, 0, one.weight * other.weight)
-        if one.further:
-            weight = weight * jnp.where(order < 0, one.further[0], other.further[0])
+        if one.event is not None:
+            weight = weight * jnp.where(order < 0, one.event, other.event)
         difference = one.residual - other.residual
         shape = difference.shape
         column = lambda values: jnp.broadcast_to(values, shape).reshape(-1, 1)  # as losses take it
@@ -194,9 +194,8 @@ class PairsOut(Ordered):
 
 @compiled
 def _pairs_out(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L t"]:
-    events = () if criterion.events is None else (criterion.events,)
-    losses, weights = sum_pairs(solution, criterion.terms, lams, criterion.pairs, events)
-    return losses / weights
+    sums = sum_pairs(solution, criterion.terms, lams, criterion.pairs, criterion.events)
+    return sums[0] / sums[1]
 
 
 @pytree
@@ -238,7 +237,7 @@ class QueriesOut(Ordered):
             e = solution.residuals(lam[None], self.groups)[0]
 
             def sum_block(numbers):
-                terms = self.terms(*(Held(e[i].T, Y[i].T, v[i], ()) for i in numbers))
+                terms = self.terms(*(Held(Y[i].T, v[i], residual=e[i].T) for i in numbers))
                 return [jnp.sum(term, axis=1) for term in terms]
 
             losses, weights = sum_rows(sum_block, numbers, size)

@@ -6,7 +6,6 @@ is in memory at a time. The landmarks that are held out with their rows span a l
 add to the 2×2 block the products of what the two rows have along it."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -66,14 +65,14 @@ class Pairs:
 
 
 class Held(NamedTuple):
-    """One of the two rows of held-out pairs: residuals, labels, weights and further columns, shaped
-    to broadcast with those of the other row.
+    """One of the two rows of held-out pairs, its values shaped to broadcast with those of the other
+    row; or columns of all rows.
     """
 
-    residual: Any
-    label: Any
+    label: Any  # (t, …)
     weight: Any
-    further: tuple
+    event: Any = None  # whether a label that is a time is that of an event, where it is told
+    residual: Any = None
 
 
 class Entries(NamedTuple):
@@ -89,7 +88,7 @@ class Entries(NamedTuple):
 
 
 def sum_pairs(
-    solution: Solution, fn: Callable, lams, pairs: Pairs | None = None, further: tuple = ()
+    solution: Solution, fn: Callable, lams, pairs: Pairs | None = None, events: Any = None
 ) -> Any:
     """Sum a function over pairs of rows for every λ, with both rows of each pair left out together.
 
@@ -99,7 +98,7 @@ def sum_pairs(
             (t, p), and be 0 where a weight is 0.
         lams: λ (L,), or (L, t).
         pairs: which pairs; None for all, each once.
-        further: columns (n,), which `Held` has for both rows.
+        events: what `Held` has of events, (n,).
 
     Returns:
         The sums, with leading axes (L, t).
@@ -108,9 +107,13 @@ def sum_pairs(
     levels = levels_of_two(fixed, weights)
 
     def sum_at(lam, targets):
-        labels = targets.labels.Y.T
-        system = PairSystem.of(targets.factor.view(targets, lam), weights, levels)
-        return _sum(fn, system, pairs, (labels, weights.array, *further))
+        view, columns = (
+            targets.factor.view(targets, lam),
+            Held(targets.labels.Y.T, weights.array, events),
+        )
+        landmarks = None if view.constraints is None else PairLandmarks.of(view.constraints)
+        inverse_root = weights.unscale(jnp.ones_like(weights.array))
+        return _sum(fn, PairSystem(view, landmarks, levels, inverse_root, columns), pairs)
 
     sums = solution.at_each(solution.columns(lams), sum_at)
     if fixed.one is None or levels is not None:
@@ -137,7 +140,7 @@ def levels_of_two(fixed: FixedEffects, weights: Weights) -> Any:
 @pytree
 class PairLandmarks:
     """Landmarks that leave with their rows, as `Constraints` have them, by directions of length 1;
-    the last one stands for no landmark, and its entries are 0.
+    the last one, of length 0, stands for no landmark.
     """
 
     slots: Int[Array, " n"]
@@ -151,18 +154,12 @@ class PairLandmarks:
         """Of all landmarks."""
         planes = constraints.planes
         directions = planes / jnp.linalg.norm(planes, axis=1, keepdims=True)
-        cosines, squares = angles(directions)
+        directions = jnp.pad(directions, ((0, 1), (0, 0)))
         rows, labels = (
             matmul(constraints.rows, directions.T),
             matmul(directions, constraints.labels),
         )
-        return cls(
-            constraints.slots,
-            jnp.pad(rows, ((0, 0), (0, 1))),
-            jnp.pad(labels.T, ((0, 0), (0, 1))),
-            jnp.pad(cosines, ((0, 1), (0, 1))),
-            jnp.pad(jnp.sqrt(squares), ((0, 1), (0, 1)), constant_values=1),
-        )
+        return cls(constraints.slots, rows, labels.T, *angles(directions))
 
     def added(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
         """What the landmarks of every row i and every row j, which leave together, add to R and r.
@@ -191,82 +188,90 @@ class PairLandmarks:
         )
 
 
+def angles(directions: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
+    """Cosines and sines of angles between directions of length 1, the sines from differences where
+    any two are nearly parallel; 1 for a direction with itself and with the last one, of length 0.
+    """
+    cosines, (m, _) = matmul(directions, directions.T), directions.shape
+    alone = jnp.eye(m, dtype=bool).at[-1].set(True).at[:, -1].set(True)
+    eps = float(jnp.finfo(directions.dtype).eps)
+
+    def by_differences(cosines):
+        def squares_of_row(args):
+            direction, sign = args
+            distances = jnp.sum((directions - sign[:, None] * direction) ** 2, axis=1)
+            return distances * (1 - distances / 4)
+
+        signs = jnp.where(cosines < 0, -1.0, 1.0).astype(cosines.dtype)
+        return jax.lax.map(squares_of_row, (directions, signs))
+
+    near = jnp.any(~alone & (cosines**2 > 1 - eps**0.5))
+    squares = jax.lax.cond(near, by_differences, lambda cosines: 1 - cosines**2, cosines)
+    return cosines, jnp.sqrt(jnp.where(alone, 1, jnp.maximum(squares, eps**2)))
+
+
 @pytree
 class PairSystem:
-    """What held-out residuals of pairs are solved from, at one λ."""
+    """What held-out residuals of pairs are solved from at one λ, and columns of all rows."""
 
     view: View
     landmarks: PairLandmarks | None
     levels: Float[Array, "n q"] | None  # H of those that leave with a pair
     inverse_root: Float[Array, " n"]  # 1/√v, 1 where v = 0
-
-    @classmethod
-    def of(cls, view: View, weights: Weights, levels) -> "PairSystem":
-        """From R of all rows."""
-        landmarks = None if view.constraints is None else PairLandmarks.of(view.constraints)
-        return cls(view, landmarks, levels, weights.unscale(jnp.ones_like(weights.array)))
+    columns: Held
 
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
         """R and r of every row i with every row j, levels and landmarks eliminated that leave with
         the two.
         """
-        entries = Entries(
-            self.view.diagonal[i][:, None],
-            self.view.entries(i, j),
-            self.view.diagonal[j][None, :],
-            *_facing(self.view.residuals.T, i, j),
-        )
+        ii, jj = _facing(self.view.diagonal, i, j)
+        entries = Entries(ii, self.view.entries(i, j), jj, *_facing(self.view.residuals.T, i, j))
         if self.levels is not None:
             shared = matmul(self.levels[i], self.levels[j].T)  # 0 for rows of two levels
-            squares_i, squares_j = _facing(jnp.sum(self.levels**2, axis=1), i, j)
-            entries = entries._replace(
-                ii=entries.ii + jnp.where(shared > 0, squares_i, 0),
-                ij=entries.ij + shared,
-                jj=entries.jj + jnp.where(shared > 0, squares_j, 0),
-            )
+            squares = _facing(jnp.sum(self.levels**2, axis=1), i, j)
+            added_i, added_j = (jnp.where(shared > 0, square, 0) for square in squares)
+            entries = entries._replace(ii=ii + added_i, ij=entries.ij + shared, jj=jj + added_j)
         if self.landmarks is None:
             return entries
         return Entries(*map(jnp.add, entries, self.landmarks.added(i, j)))
 
-    def left_out(self, i: Int[Array, " a"], j: Int[Array, " b"], counts) -> tuple[Any, Any]:
-        """Held-out residuals (t, a, b) of rows i and of rows j, finite also where a pair does not
-        count: R⁻¹r of its 2×2 block, over √v.
+    def held_out(self, i: Int[Array, " a"], j: Int[Array, " b"], counted) -> tuple[Held, Held]:
+        """Every row i and every row j, with residuals that are finite also where a pair is not
+        counted: R⁻¹r of its 2×2 block, over √v.
         """
         R = self.entries(i, j)
-        determinant = R.ii * R.jj - R.ij * R.ij
-        inverse = 1 / jnp.where(counts, determinant, 1)
-        inverse_root_i, inverse_root_j = _facing(self.inverse_root, i, j)
+        inverse = 1 / jnp.where(counted, R.ii * R.jj - R.ij * R.ij, 1)
+        root_i, root_j = _facing(self.inverse_root, i, j)
+        one, other = _facing(self.columns, i, j)
         return (
-            inverse_root_i * (R.jj * R.i - R.ij * R.j) * inverse,
-            inverse_root_j * (R.ii * R.j - R.ij * R.i) * inverse,
+            one._replace(residual=root_i * (R.jj * R.i - R.ij * R.j) * inverse),
+            other._replace(residual=root_j * (R.ii * R.j - R.ij * R.i) * inverse),
         )
 
 
-def _facing(column, i, j):
+def _facing(columns, i, j):
     """Values of rows i and of rows j, shaped to broadcast to a rectangle of pairs."""
-    return column[..., i][..., :, None], column[..., j][..., None, :]
+    of_i = jax.tree.map(lambda a: a[..., i][..., :, None], columns)
+    return of_i, jax.tree.map(lambda a: a[..., j][..., None, :], columns)
 
 
 # sums
 # --------------------------------------------------------------------------------------------------
 
 
-def _sum(fn: Callable, system: PairSystem, pairs: Pairs | None, columns: tuple) -> Any:
-    """The sum over pairs at one λ, (t,): `columns` are labels (t, n), weights (n,) and what else
-    `Held` has.
-    """
-    rectangle = partial(_sum_rectangle, fn, system, columns)
+def _sum(fn: Callable, system: PairSystem, pairs: Pairs | None) -> Any:
+    """The sum over pairs at one λ, (t,)."""
     if pairs is None:
-        n = len(system.inverse_root)
         below = [
-            rectangle(np.arange(*ends), jnp.arange(ends[1]), jnp.greater) for ends in panels(n)
+            _sum_rectangle(fn, system, np.arange(*ends), jnp.arange(ends[1]), jnp.greater)
+            for ends in panels(len(system.inverse_root))
         ]
         return jax.tree.map(lambda *sums: sum(sums), *below)
     if not pairs.listed:
-        return rectangle(pairs.first, pairs.second, jnp.not_equal)
+        return _sum_rectangle(fn, system, pairs.first, pairs.second, jnp.not_equal)
 
     def sum_listed(numbers):  # each pair is a rectangle of its own
-        of_pair = lambda i, j: _sum_block(fn, system, columns, i[None], j[None], jnp.not_equal)
+        of_pair = lambda i, j: _sum_block(fn, system, i[None], j[None], jnp.not_equal)
         return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), jax.vmap(of_pair)(*numbers))
 
     row_bytes = system.view.width * system.view.residuals.dtype.itemsize
@@ -274,52 +279,19 @@ def _sum(fn: Callable, system: PairSystem, pairs: Pairs | None, columns: tuple) 
     return sum_rows(sum_listed, (pairs.first, pairs.second), size)
 
 
-def _sum_rectangle(fn, system: PairSystem, columns: tuple, first, second, counts: Callable) -> Any:
+def _sum_rectangle(fn, system: PairSystem, first, second, counts: Callable) -> Any:
     """The sum over every row of `first` with every row of `second`, in blocks of `first`, of the
     pairs whose row numbers `counts` is true of.
     """
-    width = len(second) * system.view.residuals.dtype.itemsize
-    size = wide_block_size(len(first), width)
-    of_block = lambda i: _sum_block(fn, system, columns, i, second, counts)
+    size = wide_block_size(len(first), len(second) * system.view.residuals.dtype.itemsize)
+    of_block = lambda i: _sum_block(fn, system, i, second, counts)
     return sum_rows(of_block, jnp.asarray(first), size)
 
 
-def _sum_block(fn, system: PairSystem, columns: tuple, i, j, counts: Callable) -> Any:
+def _sum_block(fn, system: PairSystem, i, j, counts: Callable) -> Any:
     """`_sum_rectangle` of one block."""
     counted = counts(i[:, None], j[None, :])
-    residuals_i, residuals_j = system.left_out(i, j, counted)
-    columns_i, columns_j = zip(*(_facing(column, i, j) for column in columns), strict=True)
-    held = [
-        Held(residuals, label, weight, tuple(further))
-        for residuals, (label, weight, *further) in (
-            (residuals_i, columns_i),
-            (residuals_j, columns_j),
-        )
-    ]
-
-    def total(values):
-        values = jnp.broadcast_to(values, residuals_i.shape)
-        return jnp.sum(jnp.where(counted, values, 0), axis=(1, 2))
-
-    return jax.tree.map(total, fn(*held))
-
-
-def angles(directions: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
-    """Cosines between rows of length 1, and squared sines, 1 for a row with itself; from
-    differences of rows where any two are nearly parallel.
-    """
-    cosines, itself = matmul(directions, directions.T), jnp.eye(len(directions), dtype=bool)
-    eps = float(jnp.finfo(directions.dtype).eps)
-
-    def by_differences(cosines):
-        def squares_of_row(args):
-            direction, sign = args
-            distance = jnp.sum((directions - sign[:, None] * direction) ** 2, axis=1)
-            return distance * (1 - distance / 4)
-
-        signs = jnp.where(cosines < 0, -1.0, 1.0).astype(cosines.dtype)
-        return jax.lax.map(squares_of_row, (directions, signs))
-
-    near = jnp.any(~itself & (cosines**2 > 1 - eps**0.5))
-    squares = jax.lax.cond(near, by_differences, lambda cosines: 1 - cosines**2, cosines)
-    return cosines, jnp.where(itself, 1, jnp.maximum(squares, eps**2))
+    one, other = system.held_out(i, j, counted)
+    shape = one.residual.shape
+    total = lambda a: jnp.sum(jnp.where(counted, jnp.broadcast_to(a, shape), 0), axis=(1, 2))
+    return jax.tree.map(total, fn(one, other))

@@ -91,7 +91,7 @@ def fit_kronecker(
     """
     X1 = as_side("X1", X1, kernel1)
     X2, Y = as_side("X2", X2, kernel2, X1.dtype), as_array("Y", Y, X1.dtype)
-    n1, n2 = shape = len(X1), len(X2)
+    shape = len(X1), len(X2)
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
     check_labels("Y", Y)
@@ -103,9 +103,7 @@ def fit_kronecker(
         weights = side_weights(weights, shape, X1.dtype)
         for v in weights:
             check_ratio(v.values)
-    numbers_a_label = 12 + num * (setting == "both")
-    numbers = 4 * max(shape) ** 2 + numbers_a_label * n1 * n2 + keep * (n1 + n2) ** 2
-    _check_memory(max(shape), numbers * X1.dtype.itemsize)
+    _check_memory(shape, num * (setting == "both"), keep, X1.dtype.itemsize)
     fit = _fit(
         (kernel1, X1, kernel2, X2),
         Y,
@@ -122,9 +120,14 @@ def fit_kronecker(
     return fit
 
 
-def _check_memory(n: int, needed: int) -> None:
-    """Raise where the larger side, of n rows, makes the fit too large."""
-    why = why_too_large(n, "gram", needed)
+def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int) -> None:
+    """Raise where the sides are too large, with so many tables of all pairs beside those of any
+    fit.
+    """
+    n1, n2 = shape
+    larger = max(shape)
+    numbers = 4 * larger**2 + (12 + tables) * n1 * n2 + keep * (n1 + n2) ** 2
+    why = why_too_large(larger, "gram", numbers * itemsize)
     if why:
         raise ValueError(f"the larger side is too large: {why}")
 

@@ -28,7 +28,7 @@ from contract.cases import (
     Y,
 )
 from jaxrls import extend
-from jaxrls.core.criteria.criterion import Given
+from jaxrls.core.criteria.criterion import FunctionCriterion
 from jaxrls.core.factors.contract import Solution
 
 LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
@@ -60,7 +60,7 @@ def criteria(plans, held, loss=every_loss) -> dict[str, rls.Criterion]:
         "holdout": rls.holdout(*held, weights=array(HELD_WEIGHTS), loss=loss).bind(array(Y)),
         "gcv": rls.gcv,
         "evidence": rls.log_marginal_likelihood,
-        "given": Given(own_loo),
+        "given": FunctionCriterion(own_loo),
         "density": rls.LogPredictive(),
     }
     found |= {f"kfold {name}": rls.kfold(plan, loss) for name, plan in plans.items()}
@@ -242,7 +242,7 @@ def test_functions_on_one_column():
     @jax.jit
     def functions(X, Y, weights, lams, *_):
         y, lams, factor = Y[:, 0], lams[:, 0], case.make(X, weights, True)
-        own = Given(own_loo).values(factor.solve(y), lams, None)
+        own = FunctionCriterion(own_loo).values(factor.solve(y), lams, None)
         return rls.loo(factor, y, lams), rls.gcv(factor, y[:, None], lams), own
 
     loo, column, own = functions(*given)

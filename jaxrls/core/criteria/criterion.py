@@ -28,7 +28,7 @@ class Criterion(ABC):
     One of your own inherits from it, under `jaxrls.extend.pytree`, and defines `values(solution,
     lams, kernel)`, which returns (L, t) from the methods of a `Solution`. Its fields hold its data.
     `larger_is_better` says whether it is maximised, `smooth` whether it has a gradient, `groups`
-    which rows it leaves out together.
+    which rows it leaves out together, and `title` what plots say of it.
 
     >>> from jaxrls import extend
     >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
@@ -183,7 +183,7 @@ class Positive(Criterion):
 
 
 @pytree
-class Given(Criterion):
+class FunctionCriterion(Criterion):
     """A function `(factor, Y, lams)` of the caller as a criterion; it returns (L,) or (L, t), and
     smaller is better.
     """

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.criteria.criterion import Criterion, Given, Positive
+from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive
 from jaxrls.core.criteria.losses import squared_error
 from jaxrls.core.factors.contract import as_columns
 from jaxrls.core.kernels.inner import Linear
@@ -385,7 +385,7 @@ def as_criterion(criterion, groups=None) -> Criterion:
         criterion = NAMED.get(criterion, criterion)
     if not isinstance(criterion, Criterion):
         _check_function(criterion)
-        criterion = Given(criterion)
+        criterion = FunctionCriterion(criterion)
     if groups is None:
         return criterion
     if not isinstance(criterion, LeaveOneOut) or criterion.groups is not None:

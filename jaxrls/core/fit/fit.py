@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.criteria.criterion import Criterion, Given
+from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion
 from jaxrls.core.criteria.standard import LeaveOneOut, loo
 from jaxrls.core.factors.contract import Solution, Solver
 from jaxrls.core.factors.solvers import (
@@ -187,7 +187,9 @@ def planned(
     on_grid = not named and not searches
     route = choose_route(problem.kernel, n, d, rows.dtype)
     whole = rows.in_memory and problem.landmarks is None and route == "gram"
-    either = whole and solver is None and not isinstance(criterion, Given) and not per_target
+    either = (
+        whole and solver is None and not isinstance(criterion, FunctionCriterion) and not per_target
+    )
     either = either and (named or criterion.smooth and not conservative)
     either = either and is_concrete(problem)  # inside `jax.jit` no λ is known to go on from
     few = either and suits_cholesky(problem.kernel, n, SEARCHED if on_grid else num)

@@ -142,8 +142,8 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 68.6, "landmarks": 4.7, "iterative": 4.1, "rows": 8, "uncertainty": 8.0}
-BUDGET |= {"ranking": 4.0, "two_sided": 5.7, "several": 3.5, "io": 4.8, "sklearn": 5.0}
+BUDGET = {"core": 67.8, "landmarks": 4.65, "iterative": 4.1, "rows": 8, "uncertainty": 8.0}
+BUDGET |= {"ranking": 3.9, "two_sided": 5.75, "several": 3.6, "io": 4.8, "sklearn": 5.0}
 BUDGET |= {"cli": 4.55}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 PARTS = {"FSTRING_START": 1, "FSTRING_END": -1}  # of one string, since Python 3.12

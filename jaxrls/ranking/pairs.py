@@ -107,10 +107,8 @@ def sum_pairs(
     levels = levels_of_two(fixed, weights)
 
     def sum_at(lam, targets):
-        view, columns = (
-            targets.factor.view(targets, lam),
-            Held(targets.labels.Y.T, weights.array, events),
-        )
+        view = targets.factor.view(targets, lam)
+        columns = Held(targets.labels.Y.T, weights.array, events)
         landmarks = None if view.constraints is None else PairLandmarks.of(view.constraints)
         inverse_root = weights.unscale(jnp.ones_like(weights.array))
         return _sum(fn, PairSystem(view, landmarks, levels, inverse_root, columns), pairs)
@@ -155,11 +153,9 @@ class PairLandmarks:
         planes = constraints.planes
         directions = planes / jnp.linalg.norm(planes, axis=1, keepdims=True)
         directions = jnp.pad(directions, ((0, 1), (0, 0)))
-        rows, labels = (
-            matmul(constraints.rows, directions.T),
-            matmul(directions, constraints.labels),
-        )
-        return cls(constraints.slots, rows, labels.T, *angles(directions))
+        along = lambda rows: matmul(rows, directions.T)
+        rows, labels = along(constraints.rows), along(constraints.labels.T)
+        return cls(constraints.slots, rows, labels, *angles(directions))
 
     def added(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
         """What the landmarks of every row i and every row j, which leave together, add to R and r.

@@ -107,8 +107,8 @@ def rows_out(U, residual_share, Z, intercept: bool) -> RowsOut:
 
 
 class RowOut(NamedTuple):
-    """Side 1 without one of its rows, by its spectrum V diag(σ) Vᵀ, and a stack in the basis V, with
-    side 2 first.
+    """Side 1 without one of its rows, by its spectrum V diag(σ) Vᵀ, and a stack in the basis V,
+    with side 2 first.
     """
 
     eigenvalues: Any  # σ, (n₁ − 1,)

@@ -1,5 +1,5 @@
-"""Errors of two-sided data, as functions of a factor: of held-out entries, rows, columns or both, at
-every λ, and the held-out residuals at one.
+"""Errors of two-sided data, as functions of a factor: of held-out entries, rows, columns or both,
+at every λ, and the held-out residuals at one.
 """
 
 from collections.abc import Callable

@@ -33,7 +33,7 @@ from jaxrls.core.support.checks import (
 )
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree
-from jaxrls.uncertainty.posterior import GaussianProcess
+from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
 from jaxrls.uncertainty.spread import NewRows
 
 MOST_STEPS = 200  # of Newton's method, which usually takes ten
@@ -439,7 +439,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    process, model = fit.process(), fit.model
+    process, model = process_for_rows(fit), fit.model
     if model.free is not None:
         raise ValueError("conformal_labels needs a fit without fixed_effects: leave them out")
     points = model.read(X)[0].dense()
@@ -491,8 +491,8 @@ def _of_own_label(scores, codes):
 
 @compiled
 def _with_variance(spread, kernel, points):
-    rows = spread.coordinates(kernel, points)
-    return rows, spread.between(kernel, rows, None)
+    rows = spread.new_rows(kernel, points)
+    return rows, spread.variances(kernel, rows)
 
 
 @compiled
@@ -504,8 +504,8 @@ def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | 
     tie = least**0.75  # a row equal to the new one ties with it up to rounding, by two formulas
 
     def block(x, scores):
-        c = spread.between(kernel, spread.coordinates(kernel, x), labels.rows)
-        variance = spread.variance(kernel, x, corrected=False)
+        new = spread.new_rows(kernel, x)
+        c, variance = spread.between(kernel, new, labels.rows), spread.variances(kernel, new)
 
         def of_label(label):
             g = c / (variance + lam / u[label])[:, None]

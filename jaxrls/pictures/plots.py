@@ -7,10 +7,10 @@ import numpy as np
 from jaxrls.core.support.pictures import ORDERED, title
 
 
-def _axes(given, rows: int = 1):
-    """The given axes, or those of a new figure, one below the other."""
-    if given is not None:
-        return given
+def _axes(axes, rows: int = 1):
+    """These axes, or where they are None those of a new figure, one below the other."""
+    if axes is not None:
+        return axes
     try:
         import matplotlib.pyplot as plt
     except ImportError:

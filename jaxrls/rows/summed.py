@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.factors.contract import Solution
 from jaxrls.core.factors.expansion import Features
-from jaxrls.core.factors.spectrum import Spectrum, feature_moments, of_moments
+from jaxrls.core.factors.spectrum import feature_moments, of_moments
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.fixed_effects import FixedEffects
@@ -56,11 +56,7 @@ class NoRows(Rows):
 class Explicit(Features):
     """Explicit features, whose moments are taken without a change of basis."""
 
-    left_over = None
-
-    def spectrum(self, rows, sums, weights, fixed, before) -> Spectrum:
-        """That of moments of φ."""
-        return of_moments(rows, sums, weights, fixed, before)
+    left_over, spectrum = None, staticmethod(of_moments)
 
 
 @pytree

@@ -27,7 +27,7 @@ def summed_of(fit: Fit) -> Summed:
     return Summed.of_solution(solution_of(fit), fit.problem)
 
 
-def with_rows(fit: Fit, X, Y, weights, *, sign: int, fixed_effects, block_size: int | None) -> Fit:
+def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int | None) -> Fit:
     """The fit with rows added, or with a negative `sign` removed."""
     summed = summed_of(fit)
     more = _moments_of(fit, summed, X, Y, weights, fixed_effects, block_size)
@@ -39,11 +39,11 @@ def with_rows(fit: Fit, X, Y, weights, *, sign: int, fixed_effects, block_size: 
             "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
             "these labels and weights"
         )
-    found = replace(changed.fit, criterion=fit.criterion, choice=fit.choice, saved=fit.saved)
+    updated = replace(changed.fit, criterion=fit.criterion, choice=fit.choice, saved=fit.saved)
     if known:
         _inspect_digits(float(changed.cancellation), fit.model.coef.dtype)
-        inspect_fit(found, fit.choice is not None and fit.choice.lams is None)
-    return found
+        inspect_fit(updated, fit.choice is not None and fit.choice.lams is None)
+    return updated
 
 
 def _moments_of(fit: Fit, summed: Summed, X, Y, weights, fixed_effects, block_size):

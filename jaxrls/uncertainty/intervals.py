@@ -107,8 +107,8 @@ def as_levels(name: str, levels, most: int) -> Any:
 
 @pytree
 class Jackknife:
-    """The fits that leave out a row, or a group, as a fit keeps them: at one λ, or stacked for
-    every target at its own.
+    """The fits that leave out a row, or a group, as a fit keeps them: stacked, at one λ for all
+    targets, or for every target at its own.
     """
 
     fits: Without
@@ -116,7 +116,6 @@ class Jackknife:
     fixed: FixedEffects  # without the values at rows
     count: Float[Numbers, ""]  # the number of rows of positive weight
     flat: bool = static()
-    stacked: bool = static(default=False)
 
     def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉, for the exact level of which the given one is a rounding."""
@@ -128,10 +127,9 @@ class Jackknife:
         return jnp.maximum(1, jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32))
 
     def for_lams(self, fn) -> Any:
-        """`fn(fits)` with results (…, t)."""
-        if not self.stacked:
-            return fn(self.fits)
-        return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), jax.lax.map(fn, self.fits))
+        """`fn(fits)` of every λ, with results (…, t)."""
+        joined = lambda a: jnp.moveaxis(a, 0, -2).reshape(*a.shape[1:-1], -1)
+        return jax.tree.map(joined, jax.lax.map(fn, self.fits))
 
 
 @once_per_fit
@@ -149,29 +147,24 @@ def jackknife_of(fit: Fit) -> Jackknife:
 @compiled
 def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackknife:
     factor, weights, fixed = solution.factor, solution.factor.weights, solution.factor.fixed
-    at_lam = jax.tree.map(lambda part: part[0], solution.coefficients(lam.reshape(1, -1)))
-    coef = jnp.concatenate([at_lam.coef, fixed.joined(at_lam.intercept, at_lam.free)])
-    e, stacked = left_out.reshape(factor.n, -1), lam.ndim == 1
+    coef = jnp.concatenate([part[0] for part in factor.coefficients(solution, lam.reshape(1, -1))])
+    by_lam = lambda a: jnp.moveaxis(a.reshape(len(a), lam.size, -1), 1, 0)
 
-    def fits(lam, coef, e) -> Without:
+    def fits(at_lam) -> Without:
+        lam, coef, e = at_lam
         if groups is None:
             return smoother(factor, lam).without_rows(weights, lam, coef, e)
         return smoother(factor, lam).without_folds(weights, groups, coef, e)
 
-    if stacked:
-        targets = lam, coef.T[..., None], e.T[..., None]
-        every = jax.lax.map(lambda target: fits(*target), targets)
-    else:
-        every = fits(lam, coef, e)
-    flat = solution.labels.flat
-    return Jackknife(every, factor.expansion, fixed.lean(), weights.count, flat, stacked)
+    every = jax.lax.map(fits, (lam.reshape(-1), by_lam(coef), by_lam(left_out)))
+    return Jackknife(every, factor.expansion, fixed.lean(), weights.count, solution.labels.flat)
 
 
 # intervals
 # --------------------------------------------------------------------------------------------------
 
 
-def intervals(fit: Fit, X, level, *, studentised: bool, fixed_effects, block_size) -> tuple:
+def intervals(fit: Fit, X, level, studentised: bool, fixed_effects, block_size) -> tuple:
     """`Fit.intervals`."""
     jackknife = jackknife_of(fit)
     spread = process_for_rows(fit).spread if studentised else None
@@ -195,7 +188,7 @@ def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, 
         def ends(fits):
             ratios = None
             if spread is not None:
-                variance = spread.variance(kernel, x, effects, corrected=False)
+                variance = spread.variances(kernel, spread.new_rows(kernel, x, effects))
                 ratios = fits.ratios(design, variance)
             return fits.for_targets(design, partial(_ends, ratios, rank, jackknife.count))
 

@@ -176,20 +176,19 @@ def process_for_rows(fit: Fit, diag=None) -> GaussianProcess:
 
 
 def label_deviations(
-    fit: Fit, mean, X, *, scale, corrected: bool, fixed_effects, diag, block_size
+    fit: Fit, mean, rows: Rows, effects, scale, corrected: bool, diag, block_size
 ) -> Any:
-    """Standard deviations of new labels at X, shaped as their predictions `mean`."""
+    """Standard deviations of new labels at rows, shaped as their predictions `mean`."""
     process = process_for_rows(fit, diag)
     if diag is not None:
         diag = as_array("diag", diag, mean.dtype)
         check_weights(diag, len(mean), "diag")
-    rows, effects = fit.model.read(X, fixed_effects)
-    options = {"corrected": corrected, "block_size": block_size}
-    variance = _variances(process.spread, fit.kernel, rows, effects, diag, **options)
+    new = fit.kernel, rows, effects, diag
+    variance = _variances(process.spread, *new, corrected=corrected, block_size=block_size)
     return process.label_std(variance, scale)
 
 
-def posterior_at(fit: Fit, X, *, scale, corrected: bool, fixed_effects) -> Posterior:
+def posterior_at(fit: Fit, X, scale, corrected: bool, fixed_effects) -> Posterior:
     """`Fit.posterior`."""
     process = process_for_rows(fit)
     rows, effects = fit.model.read(X, fixed_effects)
@@ -209,11 +208,15 @@ def posterior_of_effects(fit: Fit, scale) -> Posterior:
 def _variances(spread, kernel, rows: Rows, effects, diag, *, corrected: bool, block_size):
     """Variances of f + b at rows, in blocks of rows, with k(x, x) where the kernel has it not."""
     temporaries = 2 * spread.half.shape[1]
-    variance = lambda x, effects, diag: spread.variance(kernel, x, effects, corrected, diag)
-    return rows.map(variance, effects, diag, temporaries=temporaries, block_size=block_size)
+
+    def of_block(x, effects, diag):
+        return spread.variances(kernel, spread.new_rows(kernel, x, effects, corrected), diag)
+
+    return rows.map(of_block, effects, diag, temporaries=temporaries, block_size=block_size)
 
 
 @compiled
 def _covariance(spread, kernel, X, effects, *, corrected: bool):
     """Covariance of f + b between all rows of X."""
-    return spread.covariance(kernel, X, effects, corrected)
+    rows = spread.new_rows(kernel, X, effects, corrected)
+    return spread.between(kernel, rows, rows)

@@ -79,15 +79,6 @@ class Spread(ABC):
         rest = prior - jnp.sum(self.signed(rows.taken) * rows.taken, axis=1)
         return added + jnp.maximum(rest, 0)  # not below 0 by rounding
 
-    def variance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True, diag=None):
-        """Of every row of X, (m,)."""
-        return self.variances(kernel, self.new_rows(kernel, X, effects, corrected), diag)
-
-    def covariance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True):
-        """Of all rows of X with each other, (m, m)."""
-        rows = self.new_rows(kernel, X, effects, corrected)
-        return self.between(kernel, rows, rows)
-
     def of_fixed_effects(self) -> Float[Array, "q q"]:
         """Of the coefficients β: of rows without any part in f, with a 1 in one column of b;
         infinite for levels without weight, of which nothing is known.

@@ -44,11 +44,11 @@ def measured(case, X, X_new, v, fixed, plan):
     found = *found, rows.deviations(), None
     if case not in [FACTORS[name] for name in WITHOUT_POSTERIOR]:
         of_new = spread(factor, lams[0])
-        variances = of_new.variance(case.kernel, X_new, beside, False)
-        found = *found[:-1], rows.ratios(design, variances)
         for corrected in (True, False):
-            given = case.kernel, X_new, beside, corrected
-            posterior += [of_new.covariance(*given), of_new.variance(*given)]
+            new = of_new.new_rows(case.kernel, X_new, beside, corrected)
+            variances = of_new.variances(case.kernel, new)
+            posterior += [of_new.between(case.kernel, new, new), variances]
+        found = *found[:-1], rows.ratios(design, variances)
     return found, posterior
 
 

@@ -91,7 +91,7 @@ def test_a_landmark_far_from_all_rows_tells_nothing_of_where_it_is():
     def variance(times):
         factor = rls.factorize(GAUSSIAN, array(X), landmarks=points, intercept=False)
         posterior = spread(factor, times * factor.precision_floor())
-        return posterior.variance(GAUSSIAN, array(far), corrected=False)
+        return posterior.variances(GAUSSIAN, posterior.new_rows(GAUSSIAN, array(far)))
 
     for times in (1.0, 10.0):
         assert_close(variance(times), [1.0], 100 * EPS)

@@ -320,9 +320,8 @@ class Fit(Generic[K]):
             return mean
         from jaxrls.uncertainty.posterior import label_deviations
 
-        options: dict = {"scale": scale, "corrected": corrected, "diag": diag}
-        options |= {"fixed_effects": fixed_effects, "block_size": block_size}
-        return mean, label_deviations(self, mean, X, **options)
+        rows = self.model.read(X, fixed_effects)
+        return mean, label_deviations(self, mean, *rows, scale, corrected, diag, block_size)
 
     @door("self.model.coef")
     def posterior(
@@ -362,8 +361,7 @@ class Fit(Generic[K]):
         """
         from jaxrls.uncertainty.posterior import posterior_at
 
-        options: dict = {"corrected": corrected, "fixed_effects": fixed_effects}
-        return posterior_at(self, X, scale=scale, **options)
+        return posterior_at(self, X, scale, corrected, fixed_effects)
 
     @door("self.model.coef")
     def fixed_effects(self, *, scale="evidence") -> "jaxrls.uncertainty.posterior.Posterior":
@@ -454,8 +452,7 @@ class Fit(Generic[K]):
         """
         from jaxrls.uncertainty.intervals import intervals
 
-        options: dict = {"fixed_effects": fixed_effects, "block_size": block_size}
-        return intervals(self, X, level, studentised=studentised, **options)
+        return intervals(self, X, level, studentised, fixed_effects, block_size)
 
     @door("self.model.coef")
     def loo_predictive(self, *, scale="loo") -> "jaxrls.uncertainty.intervals.Predictive":
@@ -533,8 +530,7 @@ class Fit(Generic[K]):
         """
         from jaxrls.rows.update import with_rows
 
-        options: dict = {"fixed_effects": fixed_effects, "block_size": block_size}
-        return with_rows(self, X, Y, weights, sign=1, **options)
+        return with_rows(self, 1, X, Y, weights, fixed_effects, block_size)
 
     @door("self.model.coef")
     def forget(
@@ -569,8 +565,7 @@ class Fit(Generic[K]):
         """
         from jaxrls.rows.update import with_rows
 
-        options: dict = {"fixed_effects": fixed_effects, "block_size": block_size}
-        return with_rows(self, X, Y, weights, sign=-1, **options)
+        return with_rows(self, -1, X, Y, weights, fixed_effects, block_size)
 
 
 # for later calls
@@ -598,13 +593,12 @@ def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
 
     @wraps(compute)
     def recalled(fit: Fit):
-        if name in fit.stored:
-            return fit.stored[name]
-        if f"_{name}" in vars(fit):
-            return vars(fit)[f"_{name}"]
+        for results in (fit.stored, vars(fit)):
+            if name in results:
+                return results[name]
         result = compute(fit)
         if is_concrete(result):
-            vars(fit)[f"_{name}"] = result
+            vars(fit)[name] = result
         return result
 
     return recalled
@@ -623,26 +617,26 @@ def check_unsaid(scale, corrected: bool = True, diag=None) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def as_predicted(found, Y) -> Any:
+def as_predicted(predictions, Y) -> Any:
     """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
-    Y = as_floats("Y", Y, found.dtype)
-    Y = Y[:, None] if found.shape == (*Y.shape, 1) else Y
-    if Y.shape != found.shape:
+    Y = as_floats("Y", Y, predictions.dtype)
+    Y = Y[:, None] if predictions.shape == (*Y.shape, 1) else Y
+    if Y.shape != predictions.shape:
         raise ValueError(
-            f"Y must have shape {found.shape}, as the predictions, and has shape {Y.shape}"
+            f"Y must have shape {predictions.shape}, as the predictions, and has shape {Y.shape}"
         )
     check_finite("Y", Y)
     return Y
 
 
-def scored(found, Y, weights) -> np.floating:
-    """R² of predictions `found` of labels Y, averaged over targets: see `Fit.score`."""
-    found = np.asarray(found, float)
-    Y = np.asarray(as_predicted(found, Y))
+def scored(predictions, Y, weights) -> np.floating:
+    """R² of predictions of labels Y, averaged over targets: see `Fit.score`."""
+    predictions = np.asarray(predictions, float)
+    Y = np.asarray(as_predicted(predictions, Y))
     if weights is not None:
         weights = as_floats("weights", weights)
         check_weights(weights, len(Y))
-    return r_squared(Y - found, Y, weights, np)
+    return r_squared(Y - predictions, Y, weights, np)
 
 
 def r_squared(residuals, Y, weights, xp: Any) -> Any:

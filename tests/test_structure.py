@@ -146,9 +146,9 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 68.6, "landmarks": 4.7, "iterative": 4.1, "rows": 8, "uncertainty": 8.0}
-BUDGET |= {"ranking": 3.4, "two_sided": 5.1, "several": 3.95, "io": 4.8, "sklearn": 5.0}
-BUDGET |= {"cli": 4.55}
+BUDGET = {"core": 65.2, "landmarks": 4.7, "iterative": 4.1, "rows": 8.8, "uncertainty": 10.1}
+BUDGET |= {"ranking": 3.4, "two_sided": 5.15, "several": 3.95, "io": 5.1, "sklearn": 5.0}
+BUDGET |= {"cli": 4.55, "pictures": 1.1}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 PARTS = {"FSTRING_START": 1, "FSTRING_END": -1}  # of one string, since Python 3.12
 

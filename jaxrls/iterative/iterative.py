@@ -284,7 +284,7 @@ class IterativeGram(Factor):
         """
         raise ValueError(self._lacks("has no determinant, exact leverages or intervals"))
 
-    logdet = sweep = smoother = _refuse
+    logdet = sweep = _refuse
 
 
 @pytree

@@ -39,7 +39,6 @@ from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import memory_bytes
 from jaxrls.core.support.pytrees import pytree
 from jaxrls.landmarks.points import Landmarks, hidden_trace
-from jaxrls.rows.summed import Summed
 
 # Of the rounding of features along a direction: how far above it eigenvalues have to be, for what
 # is left out to be right to 5 %, see test_floor.py.
@@ -191,7 +190,7 @@ def solve_subset(
     dictionary = None if chosen.indices is None else (chosen.indices, corner)
     factor = made.spectrum(features, sums, weights, fixed, dictionary=dictionary)
     solution = factor.solve_moments(labels, sums)
-    return replace(solution, summed=Summed.of_fit(made, sums, fixed))
+    return replace(solution, summed=(made, sums))
 
 
 def keeps_rows(n: int, m: int, itemsize: int) -> bool:

@@ -1,5 +1,5 @@
-"""Fits that keep the moments of their rows and not the rows themselves, so that rows can be added,
-and removed again by subtraction.
+"""Moments of rows in place of the rows themselves, so that rows can be added, and removed again by
+subtraction.
 
 Everything except held-out residuals follows from moments about one origin: spectrum, coefficients,
 GCV and evidence; the last two by a difference, ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding
@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.factors.contract import Solution
 from jaxrls.core.factors.expansion import Features
-from jaxrls.core.factors.spectrum import Spectrum, feature_moments, of_moments
-from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.factors.spectrum import feature_moments, of_moments
+from jaxrls.core.fit.problem import Problem
+from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import Moments, moments
@@ -55,11 +56,7 @@ class NoRows(Rows):
 class Explicit(Features):
     """Explicit features, whose moments are taken without a change of basis."""
 
-    left_over = None
-
-    def spectrum(self, *given) -> Spectrum:
-        """That of moments of φ."""
-        return of_moments(*given)
+    left_over, spectrum = None, staticmethod(of_moments)
 
 
 @pytree
@@ -74,9 +71,17 @@ class Summed:
     fixed: FixedEffects
 
     @classmethod
-    def of_fit(cls, of, sums: Moments, fixed: FixedEffects) -> "Summed":
+    def of_solution(cls, solution: Solution, problem: Problem | None) -> "Summed":
         """Of a first fit, with no rows subtracted."""
-        return cls(of, sums, _sizes(sums), fixed)
+        if solution.summed is not None:
+            features, sums = solution.summed
+            return cls(features, sums, _sizes(sums), solution.factor.fixed)
+        if problem is None or problem.explicit is None:
+            raise ValueError(
+                "update and forget need a fit on features or landmarks, and this one has the full "
+                "kernel matrix: fit with landmarks=, or fit all rows again"
+            )
+        return _summed_features(problem, solution.labels)
 
     def changed(self, more: Moments, sign: int) -> "Summed":
         """With moments of other rows added, or subtracted."""
@@ -95,17 +100,16 @@ class Summed:
 
     def moments_of(self, rows: Rows, fixed, Y, weights: Weights, *, block_size=None) -> Moments:
         """Moments of other rows, about the same origins."""
-        own, of = self.moments, self.of
         return moments(
             rows,
-            of,
+            self.of,
             fixed,
             Y,
             weights.values,
-            left_over=of.left_over,
+            left_over=self.of.left_over,
             block_size=block_size,
-            origin=own.origin,
-            label_origin=own.label_origin,
+            origin=self.moments.origin,
+            label_origin=self.moments.label_origin,
         )
 
     def solution(self, flat: bool) -> Solution:
@@ -125,10 +129,11 @@ class Summed:
         """How many times larger rounding is than in a fit to the remaining rows alone, at the
         smallest λ; 1/eps where it hides them.
         """
-        m, (_, diagonal, squares) = self.moments, self.past
-        now = jnp.sum(jnp.diagonal(m.centred(self.fixed.from_gram(m.gram)).second)) + jnp.min(lam)
+        sums, (_, diagonal, squares) = self.moments, self.past
+        centred = sums.centred(self.fixed.from_gram(sums.gram))
+        now = jnp.trace(centred.second) + jnp.min(lam)
         # Coefficients are linear in labels, so that it is their length that counts.
-        labels = jnp.max(jnp.sqrt(_ratio(squares, m.square, 2)), initial=0)
+        labels = jnp.max(jnp.sqrt(_ratio(squares, sums.square, 2)), initial=0)
         return jnp.maximum(_ratio(jnp.sum(diagonal), now), labels)
 
     def possible(self) -> Bool[Array, ""]:
@@ -138,19 +143,19 @@ class Summed:
         By a Cholesky factor of the moments of φ, and what it leaves of those of the labels, in
         units of their largest values so far.
         """
-        sums, (weight, diagonal, squares) = self.moments, self.past
-        m = sums.centred(self.fixed.from_gram(sums.gram))
-        unit, own = (1 / jnp.sqrt(jnp.where(past > 0, past, 1)) for past in (diagonal, squares))
+        sums, weight = self.moments, self.past[0]
+        centred = sums.centred(self.fixed.from_gram(sums.gram))
+        unit, label_unit = (1 / jnp.sqrt(jnp.where(past > 0, past, 1)) for past in self.past[1:])
         # Half of the digits: rows that go differ by rounding from what they were when they came.
         eps, k = float(jnp.finfo(unit.dtype).eps), len(unit) + self.fixed.count
         tolerance = eps**0.5
-        L = jnp.linalg.cholesky(
-            unit[:, None] * m.second * unit + tolerance * jnp.eye(len(unit), dtype=unit.dtype)
-        )
-        half = jax.scipy.linalg.solve_triangular(L, unit[:, None] * m.cross * own, lower=True)
-        rest = own**2 * m.square + tolerance - jnp.sum(half**2, axis=0)
+        second = unit[:, None] * centred.second * unit
+        L = jnp.linalg.cholesky(second + tolerance * jnp.eye(len(unit), dtype=unit.dtype))
+        cross = unit[:, None] * centred.cross * label_unit
+        half = jax.scipy.linalg.solve_triangular(L, cross, lower=True)
+        rest = label_unit**2 * centred.square + tolerance - jnp.sum(half**2, axis=0)
         least = 1 + int(self.fixed.one is not None)
-        enough = (m.weight > 4 * k * eps * weight) & (jnp.round(m.count) >= least)
+        enough = (centred.weight > 4 * k * eps * weight) & (jnp.round(centred.count) >= least)
         return enough & jnp.all(rest >= 0)  # which NaN is not
 
 
@@ -165,9 +170,9 @@ def _sizes(sums: Moments):
     return sums.weight, jnp.diagonal(sums.second), sums.square
 
 
-def summed_features(
-    kernel: Kernel, rows: Rows, labels: Labels, weights: Weights, fixed: FixedEffects
-) -> Summed:
-    """The `Summed` of a kernel's explicit features."""
-    sums = feature_moments(rows.features(kernel), labels, weights, fixed)
-    return Summed.of_fit(Explicit(kernel), sums, fixed)
+@compiled
+def _summed_features(problem: Problem, labels: Labels) -> Summed:
+    """Of a kernel's explicit features."""
+    features, fixed = problem.rows.features(problem.kernel), problem.fixed
+    sums = feature_moments(features, labels, problem.weights, fixed)
+    return Summed(Explicit(problem.kernel), sums, _sizes(sums), fixed)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from jaxrls.core.fit.fitted import check_unsaid
 from jaxrls.core.fit.model import Numbers
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.kernels.named import check_kernel
@@ -16,10 +17,9 @@ from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.gram import gram
 from jaxrls.core.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
 from jaxrls.core.support.door import door
-from jaxrls.core.support.pictures import plot_errors
 from jaxrls.core.support.pytrees import pytree, static
 from jaxrls.two_sided.kronecker import SidesSpread
-from jaxrls.uncertainty.posterior import GaussianProcess, Posterior, check_unsaid
+from jaxrls.uncertainty.posterior import GaussianProcess, Posterior
 
 
 @pytree
@@ -296,4 +296,6 @@ class KroneckerFit:
         Returns:
             The axes.
         """
+        from jaxrls.pictures.plots import plot_errors
+
         return plot_errors(self, ax)

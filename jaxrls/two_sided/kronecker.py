@@ -37,6 +37,7 @@ from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import Listed, as_array, check_symmetric, is_concrete
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree
+from jaxrls.uncertainty.spread import spread
 
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
 # its column: A to D of Stock et al. 2018.
@@ -307,13 +308,6 @@ class Kronecker(DualOneByOne):
             half * jnp.sqrt(lam),
         )
 
-    def spread(self, lam):
-        """The posterior covariance of pairs of new rows, as a `SidesSpread`."""
-        w = 1 / (self.eigenvalues + lam)
-        slack = 1 / jnp.sqrt(total(w * self.constant**2))
-        constant = w * self.constant * slack[:, None, None]
-        return SidesSpread(self.first.basis, self.second.basis, w, constant, slack)
-
     def facing(self, swapped: bool) -> tuple[tuple[Side, Side], Callable]:
         """The two sides, and what turns matrices of all pairs accordingly."""
         if swapped:
@@ -359,6 +353,15 @@ class Kronecker(DualOneByOne):
 
         e = jax.lax.map(residuals_of_row, jnp.arange(len(smaller.s)))
         return facing(jnp.moveaxis(e, 0, 2)) / self.root
+
+
+@spread.register(Kronecker)
+def _of_sides(factor: Kronecker, lam) -> SidesSpread:
+    """Of pairs of new rows."""
+    w = 1 / (factor.eigenvalues + lam)
+    slack = 1 / jnp.sqrt(total(w * factor.constant**2))
+    constant = w * factor.constant * slack[:, None, None]
+    return SidesSpread(factor.first.basis, factor.second.basis, w, constant, slack)
 
 
 @door()

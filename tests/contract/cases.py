@@ -23,9 +23,9 @@ from jaxrls import extend
 from jaxrls.core.factors.cholesky import CholeskyGram, RefinedGram
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures
 from jaxrls.core.factors.spectrum import Spectrum
-from jaxrls.core.fit.conclude import Kept
 from jaxrls.iterative.iterative import IterativeGram
 from jaxrls.rows.sparse import sparse_rows
+from jaxrls.rows.summed import Summed
 
 N, NEW, TARGETS = 14, 5, 3
 LAMS = wide([0.05, 0.2, 0.7, 2.0])
@@ -232,7 +232,7 @@ class Moved(Case):
         ]
         named: dict = self.options | effects(fixed)
         problem = extend.Problem.of(self.kernel, *first[:2], weights=first[2], **named)
-        summed = Kept(problem, problem.solution(), None, None).summed(None)
+        summed = Summed.of_solution(problem.solution(), problem)
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
             rows = extend.DenseRows(x)
             summed = summed.changed(

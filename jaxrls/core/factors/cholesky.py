@@ -23,14 +23,12 @@ from jaxrls.core.linalg.inverses import (
     refined_inverse,
     refined_solve_diag,
     solve_diag,
-    triangular_inverse,
     whitened,
 )
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.pytrees import pytree
-from jaxrls.uncertainty.spread import DualSpread
 
 # Rows that may be left out of the floor, as heavy and independent; and the share of itself that
 # such a row keeps when the heavier ones are projected out.
@@ -140,16 +138,6 @@ class CholeskyGram(DualOneByOne):
             diagonal, H = jnp.where(used, diagonal, 1), level * weights.root_or_one[:, None]
         return Dense(residuals, diagonal, H, R)
 
-    def spread(self, lam):
-        """By one more Cholesky factor."""
-        K, across, _ = self.fixed.centre_both(self.weights, self.K)
-        if self.lift is not None:
-            across = across + self.fixed.one[:, None] * self.lift  # type: ignore[index]
-        G = self.weights.scale_both(K) + lam * jnp.eye(self.n, dtype=self.dtype)
-        half = triangular_inverse(jnp.linalg.cholesky(G)).T
-        half = self.weights.scale(self.fixed.project(self.weights, half))
-        return DualSpread.of_matrix(self, lam, half, matmul(across, half), self.K)
-
     def projected_inverse(self, lam) -> Float[Array, "n n"]:
         """P̃."""
         K, H = self.weights.scale_both(self.K), self.H
@@ -172,10 +160,6 @@ class RefinedGram(CholeskyGram):
     """
 
     name: ClassVar[str] = "refined"
-
-    def spread(self, lam):
-        """Raises: it would need a factor, which is there in float32 only."""
-        raise ValueError(self._lacks("has no posterior variances"))
 
     def solve_diag(self, *system):
         """By `inverse_root`."""

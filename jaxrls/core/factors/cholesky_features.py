@@ -37,7 +37,6 @@ from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.pytrees import pytree, static
 from jaxrls.landmarks.points import Landmarks
 from jaxrls.landmarks.spectrum import keeps_rows, left_over
-from jaxrls.uncertainty.spread import PrimalSpread
 
 
 @pytree
@@ -157,12 +156,6 @@ class CholeskyFeatures(OneByOne):
             matmul(u, shrunk.q),
             remaining[:, None],
         )
-
-    def spread(self, lam):
-        """u uᵀ λ."""
-        shrunk, root = self.at(lam, self.second[:, :0]), jnp.sqrt(lam)
-        of = self.expansion, self.fixed.lean(), root * shrunk.R, root * shrunk.middle, lam
-        return PrimalSpread(*of, self.map.back)
 
     def primal_form(self):
         """φ = L⁻¹ψ, minus its fit by the fixed effects; by Cholesky factors for each λ, which have

@@ -23,8 +23,6 @@ from jaxrls.core.problem.folds import Folds
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.uncertainty.spread import Spread
-from jaxrls.uncertainty.without import Planes, Smoother
 
 # λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
 # as many fit into memory with U.
@@ -211,32 +209,6 @@ class Factor(ABC):
         """The factor as one with eigenvalues and left vectors, a `Spectrum`."""
         raise ValueError(self._lacks("has no spectrum"))
 
-    def spread(self, lam: Float[Array, ""]) -> Spread:
-        """The posterior covariance at one λ."""
-        raise ValueError(self._lacks("has no posterior variances"))
-
-    def planes(self, lam: Float[Array, ""]) -> Planes | None:
-        """Directions of the coefficients of landmarks that leave with their row, in the coordinates
-        of the posterior; None where none leave.
-        """
-        if self.indices is None:
-            return None
-        spread = self.spread(lam)
-        return Planes(self.indices, jnp.concatenate([spread.half, -spread.middle]))
-
-    def smoother(self, lam: Float[Array, ""]) -> Smoother:
-        """The linear map from labels to coefficients and fixed effects at one λ: column i is the
-        fit to a label of 1 for row i and 0 for all others.
-        """
-        eye, lams = jnp.eye(self.n, dtype=self.dtype), lam.reshape(1, 1)
-        solution = self.solve_labels(Labels.columns(eye, self.weights, self.fixed, False))
-        steps = jnp.concatenate([part[0] for part in self.coefficients(solution, lams)])
-        return Smoother(steps, self.weights.array * self.remaining(lam) / lam, self.planes(lam))
-
-    def remaining(self, lam: Float[Array, ""]) -> Float[Array, " n"]:
-        """The diagonal of R, 1 − leverage, at one λ, (n,)."""
-        none = self.solve_labels(Labels.none(self.weights, self.fixed))
-        return self.sweep(none, lam.reshape(1, 1), lambda r, R, v: R, stack=True)[:, 0, 0]
 
     def outcome(self, solution: "Solution", lams, groups: Folds | None, fn: Callable | None) -> Any:
         """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
@@ -412,7 +384,7 @@ class Solution:
         factor: the factor.
         labels: labels, minus their fit by the fixed effects.
         state: what the factor needs of the labels, from `Factor.project`.
-        summed: the moments that the solution is made of, or None.
+        summed: features and their `Moments`, where the solution is made of these; else None.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
@@ -424,7 +396,7 @@ class Solution:
     factor: Factor
     labels: Labels
     state: Any  # what the factor makes of the labels
-    summed: Any = None  # the moments that it is made of, where it is
+    summed: Any = None  # features and their moments, where it is made of them
 
     # λ and targets --------------------------------------------------------------------------------
 

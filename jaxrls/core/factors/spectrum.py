@@ -19,7 +19,6 @@ from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.kernels.kernel import Standardized
 from jaxrls.core.leave_out.view import LowRank
 from jaxrls.core.linalg.decompositions import clip, eigh, eigh_rounding, rounding, svd
-from jaxrls.core.linalg.inverses import triangular_inverse
 from jaxrls.core.linalg.products import matmul, transposed_matmul
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.gram import gram
@@ -29,7 +28,6 @@ from jaxrls.core.problem.rows import DenseRows, Rows
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import platform
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.uncertainty.spread import DualSpread, PrimalSpread, Spread
 
 # A fit to c rows, for all λ at once, takes as long as this many products of c rows by c columns, as
 # R_SS takes one at every λ: measured on a CPU between 2.4 and 4.8 at 700 and 1400 rows.
@@ -333,52 +331,16 @@ class Spectrum(Factor):
             planes = None if out is None else out.planes * jnp.sqrt(residual_share)
             of = u, root[:, None] * z, labels, weights, fixed
             return LowRank.of_rows(*of, planes, self.indices)
-        r, U = solution.training_residuals(lam[None])[0], self.left_vectors()
+        both = self.sweep(solution, lam.reshape(1, 1), lambda r, R, v: (r, R), stack=True)
+        (r, R), U = (part[:, 0] for part in both), self.left_vectors()
         left = U * (residual_share if self.complete else residual_share - 1)
         if weights.values is not None:
             G = self.queries() / (self.s + lam)
             left = jnp.where(used, left, -G)
             r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, z))
-        R = jnp.where(weights.used, self.remaining(lam), 1)
+        R = jnp.where(weights.used, R[:, 0], 1)
         H = fixed.basis(fixed.rows, self.n) * weights.root_or_one[:, None]
         return LowRank(r, R, H, U, left, weights.used, complete=self.complete)
-
-    def spread(self, lam) -> Spread:
-        """In dual form, on landmarks, or on features: by the Cholesky factor of their covariance,
-        or for few rows by the basis.
-        """
-        of, kept = (self.expansion, self.fixed.lean()), 1 / jnp.sqrt(self.s + lam)
-        if self.basis is None:
-            half, middle = self.directions * kept, self.across * kept
-            return DualSpread.of_matrix(self, lam, half, middle, self.training_design())
-        if self.report.trace_residual is not None:
-            root = jnp.sqrt(self.s)  # of what is hidden the prior is left
-            scale, whiten = jnp.sqrt(lam / (self.counted + lam)) / root, self.basis / root
-            return PrimalSpread(*of, self.basis * scale, self.across * scale, lam, whiten)
-        c, r = self.basis.shape
-        if c > r:
-            return DualSpread(*of, self.basis * kept, self.across * kept, lam, origin=self.origin)
-        second = matmul(self.basis, self.basis.T)  # of features, less their fit by fixed effects
-        A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=self.dtype))
-        half = jnp.sqrt(lam) * triangular_inverse(A).T
-        return PrimalSpread(*of, half, matmul(self.origin, half), lam)
-
-    def squares(self, solution, lam):
-        """r, and the diagonals of H, R, H² and R² at one λ, with H = I − R, as influence needs
-        them.
-        """
-        kept, residual_share = self.s / (self.s + lam), lam / (self.s + lam)
-        powers = jnp.stack([kept, residual_share, kept**2, residual_share**2], axis=1)
-
-        def block(x, v, b):
-            U = self.left(x, v, b)
-            h = self.fixed.leverage(b, self.weights.block(v, len(U)).array)
-            outside = jnp.maximum(self._outside(U, v, b), 0)
-            return matmul(U * U, powers) + jnp.stack([h, outside, h, outside], axis=1)
-
-        columns = self.weights.values, self.fixed.rows
-        diagonals = self.rows.map(block, *columns)
-        return solution.training_residuals(lam[None])[0], *diagonals.T
 
     def training_design(self) -> Float[Array, "n c"]:
         """K or features of the rows, which coefficients multiply, computed again."""

@@ -84,14 +84,13 @@ class Model:
             # Each number of rows compiles a program: repeat the last row up to a power of two.
             rows, _ = self.read(X[np.minimum(np.arange(2 ** (m - 1).bit_length()), m - 1)])
             return first(_evaluate(self._padded(), rows, block_size=block_size), m)
-        rows, given = self.read(X, fixed_effects)
-        out = _evaluate(self, rows, block_size=block_size)
+        rows, effects = self.read(X, fixed_effects)
+        predictions = _evaluate(self, rows, block_size=block_size)
         if self.effects is None:
-            return out
-        free = jnp.asarray(self.free)  # beside an intercept, which `out` has already
-        return out + self.effects.fitted(
-            given, self.effects.joined(jnp.zeros_like(self.intercept), free)
-        )
+            return predictions
+        # Without an intercept, which the predictions have already.
+        beta = self.effects.joined(jnp.zeros_like(self.intercept), jnp.asarray(self.free))
+        return predictions + self.effects.fitted(effects, beta)
 
     def _padded(self) -> "Model":
         """The same function with coefficients 0 of further points, up to a common size."""
@@ -134,7 +133,7 @@ def _evaluate(model: Model, rows: Rows, *, block_size):
         points = jax.tree.map(jnp.asarray, model.points)
         return kernel_times(model.kernel, rows, points, coef, block_size) + model.intercept
 
-    def block(x):
+    def times_coef(x):
         design = model.kernel.features(x.astype(coef.dtype))
         if design.shape[1] != coef.shape[0]:
             raise ValueError(
@@ -143,4 +142,4 @@ def _evaluate(model: Model, rows: Rows, *, block_size):
             )
         return matmul(design, coef)
 
-    return rows.map(block, block_size=block_size) + model.intercept
+    return rows.map(times_coef, block_size=block_size) + model.intercept

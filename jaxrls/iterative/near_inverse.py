@@ -9,6 +9,7 @@ right at both ends. In the field it is known as the partially independent traini
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,9 +75,10 @@ class Blocks:
             order = _halved(B, unit, order)
         return cls(order, jnp.argsort(order.ravel())[:n])
 
-    def of(self, A: Float[Array, "n *k"], rows=None) -> Array:
-        """The rows of A, of one block or by block; empty places are 0."""
-        return A.at[self.order if rows is None else rows].get(mode="fill", fill_value=0)
+    def of(self, A: Any, rows=None) -> Any:
+        """The rows of A (n, …), of one block or by block; empty places are 0."""
+        order = self.order if rows is None else rows
+        return jax.tree.map(lambda a: a.at[order].get(mode="fill", fill_value=0), A)
 
     def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
         """What `of` has taken apart."""
@@ -105,7 +107,7 @@ class Near:
     """What M is made of at any λ."""
 
     kernel: Kernel
-    X: Float[Array, "n d"]
+    X: Any  # (n, d)
     root: Float[Array, " n"]  # √v
     H: Float[Array, "n q"]
     B: Float[Array, "n r"]

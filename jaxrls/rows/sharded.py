@@ -16,13 +16,15 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from jaxrls.core.problem.compiled import padded
-from jaxrls.core.problem.rows import DenseRows, Rows
+from jaxrls.core.problem.rows import KINDS_OF_ROWS, DenseRows, Rows
 from jaxrls.core.support.checks import (
     Listed,
+    as_array,
     as_floats,
     check_matrix,
     check_targets,
     check_weights,
+    is_concrete,
 )
 from jaxrls.core.support.door import auto, parts_of
 from jaxrls.core.support.pytrees import pytree, static
@@ -54,6 +56,18 @@ class ShardedRows(DenseRows):
     count: int = static(default=0)  # of rows without the padding
     labels: Float[Array, "n *t"] | None = None
     row_weights: Float[Array, " n"] | None = None
+
+    @classmethod
+    def takes(cls, X) -> bool:
+        """Whether X is an array whose rows are known to lie on several devices."""
+        return isinstance(X, jax.Array) and is_concrete(X) and X.ndim > 0 and parts_of(X) > 1
+
+    @classmethod
+    def read(cls, name: str, X, dtype=None) -> "ShardedRows":
+        """Make them of such an array."""
+        X = as_array(name, X, dtype)
+        check_matrix(name, X)
+        return cls.of(X)
 
     @classmethod
     def of(cls, X, labels=None, weights=None, count: int | None = None) -> "ShardedRows":
@@ -98,7 +112,10 @@ class ShardedRows(DenseRows):
         """On how many devices."""
         return f"lies on {self.parts} devices"
 
-    dense = Rows.dense
+    dense, points = Rows.dense, Rows.points
+
+
+KINDS_OF_ROWS.append(ShardedRows)
 
 
 def shard(

@@ -21,7 +21,7 @@ from jaxrls.core.factors.expansion import AtPoints
 from jaxrls.core.factors.spectrum import Spectrum
 from jaxrls.core.fit.conclude import Kept
 from jaxrls.iterative.iterative import IterativeGram
-from jaxrls.rows.sparse import sparse_rows
+from jaxrls.rows.sparse import SparseRows
 from jaxrls.two_sided.kronecker import Kronecker
 
 N, NEW, TARGETS = 14, 5, 3
@@ -276,7 +276,7 @@ def subset(**options):
 
 
 def sparse(X):
-    return sparse_rows(scipy.sparse.csr_array(np.asarray(X, array(0.0).dtype)))
+    return SparseRows.read("X", scipy.sparse.csr_array(np.asarray(X, array(0.0).dtype)))
 
 
 def sharded(X):

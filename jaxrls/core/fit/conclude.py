@@ -17,16 +17,15 @@ from jaxrls.core.fit.fitted import Fit, r_squared
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.model import Model
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.given import KernelValues
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.core.problem.compiled import compiled, first, padded
 from jaxrls.core.problem.folds import Folds
 from jaxrls.core.problem.gram import gram
+from jaxrls.core.problem.rows import as_rows
 from jaxrls.core.support.checks import as_lam, is_concrete, on_device
 from jaxrls.core.support.pytrees import arrays_alone, pytree, static
 from jaxrls.landmarks.points import ridge_effect
-from jaxrls.rows.sparse import as_rows
 from jaxrls.rows.summed import NoRows, Summed, summed_features
 from jaxrls.two_sided.fitted import KroneckerFit
 from jaxrls.uncertainty.intervals import Jackknife
@@ -377,7 +376,7 @@ def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackk
 def _read(fit: Fit, summed: Summed, X, Y, weights) -> Problem:
     """Rows, labels and weights, checked as those of a fit are."""
     kernel, coef = summed.of.kernel, fit.model.coef
-    if not kernel.evaluable or isinstance(kernel, KernelValues):
+    if not kernel.evaluable:
         raise ValueError(
             "a fit to a given kernel matrix cannot be updated: fit with a kernel and its inputs"
         )

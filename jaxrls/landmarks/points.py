@@ -50,8 +50,8 @@ def check_kernel(kernel) -> None:
 
 
 def check_evaluable(kernel, rows: Rows | None = None) -> None:
-    """Raise unless `kernel` is a kernel that can be evaluated at any points; where `rows` are named,
-    those of a given kernel matrix will do.
+    """Raise unless `kernel` is a kernel that can be evaluated at any points, or `rows` are those of
+    a given kernel matrix.
     """
     check_kernel(kernel)
     knows = isinstance(kernel, Precomputed) and isinstance(rows, GramRows)

@@ -60,14 +60,13 @@ class ShardedRows(DenseRows):
     @classmethod
     def takes(cls, X) -> bool:
         """Whether X is an array whose rows are known to lie on several devices."""
-        return isinstance(X, jax.Array) and is_concrete(X) and X.ndim > 0 and parts_of(X) > 1
+        known = isinstance(X, jax.Array) and is_concrete(X)
+        return known and X.ndim == 2 and X.size > 0 and parts_of(X) > 1
 
     @classmethod
     def read(cls, name: str, X, dtype=None) -> "ShardedRows":
         """Make them of such an array."""
-        X = as_array(name, X, dtype)
-        check_matrix(name, X)
-        return cls.of(X)
+        return cls.of(as_array(name, X, dtype))
 
     @classmethod
     def of(cls, X, labels=None, weights=None, count: int | None = None) -> "ShardedRows":
@@ -112,7 +111,7 @@ class ShardedRows(DenseRows):
         """On how many devices."""
         return f"lies on {self.parts} devices"
 
-    dense, points = Rows.dense, Rows.points
+    dense = Rows.dense
 
 
 KINDS_OF_ROWS.append(ShardedRows)

@@ -117,7 +117,7 @@ KINDS_OF_ROWS.append(SparseRows)
 
 
 def _in_runs(X, block: int) -> SparseBlock:
-    """All blocks of as many rows of a CSR matrix, stacked: values and columns (k, s, w), row (k, s).
+    """Blocks of as many rows of a CSR matrix, stacked: values and columns (k, s, w), row (k, s).
 
     A run is as long as a row's mean number of entries, so that at most half of what is stored is
     padding.

@@ -33,11 +33,6 @@ class SparseBlock(Block):
     row: Int[Array | np.ndarray, "*blocks s"]
     shape: tuple[int, int] = static()
 
-    @property
-    def dtype(self):
-        """That of the entries."""
-        return self.values.dtype
-
     def __getitem__(self, key) -> "SparseBlock":
         """All rows, of some columns, each named once: X[:, columns]."""
         _, named = key

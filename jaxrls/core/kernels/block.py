@@ -1,10 +1,10 @@
-"""What kernels are given: a block of rows, which is an array or another `Block`, and the functions of
-blocks that kernels are made of.
+"""What kernels are given: a block of rows, which is an array or another `Block`, and the functions
+of blocks that kernels are made of.
 
 Their defaults are those of arrays; a kind of block registers its own where it has a faster way.
 """
 
-from abc import ABC, abstractmethod
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
@@ -16,26 +16,30 @@ from jaxrls.core.linalg.products import matmul
 from jaxrls.core.support.checks import as_array, check_matrix
 
 
-class Block(ABC):
-    """Rows (b, d) that are not stored as one array: a pytree, which kernels of a class with `sparse
-    = True` get as it is, and others dense.
+class Block:
+    """Rows (b, d) that are more than one array: a frozen pytree with `shape`, `values`, and what tells
+    where these lie. Kernels of a class with `sparse = True` get it as it is, others dense.
     """
 
     ndim = 2
-    shape: Any  # (b, d)
-    dtype: Any
+    shape: Any
+    values: Any
+
+    @property
+    def dtype(self):
+        """That of the values."""
+        return self.values.dtype
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def astype(self, dtype) -> Any:
-        """The same rows in another dtype; whole numbers, such as places of entries, keep theirs."""
-        is_real = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
-        return jax.tree.map(lambda leaf: leaf.astype(dtype) if is_real(leaf) else leaf, self)
+        """The same rows in another dtype."""
+        return replace(self, values=self.values.astype(dtype))  # type: ignore[type-var]
 
-    @abstractmethod
     def dense(self) -> Float[Array, "b d"]:
         """The same rows in one array."""
+        return self.values
 
 
 def as_block(name: str, X) -> Any:

@@ -37,7 +37,8 @@ class _OfFunction(Kernel):
             )
         if jnp.issubdtype(values.dtype, jnp.complexfloating):
             raise ValueError(
-                f"{name} must return real numbers, and returned {values.dtype}: return its real part"
+                f"{name} must return real numbers, and returned {values.dtype}: return its real "
+                "part"
             )
         return values
 
@@ -129,18 +130,9 @@ class GramBlock(Block):
         """That of the values."""
         return self.values.shape
 
-    @property
-    def dtype(self):
-        """That of the values."""
-        return self.values.dtype
-
     def __getitem__(self, rows) -> "GramBlock":
         """Some of the rows, whose numbers remain."""
         return GramBlock(self.values[rows], self.numbers[rows])
-
-    def dense(self):
-        """The values."""
-        return self.values
 
 
 @pytree

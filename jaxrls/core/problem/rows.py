@@ -265,7 +265,7 @@ class DenseRows(Rows):
         domain, where values are known.
         """
         # A kernel that is a matrix has no inputs to check.
-        (check_inputs if kernel.evaluable else check_finite)(name, self.dense())
+        (check_inputs if kernel.evaluable else check_finite)(name, as_dense(self.X))
         kernel.check(self.X)
 
     @property
@@ -275,11 +275,6 @@ class DenseRows(Rows):
 
     def dense(self):
         """All rows."""
-        return as_dense(self.X)
-
-    @property
-    def points(self):
-        """All rows, as they are stored."""
         return self.X
 
     @property
@@ -319,6 +314,15 @@ class GramRows(DenseRows):
     """
 
     X: GramBlock  # type: ignore[assignment]
+
+    def dense(self):
+        """The matrix."""
+        return self.X.values
+
+    @property
+    def points(self):
+        """All rows, with their numbers."""
+        return self.X
 
     def check(self, kernel, name="X", *, training=True):
         """Raise unless the matrix of training rows is symmetric too; rows to predict have one
@@ -377,10 +381,6 @@ class MappedRows(Rows):
         """φ of these rows of the source."""
         return self.feature_map.features(self.source.take(indices))
 
-    def like(self, values):
-        """As the source would keep them."""
-        return self.source.like(values)
-
 
 # from what a caller gives
 # --------------------------------------------------------------------------------------------------
@@ -398,8 +398,8 @@ def kind_of(X) -> type[Rows]:
 
 
 def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
-    """X as `Rows`: a source of rows unchanged, an input that some kind takes, or an array, of kernel
-    values if the kernel is a matrix. `dtype`, such as that of a model, if it must be another.
+    """X as `Rows`: a source of rows as it is; what some kind takes; or an array, of kernel values if
+    the kernel is a matrix. `dtype`, such as that of a model, if it must be another.
 
     `devices` over which an array may lie where that is not known, inside of `jax.jit` without a
     mesh that is set.

@@ -132,7 +132,7 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 68.6, "landmarks": 4.7, "iterative": 4.1, "rows": 8, "uncertainty": 8.0}
+BUDGET = {"core": 68.9, "landmarks": 4.7, "iterative": 4.1, "rows": 7.8, "uncertainty": 8.0}
 BUDGET |= {"ranking": 3.4, "two_sided": 5.1, "several": 3.95, "io": 4.8, "sklearn": 5.0}
 BUDGET |= {"cli": 4.55}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}

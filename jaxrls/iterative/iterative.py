@@ -105,8 +105,8 @@ class Iterative(Solver):
         H = weights.scale(fixed.basis(fixed.rows, rows.shape[0]))
         rows.dense()  # raises where they are not in memory
         dtype = jnp.dtype(self.dtype or rows.dtype)
-        data = rows.points, weights.root, H, chosen.points
         narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
+        data = rows.points, weights.root, H, chosen.points
         near = Near.of(narrow, *(part.astype(dtype) for part in data))
         # Of products: no eigenvector is computed, and their rounding is that of one sum.
         # Eigenvalues are at most ‖BᵀB‖, which products with 8 random vectors tell to some 25 %.

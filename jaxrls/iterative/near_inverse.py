@@ -75,10 +75,10 @@ class Blocks:
             order = _halved(B, unit, order)
         return cls(order, jnp.argsort(order.ravel())[:n])
 
-    def of(self, A: Any, rows=None) -> Any:
+    def of(self, A, rows=None):
         """The rows of A (n, …), of one block or by block; empty places are 0."""
-        order = self.order if rows is None else rows
-        return jax.tree.map(lambda a: a.at[order].get(mode="fill", fill_value=0), A)
+        rows = self.order if rows is None else rows
+        return jax.tree.map(lambda a: a.at[rows].get(mode="fill", fill_value=0), A)
 
     def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
         """What `of` has taken apart."""

@@ -47,7 +47,7 @@ class NearInverse:
 
     def _whole(self, V):
         """M⁻¹V before the projection."""
-        V = self.blocks.of(V)
+        V = filled(V, self.blocks.order)
         W = self.W.reshape(-1, self.W.shape[2])
         across = matmul(W, transposed_matmul(W, V.reshape(len(W), V.shape[2])))
         return self.blocks.back(matmul(self.D, V) - across.reshape(V.shape))
@@ -75,14 +75,14 @@ class Blocks:
             order = _halved(B, unit, order)
         return cls(order, jnp.argsort(order.ravel())[:n])
 
-    def of(self, A, rows=None):
-        """The rows of A (n, …), of one block or by block; empty places are 0."""
-        rows = self.order if rows is None else rows
-        return jax.tree.map(lambda a: a.at[rows].get(mode="fill", fill_value=0), A)
-
     def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
-        """What `of` has taken apart."""
+        """What `filled` has taken apart."""
         return A.reshape(self.order.size, *A.shape[2:])[self.place]
+
+
+def filled(A, rows):
+    """The rows of A (n, …) of these numbers, of one block or by block; empty places are 0."""
+    return jax.tree.map(lambda a: a.at[rows].get(mode="fill", fill_value=0), A)
 
 
 def _halved(B, unit, order):
@@ -128,7 +128,7 @@ class Near:
         lam = lam.astype(dtype)
 
         def block(S, rows):
-            X, B, root = (place.of(a, rows) for a in (self.X, self.B, self.root))
+            X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root))
             rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
             D = inverse(rest + lam * jnp.eye(len(X), dtype=dtype))
             D_B = matmul(D, B)

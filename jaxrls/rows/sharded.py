@@ -93,8 +93,8 @@ class ShardedRows(DenseRows):
     def column(self, values):
         """An array that is distributed as the rows are, 0 for padding."""
         values = padded(values, self.shape[0] - self.count if len(values) == self.count else 0)
-        lies = self.sharding is not None and len(values) == self.shape[0]
-        return jax.device_put(values, self.sharding) if lies else jnp.asarray(values)
+        fits = self.sharding is not None and len(values) == self.shape[0]
+        return jax.device_put(values, self.sharding) if fits else jnp.asarray(values)
 
     def like(self, values):
         """Other numbers of the same rows, on the same devices."""
@@ -179,10 +179,10 @@ def _sharding(X, mesh, axis) -> NamedSharding:
     """Rows over an axis of the mesh that is named, or of that which X lies on."""
     if mesh is not None:
         return NamedSharding(mesh, P(axis or mesh.axis_names[0]))
-    found = getattr(X, "sharding", None)
-    if not isinstance(found, NamedSharding) or not any(found.spec[:1]):
+    sharding = getattr(X, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not any(sharding.spec[:1]):
         raise ValueError(
             "mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), "
             "('rows',)) has all devices"
         )
-    return NamedSharding(found.mesh, P(found.spec[0]))
+    return NamedSharding(sharding.mesh, P(sharding.spec[0]))

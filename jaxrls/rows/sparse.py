@@ -37,8 +37,8 @@ class SparseRows(Rows):
     traceable: ClassVar[bool] = True
     is_dense: ClassVar[bool] = False
     lies = "is sparse"
-    whole: SparseBlock | None  # of k blocks: values and columns (k, s, w), row (k, s)
-    rest: SparseBlock | None  # the last block, or None
+    whole: SparseBlock  # of k blocks, at least one: values and columns (k, s, w), row (k, s)
+    rest: SparseBlock | None  # the last block, if it is smaller
     shape: tuple[int, int] = static()
     block: int = static()
 
@@ -59,18 +59,16 @@ class SparseRows(Rows):
         check_inputs(f"{name}.data", entries, places[1])
         by_row = csr_array((entries, tuple(places)), shape=(n, d))  # without duplicates
         block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
-        blocks, (k, ragged) = _in_runs(by_row, block), divmod(n, block)
-
-        def some(which, count):
-            part = jax.tree.map(lambda a: jnp.asarray(a[which]), blocks)
-            return replace(part, shape=(count, d)) if count else None
-
-        return cls(some(slice(k), block if k else 0), some(-1, ragged), (n, d), block)
+        (k, ragged), blocks = divmod(n, block), _in_runs(by_row, block)
+        whole = jax.tree.map(lambda a: jnp.asarray(a[:k]), blocks)
+        last = jax.tree.map(lambda a: jnp.asarray(a[-1]), blocks)
+        rest = replace(last, shape=(ragged, d)) if ragged else None
+        return cls(whole, rest, (n, d), block)
 
     @property
     def dtype(self):
         """The dtype of the entries."""
-        return (self.whole or self.rest).dtype  # type: ignore[union-attr]
+        return self.whole.dtype
 
     @property
     def points(self):
@@ -88,12 +86,11 @@ class SparseRows(Rows):
         whole, rest = split((jnp.arange(self.shape[0]), *columns), self.block)
         of_block = lambda parts: fn(parts[0], *parts[1][1:])
         over_blocks, _ = KINDS[kind]
-        return over_blocks(of_block, whole and (self.whole, whole), rest and (self.rest, rest))
+        return over_blocks(of_block, (self.whole, whole), rest and (self.rest, rest))
 
     def some(self, num):
         """The first rows."""
-        first = self.rest if self.whole is None else jax.tree.map(lambda a: a[0], self.whole)
-        return first.dense()[:num]  # type: ignore[union-attr]
+        return jax.tree.map(lambda a: a[0], self.whole).dense()[:num]
 
     def take(self, indices):
         """The rows of these numbers, 0 to n − 1, dense."""

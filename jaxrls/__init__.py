@@ -2,6 +2,7 @@
 leave-one-out error.
 """
 
+import jaxrls.rows.sparse  # noqa: F401 (a kind of rows that `as_rows` is to know)
 from jaxrls.core.criteria.criterion import Criterion
 from jaxrls.core.criteria.losses import absolute_error, squared_error, zero_one_loss
 from jaxrls.core.criteria.path import (

@@ -103,9 +103,11 @@ class Iterative(Solver):
             )
         chosen = as_landmarks(rows, self.landmarks)
         H = weights.scale(fixed.basis(fixed.rows, rows.shape[0]))
-        data = kernel, rows.dense(), weights.root, H, chosen.points
+        rows.dense()  # raises where they are not in memory
         dtype = jnp.dtype(self.dtype or rows.dtype)
-        near = Near.of(*jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data))
+        narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
+        data = rows.points, weights.root, H, chosen.points
+        near = Near.of(narrow, *(part.astype(dtype) for part in data))
         # Of products: no eigenvector is computed, and their rounding is that of one sum.
         # Eigenvalues are at most ‖BᵀB‖, which products with 8 random vectors tell to some 25 %.
         drawn = jax.random.normal(jax.random.key(0), (near.B.shape[1], 8), dtype)
@@ -114,7 +116,7 @@ class Iterative(Solver):
         report = Report("iterative", floor, jnp.zeros((), rows.dtype))
         signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0
         signs = jnp.where(weights.used[:, None], signs, 0)
-        made = kernel, rows, weights, fixed, AtPoints(rows.dense()), near, report, signs
+        made = kernel, rows, weights, fixed, AtPoints(rows.points), near, report, signs
         factor = IterativeGram(*made, self, block_size)
         return factor.solve_labels(labels)
 
@@ -168,7 +170,7 @@ class IterativeGram(Factor):
 
     def trace(self):
         """Σ vᵢ Kᵢᵢ, an upper bound."""
-        return jnp.sum(self.weights.array * self.kernel.diag(self.rows.dense()))
+        return jnp.sum(self.weights.array * self.kernel.diag(self.rows.points))
 
     def times_kernel(self, V: Float[Array, "n *k"]):
         """K V, with entries and products in the dtype that was asked for."""

@@ -94,7 +94,7 @@ class Summed:
         of, r = self.of, len(self.moments.second)
         fits = of.kernel.num_features(d, self.moments.second.dtype) == r
         if of.points is not None:
-            fits = d in of.kernel.widths(of.points)
+            fits = d == of.points.shape[1]
         if not fits:
             raise ValueError(f"X must have as many columns as the rows of the fit, and has {d}")
 

@@ -24,8 +24,8 @@ from jaxrls.core.factors.cholesky import CholeskyGram, RefinedGram
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures
 from jaxrls.core.factors.spectrum import Spectrum
 from jaxrls.iterative.iterative import IterativeGram
-from jaxrls.rows.sparse import sparse_rows
 from jaxrls.rows.summed import Summed
+from jaxrls.rows.sparse import SparseRows
 
 N, NEW, TARGETS = 14, 5, 3
 LAMS = wide([0.05, 0.2, 0.7, 2.0])
@@ -255,7 +255,7 @@ def subset(**options):
 
 
 def sparse(X):
-    return sparse_rows(scipy.sparse.csr_array(np.asarray(X, array(0.0).dtype)))
+    return SparseRows.read("X", scipy.sparse.csr_array(np.asarray(X, array(0.0).dtype)))
 
 
 def sharded(X):

@@ -16,14 +16,14 @@ import numpy as np
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive
 from jaxrls.core.criteria.losses import squared_error
 from jaxrls.core.factors.contract import as_columns
+from jaxrls.core.kernels.block import as_dense
 from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.folds import folds
+from jaxrls.core.problem.rows import Rows, as_rows
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import as_floats, check_finite
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.rows.sparse import as_rows
-from jaxrls.rows.sparse_block import made_dense
 
 
 @pytree
@@ -314,7 +314,7 @@ class HoldOut(Positive):
 
         def errors_of_block(x, v, y):
             x = x.astype(factor.dtype)
-            phi = made_dense(x) if kernel is None else factor.expansion.design(kernel, x)
+            phi = as_dense(x) if kernel is None else factor.expansion.design(kernel, x)
             if phi.shape[1] != coef.shape[1]:
                 raise ValueError(
                     f"X of holdout must have {coef.shape[1]} columns, one for each coefficient, "

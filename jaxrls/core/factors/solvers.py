@@ -17,13 +17,13 @@ from jaxrls.core.kernels.named import check_kernel
 from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.core.problem.gram import gram
 from jaxrls.core.problem.labels import Labels
+from jaxrls.core.problem.rows import as_rows
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import platform
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.landmarks.points import as_landmarks, on_landmarks
+from jaxrls.landmarks.points import as_landmarks, check_evaluable, check_kernel
 from jaxrls.landmarks.spectrum import solve_subset
-from jaxrls.rows.sparse import as_rows
 
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so
 # many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at 2000 and 5 to 6 at 4000, the fewer in float32;
@@ -117,7 +117,7 @@ def factorize(
     v = Weights.of_rows(weights, rows)
     fixed = as_fixed_effects(fixed_effects, intercept, v)
     if landmarks is not None:
-        kernel, rows = on_landmarks(kernel, rows)
+        check_evaluable(kernel, rows)
         landmarks = as_landmarks(rows, landmarks)
         landmarks = landmarks if leave else replace(landmarks, indices=None)
     check_solver(solver)

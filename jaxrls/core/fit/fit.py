@@ -35,12 +35,11 @@ from jaxrls.core.fit.fitted import Fit, K
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.problem.rows import Rows
+from jaxrls.core.problem.rows import Rows, kind_of
 from jaxrls.core.support.checks import as_floats, as_lams, is_concrete
 from jaxrls.core.support.door import door, is_wide
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.landmarks.points import TOLERANCE, check_evaluable
-from jaxrls.rows.sparse import is_sparse
 
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
@@ -194,7 +193,7 @@ def planned(
     either = either and is_concrete(problem)  # inside `jax.jit` no λ is known to go on from
     few = either and suits_cholesky(problem.kernel, n, SEARCHED if on_grid else num)
     problem = replace(problem, solver=Cholesky() if few else solver or Spectral())
-    if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and problem.explicit is None):
+    if is_concrete(rows) and (rows.in_memory or not rows.is_dense and problem.explicit is None):
         of_problem(problem, lams=num).check()
     return problem, choice, searches or on_grid and few, on_grid and either
 
@@ -247,7 +246,7 @@ def _searched(problem: Problem, per_target: bool) -> tuple[Fit, Solution]:
 
 def _widened(X) -> np.ndarray:
     """Rows in float64, for `Refined`."""
-    if isinstance(X, Rows) or is_sparse(X) or not is_concrete(X):
+    if isinstance(X, Rows) or not kind_of(X).is_dense or not is_concrete(X):
         raise ValueError(
             f"Refined() needs a dense X with known values, and X is {type(X).__name__}: call fit "
             "outside of jax.jit, or give float64 NumPy data"
@@ -283,7 +282,7 @@ def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any
     most = bisect_left(range(1, n // 2 + 1), True, key=too_many)
     if most < FEWEST:
         return solved(None, f"all {n} rows: too few to save any")
-    X = rows if is_sparse(rows) else rows.dense()
+    X = rows.points
     options: dict = {"key": jax.random.key(0), "weights": weights.values, "progress": progress}
     mass = float(jnp.sum(weights.array * rows.map(kernel.diag)))
     last = False

@@ -13,11 +13,10 @@ from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.compiled import common_size, compiled, first, padded
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.gram import kernel_times
-from jaxrls.core.problem.rows import Rows
+from jaxrls.core.problem.rows import Rows, as_rows
 from jaxrls.core.support.checks import is_concrete
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree
-from jaxrls.rows.sparse import as_rows
 
 PADDED = 1024  # up to so many rows in NumPy, their number is padded to a power of two
 Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
@@ -94,7 +93,7 @@ class Model:
 
     def _padded(self) -> "Model":
         """The same function with coefficients 0 of further points, up to a common size."""
-        if not isinstance(self.points, Numbers) or not self.kernel.knows_diag:
+        if not isinstance(self.points, Numbers):
             return self
         more = common_size(len(self.points)) - len(self.points)
         if not more:
@@ -114,16 +113,20 @@ class Model:
         """Raise for rows with another number d of columns than those that were fitted, where that
         is known.
         """
-        if not self.kernel.evaluable:
-            expected: int | None = self.coef.shape[0]
-            what = "one column per training row, as a precomputed kernel"
-        elif self.points is not None:
-            widths = self.kernel.widths(self.points)
-            expected, what = (d if d in widths else widths[0]), "the columns it was fitted on"
-        else:
+        evaluable, points = self.kernel.evaluable, self.points
+        if points is not None:
+            # Of rows of a given matrix the columns of landmarks are enough.
+            widths = points.shape[1:] if evaluable else points.shape[::-1]
+            what = "the columns it was fitted on"
+        elif evaluable:
             return
-        if d != expected:
-            raise ValueError(f"X must have {expected} columns, {what}, and has {d}")
+        else:
+            widths, what = (
+                self.coef.shape[:1],
+                "one column per training row, as a precomputed kernel",
+            )
+        if d not in widths:
+            raise ValueError(f"X must have {widths[0]} columns, {what}, and has {d}")
 
 
 @compiled

@@ -22,7 +22,7 @@ from jaxrls.core.linalg.products import matmul, safe_sqrt
 from jaxrls.core.problem.compiled import common_size, compiled, padded
 from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.rows import DenseRows, Rows
+from jaxrls.core.problem.rows import DenseRows, Rows, as_rows
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import (
     as_floats,
@@ -42,9 +42,8 @@ from jaxrls.landmarks.points import (
     Landmarks,
     as_landmarks,
     check_evaluable,
-    on_landmarks,
+    check_kernel,
 )
-from jaxrls.rows.sparse import as_rows, is_sparse
 
 
 @pytree
@@ -111,7 +110,7 @@ class Problem:
         check_solver(solver)
         rows = as_rows(kernel, X)
         if landmarks is not None or isinstance(solver, Iterative):
-            kernel, rows = on_landmarks(kernel, rows)
+            check_evaluable(kernel, rows)
         if Y is None and rows.labels is None:
             raise ValueError(
                 f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
@@ -273,7 +272,7 @@ def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
     """The kernel of the standardized columns: minus their mean, and divided by their standard
     deviation, or by 1 for columns that are constant to rounding.
     """
-    if not kernel.evaluable or is_sparse(rows):
+    if not kernel.evaluable or not rows.is_dense:
         found = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
         raise ValueError(f"standardize= is for columns of X, and X holds {found}: leave it out")
     return Standardized(kernel, *_moments(rows, weights))
@@ -304,7 +303,7 @@ def resolve_landmarks(
     """
     if landmarks is None:
         return None
-    check_evaluable(kernel)
+    check_evaluable(kernel, rows)
     if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
         return as_landmarks(rows, landmarks)
     most = rows.candidates()[1].shape[0]

@@ -18,10 +18,10 @@ from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.problem import Problem, resolve_landmarks
 from jaxrls.core.fit.start import first_guess
 from jaxrls.core.problem.compiled import compiled
+from jaxrls.core.problem.rows import kind_of
 from jaxrls.core.support.checks import as_lams, check_whole, is_concrete, on_device
 from jaxrls.core.support.door import door
 from jaxrls.landmarks.points import Landmarks, as_landmarks
-from jaxrls.rows.sparse import is_sparse
 
 
 @door("X")
@@ -103,7 +103,7 @@ def tune(
     >>> bool(tuned.error < tuned.history.start_error)
     True
     """
-    if is_sparse(X):
+    if not kind_of(X).is_dense:
         raise ValueError(
             "tune needs a dense X: pass X.toarray(), or fit(kernel, X), which takes sparse rows"
         )

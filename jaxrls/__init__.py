@@ -2,13 +2,14 @@
 leave-one-out error.
 """
 
+import jaxrls.landmarks.growing
+import jaxrls.landmarks.named  # noqa: F401
+import jaxrls.rows.sparse  # noqa: F401 (a kind of rows that `as_rows` is to know)
 from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.criteria.losses import absolute_error, misordered, squared_error, zero_one_loss
+from jaxrls.core.criteria.losses import absolute_error, squared_error, zero_one_loss
 from jaxrls.core.criteria.path import (
     coef,
     effective_dof,
-    kronecker_left_out,
-    kronecker_residuals,
     loo_residuals,
     path,
 )
@@ -23,10 +24,10 @@ from jaxrls.core.criteria.standard import (
     loo,
 )
 from jaxrls.core.factors.solvers import Cholesky, Refined, Spectral, factorize
-from jaxrls.core.fit.memory import estimate
 from jaxrls.core.fit.fit import fit
 from jaxrls.core.fit.fitted import Fit
 from jaxrls.core.fit.grid import lambda_grid
+from jaxrls.core.fit.memory import estimate
 from jaxrls.core.fit.model import Model
 from jaxrls.core.fit.objective import best_lam, objective
 from jaxrls.core.fit.start import median_distance, start_from_data
@@ -58,15 +59,14 @@ from jaxrls.io.sources import stream
 from jaxrls.io.tables import airfoil, predict_to_file
 from jaxrls.iterative.iterative import Iterative
 from jaxrls.landmarks.choice import choose_landmarks
-import jaxrls.landmarks.growing
-import jaxrls.landmarks.named  # noqa: F401
 from jaxrls.landmarks.points import certified_lam
-from jaxrls.ranking.criteria import PairsOut, QueriesOut, pairwise_ranking_error
+from jaxrls.ranking.criteria import PairsOut, QueriesOut, misordered, pairwise_ranking_error
 from jaxrls.rows.sharded import shard
 from jaxrls.several.kernels import fit_kernels
-from jaxrls.several.selection import select_columns, select_landmarks
+from jaxrls.several.selection import select_columns
 from jaxrls.two_sided.fit import fit_kronecker
 from jaxrls.two_sided.kronecker import factor_kronecker
+from jaxrls.two_sided.left_out import kronecker_left_out, kronecker_residuals
 from jaxrls.uncertainty.classes import (
     class_probabilities,
     conformal_labels,
@@ -151,7 +151,6 @@ __all__ = [
     "predict_to_file",
     "save",
     "select_columns",
-    "select_landmarks",
     "shard",
     "squared_error",
     "start_from_data",

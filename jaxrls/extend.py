@@ -8,8 +8,8 @@ from jaxrls.core.factors.outcome import Report
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.solver import Solver
 from jaxrls.core.factors.spectrum import Spectrum
-from jaxrls.core.fit.memory import Estimate
 from jaxrls.core.fit.fitted import History
+from jaxrls.core.fit.memory import Estimate
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.problem.data import Data
 from jaxrls.core.problem.folds import Folds
@@ -20,7 +20,7 @@ from jaxrls.core.support.pytrees import pytree, static
 from jaxrls.landmarks.points import Landmarks
 from jaxrls.rows.sharded import ShardedRows
 from jaxrls.several.kernels import KernelsFit
-from jaxrls.several.selection import LandmarkSelection, Selection
+from jaxrls.several.selection import Selection
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel
 from jaxrls.two_sided.kronecker import Kronecker
 from jaxrls.uncertainty.classes import ConformalLabels, Sigmoid
@@ -41,7 +41,6 @@ __all__ = [
     "Kronecker",
     "KroneckerFit",
     "KroneckerModel",
-    "LandmarkSelection",
     "Landmarks",
     "Moments",
     "Path",

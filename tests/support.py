@@ -157,3 +157,8 @@ def on_four_devices(script) -> dict:
     return {
         name: part for line in run.stdout.splitlines() for name, part in json.loads(line).items()
     }
+
+
+def texts(ax):
+    """All words of a plot's legend."""
+    return " ".join(text.get_text() for text in ax.get_legend().get_texts())

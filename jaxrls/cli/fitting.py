@@ -10,7 +10,6 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, show
 from jaxrls.core.criteria.standard import CRITERIA
-from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.core.kernels.kernel import Standardized
 from jaxrls.core.kernels.named import named_kernel
 from jaxrls.core.support.checks import (
@@ -21,6 +20,7 @@ from jaxrls.core.support.checks import (
     memory_bytes,
 )
 from jaxrls.io.sources import Choice, open_files, paths_of
+from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.streamed import Deviations
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted

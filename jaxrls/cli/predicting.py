@@ -23,7 +23,7 @@ def run_predict(args) -> None:
         raise ValueError(
             f"{args.model} must hold a model or a fit, and holds a {type(loaded).__name__}"
         )
-    if args.interval is not None and (classes or getattr(model, "kept", None) is None):
+    if args.interval is not None and (classes or getattr(model, "solution", None) is None):
         raise ValueError(f"{args.model} does not hold what intervals need: fit with --intervals")
     choice, missing = Choice(**known["layout"]), "median" if known["medians"] else None
     files = Files(paths_of(args.data), choice, args.header, missing, predict=True)

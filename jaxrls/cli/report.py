@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.core.support.pictures import ORDERED, title
 
 TABLE_ROWS = 12
 
@@ -42,13 +41,13 @@ def report(fit, Y, classes, weights, scores: bool = False) -> None:
     best, step = int(np.flatnonzero(lams[order] == fit.lam)[0]), -(-len(lams) // (2 * TABLE_ROWS))
     shown = order[best % step :: step]
     start = max(0, min(best // step - TABLE_ROWS // 2, len(shown) - TABLE_ROWS))
-    print(f"\n{'lambda':>12}  {title(fit.criterion)}")
+    print(f"\n{'lambda':>12}  {fit.title}")
     for i in shown[start : start + TABLE_ROWS]:
         mark = "  <- best" if lams[i] == fit.lam else ""
         print(f"{lams[i]:12.3e}  {errors[i]:13.5g}{mark}")
     print(f"\n{fit}")
     left = np.asarray(fit.loo_residuals)
-    if fit.criterion in ORDERED:
+    if fit.unit == "AUC":
         show("order", f"{100 * (1 - float(fit.error)):.4g} % of pairs are in the right order")
     if classes is not None:
         wrong = rls.decode(Y - left, classes) != rls.decode(Y, classes)

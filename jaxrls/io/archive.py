@@ -7,13 +7,19 @@ names, static fields and numbers. Loading builds only classes that `pytree` has 
 
 import json
 import os
-from dataclasses import MISSING, fields
+from collections.abc import Callable
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import numpy as np
 
+from jaxrls.core.fit.fitted import Fit, without_solution
 from jaxrls.core.support.files import read_arrays, write_arrays
-from jaxrls.core.support.pytrees import REGISTRY, is_registered, name_in_files
+from jaxrls.core.support.pytrees import REGISTRY, arrays_alone, is_registered, name_in_files
+from jaxrls.rows.summed import NoRows
+from jaxrls.rows.update import summed_of
+from jaxrls.uncertainty.intervals import jackknife_of
+from jaxrls.uncertainty.posterior import process_of
 
 
 def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = None) -> None:
@@ -43,7 +49,7 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
     Sum(left=Scaled(scale=0.5, kernel=Gaussian(width=2.0)), right=Linear())
     """
     arrays: dict[str, np.ndarray] = {}
-    tree = _describe(obj.for_file() if hasattr(obj, "for_file") else obj, "", arrays)
+    tree = _describe(for_file(obj) if isinstance(obj, Fit) else obj, "", arrays)
     if not isinstance(tree, dict) or "class" not in tree:
         raise ValueError(
             f"obj must be a kernel, a model or a result, and is a {type(obj).__name__}"
@@ -101,12 +107,35 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     return (obj, extra) if with_extra else obj
 
 
+def for_file(fit: Fit) -> Fit:
+    """The fit as it is written: without the problem, and with the solution where `keep=True` asked
+    for it. In place of rows that only the host reads come what variances and intervals need, and
+    moments where they are smaller than the rows.
+    """
+    solution, problem = fit.solution, fit.problem
+    if solution is None or not fit.saved:
+        return without_solution(fit)
+    wanted: list[Callable] = []
+    if problem is not None and (problem.explicit or np.inf) <= problem.rows.shape[0]:
+        wanted.append(summed_of)
+    if not arrays_alone(solution):
+        wanted += [jackknife_of] if np.ndim(fit.lam) else [jackknife_of, process_of]
+        factor: Any = solution.factor
+        data = replace(factor.data, rows=NoRows(factor.dtype))
+        solution = replace(solution, factor=replace(factor, data=data))
+    stored = fit.stored | {result_of.__name__: result_of(fit) for result_of in wanted}
+    return replace(fit, solution=solution, problem=None, stored=stored)
+
+
 def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
     """`value` as JSON, with its arrays put into `arrays` under their places."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.dtype):
         return {"dtype": value.name}
+    if type(value) is dict:
+        named = {name: _describe(item, f"{place}.{name}", arrays) for name, item in value.items()}
+        return {"dict": named}
     if type(value) in (tuple, list):
         items = [_describe(item, f"{place}.{i}", arrays) for i, item in enumerate(value)]
         return {type(value).__name__: items}
@@ -138,6 +167,8 @@ def _build(node, arrays: dict[str, np.ndarray]) -> Any:
         return np.dtype(node["dtype"])
     if "array" in node:
         return arrays[node["array"]]
+    if "dict" in node:
+        return {name: _build(item, arrays) for name, item in node["dict"].items()}
     for sequence in (tuple, list):
         if sequence.__name__ in node:
             return sequence(_build(item, arrays) for item in node[sequence.__name__])

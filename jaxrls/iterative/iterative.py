@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxrls.core.factors.expansion import AtPoints, Expansion
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.outcome import Coefficients, Outcome, Report
-from jaxrls.core.factors.solver import Memory, Ready, Solver
+from jaxrls.core.factors.solver import Memory, Solver, largest_open, stopped
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.conjugate import Run, conjugate_gradients
 from jaxrls.core.linalg.products import matmul, transposed_matmul
@@ -25,7 +25,6 @@ from jaxrls.core.problem.gram import kernel_times
 from jaxrls.core.support.checks import check_whole
 from jaxrls.core.support.pytrees import pytree, static
 from jaxrls.iterative.near_inverse import Near, NearInverse
-from jaxrls.landmarks.points import on_landmarks
 from jaxrls.landmarks.solver import resolve_landmarks
 
 # Where fitted values are off by more than this share of the residuals, what follows is NaN.
@@ -91,10 +90,9 @@ class Iterative(Solver):
 
     def prepare(self, kernel, rows, weights, progress=False):
         """With landmarks of its preconditioner, by default as many as `enough` says."""
-        kernel, rows = on_landmarks(kernel, rows)
         wanted = self.enough(rows.count) if self.landmarks is None else self.landmarks
         chosen = resolve_landmarks(kernel, rows, wanted, weights, progress)
-        return Ready(replace(self, landmarks=chosen), kernel, rows)
+        return replace(self, landmarks=chosen)
 
     def solve(self, kernel, data, labels, *, block_size=None):
         """Solve, starting from the fit on landmarks."""
@@ -104,10 +102,12 @@ class Iterative(Solver):
                 f"dtype must not be wider than that of X, {rows.dtype}, and is 'float64': leave it "
                 "out, or give X in float64"
             )
-        X, dtype = rows.dense(), jnp.dtype(self.dtype or rows.dtype)
+        rows.dense()  # raises where they are not in memory
+        X, dtype = rows.points, jnp.dtype(self.dtype or rows.dtype)
         H = weights.scale(fixed.basis(fixed.rows, rows.shape[0]))
-        parts = kernel, X, weights.root, H, self.landmarks.points
-        near = Near.of(*jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), parts))
+        narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
+        parts = X, weights.root, H, self.landmarks.points
+        near = Near.of(narrow, *(part.astype(dtype) for part in parts))
         floor = rounding_of_products(near.B).astype(rows.dtype)
         signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0
         factor = IterativeGram(
@@ -131,6 +131,14 @@ class Iterative(Solver):
         numbers = 4 * n * m + 3 * m**2 + n * (16 * (t + p) + p**2 + L * t * p)
         words = "rows of landmarks, blocks of near rows, and vectors for targets and probes"
         return Memory("iterative", m, max(numbers, n * m), words)
+
+    def explain(self, run):
+        """In units of the residuals of the fit."""
+        worst, left = largest_open(run)
+        if worst is None:
+            return ""
+        where = f"with fitted values off by {left:.0%} of the residuals"
+        return stopped(run, worst, where, "more landmarks, a larger λ, or float64")
 
     def enough(self, n: int) -> int:
         """The default number of landmarks for n rows."""
@@ -189,7 +197,7 @@ class IterativeGram(Factor):
 
     def trace(self):
         """Σ vᵢ Kᵢᵢ, an upper bound."""
-        return jnp.sum(self.weights.array * self.kernel.diag(self.data.rows.dense()))
+        return jnp.sum(self.weights.array * self.kernel.diag(self.data.rows.points))
 
     def times_kernel(self, V: Float[Array, "n *k"]):
         """K V, with entries and products in the dtype that was asked for."""

@@ -9,6 +9,7 @@ right at both ends. In the field it is known as the partially independent traini
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +47,7 @@ class NearInverse:
 
     def _whole(self, V):
         """M⁻¹V before the projection."""
-        V = self.blocks.of(V)
+        V = filled(V, self.blocks.order)
         W = self.W.reshape(-1, self.W.shape[2])
         across = matmul(W, transposed_matmul(W, V.reshape(len(W), V.shape[2])))
         return self.blocks.back(matmul(self.D, V) - across.reshape(V.shape))
@@ -74,13 +75,14 @@ class Blocks:
             order = _halved(B, unit, order)
         return cls(order, jnp.argsort(order.ravel())[:n])
 
-    def of(self, A: Float[Array, "n *k"], rows=None) -> Array:
-        """The rows of A, of one block or by block; empty places are 0."""
-        return A.at[self.order if rows is None else rows].get(mode="fill", fill_value=0)
-
     def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
-        """What `of` has taken apart."""
+        """What `filled` has taken apart."""
         return A.reshape(self.order.size, *A.shape[2:])[self.place]
+
+
+def filled(A, rows):
+    """The rows of A (n, …) of these numbers, of one block or by block; empty places are 0."""
+    return jax.tree.map(lambda a: a.at[rows].get(mode="fill", fill_value=0), A)
 
 
 def _halved(B, unit, order):
@@ -105,7 +107,7 @@ class Near:
     """What M is made of at any λ."""
 
     kernel: Kernel
-    X: Float[Array, "n d"]
+    X: Any  # (n, d)
     root: Float[Array, " n"]  # √v
     H: Float[Array, "n q"]
     B: Float[Array, "n r"]
@@ -126,7 +128,7 @@ class Near:
         lam = lam.astype(dtype)
 
         def block(S, rows):
-            X, B, root = (place.of(a, rows) for a in (self.X, self.B, self.root))
+            X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root))
             rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
             D = inverse(rest + lam * jnp.eye(len(X), dtype=dtype))
             D_B = matmul(D, B)

@@ -18,13 +18,12 @@ from jaxrls.core.linalg.blocks import default_block_size
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.gram import gram
-from jaxrls.core.problem.rows import DenseRows
+from jaxrls.core.problem.rows import DenseRows, as_rows
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import check_whole, is_concrete
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pictures import progress_bar
-from jaxrls.landmarks.points import Landmarks, hidden_trace, on_landmarks
-from jaxrls.rows.sparse import as_rows
+from jaxrls.landmarks.points import Landmarks, check_evaluable, hidden_trace
 
 METHODS = ("rpcholesky", "uniform")
 
@@ -108,7 +107,8 @@ def choose_landmarks(
     if drawn is not None:
         weights = Weights.of(weights.some(drawn), len(drawn), rows.dtype)
     here = drawn is None and rows.parts == 1
-    kernel, X = on_landmarks(kernel, rows if here else DenseRows(some))
+    X = rows if here else DenseRows(some)
+    check_evaluable(kernel, X)
     known, n = is_concrete(kernel, X, weights, key), X.shape[0]
     _check(kernel, X, num, tol, method, known)
     limit = n if num is None else num

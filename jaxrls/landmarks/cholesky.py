@@ -15,7 +15,7 @@ from jaxrls.core.factors.cholesky_features import (
     moments_rounding,
     of_each,
 )
-from jaxrls.core.factors.expansion import AtPoints, Expansion, Features
+from jaxrls.core.factors.expansion import AtPoints, Features
 from jaxrls.core.factors.outcome import Report
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels.kernel import Kernel
@@ -26,9 +26,9 @@ from jaxrls.core.problem.data import Data
 from jaxrls.core.problem.gram import gram
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import moments, near_fit
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.support.pytrees import pytree
 from jaxrls.landmarks.dictionary import left_over
-from jaxrls.landmarks.leaving import LandmarkRows, OnLandmarks
+from jaxrls.landmarks.held_out import LandmarkRows, OnLandmarks
 from jaxrls.landmarks.points import Landmarks
 
 

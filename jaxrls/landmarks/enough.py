@@ -65,7 +65,8 @@ def _(solver: Enough, problem: Problem, run: Callable, progress: bool) -> Any:
         wanted = 0.5 * TOLERANCE * lam
         chosen = chosen_rows(problem, most, progress, tol=min(wanted / mass, 0.5))
         # Memory may not hold that many, or no further row may be independent.
-        last = float(chosen.trace_residual) > wanted or len(chosen.points) <= m
+        missed: Any = chosen.trace_residual
+        last = float(missed) > wanted or len(chosen.points) <= m
         if last and not of_problem(problem).why_not():
             words = f"{len(chosen.points)} landmarks would not do, and more cost as much or are not"
             return on_all_rows(problem, run, f"all {n} rows: {words} there")
@@ -79,7 +80,7 @@ def why_all_rows(problem: Problem) -> str:
         raise ValueError(
             f"landmarks='auto' chooses the solver too, by known values: {solver_words}"
         )
-    if choose_route(kernel, *rows.shape, rows.dtype) != "gram":
+    if choose_route(kernel, rows.shape, rows.dtype) != "gram":
         return "no landmarks: the kernel's own features are fewer than the rows"
     check_evaluable(kernel)
     return ""

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.kernels.given import KernelValues, Precomputed
-from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.block import as_dense
+from jaxrls.core.kernels.given import Precomputed
 from jaxrls.core.kernels.named import check_kernel
 from jaxrls.core.linalg.decompositions import ridged_cholesky
-from jaxrls.core.problem.rows import GramRows, NumberedRows, Rows
+from jaxrls.core.problem.rows import GramRows, Rows
 from jaxrls.core.support.checks import as_floats, check_finite, check_unmasked, is_concrete
 from jaxrls.core.support.pytrees import pytree
 
@@ -25,7 +25,7 @@ class Landmarks:
     Args:
         indices: numbers (m,) of the rows of X that the points are; None for points that are not
             rows of X.
-        points: (m, d).
+        points: (m, d); of a given kernel matrix its rows, with their numbers.
         trace_residual: tr(K − K̂), what the landmarks leave of K; None where it was not computed.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
@@ -35,29 +35,22 @@ class Landmarks:
     """
 
     indices: Int[Array, " m"] | None
-    points: Float[Array, "m d"]
+    points: Any  # (m, d)
     trace_residual: Float[Array, ""] | None
 
 
-def check_evaluable(kernel) -> None:
-    """Raise unless `kernel` is a kernel that can be evaluated at any points."""
+def check_evaluable(kernel, rows: Rows | None = None) -> None:
+    """Raise unless `kernel` is a kernel that can be evaluated at any points, or `rows` are those of
+    a given kernel matrix.
+    """
     check_kernel(kernel)
-    if not kernel.evaluable:
+    knows = isinstance(kernel, Precomputed) and isinstance(rows, GramRows)
+    if not (kernel.evaluable or knows):
         raise ValueError(
             "landmarks need a kernel that can be evaluated at any row, and "
             f"{type(kernel).__name__}() cannot: pass another kernel, or to fit row numbers as "
             "landmarks="
         )
-
-
-def on_landmarks(kernel: Kernel, rows: Rows) -> tuple[Kernel, Rows]:
-    """Kernel and rows as landmarks need them: a given kernel matrix becomes the kernel of its
-    values, others stay as they are; raises for what is not a kernel.
-    """
-    if isinstance(rows, GramRows) and isinstance(kernel, Precomputed):
-        return KernelValues(), rows.numbered()
-    check_evaluable(kernel)
-    return kernel, rows
 
 
 def as_landmarks(rows: Rows, landmarks) -> Landmarks:
@@ -89,7 +82,7 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
             indices, points = values, rows.take(values.astype(np.int32))
         else:
             indices, points = None, as_floats("landmarks", values, rows.dtype)
-    if indices is None and isinstance(rows, NumberedRows):
+    if indices is None and isinstance(rows, GramRows):
         raise ValueError(
             "landmarks of a kernel matrix must be row numbers, and are points: name rows of it, or "
             "give a kernel and its inputs"
@@ -105,7 +98,8 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
             # Leaving one of two equal landmarks out would keep the other.
             raise ValueError("landmarks name a row of X more than once: name each row once")
         indices = jnp.asarray(indices, jnp.int32)
-    return Landmarks(indices, jnp.asarray(points, rows.dtype), None)
+    points = jax.tree.map(jnp.asarray, points.astype(rows.dtype))
+    return Landmarks(indices, points, None)
 
 
 def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
@@ -149,7 +143,21 @@ def _same_rows(rows, indices, points) -> bool:
         return True
     with jax.ensure_compile_time_eval():  # values that jit sees from outside
         inside = int(jnp.max(indices)) < rows.count
-        return inside and bool(jnp.all(rows.take(indices) == jnp.asarray(points, rows.dtype)))
+        taken, named = as_dense(rows.take(indices)), as_dense(points)
+        return inside and bool(jnp.all(taken == jnp.asarray(named, rows.dtype)))
+
+
+def certificate(fit: Any) -> str:
+    """`Fit.certificate`."""
+    if fit.trace_residual is None or not is_concrete(fit.lam):
+        return ""
+    trace, chosen = float(fit.trace_residual), float(np.min(fit.lam))
+    least, among = trace / TOLERANCE, "" if chosen >= trace / TOLERANCE else "not "
+    return (
+        f"from λ = {least:.3g} on, the {fit.num_landmarks} landmarks change the dual "
+        f"coefficients by at most {100 * TOLERANCE:.3g}% of their norm (tr(K − K̂) = "
+        f"{trace:.3g}); the chosen λ = {chosen:.3g} is {among}among them"
+    )
 
 
 def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""]:

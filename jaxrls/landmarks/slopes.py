@@ -174,11 +174,11 @@ def slopes_of(solution: Solution, total: Callable, lam) -> Slopes:
     t, mean = -from_panels(w) - (both + both.T) / 2, -(2 * by_a + matmul(q, g))
     corner = jnp.zeros_like(t)
     if factor.indices is not None:
-        still = jnp.zeros_like(t), jnp.zeros_like(z), jnp.zeros_like(mean)
+        unmoved = jnp.zeros_like(t), jnp.zeros_like(z), jnp.zeros_like(mean)
         of_landmarks = partial(landmarks_error, solution, shrunk, total)
-        of_leaving, pull = jax.vjp(of_landmarks, *still, factor.map.raw(factor.map.points))
-        by_t, by_z, by_mean, corner = pull(jnp.ones_like(of_leaving))
-        value, t = value + of_leaving, t + (by_t + by_t.T) / 2
+        of_held, pull = jax.vjp(of_landmarks, *unmoved, factor.map.raw(factor.map.points))
+        by_t, by_z, by_mean, corner = pull(jnp.ones_like(of_held))
+        value, t = value + of_held, t + (by_t + by_t.T) / 2
         z, mean = z + by_z, mean + by_mean
     constant = mean / factor.weights.total * int(factor.intercept)
     return Slopes(solution, total, lam, shrunk, u, value, t, z, constant, corner)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors.solver import Memory, Ready, Solver
+from jaxrls.core.factors.solver import Memory, Solver
 from jaxrls.core.fit.problem import Problem, criterion_error
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.problem.rows import Rows
@@ -19,7 +19,7 @@ from jaxrls.core.support.pytrees import pytree, static
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.landmarks.cholesky import solve_cholesky_landmarks
 from jaxrls.landmarks.dictionary import keeps_rows
-from jaxrls.landmarks.points import Landmarks, as_landmarks, check_evaluable, on_landmarks
+from jaxrls.landmarks.points import Landmarks, as_landmarks, check_evaluable
 from jaxrls.landmarks.slopes import left_out_sum
 from jaxrls.landmarks.spectrum import solve_subset
 
@@ -55,11 +55,10 @@ class Subset(Solver):
 
     def prepare(self, kernel, rows, weights, progress=False):
         """With landmarks of these rows."""
-        kernel, rows = on_landmarks(kernel, rows)
         chosen = resolve_landmarks(kernel, rows, self.landmarks, weights, progress)
         kernel.check(chosen.points)
         chosen = chosen if self.leave else replace(chosen, indices=None)
-        return Ready(replace(self, landmarks=chosen), kernel, rows)
+        return replace(self, landmarks=chosen)
 
     def solve(self, kernel, data, labels, *, block_size=None):
         """From moments of the kernel with the landmarks."""
@@ -94,7 +93,7 @@ def resolve_landmarks(
     """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
     chosen rows, the same ones every time.
     """
-    check_evaluable(kernel)
+    check_evaluable(kernel, rows)
     if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
         return as_landmarks(rows, landmarks)
     most = rows.candidates()[1].shape[0]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxrls.core.factors.expansion import AtPoints
 from jaxrls.core.factors.outcome import Report, times
@@ -23,9 +23,8 @@ from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import Moments, moments, near_fit
 from jaxrls.core.support.pytrees import pytree
 from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, tailed
-from jaxrls.landmarks.leaving import LandmarkRows, OnLandmarks
+from jaxrls.landmarks.held_out import LandmarkRows, OnLandmarks
 from jaxrls.landmarks.points import Landmarks
-from jaxrls.rows.summed import Summed
 
 # Of the rounding of features along a direction: how far above it eigenvalues have to be, for what
 # is left out to be right to 5 %, see test_floor.py.
@@ -33,7 +32,7 @@ NOISES = 16
 
 
 @pytree
-class LeavingLandmarks:
+class HeldLandmarks:
     """Landmarks that are rows of X, and are left out with their row."""
 
     indices: Int[Array, " m"]
@@ -47,16 +46,16 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
 
     Args:
         hidden: (r,), true where s is set to the level of rounding, as it may be 0.
-        leaving: landmarks that are rows and leave with them, or None.
+        held: landmarks that are rows and leave with them, or None.
     """
 
-    hidden: Bool[Array, " r"] | None = None
-    leaving: LeavingLandmarks | None = None
+    hidden: Any = None
+    held: HeldLandmarks | None = None
 
     @property
     def indices(self):
         """Row numbers of the landmarks that leave with their row."""
-        return None if self.leaving is None else self.leaving.indices
+        return None if self.held is None else self.held.indices
 
     @property
     def counted(self):
@@ -65,7 +64,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
 
     def landmark_rows(self, solution, lams):
         """For all λ by four products."""
-        W, u = self.leaving.planes, self.leaving.left  # type: ignore[union-attr]
+        W, u = self.held.planes, self.held.left  # type: ignore[union-attr]
         v, z = self.weights.array[self.indices], solution.state[:, None]
         residual_share = self.residual_share(lams)
         slope = jnp.sqrt((1 - residual_share) * residual_share)
@@ -82,16 +81,16 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
     def primal_form(self):
         """With the landmarks that leave."""
         form = super().primal_form()
-        if self.leaving is None:
+        if self.held is None:
             return form
-        return form._replace(planes=self.leaving.planes, indices=self.indices)
+        return form._replace(planes=self.held.planes, indices=self.indices)
 
     def view(self, solution, lam):
         """With the landmarks that leave."""
         view = super().view(solution, lam)
-        if self.leaving is None:
+        if self.held is None:
             return view
-        planes = self.leaving.planes * jnp.sqrt(lam / (self.s + lam))
+        planes = self.held.planes * jnp.sqrt(lam / (self.s + lam))
         q = jnp.sqrt(self.s / (self.s + lam))[:, None] * solution.state
         return self.constrained(view, planes, q)
 
@@ -149,11 +148,11 @@ def spectrum_on_landmarks(
     usual = 2 * (2 * jnp.mean(levels.sums) - levels.eigenvalues + levels.ridge)
     floor, root = jnp.maximum(usual, noisy), jnp.sqrt(s)
     W, in_B = dictionary.coefficients(V), jnp.concatenate([V[:q], matmul(tail, V[q:])])
-    leaving = None
+    held = None
     if indices is not None:
         landmark_rows = corner[dictionary.given_order]  # type: ignore[index]
         landmark_rows = landmark_rows - data.fixed.fitted(data.fixed.rows_at(indices), sums.origin)
-        leaving = LeavingLandmarks(indices, W, matmul(landmark_rows, in_B / root))
+        held = HeldLandmarks(indices, W, matmul(landmark_rows, in_B / root))
     return LandmarkSpectrum(
         data=data,
         s=s,
@@ -164,7 +163,7 @@ def spectrum_on_landmarks(
         origin=sums.origin,
         directions=W * root,
         hidden=hidden,
-        leaving=leaving,
+        held=held,
     )
 
 
@@ -206,4 +205,4 @@ def solve_subset(
         dictionary, of_features, sums, corner=corner, indices=chosen.indices
     )
     solution = factor.solve_moments(labels, sums)
-    return replace(solution, summed=Summed.of_fit(dictionary, sums, fixed))
+    return replace(solution, summed=(dictionary, sums))

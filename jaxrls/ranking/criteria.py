@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import Positive
-from jaxrls.core.criteria.losses import misordered
+from jaxrls.core.criteria.losses import PIECEWISE_CONSTANT
+from jaxrls.core.criteria.standard import NAMED
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.outcome import as_columns
 from jaxrls.core.factors.solution import Solution
@@ -26,12 +27,45 @@ from jaxrls.core.support.checks import (
     value_of,
 )
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.ranking.pairs import Held, Pairs
+from jaxrls.ranking.pairs import Held, Pairs, sum_pairs
+
+
+def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
+    """Ranking error of pairs: 1 where a pair is predicted in the wrong order, ½ where its two
+    predictions are equal, else 0.
+
+    The predicted difference is label − residual; a difference below eps^¾ of these two may be
+    rounding, and counts as a tie.
+
+    Args:
+        residual: differences eᵢ − eⱼ of held-out residuals, (n, t).
+        label: differences yᵢ − yⱼ of labels, (n, t).
+
+    Returns:
+        0, ½ or 1 for every pair, (n, t).
+
+    **Cost** O(n t). **Raises** nothing. **Source**: Harrell, Lee and Mark 1996, §5.5; of two
+    classes Hanley and McNeil 1982.
+
+    >>> import jax.numpy as jnp
+    >>> misordered(jnp.array([[0.5], [2.0], [3.0]]), jnp.array([[2.0], [2.0], [2.0]])).tolist()
+    [[0.0], [0.5], [1.0]]
+    """
+    predicted = label - residual
+    tie = jnp.abs(predicted) <= float(jnp.finfo(predicted.dtype).eps) ** 0.75 * (
+        jnp.abs(label) + jnp.abs(residual)
+    )
+    wrong = ((predicted > 0) != (label > 0)).astype(predicted.dtype)
+    return jnp.where(tie, 0.5, wrong).astype(predicted.dtype)
+
+
+PIECEWISE_CONSTANT.add(misordered)
 
 
 class Ordered(Positive):
     """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known."""
 
+    unit = "AUC"
     pairs: Any  # `Pairs`, None for all
     events: Any = None
 
@@ -48,9 +82,9 @@ class Ordered(Positive):
         low = np.where(timed[:, None], Y, np.inf)
         high = np.where(used[:, None], Y, -np.inf)
         if pairs is not None and pairs.listed:
-            one, other = np.asarray(pairs.first), np.asarray(pairs.second)
-            check_row_numbers(np.concatenate([one, other]), n)
-            known = ((low[one] < high[other]) | (low[other] < high[one])).any(axis=0)
+            i, j = np.asarray(pairs.first), np.asarray(pairs.second)
+            check_row_numbers(np.concatenate([i, j]), n)
+            known = ((low[i] < high[j]) | (low[j] < high[i])).any(axis=0)
         else:
             known = low.min(axis=0) < high.max(axis=0)
         if not known.all():
@@ -65,11 +99,12 @@ class Ordered(Positive):
         """
         order = one.label - other.label
         weight = jnp.where(order == 0, 0, one.weight * other.weight)
-        if one.own:
-            weight = weight * jnp.where(order < 0, one.own[0], other.own[0])
-        e = one.residual - other.residual
-        column = lambda A: jnp.broadcast_to(A, e.shape).reshape(-1, 1)  # as losses take them
-        return weight * self.loss(column(e), column(order)).reshape(e.shape), weight
+        if one.event is not None:
+            weight = weight * jnp.where(order < 0, one.event, other.event)
+        difference = one.residual - other.residual
+        shape = difference.shape
+        column = lambda values: jnp.broadcast_to(values, shape).reshape(-1, 1)  # as losses take it
+        return weight * self.loss(column(difference), column(order)).reshape(shape), weight
 
 
 @pytree
@@ -114,8 +149,7 @@ class PairsOut(Ordered):
     events: Any = None
     within: Any = None  # `Folds`, made from labels (n,)
     loss: Callable = static(default=misordered)
-    name = "pairwise_ranking_error"
-    in_pairs = True
+    name, title = "pairwise_ranking_error", "AUC (concordance), pairs left out"
 
     def __post_init__(self):
         super().__post_init__()
@@ -146,9 +180,13 @@ class PairsOut(Ordered):
         if pairs is None and Y.size == n and is_concrete(Y, events):
             labels, number = np.unique(np.asarray(Y), return_inverse=True)
             if len(labels) == 2:
-                parts = [np.flatnonzero(number.reshape(-1) == one) for one in (0, 1)]
-                pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
+                classes = [np.flatnonzero(number.reshape(-1) == k) for k in (0, 1)]
+                pairs = Pairs.between(*sorted(classes, key=len, reverse=True))
         return replace(self, pairs=pairs, events=events, within=plan)
+
+    def left_out_together(self):
+        """Pairs, of all rows or of groups."""
+        return super().left_out_together() | {"pairs": True}
 
     def values(self, solution, lams, kernel):
         """From the 2×2 blocks of R, at one λ after another."""
@@ -158,9 +196,8 @@ class PairsOut(Ordered):
 
 @compiled
 def _pairs_out(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L t"]:
-    own = () if criterion.events is None else (criterion.events,)
-    wrong, all_of = solution.pairs_left_out(criterion.terms, lams, criterion.pairs, own)
-    return wrong / all_of
+    sums = sum_pairs(solution, criterion.terms, lams, criterion.pairs, criterion.events)
+    return sums[0] / sums[1]
 
 
 @pytree
@@ -184,7 +221,7 @@ class QueriesOut(Ordered):
     groups: Any = None  # `Folds`, made from labels (n,) of queries
     loss: Callable = static(default=misordered)
     pairs: Any = None  # `Pairs`, those within queries
-    name = "query_ranking_error"
+    name, title = "query_ranking_error", "AUC (concordance), queries left out"
 
     def __post_init__(self):
         super().__post_init__()
@@ -198,20 +235,21 @@ class QueriesOut(Ordered):
         numbers = self.pairs.first, self.pairs.second
         size = default_block_size(len(numbers[0]), 8 * Y.shape[1] * Y.dtype.itemsize)
 
-        def at(lam):
+        def error(lam):
             e = solution.residuals(lam[None], self.groups)[0]
 
-            def block(numbers):
-                terms = self.terms(*(Held(e[i].T, Y[i].T, v[i], ()) for i in numbers))
-                return [jnp.sum(part, axis=1) for part in terms]
+            def sum_block(numbers):
+                terms = self.terms(*(Held(Y[i].T, v[i], residual=e[i].T) for i in numbers))
+                return [jnp.sum(term, axis=1) for term in terms]
 
-            wrong, all_of = sum_rows(block, numbers, size)
-            return wrong / all_of
+            losses, weights = sum_rows(sum_block, numbers, size)
+            return losses / weights
 
-        return jax.lax.map(at, as_columns(lams))
+        return jax.lax.map(error, as_columns(lams))
 
 
 pairwise_ranking_error = PairsOut()
+NAMED["pairs"] = pairwise_ranking_error
 
 
 def check_pairs_rest(factor: Factor) -> None:
@@ -219,11 +257,11 @@ def check_pairs_rest(factor: Factor) -> None:
     if not factor.intercept or not is_concrete(factor.weights):
         return
     v = factor.weights.values
-    used = factor.n if v is None else int(value_of(lambda xp, v: xp.count_nonzero(v > 0), v))
-    if used < 3:
+    count = factor.n if v is None else int(value_of(lambda xp, v: xp.count_nonzero(v > 0), v))
+    if count < 3:
         raise ValueError(
             "leaving pairs out with an intercept needs three rows of positive weight, and X has "
-            f"{used}: give more rows, or intercept=False"
+            f"{count}: give more rows, or intercept=False"
         )
 
 
@@ -234,9 +272,9 @@ def check_events(events, n: int) -> None:
         raise ValueError(f"{must}of shape ({n},), and has shape {events.shape}")
     if not is_concrete(events):
         return
-    other = np.asarray(events)[~np.isin(np.asarray(events), (0, 1))]
-    if other.size:
-        raise ValueError(f"{must}and include {other[0]:.3g}")
+    neither = np.asarray(events)[~np.isin(np.asarray(events), (0, 1))]
+    if neither.size:
+        raise ValueError(f"{must}and include {neither[0]:.3g}")
 
 
 def within(groups: Folds) -> Pairs:

@@ -2,8 +2,8 @@
 millions of pairs.
 
 Blocks of rows of R are computed at one λ after another and summed at once, so that only one block
-is in memory at a time. A landmark that is held out with its row adds a rank-one term ρρᵀ/δ to the
-2×2 block; if both rows are landmarks, c is the cosine of the angle between their directions."""
+is in memory at a time. The landmarks that are held out with their rows span a line or a plane, and
+add to the 2×2 block the products of what the two rows have along it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.leave_out.view import Constraints, View
 from jaxrls.core.linalg.blocks import default_block_size, sum_rows, wide_block_size
 from jaxrls.core.linalg.products import matmul, panels
+from jaxrls.core.problem.fixed_effects import FixedEffects, Levels
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import is_concrete
 from jaxrls.core.support.pytrees import pytree, static
@@ -40,8 +42,8 @@ class Pairs:
         if isinstance(pairs, Pairs):
             return pairs
         pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
-        whole = np.issubdtype(pairs.dtype, np.integer)
-        if not whole or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+        are_numbers = np.issubdtype(pairs.dtype, np.integer)
+        if not are_numbers or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
             raise ValueError(
                 "pairs must have shape (p, 2), two row numbers each, and have shape "
                 f"{pairs.shape} and dtype {pairs.dtype}"
@@ -63,155 +65,229 @@ class Pairs:
 
 
 class Held(NamedTuple):
-    """One of the two rows of held-out pairs: residuals, labels, weights and further arrays, shaped
-    to broadcast with those of the other row.
+    """One of the two rows of held-out pairs, its values shaped to broadcast with those of the other
+    row; or columns of all rows.
     """
 
-    residual: Any
-    label: Any
+    label: Any  # (t, …)
     weight: Any
-    own: tuple
+    event: Any = None  # whether a label that is a time is that of an event, where it is told
+    residual: Any = None
 
 
-@pytree
-class PairConstraints:
-    """`Constraints` scaled to δ = 1; index m stands for no landmark, and its entries are 0."""
+class Entries(NamedTuple):
+    """Of pairs of a row i and a row j: the 2×2 block of R and the residuals r, or what is added to
+    them.
+    """
 
-    slot: Int[Array, " n"]
-    rho: Float[Array, "n m1"]
-    cosines: Float[Array, "m1 m1"]
-    sines: Float[Array, "m1 m1"]  # their squares
-    alpha: Float[Array, "t m1"]
-
-    @classmethod
-    def of(cls, found: Constraints) -> "PairConstraints":
-        """Of all landmarks."""
-        planes = found.planes / jnp.linalg.norm(found.planes, axis=1, keepdims=True)
-        cosines, sines = angles(planes)
-        last = lambda A: jnp.pad(A, ((0, 0), (0, 1)))
-        both = lambda A, value: jnp.pad(A, ((0, 1), (0, 1)), constant_values=value)
-        rho, alpha = matmul(found.rows, planes.T), matmul(planes, found.labels).T
-        return cls(found.slots, last(rho), both(cosines, 0), both(sines, 1), last(alpha))
-
-    def added(self, i, j):
-        """What the landmarks of i and j add to Rᵢᵢ, Rᵢⱼ, Rⱼⱼ, rᵢ and rⱼ: first that of j, then the
-        part of that of i orthogonal to it.
-        """
-        k, m = self.slot[i], self.slot[j]
-        block = lambda A, i, j: A[i[:, None], j[None, :]]
-        ik, jm = self.rho[i, k][:, None], self.rho[j, m][None, :]
-        im, jk = block(self.rho, i, m), block(self.rho.T, k, j)
-        alpha_k, alpha_m = self.alpha[:, k][..., :, None], self.alpha[:, m][..., None, :]
-        c, square = block(self.cosines, k, m), block(self.sines, k, m)
-        one, other, alpha = ik - c * im, jk - c * jm, (alpha_k - c * alpha_m) / square
-        entries = (
-            im * im + one * one / square,
-            im * jm + one * other / square,
-            jm * jm + other * other / square,
-        )
-        return (*entries, im * alpha_m + one * alpha, jm * alpha_m + other * alpha)
+    ii: Any  # R, (a, b)
+    ij: Any
+    jj: Any
+    i: Any  # r, (t, a, b)
+    j: Any
 
 
 def sum_pairs(
-    fn: Callable, view: View, pairs: Pairs | None, Y, weights: Weights, own: tuple, levels: Any
+    solution: Solution, fn: Callable, lams, pairs: Pairs | None = None, events: Any = None
 ) -> Any:
-    """Σ over pairs of `fn(one, other)`, both `Held`; for `pairs` None over all pairs, each once.
-    `fn` must give 0 where a weight is 0.
+    """Sum a function over pairs of rows for every λ, with both rows of each pair left out together.
 
-    `levels` are H (n, q) of the levels that have just two rows and leave with that pair, or None.
+    Args:
+        solution: a factor with labels, whose rows have a `View`.
+        fn: `fn(one, other)`, both `Held`; what it gives must broadcast to the pairs, (t, a, b) or
+            (t, p), and be 0 where a weight is 0.
+        lams: λ (L,), or (L, t).
+        pairs: which pairs; None for all, each once.
+        events: what `Held` has of events, (n,).
+
+    Returns:
+        The sums, with leading axes (L, t).
     """
-    landmarks = None if view.constraints is None else PairConstraints.of(view.constraints)
-    inverse_root = weights.unscale(jnp.ones_like(weights.array))
-    system = view, landmarks, (Y.T, weights.array, *own), inverse_root, levels
-    if pairs is None:
-        parts = [
-            _rectangle(fn, system, np.arange(*ends), jnp.arange(ends[1]), True)
-            for ends in panels(len(Y))
-        ]
-        return jax.tree.map(lambda *parts: sum(parts), *parts)
-    if not pairs.listed:
-        return _rectangle(fn, system, pairs.first, pairs.second, False)
-    row_bytes = view.width * view.residuals.dtype.itemsize
-    size = default_block_size(pairs.first.shape[0], 2 * row_bytes)
+    weights, fixed = solution.factor.weights, solution.factor.fixed
+    levels = levels_of_two(fixed, weights)
 
-    def run(pairs):  # each a rectangle of its own
-        each = jax.vmap(lambda i, j: _summed(fn, system, i[None], j[None], False))(*pairs)
-        return jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
+    def sum_at(lam, targets):
+        view = targets.factor.view(targets, lam)
+        columns = Held(targets.labels.Y.T, weights.array, events)
+        landmarks = None if view.constraints is None else PairLandmarks.of(view.constraints)
+        inverse_root = weights.unscale(jnp.ones_like(weights.array))
+        return _sum(fn, PairSystem(view, landmarks, levels, inverse_root, columns), pairs)
 
-    return sum_rows(run, (pairs.first, pairs.second), size)
+    sums = solution.at_each(solution.columns(lams), sum_at)
+    if fixed.one is None or levels is not None:
+        return sums
+    enough = weights.count > 1 + fixed.rank
+    return jax.tree.map(lambda total: jnp.where(enough, total, jnp.nan), sums)
 
 
-def _rectangle(fn, system, first, second, below: bool):
-    """The sum over every row of `first` with every row of `second`, none with itself, in blocks of
-    `first`; with `below` only pairs below the diagonal.
+def levels_of_two(fixed: FixedEffects, weights: Weights) -> Any:
+    """H (n, q) of the levels that have just two rows of positive weight, and leave with that pair,
+    0 for others; None where fixed effects are no levels.
+    """
+    if not isinstance(fixed, Levels):
+        return None
+    counts = fixed.gram(fixed.rows, weights.used.astype(weights.dtype))
+    H = weights.scale(fixed.basis(fixed.rows, weights.n))
+    return H * (counts == 2).astype(weights.dtype)
+
+
+# pairs at one λ
+# --------------------------------------------------------------------------------------------------
+
+
+@pytree
+class PairLandmarks:
+    """Landmarks that leave with their rows, as `Constraints` have them, by directions of length 1;
+    the last one, of length 0, stands for no landmark.
     """
 
-    def block(i):
-        return _summed(fn, system, i, second, below)
+    slots: Int[Array, " n"]
+    rows: Float[Array, "n m1"]  # what each row has along each direction
+    labels: Float[Array, "t m1"]
+    cosines: Float[Array, "m1 m1"]  # of angles between directions
+    sines: Float[Array, "m1 m1"]
 
-    width = second.shape[0] * system[0].residuals.dtype.itemsize
-    return sum_rows(block, jnp.asarray(first), wide_block_size(first.shape[0], width))
+    @classmethod
+    def of(cls, constraints: Constraints) -> "PairLandmarks":
+        """Of all landmarks."""
+        planes = constraints.planes
+        directions = planes / jnp.linalg.norm(planes, axis=1, keepdims=True)
+        directions = jnp.pad(directions, ((0, 1), (0, 0)))
+        along = lambda rows: matmul(rows, directions.T)
+        rows, labels = along(constraints.rows), along(constraints.labels.T)
+        return cls(constraints.slots, rows, labels, *angles(directions))
+
+    def added(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
+        """What the landmarks of every row i and every row j, which leave together, add to R and r.
+
+        An orthonormal basis of their plane is u, the direction of j's landmark, and v, what is left
+        of the direction of i's at a right angle to it: (direction of i − cos · u)/sin. A row adds
+        to an entry of R, and labels to r, the product of what both have along u, and along v.
+        """
+        rows_i, rows_j = i[:, None], j[None, :]
+        of_i, of_j = self.slots[rows_i], self.slots[rows_j]
+        cosine, sine = self.cosines[of_i, of_j], self.sines[of_i, of_j]
+        # Of what has so much along the directions of i's landmark and of j's.
+        along_v = lambda along_i, along_j: (along_i - cosine * along_j) / sine
+
+        u_i, u_j = self.rows[rows_i, of_j], self.rows[rows_j, of_j]
+        v_i = along_v(self.rows[rows_i, of_i], u_i)
+        v_j = along_v(self.rows.T[of_i, rows_j], u_j)  # transposed, it is read in order
+        u_labels = self.labels[:, of_j]
+        v_labels = along_v(self.labels[:, of_i], u_labels)
+        return Entries(
+            u_i * u_i + v_i * v_i,
+            u_i * u_j + v_i * v_j,
+            u_j * u_j + v_j * v_j,
+            u_i * u_labels + v_i * v_labels,
+            u_j * u_labels + v_j * v_labels,
+        )
 
 
-def _left_out(system, i, j, mask):
-    """Held-out residuals (t, a, b) of rows i and of rows j, finite also where `mask` excludes a
-    pair.
+def angles(directions: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
+    """Cosines and sines of angles between directions of length 1, the sines from differences where
+    any two are nearly parallel; 1 for a direction with itself and with the last one, of length 0.
     """
-    view, landmarks, _, inverse_root, levels = system
-    cross = view.entries(i, j)
-    one, other = _facing(view.diagonal, i, j)
-    r, q = _facing(view.residuals.T, i, j)
-    if levels is not None:
-        both = matmul(levels[i], levels[j].T)
-        own, others = _facing(jnp.sum(levels**2, axis=1), i, j)
-        one, other = one + jnp.where(both > 0, own, 0), other + jnp.where(both > 0, others, 0)
-        cross = cross + both
-    if landmarks is not None:
-        more = landmarks.added(i, j)
-        one, cross, other = one + more[0], cross + more[1], other + more[2]
-        r, q = r + more[3], q + more[4]
-    determinant = one * other - cross * cross
-    inverse = 1 / jnp.where(mask, determinant, 1)
-    own, others = _facing(inverse_root, i, j)
-    return own * (other * r - cross * q) * inverse, others * (one * q - cross * r) * inverse
-
-
-def _summed(fn, system, i, j, below: bool):
-    """The sum over a rectangle of pairs, none of a row with itself; with `below` only those below
-    the diagonal.
-    """
-    mask = (jnp.greater if below else jnp.not_equal)(i[:, None], j[None, :])
-    e, f = _left_out(system, i, j, mask)
-    one, other = zip(*(_facing(values, i, j) for values in system[2]), strict=True)
-
-    def total(values):
-        values = jnp.broadcast_to(values, e.shape)
-        return jnp.sum(jnp.where(mask, values, 0), axis=(1, 2))
-
-    held = (Held(e, a[0], a[1], a[2:]) for e, a in ((e, one), (f, other)))
-    return jax.tree.map(total, fn(*held))
-
-
-def _facing(values, i, j):
-    """Data of rows i and of rows j, shaped to broadcast to a block of pairs."""
-    return values[..., i][..., :, None], values[..., j][..., None, :]
-
-
-def angles(W: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
-    """Cosines between rows of length 1, and squared sines, 1 for a row with itself; from
-    differences of rows where any two are nearly parallel.
-    """
-    cosines, itself = matmul(W, W.T), jnp.eye(len(W), dtype=bool)
-    eps = float(jnp.finfo(W.dtype).eps)
+    cosines, (m, _) = matmul(directions, directions.T), directions.shape
+    alone = jnp.eye(m, dtype=bool).at[-1].set(True).at[:, -1].set(True)
+    eps = float(jnp.finfo(directions.dtype).eps)
 
     def by_differences(cosines):
-        def of_row(args):
-            w, sign = args
-            return jnp.sum((W - sign[:, None] * w) ** 2, axis=1)
+        def squares_of_row(args):
+            direction, sign = args
+            distances = jnp.sum((directions - sign[:, None] * direction) ** 2, axis=1)
+            return distances * (1 - distances / 4)
 
-        square = jax.lax.map(of_row, (W, jnp.where(cosines < 0, -1.0, 1.0).astype(W.dtype)))
-        return square * (1 - square / 4)
+        signs = jnp.where(cosines < 0, -1.0, 1.0).astype(cosines.dtype)
+        return jax.lax.map(squares_of_row, (directions, signs))
 
-    near = jnp.any(~itself & (cosines**2 > 1 - eps**0.5))
-    sines = jax.lax.cond(near, by_differences, lambda cosines: 1 - cosines**2, cosines)
-    return cosines, jnp.where(itself, 1, jnp.maximum(sines, eps**2))
+    near = jnp.any(~alone & (cosines**2 > 1 - eps**0.5))
+    squares = jax.lax.cond(near, by_differences, lambda cosines: 1 - cosines**2, cosines)
+    return cosines, jnp.sqrt(jnp.where(alone, 1, jnp.maximum(squares, eps**2)))
+
+
+@pytree
+class PairSystem:
+    """What held-out residuals of pairs are solved from at one λ, and columns of all rows."""
+
+    view: View
+    landmarks: PairLandmarks | None
+    levels: Float[Array, "n q"] | None  # H of those that leave with a pair
+    inverse_root: Float[Array, " n"]  # 1/√v, 1 where v = 0
+    columns: Held
+
+    def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
+        """R and r of every row i with every row j, levels and landmarks eliminated that leave with
+        the two.
+        """
+        ii, jj = _facing(self.view.diagonal, i, j)
+        entries = Entries(ii, self.view.entries(i, j), jj, *_facing(self.view.residuals.T, i, j))
+        if self.levels is not None:
+            shared = matmul(self.levels[i], self.levels[j].T)  # 0 for rows of two levels
+            squares = _facing(jnp.sum(self.levels**2, axis=1), i, j)
+            added_i, added_j = (jnp.where(shared > 0, square, 0) for square in squares)
+            entries = entries._replace(ii=ii + added_i, ij=entries.ij + shared, jj=jj + added_j)
+        if self.landmarks is None:
+            return entries
+        return Entries(*map(jnp.add, entries, self.landmarks.added(i, j)))
+
+    def held_out(self, i: Int[Array, " a"], j: Int[Array, " b"], counted) -> tuple[Held, Held]:
+        """Every row i and every row j, with residuals that are finite also where a pair is not
+        counted: R⁻¹r of its 2×2 block, over √v.
+        """
+        R = self.entries(i, j)
+        inverse = 1 / jnp.where(counted, R.ii * R.jj - R.ij * R.ij, 1)
+        root_i, root_j = _facing(self.inverse_root, i, j)
+        one, other = _facing(self.columns, i, j)
+        return (
+            one._replace(residual=root_i * (R.jj * R.i - R.ij * R.j) * inverse),
+            other._replace(residual=root_j * (R.ii * R.j - R.ij * R.i) * inverse),
+        )
+
+
+def _facing(columns, i, j):
+    """Values of rows i and of rows j, shaped to broadcast to a rectangle of pairs."""
+    of_i = jax.tree.map(lambda a: a[..., i][..., :, None], columns)
+    return of_i, jax.tree.map(lambda a: a[..., j][..., None, :], columns)
+
+
+# sums
+# --------------------------------------------------------------------------------------------------
+
+
+def _sum(fn: Callable, system: PairSystem, pairs: Pairs | None) -> Any:
+    """The sum over pairs at one λ, (t,)."""
+    if pairs is None:
+        below = [
+            _sum_rectangle(fn, system, np.arange(*ends), jnp.arange(ends[1]), jnp.greater)
+            for ends in panels(len(system.inverse_root))
+        ]
+        return jax.tree.map(lambda *sums: sum(sums), *below)
+    if not pairs.listed:
+        return _sum_rectangle(fn, system, pairs.first, pairs.second, jnp.not_equal)
+
+    def sum_listed(numbers):  # each pair is a rectangle of its own
+        of_pair = lambda i, j: _sum_block(fn, system, i[None], j[None], jnp.not_equal)
+        return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), jax.vmap(of_pair)(*numbers))
+
+    row_bytes = system.view.width * system.view.residuals.dtype.itemsize
+    size = default_block_size(len(pairs.first), 2 * row_bytes)
+    return sum_rows(sum_listed, (pairs.first, pairs.second), size)
+
+
+def _sum_rectangle(fn, system: PairSystem, first, second, counts: Callable) -> Any:
+    """The sum over every row of `first` with every row of `second`, in blocks of `first`, of the
+    pairs whose row numbers `counts` is true of.
+    """
+    size = wide_block_size(len(first), len(second) * system.view.residuals.dtype.itemsize)
+    of_block = lambda i: _sum_block(fn, system, i, second, counts)
+    return sum_rows(of_block, jnp.asarray(first), size)
+
+
+def _sum_block(fn, system: PairSystem, i, j, counts: Callable) -> Any:
+    """`_sum_rectangle` of one block."""
+    counted = counts(i[:, None], j[None, :])
+    one, other = system.held_out(i, j, counted)
+    shape = one.residual.shape
+    total = lambda a: jnp.sum(jnp.where(counted, jnp.broadcast_to(a, shape), 0), axis=(1, 2))
+    return jax.tree.map(total, fn(one, other))

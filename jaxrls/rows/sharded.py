@@ -16,13 +16,15 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from jaxrls.core.problem.compiled import padded
-from jaxrls.core.problem.rows import DenseRows, Rows
+from jaxrls.core.problem.rows import KINDS_OF_ROWS, DenseRows, Rows
 from jaxrls.core.support.checks import (
     Listed,
+    as_array,
     as_floats,
     check_matrix,
     check_targets,
     check_weights,
+    is_concrete,
 )
 from jaxrls.core.support.door import auto, parts_of
 from jaxrls.core.support.pytrees import pytree, static
@@ -56,6 +58,17 @@ class ShardedRows(DenseRows):
     row_weights: Float[Array, " n"] | None = None
 
     @classmethod
+    def takes(cls, X) -> bool:
+        """Whether X is an array whose rows are known to lie on several devices."""
+        known = isinstance(X, jax.Array) and is_concrete(X)
+        return known and X.ndim == 2 and X.size > 0 and parts_of(X) > 1
+
+    @classmethod
+    def read(cls, name: str, X, dtype=None) -> "ShardedRows":
+        """Make them of such an array."""
+        return cls.of(as_array(name, X, dtype))
+
+    @classmethod
     def of(cls, X, labels=None, weights=None, count: int | None = None) -> "ShardedRows":
         """Make them of an array whose rows lie on several devices.
 
@@ -80,8 +93,8 @@ class ShardedRows(DenseRows):
     def column(self, values):
         """An array that is distributed as the rows are, 0 for padding."""
         values = padded(values, self.shape[0] - self.count if len(values) == self.count else 0)
-        lies = self.sharding is not None and len(values) == self.shape[0]
-        return jax.device_put(values, self.sharding) if lies else jnp.asarray(values)
+        fits = self.sharding is not None and len(values) == self.shape[0]
+        return jax.device_put(values, self.sharding) if fits else jnp.asarray(values)
 
     def like(self, values):
         """Other numbers of the same rows, on the same devices."""
@@ -99,6 +112,9 @@ class ShardedRows(DenseRows):
         return f"lies on {self.parts} devices"
 
     dense = Rows.dense
+
+
+KINDS_OF_ROWS.append(ShardedRows)
 
 
 def shard(
@@ -163,10 +179,10 @@ def _sharding(X, mesh, axis) -> NamedSharding:
     """Rows over an axis of the mesh that is named, or of that which X lies on."""
     if mesh is not None:
         return NamedSharding(mesh, P(axis or mesh.axis_names[0]))
-    found = getattr(X, "sharding", None)
-    if not isinstance(found, NamedSharding) or not any(found.spec[:1]):
+    sharding = getattr(X, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not any(sharding.spec[:1]):
         raise ValueError(
             "mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), "
             "('rows',)) has all devices"
         )
-    return NamedSharding(found.mesh, P(found.spec[0]))
+    return NamedSharding(sharding.mesh, P(sharding.spec[0]))

@@ -9,20 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.blocks import KINDS, split
-from jaxrls.core.problem.rows import DenseRows, GramRows, Rows
+from jaxrls.core.problem.rows import KINDS_OF_ROWS, Rows
 from jaxrls.core.support.checks import (
-    as_array,
     as_floats,
     check_inputs,
     check_matrix,
     check_row_numbers,
     is_concrete,
 )
-from jaxrls.core.support.door import parts_of
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.rows.sharded import ShardedRows
 from jaxrls.rows.sparse_block import SparseBlock
 
 # Numbers in one dense block: small enough for a CPU's cache, but with enough rows for a fast matrix
@@ -39,26 +35,45 @@ class SparseRows(Rows):
     """
 
     traceable: ClassVar[bool] = True
+    is_dense: ClassVar[bool] = False
     lies = "is sparse"
-    whole: SparseBlock | None  # of k blocks: values and columns (k, s, w), row (k, s)
-    rest: SparseBlock | None  # the last block, or None
+    whole: SparseBlock  # of k blocks, at least one: values and columns (k, s, w), row (k, s)
+    rest: SparseBlock | None  # the last block, if it is smaller
     shape: tuple[int, int] = static()
     block: int = static()
+
+    @classmethod
+    def takes(cls, X) -> bool:
+        """Whether X is a SciPy sparse matrix or array, or a JAX BCOO."""
+        return hasattr(X, "tocsr") or type(X).__name__ in ("BCOO", "BCSR")
+
+    @classmethod
+    def read(cls, name: str, X, dtype=None) -> "SparseRows":
+        """The rows of such a matrix, on the host, O(nnz)."""
+        from scipy.sparse import csr_array  # here, as its import takes time
+
+        entries, *places = _coordinates(X)
+        check_matrix(name, X)
+        n, d = X.shape
+        entries = as_floats(name, entries, dtype)
+        check_inputs(f"{name}.data", entries, places[1])
+        by_row = csr_array((entries, tuple(places)), shape=(n, d))  # without duplicates
+        block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
+        (k, ragged), blocks = divmod(n, block), _in_runs(by_row, block)
+        whole = jax.tree.map(lambda a: jnp.asarray(a[:k]), blocks)
+        last = jax.tree.map(lambda a: jnp.asarray(a[-1]), blocks)
+        rest = replace(last, shape=(ragged, d)) if ragged else None
+        return cls(whole, rest, (n, d), block)
 
     @property
     def dtype(self):
         """The dtype of the entries."""
-        return (self.whole or self.rest).dtype  # type: ignore[union-attr]
+        return self.whole.dtype
 
     @property
     def points(self):
         """All rows, as they are stored."""
         return self
-
-    def astype(self, dtype) -> "SparseRows":
-        """The same matrix in another dtype."""
-        whole, rest = (part and part.astype(dtype) for part in (self.whole, self.rest))
-        return replace(self, whole=whole, rest=rest)
 
     def check(self, kernel, name="X", *, training=True):
         """Raise for unsuitable parameters, and for a sample of the rows, outside of the kernel's
@@ -69,13 +84,13 @@ class SparseRows(Rows):
     def over(self, kind, fn, columns, **hints):
         """As `Rows.over`, in one compiled loop over its own blocks, which are `SparseBlock`s."""
         whole, rest = split((jnp.arange(self.shape[0]), *columns), self.block)
-        each = lambda parts: fn(parts[0], *parts[1][1:])
-        return KINDS[kind][0](each, whole and (self.whole, whole), rest and (self.rest, rest))
+        of_block = lambda parts: fn(parts[0], *parts[1][1:])
+        over_blocks, _ = KINDS[kind]
+        return over_blocks(of_block, (self.whole, whole), rest and (self.rest, rest))
 
     def some(self, num):
         """The first rows."""
-        first = self.rest if self.whole is None else jax.tree.map(lambda a: a[0], self.whole)
-        return first.dense()[:num]  # type: ignore[union-attr]
+        return jax.tree.map(lambda a: a[0], self.whole).dense()[:num]
 
     def take(self, indices):
         """The rows of these numbers, 0 to n − 1, dense."""
@@ -95,44 +110,28 @@ class SparseRows(Rows):
         return None, self
 
 
-def is_sparse(X) -> bool:
-    """Whether X is a SciPy sparse matrix or array, a JAX BCOO, or already `SparseRows`."""
-    return isinstance(X, SparseRows) or hasattr(X, "tocsr") or type(X).__name__ in ("BCOO", "BCSR")
+KINDS_OF_ROWS.append(SparseRows)
 
 
-def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
-    """A SciPy sparse or JAX BCOO matrix as `SparseRows`, on the host, O(nnz)."""
-    if isinstance(X, SparseRows):
-        return X if dtype is None else X.astype(dtype)
-    from scipy.sparse import csr_array  # here, as its import takes time
+def _in_runs(X, block: int) -> SparseBlock:
+    """Blocks of as many rows of a CSR matrix, stacked: values and columns (k, s, w), row (k, s).
 
-    data, *places = _coordinates(X)
-    check_matrix(name, X)
-    n, d = X.shape
-    data = as_floats(name, data, dtype)
-    check_inputs(f"{name}.data", data, places[1])
-    X = csr_array((data, tuple(places)), shape=(n, d))  # entries by row, without duplicates
-    block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
-    # A run is as long as a row's mean number of entries, so that at most half of what is stored is
-    # padding. Numbered over all rows, `runs` has the first of each row, `begins` of each block.
-    width, counts = max(1, -(-X.nnz // n)), np.diff(X.indptr)
+    A run is as long as a row's mean number of entries, so that at most half of what is stored is
+    padding.
+    """
+    (n, d), counts = X.shape, np.diff(X.indptr)
+    width = max(1, -(-X.nnz // n))
+    # Numbered over all rows, `runs` has the first of each row, `begins` of each block.
     runs = np.cumsum(np.append(0, -(-counts // width)))
     begins = runs[np.arange(0, n + block, block).clip(max=n)]
     row = np.repeat(np.arange(n), counts)
     run, within = np.divmod(np.arange(X.nnz) - X.indptr[row], width)
-    at = row // block, runs[row] - begins[row // block] + run, within
+    place = row // block, runs[row] - begins[row // block] + run, within
     shape = len(begins) - 1, max(1, np.diff(begins).max()), width
-    values, columns = np.zeros(shape, data.dtype), np.zeros(shape, np.int32)
+    values, columns = np.zeros(shape, X.dtype), np.zeros(shape, np.int32)
     rows = np.zeros(shape[:2], np.int32)
-    values[at], columns[at], rows[at[:2]] = X.data, X.indices, row % block
-
-    def blocks(which, count):
-        parts = [jnp.asarray(part[which]) for part in (values, columns, rows)]
-        return SparseBlock(parts[0], parts[1], parts[2], (count, d))
-
-    k, ragged = divmod(n, block)
-    whole, rest = blocks(slice(k), block) if k else None, blocks(k, ragged) if ragged else None
-    return SparseRows(whole, rest, (n, d), block)
+    values[place], columns[place], rows[place[:2]] = X.data, X.indices, row % block
+    return SparseBlock(values, columns, rows, (block, d))
 
 
 def _coordinates(X):
@@ -152,23 +151,3 @@ def _coordinates(X):
     indices, data = np.asarray(X.indices), np.asarray(X.data)
     stored = (indices < np.array(X.shape)).all(axis=1)  # BCOO pads with indices out of bounds
     return data[stored], *indices[stored].T
-
-
-def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
-    """X as `Rows`, from any of these: an array of inputs, on one device or on many, or of kernel
-    values if the kernel is a matrix; a sparse matrix; or a source of rows, unchanged. `dtype`, such
-    as that of a model, if it must be another.
-
-    `devices` over which an array may lie where that is not known, inside of `jax.jit` without a
-    mesh that is set.
-    """
-    if is_sparse(X):
-        return sparse_rows(X, dtype, name)
-    if isinstance(X, Rows):
-        return X
-    X = as_array(name, X, dtype)
-    check_matrix(name, X)
-    parts = parts_of(X, devices)
-    if parts > 1 and is_concrete(X):
-        return ShardedRows.of(X)
-    return DenseRows(X, parts) if kernel.evaluable else GramRows(X)

@@ -1,5 +1,5 @@
-"""Fits that keep the moments of their rows and not the rows themselves, so that rows can be added,
-and removed again by subtraction.
+"""Moments of rows in place of the rows themselves, so that rows can be added, and removed again by
+subtraction.
 
 Everything except held-out residuals follows from moments about one origin: spectrum, coefficients,
 GCV and evidence; the last two by a difference, ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding
@@ -15,15 +15,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.factors.expansion import Features
-from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.primal_spectrum import feature_moments, spectrum_of
-from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.fit.problem import Problem
+from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.data import Data
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import Moments, moments
 from jaxrls.core.problem.rows import Rows
-from jaxrls.core.problem.weights import SummedWeights, Weights
+from jaxrls.core.problem.weights import SummedWeights
 from jaxrls.core.support.pytrees import pytree, static
 
 # Subtracting up to so many times the remaining sum costs no digits worth reporting.
@@ -71,9 +72,17 @@ class Summed:
     fixed: FixedEffects
 
     @classmethod
-    def of_fit(cls, of, sums: Moments, fixed: FixedEffects) -> "Summed":
+    def of_solution(cls, solution: Solution, problem: Problem | None) -> "Summed":
         """Of a first fit, with no rows subtracted."""
-        return cls(of, sums, _sizes(sums), fixed)
+        if solution.summed is not None:
+            features, sums = solution.summed
+            return cls(features, sums, _sizes(sums), solution.factor.fixed)
+        if problem is None or problem.explicit is None:
+            raise ValueError(
+                "update and forget need a fit on features or landmarks, and this one has the full "
+                "kernel matrix: fit with landmarks=, or fit all rows again"
+            )
+        return _summed_features(problem, solution.labels)
 
     def changed(self, more: Moments, sign: int) -> "Summed":
         """With moments of other rows added, or subtracted."""
@@ -86,21 +95,20 @@ class Summed:
         of, r = self.of, len(self.moments.second)
         fits = of.kernel.num_features(d, self.moments.second.dtype) == r
         if of.points is not None:
-            fits = d in of.kernel.widths(of.points)
+            fits = d == of.points.shape[1]
         if not fits:
             raise ValueError(f"X must have as many columns as the rows of the fit, and has {d}")
 
-    def moments_of(self, rows: Rows, fixed, Y, weights: Weights, *, block_size=None) -> Moments:
+    def moments_of(self, data: Data, Y, *, block_size=None) -> Moments:
         """Moments of other rows, about the same origins."""
-        own, of = self.moments, self.of
         return moments(
-            Data(rows, weights, fixed),
-            of,
+            data,
+            self.of,
             Y,
-            left_over=of.left_over,
+            left_over=self.of.left_over,
             block_size=block_size,
-            origin=own.origin,
-            label_origin=own.label_origin,
+            origin=self.moments.origin,
+            label_origin=self.moments.label_origin,
         )
 
     def solution(self, flat: bool) -> Solution:
@@ -111,8 +119,7 @@ class Summed:
         centred, dtype = sums.centred(fixed), sums.second.dtype
         weights = SummedWeights(None, 0, dtype, sums=(sums.weight, sums.count, sums.log_weight))
         before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
-        data = Data(NoRows(dtype), weights, fixed)
-        factor = spectrum_of(self.of, data, sums, before)
+        factor = spectrum_of(self.of, Data(NoRows(dtype), weights, fixed), sums, before)
         none = jnp.zeros((0, sums.cross.shape[1]), dtype)
         labels = Labels(none, centred.label_origin, none[:1], none, flat)
         return replace(factor, sums=centred).solve_moments(labels, sums)
@@ -121,10 +128,11 @@ class Summed:
         """How many times larger rounding is than in a fit to the remaining rows alone, at the
         smallest λ; 1/eps where it hides them.
         """
-        m, (_, diagonal, squares) = self.moments, self.past
-        now = jnp.sum(jnp.diagonal(m.centred(self.fixed.from_gram(m.gram)).second)) + jnp.min(lam)
+        sums, (_, diagonal, squares) = self.moments, self.past
+        centred = sums.centred(self.fixed.from_gram(sums.gram))
+        now = jnp.trace(centred.second) + jnp.min(lam)
         # Coefficients are linear in labels, so that it is their length that counts.
-        labels = jnp.max(jnp.sqrt(_ratio(squares, m.square, 2)), initial=0)
+        labels = jnp.max(jnp.sqrt(_ratio(squares, sums.square, 2)), initial=0)
         return jnp.maximum(_ratio(jnp.sum(diagonal), now), labels)
 
     def possible(self) -> Bool[Array, ""]:
@@ -134,19 +142,19 @@ class Summed:
         By a Cholesky factor of the moments of φ, and what it leaves of those of the labels, in
         units of their largest values so far.
         """
-        sums, (weight, diagonal, squares) = self.moments, self.past
-        m = sums.centred(self.fixed.from_gram(sums.gram))
-        unit, own = (1 / jnp.sqrt(jnp.where(past > 0, past, 1)) for past in (diagonal, squares))
+        sums, weight = self.moments, self.past[0]
+        centred = sums.centred(self.fixed.from_gram(sums.gram))
+        unit, label_unit = (1 / jnp.sqrt(jnp.where(past > 0, past, 1)) for past in self.past[1:])
         # Half of the digits: rows that go differ by rounding from what they were when they came.
         eps, k = float(jnp.finfo(unit.dtype).eps), len(unit) + self.fixed.count
         tolerance = eps**0.5
-        L = jnp.linalg.cholesky(
-            unit[:, None] * m.second * unit + tolerance * jnp.eye(len(unit), dtype=unit.dtype)
-        )
-        half = jax.scipy.linalg.solve_triangular(L, unit[:, None] * m.cross * own, lower=True)
-        rest = own**2 * m.square + tolerance - jnp.sum(half**2, axis=0)
+        second = unit[:, None] * centred.second * unit
+        L = jnp.linalg.cholesky(second + tolerance * jnp.eye(len(unit), dtype=unit.dtype))
+        cross = unit[:, None] * centred.cross * label_unit
+        half = jax.scipy.linalg.solve_triangular(L, cross, lower=True)
+        rest = label_unit**2 * centred.square + tolerance - jnp.sum(half**2, axis=0)
         least = 1 + int(self.fixed.one is not None)
-        enough = (m.weight > 4 * k * eps * weight) & (jnp.round(m.count) >= least)
+        enough = (centred.weight > 4 * k * eps * weight) & (jnp.round(centred.count) >= least)
         return enough & jnp.all(rest >= 0)  # which NaN is not
 
 
@@ -161,9 +169,9 @@ def _sizes(sums: Moments):
     return sums.weight, jnp.diagonal(sums.second), sums.square
 
 
-def summed_features(
-    kernel: Kernel, rows: Rows, labels: Labels, weights: Weights, fixed: FixedEffects
-) -> Summed:
-    """The `Summed` of a kernel's explicit features."""
-    sums = feature_moments(Data(rows.features(kernel), weights, fixed), labels)
-    return Summed.of_fit(Explicit(kernel), sums, fixed)
+@compiled
+def _summed_features(problem: Problem, labels: Labels) -> Summed:
+    """Of a kernel's explicit features."""
+    features = problem.rows.features(problem.kernel)
+    sums = feature_moments(replace(problem.data, rows=features), labels)
+    return Summed(Explicit(problem.kernel), sums, _sizes(sums), problem.fixed)

@@ -19,6 +19,7 @@ from jaxrls.core.fit.grid import choose_lam, lambda_grid
 from jaxrls.core.fit.model import Model, Numbers
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels.kernel import Kernel, Scaled, Sum
+from jaxrls.core.kernels.named import check_kernel
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.gram import gram
@@ -26,7 +27,6 @@ from jaxrls.core.support.checks import as_floats, as_lams, check_whole, is_concr
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pictures import progress_bar
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.landmarks.points import check_kernel
 
 CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, alternately: near a few kernels, and anywhere
 
@@ -225,13 +225,7 @@ def fit_kernels(
     dtype = problem.rows.dtype
     tried = _shares(len(kernels), num, shares, key, dtype)
     lams = None if lams is None else as_lams(lams, dtype)
-    best: Any = None
-    at_once = 1 if progress else len(tried)
-    with progress_bar(progress, len(tried), "weights", "draw") as reached:
-        for i in range(0, len(tried), at_once):
-            new, lams = _search(problem, kernels, tried[i : i + at_once], lams)
-            best = new if best is None else _better(best, new)
-            reached(i + at_once)
+    best = _searched(problem, kernels, tried, lams, progress)
     if steps:
         check_whole("steps", steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
@@ -256,9 +250,9 @@ def _checked(kernels) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
-def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
+def _shares(count: int, num, shares, key, dtype) -> Float[Array, "s k"]:
     """The weights to try, equal ones first where they are drawn."""
-    if given is None:
+    if shares is None:
         check_whole("num", num)
         if key is None:
             raise ValueError(
@@ -266,8 +260,8 @@ def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
             )
         alpha = jnp.resize(jnp.asarray(CONCENTRATIONS, dtype), (num - 1, 1))
         drawn = jax.random.dirichlet(key, jnp.tile(alpha, count), dtype=dtype)
-        given = jnp.concatenate([jnp.ones((1, count), dtype), drawn])
-    shares = jnp.asarray(as_floats("shares", given, dtype))
+        shares = jnp.concatenate([jnp.ones((1, count), dtype), drawn])
+    shares = jnp.asarray(as_floats("shares", shares, dtype))
     if shares.ndim != 2 or shares.shape[1] != count or len(shares) == 0:
         raise ValueError(
             f"shares must have shape (S, {count}), a column for each kernel, and has shape "
@@ -279,6 +273,18 @@ def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
     return shares / sums
 
 
+def _searched(problem: Problem, kernels, tried, lams, progress: bool) -> dict:
+    """The best of all weights that are tried, for every target: one after another under a bar."""
+    at_once = 1 if progress else len(tried)
+    best: Any = None
+    with progress_bar(progress, len(tried), "weights", "draw") as reached:
+        for i in range(0, len(tried), at_once):
+            new, lams = _search(problem, kernels, tried[i : i + at_once], lams)
+            best = new if best is None else _better(best, new)
+            reached(i + at_once)
+    return best
+
+
 def _solution(problem: Problem, kernels, shares) -> Solution:
     return replace(problem, kernel=weighted(kernels, shares)).solution()
 
@@ -288,12 +294,11 @@ def _judged(problem: Problem, kernels, shares, lams) -> dict:
     solution = _solution(problem, kernels, shares)
     errors = problem.errors(solution, lams).reshape(len(lams), -1)
     lam, error = choose_lam(lams, errors, per_target=True)
-    found = jax.tree.map(lambda part: part[0], solution.coefficients(lam[None]))
-    each = jnp.broadcast_to(shares[:, None], (len(shares), len(error)))
+    coefficients = solution.coefficients(lam[None])
     return {
-        "coef": found.coef,
-        "intercept": found.intercept,
-        "shares": each,
+        "coef": coefficients.coef[0],
+        "intercept": coefficients.intercept[0],
+        "shares": jnp.broadcast_to(shares[:, None], (len(shares), len(error))),
         "lam": lam,
         "error": error,
     }
@@ -338,19 +343,19 @@ def _descended(problem: Problem, kernels, best: dict, *, steps: int) -> dict:
 
     def of_target(args):
         y, before = args
-        own, space = replace(problem, Y=y), Logarithms(kernels, before["lam"])
+        alone, space = replace(problem, Y=y), Logarithms(kernels, before["lam"])
         start = jnp.log(jnp.maximum(before["shares"], 0.01 / len(kernels)))
-        go_on = lambda point, _: (step(point, space, own, **options), None)
-        end, _ = jax.lax.scan(go_on, look(start, space, own, **options), length=steps)
+        go_on = lambda point, _: (step(point, space, alone, **options), None)
+        end, _ = jax.lax.scan(go_on, look(start, space, alone, **options), length=steps)
         shares = jnp.exp(end.params)
         total = jnp.sum(shares)
-        found = _judged(own, kernels, shares / total, before["lam"][None] / total)
-        return _better(before, jax.tree.map(lambda a: a[..., 0], found))
+        after = _judged(alone, kernels, shares / total, before["lam"][None] / total)
+        return _better(before, jax.tree.map(lambda a: a[..., 0], after))
 
-    moved = lambda tree, to, at: jax.tree.map(lambda a: jnp.moveaxis(a, to, at), tree)
+    moved = lambda tree, source, to: jax.tree.map(lambda a: jnp.moveaxis(a, source, to), tree)
     columns = problem.Y.reshape(len(problem.Y), -1), best
-    each = jax.lax.map(of_target, moved(columns, -1, 0))  # targets one after another
-    return moved(each, 0, -1)
+    targets = jax.lax.map(of_target, moved(columns, -1, 0))  # one after another
+    return moved(targets, 0, -1)
 
 
 def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
@@ -361,10 +366,12 @@ def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
 
 @compiled
 def _split(fit: KernelsFit, rows, *, block_size):
-    def block(x):
-        each = zip(fit.kernels, fit.shares, strict=True)
-        parts = [matmul(gram(kernel, x, fit.points), fit.coef * share) for kernel, share in each]
+    def split_of_block(x):
+        parts = [
+            matmul(gram(kernel, x, fit.points), fit.coef * share)
+            for kernel, share in zip(fit.kernels, fit.shares, strict=True)
+        ]
         return jnp.stack(parts, axis=1)
 
-    parts = rows.map(block, temporaries=len(fit.coef), block_size=block_size)
-    return jnp.moveaxis(parts, 1, 0)
+    split = rows.map(split_of_block, temporaries=len(fit.coef), block_size=block_size)
+    return jnp.moveaxis(split, 1, 0)

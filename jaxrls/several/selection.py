@@ -1,24 +1,20 @@
-"""Greedy forward selection of columns of X, or of rows as landmarks: one feature after the other,
-each the one with which exact leave-one-out error is smallest.
+"""Greedy forward selection of columns of X: one after the other, each the one with which exact
+leave-one-out error is smallest.
 """
 
-# With h = √v/‖√v‖ and the features x chosen so far, everything follows from
+# With h = √v/‖√v‖ and the columns x = √v X_j chosen so far, everything follows from
 # Q = λ(Σ xxᵀ + λI)⁻¹ on the complement of h (of nothing without an intercept): r = Q√v y,
-# q = diag Q = 1 − leverage, and e = r/(q√v). Q is C = I − hhᵀ at first, and with each feature x
-# that joins aaᵀ/(λ + xᵀa), a = Qx, is subtracted.
+# q = diag Q = 1 − leverage, and e = r/(q√v). Q is C = I − hhᵀ at first, and with each column x
+# that joins g aaᵀ is subtracted, a = Qx, g = 1/(λ + xᵀa). With the products a of all columns each
+# of them is tried at once, and the one that joins changes
 #
-# Candidate j is column j of B, over √Eⱼⱼ: what remains of C√v K_TC and of K_CC when the chosen
-# features are projected out, as in a pivoted Cholesky factorization. Columns of X are candidates
-# whose Gram matrix is the identity, so that none changes another. With A = QB all candidates are
-# tried at once, and the one that joins is projected out of all others,
+#     r − a g xᵀr,   q − g a∘a,   A − g a aᵀB,   B the columns and A = QB:
 #
-#     r − Aⱼ(Bⱼᵀr)ρ,   q − Aⱼ∘Aⱼρ,   ρ = 1/(λEⱼⱼ + BⱼᵀAⱼ);
-#     A − ρAⱼ(BᵀAⱼ + λE:ⱼ)ᵀ,   B − BⱼE:ⱼᵀ/Eⱼⱼ:
-#
-# O(n p (t + 1)) for each feature. No 1/λ is formed.
+# O(n p (t + 1)) for each column. No 1/λ is formed.
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,18 +30,12 @@ from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.blocks import default_block_size, sum_rows
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.gram import gram
 from jaxrls.core.problem.labels import Labels
-from jaxrls.core.support.checks import as_lam, check_whole, in_words, is_concrete, memory_bytes
+from jaxrls.core.problem.weights import Weights
+from jaxrls.core.support.checks import as_lam, check_whole, is_concrete
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree
-from jaxrls.landmarks.points import Landmarks, as_landmarks, check_evaluable
 
-# The share of the largest remaining Eⱼⱼ that a candidate must have. Each that joins multiplies
-# rounding by up to √(max E/Eⱼⱼ), and labels alone would choose close neighbours, which differ by
-# a derivative: a tenth keeps leave-one-out errors of smooth kernels right to 2 % in float32, a
-# hundredth to 30 %.
-INDEPENDENT = 0.1
 # Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first
 # value, is not known to a few per cent, and counts as 0.
 CERTAIN = 40
@@ -90,27 +80,6 @@ class Selection:
             )
         check_whole("num", num, len(self.columns))
         return Linear().on(tuple(np.asarray(self.columns)[:num].tolist()))
-
-
-@pytree
-class LandmarkSelection:
-    """The landmarks that `select_landmarks` chose, with the leave-one-out error after each choice.
-
-    Args:
-        landmarks: `Landmarks`, for `fit(…, landmarks=)`.
-        errors: (num,) or (num, t), the error after each choice, for every target.
-        error_without: () or (t,), the error before the first choice.
-
-    >>> import numpy as np, jaxrls as rls
-    >>> X = np.linspace(0, 1, 9)[:, None]
-    >>> found = rls.select_landmarks(rls.Gaussian(0.5), X, np.sin(6 * X[:, 0]), 2, lam=1e-3)
-    >>> found.landmarks.points.shape, found.errors.shape
-    ((2, 1), (2,))
-    """
-
-    landmarks: Landmarks
-    errors: Float[Numbers, "num *t"]
-    error_without: Float[Numbers, "*t"]
 
 
 @door("X")
@@ -166,176 +135,119 @@ def select_columns(
         Linear(), X, Y, weights=weights, intercept=intercept, criterion=LeaveOneOut(loss)
     )
     check_whole("num, how many columns,", num, problem.rows.shape[1])
-    return Selection(*_chosen(problem, None, lam, num))
-
-
-@door("X")
-def select_landmarks(
-    kernel: Kernel,
-    X,
-    Y,
-    num: int,
-    lam,
-    *,
-    candidates=None,
-    weights=None,
-    intercept: bool = True,
-    loss: Callable = squared_error,
-) -> LandmarkSelection:
-    """Choose `num` rows of X as landmarks by what they contribute to predicting the labels: greedy
-    forward selection by exact leave-one-out.
-
-    The same selection as `select_columns`, among features Eⱼ/√Eⱼⱼ with E = K − K̂ of the landmarks
-    already chosen. `landmarks` uses K alone and no labels, and all rows are its candidates; this
-    function needs fewer landmarks for the same error where labels depend on few directions of K.
-    Landmarks are fixed while rows are held out: a row that is a landmark stays one when its label
-    is held out, as in `factorize(…, leave=False)`. `fit` on the result holds it out as a landmark
-    too.
-
-    Args:
-        kernel: a jaxrls kernel.
-        X: rows (n, d), NumPy or JAX.
-        Y: labels (n,) or (n, t).
-        num: how many landmarks, at most the number p of candidates; static in `jax.jit`.
-        lam: λ, one number above 0.
-        candidates: row numbers (p,) to choose from, by default all rows.
-        weights, intercept, loss: as in `select_columns`.
-
-    Returns:
-        A `LandmarkSelection`, whose `landmarks` are for `fit(…, landmarks=)`: fewer than `num`
-        where no further row is independent, as in `landmarks`. A row is a candidate only while Eⱼⱼ
-        is at least a tenth of the largest, since two close neighbours, whose difference is nearly a
-        derivative, would make K_RR ill-conditioned.
-
-    Raises:
-        ValueError: as `select_columns`, for row numbers that X does not have, and where memory is
-            too small.
-
-    **Cost** O(num n p (t + 1)) time, 3np numbers: for a few thousand candidates. **Fails** as
-    `select_columns`. **Source**: Pahikkala, Airola and Salakoski 2010, for columns; with the
-    residual kernel matrix of Smola and Bartlett 2001, "Sparse greedy Gaussian process regression".
-
-    >>> import numpy as np, jaxrls as rls
-    >>> X = np.linspace(0, 1, 30)[:, None]
-    >>> y = np.sin(6 * X[:, 0])
-    >>> found = rls.select_landmarks(rls.Gaussian(0.3), X, y, 4, lam=1e-3)
-    >>> fit = rls.fit(rls.Gaussian(0.3), X, y, landmarks=found.landmarks)
-    >>> bool(found.errors[3] < 0.1 * found.error_without), fit.num_landmarks
-    (True, 4)
-    """
-    check_evaluable(kernel)
-    problem = Problem.of(
-        kernel, X, Y, weights=weights, intercept=intercept, criterion=LeaveOneOut(loss)
-    )
-    n = problem.rows.shape[0]
-    pool = as_landmarks(problem.rows, np.arange(n) if candidates is None else candidates)
-    if pool.indices is None:
-        raise ValueError(
-            "candidates must be row numbers (p,) of X, and are not whole numbers: pass points of "
-            "your own to fit(landmarks=)"
-        )
-    p, limit = len(pool.points), memory_bytes()
-    check_whole("num, how many landmarks,", num, p)
-    needed = 3 * problem.rows.dtype.itemsize * n * p
-    if limit is not None and needed > limit:
-        raise ValueError(
-            f"{p} candidates take about {in_words(needed)}, and this device has {in_words(limit)}: "
-            "give fewer of them as candidates=, such as those that jaxrls.choose_landmarks draws"
-        )
-    chosen, *errors = _chosen(problem, pool.points, lam, num)
-    return LandmarkSelection(Landmarks(pool.indices[chosen], pool.points[chosen], None), *errors)
-
-
-def _chosen(problem: Problem, points, lam, num: int):
-    """The chosen candidates in order, the errors after each and the error before the first; cut to
-    those really chosen, where their number is known.
-    """
     if not problem.rows.in_memory:
         raise ValueError(
             "X must be a dense matrix, whose columns are read at every step, and is "
             f"{type(problem.rows).__name__}"
         )
-    lam = as_lam(lam, problem.rows.dtype)
-    indices, errors, before, count = _choose(problem, points, lam, num=int(num))
-    count = int(count) if is_concrete(count) else num
-    return indices[:count], errors[:count], before
+    chosen, count = _choose(problem, as_lam(lam, problem.rows.dtype), num=int(num))
+    if not is_concrete(count):
+        return chosen
+    return replace(chosen, columns=chosen.columns[: int(count)], errors=chosen.errors[: int(count)])
+
+
+class Search(NamedTuple):
+    """What a search does not change, and how small its numbers may be before they are rounding."""
+
+    total: Callable  # the loss of rows, times their weight
+    weights: Weights
+    labels: Any  # (n, t)
+    lam: Any
+    columns: Any  # √v X less its fit by the fixed effects, (n, p)
+    least_inner: Any  # of xᵀQx, (p,)
+    least_remaining: float  # of 1 − leverage
+    tie: float  # of errors, relative to each other
+
+    @classmethod
+    def of(cls, problem: Problem, labels: Labels, lam, num: int) -> "Search":
+        """A search for `num` columns."""
+        X, weights = problem.rows.dense(), problem.weights
+        columns, eps = weights.scale(problem.fixed.residual(weights, X)), jnp.finfo(X.dtype).eps
+        least, tie = CERTAIN * num**0.5 * float(eps), 4 * len(X) ** 0.5 * float(eps)
+        least_inner = least * jnp.linalg.norm(columns, axis=0)
+        least_inner = least_inner * jnp.linalg.norm(weights.scale(X), axis=0)
+        total: Any = problem.criterion.total
+        return cls(total, weights, labels.Y, lam, columns, least_inner, least, tie)
+
+
+class State(NamedTuple):
+    """What the choice changes, with Q as above."""
+
+    products: Any  # Q times the columns, (n, p)
+    residuals: Any  # r, (n, t)
+    remaining: Any  # diag Q, (n,)
+    chosen: Any  # which columns, (p,)
 
 
 @compiled
-def _choose(problem: Problem, points, lam, *, num: int):
-    """`num` of the columns of X, or of the points as landmarks, chosen one after the other; the
-    error after each, (num, t), and before the first, (t,); and how many were really chosen.
-
-    Errors are averaged over targets to choose. A candidate that the chosen ones span up to rounding
-    changes nothing, and fills the result up where there are no others. Errors that differ by
-    rounding count as equal: the first of them is taken.
+def _choose(problem: Problem, lam, *, num: int) -> tuple[Selection, Int[Array, ""]]:
+    """`num` of the columns of X, chosen one after the other, and how many were really chosen: a
+    column that the chosen ones span up to rounding changes nothing, and fills the result up where
+    there are no others.
     """
-    kernel, weights, X = problem.kernel, problem.weights, problem.rows.dense()
-    labels = Labels.of(problem.Y, weights, problem.fixed)
-    total: Any = problem.criterion.total
-    B = X if points is None else gram(kernel, X, points)
-    (n, p), dtype, eps = B.shape, B.dtype, float(jnp.finfo(B.dtype).eps)
-    began = jnp.ones(p, dtype) if points is None else kernel.diag(points)
-    lengths = jnp.linalg.norm(weights.scale(B), axis=0)
-    fixed, v = problem.fixed, weights.array
-    remaining = 1 - fixed.leverage(fixed.rows, v)
-    B = weights.scale(fixed.residual(weights, B))
-    floor, tie = CERTAIN * num**0.5 * eps, 4 * n**0.5 * eps
-    size = default_block_size(n, 4 * p * labels.Y.shape[1] * dtype.itemsize)
+    fixed, weights = problem.fixed, problem.weights
+    labels = Labels.of(problem.Y, weights, fixed)
+    search = Search.of(problem, labels, lam, num)
+    columns, remaining = search.columns, 1 - fixed.leverage(fixed.rows, weights.array)
+    start = State(columns, labels.scaled, remaining, jnp.zeros(columns.shape[1], bool))
 
-    def errors(A, residuals, remaining, share, moves) -> Float[Array, "p t"]:
-        """The errors with each of the columns of A added to those chosen: infinite where 1 −
-        leverage is rounding. Summed over blocks of rows.
-        """
+    nothing = jnp.zeros_like(columns[0, :1]), jnp.zeros_like(labels.Y[:1])
+    before = _errors(search, start._replace(products=columns[:, :1]), *nothing)[0]
+    step = lambda state, _: _add_best(search, state)
+    _, (indices, errors, independent) = jax.lax.scan(step, start, length=num)
+    drop = labels.drop_axis
+    selection = Selection(indices.astype(jnp.int32), drop(errors), drop(before))
+    return selection, jnp.sum(independent, dtype=jnp.int32)
 
-        def block(part):
-            A, r, q, v, Y = part
-            some = weights.block(v, len(q))
-            remaining = q[:, None] - A * A * share
-            e = some.unscale((r[:, :, None] - A[:, None, :] * moves.T) / remaining[:, None, :])
-            unresolved = jnp.sum((remaining <= floor) & some.used[:, None], axis=0)
-            return jax.vmap(total, in_axes=(2, None, None))(e, Y, some.array), unresolved
 
-        rows = A, residuals, remaining, weights.values, labels.Y
-        found, unresolved = sum_rows(block, rows, size)
-        return jnp.where(
-            (unresolved == 0)[:, None] & jnp.isfinite(found), found / weights.total, jnp.inf
-        )
+def _add_best(search: Search, state: State) -> tuple[State, tuple]:
+    """The state with the column that has the smallest error, averaged over targets; its number, the
+    error with it for every target, and whether those before it do not span it.
 
-    def step(state, slot):
-        """B and A = QB, diag E, features at the candidates (num, p), which are chosen, r and q."""
-        B, A, diag, basis, chosen, residuals, remaining = state
-        inner = jnp.sum(B * A, axis=0)
-        alive = diag > jnp.maximum(floor * began, INDEPENDENT * jnp.max(diag))
-        alive &= inner > floor * jnp.linalg.norm(B, axis=0) * lengths
-        share = jnp.where(alive, 1 / jnp.where(alive, lam * diag + inner, 1), 0)
-        moves = matmul(B.T, residuals) * share[:, None]
-        tried = errors(A, residuals, remaining, share, moves)
-        able = ~chosen & (alive | ~jnp.any(alive & ~chosen))
-        mean = jnp.where(able, jnp.mean(tried, axis=1), jnp.inf)
-        least = jnp.min(mean)
-        j = jnp.argmax((mean <= least + tie * jnp.abs(least)) & able)
+    Errors that differ by rounding count as equal: the first of them is taken.
+    """
+    inner = jnp.sum(search.columns * state.products, axis=0)
+    independent = inner > search.least_inner
+    share = jnp.where(independent, 1 / jnp.where(independent, search.lam + inner, 1), 0)
+    moves = matmul(search.columns.T, state.residuals) * share[:, None]
+    errors = _errors(search, state, share, moves)
+    able = ~state.chosen & (independent | ~jnp.any(independent & ~state.chosen))
+    mean = jnp.where(able, jnp.mean(errors, axis=1), jnp.inf)
+    smallest = jnp.min(mean)
+    best = jnp.argmax((mean <= smallest + search.tie * jnp.abs(smallest)) & able)
 
-        # It joins.
-        a, own = A[:, j], jnp.where(alive[j], diag[j], 0)
-        across = jnp.zeros(p, dtype).at[j].set(own)
-        inner = matmul(a, B)
-        if points is not None:
-            inverse = jnp.where(alive[j], 1 / jnp.where(alive[j], own, 1), 0)
-            across = kernel(points, points[j][None])[:, 0] - matmul(basis[:, j], basis)
-            basis = basis.at[slot].set(across * jnp.sqrt(inverse))
-            B = B - B[:, j, None] * (across * inverse)
-            diag = jnp.maximum(diag - across**2 * inverse, 0).at[j].set(0)
-        A = A - a[:, None] * (share[j] * (inner + lam * across))
-        left = residuals - a[:, None] * moves[j], remaining - a * a * share[j]
-        state = B, A, diag, basis, chosen.at[j].set(True), *left
-        return state, (j, tried[j], alive[j])
+    a = state.products[:, best]
+    joined = State(
+        state.products - a[:, None] * (share[best] * matmul(a, search.columns)),
+        state.residuals - a[:, None] * moves[best],
+        state.remaining - a * a * share[best],
+        state.chosen.at[best].set(True),
+    )
+    return joined, (best, errors[best], independent[best])
 
-    basis = None if points is None else jnp.zeros((num, p), dtype)
-    left = labels.scaled, remaining
-    start = B, B, began, basis, jnp.zeros(p, bool), *left
-    nothing = jnp.zeros((n, 1), dtype), *left, jnp.zeros(1, dtype), jnp.zeros_like(labels.Y[:1])
-    before = labels.drop_axis(errors(*nothing)[0])
-    _, (indices, found, real) = jax.lax.scan(step, start, jnp.arange(num))
-    count = jnp.sum(real, dtype=jnp.int32)
-    return indices.astype(jnp.int32), labels.drop_axis(found), before, count
+
+def _errors(search: Search, state: State, share, moves) -> Float[Array, "p t"]:
+    """The errors with each column a = Qx added to those chosen: infinite where 1 − leverage is
+    rounding. Summed over blocks of rows.
+
+    Args:
+        share: g, 0 for columns that the chosen ones span, (p,).
+        moves: g xᵀr, (p, t).
+    """
+
+    def sum_block(part):
+        a, r, remaining, v, Y = part
+        weights = search.weights.block(v, len(r))
+        remaining = remaining[:, None] - a * a * share
+        moved = r[:, :, None] - a[:, None, :] * moves.T
+        left_out = weights.unscale(moved / remaining[:, None, :])
+        unknown = (remaining <= search.least_remaining) & weights.used[:, None]
+        losses = jax.vmap(search.total, in_axes=(2, None, None))(left_out, Y, weights.array)
+        return losses, jnp.sum(unknown, axis=0)
+
+    n, p = state.products.shape
+    size = default_block_size(n, 4 * p * search.labels[0].nbytes)
+    rows = *state[:3], search.weights.values, search.labels
+    losses, unknown = sum_rows(sum_block, rows, size)
+    known = (unknown == 0)[:, None] & jnp.isfinite(losses)
+    return jnp.where(known, losses / search.weights.total, jnp.inf)

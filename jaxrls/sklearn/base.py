@@ -17,10 +17,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.core.criteria.standard import CRITERIA, as_criterion
 from jaxrls.core.fit.conclude import KEPT_ROWS, inspect_lam
-from jaxrls.landmarks.growing import landmarks_to_tune
+from jaxrls.core.fit.fitted import without_solution
 from jaxrls.core.kernels.named import KERNELS, named_kernel
 from jaxrls.core.support.checks import check_unmasked
 from jaxrls.core.support.door import hints_at_names
+from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
 
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
@@ -142,7 +143,7 @@ class RLSEstimator(BaseEstimator):
                 of_rows = RLSEstimator._weights(self, X, y, sample_weight)  # not those of classes
                 fit, score = self._scored(fit, held, y, Y, of_rows, options["groups"])
             kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
-            self._keep(fit if kept else replace(fit, kept=None))
+            self._keep(fit if kept else without_solution(fit))
             if score is not None:
                 self.best_score_ = score
             if self.store_cv_results:  # what was left out at every λ, which come last

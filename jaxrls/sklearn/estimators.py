@@ -269,7 +269,7 @@ scoring, by_fold, store_cv_results
         given = codes.astype(X.dtype), super()._weights(X, y, sample_weight)
         if self.probability is not None:
             self.calibration_ = CALIBRATIONS[self.probability](self.loo_predictions_, *given)
-        conformal = self.path_.kept is not None and groups is None
+        conformal = self.path_.solution is not None and groups is None
         if not self.multilabel_:
             self._rows = (X if conformal else None, *given, self._of_classes(y))
         return self

@@ -3,7 +3,6 @@ isotonic regression.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +19,7 @@ from jaxrls.core.support.door import door
 @door("fit.model.coef")
 def left_out(fit: rls.Fit):
     """Residuals (L, n) or (L, n, t) of each row by fits without it, or its group, at every λ."""
-    kept: Any = fit.kept
-    found = _left_out(kept.solution, kept.groups, jnp.asarray(fit.lams))
+    found = _left_out(fit.solution, fit.groups, jnp.asarray(fit.lams))
     return np.asarray(found)[:, : len(fit.loo_residuals)]  # without padding
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from jaxrls.core.criteria.losses import check_loss, squared_error
-from jaxrls.core.criteria.path import check_table
 from jaxrls.core.fit.conclude import inspect_lam
 from jaxrls.core.fit.grid import choose_lam, lambda_grid
 from jaxrls.core.kernels.kernel import Kernel
@@ -26,6 +25,7 @@ from jaxrls.core.support.checks import (
 from jaxrls.core.support.door import door
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel, as_side
 from jaxrls.two_sided.kronecker import check_semidefinite, factor_kronecker, side_weights
+from jaxrls.two_sided.left_out import check_table
 from jaxrls.uncertainty.posterior import process_at
 
 
@@ -91,45 +91,56 @@ def fit_kronecker(
     """
     X1 = as_side("X1", X1, kernel1)
     X2, Y = as_side("X2", X2, kernel2, X1.dtype), as_array("Y", Y, X1.dtype)
-    n1, n2 = shape = len(X1), len(X2)
+    shape = len(X1), len(X2)
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
     check_labels("Y", Y)
-    grid, count = np.ndim(lams) == 0, np.size(lams)
-    if grid:
+    by_number = np.ndim(lams) == 0
+    if by_number:
         check_whole("lams, as their number,", lams)
-        count, lams = lams, None
-    else:
-        lams = as_lams(lams, X1.dtype, zero=True)
+    num = lams if by_number else np.size(lams)
     if weights is not None:
         weights = side_weights(weights, shape, X1.dtype)
         for v in weights:
             check_ratio(v.values)
-    labels = (12 + count * (setting == "both")) * n1 * n2
-    needed = 4 * max(shape) ** 2 + labels + keep * (n1 + n2) ** 2
-    why = why_too_large(max(shape), "gram", needed * X1.dtype.itemsize)
-    if why:
-        raise ValueError(f"the larger side is too large: {why}")
+    _check_memory(shape, num * (setting == "both"), keep, X1.dtype.itemsize)
     fit = _fit(
         (kernel1, X1, kernel2, X2),
         Y,
         weights,
-        lams,
-        num=count,
+        None if by_number else as_lams(lams, X1.dtype, zero=True),
+        num=num,
         setting=setting,
         loss=loss,
         intercept=intercept,
         keep=keep,
     )
     if is_concrete(fit):
-        if not np.isfinite(np.asarray(fit.errors)).all():
-            raise ValueError(
-                "errors are not finite: use float64 (NumPy float64 input), a larger smallest λ, or "
-                "a smaller kernel width"
-            )
-        check_semidefinite("the kernel matrix of a side", fit.indefinite, max(shape))
-        inspect_lam(fit, grid)
+        _inspect(fit, max(shape), by_number)
     return fit
+
+
+def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int) -> None:
+    """Raise where the sides are too large, with so many tables of all pairs beside those of any
+    fit.
+    """
+    n1, n2 = shape
+    larger = max(shape)
+    numbers = 4 * larger**2 + (12 + tables) * n1 * n2 + keep * (n1 + n2) ** 2
+    why = why_too_large(larger, "gram", numbers * itemsize)
+    if why:
+        raise ValueError(f"the larger side is too large: {why}")
+
+
+def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
+    """Raise for errors that are not finite and kernels that are not semidefinite; warn of λ."""
+    if not np.isfinite(np.asarray(fit.errors)).all():
+        raise ValueError(
+            "errors are not finite: use float64 (NumPy float64 input), a larger smallest λ, or a "
+            "smaller kernel width"
+        )
+    check_semidefinite("the kernel matrix of a side", fit.indefinite, n)
+    inspect_lam(fit, default_grid)
 
 
 @compiled

@@ -1,25 +1,25 @@
 """Results of a fit of two-sided data: a function of one row of each side."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from jaxrls.core.fit.fitted import check_unsaid
 from jaxrls.core.fit.model import Numbers
 from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.named import check_kernel
 from jaxrls.core.linalg.blocks import default_block_size, map_rows
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.gram import gram
 from jaxrls.core.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
 from jaxrls.core.support.door import door
-from jaxrls.core.support.pictures import plot_errors
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.landmarks.points import check_kernel
 from jaxrls.two_sided.kronecker import SidesSpread
-from jaxrls.uncertainty.posterior import GaussianProcess, Posterior, check_unsaid
+from jaxrls.uncertainty.posterior import GaussianProcess, Posterior
 
 
 @pytree
@@ -107,48 +107,62 @@ def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None
     return X
 
 
+class Half(NamedTuple):
+    """What means and variances take from new rows of one side; variances None without a spread."""
+
+    mean: Any
+    variance: Any
+
+
+def _first_half(spread: SidesSpread | None, model: KroneckerModel, x) -> Half:
+    """Of rows of side 1."""
+    K = gram(model.kernel1, x, jnp.asarray(model.points1))
+    variance = None if spread is None else spread.of_first(K, model.kernel1.diag(x))
+    return Half(matmul(K, jnp.asarray(model.coef)), variance)
+
+
+def _second_half(spread: SidesSpread | None, model: KroneckerModel, x) -> Half:
+    """Of rows of side 2."""
+    K = gram(model.kernel2, x, jnp.asarray(model.points2))
+    prior = None if spread is None else (model.kernel2.diag(x), matmul(K, spread.second))
+    return Half(K, prior)
+
+
 @compiled
 def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
     """Means, and with a spread variances of f + b, of all pairs or of those named, in blocks of
     rows of X2 or of pairs.
     """
-    points1, points2, coef = map(jnp.asarray, (model.points1, model.points2, model.coef))
+    first = _first_half(spread, model, X1)
 
-    def first(x):
-        K = gram(model.kernel1, x, points1)
-        own = None if spread is None else spread.of_first(K, model.kernel1.diag(x))
-        return matmul(K, coef), own
+    def pair(one: Half, other: Half):
+        variance = None if spread is None else spread.variance(one.variance, other.variance)
+        return matmul(one.mean, other.mean) + model.intercept, variance
 
-    def second(x):
-        K = gram(model.kernel2, x, points2)
-        return K, None if spread is None else (model.kernel2.diag(x), matmul(K, spread.second))
+    def columns(x):
+        all_pairs = jax.vmap(jax.vmap(pair, (0, None)), (None, 0))
+        return all_pairs(first, _second_half(spread, model, x))
 
-    def pair(one, other):
-        variance = None if spread is None else spread.variance(one[1], other[1])
-        return matmul(one[0], other[0]) + model.intercept, variance
+    def listed(numbers):
+        some = jax.tree.map(lambda A: A[numbers[:, 0]], first)
+        return jax.vmap(pair)(some, _second_half(spread, model, X2[numbers[:, 1]]))
 
-    def table(x):
-        return jax.vmap(jax.vmap(pair, (0, None)), (None, 0))(halves, second(x))
-
-    def listed(rows):
-        one = jax.tree.map(lambda A: A[rows[:, 0]], halves)
-        return jax.vmap(pair)(one, second(X2[rows[:, 1]]))
-
-    halves, bytes_of_row = first(X1), 16 * (4 * len(points2) + len(X1))
+    row_bytes = 16 * (4 * len(model.points2) + len(X1))
     if pairs is not None:
-        return map_rows(listed, pairs, default_block_size(len(pairs), bytes_of_row))
-    found = map_rows(table, X2, default_block_size(len(X2), bytes_of_row))
-    return jax.tree.map(jnp.transpose, found)
+        return map_rows(listed, pairs, default_block_size(len(pairs), row_bytes))
+    table = map_rows(columns, X2, default_block_size(len(X2), row_bytes))
+    return jax.tree.map(jnp.transpose, table)
 
 
 @compiled
 def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
-    def side(kernel, X, points, rows):
-        return gram(kernel, X, jnp.asarray(points))[rows], gram(kernel, X)[rows][:, rows]
-
-    K1, one = side(model.kernel1, X1, model.points1, pairs[:, 0])
-    K2, other = side(model.kernel2, X2, model.points2, pairs[:, 1])
-    return spread.covariance(K1, K2, one * other)
+    i, j = pairs.T
+    K1, K2 = gram(model.kernel1, X1), gram(model.kernel2, X2)
+    return spread.covariance(
+        gram(model.kernel1, X1, jnp.asarray(model.points1))[i],
+        gram(model.kernel2, X2, jnp.asarray(model.points2))[j],
+        K1[i][:, i] * K2[j][:, j],
+    )
 
 
 @pytree
@@ -187,10 +201,14 @@ class KroneckerFit:
     setting: str = static()
     process: GaussianProcess | None = None
 
+    unit = "error"
+
     @property
     def criterion(self) -> str:
         """What the errors are, in words."""
         return f"{self.setting} left out"
+
+    title = criterion  # as plots ask for it
 
     @door("self.model.coef")
     def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
@@ -278,4 +296,6 @@ class KroneckerFit:
         Returns:
             The axes.
         """
+        from jaxrls.pictures.plots import plot_errors
+
         return plot_errors(self, ax)

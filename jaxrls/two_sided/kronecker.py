@@ -20,7 +20,7 @@ intercept,
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import Listed, as_array, check_symmetric, is_concrete
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree
+from jaxrls.uncertainty.spread import spread
 
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
 # its column: A to D of Stock et al. 2018.
@@ -63,10 +64,6 @@ class Side:
         return matmul(self.weights.root, self.U)
 
 
-# Matrices of all pairs (t, a, b), a row and a column each; in a stack of labels and the constant
-# the q constants, 1 or 0, come last.
-
-
 def turned(left, right, A):
     """left A rightᵀ of every target."""
     return matmul(matmul(left, A), right.T)
@@ -77,23 +74,73 @@ def total(A):
     return jnp.sum(A, axis=(-2, -1))
 
 
-def moments(A, B, q: int, axis: Any = (-2, -1)):
-    """M (q, t + q, 1, 1): sums over pairs, or an axis, of products of the constants of A with B."""
-    return jnp.sum(A[len(A) - q :, None] * B, axis=axis, keepdims=True)
+# A stack is labels and the constant 1 as matrices of all pairs: (t + 1, a, b), the constant last;
+# without an intercept labels alone, and there are no products with the constant.
 
 
-def without_constant(A, M):
-    """The labels of a stack, minus b (q, t, 1, 1) times its constant."""
-    t = len(A) - len(M)
-    return A[:t] - jnp.sum(A[t:, None] * M[:, :t] / M[:, -1:], axis=0)
-
-
-def without_rows(U, residual_share, Z, q: int):
-    """With whole rows left out: e⁰ of a stack, M, and the diagonal of R⁰. In the basis of the other
-    side each column is a problem of its own.
+def less_constant(stack, products):
+    """The labels of a stack less the intercept b = M[y]/M[1] times its constant, with `products` M
+    (t + 1, …) of the constant with all of the stack; without an intercept the stack itself.
     """
-    r, own = matmul(U, residual_share * Z), matmul(U * U, residual_share)
-    return r / own, moments(residual_share * Z, Z, q) - moments(r, r / own, q, -1), own
+    if products is None:
+        return stack
+    return stack[:-1] - products[:-1] / products[-1] * stack[-1]
+
+
+class RowsOut(NamedTuple):
+    """A stack with whole rows held out."""
+
+    residuals: Any  # e⁰, without an intercept
+    products: Any  # M over what is not held out with a row, (t + 1, a, 1), or None
+    diagonal: Any  # of R⁰, (a, b)
+
+
+def rows_out(U, residual_share, Z, intercept: bool) -> RowsOut:
+    """A stack with coordinates Z with whole rows of this side held out, U its eigenvectors. In the
+    basis of the other side each column is a problem of its own.
+    """
+    kept = residual_share * Z
+    r, diagonal = matmul(U, kept), matmul(U * U, residual_share)
+    e = r / diagonal
+    if not intercept:
+        return RowsOut(e, None, diagonal)
+    of_all = jnp.sum(kept[-1] * Z, axis=(-2, -1), keepdims=True)
+    return RowsOut(e, of_all - jnp.sum(r[-1] * e, axis=-1, keepdims=True), diagonal)
+
+
+class RowOut(NamedTuple):
+    """Side 1 without one of its rows, by its spectrum V diag(σ) Vᵀ, and a stack in the basis V,
+    with side 2 first.
+    """
+
+    eigenvalues: Any  # σ, (n₁ − 1,)
+    across: Any  # Vᵀk₁ of the row with all others, (n₁ − 1,)
+    others: Any  # the stack over the other rows, (t + q, n₂, n₁ − 1)
+    itself: Any  # the stack of the row, (t + q, n₂)
+
+    @classmethod
+    def of(cls, side: Side, stack, i) -> "RowOut":
+        """Without row i."""
+        without = partial(jnp.delete, assume_unique_indices=True)
+        U = without(side.U, i[None], axis=0)
+        s, V = eigh(matmul(U * side.s, U.T))
+        across = matmul(side.U[i] * side.s, matmul(U.T, V))
+        return cls(clip(s)[0], across, matmul(without(stack, i[None], axis=2), V), stack[:, :, i])
+
+    def residuals(self, side: Side, lam, intercept: bool) -> Float[Array, "t n2"]:
+        """What the fit without the row, and without column j too, leaves of entry j of the row.
+
+        In the basis V direction a is a problem on side 2 alone, with eigenvalues σₐs₂, and w =
+        s₂/(σₐs₂ + λ), D = λ/(σₐs₂ + λ). Its fit at column j, held out, is σₐ(U₂wU₂ᵀy −
+        y diag U₂wU₂ᵀ)ⱼ / (diag U₂DU₂ᵀ)ⱼ. The row has the share k₁ᵀVₐ/σₐ of direction a, so that no
+        division by σ is needed.
+        """
+        denominator = side.s[:, None] * self.eigenvalues + lam
+        Z, w = matmul(side.U.T, self.others), side.s[:, None] / denominator
+        out = rows_out(side.U, lam / denominator, Z, intercept)
+        fits = matmul(side.U, w * Z) - self.others * matmul(side.U * side.U, w)
+        residuals = self.itself - matmul(fits / out.diagonal, self.across)
+        return less_constant(residuals[..., None], out.products)[..., 0]
 
 
 @pytree
@@ -194,10 +241,6 @@ class Kronecker(DualOneByOne):
     expansion: Expansion
     report: Report
 
-    def sides(self):
-        """Itself."""
-        return self
-
     @property
     def shape(self) -> tuple[int, int]:
         """(n₁, n₂), the shape of labels."""
@@ -239,14 +282,12 @@ class Kronecker(DualOneByOne):
         """z = U₁ᵀ√v(Y − ȳ)U₂."""
         return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
 
-    def with_constant(self, solution):
-        """z, followed by c."""
-        return jnp.concatenate([self.tables(solution.state), self.constant])
-
     def solved(self, lam, solution):
         """From the coordinates; those of H are c/√Σv."""
         w = 1 / (self.eigenvalues + lam)
-        Z = jnp.concatenate([self.tables(solution.state), self.constant / jnp.sqrt(self.weights.total)])
+        Z = jnp.concatenate(
+            [self.tables(solution.state), self.constant / jnp.sqrt(self.weights.total)]
+        )
         diagonal = turned(self.first.U**2, self.second.U**2, w).ravel()
         return self.turned(w * Z), diagonal, -total(jnp.log(w)), jnp.zeros(0, self.dtype)
 
@@ -256,17 +297,17 @@ class Kronecker(DualOneByOne):
 
     def view(self, solution, lam):
         """U diag(D) Uᵀ − wwᵀ."""
-        at, solved, H = self.at_lam(lam, solution), self.solved(lam, solution)[0], self.H
-        half, _ = whitened(solved[:, solution.state.shape[1] :], H)
-        w, sides = half * jnp.sqrt(lam), (self.first.U, self.second.U)
-        return SidesView(at.r, at.R[:, 0], H, *sides, lam / (self.eigenvalues + lam), w)
-
-    def spread(self, lam):
-        """The posterior covariance of pairs of new rows, as a `SidesSpread`."""
-        w = 1 / (self.eigenvalues + lam)
-        slack = 1 / jnp.sqrt(total(w * self.constant**2))
-        constant = w * self.constant * slack[:, None, None]
-        return SidesSpread(self.first.basis, self.second.basis, w, constant, slack)
+        results, solved = self.at_lam(lam, solution), self.solved(lam, solution)[0]
+        half, _ = whitened(solved[:, solution.state.shape[1] :], self.H)
+        return SidesView(
+            results.r,
+            results.R[:, 0],
+            self.H,
+            self.first.U,
+            self.second.U,
+            lam / (self.eigenvalues + lam),
+            half * jnp.sqrt(lam),
+        )
 
     def facing(self, swapped: bool) -> tuple[tuple[Side, Side], Callable]:
         """The two sides, and what turns matrices of all pairs accordingly."""
@@ -292,43 +333,36 @@ class Kronecker(DualOneByOne):
             return self.tables(solution.residuals(lam[None])[0])
         if setting == "both":
             return self.both_left_out(solution, lam[None])[0]
-        sides, facing = self.facing(setting == "columns")
-        Z = facing(self.with_constant(solution))
+        (held, other), facing = self.facing(setting == "columns")
+        Z = jnp.concatenate([self.tables(solution.state), self.constant])
         residual_share = facing(lam / (self.eigenvalues + lam))
-        e, M, _ = without_rows(sides[0].U, residual_share, Z, self.fixed.count)
-        return facing(without_constant(matmul(e, sides[1].U.T), M)) / self.root
+        out = rows_out(held.U, residual_share, facing(Z), self.intercept)
+        return facing(less_constant(matmul(out.residuals, other.U.T), out.products)) / self.root
 
     def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
-        """Held-out residuals of every entry without its row and its column.
-
-        By a spectrum of side 1 without each of its rows, O(n₁⁴ + L n₁²n₂²t), side 1 the smaller.
-        Without row i, √v₁K₁√v₁ = V diag(σ) Vᵀ, and in the basis V direction a is a problem on side
-        2 alone, with eigenvalues σₐs₂. Its prediction with column j left out is σₐ(g − yh)/q, with
-        g, h and q from w = s₂/(σₐs₂ + λ) and D; row i has the share k₁ᵀVₐ/σₐ of direction a, so
-        that no division by σ is needed.
+        """Held-out residuals of every entry without its row and its column, by a spectrum of the
+        smaller side without each of its rows: O(n₁⁴ + L n₁²n₂²t) where that is side 1.
         """
-        q, ((one, other), facing) = self.fixed.count, self.facing(self.shape[0] > self.shape[1])
-        labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
-        labels, U, s2 = facing(labels).swapaxes(1, 2), other.U, other.s[:, None]
-        without = partial(jnp.delete, assume_unique_indices=True)
+        (smaller, larger), facing = self.facing(self.shape[0] > self.shape[1])
+        constant = self.root[: self.fixed.count]
+        stack = jnp.concatenate([self.tables(solution.labels.scaled), constant])
+        stack = facing(stack).swapaxes(1, 2)
 
-        def row(i):
-            rest = without(one.U, i[None], axis=0)
-            sigma, V = eigh(matmul(rest * one.s, rest.T))
-            sigma, k = clip(sigma)[0], matmul(one.U[i] * one.s, matmul(rest.T, V))
-            y = matmul(without(labels, i[None], axis=2), V)
-            Z = matmul(U.T, y)
+        def residuals_of_row(i):
+            out = RowOut.of(smaller, stack, i)
+            return jax.lax.map(lambda lam: out.residuals(larger, lam, self.intercept), lams)
 
-            def at(lam):
-                residual_share, w = lam / (s2 * sigma + lam), s2 / (s2 * sigma + lam)
-                _, M, own = without_rows(U, residual_share, Z, q)
-                f = (matmul(U, w * Z) - y * matmul(U * U, w)) / own
-                return without_constant((labels[:, :, i] - matmul(f, k))[..., None], M)[..., 0]
-
-            return jax.lax.map(at, lams)
-
-        e = jax.lax.map(row, jnp.arange(len(one.s)))
+        e = jax.lax.map(residuals_of_row, jnp.arange(len(smaller.s)))
         return facing(jnp.moveaxis(e, 0, 2)) / self.root
+
+
+@spread.register(Kronecker)
+def _of_sides(factor: Kronecker, lam) -> SidesSpread:
+    """Of pairs of new rows."""
+    w = 1 / (factor.eigenvalues + lam)
+    slack = 1 / jnp.sqrt(total(w * factor.constant**2))
+    constant = w * factor.constant * slack[:, None, None]
+    return SidesSpread(factor.first.basis, factor.second.basis, w, constant, slack)
 
 
 @door()

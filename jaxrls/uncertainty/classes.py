@@ -33,7 +33,7 @@ from jaxrls.core.support.checks import (
 )
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree
-from jaxrls.uncertainty.posterior import GaussianProcess
+from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
 from jaxrls.uncertainty.spread import NewRows
 
 MOST_STEPS = 200  # of Newton's method, which usually takes ten
@@ -72,9 +72,9 @@ def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
     classes = np.unique(labels if classes is None else as_labels("classes", classes))
     index = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     if (classes[index] != labels).any():
-        found = labels[classes[index] != labels][0]
+        unknown = labels[classes[index] != labels][0]
         raise ValueError(
-            f"labels must be among classes, {classes.tolist()}, and one is {found!r}: add it to "
+            f"labels must be among classes, {classes.tolist()}, and one is {unknown!r}: add it to "
             "classes"
         )
     if len(classes) < 2:
@@ -161,8 +161,8 @@ class Sigmoid:
         slope.
         """
 
-        given = as_array("scores", scores, self.slope.dtype)
-        return jax.nn.sigmoid(given * self.slope + self.offset)
+        scores = as_array("scores", scores, self.slope.dtype)
+        return jax.nn.sigmoid(scores * self.slope + self.offset)
 
 
 @door("scores")
@@ -203,8 +203,8 @@ def fit_sigmoid(
     [0.35, 0.5, 0.65]
     """
     s, c, v = _scored("scores", scores, codes, weights)
-    each = _fit_columns(s.reshape(len(s), -1), c.reshape(len(s), -1), v)
-    return Sigmoid(*(part.reshape(s.shape[1:]) for part in each))
+    slope, offset = _fit_columns(s.reshape(len(s), -1), c.reshape(len(s), -1), v)
+    return Sigmoid(slope.reshape(s.shape[1:]), offset.reshape(s.shape[1:]))
 
 
 def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
@@ -255,9 +255,9 @@ def _fit_columns(scores, codes, v):
     share = jax.scipy.special.logit(jnp.sum(v * targets) / total)
     start = jnp.stack([jnp.zeros_like(share), share])
     data = jnp.where(flat, 0, (scores - centre) / spread), targets, v
-    found = _newton(*jax.lax.stop_gradient((data, start)))
-    found = found - _step(data, found)[0]
-    slope, offset = jnp.where(found[0] < 0, start, found)
+    best = _newton(*jax.lax.stop_gradient((data, start)))
+    best = best - _step(data, best)[0]
+    slope, offset = jnp.where(best[0] < 0, start, best)
     return slope / spread, offset - slope / spread * centre
 
 
@@ -342,10 +342,11 @@ def label_p_values(
         )
     check_finite("scores", new)
     _check_codes(c)
-    own = _of_own_label(s, c)
-    order = jnp.argsort(own)
-    above = jnp.concatenate([jnp.zeros(1, v.dtype), jnp.cumsum(v[order])])
-    return (1 + above[jnp.searchsorted(own[order], _each(new), side="right")]) / (1 + above[-1])
+    conforming = _of_own_label(s, c)
+    order = jnp.argsort(conforming)
+    weight = jnp.concatenate([jnp.zeros(1, v.dtype), jnp.cumsum(v[order])])
+    above = jnp.searchsorted(conforming[order], _columns(new), side="right")
+    return (1 + weight[above]) / (1 + weight[-1])
 
 
 @pytree
@@ -396,7 +397,7 @@ class ConformalLabels:
         **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows.
         """
         rows, _ = self.model.read(X)
-        scores = _each(jnp.asarray(self.model.predict(rows)))
+        scores = _columns(jnp.asarray(self.model.predict(rows)))
         return _p_values(self, rows, scores, block_size=block_size)
 
 
@@ -439,22 +440,22 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    process, model = fit.process(), fit.model
+    process, model = process_for_rows(fit), fit.model
     if model.free is not None:
         raise ValueError("conformal_labels needs a fit without fixed_effects: leave them out")
     points = model.read(X)[0].dense()
     n, dtype = len(points), points.dtype
-    given, wanted = as_array("codes", codes, dtype), (n, *model.coef.shape[1:])
-    if given.shape != wanted:
+    codes, wanted = as_array("codes", codes, dtype), (n, *model.coef.shape[1:])
+    if codes.shape != wanted:
         raise ValueError(
-            f"codes must be those that were fitted, {wanted}, and have shape {given.shape}"
+            f"codes must be those that were fitted, {wanted}, and have shape {codes.shape}"
         )
-    _check_codes(given)
-    v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_each(given), axis=1)
-    ones = jnp.ones_like(_each(given)[0])
+    _check_codes(codes)
+    v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_columns(codes), axis=1)
+    ones = jnp.ones_like(_columns(codes)[0])
     u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
     check_weights(u, len(ones), "label_weights", "label")
-    residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
+    residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), codes)
     rows, variance = _with_variance(process.spread, model.kernel, points)
     return ConformalLabels(model, process, rows, variance, own, residuals, v, u)
 
@@ -467,17 +468,17 @@ def _check_codes(codes) -> None:
         return
 
     def wrong(_, codes):
-        each = _each(codes)
-        return (abs(each) != 1).any(axis=1) | ((each > 0).sum(axis=1) != 1)
+        columns = _columns(codes)
+        return (abs(columns) != 1).any(axis=1) | ((columns > 0).sum(axis=1) != 1)
 
-    if (found := value_of(wrong, codes)).any():
+    if (differs := value_of(wrong, codes)).any():
         raise ValueError(
             "codes must be ±1, with one +1 in each row of several columns, and row "
-            f"{found.argmax()} differs: use encode(labels)"
+            f"{differs.argmax()} differs: use encode(labels)"
         )
 
 
-def _each(scores):
+def _columns(scores):
     """One column for each label; for two labels with a single column s they are −s and s."""
     if scores.ndim == 2 and scores.shape[1] > 1:
         return scores
@@ -486,36 +487,39 @@ def _each(scores):
 
 def _of_own_label(scores, codes):
     """The score of the label that each row has."""
-    return jnp.sum(jnp.where(_each(codes) > 0, _each(scores), 0), axis=1)
+    return jnp.sum(jnp.where(_columns(codes) > 0, _columns(scores), 0), axis=1)
 
 
 @compiled
 def _with_variance(spread, kernel, points):
-    rows = spread.coordinates(kernel, points)
-    return rows, spread.between(kernel, rows, None)
+    rows = spread.new_rows(kernel, points)
+    return rows, spread.variances(kernel, rows)
 
 
 @compiled
 def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | None):
     labels = jax.tree.map(jnp.asarray, labels)
+    of_block, temporaries = partial(_p_values_of_block, labels), 6 * len(labels.weights)
+    return rows.map(of_block, scores, temporaries=temporaries, block_size=block_size)
+
+
+def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"]:
+    """From scores of new rows by the fit to all rows."""
     kernel, spread, lam = labels.model.kernel, labels.process.spread, labels.process.lam
     v, own, u = labels.weights, labels.own, labels.label_weights
     least = float(jnp.finfo(v.dtype).eps)
     tie = least**0.75  # a row equal to the new one ties with it up to rounding, by two formulas
+    new_rows = spread.new_rows(kernel, x)
+    c = spread.between(kernel, new_rows, labels.rows)
+    variance = spread.variances(kernel, new_rows)
 
-    def block(x, scores):
-        c = spread.between(kernel, spread.coordinates(kernel, x), labels.rows)
-        variance = spread.variance(kernel, x, corrected=False)
+    def of_label(label):
+        g = c / (variance + lam / u[label])[:, None]
+        rest = 1 - v * u[own] / lam * (labels.variance - g * c)
+        moved = g * (jnp.where(own == label, 1, -1) - scores[:, own])
+        error = (labels.residuals - moved) / jnp.maximum(rest, least)
+        new = 1 - jnp.take(scores, label, axis=1)[:, None]
+        as_odd = error >= new - tie * (1 + jnp.abs(new))
+        return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))
 
-        def of_label(label):
-            g = c / (variance + lam / u[label])[:, None]
-            rest = 1 - v * u[own] / lam * (labels.variance - g * c)
-            moved = g * (jnp.where(own == label, 1, -1) - scores[:, own])
-            error = (labels.residuals - moved) / jnp.maximum(rest, least)
-            new = 1 - jnp.take(scores, label, axis=1)[:, None]
-            as_odd = error >= new - tie * (1 + jnp.abs(new))
-            return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))
-
-        return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T
-
-    return rows.map(block, scores, temporaries=6 * len(v), block_size=block_size)
+    return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T

@@ -7,9 +7,10 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import AtPoints
 from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum
 from jaxrls.core.fit.model import Model
 from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.products import safe_sqrt
+from jaxrls.core.linalg.products import matmul, safe_sqrt
 from jaxrls.core.support.checks import Listed, as_array, as_lam, check_whole
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree
@@ -76,14 +77,15 @@ def influence(
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [1.0], [2.0], [10.0]])
     >>> factor = rls.factorize(rls.Linear(), X)
-    >>> found = rls.influence(factor, jnp.array([0.0, 1.0, 2.0, 3.0]), 0.1)
-    >>> int(found.leverage.argmax()), int(found.cooks_distance.argmax())
+    >>> influence = rls.influence(factor, jnp.array([0.0, 1.0, 2.0, 3.0]), 0.1)
+    >>> int(influence.leverage.argmax()), int(influence.cooks_distance.argmax())
     (3, 3)
     """
     lam = factor.with_floor(as_lam(lam, factor.dtype, zero=True))
     spectrum, used = factor.spectrum(), factor.weights.used
     solution = spectrum.solve(Y)
-    r, leverage, remaining, moving, left = spectrum.squares(solution, lam)
+    r = solution.training_residuals(jnp.atleast_1d(lam))[0]
+    leverage, remaining, moving, left = _diagonals(spectrum, lam).T
 
     def ratio(A, scale):
         known = (used & (scale > 0))[:, None]  # 0 elsewhere
@@ -95,6 +97,20 @@ def influence(
     moved = ratio(r / noise * safe_sqrt(moving)[:, None], remaining) ** 2 / dof
     drop = solution.labels.drop_axis
     return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
+
+
+def _diagonals(spectrum: Spectrum, lam) -> Float[Array, "n 4"]:
+    """Those of H, R, H² and R² at one λ, with H = I − R."""
+    kept, left = spectrum.s / (spectrum.s + lam), lam / (spectrum.s + lam)
+    shares, weights = jnp.stack([kept, left, kept**2, left**2], axis=1), spectrum.weights
+
+    def of_block(block):
+        U = spectrum.left(block)
+        of_fixed = spectrum.fixed.leverage(block.b, weights.block(block.v, len(U)).array)
+        both = jnp.stack([of_fixed, jnp.maximum(spectrum.outside(U, block), 0)], axis=1)
+        return matmul(U**2, shares) + jnp.concatenate([both, both], axis=1)
+
+    return spectrum.data.map(of_block)
 
 
 class Eigenfunctions(NamedTuple):
@@ -151,9 +167,9 @@ def eigenfunctions(
     total, s = spectrum.weights.total, spectrum.s[leading]
     scale = safe_sqrt(total) / s
     basis = spectrum.directions
-    expansion = (
-        AtPoints(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion
-    )  # a factor made from K alone has no rows
+    dual = isinstance(spectrum, DualSpectrum) and spectrum.basis is None
+    # A factor made from K alone has no rows.
+    expansion = AtPoints(X) if dual and kernel.evaluable else spectrum.expansion
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.across[:, leading] if factor.fixed.count else jnp.zeros((1, num))
     intercept = -across[0] * scale

@@ -13,17 +13,20 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.factors.expansion import Expansion
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.fit.fitted import Fit, once_per_fit, solution_of
 from jaxrls.core.fit.model import Numbers
 from jaxrls.core.linalg.blocks import FEWEST_ROWS
 from jaxrls.core.linalg.products import safe_sqrt
 from jaxrls.core.problem.compiled import compiled
 from jaxrls.core.problem.fixed_effects import FixedEffects
+from jaxrls.core.problem.folds import Folds
 from jaxrls.core.problem.rows import Rows
 from jaxrls.core.support.checks import as_floats, is_concrete
 from jaxrls.core.support.door import door
-from jaxrls.core.support.pictures import plot_coverage
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.uncertainty.without import Without
+from jaxrls.uncertainty.posterior import process_for_rows, process_of, residuals_of_all
+from jaxrls.uncertainty.without import Without, smoother
 
 # The largest number of entries of a (new rows, rows) array in a block; with very many rows, blocks
 # have fewer new rows than elsewhere.
@@ -48,8 +51,8 @@ class Predictive:
     >>> import jax.numpy as jnp
     >>> from jaxrls.extend import Predictive
     >>> parts = [0.5, -2.0], [1.0, 1.0], [0.38, 0.95], [0.33, 1.45]
-    >>> found = Predictive(*map(jnp.array, parts))
-    >>> found.coverage([0.5, 0.9]).tolist()
+    >>> predictive = Predictive(*map(jnp.array, parts))
+    >>> predictive.coverage([0.5, 0.9]).tolist()
     [0.5, 0.5]
     """
 
@@ -86,6 +89,8 @@ class Predictive:
         Returns:
             The axes.
         """
+        from jaxrls.pictures.plots import plot_coverage
+
         return plot_coverage(self, ax)
 
 
@@ -102,8 +107,8 @@ def as_levels(name: str, levels, most: int) -> Any:
 
 @pytree
 class Jackknife:
-    """The fits that leave out a row, or a group, as a fit keeps them: at one λ, or stacked for
-    every target at its own.
+    """The fits that leave out a row, or a group, as a fit keeps them: stacked, at one λ for all
+    targets, or for every target at its own.
     """
 
     fits: Without
@@ -111,7 +116,6 @@ class Jackknife:
     fixed: FixedEffects  # without the values at rows
     count: Float[Numbers, ""]  # the number of rows of positive weight
     flat: bool = static()
-    stacked: bool = static(default=False)
 
     def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉, for the exact level of which the given one is a rounding."""
@@ -122,35 +126,75 @@ class Jackknife:
         wide = level.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
         return jnp.maximum(1, jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32))
 
-    def each(self, fn) -> Any:
-        """`fn(fits)` with results (…, t)."""
-        if not self.stacked:
-            return fn(self.fits)
-        return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), jax.lax.map(fn, self.fits))
+    def for_lams(self, fn) -> Any:
+        """`fn(fits)` of every λ, with results (…, t)."""
+        joined = lambda a: jnp.moveaxis(a, 0, -2).reshape(*a.shape[1:-1], -1)
+        return jax.tree.map(joined, jax.lax.map(fn, self.fits))
+
+
+@once_per_fit
+def jackknife_of(fit: Fit) -> Jackknife:
+    """All fits at the λ of a fit that kept its solution, with a row, or a group, held out."""
+    solution = solution_of(fit)
+    if fit.loo_residuals is None:
+        raise ValueError(
+            "held-out residuals are not known after update, forget or load of rows: fit all "
+            "rows again"
+        )
+    return _jackknife(solution, fit.groups, jnp.asarray(fit.lam), residuals_of_all(fit))
 
 
 @compiled
-def intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, *, block_size):
+def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackknife:
+    factor, weights, fixed = solution.factor, solution.factor.weights, solution.factor.fixed
+    coef = jnp.concatenate([part[0] for part in factor.coefficients(solution, lam.reshape(1, -1))])
+    by_lam = lambda a: jnp.moveaxis(a.reshape(len(a), lam.size, -1), 1, 0)
+
+    def fits(at_lam) -> Without:
+        lam, coef, e = at_lam
+        if groups is None:
+            return smoother(factor, lam).without_rows(weights, lam, coef, e)
+        return smoother(factor, lam).without_folds(weights, groups, coef, e)
+
+    every = jax.lax.map(fits, (lam.reshape(-1), by_lam(coef), by_lam(left_out)))
+    return Jackknife(every, factor.expansion, fixed.lean(), weights.count, solution.labels.flat)
+
+
+# intervals
+# --------------------------------------------------------------------------------------------------
+
+
+def intervals(fit: Fit, X, level, studentised: bool, fixed_effects, block_size) -> tuple:
+    """`Fit.intervals`."""
+    jackknife = jackknife_of(fit)
+    spread = process_for_rows(fit).spread if studentised else None
+    rows, effects = fit.model.read(X, fixed_effects)
+    new = rows, effects, jackknife.rank(level)
+    return _intervals(jackknife, fit.kernel, spread, *new, block_size=block_size)
+
+
+@compiled
+def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, *, block_size):
     """Lower and upper ends at rows; where the spread is given, their width follows x."""
     n = jackknife.fits.gaps.shape[-2]
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
-    def block(x, effects):
+    def ends_of_block(x, effects):
         design = jackknife.expansion.design(kernel, x)
         columns = jackknife.fixed.dense(effects, len(design))
         design = jnp.concatenate([design, columns], axis=1)
 
-        def of(fits):
+        def ends(fits):
             ratios = None
             if spread is not None:
-                variance = spread.variance(kernel, x, effects, corrected=False)
+                variance = spread.variances(kernel, spread.new_rows(kernel, x, effects))
                 ratios = fits.ratios(design, variance)
-            return fits.each(design, partial(_ends, ratios, rank, jackknife.count))
+            return fits.for_targets(design, partial(_ends, ratios, rank, jackknife.count))
 
-        return jackknife.each(of)
+        return jackknife.for_lams(ends)
 
-    ends = rows.map(block, effects, temporaries=4 * n, block_size=block_size)
+    ends = rows.map(ends_of_block, effects, temporaries=4 * n, block_size=block_size)
     return tuple(end[:, 0] if jackknife.flat else end for end in ends)
 
 
@@ -163,23 +207,34 @@ def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array,
     above = gaps if ratios is None else gaps * ratios
 
     def end(sign):
-        found = jnp.sort(sign * left_out + above, axis=1)[:, k - 1]
-        return sign * jnp.where(defined, found, jnp.inf)
+        ranked = jnp.sort(sign * left_out + above, axis=1)
+        return sign * jnp.where(defined, ranked[:, k - 1], jnp.inf)
 
     return end(-1), end(1)
 
 
+# predictive distributions
+# --------------------------------------------------------------------------------------------------
+
+
+def loo_predictive(fit: Fit, scale) -> Predictive:
+    """`Fit.loo_predictive`."""
+    by_loo = isinstance(scale, str) and scale == "loo"
+    amplitude = None if by_loo else process_of(fit).amplitude(scale)
+    return _predictive(jackknife_of(fit), fit.loo_residuals, amplitude)
+
+
 @compiled
-def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
+def _predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
     """Predictive distributions from held-out residuals, with the amplitude τ, or, for None, with
     the one that makes the mean of (eᵢ/σᵢ)² equal to 1.
     """
-    own = jackknife.each(lambda fits: fits.deviations()[:, None])[: len(residuals)]
-    e = jnp.asarray(residuals).reshape(len(own), -1)
+    sigma = jackknife.for_lams(lambda fits: fits.deviations()[:, None])[: len(residuals)]
+    e = jnp.asarray(residuals).reshape(len(sigma), -1)
     tau = amplitude
     if tau is None:
-        tau = safe_sqrt(jnp.sum((e / own) ** 2, axis=0) / jackknife.count)
-    std = jnp.where(jnp.isinf(own), jnp.nan, tau * own)
+        tau = safe_sqrt(jnp.sum((e / sigma) ** 2, axis=0) / jackknife.count)
+    std = jnp.where(jnp.isinf(sigma), jnp.nan, tau * sigma)
     z = e / jnp.where(std == 0, 1, std)  # where std is 0, so is e
     inside = jax.scipy.special.erf(jnp.abs(z) / 2**0.5)
     density = jnp.exp(-(z**2) / 2) / (2 * jnp.pi) ** 0.5

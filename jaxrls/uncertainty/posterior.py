@@ -8,14 +8,16 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from jaxrls.core.factors.solution import Solution
+from jaxrls.core.fit.fitted import Fit, once_per_fit, solution_of
 from jaxrls.core.fit.model import Numbers
 from jaxrls.core.linalg.decompositions import eigh
 from jaxrls.core.linalg.products import matmul, safe_sqrt
-from jaxrls.core.problem.compiled import compiled
+from jaxrls.core.problem.compiled import compiled, padded
 from jaxrls.core.problem.rows import Rows
-from jaxrls.core.support.checks import check_whole
+from jaxrls.core.support.checks import as_array, check_weights, check_whole, on_device
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree
+from jaxrls.uncertainty.spread import spread
 
 
 @pytree
@@ -30,8 +32,8 @@ class Posterior:
 
     >>> import jax, jax.numpy as jnp
     >>> from jaxrls.extend import Posterior
-    >>> found = Posterior(jnp.zeros(2), jnp.eye(2), jnp.array(3.0), jnp.array(0.5))
-    >>> found.std.tolist(), found.sample(jax.random.key(0), 4).shape
+    >>> posterior = Posterior(jnp.zeros(2), jnp.eye(2), jnp.array(3.0), jnp.array(0.5))
+    >>> posterior.std.tolist(), posterior.sample(jax.random.key(0), 4).shape
     ([3.0, 3.0], (4, 2))
     """
 
@@ -68,15 +70,6 @@ class Posterior:
         """
         check_whole("num", num)
         return _drawn(self, key, num=num)
-
-
-def check_unsaid(scale, corrected: bool = True, diag=None) -> None:
-    """Raise where options of standard deviations are given, and none are asked for."""
-    if not (isinstance(scale, str) and scale == "evidence" and corrected and diag is None):
-        raise ValueError(
-            "scale=, corrected= and diag= are for standard deviations, not asked for: pass "
-            "return_std=True, or leave them out"
-        )
 
 
 def deviation(variance, amplitude):
@@ -134,32 +127,96 @@ class GaussianProcess:
 
 
 @compiled
-def variances(spread, kernel, rows: Rows, effects, diag, *, corrected: bool, block_size):
-    """Variances of f + b at rows, in blocks of rows, with k(x, x) where the kernel has it not."""
-
-    def block(x, effects, diag):
-        return spread.variance(kernel, x, effects, corrected, diag)
-
-    made = 2 * spread.half.shape[1]
-    return rows.map(block, effects, diag, temporaries=made, block_size=block_size)
-
-
-@compiled
-def covariance(spread, kernel, X, effects, *, corrected: bool):
-    """Covariance of f + b between all rows of X."""
-    return spread.covariance(kernel, X, effects, corrected)
-
-
-@compiled
 def process_at(solution: Solution, lam, left_out) -> GaussianProcess:
     """The Gaussian process of a solution at one λ: τ² = ỹᵀP̃ỹ/(n − q), where the evidence is
     largest, and by held-out residuals Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
     """
-    factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
-    by_evidence = safe_sqrt(solution.data_fit(at)[0] / factor.residual_dimensions())
+    factor, drop, lams = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
+    by_evidence = safe_sqrt(solution.data_fit(lams)[0] / factor.residual_dimensions())
     by_loo = None
     if left_out is not None:
-        r, e = solution.training_residuals(at)[0], jnp.asarray(left_out).reshape(factor.n, -1)
+        r, e = solution.training_residuals(lams)[0], jnp.asarray(left_out).reshape(factor.n, -1)
         squares = jnp.sum(factor.weights.scale(e) * r, axis=0) / lam / factor.weights.count
         by_loo = drop(safe_sqrt(squares))
-    return GaussianProcess(lam, drop(by_evidence), by_loo, factor.spread(lam))
+    return GaussianProcess(lam, drop(by_evidence), by_loo, spread(factor, lam))
+
+
+# of a fit
+# --------------------------------------------------------------------------------------------------
+
+
+@once_per_fit
+def process_of(fit: Fit) -> GaussianProcess:
+    """The Gaussian process of a fit that kept its solution, at its λ."""
+    solution = solution_of(fit)
+    if np.ndim(fit.lam):
+        raise ValueError(
+            "variances need one λ, and this fit has one for each target: fit with one for "
+            "all, or each target alone"
+        )
+    return process_at(solution, jnp.asarray(fit.lam), residuals_of_all(fit))
+
+
+def residuals_of_all(fit: Fit) -> Any:
+    """Held-out residuals, 0 for rows that the problem was padded with; None where rows changed."""
+    residuals, n = fit.loo_residuals, solution_of(fit).factor.n
+    if residuals is None or len(residuals) == n:
+        return residuals
+    return on_device(padded(np.asarray(residuals), n - len(residuals)))
+
+
+def process_for_rows(fit: Fit, diag=None) -> GaussianProcess:
+    """`process_of`, for variances of new rows, whose k(x, x) must be known."""
+    if fit.kernel.knows_diag != (diag is None):
+        raise ValueError(
+            "variances need k(x, x) of new rows, which a kernel matrix does not have: give "
+            "predict(K, return_std=True, diag=…); a kernel that knows it takes no diag="
+        )
+    return process_of(fit)
+
+
+def label_deviations(
+    fit: Fit, mean, rows: Rows, effects, scale, corrected: bool, diag, block_size
+) -> Any:
+    """Standard deviations of new labels at rows, shaped as their predictions `mean`."""
+    process = process_for_rows(fit, diag)
+    if diag is not None:
+        diag = as_array("diag", diag, mean.dtype)
+        check_weights(diag, len(mean), "diag")
+    new = fit.kernel, rows, effects, diag
+    variance = _variances(process.spread, *new, corrected=corrected, block_size=block_size)
+    return process.label_std(variance, scale)
+
+
+def posterior_at(fit: Fit, X, scale, corrected: bool, fixed_effects) -> Posterior:
+    """`Fit.posterior`."""
+    process = process_for_rows(fit)
+    rows, effects = fit.model.read(X, fixed_effects)
+    mean = fit.model.predict(rows, fixed_effects=fixed_effects)
+    new = fit.kernel, rows.dense(), effects
+    return process.posterior(mean, _covariance(process.spread, *new, corrected=corrected), scale)
+
+
+def posterior_of_effects(fit: Fit, scale) -> Posterior:
+    """`Fit.fixed_effects`."""
+    model, process = fit.model, process_of(fit)
+    mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
+    return process.posterior(mean, process.spread.of_fixed_effects(), scale)
+
+
+@compiled
+def _variances(spread, kernel, rows: Rows, effects, diag, *, corrected: bool, block_size):
+    """Variances of f + b at rows, in blocks of rows, with k(x, x) where the kernel has it not."""
+    temporaries = 2 * spread.half.shape[1]
+
+    def of_block(x, effects, diag):
+        return spread.variances(kernel, spread.new_rows(kernel, x, effects, corrected), diag)
+
+    return rows.map(of_block, effects, diag, temporaries=temporaries, block_size=block_size)
+
+
+@compiled
+def _covariance(spread, kernel, X, effects, *, corrected: bool):
+    """Covariance of f + b between all rows of X."""
+    rows = spread.new_rows(kernel, X, effects, corrected)
+    return spread.between(kernel, rows, rows)

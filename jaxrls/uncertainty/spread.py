@@ -1,18 +1,26 @@
 """The posterior covariance at new rows and one λ, for f ~ N(0, k), labels of noise λ/v and a flat
 prior on the fixed effects. It is −λR over queries, with R of `leave_out.view`.
 
-`DualSpread` computes it from kernel values, as a difference; `PrimalSpread` from features, as a sum
-of squares, which does not cancel."""
+`spread(factor, λ)` makes it, in one of three forms, of which each has the digits that its factor
+has: a sum of squares of features, which does not cancel; the kernel less what labels explain; and
+the same on explicit features, where these are more than the rows.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from functools import singledispatch
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.expansion import Expansion
+from jaxrls.core.factors.cholesky import CholeskyGram, RefinedGram
+from jaxrls.core.factors.cholesky_features import CholeskyFeatures
+from jaxrls.core.factors.expansion import Expansion, Primal
+from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.primal_spectrum import PrimalSpectrum
+from jaxrls.core.factors.spectrum import DualSpectrum
 from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.linalg.inverses import triangular_inverse
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.gram import gram
@@ -21,21 +29,26 @@ from jaxrls.core.support.pytrees import pytree
 
 @pytree
 class NewRows:
-    """What the covariance of some new rows with any others needs of them."""
+    """New rows as coordinates: the covariance of two of them is
 
-    rows: Any
-    u: Float[Array, "k r"]
-    h: Float[Array, "k q"]
-    own: Any  # their own part of k̃
+        squares·squares' + k(x, x') − taken·J taken' + λ basis·basis',
+
+    where J is the signs of `Spread.signed`.
+    """
+
+    X: Any  # None where k(x, x') takes no part
+    squares: Float[Array, "m s"]
+    taken: Float[Array, "m c"]
+    basis: Float[Array, "m q"]  # of their columns b of fixed effects, b T⁻¹
 
 
 @pytree
 class Spread(ABC):
-    """The posterior covariance of f at one λ: of rows with each other, or the variance of each.
+    """The posterior covariance of f + b at one λ: of rows with each other, or the variance of each.
 
-    New rows have u = design·half − b·middle, and h = T⁻ᵀb of their columns b. `effects` of methods
-    are the fixed effects' data of new rows, None for an intercept. On landmarks, with `corrected`,
-    it includes what they leave of k(x, x).
+    Every form has the coordinates u = design·half − b·middle of a new row. `effects` of methods are
+    the fixed effects' data of new rows, None for an intercept. On landmarks, with `corrected`, the
+    covariance includes what they leave of k(x, x).
     """
 
     expansion: Expansion
@@ -44,111 +57,194 @@ class Spread(ABC):
     middle: Float[Array, "q r"]
     lam: Float[Array, ""]
 
-    def coordinates(self, kernel: Kernel, X, effects: Any = None) -> NewRows:
-        """What `between` needs of rows: O(m c r), computed once for all others."""
+    def new_rows(self, kernel: Kernel, X, effects: Any = None, corrected: bool = False) -> NewRows:
+        """The coordinates of rows: O(m c r), computed once for all others."""
         design = self.expansion.design(kernel, X)
-        b = self.fixed.dense(effects, len(design))
-        u = matmul(design, self.half) - matmul(b, self.middle)
-        own = self.own(lambda: kernel.features(X), design, b)
-        return NewRows(X, u, self.fixed.basis_of(b), own)
+        return self.coordinates(X, design, self.fixed.dense(effects, len(design)), corrected)
 
-    def variance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True, diag=None):
-        """Of every row, (m,); `diag` is k(x, x), where the kernel does not know it."""
-        return self.between(kernel, self.coordinates(kernel, X, effects), None, corrected, diag)
+    def between(self, kernel: Kernel, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
+        """The covariance of rows with others."""
+        prior: Any = 0
+        if rows.X is not None:
+            prior = gram(kernel, rows.X, None if rows is others else others.X)
+        added = matmul(rows.squares, others.squares.T)
+        added = added + self.lam * matmul(rows.basis, others.basis.T)
+        return added + prior - matmul(self.signed(rows.taken), others.taken.T)
 
-    def covariance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True):
-        """Of all rows with each other, (m, m)."""
-        rows = self.coordinates(kernel, X, effects)
-        return self.between(kernel, rows, rows, corrected)
+    def variances(self, kernel: Kernel, rows: NewRows, diag=None) -> Float[Array, " m"]:
+        """The variance of each row; `diag` is k(x, x), where the kernel does not know it."""
+        prior: Any = 0
+        if rows.X is not None:
+            prior = kernel.diag(rows.X) if diag is None else diag
+        added = jnp.sum(rows.squares**2, axis=1) + self.lam * jnp.sum(rows.basis**2, axis=1)
+        rest = prior - jnp.sum(self.signed(rows.taken) * rows.taken, axis=1)
+        return added + jnp.maximum(rest, 0)  # not below 0 by rounding
 
     def of_fixed_effects(self) -> Float[Array, "q q"]:
         """Of the coefficients β: of rows without any part in f, with a 1 in one column of b;
         infinite for levels without weight, of which nothing is known.
         """
         b = jnp.eye(self.fixed.count, dtype=self.middle.dtype)
-        design, none = jnp.zeros((len(b), len(self.half)), b.dtype), lambda: 0
-        h = self.fixed.basis_of(b)
-        rows = NewRows(None, -self.middle, h, self.own(none, design, b))
-        found, left = self.parts(none, rows, rows, lambda A, B: matmul(A, B.T), False)
-        known = found + left + self.lam * matmul(h, h.T)
-        return jnp.where(jnp.diag(jnp.all(h == 0, axis=1)), jnp.inf, known)
+        design = jnp.zeros((len(b), len(self.half)), b.dtype)
+        rows = self.coordinates(None, design, b, False)
+        unknown = jnp.diag(jnp.all(rows.basis == 0, axis=1))
+        # Nothing is read of a kernel, as the rows have no X.
+        return jnp.where(unknown, jnp.inf, self.between(None, rows, rows))  # type: ignore[arg-type]
 
-    def between(
-        self, kernel: Kernel, one: NewRows, other: NewRows | None, corrected=False, diag=None
-    ):
-        """The covariance of rows with others, (m, k), or where `other` is None the variance of
-        each, (m,).
-        """
-
-        def meet(A, B):
-            return jnp.sum(A * B, axis=1) if other is None else matmul(A, B.T)
-
-        def prior():
-            if other is None:
-                return kernel.diag(one.rows) if diag is None else diag
-            return gram(kernel, one.rows, None if one is other else other.rows)
-
-        some = other or one
-        found, left = self.parts(prior, one, some, meet, corrected)
-        left = jnp.maximum(left, 0) if other is None else left  # not below 0 by rounding
-        return found + left + self.lam * meet(one.h, some.h)
+    def shrunk(self, design, b) -> Float[Array, "m r"]:
+        """u."""
+        return matmul(design, self.half) - matmul(b, self.middle)
 
     @abstractmethod
-    def own(self, features: Callable, design, b) -> Any:
-        """The rows' own part of k̃; `features()` are φ, where these are explicit."""
+    def coordinates(self, X, design, b, corrected: bool) -> NewRows:
+        """Of rows with this design and these columns b; without X, k(x, x') is 0."""
 
-    @abstractmethod
-    def parts(self, prior, one: NewRows, other: NewRows, meet, corrected: bool) -> tuple[Any, Any]:
-        """All but λ h·h', from prior() = k(x, x') and inner products by `meet`: a sum of squares,
-        and a difference or None.
-        """
+    def signed(self, taken: Float[Array, "m c"]) -> Float[Array, "m c"]:
+        """J times each row's `taken`."""
+        return taken
 
 
 @pytree
 class PrimalSpread(Spread):
-    """uuᵀ with u = √λ A⁻¹ψ, and on landmarks k − φφᵀ with φ = design · whiten."""
+    """uuᵀ with u = √λ A⁻¹ψ, and on landmarks k − φφᵀ with φ = design·whiten."""
 
     whiten: Float[Array, "c c"] | None = None
 
-    def own(self, features, design, b):
-        """φ."""
-        return None if self.whiten is None else matmul(design, self.whiten)
-
-    def parts(self, prior, one, other, meet, corrected):
-        """A sum of squares, and what landmarks leave of k."""
-        beyond = corrected and self.whiten is not None
-        return meet(one.u, other.u), prior() - meet(one.own, other.own) if beyond else 0
+    def coordinates(self, X, design, b, corrected):
+        """A sum of squares, and on request what landmarks leave of k."""
+        u, basis = self.shrunk(design, b), self.fixed.basis_of(b)
+        if self.whiten is None or not corrected:
+            return NewRows(None, u, u[:, :0], basis)
+        return NewRows(X, u, matmul(design, self.whiten), basis)
 
 
 @pytree
 class DualSpread(Spread):
-    """k̃ − uuᵀ, with k̃ the kernel after the fixed effects are projected out: from k, or with
-    explicit features from ψ = φ − b·origin.
+    """k̃ − uuᵀ, with k̃ the kernel after the fixed effects are projected out: with `fit` =
+    design·share, what they fit of k(·, x),
+
+        k̃(x, x') = k(x, x') − b·fit' − fit·b' + b·both·b'.
     """
 
-    share: Float[Array, "n q"] | None = None  # VB(BᵀVB)⁻¹: design·share is what B fits of k
-    both: Float[Array, "q q"] | None = None  # what it fits of that
-    origin: Float[Array, "q p"] | None = None  # what the fixed effects fit of features
+    share: Float[Array, "n q"]  # VB(BᵀVB)⁻¹
+    both: Float[Array, "q q"]  # shareᵀ K share
 
-    @classmethod
-    def of_matrix(cls, f: Any, lam, half, middle, K) -> "DualSpread":
-        """From a factor of K of all rows."""
-        B = f.fixed.fitted(f.fixed.rows, f.fixed.solve(jnp.eye(f.fixed.count, dtype=f.dtype)))
-        share = f.weights.array[:, None] * jnp.broadcast_to(B, (f.n, f.fixed.count))
-        of = f.expansion, f.fixed.lean(), half, middle, lam
-        if f.expansion.origin is None:
-            return cls(*of, share, matmul(share.T, matmul(K, share)))
-        return cls(*of, origin=matmul(share.T, f.training[0].features(f.expansion.points)))
+    def coordinates(self, X, design, b, corrected):
+        """u, b and fit."""
+        u = self.shrunk(design, b)
+        taken = jnp.concatenate([u, b, matmul(design, self.share)], axis=1)
+        return NewRows(X, u[:, :0], taken, self.fixed.basis_of(b))
 
-    def own(self, features, design, b):
-        """ψ; or the fixed effects' fit of k(·, x), with b."""
-        if self.origin is None:
-            return matmul(design, self.share), b
-        return features() - matmul(b, self.origin), None
+    def signed(self, taken):
+        """u, fit − b·both and b."""
+        r, q = self.middle.shape[1], len(self.middle)
+        u, b, fit = jnp.split(taken, [r, r + q], axis=1)
+        return jnp.concatenate([u, fit - matmul(b, self.both), b], axis=1)
 
-    def parts(self, prior, one, other, meet, corrected):
-        """The prior k̃, minus what the labels explain."""
-        (fit, b), (fits, c), spent = one.own, other.own, meet(one.u, other.u)
-        if b is None:
-            return 0, meet(fit, fits) - spent
-        return 0, prior() - (meet(b, fits) + meet(fit, c) - meet(matmul(b, self.both), c) + spent)
+
+@pytree
+class FeatureSpread(Spread):
+    """ψψᵀ − uuᵀ with features ψ = φ − b·origin, which are the design less what the fixed effects
+    fit of it.
+    """
+
+    origin: Float[Array, "q c"]
+
+    def coordinates(self, X, design, b, corrected):
+        """u and ψ."""
+        u, psi = self.shrunk(design, b), design - matmul(b, self.origin)
+        taken = jnp.concatenate([u, psi], axis=1)
+        return NewRows(None, u[:, :0], taken, self.fixed.basis_of(b))
+
+    def signed(self, taken):
+        """u and −ψ."""
+        u, psi = jnp.split(taken, [self.middle.shape[1]], axis=1)
+        return jnp.concatenate([u, -psi], axis=1)
+
+
+# of every factor
+# --------------------------------------------------------------------------------------------------
+
+
+@singledispatch
+def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
+    """The posterior covariance of a factor at one λ: a `Spread`, or what a room has registered for
+    a factor of its own.
+    """
+    raise ValueError(
+        f"a factor by route {factor.route!r} has no posterior variances: use another solver, such "
+        "as Spectral()"
+    )
+
+
+# It would need a factor in float64, which is there in float32 only.
+spread.register(RefinedGram, spread.dispatch(object))
+
+
+@spread.register(DualSpectrum)
+def _of_dual_spectrum(factor: DualSpectrum, lam):
+    """Of all of K, or of features of few rows."""
+    if factor.basis is not None:
+        return _of_basis(factor, lam)
+    kept = 1 / jnp.sqrt(factor.s + lam)
+    half, middle = factor.directions * kept, factor.across * kept
+    return _of_matrix(factor, lam, half, middle, factor.training_design())
+
+
+@spread.register(PrimalSpectrum)
+def _of_primal_spectrum(factor: PrimalSpectrum, lam):
+    """On features, or on landmarks."""
+    if factor.trace_residual is None:
+        return _of_basis(factor, lam)
+    root = jnp.sqrt(factor.s)  # of what is hidden the prior is left
+    scale = jnp.sqrt(lam / (factor.counted + lam)) / root
+    half, middle = factor.directions * scale, factor.across * scale
+    whiten = factor.directions / root
+    return PrimalSpread(factor.expansion, factor.fixed.lean(), half, middle, lam, whiten)
+
+
+def _of_basis(factor: Any, lam) -> Spread:
+    """On features, from the coefficients of each direction on them."""
+    basis, fixed, (c, r) = factor.directions, factor.fixed.lean(), factor.directions.shape
+    if c > r:
+        kept = 1 / jnp.sqrt(factor.s + lam)
+        half, middle = basis * kept, factor.across * kept
+        return FeatureSpread(factor.expansion, fixed, half, middle, lam, factor.origin)
+    second = matmul(basis, basis.T)  # of features, less their fit by fixed effects
+    A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
+    half = jnp.sqrt(lam) * triangular_inverse(A).T
+    return PrimalSpread(factor.expansion, fixed, half, matmul(factor.origin, half), lam)
+
+
+@spread.register(CholeskyGram)
+def _of_cholesky(factor: CholeskyGram, lam):
+    """By one more Cholesky factor, of K with the fixed effects projected out."""
+    weights, fixed = factor.weights, factor.fixed
+    K, across, _ = fixed.centre_both(weights, factor.K)
+    if factor.lift is not None:
+        across = across + fixed.one[:, None] * factor.lift  # type: ignore[index]
+    G = weights.scale_both(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
+    half = triangular_inverse(jnp.linalg.cholesky(G)).T
+    half = weights.scale(fixed.project(weights, half))
+    return _of_matrix(factor, lam, half, matmul(across, half), factor.K)
+
+
+@spread.register(CholeskyFeatures)
+def _of_cholesky_features(factor: CholeskyFeatures, lam):
+    """By the factor itself."""
+    shrunk, root = factor.shrunk(lam, factor.second[:, :0]), jnp.sqrt(lam)
+    of = factor.expansion, factor.fixed.lean()
+    return PrimalSpread(*of, root * shrunk.R, root * shrunk.middle, lam, factor.map.back)
+
+
+def _of_matrix(factor: Any, lam, half, middle, K) -> Spread:
+    """From a factor of K of all rows."""
+    fixed, expansion, q = factor.fixed, factor.expansion, factor.fixed.count
+    B = fixed.fitted(fixed.rows, fixed.solve(jnp.eye(q, dtype=factor.dtype)))
+    share = factor.weights.array[:, None] * jnp.broadcast_to(B, (factor.n, q))
+    if expansion.origin is None:
+        both = matmul(share.T, matmul(K, share))
+        return DualSpread(expansion, fixed.lean(), half, middle, lam, share, both)
+    phi = factor.training[0].features(expansion.points)
+    half = matmul((phi - expansion.origin).T, half)
+    return FeatureSpread(Primal(), fixed.lean(), half, middle, lam, matmul(share.T, phi))

@@ -2,15 +2,19 @@
 predictions of each of these fits at new rows.
 
 A fit without row i equals the fit with label i replaced by its held-out prediction yᵢ − eᵢ, and
-coefficients are linear in the labels, coef = M y. Where a landmark leaves with its row, βₖ = 0
-moves the others along Nₖ, N the covariance of coefficients at unit scale:
+coefficients are linear in the labels, coef = M y. So coef₋ᵢ = coef − Mᵢeᵢ, and f₋ᵢ(x) = f(x) −
+wᵢ(x)eᵢ with w(x) = design·M; for a fold eᵢ and Mᵢ are summed over its rows. Fixed effects are
+further coefficients, and their columns further columns of the design.
+
+Where a landmark k leaves with its row, βₖ = 0 moves the others along column k of N, the covariance
+of coefficients at unit scale:
 
     coef₋ᵢ = (coef − Mᵢeᵢ) − Nₖ(coef − Mᵢeᵢ)ₖ/Nₖₖ,
 
-and for a fold B the same with a sum over its rows and N_BB in place of Nₖₖ. Fixed effects are
-further coefficients, and their columns further columns of the design. In units where a label of
-weight v has variance λ/v, label i given all others has variance 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without row
-i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ, w(x) = design·M."""
+and for a fold B the same with a sum over its rows and N_BB in place of Nₖₖ. In units where a label
+of weight v has variance λ/v, label i given all others has variance 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without
+row i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -20,20 +24,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxrls.core.factors.factor import Factor
 from jaxrls.core.leave_out.view import orthonormal, slots
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.folds import Folds
+from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.pytrees import pytree
+from jaxrls.uncertainty.spread import spread
+
+# the map from labels to coefficients
+# --------------------------------------------------------------------------------------------------
 
 
 @pytree
-class Planes:
+class HeldLandmarks:
     """Landmarks that leave with their row: N = directions·directions[:m]ᵀ, with the m coefficients
     of landmarks first.
     """
 
-    indices: Int[Array, "*k m"]
+    indices: Int[Array, "*k m"]  # their rows
     directions: Float[Array, "*k c r"]
 
     @property
@@ -50,60 +60,84 @@ class Planes:
 
 @pytree
 class Smoother:
-    """M (c, n) and Pᵢᵢ (n,) at one λ."""
+    """M and Pᵢᵢ at one λ."""
 
     steps: Float[Array, "c n"]
     information: Float[Array, " n"]
-    planes: Planes | None = None
+    landmarks: HeldLandmarks | None = None
 
     def without_rows(self, weights: Weights, lam, coef: Float[Array, "c t"], e) -> "WithoutRows":
         """The fits without each row, from the coefficients of all rows and the held-out residuals
         e.
         """
-        steps, information, planes = self.steps, self.information, self.planes
-        if planes is not None:
-            R, m = planes.indices, len(planes.indices)
-            moved = steps[jnp.arange(m), R] / planes.lengths  # of βₖ by its own label
-            steps = steps.at[:, R].add(-planes.unit * moved)
-            information = information.at[R].add(moved**2)
-        e, gaps = _gaps(weights, e)
+        steps, information, landmarks = self.steps, self.information, self.landmarks
+        if landmarks is not None:
+            rows, m = landmarks.indices, len(landmarks.indices)
+            moved = steps[jnp.arange(m), rows] / landmarks.lengths  # of βₖ by its own label
+            steps = steps.at[:, rows].add(-landmarks.unit * moved)
+            information = information.at[rows].add(moved**2)
+        e, gaps = counted_residuals(weights, e)
         information = jnp.where(weights.used, information, 1)
-        return WithoutRows(coef, gaps, steps, e, information, lam, planes)
+        return WithoutRows(coef, gaps, steps, e, information, lam, landmarks)
 
     def without_folds(self, weights: Weights, folds: Folds, coef, e) -> "WithoutFolds":
         """The fits without each fold, from the same."""
-        e, gaps = _gaps(weights, e)
+        e, gaps = counted_residuals(weights, e)
         steps = jax.lax.map(lambda e: folds.sums((self.steps * e).T), e.T)
-        if self.planes is not None:
-            steps = _moved(self.planes, folds, steps, coef)
+        if self.landmarks is not None:
+            steps = steps_without_landmarks(self.landmarks, folds, steps, coef)
         return WithoutFolds(coef, gaps, steps, folds.numbers)
 
 
-def _gaps(weights: Weights, e: Float[Array, "n t"]):
+def smoother(factor: Factor, lam: Float[Array, ""]) -> Smoother:
+    """The linear map from labels to coefficients and fixed effects at one λ: column i is the fit to
+    a label of 1 for row i and 0 for all others.
+    """
+    weights, fixed, lams = factor.weights, factor.fixed, lam.reshape(1, 1)
+    unlabelled = factor.solve_labels(Labels.none(weights, fixed))
+    R = factor.sweep(unlabelled, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
+    eye = jnp.eye(factor.n, dtype=factor.dtype)
+    solution = factor.solve_labels(Labels.columns(eye, weights, fixed, False))
+    steps = jnp.concatenate([part[0] for part in factor.coefficients(solution, lams)])
+    landmarks = None
+    if factor.indices is not None:
+        posterior = spread(factor, lam)
+        directions = jnp.concatenate([posterior.half, -posterior.middle])
+        landmarks = HeldLandmarks(factor.indices, directions)
+    return Smoother(steps, weights.array * R / lam, landmarks)
+
+
+def counted_residuals(weights: Weights, e: Float[Array, "n t"]):
     """Held-out residuals, 0 for rows of weight 0, and |e|, infinite for these."""
     used = weights.used[:, None]
     return jnp.where(used, e, 0), jnp.where(used, jnp.abs(e), jnp.inf)
 
 
-def _moved(planes: Planes, folds: Folds, steps: Float[Array, "t k c"], coef: Float[Array, "c t"]):
+def steps_without_landmarks(
+    landmarks: HeldLandmarks, folds: Folds, steps: Float[Array, "t k c"], coef: Float[Array, "c t"]
+) -> Float[Array, "t k c"]:
     """Steps to the fits without each fold, with the coefficients of the fold's own landmarks at 0.
 
     With Q an orthonormal basis of the rows of D_B, D_B = AQ and N_·B N_BB⁻¹ = D Qᵀ A⁻¹.
     """
-    D, m = planes.directions, len(planes.indices)
-    numbers = slots(planes.indices, folds.rows)
+    D, m = landmarks.directions, len(landmarks.indices)
+    numbers = slots(landmarks.indices, folds.rows)
 
     def of_fold(fold):
         rows, mask, steps = fold
         slot = jnp.where(mask > 0, numbers[rows], m)
-        own = D[:m].at[slot].get(mode="fill", fill_value=0)
-        Q = orthonormal(own)
-        left = (coef - steps.T)[:m].at[slot].get(mode="fill", fill_value=0)
-        moved = jnp.linalg.solve(matmul(own, Q.T) + jnp.diag(jnp.where(slot < m, 0, 1)), left)
-        return steps + matmul(matmul(D, Q.T), moved).T
+        D_B = D[:m].at[slot].get(mode="fill", fill_value=0)
+        beta = (coef - steps.T)[:m].at[slot].get(mode="fill", fill_value=0)
+        Q = orthonormal(D_B)
+        A = matmul(D_B, Q.T) + jnp.diag(jnp.where(slot < m, 0, 1))
+        return steps + matmul(matmul(D, Q.T), jnp.linalg.solve(A, beta)).T
 
-    each = folds.inside, folds.inside_mask, jnp.moveaxis(steps, 1, 0)
-    return jnp.moveaxis(jax.lax.map(of_fold, each), 0, 1)
+    by_fold = folds.inside, folds.inside_mask, jnp.moveaxis(steps, 1, 0)
+    return jnp.moveaxis(jax.lax.map(of_fold, by_fold), 0, 1)
+
+
+# the fits
+# --------------------------------------------------------------------------------------------------
 
 
 @pytree
@@ -117,22 +151,16 @@ class Without(ABC):
     gaps: Float[Array, "*k n t"]
 
     @abstractmethod
-    def prepared(self, design: Float[Array, "b c"]) -> tuple[Callable, tuple]:
-        """A function that turns f(x) (b, 1) and further arrays of a target into f₋ᵢ(x) (b, n), and
-        these arrays for every target.
+    def for_targets(self, design: Float[Array, "b c"], use: Callable) -> Any:
+        """`use(f₋ᵢ(x) (b, n), gaps (n,))` of every target, results stacked along the last axis."""
+
+    def over_targets(self, fn: Callable, design, *columns) -> Any:
+        """`fn(f(x) (b, 1), gaps (n,), …)` of one target after another, with a row of every further
+        array, results stacked along the last axis.
         """
-
-    def each(self, design: Float[Array, "b c"], fn: Callable) -> Any:
-        """`fn(f₋ᵢ(x) (b, n), gaps (n,))` for every target, results stacked along the last axis."""
-        without, further = self.prepared(design)
-
-        def of_target(args):
-            f, gaps, own = args
-            return fn(without(f[:, None], *own), gaps)
-
-        columns = matmul(design, self.coef).T, self.gaps.T, further
-        out = jax.lax.map(of_target, columns)
-        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
+        f = matmul(design, self.coef).T[..., None]
+        results = jax.lax.map(lambda target: fn(*target), (f, self.gaps.T, *columns))
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), results)
 
     def ratios(self, design, variance: Float[Array, " b"]) -> Float[Array, "b n"]:
         """σ₋ᵢ(x)/σᵢ, standard deviations of a new label and of label i, both in the fit without row
@@ -159,28 +187,33 @@ class WithoutRows(Without):
     residuals: Float[Array, "*k n t"]
     information: Float[Array, "*k n"]
     lam: Float[Array, "*k"]
-    planes: Planes | None = None
+    landmarks: HeldLandmarks | None = None
 
-    def prepared(self, design):
-        w, planes = matmul(design, self.steps), self.planes
-        if planes is None:
-            return (lambda f, e: f - w * e), (self.residuals.T,)
-        along = matmul(design, planes.unit)
-        left = self.coef[: len(planes.indices)] / planes.lengths[:, None]
+    def for_targets(self, design, use):
+        """f(x) − w(x)e; for landmarks, less what their coefficients that become 0 move."""
+        w, landmarks = matmul(design, self.steps), self.landmarks
+        if landmarks is None:
+            without = lambda f, gaps, e: use(f - w * e, gaps)
+            return self.over_targets(without, design, self.residuals.T)
+        along = matmul(design, landmarks.unit)
+        beta = self.coef[: len(landmarks.indices)] / landmarks.lengths[:, None]
 
-        def without(f, e, left):
-            return (f - w * e).at[:, planes.indices].add(-along * left)
+        def without_landmarks(f, gaps, e, beta):
+            left_out = (f - w * e).at[:, landmarks.indices].add(-along * beta)
+            return use(left_out, gaps)
 
-        return without, (self.residuals.T, left.T)
+        return self.over_targets(without_landmarks, design, self.residuals.T, beta.T)
 
     def ratios(self, design, variance):
-        w, planes = matmul(design, self.steps), self.planes
+        """√(Pᵢᵢ (var f(x) + λ) + wᵢ(x)²)."""
+        w, landmarks = matmul(design, self.steps), self.landmarks
         known = jnp.broadcast_to(variance[:, None] + self.lam, w.shape)
-        if planes is not None:
-            known = known.at[:, planes.indices].add(-(matmul(design, planes.unit) ** 2))
+        if landmarks is not None:
+            known = known.at[:, landmarks.indices].add(-(matmul(design, landmarks.unit) ** 2))
         return jnp.sqrt(self.information * known + w**2)
 
     def deviations(self):
+        """1/√Pᵢᵢ."""
         return jnp.where(jnp.isinf(self.gaps[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
 
 
@@ -191,5 +224,10 @@ class WithoutFolds(Without):
     steps: Float[Array, "*k t g c"]
     fold: Int[Array, "*k n"]
 
-    def prepared(self, design):
-        return (lambda f, steps: (f - matmul(design, steps.T))[:, self.fold]), (self.steps,)
+    def for_targets(self, design, use):
+        """f(x) − w(x)e, summed over the fold."""
+
+        def without(f, gaps, steps):
+            return use((f - matmul(design, steps.T))[:, self.fold], gaps)
+
+        return self.over_targets(without, design, self.steps)

@@ -13,6 +13,8 @@ from support import EPS, FLOAT64, array, assert_close
 import jaxrls as rls
 from contract.cases import (
     BESIDE_NEW,
+    COLUMNS,
+    ELSEWHERE,
     FACTORS,
     FIXED,
     LAMS,
@@ -26,7 +28,7 @@ from contract.cases import (
     Y,
 )
 from jaxrls import extend
-from jaxrls.core.criteria.criterion import Given
+from jaxrls.core.criteria.criterion import FunctionCriterion
 from jaxrls.core.factors.solution import Solution
 
 LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
@@ -58,25 +60,24 @@ def criteria(plans, held, loss=every_loss) -> dict[str, rls.Criterion]:
         "holdout": rls.holdout(*held, weights=array(HELD_WEIGHTS), loss=loss).bind(array(Y)),
         "gcv": rls.gcv,
         "evidence": rls.log_marginal_likelihood,
-        "given": Given(own_loo),
-        "pairs": rls.PairsOut(loss=rls.squared_error),
+        "given": FunctionCriterion(own_loo),
         "density": rls.LogPredictive(),
-        "queries": rls.QueriesOut(PLANS["uneven"]),
     }
-    return found | {f"kfold {name}": rls.kfold(plan, loss) for name, plan in plans.items()}
+    found |= {f"kfold {name}": rls.kfold(plan, loss) for name, plan in plans.items()}
+    return found | COLUMNS | ELSEWHERE
 
 
 def asked(case, fixed):
-    """The criteria and parts that a factor has. Pairs at λ per target are in test_pairs.py, what
-    callers give and queries below and in test_ranking.py. With columns those of which some part
-    knows of fixed effects in its own way; the others are made of the same parts without.
+    """The criteria and parts that a factor has. Criteria of rooms at λ per target are in their own
+    tests, what callers give below. With columns those of which some part knows of fixed effects in
+    its own way; the others are made of the same parts without.
     """
     names = ["loo", "evidence", *(f"kfold {plan}" for plan in case.plans)]
     if fixed == "columns":
         names.remove("kfold uneven")
     else:
         names += ["gcv", "density", "holdout"]
-    names += [] if PER_TARGET[fixed] else ["pairs"]
+    names += [] if PER_TARGET[fixed] else COLUMNS
     return list(filter(case.offers, names)), list(filter(case.offers, PARTS))
 
 
@@ -241,7 +242,7 @@ def test_functions_on_one_column():
     @jax.jit
     def functions(X, Y, weights, lams, *_):
         y, lams, factor = Y[:, 0], lams[:, 0], case.make(X, weights, True)
-        own = Given(own_loo).values(factor.solve(y), lams, None)
+        own = FunctionCriterion(own_loo).values(factor.solve(y), lams, None)
         return rls.loo(factor, y, lams), rls.gcv(factor, y[:, None], lams), own
 
     loo, column, own = functions(*given)

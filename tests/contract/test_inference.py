@@ -12,6 +12,8 @@ from support import ANY_PRECISION, FLOAT64, array, assert_close, refused, wide
 import jaxrls as rls
 from contract.cases import BESIDE_NEW, FACTORS, FIXED, LAMS, NEW, PLANS, WEIGHTS, N, Y, gaussian
 from jaxrls.core.kernels.inner import Linear
+from jaxrls.uncertainty.spread import spread
+from jaxrls.uncertainty.without import smoother
 
 LAM, GROUPS = 0.2, PLANS["uneven"]
 WITHOUT_POSTERIOR = {"refined", "precomputed", "kronecker"}
@@ -34,18 +36,19 @@ def measured(case, X, X_new, v, fixed, plan):
     coef, beside = jnp.concatenate([coef[0], beta]), None if free is None else array(BESIDE_NEW)
     design = factor.expansion.design(case.kernel, X_new)
     design = jnp.concatenate([design, effects.dense(beside, NEW)], axis=1)
-    smoother, e = factor.smoother(lams[0]), solution.residuals(lams, plan)[0]
-    rows = smoother.without_rows(factor.weights, lams[0], coef, solution.residuals(lams)[0])
-    groups = smoother.without_folds(factor.weights, plan, coef, e)
+    by_labels, e = smoother(factor, lams[0]), solution.residuals(lams, plan)[0]
+    rows = by_labels.without_rows(factor.weights, lams[0], coef, solution.residuals(lams)[0])
+    groups = by_labels.without_folds(factor.weights, plan, coef, e)
     both, posterior = lambda *pair: pair, []
-    found = *rows.each(design, both), *groups.each(design, both), rows.deviations(), None
+    found = *rows.for_targets(design, both), *groups.for_targets(design, both)
+    found = *found, rows.deviations(), None
     if case not in [FACTORS[name] for name in WITHOUT_POSTERIOR]:
-        spread = factor.spread(lams[0])
-        variances = spread.variance(case.kernel, X_new, beside, False)
-        found = *found[:-1], rows.ratios(design, variances)
+        of_new = spread(factor, lams[0])
         for corrected in (True, False):
-            given = case.kernel, X_new, beside, corrected
-            posterior += [spread.covariance(*given), spread.variance(*given)]
+            new = of_new.new_rows(case.kernel, X_new, beside, corrected)
+            variances = of_new.variances(case.kernel, new)
+            posterior += [of_new.between(case.kernel, new, new), variances]
+        found = *found[:-1], rows.ratios(design, variances)
     return found, posterior
 
 
@@ -108,11 +111,11 @@ def test_fits_without_rows_and_the_posterior_are_those_of_refits(name, weights, 
 @ANY_PRECISION
 def test_what_a_factor_lacks_is_named():
     for name, part, method in (
-        ("refined", "has no posterior variances", "spread"),
-        ("iterative", "has no posterior variances", "spread"),
-        ("iterative", "or intervals", "smoother"),
+        ("refined", "has no posterior variances", spread),
+        ("iterative", "has no posterior variances", spread),
+        ("iterative", "or intervals", smoother),
     ):
         case = FACTORS[name]
-        ask = lambda X, case=case, method=method: getattr(case.make(X, None, True), method)(X)
+        ask = lambda X, case=case, method=method: method(case.make(X, None, True), X[0, 0])
         words = f"a factor by route '{name}'.* {part}: use another"
         refused((lambda ask=ask, case=case: jax.eval_shape(ask, case.X), words))

@@ -60,6 +60,26 @@ def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
 
 
 @FLOAT64
+def test_whatever_reads_rows_reads_those_of_a_given_matrix():
+    """Held-out rows, a search for λ, and eigenfunctions: as of the kernel that the matrix is of."""
+    of_matrix, of_rows = (rls.Precomputed(), K), (rls.Gaussian(1.0), X)
+    held, options = np.sin(2 * NEW[:, 0]), {"landmarks": CHOSEN, "lams": [LAM]}
+    ours, theirs = (
+        rls.fit(*data, Y, criterion=rls.holdout(new, held), **options)
+        for data, new in ((of_matrix, gaussian(NEW, X)), (of_rows, NEW))
+    )
+    assert_allclose(ours.errors, theirs.errors, rtol=1e-9)
+    tuned = rls.tune(*of_matrix, Y, landmarks=CHOSEN, steps=10)
+    error = rls.objective(*of_rows, Y, tuned.lam, landmarks=CHOSEN)
+    assert_allclose(tuned.error, error, rtol=1e-9)
+    ours, theirs = (
+        rls.eigenfunctions(rls.factorize(*data, landmarks=CHOSEN), *data, 2).functions.predict(new)
+        for data, new in ((of_matrix, gaussian(NEW, X)), (of_rows, NEW))
+    )
+    assert_allclose(abs(ours), abs(theirs), rtol=1e-7)
+
+
+@FLOAT64
 def test_what_a_given_matrix_cannot_tell_is_said():
     fit = rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM])
     refused(
@@ -71,5 +91,9 @@ def test_what_a_given_matrix_cannot_tell_is_said():
         (
             lambda: rls.fit(rls.Precomputed(), K, Y, landmarks=X[:4]),
             "landmarks of a kernel matrix must be row numbers, and are points",
+        ),
+        (
+            lambda: rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, standardize=True),
+            "standardize= is for columns of X, and X holds a kernel matrix",
         ),
     )

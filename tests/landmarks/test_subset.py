@@ -29,6 +29,7 @@ from support import (
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.core.factors import cholesky_features
+from jaxrls.uncertainty.spread import spread
 
 WIDTH = 1.5
 GAUSSIAN = rls.Gaussian(WIDTH)
@@ -89,8 +90,8 @@ def test_a_landmark_far_from_all_rows_tells_nothing_of_where_it_is():
     @jax.jit
     def variance(times):
         factor = rls.factorize(GAUSSIAN, array(X), landmarks=points, intercept=False)
-        spread = factor.spread(times * factor.precision_floor())
-        return spread.variance(GAUSSIAN, array(far), corrected=False)
+        posterior = spread(factor, times * factor.precision_floor())
+        return posterior.variances(GAUSSIAN, posterior.new_rows(GAUSSIAN, array(far)))
 
     for times in (1.0, 10.0):
         assert_close(variance(times), [1.0], 100 * EPS)

@@ -13,7 +13,7 @@ from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, X64, refused
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation
-from jaxrls.rows.sparse import sparse_rows
+from jaxrls.rows.sparse import SparseRows
 
 RTOL = 1e-9 if X64 else 2e-3
 N, D = 40, 12
@@ -49,7 +49,7 @@ def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_
     to 10 and up to 10⁵.
     """
     X, dense, _ = make()
-    rows, made = sparse_rows(X), jax.jit(lambda rows, kernel: rls.gram(kernel, rows))
+    rows, made = SparseRows.read("X", X), jax.jit(lambda rows, kernel: rls.gram(kernel, rows))
     for widths in (np.linspace(0.5, 2, D), np.linspace(0.005, 0.02, D)):
         widths = widths.astype(DTYPE)
         K, exact = (
@@ -74,7 +74,7 @@ def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_sci
         (rls.Linear() * gaussian).on([0, 3, -1]),
     )
     of = jax.jit(lambda rows, kernels: [rls.gram(kernel, rows) for kernel in kernels])
-    ours = of(sparse_rows(X), kernels)
+    ours = of(SparseRows.read("X", X), kernels)
     for K, want in zip(ours, of(dense, kernels), strict=True):
         assert_allclose(K, want, rtol=100 * EPS, atol=100 * EPS)
     assert_allclose(
@@ -121,7 +121,7 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
     )
     compiled = (
         jax.jit(lambda rows, kernel: rls.gram(kernel, rows))
-        .lower(sparse_rows(X), rls.Gaussian(jnp.array(1.0)))
+        .lower(SparseRows.read("X", X), rls.Gaussian(jnp.array(1.0)))
         .compile()
     )
     assert (
@@ -176,8 +176,8 @@ def test_never_dense():
     stay below a tenth of it.
     """
     n, d = 100_000, 400
-    X = sparse_rows(
-        sp.csr_array((np.ones(n, DTYPE), (np.arange(n), np.arange(n) % d)), shape=(n, d))
+    X = SparseRows.read(
+        "X", sp.csr_array((np.ones(n, DTYPE), (np.arange(n), np.arange(n) % d)), shape=(n, d))
     )
     y = jnp.ones(n, DTYPE)
 

@@ -1,15 +1,12 @@
-"""Columns and landmarks chosen by leave-one-out, against a loop that tries every one of them by
-refits.
-"""
+"""Columns chosen by leave-one-out, against a loop that tries every one of them by refits."""
 
 import jax
 import numpy as np
 import oracle
 import pytest
 import scipy.sparse
-from contract.cases import WIDTH, draw, gaussian
-from extended import cholesky, solve_lower
-from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, X64, array, assert_close, refused, wide
+from contract.cases import draw
+from support import ANY_PRECISION, EPS, FLOAT64, array, assert_close, refused, wide
 
 import jaxrls as rls
 
@@ -24,7 +21,6 @@ Y = wide(
     + 0.3 * draw(1, N, 2)
 )
 V = wide(np.where(np.arange(N) % 6 == 4, 0.0, np.random.default_rng(2).uniform(0.5, 2.0, N)))
-KERNEL = rls.Gaussian(WIDTH)
 
 
 def refitted(Phi, lam, weights, intercept, fn=np.square, labels=Y):
@@ -52,53 +48,18 @@ def of_columns(intercept):
     ]
 
 
-def features_of_landmarks(rows):
-    """Features of landmarks, and the rows that the chosen ones leave at least a tenth of the
-    largest residual of.
-    """
-
-    def features(chosen):
-        R = rows[chosen]
-        return np.linalg.solve(np.linalg.cholesky(gaussian(R, R)), gaussian(R, X[:, :2])).T
-
-    def pool(candidates):
-        def left(chosen):
-            F = features(chosen) if chosen else np.zeros((N, 1))
-            E = (1 - np.sum(F**2, axis=1))[candidates]
-            return [
-                j
-                for j, e in zip(candidates, E, strict=True)
-                if j not in chosen and e > 0.1 * E.max()
-            ]
-
-        return left
-
-    return features, pool
-
-
 @FLOAT64
 @pytest.mark.parametrize(("weights", "intercept"), [(V, True), (None, False)])
-def test_columns_and_landmarks_are_those_of_a_loop_with_refits(weights, intercept):
-    rows, candidates = X[:, :2], np.array([1, 3, 4, 5, 7, 8, 12, 14])
+def test_columns_are_those_of_a_loop_with_refits(weights, intercept):
     options = {"weights": weights, "intercept": intercept}
-
-    @jax.jit
-    def choose(lam, pool):
-        marked = rls.select_landmarks(KERNEL, rows, Y, NUM, lam, candidates=pool, **options)
-        return rls.select_columns(X, Y, NUM, lam, **options), marked
-
-    features, pool = features_of_landmarks(rows)
+    choose = jax.jit(lambda lam: rls.select_columns(X, Y, NUM, lam, **options))
     for lam in LAMS:
         error = lambda Phi, lam=lam: refitted(Phi, lam, weights, intercept)
-        found, marked = choose(lam, candidates)
+        found = choose(lam)
         columns, errors = one_by_one(*of_columns(intercept), NUM, error)
         assert found.columns.tolist() == columns
         assert_close(found.errors, errors, 1e-11)
         assert_close(found.error_without, error(X[:, :0]), 1e-12)
-        indices, errors = one_by_one(features, pool(candidates), NUM, error)
-        assert marked.landmarks.indices.tolist() == indices
-        assert_close(marked.errors, errors, 1e-11)
-        assert np.array_equal(marked.landmarks.points, rows[indices])
 
 
 @FLOAT64
@@ -140,24 +101,6 @@ def test_many_updates_keep_the_error_that_refits_have(lam):
         assert_close(found.errors[m - 1], want, tolerance, f"{m} columns")
 
 
-def test_landmarks_of_a_smooth_kernel_keep_the_error_that_refits_have():
-    """Where labels would have neighbours chosen, whose difference rounding hides: right to 2 % in
-    float32. Judged in extended precision. None is left out while rounding tells it from those
-    before it.
-    """
-    x = wide(np.linspace(0, 1, 150)[:, None])
-    y = wide(np.sin(20 * x[:, 0]) + 0.1 * draw(7, 150))
-    k = lambda A, B: np.exp(-((A - B.T) ** 2) / (2 * np.longdouble(DTYPE(0.2)) ** 2))
-    for lam in (1e-4, 1e-1):
-        found = rls.select_landmarks(rls.Gaussian(0.2), array(x), array(y), 20, array(lam))
-        R = np.longdouble(np.asarray(found.landmarks.points))
-        assert len(R) >= (20 if X64 else 10)
-        Phi = solve_lower(cholesky(k(R, R)), k(R, np.longdouble(x))).T
-        for m in (4, len(R)):
-            want = error_left_out(Phi[:, :m], y, lam)
-            assert_close(found.errors[m - 1], want, 1e-8 if X64 else 2e-2, f"{m} at λ = {lam}")
-
-
 @FLOAT64
 def test_what_the_chosen_ones_span_is_never_chosen():
     """Fewer columns than were asked for, and inside jit, where the shape cannot follow, others that
@@ -170,9 +113,6 @@ def test_what_the_chosen_ones_span_is_never_chosen():
     assert inside.columns[:2].tolist() == found.columns.tolist()
     assert sorted(inside.columns.tolist()) == [0, 1, 2, 3, 4]
     assert np.array_equal(inside.errors[2:], np.repeat(inside.errors[1], 3))
-    equal, y = array(np.repeat(X[:3, :2], 4, axis=0)), array(Y[:12, 0])
-    marked = rls.select_landmarks(KERNEL, equal, y, 6, array(0.1))
-    assert len(marked.landmarks.points) == 3
 
 
 @FLOAT64
@@ -185,13 +125,10 @@ def test_a_column_that_takes_a_row_for_itself_is_chosen_last():
 
 
 @ANY_PRECISION
-def test_errors_name_the_argument(monkeypatch):
+def test_errors_name_the_argument():
     def columns(**wrong):
         named = {"X": X, "Y": Y[:, 0], "num": 2, "lam": 0.5}
         return lambda: rls.select_columns(**named | wrong)
-
-    def candidates(num=2, **named):
-        return lambda: rls.select_landmarks(rls.Gaussian(1.0), X, Y, num, 0.5, **named)
 
     sparse, rows = scipy.sparse.csr_array(X), rls.stream([(X, Y)])
     more, key = np.ones(N + 1), jax.random.key(0)
@@ -202,8 +139,6 @@ def test_errors_name_the_argument(monkeypatch):
         (columns(lam=LAMS), r"lam must be one number, and has shape \(2,\)"),
         (columns(X=sparse), "X must be a dense matrix, whose columns .*, and is SparseRows"),
         (columns(loss="squared"), "loss must be a function"),
-        (candidates(candidates=X[:3]), "candidates must be row numbers"),
-        (candidates(4, candidates=[3, 4, 5]), f"num, how many landmarks, {many} 3"),
         (
             lambda: jax.jit(lambda X: rls.select_columns(X, Y[:, 0], 1, 0.5).kernel(X, X))(X),
             "columns are static: make the kernel outside",
@@ -213,6 +148,3 @@ def test_errors_name_the_argument(monkeypatch):
             rf"weights must have shape \({N},\).* \({N + 1},\)",
         ),
     )
-    monkeypatch.setattr("jaxrls.several.selection.memory_bytes", lambda: 1000)
-    few = "15 candidates take about 5.4 kB, and this device has 1 kB: give fewer of them"
-    refused((candidates(), few))

@@ -7,9 +7,9 @@ import pytest
 from contract.cases import draw, gaussian
 from extended import Truth
 from support import ANY_PRECISION, DTYPE, EPS, X64, assert_close, refused
-from test_kronecker import WIDE
 
 import jaxrls as rls
+from two_sided.test_kronecker import WIDE
 
 LAM, WIDTHS = 0.2, (1.0, 1.5)
 X1, X2 = draw(7, 6, 2), draw(8, 4, 1)

@@ -11,12 +11,23 @@ from extended import Truth, of_features
 from numpy.testing import assert_allclose
 from oracle import of_landmarks
 from scipy.stats import norm
-from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, X64, assert_close, refused, wide
-from test_plot import texts
+from support import (
+    ANY_PRECISION,
+    DTYPE,
+    EDGE,
+    EPS,
+    FLOAT64,
+    X64,
+    assert_close,
+    refused,
+    texts,
+    wide,
+)
 from test_posterior import FRESH, GAUSSIAN, INPUT, KEPT, LAM, NEW, OUTPUT, X_NEW, N, X, Y
 
 import jaxrls as rls
 from jaxrls.__main__ import main
+from jaxrls.uncertainty.posterior import process_of
 
 mpl.use("agg")
 pytestmark = EDGE
@@ -169,7 +180,7 @@ def test_predictive_standard_deviations_are_those_of_residuals():
     used = np.flatnonzero(V > 0)
     assert_close(one.residuals[used], found.loo_residuals[used], TOLERANCE)
     assert_close(np.mean((one.residuals / one.std)[used] ** 2, axis=0), np.ones(2), TOLERANCE)
-    ratio = np.asarray(found.of_kept("process").evidence / found.of_kept("process").loo)
+    ratio = np.asarray(process_of(found).evidence / process_of(found).loo)
     assert_close(other.std[used], one.std[used] * ratio, TOLERANCE, "by the evidence")
     for part in (one.residuals, one.std, one.reached, one.crps):
         assert part.shape == (N, 2) and (np.isnan(part) == (V == 0)[:, None]).all()

@@ -12,6 +12,7 @@ from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, assert_close, refused, s
 
 import jaxrls as rls
 from jaxrls.sklearn import RLSRegressor
+from jaxrls.uncertainty.posterior import process_of
 
 N, NEW, LAM = 24, 6, 0.2
 
@@ -66,7 +67,7 @@ def test_estimators():
     whole = model.fit(X, Y[:, 0]).predict(X_NEW, return_std=True)
     for rows in (slice(9), slice(9, None)):
         parts.partial_fit(X[rows], Y[rows, 0])
-    scale = float(model.path_.of_kept("process").evidence) ** 2
+    scale = float(process_of(model.path_).evidence) ** 2
     kernel = kernels.ConstantKernel(scale) * kernels.DotProduct(sigma_0=1e-30)
     theirs = by_white_noise(kernel, scale * LAM, Y[:, 0])
     for found in (whole, parts.predict(X_NEW, return_std=True)):
@@ -82,7 +83,7 @@ def test_scales(route):
     """By the evidence where it is largest; by leave-one-out where held-out residuals are as large
     as refits say they are.
     """
-    found = fit(weights=V.astype(DTYPE), solver=solver_of(route)).of_kept("process")
+    found = process_of(fit(weights=V.astype(DTYPE), solver=solver_of(route)))
     K, rows = gaussian(X, X), np.arange(N)
     truth = Truth(lambda gone: (K, K, np.diagonal(K)), Y, Y, V, np.array([LAM]), rows, True)
     squares = truth.held(rows)[0] ** 2 / truth.deviations()[0][:, None]

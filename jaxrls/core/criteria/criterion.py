@@ -14,6 +14,7 @@ from jaxrls.core.criteria.losses import check_loss, is_smooth, squared_error
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.folds import as_folds
 from jaxrls.core.problem.rows import Rows
 from jaxrls.core.problem.weights import Weights
@@ -28,7 +29,7 @@ class Criterion(ABC):
     One of your own inherits from it, under `jaxrls.extend.pytree`, and defines `values(solution,
     lams, kernel)`, which returns (L, t) from the methods of a `Solution`. Its fields hold its data.
     `larger_is_better` says whether it is maximised, `smooth` whether it has a gradient, `groups`
-    which rows it leaves out together.
+    which rows it leaves out together, and `title` what plots say of it.
 
     >>> from jaxrls import extend
     >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
@@ -44,19 +45,13 @@ class Criterion(ABC):
     """
 
     name: str
+    # What its values are: an "error"; "nats", with a minus; or 1 − "AUC", a share of pairs.
+    unit: ClassVar[str] = "error"
     larger_is_better: ClassVar[bool] = False
-    # Whether it uses only the methods that every `Factor` has.
-    any_factor: ClassVar[bool] = True
     # Whether it needs only sums over the whole fit, and not the rows.
     of_sums: ClassVar[bool] = False
-    # Whether it is defined even where the fixed effects cannot be fitted without some row.
-    keeps_all_rows: ClassVar[bool] = False
-    # Whether it is the mean of its `loss` over held-out rows, single or in groups.
-    of_losses: ClassVar[bool] = False
-    in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
     # Whether it can be computed on some of the rows, because it holds no data about single rows.
     of_some_rows: bool = False
-    traceable: bool = True  # whether its data can go into `jax.jit`
     groups: Any = None  # `Folds` of rows that it leaves out together
 
     @door()
@@ -118,6 +113,11 @@ class Criterion(ABC):
         return -values if self.larger_is_better else values
 
     @property
+    def title(self) -> str:
+        """What it is, beside an axis of its values; with a minus where larger is better."""
+        return "− " * self.larger_is_better + self.name.replace("_", " ")
+
+    @property
     def total(self) -> Callable | None:
         """A function `fn` such that the criterion is `Solution.left_out(fn)` / Σv, or None if it is
         no such sum.
@@ -135,6 +135,16 @@ class Criterion(ABC):
         values where they are known.
         """
         del Y, weights
+
+    def check_rest(self, fixed: FixedEffects, weights: Weights) -> None:
+        """Raise where the fixed effects cannot be fitted without a row, or a group, that it leaves
+        out, if values are known.
+        """
+        fixed.check_rest(weights, self.groups)
+
+    def left_out_together(self) -> dict[str, Any]:
+        """Which rows it leaves out together, as options of `estimate`."""
+        return {"groups": None if self.groups is None else self.groups.inside.shape[1]}
 
     @property
     def smooth(self) -> bool:
@@ -174,14 +184,12 @@ class Positive(Criterion):
 
 
 @pytree
-class Given(Criterion):
+class FunctionCriterion(Criterion):
     """A function `(factor, Y, lams)` of the caller as a criterion; it returns (L,) or (L, t), and
     smaller is better.
     """
 
     fn: Callable = static()
-
-    any_factor: ClassVar[bool] = False
 
     @property
     def name(self):  # type: ignore[override]
@@ -192,10 +200,10 @@ class Given(Criterion):
         """The result of the function, its shape checked."""
         lams = lams[:, 0] if lams.ndim == 2 and lams.shape[1] == 1 else lams
         values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))
-        wanted = (len(lams), *solution.labels.given.shape[1:])
-        if values.shape != wanted:
+        expected = (len(lams), *solution.labels.given.shape[1:])
+        if values.shape != expected:
             raise ValueError(
-                f"criterion {self.name} must return shape {wanted}, an error for each λ, and "
+                f"criterion {self.name} must return shape {expected}, an error for each λ, and "
                 f"returned {values.shape}"
             )
         return values.reshape(len(lams), -1)

@@ -3,6 +3,7 @@ densities, which are means over held-out rows; GCV and the evidence, from sums o
 """
 
 import inspect
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,19 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.criteria.criterion import Criterion, Given, Positive
+from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive
 from jaxrls.core.criteria.losses import squared_error
 from jaxrls.core.factors.outcome import as_columns
+from jaxrls.core.kernels.block import as_dense
 from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.folds import folds
-from jaxrls.core.problem.rows import Rows
+from jaxrls.core.problem.rows import as_rows
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import as_floats, check_finite
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.ranking.criteria import pairwise_ranking_error
-from jaxrls.rows.sparse import as_rows
-from jaxrls.rows.sparse_block import made_dense
 
 
 @pytree
@@ -57,7 +56,6 @@ class LeaveOneOut(Positive):
 
     loss: Callable = static(default=squared_error)
     groups: Any = None  # `Folds`, made from labels
-    of_losses = True
 
     def __post_init__(self):
         super().__post_init__()
@@ -68,6 +66,11 @@ class LeaveOneOut(Positive):
     def name(self):  # type: ignore[override]
         """Its name, by what is left out."""
         return "loo" if self.groups is None else "kfold"
+
+    @property
+    def title(self):
+        """What it is, by what is left out."""
+        return "leave-one-out error" if self.groups is None else "error of folds left out"
 
     @property
     def of_some_rows(self):  # type: ignore[override]
@@ -143,12 +146,13 @@ class LogPredictive(Criterion):
     """
 
     scale: Any = static(default=1.0)
-    name = "log_predictive_density"
+    name, unit = "log_predictive_density", "nats"
     larger_is_better = of_some_rows = True
 
     def __post_init__(self):
-        other = self.scale != "loo"
-        if other and (isinstance(self.scale, bool | str) or not 0 < self.scale < np.inf):
+        if self.scale == "loo":
+            return
+        if isinstance(self.scale, bool | str) or not 0 < self.scale < np.inf:
             raise ValueError(
                 "scale must be a positive number, by which the kernel is multiplied, or 'loo', and "
                 f"is {self.scale!r}"
@@ -194,7 +198,7 @@ class GCV(Positive):
     [5.0]
     """
 
-    name = "gcv"
+    name, title = "gcv", "GCV error"
     of_sums = of_some_rows = True
 
     def values(self, solution, lams, kernel):
@@ -225,10 +229,8 @@ class Evidence(Criterion):
     -1.2655
     """
 
-    name = "log_marginal_likelihood"
-    larger_is_better = True
-    of_sums = of_some_rows = True
-    keeps_all_rows = True
+    name, unit = "log_marginal_likelihood", "nats"
+    larger_is_better = of_sums = of_some_rows = True
 
     def values(self, solution, lams, kernel):
         """−½ (data fit + log determinant + constants)."""
@@ -237,6 +239,9 @@ class Evidence(Criterion):
         return 0.5 * (
             constant - factor.fixed.log_volume - solution.data_fit(lams) - solution.logdet(lams)
         )
+
+    def check_rest(self, fixed, weights):
+        """Nothing: no row is left out."""
 
     def to_search(self, error, n):
         """The error per row."""
@@ -268,7 +273,7 @@ class HoldOut(Positive):
     Y: Any
     weights: Any = None
     loss: Callable = static(default=squared_error)
-    name = "holdout"
+    name, title = "holdout", "hold-out error"
     of_some_rows = True
 
     def bind(self, Y, rows=None):
@@ -277,10 +282,10 @@ class HoldOut(Positive):
         """
         held = as_rows(Linear(), self.X, "X of holdout")
         labels = held.column(as_floats("Y of holdout", self.Y))
-        wanted = (held.shape[0], *Y.shape[1:])
-        if labels.shape != wanted:
+        expected = (held.shape[0], *Y.shape[1:])
+        if labels.shape != expected:
             raise ValueError(
-                f"Y of holdout must have shape {wanted}, as its X and Y do, and has shape "
+                f"Y of holdout must have shape {expected}, as its X and Y do, and has shape "
                 f"{labels.shape}"
             )
         check_finite("Y of holdout", labels)
@@ -293,11 +298,6 @@ class HoldOut(Positive):
     def check(self, kernel):
         """Raise for held-out rows outside the kernel's domain."""
         self.X.check(kernel, "X of holdout", training=False)
-
-    @property
-    def traceable(self):  # type: ignore[override]
-        """Whether the rows can go into `jax.jit`."""
-        return not isinstance(self.X, Rows) or self.X.traceable
 
     def values(self, solution, lams, kernel):
         """From one pass over the held-out rows, in the precision of the factor whatever theirs is.
@@ -312,9 +312,9 @@ class HoldOut(Positive):
         labels = self.Y.reshape(rows.shape[0], -1).astype(factor.dtype)
         coef, intercept, _ = solution.coefficients(lams)
 
-        def block(x, v, y):
+        def errors_of_block(x, v, y):
             x = x.astype(factor.dtype)
-            phi = made_dense(x) if kernel is None else factor.expansion.design(kernel, x)
+            phi = as_dense(x) if kernel is None else factor.expansion.design(kernel, x)
             if phi.shape[1] != coef.shape[1]:
                 raise ValueError(
                     f"X of holdout must have {coef.shape[1]} columns, one for each coefficient, "
@@ -322,15 +322,15 @@ class HoldOut(Positive):
                 )
             v = self.weights.block(v, len(y)).array.astype(factor.dtype)
 
-            def at(args):
-                coef, intercept = args
+            def error(coefficients):
+                coef, intercept = coefficients
                 return matmul(v, self.loss(y - matmul(phi, coef) - intercept, y))
 
             size = max(1, 256 // labels.shape[1])  # so many λ in one product
-            return jax.lax.map(at, (coef, intercept), batch_size=min(len(coef), size))
+            return jax.lax.map(error, (coef, intercept), batch_size=min(len(coef), size))
 
         total = self.weights.total.astype(factor.dtype)
-        return rows.sum(block, self.weights.values, labels) / total
+        return rows.sum(errors_of_block, self.weights.values, labels) / total
 
 
 def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:
@@ -365,35 +365,27 @@ loo = LeaveOneOut()
 log_predictive_density = LogPredictive()
 gcv = GCV()
 log_marginal_likelihood = Evidence()
+# A room adds those of its own.
 NAMED: dict[str, Criterion] = {
     "loo": loo,
     "gcv": gcv,
     "evidence": log_marginal_likelihood,
     "log_marginal_likelihood": log_marginal_likelihood,
     "log_predictive_density": log_predictive_density,
-    "pairs": pairwise_ranking_error,
 }
 # As estimators and the command line take them; "kfold" is by groups, which are given or drawn.
-CRITERIA = {**NAMED, "kfold": loo}
+CRITERIA: ChainMap[str, Criterion] = ChainMap({"kfold": loo}, NAMED)
 
 
 def as_criterion(criterion, groups=None) -> Criterion:
     """A criterion from its name, a function, or itself; where it is one of single rows, with
     `groups` left out in their place.
     """
-    if isinstance(criterion, str) and criterion in NAMED:
-        criterion = NAMED[criterion]
-    inner = inspect.unwrap(getattr(criterion, "func", criterion))
-    whole = callable(criterion) and not isinstance(criterion, str | type)
-    wraps = inner is not criterion and isinstance(inner, Criterion)
-    if not whole or wraps or inner in (kfold, holdout):
-        raise ValueError(
-            f"criterion must be one of {', '.join(map(repr, NAMED))}, kfold(groups), "
-            f"holdout(X, Y), a jaxrls.Criterion or a function of (factor, Y, lams), and is "
-            f"{criterion!r}"
-        )
+    if isinstance(criterion, str):
+        criterion = NAMED.get(criterion, criterion)
     if not isinstance(criterion, Criterion):
-        criterion = Given(criterion)
+        _check_function(criterion)
+        criterion = FunctionCriterion(criterion)
     if groups is None:
         return criterion
     if not isinstance(criterion, LeaveOneOut) or criterion.groups is not None:
@@ -403,3 +395,17 @@ def as_criterion(criterion, groups=None) -> Criterion:
             "PairsOut(within=groups)"
         )
     return replace(criterion, groups=groups)
+
+
+def _check_function(criterion) -> None:
+    """Raise unless it is a function of (factor, Y, lams): neither a class nor what makes criteria,
+    and no wrapper around a criterion, whose own data would not be read.
+    """
+    innermost = inspect.unwrap(getattr(criterion, "func", criterion))
+    names_a_kind = isinstance(criterion, type) or innermost is kfold or innermost is holdout
+    if not callable(criterion) or names_a_kind or isinstance(innermost, Criterion):
+        raise ValueError(
+            f"criterion must be one of {', '.join(map(repr, NAMED))}, kfold(groups), "
+            f"holdout(X, Y), a jaxrls.Criterion or a function of (factor, Y, lams), and is "
+            f"{criterion!r}"
+        )

@@ -181,7 +181,7 @@ def solve_cholesky(
     """The solution on explicit features, from one reading of the rows."""
     features = Features(kernel)
     origin = jax.lax.stop_gradient(near_fit(data, features))
-    options = {"block_size": block_size, "origin": origin, "label_origin": labels.start}
+    options: dict = {"block_size": block_size, "origin": origin, "label_origin": labels.start}
     sums = moments(data, features, labels.Y, **options).centred(data.fixed)
     floor = moments_rounding(jax.lax.stop_gradient(sums.second))
     factor = CholeskyFeatures(

@@ -41,6 +41,7 @@ class Factor(ABC):
     expansion: Expansion
     report: Any  # a `Report`
     training: Any = None  # (kernel, rows), to predict the rows as if they were new
+    indices: Any = None  # numbers of the rows that are landmarks and leave with them
     shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
     exact: ClassVar[bool] = True  # whether results are exact, so that λ can be searched by slopes
 
@@ -163,6 +164,12 @@ class Factor(ABC):
             return fn(e[:, None], solution.labels.Y, self.weights.array)
 
         return one_by_one(of_lam, lams, stack)
+
+    def jitter_effect(self, kernel, lams: Float[Array, " k"], coef, missed) -> Any:
+        """How far `report.ridge`, without which a matrix could not be factored, moves the fit with
+        these coefficients, as a share of residuals of the lengths `missed`.
+        """
+        raise ValueError(self.lacks("has no jitter"))
 
     def outcome(self, solution: Solution, lams, groups: Folds | None, fn: Callable | None) -> Any:
         """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""

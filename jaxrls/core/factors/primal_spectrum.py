@@ -195,7 +195,7 @@ def solve_covariance(kernel, data: Data, labels: Labels) -> Solution:
 
 def feature_moments(data: Data, labels: Labels) -> Moments:
     """Moments of rows of explicit features, about a point near the fixed effects' fit of them."""
-    origins = {"origin": near_fit(data, Linear()), "label_origin": labels.start}
+    origins: dict = {"origin": near_fit(data, Linear()), "label_origin": labels.start}
     return moments(data, Linear(), labels.Y, **origins)
 
 
@@ -247,7 +247,7 @@ def _factor_outer(kernel, data: Data, features: Rows) -> DualSpectrum:
     weighted = replace(data.weights, values=data.weights.array)
     fit = near_fit(Data(features, weighted, data.fixed), Linear())
     fit = origin[None][:0] if fit is None else fit
-    options = {"training": (kernel, data.rows), "semidefinite": True}
+    options: dict = {"training": (kernel, data.rows), "semidefinite": True}
     dual = factor_symmetric(K, data, Primal(), lift=lift, **options)
     turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
     basis = features.sum(turn, dual.directions)

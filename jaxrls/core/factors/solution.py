@@ -26,7 +26,7 @@ class Solution:
         factor: the `Factor`.
         labels: labels, minus their fit by the fixed effects.
         state: what the factor needs of the labels, from `Factor.project`.
-        summed: the moments that the solution is made of, or None.
+        summed: features and their `Moments`, where the solution is made of these; else None.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
@@ -38,7 +38,7 @@ class Solution:
     factor: Any
     labels: Labels
     state: Any  # what the factor makes of the labels
-    summed: Any = None  # the moments that it is made of, where it is
+    summed: Any = None  # features and their moments, where it is made of them
 
     # λ and targets --------------------------------------------------------------------------------
 

@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrls.core.factors.outcome import COLUMNS_AT_ONCE
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.linalg.blocks import wide_block_size
+from jaxrls.core.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.core.problem.data import Data
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.weights import Weights
@@ -85,11 +87,11 @@ class Solver(ABC):
             A `Solution` of the factor.
         """
 
-    def prepare(self, kernel: Any, rows: Any, weights: Weights, progress: bool = False) -> "Ready":
-        """What is chosen once, before any factorization, such as landmarks: the solver with them,
-        and kernel and rows as it takes them. Raises for what it cannot solve.
+    def prepare(self, kernel: Any, rows: Any, weights: Weights, progress: bool = False) -> "Solver":
+        """The solver with what is chosen once, before any factorization, such as landmarks. Raises
+        for what it cannot solve.
         """
-        return Ready(self, kernel, rows)
+        return self
 
     def differentiable(self) -> "Solver":
         """The solver of the same problem that is differentiable in everything, at one λ."""
@@ -105,6 +107,15 @@ class Solver(ABC):
         words = "K and its factors"
         return Memory(type(self).__name__.lower(), n, 4 * n**2, words, of_kernel=True)
 
+    def explain(self, run: Run) -> str:
+        """Why the column of an iteration with the largest residual stopped, and what to do; empty
+        where all columns reached the tolerance.
+        """
+        worst, left = largest_open(run)
+        if worst is None:
+            return ""
+        return stopped(run, worst, f"at a residual of {left:.2g}", "a larger λ")
+
     @property
     def name(self) -> str:
         """Its name in `Fit.plan`."""
@@ -114,9 +125,17 @@ class Solver(ABC):
         return f"{type(self).__name__}()"
 
 
-class Ready(NamedTuple):
-    """A solver that is ready for kernel and rows: see `Solver.prepare`."""
+def largest_open(run: Run) -> tuple[Any, float]:
+    """The column with the largest residual of those that did not converge, None where all did; and
+    that residual.
+    """
+    residuals, reasons = np.asarray(run.residuals), np.asarray(run.reason)
+    left = np.where(reasons == CONVERGED, -np.inf, np.nan_to_num(residuals, nan=np.inf))
+    worst = int(left.argmax())
+    return (None if left[worst] == -np.inf else worst), float(residuals[worst])
 
-    solver: Solver
-    kernel: Any
-    rows: Any
+
+def stopped(run: Run, column: int, where: str, remedy: str) -> str:
+    """The words of a column that stopped."""
+    reason = REASONS[np.asarray(run.reason)[column]]
+    return f"the iteration stopped {where}: {reason}: take {remedy}"

@@ -12,13 +12,13 @@ from jaxrls.core.factors.cholesky import CholeskyGram, RefinedGram
 from jaxrls.core.factors.cholesky_features import solve_cholesky
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Primal
 from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.solver import Memory, Solver
 from jaxrls.core.factors.primal_spectrum import (
     factor_svd,
     factor_symmetric,
     products,
     solve_covariance,
 )
+from jaxrls.core.factors.solver import Memory, Solver
 from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.kernels.named import check_kernel
@@ -26,11 +26,11 @@ from jaxrls.core.problem.data import Data
 from jaxrls.core.problem.fixed_effects import as_fixed_effects
 from jaxrls.core.problem.gram import gram
 from jaxrls.core.problem.labels import Labels
+from jaxrls.core.problem.rows import as_rows
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import platform
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.rows.sparse import as_rows
 
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so
 # many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at 2000 and 5 to 6 at 4000, the fewer in float32;
@@ -49,13 +49,13 @@ SEARCHED = 20
 SHORT_FOR: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
 
 
-def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
+def choose_route(kernel: Kernel, shape: tuple[int, int], dtype) -> str:
     """The cheapest exact route for these shapes.
 
     With fewer features than rows: their covariance where there are 8 times as many rows or more,
     else their SVD. Otherwise K.
     """
-    r = kernel.num_features(d, dtype)
+    n, r = shape[0], kernel.num_features(shape[1], dtype)
     if r is None or r >= n:
         return "gram"
     return "covariance" if n >= 8 * r else "features"
@@ -126,8 +126,7 @@ def factorize(
     v = Weights.of_rows(weights, rows)
     fixed = as_fixed_effects(fixed_effects, intercept, v)
     wanted = named_solver(solver, landmarks, leave) or Spectral()
-    wanted, kernel, rows = wanted.prepare(kernel, rows, v)
-    labels = Labels.none(v, fixed)
+    wanted, labels = wanted.prepare(kernel, rows, v), Labels.none(v, fixed)
     return wanted.solve(kernel, Data(rows, v, fixed), labels, block_size=block_size).factor
 
 
@@ -192,19 +191,19 @@ class Spectral(Solver):
                 f"{self.of!r}"
             )
 
-    def route(self, kernel: Kernel, n: int, d: int, dtype) -> str:
+    def route(self, kernel: Kernel, shape: tuple[int, int], dtype) -> str:
         """What is decomposed, by name or by the shapes; raises where the kernel lacks it."""
-        if self.of in ("features", "covariance") and kernel.num_features(d, dtype) is None:
+        if self.of in ("features", "covariance") and kernel.num_features(shape[1], dtype) is None:
             raise ValueError(
                 f"{self} needs explicit features, which {type(kernel).__name__} does not have: take "
                 "Spectral('gram')"
             )
-        return self.of or choose_route(kernel, n, d, dtype)
+        return self.of or choose_route(kernel, shape, dtype)
 
     def solve(self, kernel, data, labels, *, block_size=None):
         """Factor by the decomposition that was named, or by the shapes."""
         rows = data.rows
-        route = self.route(kernel, *rows.shape, rows.dtype)
+        route = self.route(kernel, rows.shape, rows.dtype)
         explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
         if self.of is None and explicit and not rows.in_memory:
             route = "covariance"
@@ -222,7 +221,8 @@ class Spectral(Solver):
 
     def memory(self, shape):
         """K with eigenvectors, or features, or their covariance."""
-        route, n = self.route(shape.kernel, *shape[1:4]), shape.rows
+        n, d = shape.rows, shape.columns
+        route = self.route(shape.kernel, (n, d), shape.dtype)
         if route == "gram":
             numbers = 4 * n**2 + 2 * n * shape.lam_columns(100)
             words = "K, its eigenvectors and LAPACK's workspace"
@@ -252,15 +252,15 @@ class Cholesky(Solver):
     def solve(self, kernel, data, labels, *, block_size=None):
         """Factor on fewer features than rows, else on K."""
         rows = data.rows
-        if choose_route(kernel, *rows.shape, rows.dtype) != "gram":
+        if choose_route(kernel, rows.shape, rows.dtype) != "gram":
             return solve_cholesky(kernel, data, labels, block_size)
         K, expansion, lift = kernel_matrix(kernel, data, block_size)
         return CholeskyGram(K, data, expansion, lift, (kernel, rows)).solve_labels(labels)
 
     def memory(self, shape):
         """K with its factors, or moments with theirs."""
-        n = shape.rows
-        if choose_route(shape.kernel, *shape[1:4]) == "gram":
+        n, d = shape.rows, shape.columns
+        if choose_route(shape.kernel, (n, d), shape.dtype) == "gram":
             numbers = (2 + shape.twice) * n**2
             words = "K, its Cholesky factor and inverse"
             return Memory("cholesky gram", n, numbers, words, of_kernel=True)

@@ -101,8 +101,8 @@ class Spectrum(Factor):
 
         def of_block(block, y, *columns):
             U = self.left(block)
-            missed = None if self.complete else (y - matmul(U, z))[:, None]
-            outside = None if self.complete else self.outside(U, block)[:, None, None]
+            missed: Any = None if self.complete else (y - matmul(U, z))[:, None]
+            outside: Any = None if self.complete else self.outside(U, block)[:, None, None]
 
             def of_lams(lams):
                 residual_share = self.residual_share(lams)
@@ -168,7 +168,7 @@ class DualSpectrum(Spectrum):
 
     def left_vectors(self):
         """As they are kept."""
-        return self.data.rows.X  # type: ignore[attr-defined]
+        return self.data.rows.X
 
     @property
     def directions(self):

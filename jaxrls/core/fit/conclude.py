@@ -1,5 +1,5 @@
 """Makes a `Fit` from a solution and the chosen λ: the model, warnings about its numbers, and the
-solution that is kept for other λ and for rows that are added or removed.
+solution that is kept for what may be asked later.
 """
 
 import sys
@@ -12,31 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.factors.outcome import Outcome
+from jaxrls.core.factors.outcome import Coefficients, Outcome
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.fit.fitted import Fit, r_squared
+from jaxrls.core.factors.solver import Solver
+from jaxrls.core.fit.fitted import Fit, r_squared, solution_of
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.model import Model
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.given import KernelValues
 from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.conjugate import CONVERGED, REASONS, Run
-from jaxrls.core.problem.compiled import compiled, first, padded
-from jaxrls.core.problem.folds import Folds
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.support.checks import as_lam, is_concrete, on_device
-from jaxrls.core.support.pytrees import arrays_alone, pytree, static
-from jaxrls.landmarks.points import ridge_effect
-from jaxrls.rows.sparse import as_rows
-from jaxrls.rows.summed import NoRows, Summed, summed_features
-from jaxrls.two_sided.fitted import KroneckerFit
-from jaxrls.uncertainty.intervals import Jackknife
-from jaxrls.uncertainty.posterior import GaussianProcess, process_at
-from jaxrls.uncertainty.without import Without
+from jaxrls.core.problem.compiled import compiled, first
+from jaxrls.core.support.checks import as_lam, is_concrete
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
-# The share of the digits, as a power of eps, whose loss is warned of.
-SHOWN = -1 / 3
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
 
 
@@ -45,56 +32,91 @@ def conclude(
     solution: Solution,
     table: tuple,
     chosen: tuple,
-    criterion: Criterion | None,
+    criterion: Criterion,
     *,
     plan: str = "",
 ) -> Fit:
-    """The model at the chosen λ, one for all targets or one for each, with the table of all λ and
-    errors that it was chosen from. Without rows, which a solution of moments lacks, there are no
-    criterion and no held-out residuals.
+    """The fit at the chosen λ, one for all targets or one for each, with held-out residuals, and
+    with the table of all λ and errors that it was chosen from.
     """
-    (lam, error), factor, drop = chosen, solution.factor, solution.labels.drop_axis
-    at, report, standard_error, moved = lam.reshape(1, -1), factor.report, None, None
-    if criterion is None:
-        left = Outcome(solution.coefficients(at), None, solution.dof(at))
-    else:
-        left = solution.outcome(at, criterion.groups, criterion.total)
-        if error is None and left.total is not None:
-            errors = drop(left.total / factor.weights.total)
-            error, table = jnp.mean(errors) if lam.ndim == 0 else errors[0], (table[0], errors)
-        if left.error is not None and criterion.smooth:  # a step has no useful slope
-            standard_error = jnp.mean(left.error) if error.ndim == 0 else left.error[0]
-            standard_error = standard_error / factor.weights.total
-    found, r2 = jax.tree.map(lambda part: part[0], left.coefficients), None
-    if left.residuals is not None:
-        r2 = r_squared(left.residuals[0], solution.labels.Y, factor.weights.values, jnp)
-    if report.ridge is not None:
-        length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
-        estimated = left.residuals is None  # and held-out residuals are larger than this
-        missed = jnp.sqrt(solution.residual_norm(at)[0]) if estimated else length(left.residuals[0])
-        moved = ridge_effect(gram(kernel, factor.points), report.ridge, found.coef, at[0], missed)
-    coef, intercept, free = jax.tree.map(drop, found)
-    points, coef = factor.expansion.compact(kernel, coef)
-    effects = None if free is None else factor.fixed.lean()
-    return Fit(
-        model=Model(kernel, points, coef, intercept, free, effects),
-        lams=table[0],
-        errors=table[1],
-        lam=lam,
+    (lams, errors), (lam, error) = table, chosen
+    drop, total_weight = solution.labels.drop_axis, solution.factor.weights.total
+    outcome = solution.outcome(lam.reshape(1, -1), criterion.groups, criterion.total)
+    standard_error, r2 = None, None
+    if error is None and outcome.total is not None:
+        errors = drop(outcome.total / total_weight)
+        error = jnp.mean(errors) if lam.ndim == 0 else errors[0]
+    if outcome.error is not None and criterion.smooth:  # a step has no useful slope
+        standard_error = jnp.mean(outcome.error) if error.ndim == 0 else outcome.error[0]
+        standard_error = standard_error / total_weight
+    fit = fit_at(kernel, solution, lam, outcome)
+    if outcome.residuals is not None:
+        weights = solution.factor.weights.values
+        r2 = r_squared(outcome.residuals[0], solution.labels.Y, weights, jnp)
+    return replace(
+        fit,
+        lams=lams,
+        errors=errors,
         error=error,
-        loo_residuals=None if left.residuals is None else drop(left.residuals[0]),
-        dof=None if left.dof is None else left.dof.reshape(lam.shape),
+        criterion=criterion.name,
+        title=criterion.title,
+        unit=criterion.unit,
+        plan=plan,
+        loo_standard_error=standard_error,
+        r2=r2,
+    )
+
+
+def conclude_moments(
+    kernel: Kernel, solution: Solution, table: tuple, chosen: tuple, *, plan: str
+) -> Fit:
+    """The fit at the chosen λ of a solution of moments, which has no rows to hold out."""
+    (lams, errors), (lam, error), column = table, chosen, chosen[0].reshape(1, -1)
+    outcome = Outcome(solution.coefficients(column), None, solution.dof(column))
+    fit = fit_at(kernel, solution, lam, outcome)
+    return replace(fit, lams=lams, errors=errors, error=error, plan=plan)
+
+
+def fit_at(kernel: Kernel, solution: Solution, lam, outcome: Outcome) -> Fit:
+    """The fit at one λ, or one for each target, without errors: they depend on the criterion."""
+    factor, drop = solution.factor, solution.labels.drop_axis
+    report, residuals = factor.report, outcome.residuals
+    coefficients = jax.tree.map(lambda part: part[0], outcome.coefficients)
+    effect = None
+    if report.ridge is not None:
+        lams = lam.reshape(1, -1)
+        missed = jnp.sqrt(solution.residual_norm(lams)[0])
+        if residuals is not None:  # which are larger
+            missed = jnp.linalg.norm(factor.weights.scale(residuals[0]), axis=0)
+        effect = factor.jitter_effect(kernel, lams[0], coefficients.coef, missed)
+    return Fit(
+        model=model_of(kernel, solution, coefficients),
+        lams=None,
+        errors=None,
+        lam=lam,
+        error=None,
+        loo_residuals=None if residuals is None else drop(residuals[0]),
+        dof=None if outcome.dof is None else outcome.dof.reshape(lam.shape),
         floor=report.floor,
         indefinite=report.indefinite,
         route=report.route,
-        criterion="" if criterion is None else criterion.name,
-        plan=plan,
+        criterion="",
+        title="",
+        unit="",
         trace_residual=report.trace_residual,
         num_landmarks=0 if report.trace_residual is None else len(factor.points),
-        run=left.run,
-        loo_standard_error=standard_error,
-        ridge_effect=moved,
-        r2=r2,
+        run=outcome.run,
+        ridge_effect=effect,
+    )
+
+
+def model_of(kernel: Kernel, solution: Solution, coefficients: Coefficients) -> Model:
+    """The model with these coefficients of every target."""
+    factor = solution.factor
+    coef, intercept, free = jax.tree.map(solution.labels.drop_axis, coefficients)
+    points, coef = factor.expansion.compact(kernel, coef)
+    return Model(
+        kernel, points, coef, intercept, free, None if free is None else factor.fixed.lean()
     )
 
 
@@ -111,7 +133,7 @@ def on_grid(problem: Problem, solution: Solution, choice: Choice) -> Fit:
     return concluded(problem.kernel, solution, table, best, problem.criterion, plan=plan)
 
 
-_at = compiled(on_grid)
+_on_grid = compiled(on_grid)
 
 
 def fit_on_grid(problem: Problem, choice: Choice, *, kept: bool) -> tuple[Fit, Solution | None]:
@@ -137,11 +159,11 @@ def of_rows(fit: Fit, n: int) -> Fit:
 # --------------------------------------------------------------------------------------------------
 
 
-def inspect_fit(fit: Fit, default_grid: bool) -> None:
+def inspect_fit(fit: Fit, default_grid: bool, solver: Solver | None = None) -> None:
     """Warn of what a user needs to know before trusting the numbers; raise where they are not
     finite.
     """
-    stopped = "" if fit.run is None else _stopped(fit.run, "Iterative" in fit.plan)
+    stopped = "" if fit.run is None or solver is None else solver.explain(fit.run)
     what, which, values = f"the {fit.criterion} error", "λ", fit.errors
     if values is None:
         what, which, values = "the model", "coefficients", fit.model.coef
@@ -171,8 +193,8 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     inspect_lam(fit, default_grid)
 
 
-def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
-    """The warnings about the chosen λ."""
+def inspect_lam(fit: Any, default_grid: bool) -> None:
+    """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`."""
     chosen, floor = np.asarray(fit.lam), float(fit.floor)
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
     known = lams >= 0.99 * floor
@@ -198,22 +220,6 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
         )
 
 
-def _stopped(run: Run, iterative: bool) -> str:
-    """Why the column with the largest residual stopped, and what to do; empty where all columns
-    reached the tolerance.
-    """
-    residuals, reasons = np.asarray(run.residuals), np.asarray(run.reason)
-    open_ones = np.flatnonzero(reasons != CONVERGED)
-    if not len(open_ones):
-        return ""
-    worst = open_ones[np.nan_to_num(residuals[open_ones], nan=np.inf).argmax()]
-    left, remedy = f"at a residual of {residuals[worst]:.2g}", "a larger λ"
-    if iterative:
-        left = f"with fitted values off by {residuals[worst]:.0%} of the residuals"
-        remedy = "more landmarks, a larger λ, or float64"
-    return f"the iteration stopped {left}: {REASONS[reasons[worst]]}: take {remedy}"
-
-
 def warn(message: str) -> None:
     """Warn at the line outside of the library that called it."""
     frame, level = sys._getframe(), 1
@@ -222,7 +228,7 @@ def warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=level)
 
 
-# what a fit keeps, and its update from moments when rows are added or removed
+# what a fit keeps
 # --------------------------------------------------------------------------------------------------
 
 
@@ -232,194 +238,40 @@ def keeps(problem: Problem, keep: bool | None) -> bool:
     return few if keep is None else keep
 
 
-@pytree
-class Kept:
-    """The solution that a fit keeps, from which its later methods compute their results.
-
-    `problem` is None after `save`, and after `update` or `forget`, when `solution` has only
-    moments. `choice` is how λ is chosen again, None where moments do not suffice for it.
-    """
-
-    problem: Problem | None
-    solution: Solution
-    groups: Folds | None
-    choice: Choice | None
-    saved: bool = static(default=True)  # whether `save` writes it
-    # Results from rows that only the host reads, which `save` does not write.
-    made: tuple[GaussianProcess | None, Jackknife | None] = (None, None)
-
-    def for_file(self, fit: Fit) -> "Kept":
-        """What `save` writes: everything except the problem; and for rows that only the host reads,
-        in place of them what variances and intervals need.
-        """
-        solution, problem, made = self.solution, self.problem, self.made
-        if problem is not None and (problem.explicit or np.inf) <= problem.rows.shape[0]:
-            solution = replace(solution, summed=fit.of_kept("summed"))
-        if not arrays_alone(solution):
-            made = None if np.ndim(fit.lam) else fit.of_kept("process"), fit.of_kept("jackknife")
-            factor: Any = solution.factor
-            solution = replace(solution, factor=replace(factor, rows=NoRows(factor.dtype)))
-        return replace(self, problem=None, solution=solution, made=made)
-
-    def at(self, fit: Fit, lam) -> Fit:
-        """The fit at another λ."""
-        problem, coef = self.problem, fit.model.coef
-        if problem is None:
-            raise ValueError(
-                "another λ needs the data, which a fit does not have after update or load: fit "
-                "all rows again"
-            )
-        lam = as_lam(lam, coef.dtype, coef.shape[1:])
-        choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
-        found = _at(problem, self.solution, choice)
-        inspect_fit(found, False)
-        return replace(of_rows(found, len(fit.loo_residuals)), kept=self)
-
-    def process(self, fit: Fit) -> GaussianProcess:
-        """What variances at the fit's λ need."""
-        if np.ndim(fit.lam):
-            raise ValueError(
-                "variances need one λ, and this fit has one for each target: fit with one for "
-                "all, or each target alone"
-            )
-        return self.made[0] or process_at(self.solution, jnp.asarray(fit.lam), self._left_out(fit))
-
-    def _left_out(self, fit: Fit):
-        """Held-out residuals, 0 for rows that the problem was padded with."""
-        e, n = fit.loo_residuals, self.solution.factor.n
-        return e if e is None or len(e) == n else on_device(padded(np.asarray(e), n - len(e)))
-
-    def jackknife(self, fit: Fit) -> Jackknife:
-        """What intervals need: all fits at this λ with a row, or a group, held out."""
-        if fit.loo_residuals is None:
-            raise ValueError(
-                "held-out residuals are not known after update, forget or load of rows: fit all "
-                "rows again"
-            )
-        lam = jnp.asarray(fit.lam)
-        return self.made[1] or _jackknife(self.solution, self.groups, lam, self._left_out(fit))
-
-    def summed(self, _: Any) -> Summed:
-        """Moments of the rows."""
-        problem, solution = self.problem, self.solution
-        if solution.summed is not None:
-            return solution.summed
-        if problem is None or problem.explicit is None:
-            raise ValueError(
-                "update and forget need a fit on features or landmarks, and this one has the full "
-                "kernel matrix: fit with landmarks=, or fit all rows again"
-            )
-        return _summed_features(
-            problem.kernel, problem.rows, solution.labels, problem.weights, problem.fixed
-        )
-
-    def changed(
-        self, fit: Fit, X, Y, weights, fixed_effects, block_size: int | None, sign: int
-    ) -> Fit:
-        """The fit with rows added, or with a negative `sign` removed."""
-        summed, flat = fit.of_kept("summed"), fit.model.coef.ndim == 1
-        new, fixed = _read(fit, summed, X, Y, weights), summed.fixed
-        rows, labels = new.rows, new.Y.reshape(len(new.Y), -1)
-        given = fixed.new_rows(fixed_effects, len(labels), rows.dtype)
-        if given is not None:
-            fixed = replace(fixed, rows=rows.column(given))
-        more = _moments(summed, rows, fixed, labels, new.weights, block_size=block_size)
-        found, solution, possible, cancellation = _changed(
-            fit.model.kernel, summed, more, self.choice, jnp.asarray(fit.lam), sign=sign, flat=flat
-        )
-        known = is_concrete(found)
-        if known and sign < 0 and not possible:
-            raise ValueError(
-                "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
-                "these labels and weights"
-            )
-        kept = Kept(None, solution, None, self.choice, self.saved)
-        found = replace(found, criterion=fit.criterion, kept=kept)
-        if known:
-            _inspect_digits(float(cancellation), rows.dtype)
-            inspect_fit(found, self.choice is not None and self.choice.lams is None)
-        return found
-
-
 def with_solution(
-    fit: Fit, solution, problem: Problem, choice: Choice | None, keep: bool | None
+    fit: Fit, solution: Solution | None, problem: Problem, choice: Choice | None, keep: bool | None
 ) -> Fit:
     """The fit with its solution, if that is kept."""
     if not keeps(problem, keep):
         return fit
-    choice = choice if problem.criterion.of_sums else None
-    kept = Kept(problem, solution, problem.criterion.groups, choice, bool(keep))
-    return replace(fit, kept=kept)
+    criterion = problem.criterion
+    return replace(
+        fit,
+        solution=solution,
+        problem=problem,
+        groups=criterion.groups,
+        choice=choice if criterion.of_sums else None,
+        saved=bool(keep),
+    )
 
 
-_summed_features, _moments = compiled(summed_features), compiled(Summed.moments_of)
-
-
-@compiled
-def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackknife:
-    """Intervals from the held-out residuals."""
-    factor, weights = solution.factor, solution.factor.weights
-    found = jax.tree.map(lambda part: part[0], solution.coefficients(lam.reshape(1, -1)))
-    coef = jnp.concatenate([found.coef, factor.fixed.joined(found.intercept, found.free)])
-    e, stacked = left_out.reshape(factor.n, -1), lam.ndim == 1
-
-    def fits(lam, coef, e) -> Without:
-        smoother = factor.smoother(lam)
-        if groups is None:
-            return smoother.without_rows(weights, lam, coef, e)
-        return smoother.without_folds(weights, groups, coef, e)
-
-    columns = lam, *(part.T[..., None] if stacked else part for part in (coef, e))
-    made = jax.lax.map(lambda each: fits(*each), columns) if stacked else fits(*columns)
-    fixed, flat = factor.fixed.lean(), solution.labels.flat
-    return Jackknife(made, factor.expansion, fixed, weights.count, flat, stacked)
-
-
-def _read(fit: Fit, summed: Summed, X, Y, weights) -> Problem:
-    """Rows, labels and weights, checked as those of a fit are."""
-    kernel, coef = summed.of.kernel, fit.model.coef
-    if not kernel.evaluable or isinstance(kernel, KernelValues):
+def with_lam(fit: Fit, lam) -> Fit:
+    """`Fit.at`."""
+    solution, problem, coef = solution_of(fit), fit.problem, fit.model.coef
+    if problem is None:
         raise ValueError(
-            "a fit to a given kernel matrix cannot be updated: fit with a kernel and its inputs"
+            "another λ needs the data, which a fit does not have after update or load: fit "
+            "all rows again"
         )
-    dtype = coef.dtype
-    rows = as_rows(kernel, X, dtype=dtype)
-    if rows.dtype != dtype:
-        raise ValueError(
-            f"X must have dtype {dtype}, as the rows of the fit, and has {rows.dtype}: convert it"
-        )
-    summed.check_width(rows.shape[1])
-    new = Problem.of(kernel, rows, Y, weights=weights, intercept=False)
-    expected = rows.shape[0], *coef.shape[1:]
-    if new.Y.shape != expected:
-        raise ValueError(
-            f"Y must have shape {expected}, one row for each of X and as many columns as before, "
-            f"and has shape {new.Y.shape}"
-        )
-    return new
-
-
-@compiled
-def _changed(
-    kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat
-) -> tuple[Fit, Solution, Any, Any]:
-    """The fit and its solution; whether such rows can exist; and by how much rounding has grown."""
-    summed = summed.changed(more, sign)
-    solution = replace(summed.solution(flat), summed=summed)
-    table, chosen = (None, None), (lam, None)
-    if choice is not None:
-        table, chosen = choice.of(solution, kernel)
-    words = "sums over rows that were added or removed"
-    fit = conclude(kernel, solution, table, chosen, None, plan=words)
-    return fit, solution, summed.possible(), summed.cancellation(chosen[0])
-
-
-def _inspect_digits(cancellation: float, dtype) -> None:
-    """Warn of digits that rounding has destroyed."""
-    eps = float(np.finfo(dtype).eps)
-    if cancellation > eps**SHOWN:
-        left, whole = max(0, int(-np.log10(eps * cancellation))), int(-np.log10(eps))
-        warn(
-            f"removing rows left about {left} of {whole} digits, as sums over rows were "
-            f"{cancellation:.1g} times as large before: fit the remaining rows again"
-        )
+    lam = as_lam(lam, coef.dtype, coef.shape[1:])
+    choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
+    changed = _on_grid(problem, solution, choice)
+    inspect_fit(changed, False, problem.solver)
+    return replace(
+        of_rows(changed, len(fit.loo_residuals)),
+        solution=solution,
+        problem=problem,
+        groups=fit.groups,
+        choice=fit.choice,
+        saved=fit.saved,
+    )

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.criteria.standard import loo
+from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion
+from jaxrls.core.criteria.standard import LeaveOneOut, loo
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.solver import Solver
 from jaxrls.core.factors.solvers import (
@@ -33,10 +33,9 @@ from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.problem.rows import Rows
+from jaxrls.core.problem.rows import Rows, kind_of
 from jaxrls.core.support.checks import as_floats, as_lams, is_concrete
 from jaxrls.core.support.door import door, is_wide
-from jaxrls.rows.sparse import is_sparse
 
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
@@ -137,7 +136,7 @@ def fit(
     run: Callable[[Problem], Fit] = lambda problem: _best(problem, **how)
     result = of_rows(fit_by(problem.solver, problem, run, progress), problem.rows.shape[0])
     if is_concrete(result):
-        inspect_fit(result, np.ndim(lams) == 0)
+        inspect_fit(result, np.ndim(lams) == 0, problem.solver)
     return result
 
 
@@ -204,7 +203,7 @@ def planned(problem: Problem, lams, per_target: bool, conservative: Any) -> Plan
     either = either and (named or criterion.smooth and not conservative)
     few = either and suits_cholesky(problem.kernel, rows.shape[0], SEARCHED if on_grid else num)
     problem = replace(problem, solver=Cholesky() if few else problem.solver_or_default)
-    if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and problem.explicit is None):
+    if is_concrete(rows) and (rows.in_memory or not rows.is_dense and problem.explicit is None):
         of_problem(problem, lams=num).check()
     return Plan(problem, choice, searches or on_grid and few, on_grid and either)
 
@@ -214,8 +213,9 @@ def may_take_cholesky(problem: Problem, per_target: bool) -> bool:
     `jax.jit`, so that a search can go on from them.
     """
     rows = problem.rows
-    route = choose_route(problem.kernel, *rows.shape, rows.dtype)
-    free = problem.solver is None and problem.criterion.any_factor and not per_target
+    route = choose_route(problem.kernel, rows.shape, rows.dtype)
+    of_factor = isinstance(problem.criterion, FunctionCriterion)  # which may ask for its class
+    free = problem.solver is None and not of_factor and not per_target
     return free and rows.in_memory and route == "gram" and is_concrete(problem)
 
 
@@ -227,7 +227,7 @@ def _check_conservative(conservative, criterion, lams) -> None:
             "conservative must be a number of standard errors, 0 or more, or True for one, and is "
             f"{conservative!r}"
         )
-    if conservative and (isinstance(lams, str) or not criterion.of_losses):
+    if conservative and (isinstance(lams, str) or not isinstance(criterion, LeaveOneOut)):
         found = "lams='search'" if isinstance(lams, str) else f"criterion {criterion.name}"
         raise ValueError(
             "conservative= needs standard errors, which loo and kfold have at λ of a grid: take "
@@ -267,7 +267,7 @@ def _searched(problem: Problem, per_target: bool) -> tuple[Fit, Solution]:
 
 def _widened(X) -> np.ndarray:
     """Rows in float64, for `Refined`."""
-    if isinstance(X, Rows) or is_sparse(X) or not is_concrete(X):
+    if isinstance(X, Rows) or not kind_of(X).is_dense or not is_concrete(X):
         raise ValueError(
             f"Refined() needs a dense X with known values, and X is {type(X).__name__}: call fit "
             "outside of jax.jit, or give float64 NumPy data"

@@ -1,36 +1,27 @@
 """What `fit` and `tune` return: a model, how its λ and kernel were chosen, and pictures of both."""
 
-from dataclasses import replace
-from functools import partial
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import field, replace
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.model import Model, Numbers
+from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels.kernel import Kernel, Standardized
 from jaxrls.core.linalg.conjugate import Run
-from jaxrls.core.support.checks import (
-    as_array,
-    as_floats,
-    check_finite,
-    check_weights,
-    is_concrete,
-)
+from jaxrls.core.problem.folds import Folds
+from jaxrls.core.support.checks import as_floats, check_finite, check_weights, is_concrete
 from jaxrls.core.support.door import door
-from jaxrls.core.support.pictures import (
-    ORDERED,
-    plot_errors,
-    plot_function,
-    plot_left_out,
-    plot_search,
-    title,
-)
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.landmarks.points import TOLERANCE
-from jaxrls.uncertainty.intervals import Predictive, intervals, predictive
-from jaxrls.uncertainty.posterior import Posterior, check_unsaid, covariance, variances
+
+if TYPE_CHECKING:
+    import jaxrls.uncertainty.intervals
+    import jaxrls.uncertainty.posterior
 
 K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
 
@@ -103,6 +94,8 @@ class Fit(Generic[K]):
         indefinite: the most negative eigenvalue of K over the largest.
         route: the matrix that was factored, in a word, such as "gram".
         criterion: the name of the criterion.
+        title: what it is, as plots of it say.
+        unit: what its values are: an "error"; "nats", with a minus; or 1 − "AUC".
         plan: the solver, and how λ were tried, in words.
         trace_residual: tr √v(K − K̂)√v, the part of K that landmarks miss; None without landmarks.
         num_landmarks: the number of landmarks, 0 without.
@@ -114,7 +107,7 @@ class Fit(Generic[K]):
         r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)²,
             0 for constant labels.
         history: the `History` of a search by `tune`, else None.
-        kept: the solution, where the fit keeps it: see `keep` of `fit`.
+        solution: the factor with labels, a `Solution`, where the fit keeps it: see `keep` of `fit`.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -137,6 +130,8 @@ class Fit(Generic[K]):
     indefinite: Float[Numbers, ""]
     route: str = static()
     criterion: str = static()
+    title: str = static()
+    unit: str = static()
     plan: str = static(default="")
     trace_residual: Float[Numbers, ""] | None = None
     num_landmarks: int = static(default=0)
@@ -145,7 +140,14 @@ class Fit(Generic[K]):
     ridge_effect: Float[Numbers, ""] | None = None
     r2: Float[Numbers, ""] | None = None
     history: History | None = None
-    kept: Any = None
+    solution: Solution | None = None
+    # What else later calls need of a fit that keeps its solution.
+    problem: Problem | None = None  # for another λ; None after `load`, `update` and `forget`
+    groups: Folds | None = None  # of rows that were left out together
+    choice: Choice | None = None  # how moments choose λ again; None where they do not suffice
+    saved: bool = static(default=False)  # whether `save` writes the solution
+    # Results of functions under `once_per_fit`, by their names, in place of rows that are not kept.
+    stored: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         values = [self.lam, self.error, self.dof]
@@ -156,9 +158,9 @@ class Fit(Generic[K]):
         of = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         name = f"{self.criterion.removesuffix('_error')} error"
-        name = title(self.criterion) if name.startswith("log_") else name
+        name = self.title if self.unit == "nats" else name
         reached = "" if error is None else f", {name} {error:.3g}"
-        if self.r2 is not None and self.criterion not in ORDERED:
+        if self.r2 is not None and self.unit != "AUC":
             reached += f", held-out R² {float(self.r2):.3g}"
         kernel, standardized = self.model.kernel, ""
         if isinstance(kernel, Standardized):
@@ -176,18 +178,46 @@ class Fit(Generic[K]):
         """How close landmarks keep the fit to that of all of K, in words; empty without landmarks,
         or inside `jax.jit`.
         """
-        if self.trace_residual is None or not is_concrete(self.lam):
-            return ""
-        trace, chosen = float(self.trace_residual), float(np.min(self.lam))
-        least, among = trace / TOLERANCE, "" if chosen >= trace / TOLERANCE else "not "
-        return (
-            f"from λ = {least:.3g} on, the {self.num_landmarks} landmarks change the dual "
-            f"coefficients by at most {100 * TOLERANCE:.3g}% of their norm (tr(K − K̂) = "
-            f"{trace:.3g}); the chosen λ = {chosen:.3g} is {among}among them"
-        )
+        from jaxrls.landmarks.points import certificate
 
-    plot_left_out = plot_left_out
-    plot_function = plot_function
+        return certificate(self)
+
+    def plot_left_out(self, Y, ax=None):
+        """Plot labels against their held-out predictions, with the diagonal where they agree.
+
+        Args:
+            Y: the labels that were fitted, (n,) or (n, t).
+            ax: Matplotlib axes; by default those of a new figure.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ValueError: for labels of another shape, or a fit without held-out residuals.
+        """
+        from jaxrls.pictures.plots import plot_left_out
+
+        return plot_left_out(self, Y, ax)
+
+    def plot_function(self, X, Y, ax=None, level=None):
+        """Plot the fitted function of one input with the data, and on request the band of its
+        intervals.
+
+        Args:
+            X: the rows that were fitted, (n, 1).
+            Y: their labels, (n,) or (n, t).
+            ax: Matplotlib axes; by default those of a new figure.
+            level: the level of `intervals` to draw as a band; none by default.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ValueError: for an X of more than one column.
+        """
+        from jaxrls.pictures.plots import plot_function
+
+        return plot_function(self, X, Y, ax, level)
 
     def plot(self, ax=None):
         """Plot the criterion over λ with the chosen one; for a fit by `tune`, error and gradient
@@ -199,6 +229,8 @@ class Fit(Generic[K]):
         Returns:
             The axes.
         """
+        from jaxrls.pictures.plots import plot_errors, plot_search
+
         return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
 
     @door("self.model.coef")
@@ -235,41 +267,9 @@ class Fit(Generic[K]):
 
         **Cost** O(n r) where the solution is a spectrum.
         """
-        return self._kept().at(self, lam)
+        from jaxrls.core.fit.conclude import with_lam
 
-    def for_file(self) -> "Fit":
-        """The fit as `save` writes it: with the solution where `keep=True` asked for it."""
-        saved = self.kept is not None and self.kept.saved
-        return replace(self, kept=self.kept.for_file(self) if saved else None)
-
-    def _kept(self):
-        if self.kept is None:
-            raise ValueError("this fit kept no solution, which this call needs: fit with keep=True")
-        return self.kept
-
-    def of_kept(self, name: str) -> Any:
-        """A result of the kept solution, by its name: "summed", "process" or "jackknife". It is
-        computed once, if values are known.
-        """
-        if f"_{name}" not in vars(self):
-            made = self._made_of_kept(name)
-            if not is_concrete(made):
-                return made
-            vars(self)[f"_{name}"] = made
-        return vars(self)[f"_{name}"]
-
-    def process(self, diag=None) -> Any:
-        """The kept Gaussian process, for variances of new rows, whose k(x, x) must be known."""
-        if self.kernel.knows_diag != (diag is None):
-            raise ValueError(
-                "variances need k(x, x) of new rows, which a kernel matrix does not have: give "
-                "predict(K, return_std=True, diag=…); a kernel that knows it takes no diag="
-            )
-        return self.of_kept("process")
-
-    @door("self.model.coef")
-    def _made_of_kept(self, name: str) -> Any:
-        return getattr(self._kept(), name)(self)
+        return with_lam(self, lam)
 
     @door("self.model.coef")
     def predict(
@@ -314,24 +314,15 @@ class Fit(Generic[K]):
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         if not return_std:
             return mean
-        process = self.process(diag)
-        if diag is not None:
-            diag = as_array("diag", diag, mean.dtype)
-            check_weights(diag, len(mean), "diag")
-        found = variances(
-            process.spread,
-            self.kernel,
-            *self.model.read(X, fixed_effects),
-            diag,
-            corrected=corrected,
-            block_size=block_size,
-        )
-        return mean, process.label_std(found, scale)
+        from jaxrls.uncertainty.posterior import label_deviations
+
+        rows = self.model.read(X, fixed_effects)
+        return mean, label_deviations(self, mean, *rows, scale, corrected, diag, block_size)
 
     @door("self.model.coef")
     def posterior(
         self, X, *, scale="evidence", corrected: bool = True, fixed_effects=None
-    ) -> Posterior:
+    ) -> "jaxrls.uncertainty.posterior.Posterior":
         """Mean and covariance of f + b at new rows, for the Gaussian process of which this fit is
         the mean.
 
@@ -364,14 +355,12 @@ class Fit(Generic[K]):
         >>> bool(far > 10 * near)
         True
         """
-        process = self.process()
-        rows, effects = self.model.read(X, fixed_effects)
-        mean = self.model.predict(rows, fixed_effects=fixed_effects)
-        found = covariance(process.spread, self.kernel, rows.dense(), effects, corrected=corrected)
-        return process.posterior(mean, found, scale)
+        from jaxrls.uncertainty.posterior import posterior_at
+
+        return posterior_at(self, X, scale, corrected, fixed_effects)
 
     @door("self.model.coef")
-    def fixed_effects(self, *, scale="evidence") -> Posterior:
+    def fixed_effects(self, *, scale="evidence") -> "jaxrls.uncertainty.posterior.Posterior":
         """The posterior of the fixed effects' coefficients β: `mean`, standard errors (`std`),
         `covariance` and joint samples.
 
@@ -398,9 +387,9 @@ class Fit(Generic[K]):
         >>> bool(abs(beta.mean[1] - 3) < 2 * beta.std[1])
         True
         """
-        model, process = self.model, self.of_kept("process")
-        mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
-        return process.posterior(mean, process.spread.of_fixed_effects(), scale)
+        from jaxrls.uncertainty.posterior import posterior_of_effects
+
+        return posterior_of_effects(self, scale)
 
     @door("self.model.coef")
     def intervals(
@@ -457,19 +446,12 @@ class Fit(Generic[K]):
         >>> bool(abs(np.mean((lower <= y[100:]) & (y[100:] <= upper)) - 0.9) < 0.05)
         True
         """
-        jackknife = self.of_kept("jackknife")
-        spread = self.process().spread if studentised else None
-        return intervals(
-            jackknife,
-            self.kernel,
-            spread,
-            *self.model.read(X, fixed_effects),
-            jackknife.rank(level),
-            block_size=block_size,
-        )
+        from jaxrls.uncertainty.intervals import intervals
+
+        return intervals(self, X, level, studentised, fixed_effects, block_size)
 
     @door("self.model.coef")
-    def loo_predictive(self, *, scale="loo") -> Predictive:
+    def loo_predictive(self, *, scale="loo") -> "jaxrls.uncertainty.intervals.Predictive":
         """The leave-one-out predictive distribution of every label, which shows whether standard
         deviations are right at any level.
 
@@ -502,9 +484,9 @@ class Fit(Generic[K]):
         >>> bool(np.abs(inside - np.array([0.5, 0.9])).max() < 0.05)
         True
         """
-        by_loo = isinstance(scale, str) and scale == "loo"
-        amplitude = None if by_loo else self.of_kept("process").amplitude(scale)
-        return predictive(self.of_kept("jackknife"), self.loo_residuals, amplitude)
+        from jaxrls.uncertainty.intervals import loo_predictive
+
+        return loo_predictive(self, scale)
 
     @door("self.model.coef")
     def update(
@@ -542,7 +524,9 @@ class Fit(Generic[K]):
         >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
         True
         """
-        return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, 1)
+        from jaxrls.rows.update import with_rows
+
+        return with_rows(self, 1, X, Y, weights, fixed_effects, block_size)
 
     @door("self.model.coef")
     def forget(
@@ -575,29 +559,80 @@ class Fit(Generic[K]):
         >>> bool(abs(fit.forget(X[20:], 2 * X[20:, 0]).model.coef - some.model.coef) < 1e-12)
         True
         """
-        return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, -1)
+        from jaxrls.rows.update import with_rows
+
+        return with_rows(self, -1, X, Y, weights, fixed_effects, block_size)
 
 
-def as_predicted(found, Y) -> Any:
-    """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
-    Y = as_floats("Y", Y, found.dtype)
-    Y = Y[:, None] if found.shape == (*Y.shape, 1) else Y
-    if Y.shape != found.shape:
+# for later calls
+# --------------------------------------------------------------------------------------------------
+
+
+def solution_of(fit: Fit) -> Solution:
+    """The solution that a fit keeps."""
+    if fit.solution is None:
+        raise ValueError("this fit kept no solution, which this call needs: fit with keep=True")
+    return fit.solution
+
+
+def without_solution(fit: Fit) -> Fit:
+    """The fit without its solution and all that goes with it."""
+    empty: dict = dict.fromkeys(("solution", "problem", "groups", "choice"))
+    return replace(fit, **empty, saved=False, stored={})
+
+
+def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
+    """A function of a fit alone, which is computed once for each, where values are known. Where the
+    fit stores the result, that is taken.
+    """
+    name, compute = compute.__name__, door("fit.model.coef")(compute)
+
+    @wraps(compute)
+    def recalled(fit: Fit):
+        for results in (fit.stored, vars(fit)):
+            if name in results:
+                return results[name]
+        result = compute(fit)
+        if is_concrete(result):
+            vars(fit)[name] = result
+        return result
+
+    return recalled
+
+
+def check_unsaid(scale, corrected: bool = True, diag=None) -> None:
+    """Raise where options of standard deviations are given, and none are asked for."""
+    if not (isinstance(scale, str) and scale == "evidence" and corrected and diag is None):
         raise ValueError(
-            f"Y must have shape {found.shape}, as the predictions, and has shape {Y.shape}"
+            "scale=, corrected= and diag= are for standard deviations, not asked for: pass "
+            "return_std=True, or leave them out"
+        )
+
+
+# R²
+# --------------------------------------------------------------------------------------------------
+
+
+def as_predicted(predictions, Y) -> Any:
+    """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
+    Y = as_floats("Y", Y, predictions.dtype)
+    Y = Y[:, None] if predictions.shape == (*Y.shape, 1) else Y
+    if Y.shape != predictions.shape:
+        raise ValueError(
+            f"Y must have shape {predictions.shape}, as the predictions, and has shape {Y.shape}"
         )
     check_finite("Y", Y)
     return Y
 
 
-def scored(found, Y, weights) -> np.floating:
-    """R² of predictions `found` of labels Y, averaged over targets: see `Fit.score`."""
-    found = np.asarray(found, float)
-    Y = np.asarray(as_predicted(found, Y))
+def scored(predictions, Y, weights) -> np.floating:
+    """R² of predictions of labels Y, averaged over targets: see `Fit.score`."""
+    predictions = np.asarray(predictions, float)
+    Y = np.asarray(as_predicted(predictions, Y))
     if weights is not None:
         weights = as_floats("weights", weights)
         check_weights(weights, len(Y))
-    return r_squared(Y - found, Y, weights, np)
+    return r_squared(Y - predictions, Y, weights, np)
 
 
 def r_squared(residuals, Y, weights, xp: Any) -> Any:

@@ -134,7 +134,7 @@ def estimate(
             check_whole(name, count, shape[0])
     if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
-    of_call = Shape(kernel, *shape, dtype, targets, lams, call == "gradient")
+    of_call = Shape(kernel, shape[0], shape[1], dtype, targets, lams, call == "gradient")
     solver = cheapest(of_call, named_solver(solver, landmarks))
     held = solver.memory(of_call)
     if call == "predict":
@@ -163,7 +163,7 @@ def cheapest(shape: Shape, solver: Solver | None) -> Solver:
     """
     kernel, n = shape.kernel, shape.rows
     if solver is None:
-        whole = choose_route(kernel, n, shape.columns, shape.dtype) == "gram"
+        whole = choose_route(kernel, (n, shape.columns), shape.dtype) == "gram"
         few = whole and suits_cholesky(kernel, n, shape.lams or SEARCHED)
         solver = Cholesky() if few else Spectral()
     return solver.differentiable() if shape.gradient else solver
@@ -193,14 +193,13 @@ def of_pairs(shape: Shape, width: int, on_landmarks: bool) -> int:
 
 def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Estimate:
     """The estimate of a call on a problem."""
-    groups, data = problem.criterion.groups, problem.data
+    data = problem.data
     options = {
         "targets": 1 if problem.Y.ndim == 1 else problem.Y.shape[1],
         "weights": data.weights.values is not None,
-        "groups": None if groups is None else groups.inside.shape[1],
         "dtype": data.rows.dtype,
         "fixed_effects": data.fixed.count if data.fixed.count > 1 else None,
-        "pairs": problem.criterion.in_pairs,
         "solver": problem.solver,
+        **problem.criterion.left_out_together(),
     }
     return estimate(problem.kernel, data.rows.shape, call=call, lams=lams, **options)

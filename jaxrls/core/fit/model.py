@@ -13,11 +13,10 @@ from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.compiled import common_size, compiled, first, padded
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.gram import kernel_times
-from jaxrls.core.problem.rows import Rows
+from jaxrls.core.problem.rows import Rows, as_rows
 from jaxrls.core.support.checks import is_concrete
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree
-from jaxrls.rows.sparse import as_rows
 
 PADDED = 1024  # up to so many rows in NumPy, their number is padded to a power of two
 Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
@@ -84,18 +83,17 @@ class Model:
             # Each number of rows compiles a program: repeat the last row up to a power of two.
             rows, _ = self.read(X[np.minimum(np.arange(2 ** (m - 1).bit_length()), m - 1)])
             return first(_evaluate(self._padded(), rows, block_size=block_size), m)
-        rows, given = self.read(X, fixed_effects)
-        out = _evaluate(self, rows, block_size=block_size)
+        rows, effects = self.read(X, fixed_effects)
+        predictions = _evaluate(self, rows, block_size=block_size)
         if self.effects is None:
-            return out
-        free = jnp.asarray(self.free)  # beside an intercept, which `out` has already
-        return out + self.effects.fitted(
-            given, self.effects.joined(jnp.zeros_like(self.intercept), free)
-        )
+            return predictions
+        # Without an intercept, which the predictions have already.
+        beta = self.effects.joined(jnp.zeros_like(self.intercept), jnp.asarray(self.free))
+        return predictions + self.effects.fitted(effects, beta)
 
     def _padded(self) -> "Model":
         """The same function with coefficients 0 of further points, up to a common size."""
-        if not isinstance(self.points, Numbers) or not self.kernel.knows_diag:
+        if not isinstance(self.points, Numbers):
             return self
         more = common_size(len(self.points)) - len(self.points)
         if not more:
@@ -115,16 +113,20 @@ class Model:
         """Raise for rows with another number d of columns than those that were fitted, where that
         is known.
         """
-        if not self.kernel.evaluable:
-            expected: int | None = self.coef.shape[0]
-            what = "one column per training row, as a precomputed kernel"
-        elif self.points is not None:
-            widths = self.kernel.widths(self.points)
-            expected, what = (d if d in widths else widths[0]), "the columns it was fitted on"
-        else:
+        evaluable, points = self.kernel.evaluable, self.points
+        if points is not None:
+            # Of rows of a given matrix the columns of landmarks are enough.
+            widths = points.shape[1:] if evaluable else points.shape[::-1]
+            what = "the columns it was fitted on"
+        elif evaluable:
             return
-        if d != expected:
-            raise ValueError(f"X must have {expected} columns, {what}, and has {d}")
+        else:
+            widths, what = (
+                self.coef.shape[:1],
+                "one column per training row, as a precomputed kernel",
+            )
+        if d not in widths:
+            raise ValueError(f"X must have {widths[0]} columns, {what}, and has {d}")
 
 
 @compiled
@@ -134,7 +136,7 @@ def _evaluate(model: Model, rows: Rows, *, block_size):
         points = jax.tree.map(jnp.asarray, model.points)
         return kernel_times(model.kernel, rows, points, coef, block_size) + model.intercept
 
-    def block(x):
+    def times_coef(x):
         design = model.kernel.features(x.astype(coef.dtype))
         if design.shape[1] != coef.shape[0]:
             raise ValueError(
@@ -143,4 +145,4 @@ def _evaluate(model: Model, rows: Rows, *, block_size):
             )
         return matmul(design, coef)
 
-    return rows.map(block, block_size=block_size) + model.intercept
+    return rows.map(times_coef, block_size=block_size) + model.intercept

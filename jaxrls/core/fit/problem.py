@@ -24,7 +24,7 @@ from jaxrls.core.problem.compiled import common_size, compiled, padded
 from jaxrls.core.problem.data import Data
 from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.rows import DenseRows, Rows
+from jaxrls.core.problem.rows import DenseRows, Rows, as_rows
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.checks import (
     as_floats,
@@ -35,8 +35,7 @@ from jaxrls.core.support.checks import (
     is_concrete,
     on_device,
 )
-from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.rows.sparse import as_rows, is_sparse
+from jaxrls.core.support.pytrees import arrays_alone, pytree, static
 
 
 @pytree
@@ -105,8 +104,7 @@ class Problem:
         criterion = as_criterion(criterion, groups).bind(Y, rows)
         criterion.check(kernel)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
-        if not criterion.keeps_all_rows:
-            fixed.check_rest(weights, criterion.groups)
+        criterion.check_rest(fixed, weights)
         criterion.check_rows(Y, weights)
 
         def cast(leaf):
@@ -120,9 +118,8 @@ class Problem:
         """The problem with what its solver chooses once, such as landmarks."""
         if self.solver is None:
             return self
-        ready = self.solver.prepare(self.kernel, self.rows, self.weights, progress)
-        data = replace(self.data, rows=ready.rows)
-        return replace(self, kernel=ready.kernel, data=data, solver=ready.solver)
+        solver = self.solver.prepare(self.kernel, self.rows, self.weights, progress)
+        return replace(self, solver=solver)
 
     def padded(self) -> "Problem":
         """The same problem with rows of weight 0 at the end, up to one of a few sizes: programs
@@ -131,7 +128,7 @@ class Problem:
         """
         rows, (n, d) = self.rows, self.rows.shape
         size = common_size(n)
-        routes = {choose_route(self.kernel, count, d, rows.dtype) for count in (n, size)}
+        routes = {choose_route(self.kernel, (count, d), rows.dtype) for count in (n, size)}
         # Rows that are committed to a device stay there.
         free = is_concrete(self) and type(rows) is DenseRows and not rows.dense().committed
         usual = isinstance(self.solver, Spectral | Cholesky | None) and self.criterion.of_some_rows
@@ -206,7 +203,7 @@ class Problem:
         """Whether it can be passed into `jax.jit`: its rows, and those of its criterion, are
         arrays.
         """
-        return self.rows.traceable and self.criterion.traceable
+        return self.rows.traceable and arrays_alone(self.criterion)
 
     @property
     def solver_or_default(self) -> Solver:
@@ -255,7 +252,7 @@ def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
     """The kernel of the standardized columns: minus their mean, and divided by their standard
     deviation, or by 1 for columns that are constant to rounding.
     """
-    if not kernel.evaluable or is_sparse(rows):
+    if not kernel.evaluable or not rows.is_dense:
         found = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
         raise ValueError(f"standardize= is for columns of X, and X holds {found}: leave it out")
     return Standardized(kernel, *_moments(rows, weights))

@@ -19,9 +19,9 @@ from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
 from jaxrls.core.problem.compiled import compiled
+from jaxrls.core.problem.rows import kind_of
 from jaxrls.core.support.checks import as_lams, check_whole, is_concrete, on_device
 from jaxrls.core.support.door import door
-from jaxrls.rows.sparse import is_sparse
 
 # Rows of a sample on which a search may begin: enough to distinguish widths.
 ROWS = 4000
@@ -110,7 +110,7 @@ def tune(
     >>> bool(tuned.error < tuned.history.start_error)
     True
     """
-    if is_sparse(X):
+    if not kind_of(X).is_dense:
         raise ValueError(
             "tune needs a dense X: pass X.toarray(), or fit(kernel, X), which takes sparse rows"
         )
@@ -131,7 +131,7 @@ def tune(
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     guesses = _beginning(problem, start, lams, near=landmarks is None)
-    best = search_by(problem.solver, problem, guesses, way, grow)
+    best = search_by(problem.solver_or_default, problem, guesses, way, grow)
     n, problem = len(problem.Y), replace(best.problem, kernel=best.kernel)
     fit, solution = _fit_at(problem, jnp.asarray(best.lam))
     history = best.history

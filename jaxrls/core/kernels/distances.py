@@ -2,19 +2,20 @@
 
 ‖x‖² + ‖z‖² − 2⟨x, z⟩ is one matrix product, and loses eps·(‖x‖² + ‖z‖²), which hides distances
 between rows far from the origin; differences lose nothing. They are taken where columns are few,
-and for rows far out. Sparse rows are not centred, which would make them dense.
+and for rows far out.
 """
 
 import math
-from functools import partial
+from collections.abc import Callable
+from functools import partial, singledispatch
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.core.kernels.kernel import Gram, Rows
-from jaxrls.rows.sparse_block import SparseBlock, inner_products, made_dense, squared_lengths
+from jaxrls.core.kernels.block import Block, as_dense, inner_products, squared_lengths
+from jaxrls.core.kernels.kernel import Gram, Matrix
 
 # The most columns for which differences take no longer than a product, as they fuse with the
 # kernel's profile.
@@ -23,78 +24,73 @@ FEW_COLUMNS = 2
 COLUMNS_A_PASS = 8
 # ‖x‖² in widths, up to which for all of X or all of Z a product is taken. What it loses, (2 + √d)
 # eps (‖x‖² + ‖z‖²), is then no more than (2 + √d) eps (3 · NEAR + 2 r²): where ‖x‖² ≤ NEAR, ‖z‖² ≤
-# 2 NEAR + 2 r². Of sparse rows, which become dense elsewhere, it is 16 times that.
-NEAR, SPARSE_NEAR = 4.0, 64.0
+# 2 NEAR + 2 r².
+NEAR = 4.0
 
 
+@singledispatch
 def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"]) -> Gram:
     """Squared distances r² = Σₖ ((xₖ − zₖ) · inverseₖ)², where `inverse` is 1/width; 0 for equal
     rows.
 
-    Errors are at most d eps r² for few columns, 12 (2 + √d) eps (1 + r²) for many, and 12 (2 + √d)
-    eps (16 + r²) for sparse rows.
+    Errors are at most d eps r² for few columns, 12 (2 + √d) eps (1 + r²) for many.
 
     **Cost** O(n m d), by one product for many columns, and some five times as much where rows of
-    both X and Z lie far out; for sparse rows O(stored entries · m), and that of dense ones where
-    both lie farther than 8 widths from 0.
+    both X and Z lie far out.
     """
-    sparse = isinstance(X, SparseBlock)
-    if not sparse and X.shape[1] <= FEW_COLUMNS:
+    if X.shape[1] <= FEW_COLUMNS:
         return _by_columns(_square, X, Z, inverse)
     # The center changes no distance, but its rounding error.
-    center = 0 if sparse else jax.lax.stop_gradient(jnp.mean(Z, axis=0))
-    x, z = X.times(inverse) if sparse else (X - center) * inverse, (Z - center) * inverse
-    own, other = squared_lengths(x), squared_lengths(z)
-    farthest = jax.lax.stop_gradient(jnp.minimum(own.max(), other.max()))
-    near = _for_all(farthest <= (SPARSE_NEAR if sparse else NEAR))
+    center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
+    x, z = (X - center) * inverse, (Z - center) * inverse
+    return near_product(x, z, NEAR, _by_differences, (X, Z, inverse))
+
+
+def near_product(x: Any, z: Matrix, near: float, far: Callable, rows: tuple) -> Gram:
+    """Squared distances of scaled rows x and z by a product, or where some of both are longer than
+    √near as `far((x, z), rows)`.
+
+    `far` should be a function of a module, so that outside of jit the conditional compiles once.
+    """
+    x_squares, z_squares = squared_lengths(x), squared_lengths(z)
+    farthest = jax.lax.stop_gradient(jnp.minimum(x_squares.max(), z_squares.max()))
+    is_near = _for_all(farthest <= near)
 
     # One matrix from either branch, so that all the rest is one pass that fuses with the kernel's
     # profile.
-    found = jax.lax.cond(near, _by_product, _by_differences, (x, z), (X, Z, inverse))
-    lengths = own[:, None] + other[None, :]
-    product = lengths + found
-    hidden = product < (2 + math.sqrt(X.shape[1])) * float(jnp.finfo(X.dtype).eps) * lengths
+    across = jax.lax.cond(is_near, _by_product, far, (x, z), rows)
+    lengths = x_squares[:, None] + z_squares[None, :]
+    product = lengths + across
+    hidden = product < (2 + math.sqrt(x.shape[1])) * float(jnp.finfo(x.dtype).eps) * lengths
     # A distance lost in rounding is set to 0, and keeps the derivative of the formula.
     rounded = jax.lax.stop_gradient(jnp.where(hidden, product, 0))
-    return jnp.where(near, product - rounded, found)
+    return jnp.where(is_near, product - rounded, across)
 
 
 def city_block_distances(
-    X: Rows | SparseBlock, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
+    X: Matrix | Block, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
 ) -> Gram:
     """Σₖ |xₖ − zₖ| · inverseₖ, which is no matrix product, so it is summed column by column: O(n m
     d) time at O(n m) memory.
     """
-    return _by_columns(lambda x, z, scale: jnp.abs(x - z) * scale, made_dense(X), Z, inverse)
+    return _by_columns(_absolute, as_dense(X), Z, inverse)
 
 
 def chi_squared_distances(
-    X: Rows | SparseBlock, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
+    X: Matrix | Block, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
 ) -> Gram:
     """Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for non-negative rows, where 0/0 counts as 0; computed
     as `city_block_distances`.
     """
-
-    def gap(x, z, scale):
-        total = x + z
-        positive = total > 0
-        return jnp.where(positive, (x - z) ** 2 / jnp.where(positive, total, 1), 0) * scale
-
-    return _by_columns(gap, made_dense(X), Z, inverse)
-
-
-# Branches of the conditional: functions of the module, so that outside of jit it compiles once.
+    return _by_columns(_chi_squared, as_dense(X), Z, inverse)
 
 
 def _by_product(scaled, _):
     return -2 * inner_products(*scaled)
 
 
-def _by_differences(_, given):
-    X, *rest = given
-    if isinstance(X, SparseBlock):
-        return squared_distances(X.dense(), *rest)
-    return _by_columns(_square, X, *rest)
+def _by_differences(_, rows):
+    return _by_columns(_square, *rows)
 
 
 @jax.custom_batching.custom_vmap
@@ -110,9 +106,22 @@ def _for_all_of_a_batch(size, batched, flags):
     return _for_all(jnp.all(flags)), False
 
 
+# Gaps between numbers of one column, as functions of the module: each is compiled once.
+
+
 def _square(x, z, scale):
     gap = (x - z) * scale
     return gap * gap
+
+
+def _absolute(x, z, scale):
+    return jnp.abs(x - z) * scale
+
+
+def _chi_squared(x, z, scale):
+    total = x + z
+    positive = total > 0
+    return jnp.where(positive, (x - z) ** 2 / jnp.where(positive, total, 1), 0) * scale
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -135,8 +144,9 @@ def _in_passes(gap, at_once, X, Z, inverse):
         return total, None
 
     start, d = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype), len(inverse)
+    columns = X.T, Z.T, inverse
     if d <= at_once:
-        return add(start, (X.T, Z.T, inverse))[0]
-    fill = lambda rows: jnp.pad(rows, ((0, -d % at_once), *((0, 0),) * (rows.ndim - 1)))
-    passes = lambda rows: fill(rows).reshape(-1, at_once, *rows.shape[1:])
-    return jax.lax.scan(add, start, tuple(map(passes, (X.T, Z.T, inverse))))[0]
+        return add(start, columns)[0]
+    fill = lambda a: jnp.pad(a, ((0, -d % at_once), *((0, 0),) * (a.ndim - 1)))
+    passes = [fill(a).reshape(-1, at_once, *a.shape[1:]) for a in columns]
+    return jax.lax.scan(add, start, tuple(passes))[0]

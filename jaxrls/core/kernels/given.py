@@ -5,9 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
 
+from jaxrls.core.kernels.block import Block, as_dense
 from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.support.checks import values_unknown
+from jaxrls.core.support.checks import on_device, values_unknown
 from jaxrls.core.support.pytrees import pytree, static
 
 
@@ -27,16 +30,17 @@ class _OfFunction(Kernel):
         """
         name, n = f"{type(self).__name__}.fn", matrices[0].shape[0]
         with values_unknown(name):
-            found = self.fn(*matrices) if self.params is None else self.fn(self.params, *matrices)
-        if found.shape[:1] != (n,) or found.ndim != 2 or columns not in (None, found.shape[1]):
+            values = self.fn(*matrices) if self.params is None else self.fn(self.params, *matrices)
+        if values.shape[:1] != (n,) or values.ndim != 2 or columns not in (None, values.shape[1]):
             raise ValueError(
-                f"{name} must return shape ({n}, {columns or 'r'}), and returned {found.shape}"
+                f"{name} must return shape ({n}, {columns or 'r'}), and returned {values.shape}"
             )
-        if jnp.issubdtype(found.dtype, jnp.complexfloating):
+        if jnp.issubdtype(values.dtype, jnp.complexfloating):
             raise ValueError(
-                f"{name} must return real numbers, and returned {found.dtype}: return its real part"
+                f"{name} must return real numbers, and returned {values.dtype}: return its real "
+                "part"
             )
-        return found
+        return values
 
 
 @pytree
@@ -104,6 +108,34 @@ class FunctionKernel(_OfFunction):
 
 
 @pytree
+class GramBlock(Block):
+    """Rows of a kernel matrix with their numbers in it: of two such rows k(x, z) is known, as the
+    value of x in the column of z.
+
+    >>> rows = GramBlock.of(jnp.array([[2.0, 1.0], [1.0, 3.0]]))
+    >>> Precomputed()(rows, rows[1:]).tolist(), Precomputed().diag(rows).tolist()
+    ([[1.0], [3.0]], [2.0, 3.0])
+    """
+
+    values: Float[Array | np.ndarray, "b n"]
+    numbers: Int[Array | np.ndarray, " b"]
+
+    @classmethod
+    def of(cls, K) -> "GramBlock":
+        """All rows of the matrix."""
+        return cls(K, on_device(np.arange(len(K), dtype=np.int32)))
+
+    @property
+    def shape(self):
+        """That of the values."""
+        return self.values.shape
+
+    def __getitem__(self, rows) -> "GramBlock":
+        """Some of the rows, whose numbers remain."""
+        return GramBlock(self.values[rows], self.numbers[rows])
+
+
+@pytree
 class Precomputed(Kernel):
     """A kernel matrix computed elsewhere: X *is* K, (n, n), and new rows are k(new, training),
     (m, n).
@@ -124,52 +156,26 @@ class Precomputed(Kernel):
     """
 
     evaluable = knows_diag = False
+    sparse = True
 
     def __call__(self, X, Z):
-        return X
+        values = as_dense(X)
+        # Of all columns those of the landmarks; of new rows they may be all that is given.
+        has_more = isinstance(Z, GramBlock) and values.shape[1] == Z.shape[1]
+        return values[:, Z.numbers] if has_more else values
 
     def features(self, X):
-        return X
+        return as_dense(X)
 
     def diag(self, X):
+        if isinstance(X, GramBlock):
+            return X.values[jnp.arange(len(X)), X.numbers]
         if X.shape[0] != X.shape[1]:
             raise ValueError(
                 f"Precomputed.diag needs the square kernel matrix, and X has shape {X.shape}: give "
                 "k(x, x) of new rows, predict(K, return_std=True, diag=…)"
             )
-        return jnp.diagonal(X)
-
-    def is_semidefinite(self):
-        return False
-
-
-@pytree
-class KernelValues(Kernel):
-    """A given kernel matrix on landmarks, what `Precomputed` becomes there: row i is stored as (Kᵢ₁
-    … Kᵢₙ, i, Kᵢᵢ), and k(x, z) is the entry of x at the number of z.
-
-    New rows are k(new, training), (m, n), or k(new, landmarks) alone. **Cost** that of taking those
-    columns.
-
-    >>> import jax.numpy as jnp
-    >>> rows = jnp.array([[2.0, 1.0, 0.0, 2.0], [1.0, 3.0, 1.0, 3.0]])
-    >>> KernelValues()(rows, rows[1:]).tolist(), KernelValues().diag(rows).tolist()
-    ([[1.0], [3.0]], [2.0, 3.0])
-    """
-
-    knows_diag = False
-
-    def widths(self, points):
-        return points.shape[1] - 2, points.shape[0]
-
-    def __call__(self, X, Z):
-        n = Z.shape[1] - 2
-        if X.shape[1] == Z.shape[0] and X.shape[1] not in (n, n + 2):
-            return X
-        return X[:, Z[:, n].astype(jnp.int32)]
-
-    def diag(self, X):
-        return X[:, -1]
+        return jnp.diagonal(as_dense(X))
 
     def is_semidefinite(self):
         return False

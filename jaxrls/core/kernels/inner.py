@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.core.kernels.kernel import Kernel, Rows, check_not_negative, parameter
+from jaxrls.core.kernels.block import as_dense, inner_products, squared_lengths
+from jaxrls.core.kernels.kernel import Kernel, Matrix, check_not_negative, parameter
 from jaxrls.core.linalg.products import safe_sqrt
 from jaxrls.core.support.checks import is_concrete
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.rows.sparse_block import inner_products, made_dense, squared_lengths
 
 
 @pytree
@@ -44,7 +44,7 @@ class Linear(Kernel):
         return d
 
     def features(self, X):
-        return made_dense(X)
+        return as_dense(X)
 
 
 @pytree
@@ -218,7 +218,7 @@ class Sobolev(Kernel):
             )
 
 
-def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:
+def polynomial_features(X: Matrix, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:
     """All monomials of the columns of X up to a degree, scaled so that their inner products are the
     polynomial kernel.
 

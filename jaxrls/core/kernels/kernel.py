@@ -20,28 +20,20 @@ import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
+from jaxrls.core.kernels.block import as_block, as_dense
 from jaxrls.core.linalg.products import matmul, safe_sqrt
-from jaxrls.core.support.checks import as_array, check_matrix, check_real, is_concrete, value_of
+from jaxrls.core.support.checks import check_real, is_concrete, value_of
 from jaxrls.core.support.door import door
 from jaxrls.core.support.pytrees import pytree, static
-from jaxrls.rows.sparse_block import SparseBlock, made_dense
 
-Rows = Float[Array, "n d"]
+Matrix = Float[Array, "n d"]
 Gram = Float[Array, "n m"]
 Method = TypeVar("Method", bound=Callable)
 
 
-def as_block(name: str, X) -> Any:
-    """Rows (n, d) of a table, list or array, or sparse ones as they are."""
-    X = X if isinstance(X, jax.Array | SparseBlock) else as_array(name, X)
-    if X.ndim != 2:
-        check_matrix(name, X)
-    return X
-
-
 def _of_rows(method: Method, sparse: bool = False) -> Method:
-    """A method of rows, for all that `as_block` takes; unless it takes `sparse` ones, these are
-    made dense.
+    """A method of rows, for all that `as_block` takes; unless it takes any `Block`, as where
+    `sparse` is true, these are made dense.
     """
     _, *names = inspect.signature(method).parameters
 
@@ -49,7 +41,7 @@ def _of_rows(method: Method, sparse: bool = False) -> Method:
     @wraps(method)
     def run(self, *rows):
         blocks = map(as_block, names, rows)
-        return method(self, *(blocks if sparse else map(made_dense, blocks)))
+        return method(self, *(blocks if sparse else map(as_dense, blocks)))
 
     return run  # type: ignore[return-value]
 
@@ -73,8 +65,8 @@ class Kernel:
     * `constants`: names of fields that no search moves.
     * `evaluable`: False for a kernel given as a matrix, which has no value at other points.
     * `knows_diag`: whether k(x, x) of new rows is known.
-    * `sparse`: whether the methods of this class take a `SparseBlock` for X, by matrix products
-      alone; other classes get dense rows.
+    * `sparse`: whether the methods of this class take any block for X, such as one of sparse rows,
+      by the functions of `block.py` alone; other classes get dense rows.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
@@ -97,14 +89,14 @@ class Kernel:
                 setattr(cls, name, _of_rows(vars(cls)[name], vars(cls).get("sparse", False)))
 
     @_of_rows
-    def __call__(self, X: Rows, Z: Float[Array, "m d"]) -> Gram:
+    def __call__(self, X: Matrix, Z: Float[Array, "m d"]) -> Gram:
         """The kernel matrix (n, m): k(xᵢ, zⱼ) for every row of X (n, d) and every row of Z (m,
         d).
         """
         return matmul(self.features(X), self.features(Z).T)
 
     @_of_rows
-    def diag(self, X: Rows) -> Float[Array, " n"]:
+    def diag(self, X: Matrix) -> Float[Array, " n"]:
         """The diagonal (n,) of the kernel matrix: k(xᵢ, xᵢ) for every row of X (n, d), in O(n
         d).
         """
@@ -116,11 +108,7 @@ class Kernel:
         """
         return None
 
-    def widths(self, points) -> tuple[int, ...]:
-        """The numbers of columns that new rows may have."""
-        return points.shape[1:]
-
-    def features(self, X: Rows) -> Float[Array, "n r"]:
+    def features(self, X: Matrix) -> Float[Array, "n r"]:
         """The explicit features φ(X), (n, r), one row per row of X, where `num_features` is a
         number.
 
@@ -335,7 +323,7 @@ class Through(Kernel, ABC):
     kernel: Kernel
 
     @abstractmethod
-    def take(self, X: Rows) -> Rows:
+    def take(self, X: Matrix) -> Matrix:
         """The rows that the inner kernel is given."""
 
     def __call__(self, X, Z):

@@ -92,7 +92,5 @@ def named_kernel(
 
 def _variance(X) -> float:
     """The variance of all of X, or 1 where it is 0."""
-    import scipy.sparse
-
-    sparse = scipy.sparse.issparse(X)
+    sparse = hasattr(X, "tocsr")
     return float(X.power(2).mean() - X.mean() ** 2 if sparse else np.var(X)) or 1.0

@@ -218,12 +218,6 @@ class FixedEffects:
 
     # rows that leave ------------------------------------------------------------------------------
 
-    def levels_of_two(self, weights: Weights) -> Any:
-        """H of the levels that have just two rows of positive weight, and leave with that pair;
-        None for columns.
-        """
-        return None
-
     def check_rest(self, weights: Weights, folds: Folds | None) -> None:
         """Raise where the columns become dependent without a row, or fold, if values are known."""
         if not self.count or not is_concrete(self, weights, folds):
@@ -343,11 +337,6 @@ class Levels(FixedEffects):
                 f"fixed_effects has the level {error}, which no fitted row that counts has: leave "
                 "it out"
             ) from None
-
-    def levels_of_two(self, weights):
-        """From the numbers of rows."""
-        count = self.gram(self.rows, weights.used.astype(weights.dtype))
-        return weights.scale(self.basis(self.rows, weights.n)) * (count == 2).astype(weights.dtype)
 
     def has_rest(self, weights, folds):
         """Whether each row has another in its level; a level that lies within a fold leaves with

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.kernels.kernel import Kernel, as_block
+from jaxrls.core.kernels.block import Block, as_block, as_dense
+from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.blocks import check_block_size, default_block_size, map_rows
 from jaxrls.core.linalg.products import matmul
 from jaxrls.core.problem.rows import DenseRows, Rows
 from jaxrls.core.support.door import door, parts_of
-from jaxrls.rows.sparse_block import SparseBlock, made_dense
 
 
 def _block_size(X, Z, block_size, parts=1):
@@ -50,35 +50,37 @@ def gram(
     >>> rls.gram(rls.Linear(), jnp.array([[1.0], [2.0]])).tolist()
     [[1.0, 2.0], [2.0, 4.0]]
     """
-    if Z is None and isinstance(X, Rows):
-        X = X.points  # raises for those that are read from elsewhere
     X = X if isinstance(X, Rows) else as_block("X", X)
     Z = Z if isinstance(Z, Rows | None) else as_block("Z", Z)
     _check_pair(kernel, X, Z)
-    if isinstance(Z, Rows):
-        Z = DenseRows(Z.dense()) if Z.parts > 1 else Z  # raises for rows of several devices
-        return Z.map(lambda z: gram(kernel, X, made_dense(z)).T).T
-    if isinstance(X, Rows):
-        if Z is not None:
-            return X.map(lambda x: kernel(x, Z))
-        if not kernel.evaluable:
-            return X.dense()
-        each = jnp.arange(X.shape[0])
-        return gram(kernel, X, X).at[each, each].set(X.map(kernel.diag))
-    if not kernel.evaluable:
-        return X
-    if isinstance(X, SparseBlock):
-        return kernel(X, Z)  # type: ignore[arg-type]
+    if isinstance(X, Rows) or isinstance(Z, Rows):
+        return _gram_of_rows(kernel, X, Z, block_size)
+    if isinstance(X, Block) or not kernel.evaluable:
+        return kernel(X, X if Z is None else Z)
     if Z is not None:
         return map_rows(lambda x: kernel(x, Z), X, _block_size(X, Z, block_size))
 
-    def block(args):
+    def with_diagonal(args):
         rows, number, diagonal = args
         same = number[:, None] == jnp.arange(X.shape[0])
         return jnp.where(same, diagonal[:, None], kernel(rows, X))
 
     numbered = X, jnp.arange(X.shape[0]), kernel.diag(X)
-    return map_rows(block, numbered, _block_size(X, X, block_size))
+    return map_rows(with_diagonal, numbered, _block_size(X, X, block_size))
+
+
+def _gram_of_rows(kernel: Kernel, X: Any, Z: Any, block_size) -> Float[Array, "n m"]:
+    """K where X or Z are `Rows`; raises for all pairs of those that are read from elsewhere."""
+    if isinstance(Z, Rows):
+        Z = DenseRows(Z.dense()) if Z.parts > 1 else Z
+        return Z.map(lambda z: gram(kernel, X, as_dense(z)).T).T
+    if Z is not None:
+        return X.map(lambda x: kernel(x, Z))
+    whole = X.points if kernel.evaluable else X.dense()
+    if whole is not X:
+        return gram(kernel, whole, block_size=block_size)
+    i = jnp.arange(X.shape[0])
+    return gram(kernel, X, X).at[i, i].set(X.map(kernel.diag))
 
 
 def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):
@@ -135,7 +137,7 @@ def gram_matmul(
 
 
 def _check_pair(kernel, X, Z):
-    if Z is not None and kernel.evaluable and X.shape[1] not in (Z.shape[1], *kernel.widths(Z)):
+    if Z is not None and kernel.evaluable and X.shape[1] != Z.shape[1]:
         raise ValueError(
             f"X and Z must have equally many columns, and have {X.shape[1]} and {Z.shape[1]}"
         )

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.kernels.block import as_dense
+from jaxrls.core.kernels.given import GramBlock
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.blocks import (
     check_block_size,
@@ -20,13 +22,16 @@ from jaxrls.core.linalg.blocks import (
     wide_block_size,
 )
 from jaxrls.core.support.checks import (
+    as_array,
     check_finite,
     check_inputs,
+    check_matrix,
     check_row_numbers,
     check_symmetric,
     is_concrete,
     on_device,
 )
+from jaxrls.core.support.door import parts_of
 from jaxrls.core.support.pytrees import pytree, static
 
 HOST_BLOCK_BYTES = 32 * 2**20  # of rows that are read at once
@@ -72,6 +77,7 @@ class Rows:
 
     traceable: ClassVar[bool] = False  # whether they are arrays, which can go into `jax.jit`
     in_memory: ClassVar[bool] = False
+    is_dense: ClassVar[bool] = True  # False where zeros are not stored, which nothing may fill in
     shape: Any  # (n, d), the number of rows and of columns
     dtype: Any  # of the blocks, float32 or float64
     ndim = 2
@@ -259,7 +265,7 @@ class DenseRows(Rows):
         domain, where values are known.
         """
         # A kernel that is a matrix has no inputs to check.
-        (check_inputs if kernel.evaluable else check_finite)(name, self.X)
+        (check_inputs if kernel.evaluable else check_finite)(name, as_dense(self.X))
         kernel.check(self.X)
 
     @property
@@ -303,7 +309,20 @@ class DenseRows(Rows):
 
 @pytree
 class GramRows(DenseRows):
-    """Rows of a kernel matrix that was computed elsewhere."""
+    """Rows of a kernel matrix that was computed elsewhere: blocks are `GramBlock`s, whose rows know
+    their numbers.
+    """
+
+    X: GramBlock  # type: ignore[assignment]
+
+    def dense(self):
+        """The matrix."""
+        return self.X.values
+
+    @property
+    def points(self):
+        """All rows, with their numbers."""
+        return self.X
 
     def check(self, kernel, name="X", *, training=True):
         """Raise unless the matrix of training rows is symmetric too; rows to predict have one
@@ -311,19 +330,7 @@ class GramRows(DenseRows):
         """
         super().check(kernel, name)
         if training:
-            check_symmetric("X, as the precomputed kernel matrix,", self.X)
-
-    def numbered(self) -> "NumberedRows":
-        """The same rows for `KernelValues`: with row number and diagonal entry appended to each."""
-        check_symmetric("X, as the precomputed kernel matrix,", self.X)
-        numbers = jnp.arange(len(self.X), dtype=self.dtype)
-        tail = jnp.stack([numbers, jnp.diagonal(self.X)], axis=1)
-        return NumberedRows(jnp.concatenate([self.X, tail], axis=1), self.parts)
-
-
-@pytree
-class NumberedRows(DenseRows):
-    """Rows of a kernel matrix as `KernelValues` reads them, (n, n + 2)."""
+            check_symmetric("X, as the precomputed kernel matrix,", self.dense())
 
 
 @pytree
@@ -331,7 +338,7 @@ class MappedRows(Rows):
     """Rows φ(x) of other rows x, computed block by block and never stored."""
 
     source: Rows
-    of: Any
+    feature_map: Any
 
     @property
     def traceable(self):  # type: ignore[override]
@@ -342,8 +349,8 @@ class MappedRows(Rows):
     def shape(self):
         """(n, r)."""
         n, d = self.source.shape
-        one = jax.ShapeDtypeStruct((1, d), self.dtype)
-        return n, jax.eval_shape(self.of.features, one).shape[1]
+        row = jax.ShapeDtypeStruct((1, d), self.dtype)
+        return n, jax.eval_shape(self.feature_map.features, row).shape[1]
 
     @property
     def dtype(self):
@@ -363,17 +370,45 @@ class MappedRows(Rows):
     def over(self, kind, fn, columns, temporaries=0, **hints):
         """As `Rows.over`."""
         hints["temporaries"] = temporaries + self.shape[1]
-        of = lambda x, *parts: fn(self.of.features(x), *parts)
-        return self.source.over(kind, of, columns, **hints)
+        mapped = lambda x, *parts: fn(self.feature_map.features(x), *parts)
+        return self.source.over(kind, mapped, columns, **hints)
 
     def some(self, num):
         """φ of some rows of the source."""
-        return self.of.features(self.source.some(num))
+        return self.feature_map.features(self.source.some(num))
 
     def take(self, indices):
         """φ of these rows of the source."""
-        return self.of.features(self.source.take(indices))
+        return self.feature_map.features(self.source.take(indices))
 
-    def like(self, values):
-        """As the source would keep them."""
-        return self.source.like(values)
+
+# from what a caller gives
+# --------------------------------------------------------------------------------------------------
+
+# Kinds of rows of other rooms, which add them here: `kind.takes(X)` says whether X is for this kind
+# and no plain array, and `kind.read(name, X, dtype)` are its rows.
+KINDS_OF_ROWS: list[Any] = []
+
+
+def kind_of(X) -> type[Rows]:
+    """The kind of rows that X is, or is read as."""
+    if isinstance(X, Rows):
+        return type(X)
+    return next((kind for kind in KINDS_OF_ROWS if kind.takes(X)), DenseRows)
+
+
+def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
+    """X as `Rows`: a source of rows as it is; what some kind takes; or an array, of kernel values if
+    the kernel is a matrix. `dtype`, such as that of a model, if it must be another.
+
+    `devices` over which an array may lie where that is not known, inside of `jax.jit` without a
+    mesh that is set.
+    """
+    if isinstance(X, Rows):
+        return X
+    kind: Any = kind_of(X)
+    if kind in KINDS_OF_ROWS:
+        return kind.read(name, X, dtype)
+    X = as_array(name, X, dtype)
+    check_matrix(name, X)
+    return DenseRows(X, parts_of(X, devices)) if kernel.evaluable else GramRows(GramBlock.of(X))

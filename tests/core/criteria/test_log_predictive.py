@@ -9,6 +9,7 @@ import numpy as np
 from support import ANY_PRECISION, EDGE, FLOAT64, array, assert_close, factorize, refused, wide
 
 import jaxrls as rls
+from jaxrls.uncertainty.posterior import process_of
 
 LAMS = wide(np.geomspace(0.02, 2.0, 8))
 N = 16
@@ -49,7 +50,7 @@ def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     logarithm alone, and choose the same λ.
     """
     fit = rls.fit(KERNEL, X, Y[:, 0], lams=[0.1], keep=True)
-    tau = float(fit.of_kept("process").amplitude("loo")) ** 2
+    tau = float(process_of(fit).amplitude("loo")) ** 2
     factor = factorize(KERNEL, X)
     given, chosen = (rls.LogPredictive(scale)(factor, Y[:, 0], [0.1])[0] for scale in (tau, "loo"))
     assert_close(given, chosen, 1e-10)

@@ -24,6 +24,7 @@ from support import (
 )
 
 import jaxrls as rls
+from jaxrls.uncertainty.without import smoother
 
 pytestmark = FLOAT64  # both precisions at once
 
@@ -208,7 +209,7 @@ def test_fits_without_a_row_leave_out_what_no_fit_can_reach():
     @jax.jit
     def both(factor, lam):
         fits = factor.solve(jnp.eye(N)).coefficients(lam[None])
-        return factor.smoother(lam).steps, jnp.concatenate([fits.coef[0], fits.intercept])
+        return smoother(factor, lam).steps, jnp.concatenate([fits.coef[0], fits.intercept])
 
     assert_allclose(*both(factor, array(0.3)), atol=1e-12)
 

@@ -112,9 +112,6 @@ COMPUTATIONS: dict = {
         "landmarks": lambda p: marked(p).points,
         "certified_lam": lambda p: rls.certified_lam(marked(p), 0.1),
         "select_columns": lambda p: rls.select_columns(p.X, p.Y, 2, **at_one(p)).errors,
-        "select_landmarks": lambda p: (
-            rls.select_landmarks(kernel(p), p.X, p.Y, 2, **at_one(p)).errors
-        ),
         "fit_kernels": lambda p: (
             rls.fit_kernels(
                 [GAUSSIAN, rls.Linear()],

@@ -15,17 +15,18 @@ from support import DTYPE, EPS, array, assert_close, refused, wide
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.problem.rows import GramRows, MappedRows
+from jaxrls.core.kernels.block import as_dense
+from jaxrls.core.kernels.given import GramBlock
+from jaxrls.core.problem.rows import GramRows, MappedRows, as_rows, kind_of
 from jaxrls.rows import sparse
-from jaxrls.rows.sparse import as_rows, is_sparse, sparse_rows
-from jaxrls.rows.sparse_block import made_dense
+from jaxrls.rows.sparse import SparseRows
 
 N, D = 13, 4
 TOLERANCE = 100 * EPS
 RNG = np.random.default_rng(0)
 X = wide(RNG.normal(size=(N, D)) * (RNG.random((N, D)) < 0.6))
 V, PAIR = wide(RNG.uniform(0.5, 2, N)), {"a": wide(RNG.normal(size=(N, 2))), "none": None}
-SQUARES = rls.FeatureMap(lambda X: jnp.concatenate([X, X * X], axis=1))
+LINEAR, SQUARES = rls.Linear(), rls.FeatureMap(lambda X: jnp.concatenate([X, X * X], axis=1))
 
 
 class Slabs(extend.Rows):
@@ -55,7 +56,7 @@ def small_blocks(X):
     """A sparse matrix in blocks of 4 rows and a ragged one."""
     numbers, sparse.BLOCK_NUMBERS = sparse.BLOCK_NUMBERS, 4 * D
     try:
-        return sparse_rows(X)
+        return SparseRows.read("X", X)
     finally:
         sparse.BLOCK_NUMBERS = numbers
 
@@ -67,8 +68,8 @@ def bcoo():
 csr = scipy.sparse.csr_array(X.astype(DTYPE))
 SOURCES = {
     "dense": extend.DenseRows(array(X)),
-    "gram": GramRows(array(X)),
-    "sparse": sparse_rows(csr),
+    "gram": GramRows(GramBlock.of(array(X))),
+    "sparse": SparseRows.read("X", csr),
     "sparse in blocks": small_blocks(csr),
     "sparse matrix of JAX": small_blocks(bcoo()),
     "mapped": MappedRows(extend.DenseRows(array(X)), SQUARES),
@@ -87,13 +88,13 @@ def dense(name):
 
 def add_up(block, v, pair, missing):
     assert missing is None and pair["none"] is None and len(block) == len(v) == len(pair["a"])
-    block = made_dense(block)
+    block = as_dense(block)
     return {"gram": block.T @ (v[:, None] * block), "rest": (block.T @ pair["a"], jnp.sum(v))}
 
 
 def by_row(block, v, pair, missing):
     assert missing is None and pair["none"] is None
-    block = made_dense(block)
+    block = as_dense(block)
     return {"sum": jnp.sum(block, axis=1) * v, "rest": (jnp.sin(block), pair["a"])}
 
 
@@ -117,7 +118,7 @@ def test_sums_and_maps_are_those_over_all_rows(name, hints):
 def test_some_rows_are_rows(name):
     """At most as many as were asked for, each of them one of the rows."""
     for num in (1, 4, N + 5):
-        some = np.asarray(SOURCES[name].some(num))
+        some = np.asarray(as_dense(SOURCES[name].some(num)))
         assert 1 <= len(some) <= min(num, N) and some.shape[1] == dense(name).shape[1]
         assert all(np.isclose(dense(name), row, atol=TOLERANCE).all(axis=1).any() for row in some)
 
@@ -129,7 +130,8 @@ def test_rows_by_number_and_whether_they_are_in_memory(name):
     """
     rows, words = SOURCES[name], "needs all rows in one array"
     if "sparse" not in name:
-        assert_close(rows.take(jnp.array([7, 0, 7])), dense(name)[[7, 0, 7]], TOLERANCE)
+        taken = as_dense(rows.take(jnp.array([7, 0, 7])))
+        assert_close(taken, dense(name)[[7, 0, 7]], TOLERANCE)
     if rows.in_memory:
         assert_close(rows.dense(), X, TOLERANCE)
         return
@@ -159,8 +161,8 @@ def test_every_format_is_the_same_matrix(form):
     if form == "coo_array":
         parts = (np.tile(a, 2) for a in given.coords)
         given = scipy.sparse.coo_array((np.tile(given.data / 2, 2), tuple(parts)), shape=(N, D))
-    assert is_sparse(given) and as_rows(rls.Linear(), given).shape == (N, D)
-    assert_close(small_blocks(given).map(made_dense), X, TOLERANCE)
+    assert kind_of(given) is SparseRows and as_rows(LINEAR, given).shape == (N, D)
+    assert_close(small_blocks(given).map(as_dense), X, TOLERANCE)
 
 
 class Nothing(extend.Rows):
@@ -177,18 +179,21 @@ MODEL = rls.Model(rls.Gaussian(1.0), array(X), array(V), array(0.0))
 SHORT = "Slabs says that it has {} rows, and its blocks have {}"
 # By what is asked, with the words of the refusal.
 REFUSED = [
-    (lambda: sparse_rows(scipy.sparse.csr_array((0, 3))), r"X is empty, with shape \(0, 3\)"),
-    (lambda: sparse_rows(ENTRIES), "X.data holds 1 values that are NaN or infinite"),
-    (lambda: sparse_rows(BATCHED), "no batch and no dense dimensions"),
+    (lambda: as_rows(LINEAR, scipy.sparse.csr_array((0, 3))), r"X is empty, with shape \(0, 3\)"),
+    (lambda: as_rows(LINEAR, ENTRIES), "X.data holds 1 values that are NaN or infinite"),
+    (lambda: as_rows(LINEAR, BATCHED), "no batch and no dense dimensions"),
     (
-        lambda: jax.jit(lambda X: sparse_rows(X).sum(jnp.sum))(bcoo()),
+        lambda: jax.jit(lambda X: as_rows(LINEAR, X).sum(jnp.sum))(bcoo()),
         "a sparse X must be given outside jax.jit",
     ),
     (
         lambda: SOURCES["gram"].check(rls.Precomputed()),
         "X, as the precomputed kernel matrix, must be square",
     ),
-    (lambda: GramRows(array(X[:D])).numbered(), "is not symmetric"),
+    (
+        lambda: GramRows(GramBlock.of(array(X[:D]))).check(rls.Precomputed()),
+        "is not symmetric",
+    ),
     (lambda: Slabs(X, ()).sum(jnp.sum), SHORT.format(N, 0)),
     (lambda: LONG.sum(jnp.sum), SHORT.format(N + 1, N)),
     (lambda: Slabs(X, shape=(N - 1, D)).map(jnp.sin), SHORT.format(N - 1, f"{N} or more")),
@@ -206,7 +211,7 @@ REFUSED = [
         f"X must have {D} columns, the columns it was fitted on, and has 2",
     ),
     *(
-        (lambda given=given: as_rows(rls.Linear(), given), words)
+        (lambda given=given: as_rows(LINEAR, given), words)
         for given, words in (
             (
                 np.ones(3),

@@ -6,7 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from support import DTYPE, EDGE, refused
+from support import DTYPE, EDGE, refused, texts
 
 import jaxrls as rls
 from jaxrls.__main__ import main
@@ -44,10 +44,6 @@ def test_targets_have_a_curve_each_or_their_mean(data):
     assert [len(line.get_xdata()) for line in ax.lines] == [100] * 9 + [9]
     shared = rls.fit(rls.Gaussian(0.3), X, Y, criterion=rls.log_marginal_likelihood).plot()
     assert len(shared.lines) == 2 and "likelihood" in shared.get_ylabel()
-
-
-def texts(ax):
-    return " ".join(text.get_text() for text in ax.get_legend().get_texts())
 
 
 def test_errors(fit):

@@ -16,6 +16,8 @@ from jaxtyping import Array, Float
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.outcome import COLUMNS_AT_ONCE, over_lams
 from jaxrls.core.leave_out.view import Constraints, LowRank, slots
+from jaxrls.core.problem.gram import gram
+from jaxrls.landmarks.points import ridge_effect
 
 
 class LandmarkRows(NamedTuple):
@@ -48,6 +50,11 @@ class OnLandmarks(Factor):
         remaining = rows.d * rows.remaining + v * rows.rho * rows.rho
         e = (rows.d * (labels - rows.fitted) + rows.rho * rows.alpha) / remaining
         return e, remaining / rows.d
+
+    def jitter_effect(self, kernel, lams, coef, missed):
+        """Of the jitter of the landmarks' kernel matrix."""
+        K = gram(kernel, self.points)
+        return ridge_effect(K, self.report.ridge, coef, lams, missed)
 
     def sum_left_out(self, solution, fn, lams, counted=None):
         """Over the other rows, and over those that are landmarks."""

@@ -1,0 +1,153 @@
+"""Plots of fits: errors over λ or over the steps of a search, held-out predictions, a function of
+one input, and coverage.
+"""
+
+import numpy as np
+
+
+def _axes(axes, rows: int = 1):
+    """These axes, or where they are None those of a new figure, one below the other."""
+    if axes is not None:
+        return axes
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ImportError("plots need matplotlib: pip install 'jaxrls[plot]'") from None
+    size = (6.4, 3.2 + 0.8 * rows)
+    return plt.subplots(rows, 1, sharex=True, figsize=size, layout="constrained")[1]
+
+
+def _needed(values, what: str):
+    if values is None:
+        raise ValueError(
+            f"there are no {what} to plot, as the rows have changed since the fit: fit them again"
+        )
+    return np.asarray(values)
+
+
+def _finished(ax, **words):
+    ax.set(**words)
+    ax.legend(fontsize="small")
+    return ax
+
+
+def _on_diagonal(ax, x, y, style: str, label: list[str], start, **words):
+    """One line for each target, labelled, with its number where there are several, and the diagonal
+    where x and y agree.
+    """
+    if len(label) > 1:
+        label = [f"target {j}, {each}" for j, each in enumerate(label)]
+    ax.plot(x, y, style, label=label, alpha=0.5 if style == "." else 1, markersize=4)
+    ax.axline((start, start), slope=1, color="0.3", linewidth=1)
+    return _finished(ax, **words)
+
+
+def plot_errors(fit, ax=None):
+    """Plot the criterion, or AUC, over λ, one line for each target that has its own λ or their
+    mean, with the chosen λ and its effective degrees of freedom.
+    """
+    errors, lams = _needed(fit.errors, "errors over λ"), np.asarray(fit.lams)
+    label = f"λ of each of {np.size(fit.lam)} targets"
+    reached, word = fit.error, "error"
+    if fit.unit == "AUC":
+        errors, reached, word = 1 - errors, 1 - reached, "AUC"
+    if np.ndim(fit.lam) == 0:
+        errors = errors.reshape(len(lams), -1).mean(axis=1)
+        label = f"λ = {fit.lam:.3g}, {word} {reached:.3g}, {fit.dof:.3g} degrees of freedom"
+    ax, order = _axes(ax), np.argsort(lams.reshape(len(lams), -1)[:, 0])
+    ax.plot(lams[order], errors[order])
+    ax.plot(fit.lam, reached, "o", label=label)
+    scale = "linear" if word == "AUC" or errors.min() <= 0 else "log"
+    return _finished(ax, xscale="log", yscale=scale, xlabel="λ", ylabel=fit.title)
+
+
+def plot_left_out(fit, Y, ax=None):
+    """Plot labels against their held-out predictions, with the diagonal where they agree.
+
+    Args:
+        Y: the labels that were fitted, (n,) or (n, t).
+        ax: Matplotlib axes; by default those of a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: for labels of another shape, or a fit without held-out residuals.
+    """
+    residuals, Y = _needed(fit.loo_residuals, "residuals of rows left out"), np.asarray(Y)
+    if Y.shape != residuals.shape:
+        raise ValueError(
+            f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape "
+            f"{Y.shape}"
+        )
+    label = [f"root mean square {rms:.4g}" for rms in np.sqrt((residuals**2).mean(0)).reshape(-1)]
+    x, y = (part.reshape(len(Y), -1) for part in (Y - residuals, Y))
+    return _on_diagonal(
+        _axes(ax), x, y, ".", label, Y.min(), xlabel="predicted, the row left out", ylabel="label"
+    )
+
+
+def plot_function(fit, X, Y, ax=None, level=None):
+    """Plot the fitted function of one input with the data, and on request the band of its
+    intervals.
+
+    Args:
+        X: the rows that were fitted, (n, 1).
+        Y: their labels, (n,) or (n, t).
+        ax: Matplotlib axes; by default those of a new figure.
+        level: the level of `intervals` to draw as a band; none by default.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: for an X of more than one column.
+    """
+    X = np.asarray(X)
+    if X.ndim != 2 or X.shape[1] != 1:
+        raise ValueError(f"X must have one column to be drawn over, and has shape {X.shape}")
+    ax, margin = _axes(ax), 0.03 * np.ptp(X)
+    grid = np.linspace(X.min() - margin, X.max() + margin, 400).astype(fit.model.coef.dtype)
+    ax.plot(X[:, 0], Y, ".", color="0.5", label="data")
+    lines = ax.plot(grid, fit.predict(grid[:, None]), label="fit")
+    if level is not None:
+        ends = [np.reshape(end, (len(grid), -1)) for end in fit.intervals(grid[:, None], level)]
+        for line, lower, upper in zip(lines, ends[0].T, ends[1].T, strict=True):
+            words = f"{100 * level:.3g} % of labels"
+            ax.fill_between(grid, lower, upper, color=line.get_color(), alpha=0.2, label=words)
+    return _finished(ax, xlabel="x", ylabel="y")
+
+
+def plot_coverage(predictive, ax=None):
+    """Plot the share of labels within their interval against its level, one line for each target,
+    with the diagonal where they agree.
+    """
+    levels, scores = np.linspace(0, 1, 101), np.nanmean(np.asarray(predictive.crps), axis=0)
+    label = [f"continuous ranked probability score {score:.3g}" for score in scores.reshape(-1)]
+    shares = np.asarray(predictive.coverage(levels)).reshape(len(levels), -1)
+    return _on_diagonal(
+        _axes(ax),
+        levels,
+        shares,
+        "-",
+        label,
+        0.0,
+        xlabel="level",
+        ylabel="share of labels inside",
+        aspect="equal",
+    )
+
+
+def plot_search(fit, axes=None):
+    """Plot error and gradient norm at every step of the search, below each other; takes and returns
+    two axes.
+    """
+    axes, history = _axes(axes, 2), fit.history
+    (above, below), errors = axes, np.asarray(history.errors)
+    above.plot(errors, ".-")
+    label = f"error {errors.min():.4g} at λ = {fit.lam:.3g}: {history.reason}"
+    above.plot(np.argmin(errors), errors.min(), "o", label=label)
+    _finished(above, ylabel="error", yscale="log" if errors.min() > 0 else "linear")
+    below.plot(history.gradient_norms, ".-")
+    below.set(xlabel="step", ylabel="largest slope", yscale="log")
+    return axes

@@ -1,0 +1,139 @@
+"""Errors of two-sided data, as functions of a factor: of held-out entries, rows, columns or both,
+at every λ, and the held-out residuals at one.
+"""
+
+from collections.abc import Callable
+
+from jaxtyping import Array, Float
+
+from jaxrls.core.criteria.criterion import as_grid
+from jaxrls.core.criteria.losses import check_loss, squared_error
+from jaxrls.core.criteria.path import one_lam
+from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.support.checks import Listed, as_array
+from jaxrls.core.support.door import door
+from jaxrls.two_sided.kronecker import SETTINGS, Kronecker
+
+
+@door()
+def kronecker_left_out(
+    factor: Factor,
+    Y: Float[Array, "n1 n2"] | Listed,
+    lams: Float[Array, " L"] | Listed,
+    setting: str = "entries",
+    *,
+    loss: Callable = squared_error,
+) -> Float[Array, " L"]:
+    """Exact cross-validation error of two-sided data at every λ, for the kind of predictions that
+    are wanted.
+
+    Σ vᵢⱼ loss(eᵢⱼ, yᵢⱼ) / Σ vᵢⱼ, where eᵢⱼ is the label minus the prediction of a fit without
+
+    * `"entries"` (setting A): that entry, for missing labels of known rows and columns; as `loo`.
+    * `"rows"` (setting B): all of row i, for new rows.
+    * `"columns"` (setting C): all of column j, for new columns.
+    * `"both"` (setting D): all of row i and all of column j, for pairs of which both are new.
+
+    Args:
+        factor: what `factor_kronecker` made.
+        Y: labels (n₁, n₂), none missing.
+        lams: λ (L,).
+        setting: what is left out, one of the four above.
+        loss: as in `LeaveOneOut`.
+
+    Returns:
+        The error at every λ, (L,).
+
+    Raises:
+        ValueError: for a factor of one-sided data, a Y of another shape, or where nothing is left
+            to fit.
+
+    **Cost** for every λ O(n₁n₂(n₁ + n₂)), as the fit; for `"both"` O(n₁²n₂²), and once O(m⁴), m the
+    smaller of n₁ and n₂, as that side is factored without each of its rows. **Fails**: a λ chosen
+    by entries is mostly too small for new rows and columns: validate what will be predicted.
+    **Source**: the settings and the first three, Stock, Pahikkala, Airola, De Baets and Waegeman
+    2018, "A comparative study of pairwise learning methods based on kernel ridge regression"; with
+    an intercept, and for both, derived in `two_sided/kronecker.py`.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
+    >>> factor = rls.factor_kronecker(K1, K2, intercept=False)
+    >>> Y = jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    >>> [round(value, 3) for value in rls.kronecker_left_out(factor, Y, [1.0], "rows").tolist()]
+    [2.074]
+    """
+    check_loss(loss)
+    sides, solution = _solution(factor, Y, setting)
+    return sides.errors(solution, loss, setting, as_grid(lams, sides))[:, 0]
+
+
+@door()
+def kronecker_residuals(
+    factor: Factor,
+    Y: Float[Array, "n1 n2"] | Listed,
+    lam: Float[Array, ""] | float,
+    setting: str = "entries",
+) -> Float[Array, "n1 n2"]:
+    """Compute the held-out residuals of two-sided data at one λ: labels minus held-out predictions.
+
+    Args:
+        factor: what `factor_kronecker` made.
+        Y: labels (n₁, n₂), none missing.
+        lam: one λ.
+        setting: what is left out: `"entries"`, `"rows"`, `"columns"` or `"both"`, as in
+            `kronecker_left_out`.
+
+    Returns:
+        Held-out residuals (n₁, n₂), in the units of Y.
+
+    Raises:
+        ValueError: as `kronecker_left_out` does.
+
+    **Cost** as `kronecker_left_out` for one λ. **Source**: as there.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factor_kronecker(jnp.eye(2) + 1, jnp.eye(2), intercept=False)
+    >>> rls.kronecker_residuals(factor, jnp.ones((2, 2)), 1.0, "both").round(3).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    sides, solution = _solution(factor, Y, setting)
+    return sides.left_out(solution, setting, one_lam(lam, solution)[0])[0]
+
+
+def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> None:
+    """Raise for labels that are not a full table of pairs, an unknown setting, or a setting that
+    would leave nothing to fit.
+    """
+    if Y.shape != shape:
+        raise ValueError(
+            f"Y must have shape {shape}, a label for every pair of rows of the two sides, and has "
+            f"shape {Y.shape}"
+        )
+    if setting not in SETTINGS:
+        raise ValueError(f"setting must be one of {', '.join(SETTINGS)}, and is {setting!r}")
+    for n, name in zip(shape, ("rows", "columns"), strict=True):
+        if setting in (name, "both") and n < 2:
+            raise ValueError(
+                f"setting={setting!r} leaves {name} out, and Y has only one, so that nothing would "
+                "be left to fit: give more, or another setting"
+            )
+    if intercept and shape == (1, 1):
+        raise ValueError(
+            "leaving an entry out with an intercept needs two entries, and Y has one: give more, "
+            "or intercept=False"
+        )
+
+
+def _solution(factor: Factor, Y, setting: str) -> tuple[Kronecker, Solution]:
+    """The factor, checked to be of two-sided data, and its solution for a table of labels, checked
+    too.
+    """
+    if not isinstance(factor, Kronecker):
+        raise ValueError(
+            f"factor must be of two-sided data, and has route {factor.route!r}: make it with "
+            "factor_kronecker"
+        )
+    Y = as_array("Y", Y, factor.dtype)
+    check_table(Y, setting, factor.shape, factor.intercept)
+    return factor, factor.solve(Y.reshape(-1))

@@ -115,7 +115,7 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 62.3, "landmarks": 11.6, "iterative": 4.5, "rows": 8.7, "uncertainty": 10.1}
+BUDGET = {"core": 62.4, "landmarks": 11.6, "iterative": 4.5, "rows": 8.7, "uncertainty": 10.1}
 BUDGET |= {"ranking": 3.9, "two_sided": 5.8, "several": 3.65, "io": 5.1, "sklearn": 5.0}
 BUDGET |= {"cli": 4.55, "pictures": 1.1}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}

@@ -18,7 +18,7 @@ from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.decompositions import eigh, eigh_rounding
 from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.data import Block, Data
+from jaxrls.core.problem.data import DataBlock, Data
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import Moments, moments, near_fit
 from jaxrls.core.support.pytrees import pytree
@@ -32,7 +32,7 @@ NOISES = 16
 
 
 @pytree
-class HeldLandmarks:
+class LandmarkConstraints:
     """Landmarks that are rows of X, and are left out with their row."""
 
     indices: Int[Array, " m"]
@@ -50,7 +50,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
     """
 
     hidden: Any = None
-    held: HeldLandmarks | None = None
+    held: LandmarkConstraints | None = None
 
     @property
     def indices(self):
@@ -68,7 +68,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         v, z = self.weights.array[self.indices], solution.state[:, None]
         residual_share = self.residual_share(lams)
         slope = jnp.sqrt((1 - residual_share) * residual_share)
-        block = Block(None, v, self.fixed.rows_at(self.indices))
+        block = DataBlock(None, v, self.fixed.rows_at(self.indices))
         outside = self.outside(jnp.sqrt(v)[:, None] * u, block)
         return LandmarkRows(
             d=times(W * W, residual_share),
@@ -95,7 +95,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         return self.constrained(view, planes, q)
 
 
-class Levels(NamedTuple):
+class RoundingLevels(NamedTuple):
     """How far rounding reaches, direction by direction of the eigenvectors of moments of Φ."""
 
     sums: Float[Array, " r"]  # rounding of the entries of BᵀB that a direction adds up
@@ -104,7 +104,7 @@ class Levels(NamedTuple):
     ridge: Float[Array, ""]  # how much smaller the landmarks' jitter makes eigenvalues of K̂
 
 
-def rounding_levels(dictionary: Dictionary, second, s, V, total, before) -> Levels:
+def rounding_levels(dictionary: Dictionary, second, s, V, total, before) -> RoundingLevels:
     """The levels of rounding of eigenvalues s with eigenvectors V (in coordinates of Φ) of moments
     `second` of B, over rows of weight `total`.
 
@@ -117,7 +117,7 @@ def rounding_levels(dictionary: Dictionary, second, s, V, total, before) -> Leve
     diagonal = jnp.maximum(jnp.diagonal(second), before)
     sums = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, in_B**2))
     largest = jnp.max(dictionary.kernel.diag(dictionary.points))
-    return Levels(
+    return RoundingLevels(
         sums=jnp.maximum(sums, jnp.finfo(s.dtype).tiny),
         features=total * matmul(dictionary.rounding() ** 2, V**2),
         eigenvalues=eigh_rounding(len(s), s),
@@ -152,7 +152,7 @@ def spectrum_on_landmarks(
     if indices is not None:
         landmark_rows = corner[dictionary.given_order]  # type: ignore[index]
         landmark_rows = landmark_rows - data.fixed.fitted(data.fixed.rows_at(indices), sums.origin)
-        held = HeldLandmarks(indices, W, matmul(landmark_rows, in_B / root))
+        held = LandmarkConstraints(indices, W, matmul(landmark_rows, in_B / root))
     return LandmarkSpectrum(
         data=data,
         s=s,

@@ -23,7 +23,7 @@ from jaxrls.core.leave_out.view import LowRank
 from jaxrls.core.linalg.decompositions import rounding
 from jaxrls.core.linalg.inverses import triangular_inverse
 from jaxrls.core.linalg.products import matmul, tall_matmul
-from jaxrls.core.problem.data import Block, Data
+from jaxrls.core.problem.data import DataBlock, Data
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import moments, near_fit
 from jaxrls.core.support.pytrees import pytree, static
@@ -101,7 +101,7 @@ class CholeskyFeatures(OneByOne):
         """u of a block of rows, from ψ."""
         return tall_matmul(psi, shrunk.R) - self.fixed.fitted(b, shrunk.middle)
 
-    def coordinates_of_block(self, block: Block, shrunk: "Shrunk") -> Float[Array, "n r"]:
+    def coordinates_of_block(self, block: DataBlock, shrunk: "Shrunk") -> Float[Array, "n r"]:
         """u of a block of rows."""
         return self.coordinates(self.map.raw(block.x), block.b, shrunk)
 

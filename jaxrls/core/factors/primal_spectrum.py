@@ -20,7 +20,7 @@ from jaxrls.core.kernels.kernel import Standardized
 from jaxrls.core.leave_out.view import LowRank
 from jaxrls.core.linalg.decompositions import clip, eigh, eigh_rounding, rounding, svd
 from jaxrls.core.linalg.products import matmul, transposed_matmul
-from jaxrls.core.problem.data import Block, Data
+from jaxrls.core.problem.data import DataBlock, Data
 from jaxrls.core.problem.gram import gram
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import Moments, moments, near_fit
@@ -54,7 +54,7 @@ class PrimalSpectrum(Spectrum):
     directions: Float[Array, "c r"]
     sums: Moments | None = None
 
-    def centred(self, block: Block) -> Float[Array, "b p"]:
+    def centred(self, block: DataBlock) -> Float[Array, "b p"]:
         """√v (features − B origin) of a block of rows."""
         features = block.x - self.fixed.fitted(block.b, self.origin)
         return self.weights.block(block.v, len(features)).scale(features)

@@ -17,7 +17,7 @@ from jaxrls.core.factors.outcome import Report, over_lams, times
 from jaxrls.core.factors.refits import pays_to_refit, refit_folds
 from jaxrls.core.leave_out.view import LowRank
 from jaxrls.core.linalg.products import matmul, transposed_matmul
-from jaxrls.core.problem.data import Block, Data
+from jaxrls.core.problem.data import DataBlock, Data
 from jaxrls.core.problem.rows import DenseRows
 from jaxrls.core.support.pytrees import pytree, static
 
@@ -39,7 +39,7 @@ class Spectrum(Factor):
     directions: Any  # (c, r), the coefficients of every direction
 
     @abstractmethod
-    def left(self, block: Block) -> Float[Array, "b r"]:
+    def left(self, block: DataBlock) -> Float[Array, "b r"]:
         """U of a block of rows; U/√v where its weights are None."""
 
     def left_vectors(self) -> Float[Array, "n r"]:
@@ -116,7 +116,7 @@ class Spectrum(Factor):
         read = self.data.map if stack else self.data.sum
         return read(of_block, solution.labels.scaled, *columns)
 
-    def outside(self, U, block: Block) -> Float[Array, " b"]:
+    def outside(self, U, block: DataBlock) -> Float[Array, " b"]:
         """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
         if self.complete:
             return jnp.zeros_like(U[:, 0])

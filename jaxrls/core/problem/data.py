@@ -10,7 +10,7 @@ from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support.pytrees import pytree
 
 
-class Block(NamedTuple):
+class DataBlock(NamedTuple):
     """A block of rows x, their weights v, None where all are 1, and what the fixed effects know of
     them, b.
     """
@@ -51,4 +51,4 @@ class Data:
 
 
 def _with_block(fn: Callable) -> Callable:
-    return lambda x, v, b, *parts: fn(Block(x, v, b), *parts)
+    return lambda x, v, b, *parts: fn(DataBlock(x, v, b), *parts)

@@ -53,7 +53,7 @@ class Dictionary:
     """
 
     kernel: Kernel
-    points: Float[Array, "m d"]  # in the order of `lead_order`
+    points: Any  # (m, d), in the order of `lead_order`
     lead: Float[Array, "q q"]  # L₁⁻ᵀ
     across: Float[Array, "q p"]  # Mᵀ
     rest: Float[Array, "p p"]  # L₂⁻ᵀ
@@ -61,7 +61,7 @@ class Dictionary:
     ridge: Float[Array, ""]
 
     @classmethod
-    def of(cls, kernel: Kernel, points: Float[Array, "m d"]) -> "Dictionary":
+    def of(cls, kernel: Kernel, points: Any) -> "Dictionary":
         """From the Cholesky factor of K_RR."""
         q = -(-points.shape[0] // 4)
         points = points[lead_order(points.shape[0])]

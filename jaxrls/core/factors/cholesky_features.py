@@ -295,7 +295,7 @@ def left_out_sum(
     made: Callable,
     total: Callable,
     kernel: Kernel,
-    points: Float[Array, "m d"],
+    points: Any,
     lam: Float[Array, ""],
     rest: Any,
 ):

@@ -196,6 +196,165 @@ def solve_cholesky(
     return Solution(factor, labels, sums.cross)
 
 
+<<<<<<< HEAD
 def moments_rounding(second) -> Float[Array, ""]:
     """The floor of a Cholesky factor of moments, from their norm, which bounds s_max."""
     return 2 * rounding(len(second), jnp.linalg.norm(second)[None])
+=======
+def rounding_floor(made: Features, second, trace) -> Float[Array, ""]:
+    """From the norm of ΦᵀΦ, which bounds s_max, and from the rounding of k(x, landmarks), which L⁻ᵀ
+    amplifies.
+    """
+    largest, r = jnp.linalg.norm(second)[None], len(second)
+    floor = 2 * rounding(r, largest)
+    if trace is None:
+        return floor
+    own = made.kernel.diag(made.points)  # type: ignore[arg-type]
+    amplified = jnp.linalg.norm(jnp.sqrt(own)[:, None] * made.back)
+    moved = amplified * jnp.sqrt(jnp.trace(second) + trace)
+    return jnp.maximum(floor, 6 * rounding(1 / r, jnp.sqrt(largest)) * moved)
+
+
+# the slope of what is left out, in closed form ---------------------------------------------------
+
+
+def left_out_sum(
+    made: Callable,
+    total: Callable,
+    kernel: Kernel,
+    points: Any,
+    lam: Float[Array, ""],
+    rest: Any,
+):
+    """Σ over targets of `total` of the held-out residuals at one λ, of the solution `made(kernel,
+    points, rest)` on landmarks: with derivatives in closed form, except in `rest`.
+    """
+
+    def plain(kernel, points, lam, rest):
+        return jnp.sum(made(kernel, points, rest).left_out(total, lam[None], None))
+
+    error = jax.custom_jvp(plain)
+
+    @partial(error.defjvp, symbolic_zeros=True)
+    def rule(primals, tangents):
+        *at, lam, rest = primals
+        value, of_lam, along = left_out_slopes(made(*at, rest), total, lam)
+        *moved, by_lam, by_rest = _changes(primals, tangents)
+        change = of_lam * by_lam
+        if _moves(tangents[:2]):
+            change = change + along(at, moved)
+        if _moves(tangents[3]):
+            of_rest = partial(plain, *at, lam)  # type: ignore[call-arg]
+            change = change + jax.jvp(of_rest, (rest,), (by_rest,))[1]
+        return value, change
+
+    return error(kernel, points, *jax.tree.map(jnp.asarray, (lam, rest)))
+
+
+def _is_constant(change) -> bool:
+    """Whether an argument does not depend on anything that is being differentiated."""
+    return isinstance(change, jax.custom_derivatives.SymbolicZero)
+
+
+def _moves(changes) -> bool:
+    return not all(map(_is_constant, jax.tree.leaves(changes)))
+
+
+def _changes(primals, changes):
+    """Tangents as arrays, zeros where there are none."""
+    zero = jax.custom_derivatives.zero_from_primal
+    filled = lambda primal, change: zero(primal) if _is_constant(change) else change
+    return jax.tree.map(filled, primals, changes)
+
+
+def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any, Callable]:
+    """The sum at λ, its slope in λ, and a function for its slope along a change of the kernel and
+    the points: one reading of the rows after that of the moments, and one more for the function.
+
+    With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK and M = S⁻¹ = RRᵀ, a row's error is a
+    function of rᵢ = Dᵢβ and sᵢ = DᵢMDᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its
+    derivatives in those, z = Uᵀg and w = Uᵀ diag(a) U, the cotangents are
+
+        of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),     of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),
+        of K:  λ R t Rᵀ,
+
+    plus what landmarks that leave with their row add to t, z and the mean's. No derivative of a
+    Cholesky factor is taken, nor of L⁻ᵀ, which would take two more products with the rows; u is
+    kept between the readings where a quarter of the memory holds it. For derivatives of higher
+    order the formula itself is differentiated.
+    """
+    f: Any = solution.factor
+    shrunk, labels = f.at(lam, solution.state), solution.labels
+    counted = f.weights if f.indices is None else f.weights.without(f.indices)
+    R, q = shrunk.R, shrunk.q
+
+    def of_rows(u, v, counted, y, Y):
+        """The sum over a block of rows, and its derivatives in r and s."""
+        weights, counted = f.weights.block(v, len(u)), f.weights.block(counted, len(u))
+        fitted = f.fixed.leverage(None, weights.array)
+
+        def error(r, s):
+            remaining = jnp.where(counted.used, 1 - weights.array * s - fitted, 1)
+            e = weights.unscale((y - weights.scale(r)) / remaining[:, None])
+            return jnp.sum(total(jnp.where(counted.used[:, None], e, 0), Y, counted.array))
+
+        return jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
+
+    coordinates = lambda x: f.coordinates(f.map.raw(x), None, shrunk)
+    sizes = f.rows.shape[0] // f.rows.parts, len(R), jnp.dtype(f.dtype).itemsize
+    u = f.rows.map(coordinates, **f.hints) if keeps_rows(*sizes) else None
+    columns = u, f.weights.values, counted.values, labels.scaled, labels.Y
+
+    def block(x, u, *columns):
+        u = coordinates(x) if u is None else u
+        value, (g, a) = of_rows(u, *columns)
+        sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
+        return value, gram_panels(a[:, None] * u, u), *sums
+
+    value, panels, z, by_a, g = f.rows.sum(block, *columns, **f.hints)
+    spent = matmul(z, q.T)
+    t, mean = -from_panels(panels) - (spent + spent.T) / 2, -(2 * by_a + matmul(q, g))
+    corner = jnp.zeros_like(t)  # the cotangent of k(points, points) in the rows of landmarks
+    if f.indices is not None:
+        nothing = jnp.zeros_like(t), jnp.zeros_like(z), jnp.zeros_like(mean)
+        of_landmarks = partial(_of_landmarks, solution, shrunk, total)
+        own, pull = jax.vjp(of_landmarks, *nothing, f.map.raw(f.map.points))
+        by_t, by_z, by_mean, corner = pull(jnp.ones_like(own))
+        value, t = value + own, t + (by_t + by_t.T) / 2
+        z, mean = z + by_z, mean + by_mean
+    constant = mean / f.weights.total * int(f.intercept)
+
+    def along(at, change):
+        moved = lambda fn: jax.jvp(fn, at, change)
+
+        def block(x, u, v, counted, y, Y):
+            psi, dpsi = moved(lambda kernel, points: kernel(x, points))
+            u = f.coordinates(psi, None, shrunk) if u is None else u
+            _, (g, a) = of_rows(u, v, counted, y, Y)
+            by_sums = 2 * matmul(u, t) + matmul(Y - labels.mean, z.T) + constant
+            by_sums = by_sums if v is None else v[:, None] * by_sums
+            return jnp.sum(matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, R.T) * dpsi)
+
+        i, ridge = jnp.arange(len(R)), f.report.ridge
+        dK = moved(lambda kernel, points: gram(kernel, points))[1].at[i, i].multiply(1 + ridge)
+        penalty = lam * matmul(matmul(R, t), R.T) * dK
+        corners = corner * moved(lambda kernel, points: kernel(points, points))[1]
+        return f.rows.sum(block, *columns, **f.hints) + jnp.sum(penalty + corners)
+
+    return value, jnp.sum(t * matmul(shrunk.shrink, shrunk.shrink.T)), along
+
+
+def _of_landmarks(solution: Solution, shrunk: Shrunk, total: Callable, step, cross, mean, corner):
+    """The sum over rows that are landmarks, as a function of changes of S, Dᵀ diag(v) y, the mean
+    and k(points, points), the first three in the coordinates of u.
+    """
+    f: Any = solution.factor
+    A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)
+    solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
+    middle = solve((shrunk.middle + mean).T).T
+    moved = shrunk._replace(R=solve(shrunk.R.T).T, q=solve(shrunk.q + cross), middle=middle)
+    Y, v = solution.labels.Y[f.indices], f.weights.array[f.indices]
+    found = jax.tree.map(lambda a: a[:, None], f.landmarks(moved, corner))
+    e, _ = solution.without_landmarks(found)
+    return jnp.sum(total(e[:, 0], Y, v))
+>>>>>>> h-kinds

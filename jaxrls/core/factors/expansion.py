@@ -75,7 +75,7 @@ class Features:
     """
 
     kernel: Kernel
-    points: Float[Array, "m d"] | None = None
+    points: Any = None  # (m, d)
     back: Any = None  # (m, m)
 
     def raw(self, X):

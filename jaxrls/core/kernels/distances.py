@@ -46,7 +46,7 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
     return near_product(x, z, NEAR, _by_differences, (X, Z, inverse))
 
 
-def near_product(x: Any, z: Matrix, near: float, far: Callable, rows: tuple) -> Gram:
+def near_product(x: Any, z: Float[Array, "m d"], near: float, far: Callable, rows: Any) -> Gram:
     """Squared distances of scaled rows x and z by a product, or where some of both are longer than
     √near as `far((x, z), rows)`.
 

@@ -187,20 +187,20 @@ def _of_spectrum(factor: Spectrum, lam):
     if factor.basis is None:
         half, middle = factor.directions * kept, factor.across * kept
         return _of_matrix(factor, lam, half, middle, factor.training_design())
-    of = factor.expansion, factor.fixed.lean()
+    columns = factor.expansion, factor.fixed.lean()
     if factor.trace_residual is not None:
         root = jnp.sqrt(factor.s)  # of what is hidden the prior is left
         scale = jnp.sqrt(lam / (factor.counted + lam)) / root
         half, middle = factor.basis * scale, factor.across * scale
-        return PrimalSpread(*of, half, middle, lam, factor.basis / root)
+        return PrimalSpread(*columns, half, middle, lam, factor.basis / root)
     c, r = factor.basis.shape
     if c > r:
         half, middle = factor.basis * kept, factor.across * kept
-        return FeatureSpread(*of, half, middle, lam, factor.origin)
+        return FeatureSpread(*columns, half, middle, lam, factor.origin)
     second = matmul(factor.basis, factor.basis.T)  # of features, less their fit by fixed effects
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
     half = jnp.sqrt(lam) * triangular_inverse(A).T
-    return PrimalSpread(*of, half, matmul(factor.origin, half), lam)
+    return PrimalSpread(*columns, half, matmul(factor.origin, half), lam)
 
 
 @spread.register(CholeskyGram)
@@ -220,8 +220,8 @@ def _of_cholesky(factor: CholeskyGram, lam):
 def _of_cholesky_features(factor: CholeskyFeatures, lam):
     """By the factor itself."""
     shrunk, root = factor.at(lam, factor.second[:, :0]), jnp.sqrt(lam)
-    of = factor.expansion, factor.fixed.lean()
-    return PrimalSpread(*of, root * shrunk.R, root * shrunk.middle, lam, factor.map.back)
+    columns = factor.expansion, factor.fixed.lean()
+    return PrimalSpread(*columns, root * shrunk.R, root * shrunk.middle, lam, factor.map.back)
 
 
 def _of_matrix(factor: Any, lam, half, middle, K) -> Spread:

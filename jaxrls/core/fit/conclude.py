@@ -84,9 +84,9 @@ def fit_at(kernel: Kernel, solution: Solution, lam, outcome: Outcome) -> Fit:
     effect = None
     if report.ridge is not None:
         column = lam.reshape(1, -1)
-        missed = jnp.sqrt(solution.residual_norm(column)[0])
-        if residuals is not None:  # which are larger
-            missed = jnp.linalg.norm(factor.weights.scale(residuals[0]), axis=0)
+        estimated = residuals is None  # and held-out residuals are larger than this
+        length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
+        missed = jnp.sqrt(solution.residual_norm(column)[0]) if estimated else length(residuals[0])
         K = gram(kernel, factor.points)
         effect = ridge_effect(K, report.ridge, coefficients.coef, column[0], missed)
     return Fit(

@@ -36,7 +36,7 @@ def _on_diagonal(ax, x, y, style: str, label: list[str], start, **words):
     where x and y agree.
     """
     if len(label) > 1:
-        label = [f"target {j}, {each}" for j, each in enumerate(label)]
+        label = [f"target {j}, {text}" for j, text in enumerate(label)]
     ax.plot(x, y, style, label=label, alpha=0.5 if style == "." else 1, markersize=4)
     ax.axline((start, start), slope=1, color="0.3", linewidth=1)
     return _finished(ax, **words)

@@ -155,7 +155,7 @@ class Fit(Generic[K]):
             return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
         lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
         freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
-        of = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
+        among = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         name = f"{self.criterion.removesuffix('_error')} error"
         name = self.title if self.unit == "nats" else name
@@ -166,7 +166,7 @@ class Fit(Generic[K]):
         if isinstance(kernel, Standardized):
             kernel, standardized = kernel.kernel, ", standardized"
         of_rows = f"{type(kernel).__name__}{left}{standardized}"
-        return f"{of_rows}: λ = {lam:.3g}{of}{reached}{freedom}\n{self.plan}"
+        return f"{of_rows}: λ = {lam:.3g}{among}{reached}{freedom}\n{self.plan}"
 
     @property
     def kernel(self) -> K:

@@ -109,7 +109,7 @@ COMPUTATIONS: dict = {
         "gram": lambda p: rls.gram(kernel(p), p.X, p.new, block_size=5),
         "gram_matmul": lambda p: rls.gram_matmul(kernel(p), p.new, p.X, p.Y, block_size=2),
         "polynomial_features": lambda p: rls.polynomial_features(p.X, 3, 0.5),
-        "landmarks": lambda p: marked(p).points,
+        "choose_landmarks": lambda p: marked(p).points,
         "certified_lam": lambda p: rls.certified_lam(marked(p), 0.1),
         "select_columns": lambda p: rls.select_columns(p.X, p.Y, 2, **at_one(p)).errors,
         "fit_kernels": lambda p: (

@@ -117,7 +117,7 @@ def solve_cholesky_landmarks(
 def landmarks_rounding(features: Features, second, trace) -> Float[Array, ""]:
     """The floor from the moments, and from the rounding of k(x, landmarks), which L⁻ᵀ amplifies."""
     largest, m = jnp.linalg.norm(second)[None], len(second)
-    diag = features.kernel.diag(features.points)  # type: ignore[arg-type]
+    diag = features.kernel.diag(features.points)
     amplified = jnp.linalg.norm(jnp.sqrt(diag)[:, None] * features.back)
     moved = amplified * jnp.sqrt(jnp.trace(second) + trace)
     by_kernel = 6 * rounding(1 / m, jnp.sqrt(largest)) * moved

@@ -41,7 +41,7 @@ def left_out_sum(
     solve: Callable,
     total: Callable,
     kernel: Kernel,
-    points: Float[Array, "m d"],
+    points: Any,
     lam: Float[Array, ""],
     rest: Any,
 ) -> Float[Array, ""]:

@@ -18,7 +18,7 @@ from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.decompositions import eigh, eigh_rounding
 from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.data import DataBlock, Data
+from jaxrls.core.problem.data import Data, DataBlock
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import Moments, moments, near_fit
 from jaxrls.core.support.pytrees import pytree
@@ -49,30 +49,8 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         held: landmarks that are rows and leave with them, or None.
     """
 
-<<<<<<< HEAD
     hidden: Any = None
     held: LandmarkConstraints | None = None
-=======
-    kernel: Kernel
-    points: Any  # (m, d), in the order of `lead_order`
-    lead: Float[Array, "q q"]  # L₁⁻ᵀ
-    across: Float[Array, "q p"]  # Mᵀ
-    rest: Float[Array, "p p"]  # L₂⁻ᵀ
-    is_whole: Bool[Array, ""]  # whether B is Φ
-    ridge: Float[Array, ""]
-
-    @classmethod
-    def of(cls, kernel: Kernel, points: Any) -> "Dictionary":
-        """From the Cholesky factor of K_RR."""
-        q = -(-points.shape[0] // 4)
-        points = points[lead_order(points.shape[0])]
-        L, ridge = ridged_cholesky(gram(kernel, points))
-        lead, rest = (triangular_inverse(part).T for part in (L[:q, :q], L[q:, q:]))
-        scale = jnp.max(jnp.diagonal(L), initial=0) ** 2
-        pivots = jnp.max(jnp.diagonal(rest) ** 2, initial=0) * scale
-        is_whole = pivots > jnp.finfo(rest.dtype).eps ** -0.5
-        return cls(kernel, points, lead, L[q:, :q].T, rest, is_whole, ridge)
->>>>>>> h-kinds
 
     @property
     def indices(self):

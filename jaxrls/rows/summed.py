@@ -92,36 +92,20 @@ class Summed:
 
     def check_width(self, d: int) -> None:
         """Raise unless rows have the columns that the first ones had."""
-<<<<<<< HEAD
-        of, r = self.of, len(self.moments.second)
-        fits = of.kernel.num_features(d, self.moments.second.dtype) == r
-        if of.points is not None:
-            fits = d == of.points.shape[1]
-=======
         second, features = self.moments.second, self.features
         fits = features.kernel.num_features(d, second.dtype) == len(second)
         if features.points is not None:
-            fits = d in features.kernel.widths(features.points)
->>>>>>> h-later
+            fits = d == features.points.shape[1]
         if not fits:
             raise ValueError(f"X must have as many columns as the rows of the fit, and has {d}")
 
     def moments_of(self, data: Data, Y, *, block_size=None) -> Moments:
         """Moments of other rows, about the same origins."""
         return moments(
-<<<<<<< HEAD
             data,
-            self.of,
-            Y,
-            left_over=self.of.left_over,
-=======
-            rows,
             self.features,
-            fixed,
             Y,
-            weights.values,
             left_over=self.features.left_over,
->>>>>>> h-later
             block_size=block_size,
             origin=self.moments.origin,
             label_origin=self.moments.label_origin,
@@ -135,11 +119,7 @@ class Summed:
         centred, dtype = sums.centred(fixed), sums.second.dtype
         weights = SummedWeights(None, 0, dtype, sums=(sums.weight, sums.count, sums.log_weight))
         before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
-<<<<<<< HEAD
-        factor = spectrum_of(self.of, Data(NoRows(dtype), weights, fixed), sums, before)
-=======
-        factor = self.features.spectrum(NoRows(dtype), sums, weights, fixed, before)
->>>>>>> h-later
+        factor = spectrum_of(self.features, Data(NoRows(dtype), weights, fixed), sums, before)
         none = jnp.zeros((0, sums.cross.shape[1]), dtype)
         labels = Labels(none, centred.label_origin, none[:1], none, flat)
         return replace(factor, sums=centred).solve_moments(labels, sums)

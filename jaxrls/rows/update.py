@@ -69,13 +69,8 @@ _summed = compiled(Summed.moments_of)
 
 def _read(fit: Fit, summed: Summed, X, Y, weights) -> Problem:
     """Rows, labels and weights, checked as those of a fit are."""
-<<<<<<< HEAD
-    kernel, coef = summed.of.kernel, fit.model.coef
-    if not kernel.evaluable:
-=======
     kernel, coef = summed.features.kernel, fit.model.coef
-    if not kernel.evaluable or isinstance(kernel, KernelValues):
->>>>>>> h-later
+    if not kernel.evaluable:
         raise ValueError(
             "a fit to a given kernel matrix cannot be updated: fit with a kernel and its inputs"
         )

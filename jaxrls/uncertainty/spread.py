@@ -187,7 +187,6 @@ def _of_dual_spectrum(factor: DualSpectrum, lam):
     if factor.basis is not None:
         return _of_basis(factor, lam)
     kept = 1 / jnp.sqrt(factor.s + lam)
-<<<<<<< HEAD
     half, middle = factor.directions * kept, factor.across * kept
     return _of_matrix(factor, lam, half, middle, factor.training_design())
 
@@ -215,25 +214,6 @@ def _of_basis(factor: Any, lam) -> Spread:
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
     half = jnp.sqrt(lam) * triangular_inverse(A).T
     return PrimalSpread(factor.expansion, fixed, half, matmul(factor.origin, half), lam)
-=======
-    if factor.basis is None:
-        half, middle = factor.directions * kept, factor.across * kept
-        return _of_matrix(factor, lam, half, middle, factor.training_design())
-    columns = factor.expansion, factor.fixed.lean()
-    if factor.trace_residual is not None:
-        root = jnp.sqrt(factor.s)  # of what is hidden the prior is left
-        scale = jnp.sqrt(lam / (factor.counted + lam)) / root
-        half, middle = factor.basis * scale, factor.across * scale
-        return PrimalSpread(*columns, half, middle, lam, factor.basis / root)
-    c, r = factor.basis.shape
-    if c > r:
-        half, middle = factor.basis * kept, factor.across * kept
-        return FeatureSpread(*columns, half, middle, lam, factor.origin)
-    second = matmul(factor.basis, factor.basis.T)  # of features, less their fit by fixed effects
-    A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
-    half = jnp.sqrt(lam) * triangular_inverse(A).T
-    return PrimalSpread(*columns, half, matmul(factor.origin, half), lam)
->>>>>>> h-later
 
 
 @spread.register(CholeskyGram)
@@ -252,15 +232,9 @@ def _of_cholesky(factor: CholeskyGram, lam):
 @spread.register(CholeskyFeatures)
 def _of_cholesky_features(factor: CholeskyFeatures, lam):
     """By the factor itself."""
-<<<<<<< HEAD
     shrunk, root = factor.shrunk(lam, factor.second[:, :0]), jnp.sqrt(lam)
     of = factor.expansion, factor.fixed.lean()
     return PrimalSpread(*of, root * shrunk.R, root * shrunk.middle, lam, factor.map.back)
-=======
-    shrunk, root = factor.at(lam, factor.second[:, :0]), jnp.sqrt(lam)
-    columns = factor.expansion, factor.fixed.lean()
-    return PrimalSpread(*columns, root * shrunk.R, root * shrunk.middle, lam, factor.map.back)
->>>>>>> h-later
 
 
 def _of_matrix(factor: Any, lam, half, middle, K) -> Spread:

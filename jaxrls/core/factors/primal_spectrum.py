@@ -20,7 +20,7 @@ from jaxrls.core.kernels.kernel import Standardized
 from jaxrls.core.leave_out.view import LowRank
 from jaxrls.core.linalg.decompositions import clip, eigh, eigh_rounding, rounding, svd
 from jaxrls.core.linalg.products import matmul, transposed_matmul
-from jaxrls.core.problem.data import DataBlock, Data
+from jaxrls.core.problem.data import Data, DataBlock
 from jaxrls.core.problem.gram import gram
 from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.moments import Moments, moments, near_fit

@@ -17,7 +17,7 @@ from jaxrls.core.factors.outcome import Report, over_lams, times
 from jaxrls.core.factors.refits import pays_to_refit, refit_folds
 from jaxrls.core.leave_out.view import LowRank
 from jaxrls.core.linalg.products import matmul, transposed_matmul
-from jaxrls.core.problem.data import DataBlock, Data
+from jaxrls.core.problem.data import Data, DataBlock
 from jaxrls.core.problem.rows import DenseRows
 from jaxrls.core.support.pytrees import pytree, static
 

@@ -84,20 +84,11 @@ def fit_at(kernel: Kernel, solution: Solution, lam, outcome: Outcome) -> Fit:
     coefficients = jax.tree.map(lambda part: part[0], outcome.coefficients)
     effect = None
     if report.ridge is not None:
-<<<<<<< HEAD
-        lams = lam.reshape(1, -1)
-        missed = jnp.sqrt(solution.residual_norm(lams)[0])
-        if residuals is not None:  # which are larger
-            missed = jnp.linalg.norm(factor.weights.scale(residuals[0]), axis=0)
-        effect = factor.jitter_effect(kernel, lams[0], coefficients.coef, missed)
-=======
         column = lam.reshape(1, -1)
         estimated = residuals is None  # and held-out residuals are larger than this
         length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
         missed = jnp.sqrt(solution.residual_norm(column)[0]) if estimated else length(residuals[0])
-        K = gram(kernel, factor.points)
-        effect = ridge_effect(K, report.ridge, coefficients.coef, column[0], missed)
->>>>>>> h-later
+        effect = factor.jitter_effect(kernel, column[0], coefficients.coef, missed)
     return Fit(
         model=model_of(kernel, solution, coefficients),
         lams=None,

@@ -162,7 +162,7 @@ def scaled(name, target, count, n, m) -> dict:
     from computations import COLUMNS_OF_MANY, on_many
     from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-    from jaxrls import extend
+    from jaxrls.rows import ShardedRows
 
     if n % count:
         raise SystemExit(f"--rows must be a multiple of {count}, the number of devices: {n}")
@@ -170,7 +170,7 @@ def scaled(name, target, count, n, m) -> dict:
     mesh = Mesh(places, ("rows",), axis_types=(AxisType.Auto,))
     split, whole = (NamedSharding(mesh, PartitionSpec(*axis)) for axis in (("rows",), ()))
     shaped = lambda *shape, at=split: jax.ShapeDtypeStruct(shape, "float32", sharding=at)
-    rows = extend.ShardedRows(shaped(n, COLUMNS_OF_MANY), count, split, n)
+    rows = ShardedRows(shaped(n, COLUMNS_OF_MANY), count, split, n)
     arguments = rows, shaped(n), shaped(m, COLUMNS_OF_MANY, at=whole)
     _, seconds, memory, text = built(on_many()[name], arguments, target, places[0])
     moved = collectives(text)

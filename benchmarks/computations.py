@@ -64,7 +64,7 @@ def path(criterion):
 
     def run(X, y):
         factor = rls.factorize(GAUSSIAN, X)
-        return criterion(factor, y, rls.lambda_grid(factor, 100))
+        return criterion(factor, y, rls.extend.lambda_grid(factor, 100))
 
     return run
 
@@ -74,7 +74,7 @@ def objective(width, X, y, Z=None, criterion=rls.loo):
 
 
 def log_predictive(width, X, y):
-    return objective(width, X, y, criterion=rls.log_predictive_density)
+    return objective(width, X, y, criterion=rls.extend.log_predictive_density)
 
 
 def probe(X, y):
@@ -106,7 +106,9 @@ def linear(X, y):
 
 
 def held_out(X, y, Z, labels):
-    return rls.holdout(rls.gram(GAUSSIAN, Z, X), labels)(rls.factorize(GAUSSIAN, X), y, lams())
+    return rls.holdout(rls.extend.gram(GAUSSIAN, Z, X), labels)(
+        rls.factorize(GAUSSIAN, X), y, lams()
+    )
 
 
 def folds(X, y, plan):
@@ -114,7 +116,7 @@ def folds(X, y, plan):
 
 
 def pairs(X, y):
-    return rls.pairwise_ranking_error(rls.factorize(GAUSSIAN, X), y, lams())
+    return rls.ranking.pairwise_ranking_error(rls.factorize(GAUSSIAN, X), y, lams())
 
 
 def kept(X, y):
@@ -122,15 +124,15 @@ def kept(X, y):
 
 
 def influence(X, y):
-    return rls.influence(rls.factorize(GAUSSIAN, X), y, LAM)
+    return rls.diagnostics.influence(rls.factorize(GAUSSIAN, X), y, LAM)
 
 
 def columns(X, y):
-    return rls.select_columns(X, y, COLUMNS // 2, LAM).errors
+    return rls.several.select_columns(X, y, COLUMNS // 2, LAM).errors
 
 
 def two_sided(K1, K2, Y):
-    return rls.kronecker_left_out(rls.factor_kronecker(K1, K2), Y, lams())
+    return rls.two_sided.kronecker_left_out(rls.two_sided.factor_kronecker(K1, K2), Y, lams())
 
 
 def computations() -> dict[str, Computation]:
@@ -147,7 +149,7 @@ def computations() -> dict[str, Computation]:
         "path, leave-one-out": (path(rls.loo), rows, square),
         "path, GCV": (path(rls.gcv), rows, square),
         "path, evidence": (path(rls.log_marginal_likelihood), rows, square),
-        "path, log predictive density": (path(rls.log_predictive_density), rows, square),
+        "path, log predictive density": (path(rls.extend.log_predictive_density), rows, square),
         "path, five folds": (folds, in_folds, square),
         "path, pairs left out": (pairs, rows, square),
         "path, hold-out": (held_out, held, square),
@@ -177,9 +179,9 @@ def computations() -> dict[str, Computation]:
             at_width,
             square,
         ),
-        "gram": (partial(rls.gram, GAUSSIAN), lambda n: rows(n)[:1], square),
+        "gram": (partial(rls.extend.gram, GAUSSIAN), lambda n: rows(n)[:1], square),
         "K·V": (
-            lambda X, V: rls.gram_matmul(GAUSSIAN, X, X, V),
+            lambda X, V: rls.extend.gram_matmul(GAUSSIAN, X, X, V),
             lambda n: (shape(n, COLUMNS), shape(n, 10)),
             square,
         ),

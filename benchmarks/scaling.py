@@ -1,5 +1,5 @@
 """How time and memory grow with n, m, t and L: exponents fitted to measurements, as a table and a
-picture; and what calls hold in memory beside what `jaxrls.estimate` says before.
+picture; and what calls hold in memory beside what `jaxrls.memory` says before.
 
     python benchmarks/scaling.py [--out DIR] [--quick]
     python benchmarks/scaling.py --estimate [gram predict ...]       # three minutes
@@ -32,7 +32,7 @@ import jaxrls as rls
 
 KERNEL = rls.Gaussian(4.0)
 LINEAR = 0.5 * rls.Linear()
-PAIRS = rls.PairsOut(loss=rls.squared_error)
+PAIRS = rls.ranking.PairsOut(loss=rls.extend.squared_error)
 
 
 def data(n, d=8):
@@ -161,7 +161,7 @@ def fitted(kernel, n, d=5, *, called=None, pairs=False, keep=False, **options):
 
         return run
 
-    return prepare, rls.estimate(kernel, (n, d), pairs=pairs, keep=keep, **options)
+    return prepare, rls.memory(kernel, (n, d), pairs=pairs, keep=keep, **options)
 
 
 def gradient(kernel, n, d=5, *, criterion=rls.loo, landmarks=None, **options):
@@ -172,14 +172,14 @@ def gradient(kernel, n, d=5, *, criterion=rls.loo, landmarks=None, **options):
         value = partial(rls.objective, criterion=criterion, landmarks=chosen)
         return partial(jax.jit(jax.value_and_grad(value)), kernel, *data(n, d), 0.1)
 
-    return prepare, rls.estimate(kernel, (n, d), landmarks=landmarks, call="gradient", **options)
+    return prepare, rls.memory(kernel, (n, d), landmarks=landmarks, call="gradient", **options)
 
 
 def predict(n, new):
     def prepare():
         return partial(rls.fit(KERNEL, *data(n, 5), lams=[1.0]).predict, data(new, 5)[0])
 
-    return prepare, rls.estimate(KERNEL, (n, 5), call="predict", rows=new)
+    return prepare, rls.memory(KERNEL, (n, 5), call="predict", rows=new)
 
 
 def in_groups(n, b):
@@ -197,7 +197,7 @@ ROWS = {
     ),
     "gram, groups": lambda: fitted(KERNEL, 2000, **in_groups(2000, 400)),
     "gram, pairs": lambda: fitted(
-        KERNEL, 2000, pairs=True, called={"criterion": rls.pairwise_ranking_error}
+        KERNEL, 2000, pairs=True, called={"criterion": rls.ranking.pairwise_ranking_error}
     ),
     "gram, intervals": lambda: fitted(KERNEL, 2000, keep=True),
     "cholesky gram": lambda: fitted(KERNEL, 2000, **AT_TWO),

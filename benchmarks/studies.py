@@ -87,7 +87,7 @@ def test_error(fit, X_new, y_new) -> float:
 def widths(X, y):
     """The median distance, one width tuned and one for every column tuned, on 500 rows."""
     some = X[:500], y[:500]
-    yield "median", float(rls.median_distance(jnp.asarray(X)))
+    yield "median", float(rls.extend.median_distance(jnp.asarray(X)))
     yield "tuned", float(rls.tune(rls.Gaussian(1.0), *some).kernel.width)
     start = rls.Gaussian(np.ones(X.shape[1]))
     yield "each", np.asarray(rls.tune(start, *some, steps=30).kernel.width)
@@ -164,7 +164,7 @@ def search(data, only=SETS, rows=2000):
 def best_of_path(width, X, y):
     """The smallest leave-one-out error over 100 λ at one width."""
     factor = rls.factorize(rls.Gaussian(width), X)
-    return jnp.min(rls.loo(factor, y, rls.lambda_grid(factor, 100)))
+    return jnp.min(rls.loo(factor, y, rls.extend.lambda_grid(factor, 100)))
 
 
 def tuning(data, only=("airfoil", "concrete", "energy"), quick=False):
@@ -177,7 +177,7 @@ def tuning(data, only=("airfoil", "concrete", "energy"), quick=False):
     say(head(*names, "steps", "s", "first call, s", "time ratio", "stopped"))
     for name, (X, y) in sets.items():
         X, y = jnp.asarray(X), jnp.asarray(y)
-        around = rls.median_distance(X) * jnp.geomspace(1 / 20, 20, count)
+        around = rls.extend.median_distance(X) * jnp.geomspace(1 / 20, 20, count)
         ways = {
             "grid": lambda: [best_of_path(width, X, y) for width in around],
             "tuned": lambda: rls.tune(rls.Gaussian(1.0), X, y),
@@ -235,7 +235,7 @@ split-conformal. `of split's` is the ratio of mean widths.
 
 def ends_of(X, y, X_new):
     """Both ends by every way at every level: (level, way), (lower, upper)."""
-    kernel = rls.Gaussian(float(rls.median_distance(jnp.asarray(X))))
+    kernel = rls.Gaussian(float(rls.extend.median_distance(jnp.asarray(X))))
     every = rls.fit(kernel, X, y, lams=LAMS, keep=True)
     groups = {"groups": np.arange(len(X)) % 10, "lams": [float(every.lam)]}
     folds = rls.fit(kernel, X, y, keep=True, **groups)
@@ -304,7 +304,7 @@ def intervals(data, only=SETS[:4], splits=50, rows=600, out=""):
 @partial(jax.jit, static_argnames="leave")
 def landmark_path(kernel, X, Y, chosen, leave):
     factor = rls.factorize(kernel, X, landmarks=chosen, leave=leave)
-    return rls.path(factor, Y, rls.lambda_grid(factor, 50))
+    return rls.path(factor, Y, rls.extend.lambda_grid(factor, 50))
 
 
 def landmarks(data, only=("kin40k", "protein", "elevators"), rows=2000, dense=16_000, width=20.0):
@@ -318,7 +318,7 @@ def landmarks(data, only=("kin40k", "protein", "elevators"), rows=2000, dense=16
         kernel = rls.Gaussian(float(np.sqrt(X.shape[1])))
         for m in (rows // 10, rows // 2):
             chosen = rls.choose_landmarks(kernel, X, m, key=jax.random.key(0), method="uniform")
-            K, gaps = rls.gram(kernel, new, chosen.points), []
+            K, gaps = rls.extend.gram(kernel, new, chosen.points), []
             for leave in (False, True):
                 found = landmark_path(kernel, X, y, chosen, leave=leave)
                 test = jnp.mean((y_new - found.coef @ K.T - found.intercept[:, None]) ** 2, axis=1)
@@ -375,7 +375,7 @@ def iterative(
         told = "; ".join(words) or "no warning"
         say(f"residual {residual:.2g} after {int(fit.run.steps)} steps; {told}")
         x, V = jnp.asarray(X), jnp.ones((len(X), 9))
-        product = partial(jax.jit(rls.gram_matmul), kernel, x, x, V)
+        product = partial(jax.jit(rls.extend.gram_matmul), kernel, x, x, V)
         times, *_ = interleaved({"product": product}, 3)
         took = {"tuning": tuning, "landmarks": choosing, "fit on them": fitting}
         took |= {"iteration": iterating}

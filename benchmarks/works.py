@@ -82,7 +82,7 @@ def cholesky_of(K):
 
 
 def gram(kernel, x):
-    return jax.jit(rls.gram)(kernel, x)
+    return jax.jit(rls.extend.gram)(kernel, x)
 
 
 def problem(n, d, t=1, new=1000):
@@ -98,7 +98,7 @@ def on_new_rows(kernel, points, X_new, wanted):
     """The judge of a path: the mean squared error at its best λ."""
 
     def judge(found):
-        best, K = int(found.loo.argmin()), rls.gram(kernel, jnp.asarray(X_new), points)
+        best, K = int(found.loo.argmin()), rls.extend.gram(kernel, jnp.asarray(X_new), points)
         return mean_square(K @ found.coef[best] + found.intercept[best], wanted)
 
     return judge
@@ -156,10 +156,10 @@ def targets(quick) -> Iterator[Case]:
         def ours(x, y, lams):
             factor = rls.factorize(kernel, x, intercept=False)
             lam = lams[jnp.argmin(rls.loo(factor, y, lams), axis=0)]
-            return rls.coef(factor, y, lam)[0]
+            return rls.extend.coef(factor, y, lam)[0]
 
         def judge(coef):
-            return mean_square(rls.gram(kernel, jnp.asarray(X_new), x) @ coef, F_new)
+            return mean_square(rls.extend.gram(kernel, jnp.asarray(X_new), x) @ coef, F_new)
 
         theirs = {}
         if t <= 1000:
@@ -268,7 +268,7 @@ def linear(quick) -> Iterator[Case]:
         def ours(x, t, lams):
             factor = rls.factorize(rls.Linear(), x, intercept=False)
             errors = rls.loo(factor, t, lams)
-            found, _ = rls.coef(factor, t, lams[jnp.argmin(errors)])
+            found, _ = rls.extend.coef(factor, t, lams[jnp.argmin(errors)])
             return errors, times(found, x) if factor.route == "gram" else found
 
         r, tall = min(n, d), n > d
@@ -302,11 +302,11 @@ def datasets(quick) -> Iterator[Case]:
     def ours(x, y):
         factor = rls.factorize(kernel, x, intercept=False)
         errors = rls.loo(factor, y, lams)
-        return rls.coef(factor, y, lams[jnp.argmin(errors)])[0], jnp.min(errors)
+        return rls.extend.coef(factor, y, lams[jnp.argmin(errors)])[0], jnp.min(errors)
 
     from scipy.linalg import lapack
 
-    grams = np.asarray(jax.jit(jax.vmap(partial(rls.gram, kernel)))(X))
+    grams = np.asarray(jax.jit(jax.vmap(partial(rls.extend.gram, kernel)))(X))
     judge = lambda found: float(found[1].mean())
     theirs = peers.ridge_cv_loop(grams, Y, np.asarray(lams))
     yield Case(
@@ -351,7 +351,7 @@ def matmul(quick) -> Iterator[Case]:
     n, d, t = (3000, 20, 10) if quick else (20_000, 20, 10)
     X, Z, V, floor = kernel_product(n, n, d, t)
     kernel = rls.Gaussian(float(np.sqrt(d)))
-    ours = partial(jax.jit(rls.gram_matmul), kernel, *map(jnp.asarray, (X, Z, V)))
+    ours = partial(jax.jit(rls.extend.gram_matmul), kernel, *map(jnp.asarray, (X, Z, V)))
     yield Case(
         size=f"{n:,} × {n:,} rows, d = {d}, t = {t}",
         ours=Contestant(ours, of_five_rows(0.5 / d, X, Z, V)),
@@ -414,7 +414,7 @@ def stream(quick) -> Iterator[Case]:
         return mean_square(found.predict(X_new.astype(np.float32)), F_new)
 
     def ours():  # holds the folder, which lasts as long as the case
-        return fit(rls.stream(f"{folder.name}/*.npy"))
+        return fit(rls.rows.stream(f"{folder.name}/*.npy"))
 
     yield Case(
         size=f"n = {n:,}, m = {m}, d = 10, L = 100, float32",
@@ -483,7 +483,7 @@ def tuning(quick) -> Iterator[Case]:
     @jax.jit
     def grid_point(width, x, t):
         factor = rls.factorize(rls.Gaussian(width), x)
-        return jnp.min(rls.loo(factor, t, rls.lambda_grid(factor)))
+        return jnp.min(rls.loo(factor, t, rls.extend.lambda_grid(factor)))
 
     def grid():
         best = min(np.geomspace(0.1, 10, 20), key=lambda width: float(grid_point(width, x, t)))

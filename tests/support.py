@@ -32,7 +32,7 @@ jax.monitoring.register_event_duration_secs_listener(
 
 # One program for each shape, shared by the tests of a module: called as they are, they would
 # compile every operation by itself.
-gram = jax.jit(rls.gram)
+gram = jax.jit(rls.extend.gram)
 factorize = jax.jit(rls.factorize, static_argnames="intercept")
 
 
@@ -58,16 +58,23 @@ def of_landmarks(kernel, X, landmarks, **options):
 
 factor_gram = jax.jit(of_gram, static_argnames="intercept")
 factor_subset = jax.jit(of_landmarks, static_argnames=("intercept", "leave"))
-lambda_grid = jax.jit(rls.lambda_grid, static_argnames="num")
+lambda_grid = jax.jit(rls.extend.lambda_grid, static_argnames="num")
 coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof = map(
-    jax.jit, (rls.coef, rls.loo_residuals, rls.gcv, rls.log_marginal_likelihood, rls.effective_dof)
+    jax.jit,
+    (
+        rls.extend.coef,
+        rls.diagnostics.loo_residuals,
+        rls.gcv,
+        rls.log_marginal_likelihood,
+        rls.diagnostics.effective_dof,
+    ),
 )
 
 
 @partial(jax.jit, static_argnames="loss")
-def loo(factor, Y, lams, loss=rls.squared_error):
+def loo(factor, Y, lams, loss=rls.extend.squared_error):
     """The leave-one-out error of a loss."""
-    return rls.LeaveOneOut(loss)(factor, Y, lams)
+    return rls.extend.LeaveOneOut(loss)(factor, Y, lams)
 
 
 SOLVERS = {

@@ -2,13 +2,13 @@
 makes it; these need neither it nor a network.
 """
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
 import jaxrls as rls
-from jaxrls import extend
 
 pytestmark = pytest.mark.any_precision  # texts
 ROOT = Path(__file__).parents[1]
@@ -25,8 +25,10 @@ def public():
     """Every name of the package that is no module, and the estimators."""
     import jaxrls.sklearn
 
-    pages = rls, extend, jaxrls.sklearn
-    return [f"{page.__name__}.{name}" for page in pages for name in page.__all__]
+    modules = [name for name in rls.__all__ if inspect.ismodule(getattr(rls, name))]
+    pages = rls, jaxrls.sklearn, *(getattr(rls, name) for name in modules)
+    names = [f"{page.__name__}.{name}" for page in pages for name in page.__all__]
+    return [name for name in names if name.removeprefix("jaxrls.") not in modules]
 
 
 def anchors(text):
@@ -44,7 +46,7 @@ def anchors(text):
 def test_every_public_name_is_in_the_reference_once():
     shown = re.findall(
         r"^::: (\S+)$",
-        "\n".join(TEXTS[path] for path in (DOCS / "reference").glob("*.md")),
+        "\n".join(TEXTS[path] for path in (DOCS / "reference").rglob("*.md")),
         re.MULTILINE,
     )
     assert sorted(shown) == sorted(public()), (

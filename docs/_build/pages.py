@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 import textwrap
+from operator import attrgetter
 from pathlib import Path
 
 import nbformat
@@ -146,13 +147,13 @@ def names() -> str:
     sys.path.insert(0, str(ROOT))
     import jaxrls
 
-    out = []
-    order = re.findall(r"reference/(\w[\w-]*\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    for page in (ROOT / "docs" / "reference" / name for name in order):
-        text = page.read_text(encoding="utf-8")
-        if found := re.findall(r"^::: jaxrls\.(\w+)$", text, re.MULTILINE):
-            out.append(f"## [{text.splitlines()[0].removeprefix('# ')}]({page.name})\n\n| name | what it is |\n|---|---|")
-            out += [f"| [`{name}`]({page.name}#jaxrls.{name}) | {first(getattr(jaxrls, name))} |" for name in found]
+    out, reference = [], ROOT / "docs" / "reference"
+    order = re.findall(r"reference/([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    for place in order:
+        text = (reference / place).read_text(encoding="utf-8")
+        if found := re.findall(r"^::: jaxrls\.([\w.]+)$", text, re.MULTILINE):
+            out.append(f"## [{text.splitlines()[0].removeprefix('# ')}]({place})\n\n| name | what it is |\n|---|---|")
+            out += [f"| [`{name}`]({place}#jaxrls.{name}) | {first(attrgetter(name)(jaxrls))} |" for name in found]
             out.append("")
     return "\n".join(out)
 

@@ -78,7 +78,7 @@ def ranking(at, axes):
 def two_sided(at, axes):
     """An error over λ for each of the four settings."""
     for setting in ("entries", "rows", "columns", "both"):
-        curve(axes[0], rls.fit_kronecker(*at["sides"], at["Y"], setting=setting), setting)
+        curve(axes[0], rls.two_sided.fit_kronecker(*at["sides"], at["Y"], setting=setting), setting)
     axes[0].legend()
 
 

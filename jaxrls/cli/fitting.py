@@ -19,8 +19,8 @@ from jaxrls.core.support.checks import (
     in_words,
     memory_bytes,
 )
-from jaxrls.io.sources import Choice, open_files, paths_of
 from jaxrls.landmarks.growing import landmarks_to_tune
+from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
 from jaxrls.rows.streamed import Deviations
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
@@ -47,7 +47,7 @@ def run_fit(args) -> None:
         centre, scale = (X.known.deviations if args.stream else Deviations.of(X, v)).known()
     width = "median" if args.width is None else args.width
     if args.ard:
-        width = rls.median_distance(sample / scale) if args.width is None else width
+        width = rls.extend.median_distance(sample / scale) if args.width is None else width
         width = np.full(X.shape[1], width)
     kernel: Any = named_kernel(args.kernel, sample, width=width, degree=args.degree)
     if args.standardize:
@@ -99,10 +99,14 @@ def chosen(args, name: str, classes, groups):
         )
     if groups is not None and (args.rank or name == "pairs"):
         fixed = rls.levels(groups) if args.rank else None
-        made = rls.QueriesOut(groups) if name == "kfold" else rls.PairsOut(within=groups)
+        made = (
+            rls.ranking.QueriesOut(groups)
+            if name == "kfold"
+            else rls.ranking.PairsOut(within=groups)
+        )
         return {"criterion": made, "fixed_effects": fixed}
     if classes is not None and criterion == rls.loo:
-        criterion = rls.LeaveOneOut(rls.zero_one_loss)
+        criterion = rls.extend.LeaveOneOut(rls.classes.zero_one_loss)
     return {"criterion": criterion, "groups": groups}
 
 
@@ -141,14 +145,14 @@ def read(args, source: str):
     files that stream.
     """
     special = args.columns, args.drop, args.one_hot, args.groups
-    choice = Choice(
+    choice = ColumnChoice(
         args.target, args.weights, *special, not args.stream and (args.classify or None)
     )
     files = open_files(paths_of(args.data), choice, args.header, args.missing)
     kept = ("inputs", "one_hot", "target", "width")
     known = KNOWN | {"layout": {name: getattr(files.choice, name) for name in kept}}
     if args.stream:
-        rows = rls.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
+        rows = rls.rows.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
         return rows, rows.labels, rows.row_weights, None, known
     X, Y, v, texts = joined(files, source)
     coded = len(files.choice.one_hot)
@@ -162,7 +166,7 @@ def read(args, source: str):
     X = inputs_of(source, X, texts, known)
     check_inputs("X", X)
     if Y is None:
-        Y, classes = rls.encode(rest[-1])
+        Y, classes = rls.classes.encode(rest[-1])
         known["classes"] = classes.tolist()
         if len(classes) > max(2, len(Y) // 2):
             raise ValueError(

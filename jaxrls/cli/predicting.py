@@ -9,8 +9,8 @@ import jaxrls as rls
 from jaxrls.cli.fitting import KNOWN, inputs_of
 from jaxrls.cli.report import at_terminal, count
 from jaxrls.core.support.pictures import progress_bar
-from jaxrls.io.sources import Choice, Files, paths_of
-from jaxrls.io.tables import predicted, rows_to, writing
+from jaxrls.io.writing import predicted, rows_to, writing
+from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 
 
 def run_predict(args) -> None:
@@ -19,13 +19,13 @@ def run_predict(args) -> None:
     model: Any = loaded
     known = KNOWN | extra.get("table", {})
     classes = known["classes"]
-    if not isinstance(loaded, rls.Fit | rls.Model):
+    if not isinstance(loaded, rls.extend.Fit | rls.extend.Model):
         raise ValueError(
             f"{args.model} must hold a model or a fit, and holds a {type(loaded).__name__}"
         )
     if args.interval is not None and (classes or getattr(model, "solution", None) is None):
         raise ValueError(f"{args.model} does not hold what intervals need: fit with --intervals")
-    choice, missing = Choice(**known["layout"]), "median" if known["medians"] else None
+    choice, missing = ColumnChoice(**known["layout"]), "median" if known["medians"] else None
     files = Files(paths_of(args.data), choice, args.header, missing, predict=True)
     found, rows = np.zeros(3), 0
     with (

@@ -50,7 +50,7 @@ def report(fit, Y, classes, weights, scores: bool = False) -> None:
     if fit.unit == "AUC":
         show("order", f"{100 * (1 - float(fit.error)):.4g} % of pairs are in the right order")
     if classes is not None:
-        wrong = rls.decode(Y - left, classes) != rls.decode(Y, classes)
+        wrong = rls.classes.decode(Y - left, classes) != rls.classes.decode(Y, classes)
         show("left out", f"{100 * np.average(wrong, weights=weights):.3g} % of labels wrong")
     elif not scores:
         scale = rms(Y - np.average(Y, weights=weights), weights)

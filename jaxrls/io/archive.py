@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from jaxrls.core.fit.fitted import Fit, without_solution
-from jaxrls.core.support.files import read_arrays, write_arrays
 from jaxrls.core.support.pytrees import REGISTRY, arrays_alone, is_registered, name_in_files
+from jaxrls.rows.files import read_arrays, write_arrays
 from jaxrls.rows.summed import NoRows
 from jaxrls.rows.update import summed_of
 from jaxrls.uncertainty.intervals import jackknife_of

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxrls.core.factors.expansion import AtPoints, Expansion
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.outcome import Coefficients, Outcome, Report
-from jaxrls.core.factors.solver import Memory, Solver, largest_open, stopped
+from jaxrls.core.factors.solver import Holding, Solver, largest_open, stopped
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.linalg.conjugate import Run, conjugate_gradients
 from jaxrls.core.linalg.products import matmul, transposed_matmul
@@ -130,7 +130,7 @@ class Iterative(Solver):
         p = self.vectors(n)
         numbers = 4 * n * m + 3 * m**2 + n * (16 * (t + p) + p**2 + L * t * p)
         words = "rows of landmarks, blocks of near rows, and vectors for targets and probes"
-        return Memory("iterative", m, max(numbers, n * m), words)
+        return Holding("iterative", m, max(numbers, n * m), words)
 
     def explain(self, run):
         """In units of the residuals of the fit."""

@@ -63,7 +63,7 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> as_landmarks(extend.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
+    >>> as_landmarks(rls.rows.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
     [[4.0]]
     """
     indices: Any

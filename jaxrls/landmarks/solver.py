@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors.solver import Memory, Solver
+from jaxrls.core.factors.solver import Holding, Solver
 from jaxrls.core.fit.problem import Problem, criterion_error
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.problem.rows import Rows
@@ -80,11 +80,11 @@ class Subset(Solver):
         kept = n * m * keeps_rows(n, m, jnp.dtype(shape.dtype).itemsize)
         if not self.cholesky:
             numbers, words = 8 * m**2 + shape.block(m) + kept, "the landmarks' matrices and rows"
-            return Memory("subset", m, max(numbers, n * m), words)
+            return Holding("subset", m, max(numbers, n * m), words)
         numbers = shape.twice * ((9 + 2 * L) * m**2 + 3 * shape.block(m) // 2)
         numbers = max(numbers + shape.gradient * kept, n * m)  # the choice of landmarks, before
         words = "the landmarks' matrices and blocks of rows"
-        return Memory("cholesky landmarks", m, numbers, words)
+        return Holding("cholesky landmarks", m, numbers, words)
 
 
 def resolve_landmarks(

@@ -141,7 +141,7 @@ class PairsOut(Ordered):
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.arange(5.0)[:, None], jnp.array([-1.0, 1.0, -1.0, 1.0, 1.0])
-    >>> rls.PairsOut()(rls.factorize(rls.Linear(), X), y, [1.0]).round(4).tolist()
+    >>> rls.ranking.PairsOut()(rls.factorize(rls.Linear(), X), y, [1.0]).round(4).tolist()
     [0.25]
     """
 
@@ -214,7 +214,7 @@ class QueriesOut(Ordered):
         pairs: made by the class: all pairs within queries.
 
     >>> import jaxrls as rls
-    >>> rls.QueriesOut([0, 0, 1, 1]).name
+    >>> rls.ranking.QueriesOut([0, 0, 1, 1]).name
     'query_ranking_error'
     """
 

@@ -1,1 +1,7 @@
-"""The n rows of X, wherever they are stored; K and K·V in blocks; moments."""
+"""The n rows of X where they are not one array: from files, on many devices, or of your own."""
+
+from jaxrls.core.problem.rows import DenseRows, Rows
+from jaxrls.rows.sharded import ShardedRows, shard
+from jaxrls.rows.sources import stream
+
+__all__ = ["DenseRows", "Rows", "ShardedRows", "shard", "stream"]

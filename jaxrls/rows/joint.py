@@ -22,7 +22,7 @@ class JointRows(StreamedRows):
 
     >>> import numpy as np, jaxrls as rls
     >>> blocks = [(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])]
-    >>> rows = rls.stream(blocks, distributed=True)  # of as many processes as there are: one
+    >>> rows = rls.rows.stream(blocks, distributed=True)  # of as many processes as there are: one
     >>> rows.shape, rows.labels.tolist()
     ((4, 2), [0.0, 1.0, 0.0, 2.0])
     """

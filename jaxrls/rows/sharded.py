@@ -46,7 +46,7 @@ class ShardedRows(DenseRows):
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
-    >>> rows = rls.shard(jnp.ones((3, 2)), jnp.arange(3.0), mesh=mesh)
+    >>> rows = rls.rows.shard(jnp.ones((3, 2)), jnp.arange(3.0), mesh=mesh)
     >>> rows.count, rows.shape[0] % jax.device_count()
     (3, 0)
     """
@@ -151,7 +151,7 @@ def shard(
     >>> import jax, numpy as np, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
     >>> X = np.linspace(-1, 1, 50, dtype=np.float32)[:, None]
-    >>> rows = rls.shard(X, X[:, 0] ** 2, mesh=mesh)
+    >>> rows = rls.rows.shard(X, X[:, 0] ** 2, mesh=mesh)
     >>> fit = rls.fit(rls.Gaussian(0.5), rows, landmarks=8, lams=[1e-3])
     >>> bool(fit.error < 1e-3), fit.predict(X).shape
     (True, (50,))

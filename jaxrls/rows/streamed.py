@@ -19,8 +19,8 @@ import numpy as np
 
 from jaxrls.core.problem.rows import DenseRows, Rows, added
 from jaxrls.core.support.checks import as_floats, check_finite, check_inputs, check_whole
-from jaxrls.core.support.files import read_arrays, write_arrays
 from jaxrls.core.support.pictures import progress_bar
+from jaxrls.rows.files import read_arrays, write_arrays
 
 SAMPLE = 10_000  # rows
 CONSTANT = 1e-12  # of the mean: a deviation below this is rounding
@@ -41,7 +41,7 @@ class StreamedRows(Rows):
     `stream`.
 
     >>> import numpy as np, jaxrls as rls
-    >>> rows = rls.stream([(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])])
+    >>> rows = rls.rows.stream([(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])])
     >>> rows.shape, rows.labels.tolist()
     ((4, 2), [0.0, 1.0, 0.0, 2.0])
     """

@@ -51,7 +51,7 @@ class KernelsFit:
     >>> import jax, numpy as np, jaxrls as rls
     >>> X = np.random.default_rng(0).normal(size=(30, 2))
     >>> kernels = [rls.Linear().on(0), rls.Linear().on(1)]
-    >>> fit = rls.fit_kernels(kernels, X, X, num=4, key=jax.random.key(0))
+    >>> fit = rls.several.fit_kernels(kernels, X, X, num=4, key=jax.random.key(0))
     >>> fit.predict(X).shape, fit.predict_split(X).shape, fit.shares.argmax(axis=0).tolist()
     ((30, 2), (2, 30, 2), [0, 1])
     """
@@ -199,7 +199,7 @@ def fit_kernels(
     >>> X, noise = rng.normal(size=(60, 2)), 0.3 * rng.normal(size=(60, 2))
     >>> Y = np.stack([np.sin(2 * X[:, 0]), X[:, 1]], axis=1) + noise
     >>> kernels = [rls.Gaussian(1.0).on(0), rls.Linear().on(1)]
-    >>> fit = rls.fit_kernels(kernels, X, Y, num=10, key=jax.random.key(0))
+    >>> fit = rls.several.fit_kernels(kernels, X, Y, num=10, key=jax.random.key(0))
     >>> bool(fit.shares[0, 0] > 0.5), bool(fit.shares[1, 1] > 0.5)
     (True, True)
     """

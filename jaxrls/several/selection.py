@@ -53,7 +53,7 @@ class Selection:
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.array([[0.0, 1.0], [1.0, 1.5], [2.0, 0.0], [3.0, 1.0]])
-    >>> found = rls.select_columns(X, 2 * X[:, 0], 1, lam=1e-3)
+    >>> found = rls.several.select_columns(X, 2 * X[:, 0], 1, lam=1e-3)
     >>> found.columns.tolist(), found.kernel
     ([0], On(kernel=Linear(), columns=(0,)))
     """
@@ -125,7 +125,7 @@ def select_columns(
     >>> import numpy as np, jaxrls as rls
     >>> X = np.random.default_rng(0).normal(size=(40, 6))
     >>> y = 3 * X[:, 4] - X[:, 1] + 0.1 * X[:, 0] ** 2
-    >>> found = rls.select_columns(X, y, 2, lam=1.0)
+    >>> found = rls.several.select_columns(X, y, 2, lam=1.0)
     >>> found.columns.tolist(), bool(found.errors[1] < found.errors[0] < found.error_without)
     ([4, 1], True)
     >>> rls.fit(found.kernel, X, y).model.coef.shape

@@ -25,7 +25,10 @@ from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
 
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
-LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}
+LOSSES = {
+    f.__name__: f
+    for f in (rls.extend.squared_error, rls.extend.absolute_error, rls.classes.zero_one_loss)
+}
 # What only some fits leave behind.
 NOT_ALWAYS = ("coef_", "dual_coef_", "loo_predictions_", "loo_error_", "best_score_")
 NOT_ALWAYS += ("cv_results_", "calibration_", "_rows", "_conformal")  # type: ignore[assignment]
@@ -71,7 +74,7 @@ class RLSEstimator(BaseEstimator):
     store_cv_results: bool | str = False
 
     _parameter_constraints = {
-        "kernel": [StrOptions(set(KERNELS)), rls.Kernel, callable],
+        "kernel": [StrOptions(set(KERNELS)), rls.extend.Kernel, callable],
         "width": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither"), "array-like"],
         "gamma": [StrOptions({"auto", "scale"}), Interval(Real, 0, None, closed="neither"), None],
         "degree": [Interval(Integral, 1, None, closed="left")],
@@ -175,12 +178,12 @@ class RLSEstimator(BaseEstimator):
             kernel = named_kernel(kernel, X[counted], **numbers)
         elif isinstance(kernel, type):
             raise ValueError(f"kernel must be an object, and is the class {kernel.__name__}")
-        elif not isinstance(kernel, rls.Kernel):
+        elif not isinstance(kernel, rls.extend.Kernel):
             kernel = rls.FunctionKernel(kernel)
         if not (self.tune and jax.tree.leaves(kernel)):
             return kernel
         options = options | {"landmarks": landmarks_to_tune(self.landmarks, len(Y)), "keep": False}
-        if self._loss is rls.zero_one_loss:
+        if self._loss is rls.classes.zero_one_loss:
             options["criterion"] = rls.loo
         return rls.tune(kernel, X, Y, **options).kernel
 
@@ -191,7 +194,7 @@ class RLSEstimator(BaseEstimator):
     def _swept(self, kernel, X, Y, options):
         """A fit that keeps its solution, and what it predicts at every λ for rows left out."""
         named = isinstance(self.landmarks, str) or isinstance(self._lams(), str)
-        if named or not isinstance(options["criterion"], rls.LeaveOneOut):
+        if named or not isinstance(options["criterion"], rls.extend.LeaveOneOut):
             raise ValueError(
                 "scoring= and store_cv_results= need criterion='loo' or 'kfold', without "
                 "lams='search' and landmarks='auto'"
@@ -227,7 +230,10 @@ class RLSEstimator(BaseEstimator):
         if errors.ndim < Y.ndim:
             errors = np.broadcast_to(errors[:, None], (len(errors), Y.shape[1]))
         fit = replace(
-            fit.at(lam), lams=fit.lams, errors=errors.astype(Y.dtype), error=error.astype(Y.dtype)
+            fit.with_lam(lam),
+            lams=fit.lams,
+            errors=errors.astype(Y.dtype),
+            error=error.astype(Y.dtype),
         )
         inspect_lam(fit, isinstance(self._lams(), int))
         return fit, -error[()]
@@ -261,7 +267,7 @@ class RLSEstimator(BaseEstimator):
         means k-fold.
         """
         criterion = rls.loo if self.criterion == "kfold" else as_criterion(self.criterion)
-        if isinstance(criterion, rls.LeaveOneOut):
+        if isinstance(criterion, rls.extend.LeaveOneOut):
             criterion = replace(criterion, loss=self._loss)
         elif self.cv is not None or self.loss != "squared_error":
             raise ValueError(

@@ -104,7 +104,7 @@ callable, default="loo"
     cv_results_ : array of shape (n_samples, n_lams) or (n_samples, n_targets, n_lams)
         Losses of held-out rows at each of `path_.lams`, or their predictions: see
         `store_cv_results`.
-    path_ : jaxrls.Fit
+    path_ : jaxrls.extend.Fit
         All of the fit; `path_.errors` is the criterion, or the score negated, over `path_.lams`.
     kernel_ : jaxrls kernel
         The kernel with its parameters, tuned or not.
@@ -313,10 +313,10 @@ scoring, by_fold, store_cv_results
     def _coded(self, y, classes=None):
         """±1 codes of labels, and what their columns stand for."""
         if y.ndim == 1:
-            return rls.encode(y, classes)
+            return rls.classes.encode(y, classes)
         if not np.isin(y, (0, 1)).all():
             raise ValueError("y as an indicator matrix must hold 0 and 1")
-        if self._loss is rls.zero_one_loss:
+        if self._loss is rls.classes.zero_one_loss:
             raise ValueError(
                 "loss='zero_one_loss' compares columns, and those of an indicator matrix do not "
                 "compete: take another loss"
@@ -350,7 +350,11 @@ scoring, by_fold, store_cv_results
         matrix (m, t), 1 where a score is positive.
         """
         scores = self._of_path("predict", X)
-        return (scores > 0).astype(int) if self.multilabel_ else rls.decode(scores, self.classes_)
+        return (
+            (scores > 0).astype(int)
+            if self.multilabel_
+            else rls.classes.decode(scores, self.classes_)
+        )
 
     @available_if(lambda self: self.probability is not None)
     def predict_proba(self, X):
@@ -368,9 +372,9 @@ scoring, by_fold, store_cv_results
 
         "conformal" needs a fit that kept its solution. It reaches the level for any number of rows,
         on average over draws of all rows, if these are exchangeable, of equal weight and not in
-        groups, and did not choose λ, kernel and landmarks: see `jaxrls.conformal_labels`.
+        groups, and did not choose λ, kernel and landmarks: see `jaxrls.classes.conformal_labels`.
         "jackknife" compares scores with held-out scores of rows or groups, at next to no cost. It
-        tends to the level as rows grow: see `jaxrls.label_p_values`. A set may be empty. O(m n²) or
+        tends to the level as rows grow: see `jaxrls.classes.label_p_values`. A set may be empty. O(m n²) or
         O(m n d).
         """
         check_is_fitted(self)
@@ -387,7 +391,7 @@ scoring, by_fold, store_cv_results
         rows, codes, weights, of_classes = self._rows
         if method == "jackknife":
             scores = self._of_path("predict", X)
-            p = rls.label_p_values(self.loo_predictions_, codes, scores, weights)
+            p = rls.classes.label_p_values(self.loo_predictions_, codes, scores, weights)
             return np.asarray(p) > 1 - level
         if rows is None:
             raise ValueError(
@@ -396,6 +400,6 @@ scoring, by_fold, store_cv_results
             )
         if not hasattr(self, "_conformal"):
             rows = rows.toarray() if scipy.sparse.issparse(rows) else rows
-            made = rls.conformal_labels(self.path_, rows, codes, weights, of_classes)
+            made = rls.classes.conformal_labels(self.path_, rows, codes, weights, of_classes)
             self._conformal = jax.tree.map(np.asarray, made)
         return self._conformal.p_values(self._checked(X, reset=False)) > 1 - level

@@ -17,7 +17,7 @@ from jaxrls.core.support.door import door
 
 
 @door("fit.model.coef")
-def left_out(fit: rls.Fit):
+def left_out(fit: rls.extend.Fit):
     """Residuals (L, n) or (L, n, t) of each row by fits without it, or its group, at every λ."""
     found = _left_out(fit.solution, fit.groups, jnp.asarray(fit.lams))
     return np.asarray(found)[:, : len(fit.loo_residuals)]  # without padding
@@ -60,7 +60,9 @@ class Classified(ClassifierMixin, BaseEstimator):
         return scores
 
     def predict(self, scores):
-        return (scores > 0).astype(int) if self.several else rls.decode(scores, self.classes_)
+        return (
+            (scores > 0).astype(int) if self.several else rls.classes.decode(scores, self.classes_)
+        )
 
     def predict_proba(self, scores):
         """By a sigmoid, or a step function, fitted on what is scored."""
@@ -105,8 +107,8 @@ class Isotonic:
 
 
 def sigmoid(scores, codes, weights):
-    """That of `jaxrls.fit_sigmoid`."""
-    return jax.tree.map(np.asarray, rls.fit_sigmoid(scores, codes, weights))
+    """That of `jaxrls.classes.fit_sigmoid`."""
+    return jax.tree.map(np.asarray, rls.classes.fit_sigmoid(scores, codes, weights))
 
 
 CALIBRATIONS: dict[str, Callable] = {"sigmoid": sigmoid, "isotonic": Isotonic}
@@ -115,4 +117,4 @@ CALIBRATIONS: dict[str, Callable] = {"sigmoid": sigmoid, "isotonic": Isotonic}
 def probabilities(calibrated, scores, several: bool):
     """Of all classes (m, T), or of every label by itself."""
     each = np.asarray(calibrated(scores))
-    return each if several else rls.class_probabilities(each)
+    return each if several else rls.classes.class_probabilities(each)

@@ -1,1 +1,16 @@
 """Labels of all pairs of rows of two sides: K = K₁ ⊗ K₂."""
+
+from jaxrls.two_sided.fit import fit_kronecker
+from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel
+from jaxrls.two_sided.kronecker import Kronecker, factor_kronecker
+from jaxrls.two_sided.left_out import kronecker_left_out, kronecker_residuals
+
+__all__ = [
+    "Kronecker",
+    "KroneckerFit",
+    "KroneckerModel",
+    "factor_kronecker",
+    "fit_kronecker",
+    "kronecker_left_out",
+    "kronecker_residuals",
+]

@@ -85,7 +85,7 @@ def fit_kronecker(
     >>> x, z = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 9)[:, None]
     >>> Y = np.sin(3 * x + 2 * z.T) + 0.1 * np.cos(40 * x * z.T)
     >>> kernel, options = rls.Gaussian(0.5), {"lams": [1e-4, 1e-2, 1.0], "setting": "rows"}
-    >>> fit = rls.fit_kronecker(kernel, x, kernel, z, Y, **options)
+    >>> fit = rls.two_sided.fit_kronecker(kernel, x, kernel, z, Y, **options)
     >>> float(fit.lam), fit.predict(np.array([[0.35]]), z).shape
     (0.01, (1, 9))
     """

@@ -37,7 +37,7 @@ class KroneckerModel:
         intercept: ().
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> from jaxrls.extend import KroneckerModel
+    >>> from jaxrls.two_sided import KroneckerModel
     >>> side = rls.Linear(), jnp.ones((1, 1))
     >>> model = KroneckerModel(*side, *side, jnp.array([[2.0]]), jnp.array(1.0))
     >>> model.predict(jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
@@ -185,7 +185,7 @@ class KroneckerFit:
     >>> import numpy as np, jaxrls as rls
     >>> x, z = np.linspace(0, 1, 8)[:, None], np.linspace(0, 1, 6)[:, None]
     >>> kernel = rls.Gaussian(0.5)
-    >>> rls.fit_kronecker(kernel, x, kernel, z, np.sin(3 * x + 2 * z.T), lams=[1e-2]).left_out.shape
+    >>> rls.two_sided.fit_kronecker(kernel, x, kernel, z, np.sin(3 * x + 2 * z.T), lams=[1e-2]).left_out.shape
     (8, 6)
     """
 
@@ -268,7 +268,7 @@ class KroneckerFit:
         >>> x, z = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 9)[:, None]
         >>> Y = np.sin(3 * x + 2 * z.T) + 0.1 * np.cos(40 * x * z.T)
         >>> kernel = rls.Gaussian(0.5)
-        >>> fit = rls.fit_kronecker(kernel, x, kernel, z, Y, lams=[1e-2], keep=True)
+        >>> fit = rls.two_sided.fit_kronecker(kernel, x, kernel, z, Y, lams=[1e-2], keep=True)
         >>> near, far = fit.posterior(np.array([[0.5], [3.0]]), z, pairs=[[0, 4], [1, 4]]).std
         >>> bool(far > 10 * near)
         True

@@ -229,7 +229,7 @@ class Kronecker(DualOneByOne):
         report: how the factor was made, and its floor.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factor_kronecker(jnp.eye(2), jnp.eye(3))
+    >>> factor = rls.two_sided.factor_kronecker(jnp.eye(2), jnp.eye(3))
     >>> factor.n, factor.shape, factor.route
     (6, (2, 3), 'kronecker')
     """
@@ -406,7 +406,7 @@ def factor_kronecker(
     kernel ridge regression"; the intercept by generalised least squares.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factor_kronecker(jnp.eye(2), 3 * jnp.eye(2), intercept=False)
+    >>> factor = rls.two_sided.factor_kronecker(jnp.eye(2), 3 * jnp.eye(2), intercept=False)
     >>> rls.loo(factor, jnp.array([1.0, 2.0, 3.0, 4.0]), [1.0]).tolist()
     [7.5]
     """

@@ -58,9 +58,9 @@ def kronecker_left_out(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
-    >>> factor = rls.factor_kronecker(K1, K2, intercept=False)
+    >>> factor = rls.two_sided.factor_kronecker(K1, K2, intercept=False)
     >>> Y = jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
-    >>> [round(value, 3) for value in rls.kronecker_left_out(factor, Y, [1.0], "rows").tolist()]
+    >>> [round(value, 3) for value in rls.two_sided.kronecker_left_out(factor, Y, [1.0], "rows").tolist()]
     [2.074]
     """
     check_loss(loss)
@@ -93,8 +93,8 @@ def kronecker_residuals(
     **Cost** as `kronecker_left_out` for one λ. **Source**: as there.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factor_kronecker(jnp.eye(2) + 1, jnp.eye(2), intercept=False)
-    >>> rls.kronecker_residuals(factor, jnp.ones((2, 2)), 1.0, "both").round(3).tolist()
+    >>> factor = rls.two_sided.factor_kronecker(jnp.eye(2) + 1, jnp.eye(2), intercept=False)
+    >>> rls.two_sided.kronecker_residuals(factor, jnp.ones((2, 2)), 1.0, "both").round(3).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
     """
     sides, solution = _solution(factor, Y, setting)

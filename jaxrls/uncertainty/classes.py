@@ -147,7 +147,7 @@ class Sigmoid:
         offset: (), or (t,) for t columns of scores.
 
     >>> import jax.numpy as jnp
-    >>> from jaxrls.extend import Sigmoid
+    >>> from jaxrls.classes import Sigmoid
     >>> Sigmoid(jnp.array(2.0), jnp.array(0.0))(jnp.array([0.0])).tolist()
     [0.5]
     """
@@ -198,7 +198,7 @@ def fit_sigmoid(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> scores = jnp.array([-2.0, -1.0, 0.5, -0.5, 1.0, 2.0])
-    >>> sigmoid = rls.fit_sigmoid(scores, jnp.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]))
+    >>> sigmoid = rls.classes.fit_sigmoid(scores, jnp.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]))
     >>> [round(float(p), 2) for p in sigmoid(jnp.array([-1.0, 0.0, 1.0]))]
     [0.35, 0.5, 0.65]
     """
@@ -226,7 +226,7 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     **Cost** O(m T). **Source**: Zadrozny and Elkan 2002, §5.
 
     >>> import numpy as np, jaxrls as rls
-    >>> rls.class_probabilities(np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])).round(2).tolist()
+    >>> rls.classes.class_probabilities(np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])).round(2).tolist()
     [[0.5, 0.25, 0.25], [0.33, 0.33, 0.33]]
     """
     xp: Any = jnp if isinstance(each, jax.Array) else np
@@ -328,7 +328,7 @@ def label_p_values(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
-    >>> p = rls.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))  # of the labels −1 and +1
+    >>> p = rls.classes.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))  # of the labels −1 and +1
     >>> (5 * p).round().tolist()
     [[5.0, 1.0], [1.0, 3.0]]
     """
@@ -367,7 +367,7 @@ class ConformalLabels:
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
     >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5])
-    >>> rls.conformal_labels(fit, X, codes).p_values([[1.5]]).tolist()
+    >>> rls.classes.conformal_labels(fit, X, codes).p_values([[1.5]]).tolist()
     [[0.2, 0.6]]
     """
 
@@ -437,7 +437,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
     >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5])
-    >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
+    >>> (rls.classes.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
     process, model = process_for_rows(fit), fit.model

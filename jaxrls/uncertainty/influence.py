@@ -30,7 +30,7 @@ class Influence:
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
-    >>> rls.influence(factor, jnp.array([1.0, 0.0, -1.0]), 1.0).leverage.tolist()
+    >>> rls.diagnostics.influence(factor, jnp.array([1.0, 0.0, -1.0]), 1.0).leverage.tolist()
     [0.5, 0.5, 0.5]
     """
 
@@ -77,7 +77,7 @@ def influence(
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [1.0], [2.0], [10.0]])
     >>> factor = rls.factorize(rls.Linear(), X)
-    >>> influence = rls.influence(factor, jnp.array([0.0, 1.0, 2.0, 3.0]), 0.1)
+    >>> influence = rls.diagnostics.influence(factor, jnp.array([0.0, 1.0, 2.0, 3.0]), 0.1)
     >>> int(influence.leverage.argmax()), int(influence.cooks_distance.argmax())
     (3, 3)
     """
@@ -152,7 +152,7 @@ def eigenfunctions(
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[-1.0], [1.0]])
     >>> factor = rls.factorize(rls.Linear(), X, intercept=False)
-    >>> values, functions = rls.eigenfunctions(factor, rls.Linear(), X, 1)
+    >>> values, functions = rls.diagnostics.eigenfunctions(factor, rls.Linear(), X, 1)
     >>> round(float(values[0]), 4), abs(functions.predict(jnp.array([[3.0]]))).round(4).tolist()
     (1.0, [[3.0]])
     """

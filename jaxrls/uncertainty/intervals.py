@@ -49,7 +49,7 @@ class Predictive:
             |eᵢ| for a prediction of standard deviation 0.
 
     >>> import jax.numpy as jnp
-    >>> from jaxrls.extend import Predictive
+    >>> from jaxrls.diagnostics import Predictive
     >>> parts = [0.5, -2.0], [1.0, 1.0], [0.38, 0.95], [0.33, 1.45]
     >>> predictive = Predictive(*map(jnp.array, parts))
     >>> predictive.coverage([0.5, 0.9]).tolist()

@@ -31,7 +31,7 @@ class Posterior:
         noise: λ, the variance of a label of weight 1, in the units of `covariance`.
 
     >>> import jax, jax.numpy as jnp
-    >>> from jaxrls.extend import Posterior
+    >>> from jaxrls.diagnostics import Posterior
     >>> posterior = Posterior(jnp.zeros(2), jnp.eye(2), jnp.array(3.0), jnp.array(0.5))
     >>> posterior.std.tolist(), posterior.sample(jax.random.key(0), 4).shape
     ([3.0, 3.0], (4, 2))

@@ -27,7 +27,9 @@ def main():
     for width, color in ((0.6, "C0"), (1.5, "C1"), (6.0, "C2")):
         kernel, lams = rls.Gaussian(width), jnp.geomspace(1e-7, 1e3, 120)
         path = rls.path(rls.factorize(kernel, train, intercept=True), y_train, lams)
-        predicted = path.coef @ rls.gram(kernel, train, test) + path.intercept[:, None]
+        predicted = (
+            path.coef @ rls.extend.gram(kernel, train, test) + path.intercept[:, None]
+        )
         left.plot(
             lams, jnp.sqrt(path.loo), color=color, label=f"leave-one-out, width {width}"
         )

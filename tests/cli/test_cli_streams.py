@@ -13,7 +13,7 @@ from test_cli import fails, run, told
 
 import jaxrls as rls
 from jaxrls.cli import fitting
-from jaxrls.io.tables import writing
+from jaxrls.io.writing import writing
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 N = 90
@@ -83,7 +83,7 @@ def test_other_kinds_of_files(folder, ending):
     run(f"fit whole.csv {FIT} --out whole")
     run("predict whole whole.csv --out whole_p.csv")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxrls.io.tables.AT_ONCE", 40)
+        patch.setattr("jaxrls.rows.tables.AT_ONCE", 40)
         run(f"fit rows {options} --out parts.model")
         out = run(f"predict parts.model rows/*{ending} --out p.npy")
     assert_same_fit("parts.model", "whole")

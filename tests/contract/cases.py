@@ -84,7 +84,7 @@ def linear(scale=1.0):
     return lambda X, Z: scale * X @ Z.T
 
 
-class HostRows(extend.Rows):
+class HostRows(rls.rows.Rows):
     """Rows made on the host in blocks of uneven size, as a user would write it; counts readings and
     blocks.
     """
@@ -238,7 +238,7 @@ class Moved(Case):
         summed = Summed.of_solution(problem.solution(), problem)
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
             weights = extend.Weights.of(v, len(x), x.dtype)
-            data = extend.Data(extend.DenseRows(x), weights, summed.fixed)
+            data = extend.Data(rls.rows.DenseRows(x), weights, summed.fixed)
             summed = summed.changed(summed.moments_of(data, y), sign)
         return summed.solution(False)
 
@@ -261,12 +261,12 @@ def sparse(X):
 
 def sharded(X):
     """As if half of the rows lay on another device."""
-    return extend.ShardedRows(array(X), 2, count=len(X))
+    return rls.rows.ShardedRows(array(X), 2, count=len(X))
 
 
 def streamed(X):
     X = np.asarray(array(X))
-    return rls.stream([(X[:5],), (X[5:],)], block_size=9)
+    return rls.rows.stream([(X[:5],), (X[5:],)], block_size=9)
 
 
 POINTS = 1.5 * draw(8, 6, 2)
@@ -304,8 +304,8 @@ FACTORS = {
 }
 # Criteria of rooms, by name: those that the grid asks for at λ for all targets, and those that it
 # leaves to the tests of the room.
-COLUMNS: dict[str, rls.Criterion] = {}
-ELSEWHERE: dict[str, rls.Criterion] = {}
+COLUMNS: dict[str, rls.extend.Criterion] = {}
+ELSEWHERE: dict[str, rls.extend.Criterion] = {}
 
 for path in sorted(Path(__file__).parents[1].glob("*/cases.py")):
     import_module(f"{path.parent.name}.cases")

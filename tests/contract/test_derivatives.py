@@ -38,12 +38,12 @@ def smooth(plan, scale):
     """Every criterion of the library that has a gradient, densities with a scale."""
     held = rls.holdout(array(X_NEW), array(Y_NEW)).bind(array(Y))
     found = (
-        rls.LeaveOneOut(),
+        rls.extend.LeaveOneOut(),
         rls.kfold(plan),
         held,
         rls.gcv,
         rls.log_marginal_likelihood,
-        rls.LogPredictive(scale),
+        rls.extend.LogPredictive(scale),
         *COLUMNS.values(),
     )
     assert all(criterion.smooth for criterion in found)

@@ -31,7 +31,11 @@ from jaxrls import extend
 from jaxrls.core.criteria.criterion import FunctionCriterion
 from jaxrls.core.factors.solution import Solution
 
-LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
+LOSS = {
+    "squared": rls.extend.squared_error,
+    "absolute": rls.extend.absolute_error,
+    "zero_one": rls.classes.zero_one_loss,
+}
 ROW = 8  # a landmark, where there are any
 HELD_WEIGHTS = np.linspace(0.5, 1.5, NEW)
 PARTS = ("residual_norm", "data_fit", "logdet", "residual_dof", "dof", "residuals")
@@ -53,15 +57,15 @@ def own_loo(factor, Y, lams):
     return rls.loo(factor, Y, lams)
 
 
-def criteria(plans, held, loss=every_loss) -> dict[str, rls.Criterion]:
+def criteria(plans, held, loss=every_loss) -> dict[str, rls.extend.Criterion]:
     """The columns of the grid, by name."""
     found = {
-        "loo": rls.LeaveOneOut(loss),
+        "loo": rls.extend.LeaveOneOut(loss),
         "holdout": rls.holdout(*held, weights=array(HELD_WEIGHTS), loss=loss).bind(array(Y)),
         "gcv": rls.gcv,
         "evidence": rls.log_marginal_likelihood,
         "given": FunctionCriterion(own_loo),
-        "density": rls.LogPredictive(),
+        "density": rls.extend.LogPredictive(),
     }
     found |= {f"kfold {name}": rls.kfold(plan, loss) for name, plan in plans.items()}
     return found | COLUMNS | ELSEWHERE
@@ -295,6 +299,6 @@ def test_every_factor_has_a_row():
 
 def test_every_criterion_has_a_column():
     plans = {"uneven": rls.folds(PLANS["uneven"])}
-    assert concrete(rls.Criterion) == {
+    assert concrete(rls.extend.Criterion) == {
         type(criterion) for criterion in criteria(plans, (array(Y_NEW), array(Y_NEW))).values()
     }

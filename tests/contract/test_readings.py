@@ -40,7 +40,7 @@ def read_as_often(case):
     held = type(rows)(case.X_new, size=2)
     holdout = rls.holdout(held, array(Y_NEW)).bind(array(Y))
     for ask, wanted in (
-        (lambda: rls.LeaveOneOut().values(solution, lams, None), 1),
+        (lambda: rls.extend.LeaveOneOut().values(solution, lams, None), 1),
         (lambda: rls.gcv.values(solution, lams, None), 1),
         (lambda: rls.log_marginal_likelihood.values(solution, lams, None), 1),
         (lambda: (solution.coefficients(lams), solution.dof(lams), solution.logdet(lams)), 0),

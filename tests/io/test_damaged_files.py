@@ -30,7 +30,7 @@ PART = st.tuples(st.floats(0, 1), st.floats(0, 1))  # from where to where, as sh
 
 def model():
     kernel = 0.5 * rls.Gaussian(np.array([1.0, 2.0], np.float16)) + rls.Linear()
-    return rls.Model(kernel, np.ones((3, 2)), np.arange(1.0, 4.0), np.array(0.5))
+    return rls.extend.Model(kernel, np.ones((3, 2)), np.arange(1.0, 4.0), np.array(0.5))
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def problem(t=None):
 
 
 @extend.pytree
-class Own(rls.Kernel):
+class Own(rls.extend.Kernel):
     """A kernel of a user's, with every kind of field, some named like arguments of others."""
 
     width: object
@@ -105,7 +105,7 @@ def test_what_a_fit_keeps_is_saved_where_it_was_asked_for(name, tmp_path):
     kept by default stays out of the file.
     """
     (X, y), (kernel, landmarks, streamed) = problem(), KEPT[name]
-    data = (rls.stream([(X, y)]), None) if streamed else (X, y)
+    data = (rls.rows.stream([(X, y)]), None) if streamed else (X, y)
     options = {"lams": [0.1], "landmarks": landmarks}
     asks = [
         lambda fit: fit.predict(X[:3] + 1, return_std=True)[1],
@@ -126,7 +126,7 @@ def test_what_a_fit_keeps_is_saved_where_it_was_asked_for(name, tmp_path):
     rls.save(tmp_path / "fit", rls.fit(kernel, *data, **options))
     bare = rls.load(tmp_path / "fit")
     refused(
-        (lambda: back.at(1.0), "another λ needs the data, .* fit all rows again"),
+        (lambda: back.with_lam(1.0), "another λ needs the data, .* fit all rows again"),
         *[(partial(ask, bare), "kept no solution, .*: fit with keep=True") for ask in asks],
     )
 

@@ -12,8 +12,8 @@ from numpy.testing import assert_array_equal
 from support import ANY_PRECISION, refused
 
 import jaxrls as rls
-from jaxrls.io.sources import Choice, Files, open_files
-from jaxrls.io.tables import writing
+from jaxrls.io.writing import writing
+from jaxrls.rows.sources import ColumnChoice, Files, open_files
 
 pytestmark = ANY_PRECISION
 PLAIN = "a,b,y\n1,2,3\n4,5,6\n7,8,9\n"
@@ -40,7 +40,7 @@ def write(tmp_path):
 
 def read(path, header=True, missing=None, **choice):
     """All rows of a file, and the choice that other files go by."""
-    files = open_files((path,), Choice(**choice), header, missing)
+    files = open_files((path,), ColumnChoice(**choice), header, missing)
     pieces, texts = zip(*files.parts(), strict=True)
     joined = [
         None if parts[0] is None else np.concatenate(parts)
@@ -70,7 +70,7 @@ def test_layouts_of_csv(write, name):
 
 
 def test_whole_numbers_may_become_fractions_after_what_pyarrow_looks_at(write, monkeypatch):
-    monkeypatch.setattr("jaxrls.io.tables.LOOKED_AT", 2**12)
+    monkeypatch.setattr("jaxrls.rows.tables.LOOKED_AT", 2**12)
     found = read(write("a,b,y\n" + "1,,3\n" * 5000 + "1.5,2.5,3\n"), missing="median")
     assert found[0][-1].tolist() == [1.5, 2.5] and np.isnan(found[0][0, 1])
 

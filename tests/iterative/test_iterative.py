@@ -56,7 +56,7 @@ def draws(X, y, every, probes, lam):
     """
     iteration, total, lam = (
         rls.Iterative(tol=1e-8, probes=probes),
-        rls.LeaveOneOut().total,
+        rls.extend.LeaveOneOut().total,
         array([[lam]]),
     )
 
@@ -260,7 +260,11 @@ def test_the_slope_of_a_step_is_no_standard_error(data):
     X, Y, _ = data
     options = {"lams": [0.3], "solver": rls.Iterative(CHOSEN, probes=8)}
     fit = rls.fit(
-        KERNEL, X, jnp.sign(Y[:, 0] - 3), **options, criterion=rls.LeaveOneOut(rls.zero_one_loss)
+        KERNEL,
+        X,
+        jnp.sign(Y[:, 0] - 3),
+        **options,
+        criterion=rls.extend.LeaveOneOut(rls.classes.zero_one_loss),
     )
     assert fit.loo_standard_error is None and 0 <= float(fit.error) < 0.5
 
@@ -294,7 +298,7 @@ def test_leave_one_out_at_every_lam():
     y = array(np.sin(2.8 * X[:, 0]) * X[:, 1] + 0.1 * rng.normal(size=n))
     lams = array([1e-4, 1e-2, 1.0])
     exact = np.asarray(loo(factorize(KERNEL, X), y, lams))
-    total = rls.LeaveOneOut().total
+    total = rls.extend.LeaveOneOut().total
 
     @jax.jit
     def draw(key):

@@ -73,7 +73,9 @@ def test_whatever_reads_rows_reads_those_of_a_given_matrix():
     error = rls.objective(*of_rows, Y, tuned.lam, landmarks=CHOSEN)
     assert_allclose(tuned.error, error, rtol=1e-9)
     ours, theirs = (
-        rls.eigenfunctions(rls.factorize(*data, landmarks=CHOSEN), *data, 2).functions.predict(new)
+        rls.diagnostics.eigenfunctions(
+            rls.factorize(*data, landmarks=CHOSEN), *data, 2
+        ).functions.predict(new)
         for data, new in ((of_matrix, gaussian(NEW, X)), (of_rows, NEW))
     )
     assert_allclose(abs(ours), abs(theirs), rtol=1e-7)

@@ -12,7 +12,6 @@ from contract.cases import gaussian
 from support import ANY_PRECISION, DTYPE, EPS, array, refused, wide
 
 import jaxrls as rls
-from jaxrls import extend
 from jaxrls.landmarks.choice import METHODS
 from jaxrls.landmarks.points import as_landmarks
 
@@ -80,7 +79,7 @@ def test_drawn_as_one_row_at_a_time():
     two, over 20000 keys.
     """
     X = data(12, 2, seed=3)
-    K = np.asarray(rls.gram(GAUSSIAN, X), np.float64)
+    K = np.asarray(rls.extend.gram(GAUSSIAN, X), np.float64)
     expected = np.zeros((12, 12))
     for i, j in itertools.permutations(range(12), 2):
         expected[i, j] = (1 - K[i, j] ** 2) / np.sum(1 - K[i] ** 2) / 12
@@ -119,7 +118,7 @@ def test_errors_say_what_to_do():
     asked = {"kernel": GAUSSIAN, "X": X, "num": 3, "key": key}
     choose = lambda **named: lambda: rls.choose_landmarks(**asked | named)
     chosen, whole = choose(num=4)(), "num must be a whole number of at least 1 and at most 10"
-    among = lambda named, rows=X: lambda: as_landmarks(extend.DenseRows(rows), named)
+    among = lambda named, rows=X: lambda: as_landmarks(rls.rows.DenseRows(rows), named)
     refused(
         (choose(num=None), "num=.*tol="),
         (choose(num=11), whole),

@@ -118,7 +118,7 @@ def test_the_certificate_holds():
     dual = factorize(kernel, array(X), weights=weights)
     K = np.asarray(support.gram(kernel, array(X), factor.points))
     for tol in (0.3, 0.03):
-        start = float(rls.certified_lam(factor, tol))
+        start = float(rls.extend.certified_lam(factor, tol))
         assert start < float(factor.s.max())
         for lam in (start, 10 * start):
             exact = np.asarray(support.coef(dual, array(Y), lam)[0]) / root
@@ -149,7 +149,7 @@ def test_memory():
 
     def run(X, y, R):
         factor = of_landmarks(GAUSSIAN, X, R, intercept=True)
-        return rls.path(factor, y, rls.lambda_grid(factor, 20)).loo
+        return rls.path(factor, y, rls.extend.lambda_grid(factor, 20)).loo
 
     held = jax.jit(run).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
     assert held < 3 * n * m * size
@@ -200,6 +200,6 @@ def test_errors_say_what_to_do():
             lambda: rls.factorize(GAUSSIAN, X, landmarks=three, solver=rls.Spectral("gram")),
             "landmarks= cannot be used with",
         ),
-        (lambda: rls.certified_lam(untold, 0.1), "factor"),
-        (lambda: rls.certified_lam(told, -0.1), "positive"),
+        (lambda: rls.extend.certified_lam(untold, 0.1), "factor"),
+        (lambda: rls.extend.certified_lam(told, -0.1), "positive"),
     )

@@ -92,7 +92,7 @@ def test_command_line(data, tmp_path, capsys):
 def test_order_is_drawn_as_auc(data):
     """The share of pairs in the right order, larger better, on a linear axis."""
     X, y = data
-    fit = rls.fit(rls.Gaussian(0.3), X, y, criterion=rls.PairsOut(), lams=4)
+    fit = rls.fit(rls.Gaussian(0.3), X, y, criterion=rls.ranking.PairsOut(), lams=4)
     ax = fit.plot()
     assert_allclose(ax.lines[0].get_ydata(), 1 - np.asarray(fit.errors), rtol=1e-6)
     assert ax.get_ylabel() == "AUC (concordance), pairs left out" and ax.get_yscale() == "linear"

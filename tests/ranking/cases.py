@@ -4,5 +4,5 @@ from contract.cases import COLUMNS, ELSEWHERE, PLANS
 
 import jaxrls as rls
 
-COLUMNS["pairs"] = rls.PairsOut(loss=rls.squared_error)
-ELSEWHERE["queries"] = rls.QueriesOut(PLANS["uneven"])
+COLUMNS["pairs"] = rls.ranking.PairsOut(loss=rls.extend.squared_error)
+ELSEWHERE["queries"] = rls.ranking.QueriesOut(PLANS["uneven"])

@@ -16,7 +16,7 @@ from jaxrls.ranking import pairs as in_pairs
 
 pytestmark = [FLOAT64, EDGE]
 CASE, WEIGHT = FACTORS["gram"], WEIGHTS["zeros"]
-SQUARED = rls.PairsOut(loss=rls.squared_error)
+SQUARED = rls.ranking.PairsOut(loss=rls.extend.squared_error)
 CLASSES = np.where(np.median(Y, axis=0) < Y, 1.0, -1.0)
 
 
@@ -43,12 +43,16 @@ def test_classes_that_jit_does_not_know_are_counted_all_the_same(factor):
     class is crossed with the other.
     """
     lams, each = array(LAMS), array(LAMS[PICK])
-    errors = jax.jit(lambda Y: [rls.pairwise_ranking_error(factor, Y, at) for at in (lams, each)])
+    errors = jax.jit(
+        lambda Y: [rls.ranking.pairwise_ranking_error(factor, Y, at) for at in (lams, each)]
+    )
     shared, own = errors(array(CLASSES))
     want = np.stack([by_refits(y) for y in CLASSES.T], axis=1)
     assert_close(shared, want, 1e-12)
     assert_close(own, want[PICK, np.arange(3)], 1e-12)
-    assert_close(rls.pairwise_ranking_error(factor, array(CLASSES[:, 0]), lams), want[:, 0], 1e-12)
+    assert_close(
+        rls.ranking.pairwise_ranking_error(factor, array(CLASSES[:, 0]), lams), want[:, 0], 1e-12
+    )
 
 
 def test_concordance_of_numbers_with_ties_and_censoring(factor):
@@ -57,14 +61,14 @@ def test_concordance_of_numbers_with_ties_and_censoring(factor):
     events = np.random.default_rng(11).integers(0, 2, N).astype(float)
     assert len(np.unique(times)) < N
     for flags in (None, events):
-        found = rls.PairsOut(events=flags)(factor, array(times), array(LAMS))
+        found = rls.ranking.PairsOut(events=flags)(factor, array(times), array(LAMS))
         assert_close(found, by_refits(times, events=flags), 1e-12)
 
 
 def test_pairs_by_name(factor):
     """By row numbers; those within groups in test_ranking.py."""
     pairs = [(3, 0), (1, 9), (8, 1), (2, 3), (13, 12)]
-    found = rls.PairsOut(pairs)(factor, array(Y[:, 0]), array(LAMS))
+    found = rls.ranking.PairsOut(pairs)(factor, array(Y[:, 0]), array(LAMS))
     assert_close(found, by_refits(Y[:, 0], pairs), 1e-12)
 
 
@@ -101,7 +105,7 @@ def test_equal_predictions_are_half_wrong():
     y = np.arange(12.0)
     pairs = np.arange(12).reshape(6, 2)
     factor = factorize(rls.Gaussian(0.5), array(X))
-    assert rls.PairsOut(pairs)(factor, y, [1e-3, 1.0]).tolist() == [0.5, 0.5]
+    assert rls.ranking.PairsOut(pairs)(factor, y, [1e-3, 1.0]).tolist() == [0.5, 0.5]
 
 
 ORDER = np.array([0.0, 1, 0, 1, 1, 0])
@@ -113,7 +117,7 @@ def test_what_cannot_be_ordered_is_told():
 
     def errors(Y=ORDER, weights=ones, pairs=None, events=None):
         factor = factorize(rls.Linear(), np.arange(6.0)[:, None], weights=weights)
-        return lambda: rls.PairsOut(pairs, events=events)(factor, Y, [1.0])
+        return lambda: rls.ranking.PairsOut(pairs, events=events)(factor, Y, [1.0])
 
     refused(
         (errors(np.zeros(6)), NONE_KNOWN),
@@ -136,9 +140,9 @@ def test_what_has_no_inverse_or_slope_has_no_order():
 
     def iterative(X):
         factor = rls.factorize(rls.Gaussian(1.0), X, solver=rls.Iterative(X[:2]))
-        return rls.pairwise_ranking_error(factor, y, array([1.0]))
+        return rls.ranking.pairwise_ranking_error(factor, y, array([1.0]))
 
-    tune = lambda: rls.tune(rls.Gaussian(1.0), X, y, criterion=rls.pairwise_ranking_error)
+    tune = lambda: rls.tune(rls.Gaussian(1.0), X, y, criterion=rls.ranking.pairwise_ranking_error)
     refused(
         (
             lambda: jax.eval_shape(iterative, X),
@@ -152,7 +156,7 @@ def test_two_rows_and_an_intercept_are_undefined_inside_jit():
     @jax.jit
     def run(X, v):
         factor = rls.factorize(rls.Linear(), X, weights=v)
-        return rls.pairwise_ranking_error(factor, array([0.0, 1, 0, 1]), array([1.0]))
+        return rls.ranking.pairwise_ranking_error(factor, array([0.0, 1, 0, 1]), array([1.0]))
 
     X = array(np.arange(4.0)[:, None])
     assert np.isnan(run(X, array([1.0, 1, 0, 0]))).all()

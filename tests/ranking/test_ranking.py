@@ -58,9 +58,9 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
     one = np.zeros(N, int)
     both, query = (lambda i, j: [i, j]), (lambda i, j: np.flatnonzero(QUERIES[i] == QUERIES))
     for criterion, options, asked in (
-        (rls.PairsOut(), {}, (pairs, one, both)),
-        (rls.PairsOut(within=QUERIES), LEVELS, (inside, QUERIES, both)),
-        (rls.QueriesOut(QUERIES), LEVELS, (inside, QUERIES, query)),
+        (rls.ranking.PairsOut(), {}, (pairs, one, both)),
+        (rls.ranking.PairsOut(within=QUERIES), LEVELS, (inside, QUERIES, both)),
+        (rls.ranking.QueriesOut(QUERIES), LEVELS, (inside, QUERIES, query)),
     ):
         options = (
             options
@@ -81,8 +81,8 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
 @FLOAT64
 def test_the_squared_loss_has_slopes():
     """Of pairs and of queries left out, against differences."""
-    loss = {"loss": rls.squared_error}
-    criteria = rls.PairsOut(within=QUERIES, **loss), rls.QueriesOut(QUERIES, **loss)
+    loss = {"loss": rls.extend.squared_error}
+    criteria = rls.ranking.PairsOut(within=QUERIES, **loss), rls.ranking.QueriesOut(QUERIES, **loss)
 
     def errors(log_lam):
         asked = GAUSSIAN, array(X), array(Y), jnp.exp(log_lam[0])
@@ -93,9 +93,9 @@ def test_the_squared_loss_has_slopes():
 
 def test_what_has_no_order_is_refused():
     alone, no_pair = np.arange(N), "no pair of rows of positive weight whose order is known"
-    fit = lambda: rls.fit(GAUSSIAN, X, np.ones(N), criterion=rls.PairsOut(), lams=[1.0])
+    fit = lambda: rls.fit(GAUSSIAN, X, np.ones(N), criterion=rls.ranking.PairsOut(), lams=[1.0])
     refused(
-        (lambda: rls.PairsOut(within=alone), "no two rows of the same label"),
-        (lambda: rls.QueriesOut(alone), "no two rows of the same label"),
+        (lambda: rls.ranking.PairsOut(within=alone), "no two rows of the same label"),
+        (lambda: rls.ranking.QueriesOut(alone), "no two rows of the same label"),
         (fit, no_pair),
     )

@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec as P
 from support import solver_of
 
 import jaxrls as rls
-from jaxrls import extend
 from jaxrls.core.fit import tune
 
 N, D, M, T = 48, 3, 6, 2
@@ -37,7 +36,7 @@ def at_once(fn):
     ever.
     """
     return lambda X, *columns: jax.jit(fn)(
-        rls.shard(X) if isinstance(X, jax.Array) else X, *columns
+        rls.rows.shard(X) if isinstance(X, jax.Array) else X, *columns
     )
 
 
@@ -45,10 +44,14 @@ def at_once(fn):
 def pieces(X, y, v):
     """All of the functions that take a factor."""
     factor = rls.factorize(KERNEL, X, weights=v, landmarks=ROWS)
-    found, ranking = rls.path(factor, y, LAMS), rls.pairwise_ranking_error(factor, y, LAMS)
-    parts = rls.coef(factor, y, 0.1), rls.loo_residuals(factor, y, 0.1), rls.lambda_grid(factor, 5)
+    found, ranking = rls.path(factor, y, LAMS), rls.ranking.pairwise_ranking_error(factor, y, LAMS)
+    parts = (
+        rls.extend.coef(factor, y, 0.1),
+        rls.diagnostics.loo_residuals(factor, y, 0.1),
+        rls.extend.lambda_grid(factor, 5),
+    )
     sums = rls.gcv(factor, y, LAMS), rls.log_marginal_likelihood(factor, y, LAMS)
-    return found.coef, found.loo, ranking, parts, sums, rls.effective_dof(factor, LAMS)
+    return found.coef, found.loo, ranking, parts, sums, rls.diagnostics.effective_dof(factor, LAMS)
 
 
 def fitted(X, y, v):
@@ -96,7 +99,7 @@ def left_out(plan, kernel, options, X, y, v):
     def run(rows, y, v, plan):
         factor, each = rls.factorize(kernel, rows, weights=v, **options), np.stack([LAMS] * T, 1)
         errors = [rls.kfold(plan)(factor, y, lams) for lams in (LAMS, each * [1, 2])]
-        return errors, rls.loo_residuals(factor, y, 0.1, plan)
+        return errors, rls.diagnostics.loo_residuals(factor, y, 0.1, plan)
 
     return at_once(run)(X, y, v, rls.folds(PLANS[plan]))
 
@@ -105,7 +108,7 @@ CASES = {
     "pieces": pieces,
     "levels beside landmarks": fitted,
     "gradients": gradients,
-    "gram_matmul compiled": lambda X, y, v: jax.jit(partial(rls.gram_matmul, KERNEL))(
+    "gram_matmul compiled": lambda X, y, v: jax.jit(partial(rls.extend.gram_matmul, KERNEL))(
         X, POINTS, jnp.ones((M, 2))
     ),
     "tuned, begun on few rows": grown,
@@ -148,12 +151,12 @@ def ragged():
     from the same rows.
     """
     n, mesh = N - 1, Mesh(np.array(jax.devices()), ("rows",), axis_types=(AxisType.Explicit,))
-    rows = rls.shard(X[:n], Y[:n], V[:n], mesh=mesh)
+    rows = rls.rows.shard(X[:n], Y[:n], V[:n], mesh=mesh)
     assert rows.shape[0] == N and rows.count == n
     kept = {"lams": LAMS, "landmarks": POINTS, "keep": True}
     moved, want = (
         rls.fit(KERNEL, X, Y, **kept).forget(part, Y[: n // 2]).model.coef
-        for part in (rls.shard(X[: n // 2], mesh=mesh), X[: n // 2])
+        for part in (rls.rows.shard(X[: n // 2], mesh=mesh), X[: n // 2])
     )
 
     def beside(given, weights=None, **options):
@@ -170,12 +173,14 @@ def ragged():
 
     return {
         "given up": off(moved, want),
-        "distance": off(rls.median_distance(rows), rls.median_distance(X[:n])),
+        "distance": off(rls.extend.median_distance(rows), rls.extend.median_distance(X[:n])),
         "pairs in groups": beside(
-            [rls.shard(X[:n], Y[:n], mesh=mesh)], criterion=rls.PairsOut(within=GROUPS[:n])
+            [rls.rows.shard(X[:n], Y[:n], mesh=mesh)],
+            criterion=rls.ranking.PairsOut(within=GROUPS[:n]),
         ),
         "labels given, pairs of times": beside(
-            [rls.shard(X[:n], mesh=mesh), Y[:n]], criterion=rls.PairsOut(events=EVENTS[:n])
+            [rls.rows.shard(X[:n], mesh=mesh), Y[:n]],
+            criterion=rls.ranking.PairsOut(events=EVENTS[:n]),
         ),
         "days": beside([rows], V[:n], landmarks=M, groups=PLANS["days"][:n], standardize=True),
     }
@@ -190,7 +195,7 @@ def places():
     objective = lambda x, y: rls.objective(KERNEL, x, y, 0.1, landmarks=POINTS)
     slope, product = (
         jax.jit(jax.grad(objective))(x, y),
-        rls.gram_matmul(KERNEL, x, POINTS, np.ones(M)),
+        rls.extend.gram_matmul(KERNEL, x, POINTS, np.ones(M)),
     )
     found = {
         f"rows {i}": a.sharding.is_equivalent_to(x.sharding, a.ndim)
@@ -201,7 +206,7 @@ def places():
         found[f"whole {i}"] = a.sharding.is_fully_replicated
     last = jax.devices()[-1]
     found["one device"] = rls.fit(KERNEL, jax.device_put(X, last), Y).model.coef.devices() == {last}
-    held = rls.shard(X, mesh=x.sharding.mesh)
+    held = rls.rows.shard(X, mesh=x.sharding.mesh)
     found["labels"] = held.column(Y).sharding.is_equivalent_to(held.X.sharding, Y.ndim)
     return found
 
@@ -247,19 +252,21 @@ def programs():
     def everything(route, x, y, v, plan=None):
         factor = rls.factorize(KERNEL, x, weights=v, landmarks=numbers, solver=solver_of(route))
         if plan is not None:
-            return rls.kfold(plan)(factor, y, LAMS), rls.loo_residuals(factor, y, 0.1, plan)
+            return rls.kfold(plan)(factor, y, LAMS), rls.diagnostics.loo_residuals(
+                factor, y, 0.1, plan
+            )
         return (
             rls.loo(factor, y, LAMS),
-            rls.loo_residuals(factor, y, 0.1),
-            rls.coef(factor, y, 0.1),
+            rls.diagnostics.loo_residuals(factor, y, 0.1),
+            rls.extend.coef(factor, y, 0.1),
             rls.log_marginal_likelihood(factor, y, LAMS),
         )
 
     def product(x, y, v):
-        return rls.gram_matmul(KERNEL, x, points, jnp.ones(m))
+        return rls.extend.gram_matmul(KERNEL, x, points, jnp.ones(m))
 
     def on_rows(fn, *groups):
-        rows, plan = extend.ShardedRows(x, 4, auto, n), [rls.folds(labels) for labels in groups]
+        rows, plan = rls.rows.ShardedRows(x, 4, auto, n), [rls.folds(labels) for labels in groups]
         return collectives(jax.jit(fn).lower(rows, *rest, *plan).compile().as_text())
 
     tens, far = np.arange(n) % 10, np.arange(n) % (n // 8)
@@ -287,21 +294,21 @@ def errors():
     four = np.array(jax.devices())
     grid = Mesh(four.reshape(2, 2), ("rows", "columns"), axis_types=(AxisType.Auto,) * 2)
     split = jax.device_put(X[:, :2], NamedSharding(grid, P("rows", "columns")))
-    ragged = rls.shard(X[:47], Y[:47], mesh=Mesh(four, ("rows",)))
+    ragged = rls.rows.shard(X[:47], Y[:47], mesh=Mesh(four, ("rows",)))
     on_rows = partial(rls.fit, KERNEL, landmarks=ROWS)
     heavy = jax.jit(lambda rows, v: rls.factorize(KERNEL, rows, weights=v, landmarks=ROWS))(
-        rls.shard(x), spread("auto", 1.0 * (GROUPS == 1))[0]
+        rls.rows.shard(x), spread("auto", 1.0 * (GROUPS == 1))[0]
     )
     attempts = {
         "K": lambda: rls.fit(KERNEL, x, y),
         "columns": lambda: rls.fit(KERNEL, split, Y, landmarks=M),
         "nan": lambda: on_rows(x.at[5, 1].set(jnp.nan), y),
-        "mesh": lambda: rls.shard(X, Y),
+        "mesh": lambda: rls.rows.shard(X, Y),
         "padding": lambda: rls.fit(KERNEL, ragged, landmarks=np.array([1, 47])),
         "short": lambda: on_rows(ragged, groups=GROUPS[:46]),
         "heavy": lambda: rls.kfold(GROUPS)(heavy, y, LAMS),
     }
-    undefined = jax.jit(lambda y, plan: rls.loo_residuals(heavy, y, 0.1, plan))(
+    undefined = jax.jit(lambda y, plan: rls.diagnostics.loo_residuals(heavy, y, 0.1, plan))(
         y, rls.folds(GROUPS)
     )
     assert (np.isnan(undefined).all(axis=1) == (GROUPS == 1)).all()

@@ -48,7 +48,7 @@ def numbers(fit, rows):
 
 
 def fitted(blocks, distributed, **options):
-    rows = rls.stream(blocks, standardize=True, distributed=distributed, **options)
+    rows = rls.rows.stream(blocks, standardize=True, distributed=distributed, **options)
     fit = rls.fit(rls.Gaussian(1.0), rows, lams=LAMS, landmarks=LANDMARKS)
     return numbers(fit, rows) | {"residuals": fit.loo_residuals}
 
@@ -60,7 +60,7 @@ def sharded(count):
     mesh = jax.make_mesh((jax.device_count(),), ("rows",), axis_types=(AxisType.Auto,))
     own = np.array_split(np.arange(ON_MESH), count)[jax.process_index()]
     place = NamedSharding(mesh, PartitionSpec("rows"))
-    rows = rls.shard(
+    rows = rls.rows.shard(
         *(jax.make_array_from_process_local_data(place, part[own]) for part in (X, Y, WEIGHTS))
     )
     fit = rls.fit(rls.Gaussian(60.0), rows, lams=LAMS, landmarks=LANDMARKS[:8])
@@ -93,7 +93,7 @@ def main(index: int, count: int, port: str, folder: Path, task: str) -> None:
     if task == "fit":
         other = [(X[:, : 2 + last], Y, WEIGHTS)]
         for words, rows in (("refused", Blocks(index, count, bad=last)), ("unlike", other)):
-            told = refused(lambda rows=rows: rls.stream(rows, distributed=True))
+            told = refused(lambda rows=rows: rls.rows.stream(rows, distributed=True))
             print(f"{words}: {told}", flush=True)
         np.savez(folder / f"mesh{index}.npz", **numbers(sharded(count), X))
     found = fitted(Blocks(index, count, event), True, checkpoint=checkpoint, block_size=20)

@@ -49,7 +49,7 @@ def said(processes):
 
 def test_rows_of_a_process_are_not_dense():
     with pytest.raises(ValueError, match="lies with several processes"):
-        rls.stream([(np.eye(2), [0.0, 1.0])], distributed=True).dense()
+        rls.rows.stream([(np.eye(2), [0.0, 1.0])], distributed=True).dense()
 
 
 def test_processes_fit_together_what_one_fits_to_all_rows(tmp_path):

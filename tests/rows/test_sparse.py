@@ -49,7 +49,10 @@ def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_
     to 10 and up to 10⁵.
     """
     X, dense, _ = make()
-    rows, made = SparseRows.read("X", X), jax.jit(lambda rows, kernel: rls.gram(kernel, rows))
+    rows, made = (
+        SparseRows.read("X", X),
+        jax.jit(lambda rows, kernel: rls.extend.gram(kernel, rows)),
+    )
     for widths in (np.linspace(0.5, 2, D), np.linspace(0.005, 0.02, D)):
         widths = widths.astype(DTYPE)
         K, exact = (
@@ -73,7 +76,7 @@ def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_sci
         rls.Matern(1.5, width) + DTYPE(0.5) * far * gaussian,
         (rls.Linear() * gaussian).on([0, 3, -1]),
     )
-    of = jax.jit(lambda rows, kernels: [rls.gram(kernel, rows) for kernel in kernels])
+    of = jax.jit(lambda rows, kernels: [rls.extend.gram(kernel, rows) for kernel in kernels])
     ours = of(SparseRows.read("X", X), kernels)
     for K, want in zip(ours, of(dense, kernels), strict=True):
         assert_allclose(K, want, rtol=100 * EPS, atol=100 * EPS)
@@ -120,7 +123,7 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
         (np.ones(5 * n), (np.repeat(np.arange(n), 5), rng.integers(0, d, 5 * n))), shape=(n, d)
     )
     compiled = (
-        jax.jit(lambda rows, kernel: rls.gram(kernel, rows))
+        jax.jit(lambda rows, kernel: rls.extend.gram(kernel, rows))
         .lower(SparseRows.read("X", X), rls.Gaussian(jnp.array(1.0)))
         .compile()
     )

@@ -13,7 +13,7 @@ from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, assert_close, refu
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.io.tables import writing
+from jaxrls.io.writing import writing
 from jaxrls.rows.streamed import Piece, ahead
 
 N, D = 90, 3
@@ -44,7 +44,7 @@ class Blocks:
 @EDGE
 def test_a_fit_is_that_of_the_same_rows_in_memory():
     options = {"lams": LAMS, "per_target": True, "landmarks": X[ROWS] + DTYPE(0.01)}
-    source = rls.stream(Blocks(X, Y, V), block_size=32)
+    source = rls.rows.stream(Blocks(X, Y, V), block_size=32)
     got = rls.fit(KERNEL, source, **options)
     want = rls.fit(KERNEL, X, Y, weights=V, **options)
     assert got.route == want.route
@@ -60,11 +60,14 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
     """
     blocks = Blocks(X, Y, V)
     solved = lambda rows: rls.factorize(KERNEL, rows, weights=V, landmarks=ROWS).solve(Y)
-    one, other = solved(rls.stream(blocks, block_size=32)), jax.jit(solved)(X)
-    readings, squared = blocks.readings, rls.PairsOut(loss=rls.squared_error)
+    one, other = solved(rls.rows.stream(blocks, block_size=32)), jax.jit(solved)(X)
+    readings, squared = blocks.readings, rls.ranking.PairsOut(loss=rls.extend.squared_error)
     times = replace(squared, events=jax.numpy.asarray(np.arange(N) % 3 > 0, DTYPE))
     given = np.asarray(LAMS, DTYPE), None
-    for criterion in (rls.PairsOut([[0, 89], [41, 3]], loss=rls.squared_error), times):
+    for criterion in (
+        rls.ranking.PairsOut([[0, 89], [41, 3]], loss=rls.extend.squared_error),
+        times,
+    ):
         want = jax.jit(criterion.values)(other, *given)
         assert_close(criterion.values(one, *given), want, BOUND)
     assert blocks.readings == readings + 2
@@ -73,11 +76,11 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
 @ANY_PRECISION
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
     blocks = Blocks(X, Y)
-    problem_of = extend.Problem.of(KERNEL, rls.stream(blocks), None, landmarks=10)
+    problem_of = extend.Problem.of(KERNEL, rls.rows.stream(blocks), None, landmarks=10)
     assert blocks.readings == 1
     problem_of.errors(problem_of.solution(), np.geomspace(1e-3, 10, 50).astype(DTYPE))
     assert blocks.readings == 3
-    rls.fit(KERNEL, rls.stream(blocks), landmarks=10, lams=50, keep=True)
+    rls.fit(KERNEL, rls.rows.stream(blocks), landmarks=10, lams=50, keep=True)
     assert blocks.readings == 3 + 1 + 3  # none for what is kept, until it is asked for
 
 
@@ -86,7 +89,7 @@ def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
     be bare arrays.
     """
     blocks = Blocks(X)
-    source = rls.stream(blocks, sample=10, standardize=True)
+    source = rls.rows.stream(blocks, sample=10, standardize=True)
     rows = np.concatenate([np.asarray(block) for block in source.blocks()])
     before, drawn = blocks.readings, np.asarray(source.known.drawn)
     assert_array_equal(source.take(drawn[[3, 0, 3, 9]]), rows[drawn[[3, 0, 3, 9]]])
@@ -94,14 +97,14 @@ def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
     asked = np.array([89, drawn[2], 0, 40, 39, 40, 46, 47])
     assert_array_equal(source.take(asked), rows[asked])
     assert blocks.readings == before + 1
-    bare = rls.stream([X[:40], X[40:]], sample=10)
+    bare = rls.rows.stream([X[:40], X[40:]], sample=10)
     assert_array_equal(bare.take(asked), X[asked])
 
 
 def test_landmarks_of_a_stream_are_those_of_its_sample():
     """And none of its weight is 0."""
     v = np.where(np.arange(N) < 50, V, 0).astype(DTYPE)
-    whole, part = (rls.stream(Blocks(X, Y, v), sample=sample) for sample in (N, 40))
+    whole, part = (rls.rows.stream(Blocks(X, Y, v), sample=sample) for sample in (N, 40))
     got, want, some = (
         rls.choose_landmarks(KERNEL, rows, 8, key=jax.random.key(1), **options)
         for rows, options in ((whole, {}), (X, {"weights": v}), (part, {}))
@@ -118,13 +121,16 @@ def test_widths_come_from_a_streams_sample_as_from_an_array():
     kernel = rls.Gaussian(np.ones(D, DTYPE)) + rls.Laplacian(1.0).on([0, 2])
     array = jax.numpy.asarray(wide)
     want, *others = (
-        (rls.median_distance(source, order=1, rows=40), rls.start_from_data(kernel, source))
-        for source in (array, rls.stream(Blocks(wide, Y)), extend.DenseRows(array))
+        (
+            rls.extend.median_distance(source, order=1, rows=40),
+            rls.extend.start_from_data(kernel, source),
+        )
+        for source in (array, rls.rows.stream(Blocks(wide, Y)), rls.rows.DenseRows(array))
     )
     for found in others:
         chex.assert_trees_all_equal(found, want)
-    part = rls.stream(Blocks(wide, Y), sample=20)
-    assert rls.median_distance(part) == rls.median_distance(part.candidates()[1])
+    part = rls.rows.stream(Blocks(wide, Y), sample=20)
+    assert rls.extend.median_distance(part) == rls.extend.median_distance(part.candidates()[1])
 
 
 @ANY_PRECISION
@@ -132,7 +138,7 @@ def test_every_row_has_the_same_chance_to_be_in_the_sample():
     rows = [(np.arange(start, start + 5.0)[:, None],) for start in range(0, 40, 5)]
     counts = np.zeros(40)
     for seed in range(400):
-        counts[rls.stream(rows, sample=10, seed=seed).known.drawn] += 1
+        counts[rls.rows.stream(rows, sample=10, seed=seed).known.drawn] += 1
     assert np.abs(counts - 100).max() < 5 * np.sqrt(
         400 * 0.25 * 0.75
     )  # five standard deviations of a binomial
@@ -142,17 +148,19 @@ def test_every_row_has_the_same_chance_to_be_in_the_sample():
 def test_standardised_columns_have_mean_0_and_deviation_1_in_the_first_reading():
     far, weighs = X * [1e3, 1e-3, 0.0] + [1e6, 0, 5], np.arange(N) < 47  # two blocks of three
     blocks = Blocks(far, Y, 1.0 * weighs)
-    source = rls.stream(blocks, standardize=True)
+    source = rls.rows.stream(blocks, standardize=True)
     assert blocks.readings == 1
     Z = np.concatenate([np.asarray(block) for block in source.blocks()])
     assert_allclose(Z[weighs].mean(axis=0), 0, atol=1e-9)
     assert_allclose(Z[weighs].std(axis=0), [1, 1, 0], atol=1e-9)
-    again = rls.stream(Blocks(far[:20], sizes=(20,)), standardize=(source.means, source.scales))
+    again = rls.rows.stream(
+        Blocks(far[:20], sizes=(20,)), standardize=(source.means, source.scales)
+    )
     assert_array_equal(next(iter(again.blocks())), Z[:20])
 
 
 def test_one_program_for_all_blocks_of_a_reading():
-    source = rls.stream(Blocks(X, Y), block_size=30)
+    source = rls.rows.stream(Blocks(X, Y), block_size=30)
     source.sum(chex.assert_max_traces(lambda x: chex.assert_shape(x, (30, D)) or x.sum(), n=1))
 
 
@@ -182,13 +190,13 @@ def test_files_hold_what_was_written(tmp_path, ending):
         for name, rows in (("a", slice(50)), ("b", slice(50, N)))
     ]
     for source in (tmp_path, str(tmp_path / f"*{ending}"), [paths[0], str(paths[1])]):
-        rows = rls.stream(source, weights=-2 if ending == ".npy" else "v", block_size=64)
+        rows = rls.rows.stream(source, weights=-2 if ending == ".npy" else "v", block_size=64)
         assert rows.shape == (N, D)
         read = np.concatenate([*map(np.asarray, rows.blocks())]), rows.labels, rows.row_weights
         for found, want in zip(read, (X, Y[:, 0], V), strict=True):  # text of float32 is float64
             assert_array_equal(np.asarray(found, want.dtype), want)
     write(tmp_path, ending, name="b", change=(17, 1))
-    refused((lambda: rls.stream(tmp_path), rf"b{ending}.* row 1[78]"))
+    refused((lambda: rls.rows.stream(tmp_path), rf"b{ending}.* row 1[78]"))
 
 
 @ANY_PRECISION
@@ -196,14 +204,14 @@ def test_files_hold_what_was_written(tmp_path, ending):
 def test_columns_by_name_or_number(tmp_path, ending):
     path = write(tmp_path, ending)
     names = [0, 2, [4, 1]] if ending == ".npy" else ["x0", "x2", ["y", "x1"]]
-    rows = rls.stream(path, columns=names[:2], target=names[2])
+    rows = rls.rows.stream(path, columns=names[:2], target=names[2])
     assert_array_equal(next(iter(rows.blocks())), X[:, [0, 2]].astype(rows.dtype))
     assert_array_equal(rows.labels, np.column_stack([Y[:, 0], X[:, 1]]))
-    none = rls.stream(path, target=False)
+    none = rls.rows.stream(path, target=False)
     assert none.labels is None and none.shape == (N, 5)
     refused(
-        (lambda: rls.stream(path, target="z"), "no column 'z' for the target"),
-        (lambda: rls.stream(path, target=names[0], columns=names[:2]), "different columns"),
+        (lambda: rls.rows.stream(path, target="z"), "no column 'z' for the target"),
+        (lambda: rls.rows.stream(path, target=names[0], columns=names[:2]), "different columns"),
     )
 
 
@@ -226,32 +234,43 @@ BAD = [
 @ANY_PRECISION
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_what_does_not_go_together_is_refused():
-    refused(*((lambda make=make: rls.stream(make()), words) for make, words in BAD))
+    refused(*((lambda make=make: rls.rows.stream(make()), words) for make, words in BAD))
 
 
 @ANY_PRECISION
 def test_what_a_stream_cannot_do_is_said():
-    source, labelled, parts = rls.stream(Blocks(X)), rls.stream(Blocks(X, Y)), [(X, Y)]
-    changing = rls.stream(parts)
+    source, labelled, parts = rls.rows.stream(Blocks(X)), rls.rows.stream(Blocks(X, Y)), [(X, Y)]
+    changing = rls.rows.stream(parts)
     parts.append((X[:3], Y[:3]))
     pair = "standardize must be True, False or a pair"
     in_memory = "tune needs X and held-out rows in memory"
     refused(
         (lambda: rls.fit(KERNEL, source, landmarks=10), "Y must be labels"),
         (
-            lambda: extend.Problem.of(KERNEL, rls.stream(Blocks(X), sample=30), Y, landmarks=31),
+            lambda: extend.Problem.of(
+                KERNEL, rls.rows.stream(Blocks(X), sample=30), Y, landmarks=31
+            ),
             "landmarks.*30",
         ),
         (lambda: changing.sum(lambda x: x.sum()), "rows"),
-        (lambda: rls.fit("linear", rls.stream(parts, block_size=0)), "block_size must be a whole"),
-        (lambda: rls.stream([np.eye(2)], target=0), "target, weights and columns name columns of"),
+        (
+            lambda: rls.fit("linear", rls.rows.stream(parts, block_size=0)),
+            "block_size must be a whole",
+        ),
+        (
+            lambda: rls.rows.stream([np.eye(2)], target=0),
+            "target, weights and columns name columns of",
+        ),
         (lambda: rls.tune(KERNEL, labelled, Y), in_memory),
-        (lambda: rls.fit(KERNEL, rls.stream([(X, Y, -(y**2))])), "weights must not be negative"),
+        (
+            lambda: rls.fit(KERNEL, rls.rows.stream([(X, Y, -(y**2))])),
+            "weights must not be negative",
+        ),
         (
             lambda: rls.fit(KERNEL, labelled, lams=[0.1], solver=rls.Iterative(10)),
             "needs all rows in one array, .* X is a stream",
         ),
-        (lambda: rls.stream(Blocks(X, Y), standardize=(np.zeros(D),)), pair),
+        (lambda: rls.rows.stream(Blocks(X, Y), standardize=(np.zeros(D),)), pair),
     )
 
 
@@ -261,10 +280,10 @@ def test_float64_files_are_fitted_in_float64_whatever_the_switch_says(monkeypatc
     monkeypatch.setattr("jaxrls.core.problem.rows.HOST_BLOCK_BYTES", 8 * D * N // 2)
     for on in (False, True):  # a thread that reads ahead has the switch of the process
         with jax.enable_x64(on):
-            assert rls.stream(Blocks(np.float64(X), np.float64(Y))).block_sizes == (N // 2,)
+            assert rls.rows.stream(Blocks(np.float64(X), np.float64(Y))).block_sizes == (N // 2,)
     with jax.enable_x64(False):
         for dtype in (np.float32, np.float64):
-            source = rls.stream(Blocks(X.astype(dtype), Y.astype(dtype)))
+            source = rls.rows.stream(Blocks(X.astype(dtype), Y.astype(dtype)))
             fit = rls.fit(KERNEL, source, lams=LAMS, landmarks=X[ROWS].astype(dtype))
             assert fit.errors.dtype == fit.predict(X.astype(dtype)).dtype == dtype
 
@@ -306,7 +325,7 @@ class Dying(Blocks):
 
 def streamed_fit(path, *columns, kernel=KERNEL, **stop):
     """Its errors, residuals, λ and coefficients."""
-    source = rls.stream(Dying(*columns, **stop), checkpoint=path, block_size=15)
+    source = rls.rows.stream(Dying(*columns, **stop), checkpoint=path, block_size=15)
     fit = rls.fit(kernel, source, lams=LAMS, landmarks=ROWS)
     parts = fit.errors, fit.loo_residuals, fit.lam, fit.model.coef
     return [np.asarray(part).tolist() for part in parts]
@@ -336,7 +355,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_bits(tmp_path):
 def test_blocks_that_a_checkpoint_holds_are_not_summed_again(tmp_path):
     seen, totals = [], []
     for _ in range(2):
-        rows = rls.stream(Dying(X, Y), checkpoint=tmp_path / "sums", block_size=15)
+        rows = rls.rows.stream(Dying(X, Y), checkpoint=tmp_path / "sums", block_size=15)
         count = lambda x, y: jax.debug.callback(lambda: seen.append(1)) or (x.T @ y).sum()
         totals.append(rows.sum(count, rows.labels))
         jax.effects_barrier()
@@ -346,7 +365,7 @@ def test_blocks_that_a_checkpoint_holds_are_not_summed_again(tmp_path):
 @EDGE
 def test_blocks_of_another_size_begin_anew(tmp_path):
     v, sums = (np.arange(N) // 15 % 2 == 0).astype(DTYPE), lambda x, v: v.sum()
-    stream = lambda size, **stop: rls.stream(
+    stream = lambda size, **stop: rls.rows.stream(
         Dying(X, **stop), checkpoint=tmp_path / "sums", block_size=size
     )
     with pytest.raises(KeyboardInterrupt):
@@ -359,9 +378,9 @@ def test_blocks_of_another_size_begin_anew(tmp_path):
 
 
 def test_rows_held_out_may_be_a_stream_with_weights_of_its_own():
-    held = rls.stream(Blocks(X[60:], Y[60:], V[60:], sizes=(15, 15)))
+    held = rls.rows.stream(Blocks(X[60:], Y[60:], V[60:], sizes=(15, 15)))
     options = {"lams": [0.1], "landmarks": X[:60:6], "criterion": rls.holdout(held, Y[60:])}
-    for rows in (rls.stream([(X[:60],)]), X[:60]):
+    for rows in (rls.rows.stream([(X[:60],)]), X[:60]):
         got = rls.fit(KERNEL, rows, Y[:60], **options)
         e = Y[60:] - np.asarray(got.predict(X[60:]))
         assert_close(got.errors[0], np.average(e**2, axis=0, weights=V[60:]), 1e3 * EPS)

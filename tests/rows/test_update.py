@@ -150,7 +150,7 @@ def test_streams_and_blocks_of_one_row():
     kind, rest = "points", some("rest", V)
     first = fit(kind, "first", V)
     halves = [tuple(part[rows] for part in rest.values()) for rows in (np.s_[:9], np.s_[9:])]
-    assert_predicts(first.update(rls.stream(halves)), kind, "all", V)
+    assert_predicts(first.update(rls.rows.stream(halves)), kind, "all", V)
     part = lambda rows: {name: values[rows] for name, values in rest.items()}
     one_by_one = first
     for i in range(3):

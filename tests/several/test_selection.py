@@ -52,7 +52,7 @@ def of_columns(intercept):
 @pytest.mark.parametrize(("weights", "intercept"), [(V, True), (None, False)])
 def test_columns_are_those_of_a_loop_with_refits(weights, intercept):
     options = {"weights": weights, "intercept": intercept}
-    choose = jax.jit(lambda lam: rls.select_columns(X, Y, NUM, lam, **options))
+    choose = jax.jit(lambda lam: rls.several.select_columns(X, Y, NUM, lam, **options))
     for lam in LAMS:
         error = lambda Phi, lam=lam: refitted(Phi, lam, weights, intercept)
         found = choose(lam)
@@ -64,7 +64,7 @@ def test_columns_are_those_of_a_loop_with_refits(weights, intercept):
 
 @FLOAT64
 def test_a_loss_decides_what_is_chosen_and_labels_without_an_axis_stay_so():
-    found = rls.select_columns(X, Y[:, 0], 2, 0.5, loss=rls.absolute_error)
+    found = rls.several.select_columns(X, Y[:, 0], 2, 0.5, loss=rls.extend.absolute_error)
     columns, errors = one_by_one(
         *of_columns(True), 2, lambda Phi: refitted(Phi, 0.5, None, True, np.abs, Y[:, :1])
     )
@@ -90,7 +90,7 @@ def test_many_updates_keep_the_error_that_refits_have(lam):
     base = draw(3, n, 8)
     many = wide(np.repeat(base, 5, axis=1) + 0.1 * draw(4, n, 40) + 5)
     y = wide(base @ draw(5, 8) + 0.3 * np.sin(3 * base[:, 0]) + 0.1 * draw(6, n))
-    found = rls.select_columns(array(many), array(y), num, array(lam))
+    found = rls.several.select_columns(array(many), array(y), num, array(lam))
     columns = np.asarray(found.columns)
     assert len(set(columns.tolist())) == num
     for m in (1, 10, num):
@@ -107,7 +107,7 @@ def test_what_the_chosen_ones_span_is_never_chosen():
     change nothing to fill up.
     """
     few = array(np.c_[X[:, :1], 0 * X[:, 0], X[:, 1], X[:, 0] + X[:, 1], np.ones(N)])
-    choose = lambda X: rls.select_columns(X, array(Y[:, 0]), 5, array(1e-3 * EPS))
+    choose = lambda X: rls.several.select_columns(X, array(Y[:, 0]), 5, array(1e-3 * EPS))
     found, inside = choose(few), jax.jit(choose)(few)
     assert len(found.columns) == 2 and set(found.columns.tolist()) <= {0, 2, 3}
     assert inside.columns[:2].tolist() == found.columns.tolist()
@@ -119,7 +119,7 @@ def test_what_the_chosen_ones_span_is_never_chosen():
 def test_a_column_that_takes_a_row_for_itself_is_chosen_last():
     """Its row's 1 − leverage is rounding, and so is what it says of the row left out."""
     columns = array(np.c_[np.eye(N)[:, 3], X[:, 0], X[:, 1]])
-    found = rls.select_columns(columns, array(Y[:, 0]), 3, array(EPS**1.5), intercept=False)
+    found = rls.several.select_columns(columns, array(Y[:, 0]), 3, array(EPS**1.5), intercept=False)
     assert found.columns[-1] == 0
     assert np.isinf(found.errors[-1]) and np.isfinite(found.errors[:-1]).all()
 
@@ -128,9 +128,9 @@ def test_a_column_that_takes_a_row_for_itself_is_chosen_last():
 def test_errors_name_the_argument():
     def columns(**wrong):
         named = {"X": X, "Y": Y[:, 0], "num": 2, "lam": 0.5}
-        return lambda: rls.select_columns(**named | wrong)
+        return lambda: rls.several.select_columns(**named | wrong)
 
-    sparse, rows = scipy.sparse.csr_array(X), rls.stream([(X, Y)])
+    sparse, rows = scipy.sparse.csr_array(X), rls.rows.stream([(X, Y)])
     more, key = np.ones(N + 1), jax.random.key(0)
     many = "must be a whole number of at least 1 and at most"
     refused(
@@ -140,7 +140,9 @@ def test_errors_name_the_argument():
         (columns(X=sparse), "X must be a dense matrix, whose columns .*, and is SparseRows"),
         (columns(loss="squared"), "loss must be a function"),
         (
-            lambda: jax.jit(lambda X: rls.select_columns(X, Y[:, 0], 1, 0.5).kernel(X, X))(X),
+            lambda: jax.jit(lambda X: rls.several.select_columns(X, Y[:, 0], 1, 0.5).kernel(X, X))(
+                X
+            ),
             "columns are static: make the kernel outside",
         ),
         (  # though only those of the sample are looked at

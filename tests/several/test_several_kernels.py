@@ -36,9 +36,9 @@ def left_out(K, y, lam):
 def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_refits():
     """And what it predicts is split by kernel, as are its scores, in himalaya's formula."""
     given = {"shares": SHARES, "lams": LAMS, "groups": GROUPS}
-    fit = rls.fit_kernels(dict(zip(["near", "far"], KERNELS, strict=True)), X, Y, **given)
+    fit = rls.several.fit_kernels(dict(zip(["near", "far"], KERNELS, strict=True)), X, Y, **given)
     assert f"shares: near {fit.shares[0].mean():.3g}, far" in repr(fit)
-    one_by_one = rls.fit_kernels(KERNELS, X, Y, progress=True, **given)
+    one_by_one = rls.several.fit_kernels(KERNELS, X, Y, progress=True, **given)
     assert_allclose(one_by_one.coef, fit.coef, rtol=1e-10)
     across = matrices(NEW, X)
     for t, y in enumerate(Y.T):
@@ -67,7 +67,7 @@ def test_the_gradient_ends_where_no_weights_nearby_are_better():
     """
     landmarks = np.arange(0, N, 2)
     options = {"landmarks": landmarks, "key": jax.random.key(1), "num": 3}
-    fit = rls.fit_kernels(KERNELS, X, Y, steps=15, **options)
+    fit = rls.several.fit_kernels(KERNELS, X, Y, steps=15, **options)
     assert_allclose(fit.shares.sum(axis=0), 1, rtol=1e-12)
     for t in range(2):
         one, other = map(float, fit.shares[:, t])
@@ -81,8 +81,10 @@ def test_the_gradient_ends_where_no_weights_nearby_are_better():
 
 
 def test_what_cannot_be_weighted_is_said_and_rows_that_stream_are_taken_by_the_rule():
-    fit = lambda kernels=KERNELS, shares=None: lambda: rls.fit_kernels(kernels, X, Y, shares=shares)
-    rows = rls.stream([(X[:10], Y[:10]), (X[10:], Y[10:])])
+    fit = lambda kernels=KERNELS, shares=None: (
+        lambda: rls.several.fit_kernels(kernels, X, Y, shares=shares)
+    )
+    rows = rls.rows.stream([(X[:10], Y[:10]), (X[10:], Y[10:])])
     named = {"key": jax.random.key(0), "landmarks": np.arange(6)}
     matrix = [*KERNELS, rls.Precomputed()]
     refused(
@@ -92,7 +94,7 @@ def test_what_cannot_be_weighted_is_said_and_rows_that_stream_are_taken_by_the_r
         (fit(matrix, [[1.0] * 3]), "kernels must be functions of rows, and one stands for"),
         (fit(KERNELS[:1]), "kernels must be a list of two kernels or more"),
         (
-            lambda: rls.fit_kernels(KERNELS, rows, None, **named),
+            lambda: rls.several.fit_kernels(KERNELS, rows, None, **named),
             "fit_kernels needs X in memory, and X is ",
         ),
     )
@@ -121,7 +123,7 @@ def test_the_conservative_lam_is_the_largest_within_standard_errors_of_the_best(
     """
     v, kernel = RNG.uniform(0.5, 2, N), rls.Gaussian(1.0)
     solved = factorize(kernel, X, weights=v)
-    left_out = jax.jit(lambda lam: rls.loo_residuals(solved, Y, lam, rls.folds(GROUPS)))
+    left_out = jax.jit(lambda lam: rls.diagnostics.loo_residuals(solved, Y, lam, rls.folds(GROUPS)))
     losses = np.array([left_out(lam) ** 2 for lam in GRID])
     errors = np.einsum("n,lnt->lt", v, losses) / v.sum()
     options = {"weights": v, "lams": GRID, "groups": GROUPS}

@@ -18,8 +18,10 @@ def all_pairs():
     X, X_new = np.column_stack([np.repeat(x1, 2), np.tile(x2[:, 0], 7)]), draw(5, NEW, 2)
 
     def make(kernel, X, weights, intercept):
-        sides = [rls.gram(kernel, side) for side in (X[::2, :1], X[:2, 1:])]
-        return replace(rls.factor_kronecker(*sides, intercept=intercept), expansion=AtPoints(X))
+        sides = [rls.extend.gram(kernel, side) for side in (X[::2, :1], X[:2, 1:])]
+        return replace(
+            rls.two_sided.factor_kronecker(*sides, intercept=intercept), expansion=AtPoints(X)
+        )
 
     features = oracle.of_kernel(gaussian, wide(X), wide(X_new))
     return Case(

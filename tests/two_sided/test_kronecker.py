@@ -48,7 +48,9 @@ class Pairs:
 
     def factor(self, weighted, intercept):
         v = tuple(map(array, self.v)) if weighted else None
-        return rls.factor_kronecker(array(self.K1), array(self.K2), weights=v, intercept=intercept)
+        return rls.two_sided.factor_kronecker(
+            array(self.K1), array(self.K2), weights=v, intercept=intercept
+        )
 
     def weights(self, weighted):
         return np.outer(*self.v).ravel() if weighted else np.ones(self.Y.size)
@@ -75,10 +77,10 @@ def assert_settings(pairs, weighted, intercept, settings=SETTINGS):
     def run(K1, K2, Y, lams):
         factor = pairs.factor(weighted, intercept)
         each = [
-            jax.lax.map(lambda lam, s=s: rls.kronecker_residuals(factor, Y, lam, s), lams)
+            jax.lax.map(lambda lam, s=s: rls.two_sided.kronecker_residuals(factor, Y, lam, s), lams)
             for s in settings
         ]
-        return each, [rls.kronecker_left_out(factor, Y, lams, s) for s in settings]
+        return each, [rls.two_sided.kronecker_left_out(factor, Y, lams, s) for s in settings]
 
     residuals, errors = run(array(pairs.K1), array(pairs.K2), array(pairs.Y), array(LAMS))
     v = pairs.weights(weighted)
@@ -132,7 +134,7 @@ def test_an_intercept_needs_no_centred_product():
     x = np.linspace(0, 1, 5)[:, None]
     K, Y = gaussian(x, x, 1.0), draw(4, 5, 5) + 10
     lams = np.array([1e-10, 1e-6, 1e-2])
-    factor = rls.factor_kronecker(array(K), array(K))
+    factor = rls.two_sided.factor_kronecker(array(K), array(K))
     exact = Fits(
         np.kron(np.longdouble(K), np.longdouble(K))[None],
         np.ones((1, 25), np.longdouble),
@@ -142,7 +144,7 @@ def test_an_intercept_needs_no_centred_product():
     c = (exact.P[0] @ (Y - Y.mean()).reshape(-1, 1).astype(np.longdouble))[..., 0]
     want = c / np.diagonal(exact.P[0], axis1=-2, axis2=-1)
     for lam, truth in zip(lams, want, strict=True):
-        got = np.asarray(rls.kronecker_residuals(factor, array(Y), lam)).ravel()
+        got = np.asarray(rls.two_sided.kronecker_residuals(factor, array(Y), lam)).ravel()
         assert_close(
             got, truth.astype(float), 4 * EPS**0.5 if lam < 1e-8 else 25 * EPS / lam, f"λ = {lam}"
         )
@@ -165,7 +167,7 @@ def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_
     data = (np.asarray(part, DTYPE) for part in (WIDE.x1, WIDE.x2, WIDE.Y))
     X1, X2, Y = data if X64 else map(jnp.asarray, data)
     sides = rls.Gaussian(1.0), X1, rls.Gaussian(1.5), X2
-    fit = rls.fit_kronecker(*sides, Y, lams=lams, setting=setting)
+    fit = rls.two_sided.fit_kronecker(*sides, Y, lams=lams, setting=setting)
     want = np.array([np.mean(WIDE.left_out(setting, lam, False, True) ** 2) for lam in lams])
     tolerance = 4 * WIDE.Y.size * EPS * (1 + np.linalg.norm(WIDE.K, 2) / lams[0])
     assert 0 < want.argmin() < 3  # else it would warn
@@ -184,16 +186,19 @@ def test_a_loss_sees_residuals_and_labels_as_they_are():
     sides = rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2
     left_out = WIDE.left_out("entries", 0.2, False, True)
     share = lambda e, y: abs(e) / (1 + abs(y))
-    found = rls.fit_kronecker(*sides, WIDE.Y, lams=[0.2], loss=share)
+    found = rls.two_sided.fit_kronecker(*sides, WIDE.Y, lams=[0.2], loss=share)
     assert_close(found.error, np.mean(share(left_out, WIDE.Y)), 1e-12)
 
 
 @ANY_PRECISION
 def test_errors_of_factors_and_settings_name_the_argument():
     two, three, Y = np.eye(2), np.eye(3), np.ones((1, 3))
-    factor, single = rls.factor_kronecker(two[:1, :1], three), rls.factor_kronecker([[1]], [[1]])
-    make = lambda K1=two, K2=two, **named: lambda: rls.factor_kronecker(K1, K2, **named)
-    left_out = lambda setting: lambda: rls.kronecker_left_out(factor, Y, [1.0], setting)
+    factor, single = (
+        rls.two_sided.factor_kronecker(two[:1, :1], three),
+        rls.two_sided.factor_kronecker([[1]], [[1]]),
+    )
+    make = lambda K1=two, K2=two, **named: lambda: rls.two_sided.factor_kronecker(K1, K2, **named)
+    left_out = lambda setting: lambda: rls.two_sided.kronecker_left_out(factor, Y, [1.0], setting)
     only, setting = "leaves rows out, and Y has only one", "setting must be one of entries, rows"
     refused(
         (make(K2=np.array([[1.0, 0.5], [0.0, 1.0]])), "K2 is not symmetric"),
@@ -208,14 +213,20 @@ def test_errors_of_factors_and_settings_name_the_argument():
         ),
         (left_out("pairs"), f"{setting}, columns, both, and is 'pairs'"),
         (left_out("rows"), f"setting='rows' {only}"),
-        (lambda: rls.kronecker_residuals(factor, Y.T, 1.0), r"Y must have shape \(1, 3\)"),
-        (lambda: rls.kronecker_residuals(factor, Y, [1.0, 2.0]), "lam must be one number"),
         (
-            lambda: rls.kronecker_left_out(single, [[1.0]], [1.0]),
+            lambda: rls.two_sided.kronecker_residuals(factor, Y.T, 1.0),
+            r"Y must have shape \(1, 3\)",
+        ),
+        (
+            lambda: rls.two_sided.kronecker_residuals(factor, Y, [1.0, 2.0]),
+            "lam must be one number",
+        ),
+        (
+            lambda: rls.two_sided.kronecker_left_out(single, [[1.0]], [1.0]),
             "needs two entries, and Y has one",
         ),
         (
-            lambda: rls.kronecker_left_out(of_gram(three), Y, [1.0]),
+            lambda: rls.two_sided.kronecker_left_out(of_gram(three), Y, [1.0]),
             "factor must be of two-sided data, and has route 'gram'",
         ),
     )
@@ -226,7 +237,9 @@ def test_errors_of_the_call_name_the_argument(monkeypatch):
     indefinite = rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)
     one = {"X1": WIDE.x1[:1], "X2": WIDE.x2[:1], "Y": WIDE.Y[:1, :1]}
     K, sides = rls.Gaussian(1.0), {"X1": WIDE.x1, "X2": WIDE.x2, "Y": WIDE.Y, "lams": [1.0]}
-    fit = lambda **named: lambda: rls.fit_kronecker(**{"kernel1": K, "kernel2": K} | sides | named)
+    fit = lambda **named: (
+        lambda: rls.two_sided.fit_kronecker(**{"kernel1": K, "kernel2": K} | sides | named)
+    )
     refused(
         (
             fit(Y=WIDE.Y.T),

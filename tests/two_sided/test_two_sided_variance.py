@@ -24,7 +24,7 @@ def fit(weighted=False, intercept=True, Y=WIDE.Y, **options):
     weights = tuple(v) if weighted else None
     options = {"lams": [LAM], "keep": True, "weights": weights, "intercept": intercept} | options
     one, other = map(rls.Gaussian, WIDTHS)
-    return rls.fit_kronecker(one, x1, other, x2, Y, **options)
+    return rls.two_sided.fit_kronecker(one, x1, other, x2, Y, **options)
 
 
 def tolerance():

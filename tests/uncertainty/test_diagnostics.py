@@ -11,8 +11,8 @@ from support import EPS, FLOAT64, array, assert_close, solver_of, wide
 
 import jaxrls as rls
 
-influence = jax.jit(rls.influence)
-eigenfunctions = jax.jit(rls.eigenfunctions, static_argnames="num")
+influence = jax.jit(rls.diagnostics.influence)
+eigenfunctions = jax.jit(rls.diagnostics.eigenfunctions, static_argnames="num")
 LAM = 0.7
 
 
@@ -126,8 +126,8 @@ def test_eigenfunctions_are_orthonormal_and_expand_the_kernel(route):
 def test_messages():
     factor = support.factor_gram(array(np.eye(3)))
     with pytest.raises(ValueError, match=r"lam must be one number, and has shape \(2,\)"):
-        rls.influence(factor, array(np.ones(3)), array([1.0, 2.0]))
+        rls.diagnostics.influence(factor, array(np.ones(3)), array([1.0, 2.0]))
     with pytest.raises(
         ValueError, match="num must be a whole number of at least 1 and at most 3, and is 4"
     ):
-        rls.eigenfunctions(factor, rls.Linear(), array(np.eye(3)), 4)
+        rls.diagnostics.eigenfunctions(factor, rls.Linear(), array(np.eye(3)), 4)

@@ -83,7 +83,7 @@ def test_p_values_are_those_of_refits(case):
         given = codes if classes == 3 else codes[:, 1:]
         weights = counts * label_weights[codes.argmax(axis=1)]
         fit = rls.fit(kernel, X, given, lams=[LAM], weights=weights, keep=True, **options)
-        labels = rls.conformal_labels(fit, X, given, counts, label_weights)
+        labels = rls.classes.conformal_labels(fit, X, given, counts, label_weights)
         assert_close(labels.p_values(new), want, 1e-12, f"{classes} classes")
 
 
@@ -95,7 +95,7 @@ def test_a_row_like_the_new_one_is_as_odd():
     codes = np.where(rng.integers(3, size=N)[:, None] == np.arange(3), 1.0, -1.0)
     fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep=True)
     want = [by_refits(X, codes, np.ones(N), x, True, gaussian, np.ones(3)) for x in new]
-    assert_close(rls.conformal_labels(fit, X, codes).p_values(new), want, 1e-12)
+    assert_close(rls.classes.conformal_labels(fit, X, codes).p_values(new), want, 1e-12)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -104,7 +104,7 @@ def test_the_jackknife_counts_rows_whose_own_label_scores_no_higher(classes):
     given = codes[:, 1] if classes == 2 else codes
     fit = rls.fit(KERNEL, X, given, lams=[LAM])
     left_out, scores = given - fit.loo_residuals, fit.predict(new)
-    got = rls.label_p_values(left_out, given, scores, v)
+    got = rls.classes.label_p_values(left_out, given, scores, v)
     signed = (lambda s: np.stack([-s, s], axis=1)) if classes == 2 else (lambda s: s)
     own = signed(left_out)[np.arange(N), codes.argmax(axis=1)]
     want = [[(1 + v[own <= s].sum()) / (1 + v.sum()) for s in row] for row in signed(scores)]
@@ -122,9 +122,9 @@ def test_what_sets_of_labels_and_p_values_refuse():
     def conformal(keep=True, codes=CODES, fixed_effects=None, **named):
         """Of a fit to the codes, with arguments in place of its own."""
         fit = rls.fit(KERNEL, X, CODES, lams=[LAM], keep=keep, fixed_effects=fixed_effects)
-        return lambda: rls.conformal_labels(fit, X, codes, **named)
+        return lambda: rls.classes.conformal_labels(fit, X, codes, **named)
 
-    p_values = lambda *given: lambda: rls.label_p_values(*given)
+    p_values = lambda *given: lambda: rls.classes.label_p_values(*given)
     two, row = CODES[:, :2], "row 0 differs"
     refused(
         (
@@ -152,7 +152,7 @@ def test_what_sets_of_labels_and_p_values_refuse():
 def test_the_estimator_gives_these_sets():
     X, codes, counts, new = problem(3)
     names = np.array(["red", "green", "blue"])[codes.argmax(axis=1)]
-    columns = rls.encode(names)[0]
+    columns = rls.classes.encode(names)[0]
     model = RLSClassifier(KERNEL, lams=LAM, keep=True, class_weight="balanced").fit(
         X, names, sample_weight=counts
     )
@@ -161,7 +161,9 @@ def test_the_estimator_gives_these_sets():
     for level in (0.5, 0.9):
         assert model.predict_set(new, level).tolist() == (want > 1 - level).tolist()
     jackknife = RLSClassifier(KERNEL, lams=LAM).fit(X, names, groups=np.arange(N) // 2)
-    p = rls.label_p_values(jackknife.loo_predictions_, columns, jackknife.decision_function(new))
+    p = rls.classes.label_p_values(
+        jackknife.loo_predictions_, columns, jackknife.decision_function(new)
+    )
     sets = jackknife.predict_set(new, 0.6, method="jackknife")
     assert sets.tolist() == (np.asarray(p) > 0.4).tolist()
     several = RLSClassifier(KERNEL, lams=LAM).fit(X, codes > 0)
@@ -185,7 +187,7 @@ def test_the_estimator_gives_these_sets():
 @ANY_PRECISION
 def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch):
     """Once: O(n² r), which a fit for predictions and their probabilities does without."""
-    made, make = [], rls.conformal_labels
+    made, make = [], rls.classes.conformal_labels
     monkeypatch.setattr(rls, "conformal_labels", lambda *args: made.append(1) or make(*args))
     X, codes, _, new = problem(3)
     model = RLSClassifier(KERNEL, lams=LAM, keep=True).fit(X, codes.argmax(axis=1))

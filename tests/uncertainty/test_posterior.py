@@ -142,9 +142,9 @@ def test_after_rows_have_come_or_gone():
 
 def test_streams():
     parts = [(INPUT[:9], OUTPUT[:9]), (INPUT[9:], OUTPUT[9:])]
-    found = rls.fit(GAUSSIAN, rls.stream(parts), landmarks=INPUT[:8], **KEPT)
+    found = rls.fit(GAUSSIAN, rls.rows.stream(parts), landmarks=INPUT[:8], **KEPT)
     again = fit(landmarks=INPUT[:8])
-    new = rls.stream([(FRESH[:4],), (FRESH[4:],)])
+    new = rls.rows.stream([(FRESH[:4],), (FRESH[4:],)])
     for scale in ("evidence", "loo"):
         std = found.predict(new, return_std=True, scale=scale)[1]
         assert_close(std, again.predict(FRESH, return_std=True, scale=scale)[1], tolerance())

@@ -39,7 +39,7 @@ NAMES = np.array(["red", "green", "blue"])[
 ]  # each on a side of its own
 LABELS = (np.median(Y, axis=0) < Y).astype(int)
 GROUPS = np.arange(N) // 6
-fit_sigmoid = jax.jit(rls.fit_sigmoid)
+fit_sigmoid = jax.jit(rls.classes.fit_sigmoid)
 
 
 # the sigmoid
@@ -110,8 +110,8 @@ def test_probabilities_of_one_column_are_of_two_classes():
     """(m, 1) as (m,); lists as arrays; what is not known under jit stays NaN."""
     want = [[0.8, 0.2], [0.3, 0.7]]
     for each in ([0.2, 0.7], [[0.2], [0.7]], np.array([[0.2], [0.7]]), array([[0.2], [0.7]])):
-        assert_close(rls.class_probabilities(each), want, EPS, "probabilities")
-    lost = jax.jit(rls.class_probabilities)(array([[np.nan, 0.5], [0.5, 1.5]]))
+        assert_close(rls.classes.class_probabilities(each), want, EPS, "probabilities")
+    lost = jax.jit(rls.classes.class_probabilities)(array([[np.nan, 0.5], [0.5, 1.5]]))
     assert np.isnan(lost[0]).all()
     assert_close(lost[1], [0.25, 0.75], EPS, "the other row")
 
@@ -120,14 +120,14 @@ def test_probabilities_of_one_column_are_of_two_classes():
 def test_the_sigmoid_has_derivatives():
     """By the implicit function theorem, against differences; under vmap in test_transforms.py."""
     scores, codes = columns(12)
-    assert_derivatives(lambda s: rls.fit_sigmoid(s, array(codes)).slope, scores[:, 0], 1e-7)
+    assert_derivatives(lambda s: rls.classes.fit_sigmoid(s, array(codes)).slope, scores[:, 0], 1e-7)
 
 
 @ANY_PRECISION
 def test_what_does_not_fit_is_refused():
     shape = r" must have shape \(n,\) or \(n, t\), one row per row of X, and has shape \(\)"
-    sigmoid = lambda *given: lambda: rls.fit_sigmoid(*given)
-    classes = lambda each: lambda: rls.class_probabilities(each)
+    sigmoid = lambda *given: lambda: rls.classes.fit_sigmoid(*given)
+    classes = lambda each: lambda: rls.classes.class_probabilities(each)
     four, not_finite = [1.0] * 4, "holds 1 values that are NaN or infinite"
     refused(
         (

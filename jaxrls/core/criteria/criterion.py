@@ -34,7 +34,7 @@ class Criterion(ABC):
     >>> from jaxrls import extend
     >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
     >>> @extend.pytree
-    ... class WorstRow(rls.Criterion):
+    ... class WorstRow(rls.extend.Criterion):
     ...     name = "worst row left out"
     ...     def values(self, solution, lams, kernel):
     ...         return jnp.max(jnp.abs(solution.residuals(lams)), axis=1)

@@ -84,7 +84,9 @@ PIECEWISE_CONSTANT: set[Callable] = {zero_one_loss}
 def check_loss(loss) -> None:
     """Raise for a loss that cannot be called."""
     if not callable(loss):
-        raise ValueError(f"loss must be a function, such as jaxrls.absolute_error, and is {loss!r}")
+        raise ValueError(
+            f"loss must be a function, such as jaxrls.extend.absolute_error, and is {loss!r}"
+        )
 
 
 def is_smooth(loss: Callable) -> bool:

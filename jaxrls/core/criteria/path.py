@@ -120,7 +120,7 @@ def coef(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Linear(), jnp.array([[1.0], [2.0]]), intercept=False)
-    >>> rls.coef(factor, jnp.array([1.0, 2.0]), 5.0)[0].round(3).tolist()
+    >>> rls.extend.coef(factor, jnp.array([1.0, 2.0]), 5.0)[0].round(3).tolist()
     [0.5]
     """
     solution = factor.solve(Y)
@@ -157,7 +157,7 @@ def loo_residuals(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
-    >>> rls.loo_residuals(factor, jnp.array([1.0, 2.0]), 1.0).tolist()
+    >>> rls.diagnostics.loo_residuals(factor, jnp.array([1.0, 2.0]), 1.0).tolist()
     [1.0, 2.0]
     """
     solution, plan = factor.solve(Y), None if groups is None else as_folds(groups, factor.n)
@@ -185,7 +185,7 @@ def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Ar
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
-    >>> rls.effective_dof(factor, jnp.array([1.0])).tolist()
+    >>> rls.diagnostics.effective_dof(factor, jnp.array([1.0])).tolist()
     [1.0]
     """
     return factor.dof(as_grid(lams, factor))[:, 0]

@@ -50,7 +50,7 @@ class LeaveOneOut(Positive):
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
-    >>> rls.LeaveOneOut(rls.absolute_error)(factor, jnp.array([1.0, 3.0]), [1.0]).tolist()
+    >>> rls.extend.LeaveOneOut(rls.extend.absolute_error)(factor, jnp.array([1.0, 3.0]), [1.0]).tolist()
     [2.0]
     """
 
@@ -141,7 +141,7 @@ class LogPredictive(Criterion):
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
-    >>> round(float(rls.log_predictive_density(factor, jnp.array([0.0, 0.0]), [1.0])[0]), 4)
+    >>> round(float(rls.extend.log_predictive_density(factor, jnp.array([0.0, 0.0]), [1.0])[0]), 4)
     -1.2655
     """
 
@@ -406,6 +406,6 @@ def _check_function(criterion) -> None:
     if not callable(criterion) or names_a_kind or isinstance(innermost, Criterion):
         raise ValueError(
             f"criterion must be one of {', '.join(map(repr, NAMED))}, kfold(groups), "
-            f"holdout(X, Y), a jaxrls.Criterion or a function of (factor, Y, lams), and is "
+            f"holdout(X, Y), a jaxrls.extend.Criterion or a function of (factor, Y, lams), and is "
             f"{criterion!r}"
         )

@@ -49,7 +49,7 @@ class Shape(NamedTuple):
         return 4 * rows * (width + self.lam_columns(default))
 
 
-class Memory(NamedTuple):
+class Holding(NamedTuple):
     """The numbers that a solver holds, and in words what of: `width` columns for each row."""
 
     route: str
@@ -101,11 +101,11 @@ class Solver(ABC):
         """The rows, or landmarks, that dual coefficients belong to."""
         return rows.points
 
-    def memory(self, shape: Shape) -> Memory:
+    def memory(self, shape: Shape) -> Holding:
         """What it holds for a problem of these shapes; by default what K and its factor take."""
         n = shape.rows
         words = "K and its factors"
-        return Memory(type(self).__name__.lower(), n, 4 * n**2, words, of_kernel=True)
+        return Holding(type(self).__name__.lower(), n, 4 * n**2, words, of_kernel=True)
 
     def explain(self, run: Run) -> str:
         """Why the column of an iteration with the largest residual stopped, and what to do; empty

@@ -18,7 +18,7 @@ from jaxrls.core.factors.primal_spectrum import (
     products,
     solve_covariance,
 )
-from jaxrls.core.factors.solver import Memory, Solver
+from jaxrls.core.factors.solver import Holding, Solver
 from jaxrls.core.kernels.inner import Linear
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.kernels.named import check_kernel
@@ -226,15 +226,15 @@ class Spectral(Solver):
         if route == "gram":
             numbers = 4 * n**2 + 2 * n * shape.lam_columns(100)
             words = "K, its eigenvectors and LAPACK's workspace"
-            return Memory(route, n, numbers, words, of_kernel=True)
+            return Holding(route, n, numbers, words, of_kernel=True)
         r = shape.features or n
         if route == "features":
             numbers = 4 * n * r + 2 * min(n, r) ** 2 + n * shape.lam_columns(100)
-            return Memory(route, r, numbers, "features, singular vectors and LAPACK's workspace")
+            return Holding(route, r, numbers, "features, singular vectors and LAPACK's workspace")
         stored = 2 * n * r * (not isinstance(shape.kernel, Linear) or r >= n)
         numbers = 5 * min(n, r) ** 2 + shape.block(r) + stored
         words = "the features' covariance, its eigenvectors and blocks of rows"
-        return Memory(route, r, numbers, words)
+        return Holding(route, r, numbers, words)
 
 
 @pytree
@@ -263,11 +263,11 @@ class Cholesky(Solver):
         if choose_route(shape.kernel, (n, d), shape.dtype) == "gram":
             numbers = (2 + shape.twice) * n**2
             words = "K, its Cholesky factor and inverse"
-            return Memory("cholesky gram", n, numbers, words, of_kernel=True)
+            return Holding("cholesky gram", n, numbers, words, of_kernel=True)
         r, L = shape.features or n, 1 if shape.gradient else shape.lams or 100
         numbers = shape.twice * ((3 + 2 * L) * r**2 + shape.block(r))
         words = "the features' covariance, its factors and blocks of rows"
-        return Memory("cholesky features", r, numbers, words)
+        return Holding("cholesky features", r, numbers, words)
 
 
 @pytree
@@ -293,4 +293,4 @@ class Refined(Solver):
     def memory(self, shape):
         """K, and what its refined inverse is made of."""
         n, words = shape.rows, "K, roots of its inverse and their products"
-        return Memory("refined", n, 7 * n**2, words, of_kernel=True)
+        return Holding("refined", n, 7 * n**2, words, of_kernel=True)

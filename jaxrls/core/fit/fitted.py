@@ -252,7 +252,7 @@ class Fit(Generic[K]):
         return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights)
 
     @door("self.model.coef")
-    def at(self, lam) -> "Fit":
+    def with_lam(self, lam) -> "Fit":
         """The fit at another λ, from the solution that it keeps.
 
         Args:
@@ -360,7 +360,7 @@ class Fit(Generic[K]):
         return posterior_at(self, X, scale, corrected, fixed_effects)
 
     @door("self.model.coef")
-    def fixed_effects(self, *, scale="evidence") -> "jaxrls.uncertainty.posterior.Posterior":
+    def effects(self, *, scale="evidence") -> "jaxrls.uncertainty.posterior.Posterior":
         """The posterior of the fixed effects' coefficients β: `mean`, standard errors (`std`),
         `covariance` and joint samples.
 
@@ -383,7 +383,7 @@ class Fit(Generic[K]):
         >>> X = np.linspace(0, 1, 20)[:, None]
         >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
         >>> fit = rls.fit(rls.Gaussian(0.3), X, y + 3 * (X[:, 0] > 0.5), fixed_effects=X > 0.5)
-        >>> beta = fit.fixed_effects()
+        >>> beta = fit.effects()
         >>> bool(abs(beta.mean[1] - 3) < 2 * beta.std[1])
         True
         """

@@ -41,7 +41,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     dtype.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.lambda_grid(rls.factorize(rls.Precomputed(), jnp.eye(2)), 3).shape
+    >>> rls.extend.lambda_grid(rls.factorize(rls.Precomputed(), jnp.eye(2)), 3).shape
     (3,)
     """
     check_whole("num", num)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors.solver import Memory, Shape, Solver
+from jaxrls.core.factors.solver import Holding, Shape, Solver
 from jaxrls.core.factors.solvers import (
     SEARCHED,
     Cholesky,
@@ -25,8 +25,8 @@ CALLS = ("fit", "gradient", "predict")
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """The memory that a call needs besides its arguments, as `estimate` returns it.
+class Memory:
+    """The memory that a call needs besides its arguments, as `memory` returns it.
 
     Args:
         call: `"fit"`, `"gradient"` or `"predict"`.
@@ -36,7 +36,7 @@ class Estimate:
         rows: the number of rows n.
 
     >>> import jaxrls as rls
-    >>> print(rls.estimate(rls.Gaussian(1.0), (10_000, 8)))
+    >>> print(rls.memory(rls.Gaussian(1.0), (10_000, 8)))
     fit by gram: 3.22 GB for K, its eigenvectors and LAPACK's workspace
     """
 
@@ -63,7 +63,7 @@ class Estimate:
             raise ValueError(words)
 
 
-def estimate(
+def memory(
     kernel: Kernel,
     shape: tuple[int, int],
     *,
@@ -79,8 +79,8 @@ def estimate(
     fixed_effects: int | None = None,
     dtype=float,
     rows: int | None = None,
-) -> Estimate:
-    """Estimate the memory of a call from the shape of X, before the call is made.
+) -> Memory:
+    """Say the memory of a call from the shape of X, before the call is made.
 
     Args:
         kernel: a jaxrls kernel.
@@ -101,7 +101,7 @@ def estimate(
         rows: how many rows to predict, for `"predict"`; by default n.
 
     Returns:
-        An `Estimate`, whose text gives route, bytes and matrices. It counts the leading terms of
+        A `Memory`, whose text gives route, bytes and matrices. It counts the leading terms of
         the largest matrices, on top of X and Y, without compiled programs (50 to 80 MB), and is
         within a factor of 2 of what is measured on a CPU for n ≥ 2000
         (`benchmarks/scaling.py --estimate`).
@@ -114,7 +114,7 @@ def estimate(
 
     >>> import jaxrls as rls
     >>> shape = 20_000, 8
-    >>> plain, some = (rls.estimate(rls.Gaussian(1.0), shape, landmarks=m) for m in (None, 500))
+    >>> plain, some = (rls.memory(rls.Gaussian(1.0), shape, landmarks=m) for m in (None, 500))
     >>> plain.route, some.route, plain.bytes > 50 * some.bytes
     ('gram', 'subset', True)
     """
@@ -139,7 +139,7 @@ def estimate(
     held = solver.memory(of_call)
     if call == "predict":
         numbers = of_predictions(of_call, held.width, rows or shape[0])
-        return _estimate(call, of_call, held._replace(numbers=numbers, words="blocks of rows"))
+        return _memory(call, of_call, held._replace(numbers=numbers, words="blocks of rows"))
     n, width = of_call.rows, held.width
     # Weights scale K; fixed effects are taken off features.
     copies = weights if held.of_kernel else of_call.twice * bool(fixed_effects)
@@ -149,12 +149,12 @@ def estimate(
         numbers += of_pairs(of_call, width, landmarks is not None)
     words = held.words + ", and blocks of pairs of rows" * pairs
     held = held._replace(numbers=numbers + 4 * n * targets, words=words)
-    return _estimate(call, of_call, held)
+    return _memory(call, of_call, held)
 
 
-def _estimate(call: str, shape: Shape, held: Memory) -> Estimate:
+def _memory(call: str, shape: Shape, held: Holding) -> Memory:
     itemsize = jnp.dtype(shape.dtype).itemsize
-    return Estimate(call, held.route, held.numbers * itemsize, held.words, shape.rows)
+    return Memory(call, held.route, held.numbers * itemsize, held.words, shape.rows)
 
 
 def cheapest(shape: Shape, solver: Solver | None) -> Solver:
@@ -191,7 +191,7 @@ def of_pairs(shape: Shape, width: int, on_landmarks: bool) -> int:
     return 2 * n * width + held * n * at_once
 
 
-def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Estimate:
+def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Memory:
     """The estimate of a call on a problem."""
     data = problem.data
     options = {
@@ -202,4 +202,4 @@ def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> 
         "solver": problem.solver,
         **problem.criterion.left_out_together(),
     }
-    return estimate(problem.kernel, data.rows.shape, call=call, lams=lams, **options)
+    return memory(problem.kernel, data.rows.shape, call=call, lams=lams, **options)

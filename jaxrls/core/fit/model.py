@@ -43,7 +43,7 @@ class Model:
     **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> model = rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0))
+    >>> model = rls.extend.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0))
     >>> model.predict(jnp.array([[3.0]])).tolist()
     [7.0]
     """

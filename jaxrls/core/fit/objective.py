@@ -125,7 +125,7 @@ def best_lam(
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.linspace(0, 1, 8)[:, None]
     >>> y = jnp.array([0.0, 1.0, 0.0, 1.0, 2.0, 1.0, 2.0, 3.0])
-    >>> jax.jit(jax.grad(rls.best_lam))(rls.Gaussian(0.5), X, y).width.shape
+    >>> jax.jit(jax.grad(rls.extend.best_lam))(rls.Gaussian(0.5), X, y).width.shape
     ()
     """
     problem = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion)

@@ -54,7 +54,7 @@ def median_distance(X, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Arra
     **Cost** O(rows² d). **Source**: Caputo, Sim, Furesjö and Smola 2002.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> round(float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]]))), 3)
+    >>> round(float(rls.extend.median_distance(jnp.array([[0.0], [0.0], [2.0]]))), 3)
     2.0
     """
     if order not in ORDERS.values():
@@ -94,7 +94,7 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
     **Cost** as `median_distance`. **Source**: as `median_distance`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> float(rls.start_from_data(rls.Gaussian(1.0), jnp.array([[0.0], [2.0]])).width)
+    >>> float(rls.extend.start_from_data(rls.Gaussian(1.0), jnp.array([[0.0], [2.0]])).width)
     2.0
     """
 

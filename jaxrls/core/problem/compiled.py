@@ -43,7 +43,7 @@ def compiled(fn: Function) -> Function:
     caller's, leaves `fn` outside of any program.
 
     >>> import numpy as np, jaxrls as rls
-    >>> rows = rls.stream([np.ones((3, 2)), np.ones((1, 2))])
+    >>> rows = rls.rows.stream([np.ones((3, 2)), np.ones((1, 2))])
     >>> double = compiled(lambda rows, scale: 2 * rows.sum(lambda x: x.sum() * scale))
     >>> float(double(rows, 0.5))
     8.0

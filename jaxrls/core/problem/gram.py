@@ -47,7 +47,7 @@ def gram(
     each block. **Source**: Rifkin (lecture), "Basics".
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.gram(rls.Linear(), jnp.array([[1.0], [2.0]])).tolist()
+    >>> rls.extend.gram(rls.Linear(), jnp.array([[1.0], [2.0]])).tolist()
     [[1.0, 2.0], [2.0, 4.0]]
     """
     X = X if isinstance(X, Rows) else as_block("X", X)
@@ -122,7 +122,7 @@ def gram_matmul(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[1.0], [2.0]])
-    >>> rls.gram_matmul(rls.Linear(), X, X, jnp.ones(2)).tolist()
+    >>> rls.extend.gram_matmul(rls.Linear(), X, X, jnp.ones(2)).tolist()
     [3.0, 6.0]
     """
     X, Z = as_block("X", X), as_block("Z", Z)

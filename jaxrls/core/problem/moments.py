@@ -47,7 +47,7 @@ class Moments:
     >>> from jaxrls.core.problem.weights import Weights
     >>> X, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([[1.0], [2.0], [3.0]])
     >>> weights, none = Weights.of(None, 3, X.dtype), FixedEffects.none(X.dtype)
-    >>> sums = extend.moments(extend.Data(extend.DenseRows(X), weights, none), rls.Linear(), y)
+    >>> sums = extend.moments(extend.Data(rls.rows.DenseRows(X), weights, none), rls.Linear(), y)
     >>> float(sums.weight), sums.second.tolist(), sums.cross.tolist()
     (3.0, [[14.0]], [[14.0]])
     """
@@ -133,7 +133,7 @@ def moments(
     >>> def of(*values):
     ...     X = jnp.array(values)[:, None]
     ...     weights = Weights.of(None, len(X), X.dtype)
-    ...     data = extend.Data(extend.DenseRows(X), weights, FixedEffects.none(X.dtype))
+    ...     data = extend.Data(rls.rows.DenseRows(X), weights, FixedEffects.none(X.dtype))
     ...     return extend.moments(data, rls.Linear())
     >>> first, second = of(1.0, 2.0), of(3.0)
     >>> float((first + second).weight), (first + second).second.tolist()

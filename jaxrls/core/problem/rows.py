@@ -66,7 +66,7 @@ class Rows:
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> class Counted(extend.Rows):
+    >>> class Counted(rls.rows.Rows):
     ...     shape, dtype = (4, 1), jnp.zeros(()).dtype
     ...     def blocks(self):
     ...         yield jnp.array([[0.0], [1.0]])
@@ -250,7 +250,7 @@ class DenseRows(Rows):
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rows = extend.DenseRows(jnp.ones((5, 2)))
+    >>> rows = rls.rows.DenseRows(jnp.ones((5, 2)))
     >>> float(rows.sum(lambda x, v: jnp.sum(v * x[:, 0]), jnp.arange(5.0), block_size=2))
     10.0
     """

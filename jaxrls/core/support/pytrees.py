@@ -72,7 +72,7 @@ def pytree(cls):
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> @extend.pytree
-    ... class Wave(rls.Kernel):
+    ... class Wave(rls.extend.Kernel):
     ...     # What may be searched by its logarithm, and what has the units of X.
     ...     positive = length_scales = ("width",)
     ...     width: float

@@ -17,8 +17,8 @@ RNG = np.random.default_rng(0)
 X, V = wide(RNG.normal(size=(N, 2))), wide(RNG.uniform(0.5, 2.0, N))
 Y = wide(np.stack([np.sin(2 * X[:, 0]), X[:, 0] * X[:, 1]], axis=1) + 0.2 * RNG.normal(size=(N, 2)))
 KERNEL = rls.Gaussian(1.25)
-by_factor = jax.jit(rls.LogPredictive("loo"))
-density = jax.jit(rls.log_predictive_density)
+by_factor = jax.jit(rls.extend.LogPredictive("loo"))
+density = jax.jit(rls.extend.log_predictive_density)
 
 
 @FLOAT64
@@ -26,7 +26,7 @@ def test_the_scale_multiplies_the_kernel():
     """And λ by as much; densities of scale 1 are those of refits in the contract grid."""
     plain, scaled = (factorize(a * KERNEL, X, weights=V) for a in (1.0, 0.3))
     want = density(scaled, Y, 0.3 * LAMS)
-    assert_close(jax.jit(rls.LogPredictive(0.3))(plain, Y, LAMS), want, 1e-10)
+    assert_close(jax.jit(rls.extend.LogPredictive(0.3))(plain, Y, LAMS), want, 1e-10)
 
 
 @FLOAT64
@@ -35,10 +35,10 @@ def test_it_is_a_criterion_everywhere():
     """In the grid and the search of λ, by function and by class, negated where less is better."""
     factor = factorize(KERNEL, X)
     values = np.asarray(density(factor, Y[:, 0], LAMS))
-    fit = rls.fit(KERNEL, X, Y[:, 0], lams=LAMS, criterion=rls.log_predictive_density)
+    fit = rls.fit(KERNEL, X, Y[:, 0], lams=LAMS, criterion=rls.extend.log_predictive_density)
     assert_close(fit.errors, -values, 1e-10)
     assert fit.lam == LAMS[values.argmax()] and fit.criterion == "log_predictive_density"
-    found = rls.fit(KERNEL, X, Y[:, 0], lams="search", criterion=rls.LogPredictive("loo"))
+    found = rls.fit(KERNEL, X, Y[:, 0], lams="search", criterion=rls.extend.LogPredictive("loo"))
     near = np.geomspace(found.lam / 2, 2 * found.lam, 41)
     grid = by_factor(factor, Y[:, 0], near)
     assert float(found.error) <= -np.max(grid) + 1e-4
@@ -52,7 +52,9 @@ def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     fit = rls.fit(KERNEL, X, Y[:, 0], lams=[0.1], keep=True)
     tau = float(process_of(fit).amplitude("loo")) ** 2
     factor = factorize(KERNEL, X)
-    given, chosen = (rls.LogPredictive(scale)(factor, Y[:, 0], [0.1])[0] for scale in (tau, "loo"))
+    given, chosen = (
+        rls.extend.LogPredictive(scale)(factor, Y[:, 0], [0.1])[0] for scale in (tau, "loo")
+    )
     assert_close(given, chosen, 1e-10)
     larger = by_factor(factor, 100 * Y[:, 0], LAMS)
     assert_close(larger + np.log(100), by_factor(factor, Y[:, 0], LAMS), 1e-10)
@@ -72,11 +74,11 @@ def test_rows_that_the_others_predict_exactly_give_numbers():
 def test_what_it_refuses():
     words = "scale must be a positive number, by which the kernel is multiplied, or 'loo', and is "
     fit = lambda **named: (
-        lambda: rls.fit(KERNEL, X, Y, criterion=rls.log_predictive_density, **named)
+        lambda: rls.fit(KERNEL, X, Y, criterion=rls.extend.log_predictive_density, **named)
     )
     iterative = rls.Iterative(np.arange(8))
     refused(
-        *((partial(rls.LogPredictive, scale), words) for scale in (0.0, "evidence", True)),
+        *((partial(rls.extend.LogPredictive, scale), words) for scale in (0.0, "evidence", True)),
         (fit(lams=[1.0], solver=iterative), "has no determinant, exact leverages"),
     )
 
@@ -86,7 +88,7 @@ def test_what_it_refuses():
 
 
 NUMPY = {
-    "criterion loo, or its loss,": {"criterion": rls.LeaveOneOut(lambda e, y: np.abs(e))},
+    "criterion loo, or its loss,": {"criterion": rls.extend.LeaveOneOut(lambda e, y: np.abs(e))},
     "FunctionKernel.fn": {"kernel": rls.FunctionKernel(lambda X, Z: np.exp(-np.abs(X @ Z.T)))},
     "FeatureMap.fn": {"kernel": rls.FeatureMap(lambda X: np.tanh(X))},
 }

@@ -136,7 +136,7 @@ def test_one_cholesky_one_program_few_matrices():
 def test_large_loss_and_targets():
     """Any loss; a single target keeps its own value."""
     X, Y, _ = problem()
-    absolute = rls.LeaveOneOut(rls.absolute_error)
+    absolute = rls.extend.LeaveOneOut(rls.extend.absolute_error)
     error = jax.jit(lambda y: rls.objective(GAUSSIAN, array(X), y, 0.3, criterion=absolute))
     both, *each = map(error, (array(Y), *array(Y.T)))
     assert_close(both, np.mean(each), 1e-12 if X64 else 1e-5)
@@ -150,11 +150,11 @@ def test_best_lam_by_the_implicit_function_theorem():
     X, Y, _ = problem(n=40, seed=2)
     train, test = (array(X[:30]), array(Y[:30, 0])), (array(X[30:]), array(Y[30:, 0]))
     quartic = lambda residuals, labels: residuals**4
-    own = rls.LeaveOneOut(quartic)
+    own = rls.extend.LeaveOneOut(quartic)
 
     def everything(at):
         kernel = rls.Gaussian(at[0])
-        lam = rls.best_lam(kernel, *train, criterion=own)
+        lam = rls.extend.best_lam(kernel, *train, criterion=own)
         validation = rls.objective(kernel, *train, lam, criterion=rls.holdout(*test))
         envelope = rls.objective(kernel, *train, jax.lax.stop_gradient(lam), criterion=own)
         return jnp.stack([lam, validation, envelope])
@@ -176,7 +176,7 @@ def test_best_lam_is_found_on_either_side_of_the_best_of_a_grid():
     X, y, fine = array(X), array(Y[:, 0]), jnp.geomspace(1e-3, 10, 4001)
     errors = loo(factorize(GAUSSIAN, X), y, fine)
     lowest = float(fine[np.argmin(errors)])
-    found = jax.jit(lambda lams: rls.best_lam(GAUSSIAN, X, y, lams))
+    found = jax.jit(lambda lams: rls.extend.best_lam(GAUSSIAN, X, y, lams))
     for beside in (0.6, 1.7):
         grid = beside * lowest * 3.0 ** array([1, -2, 0, 2, -1, 0, 1])
         assert_close(found(grid), lowest, 3e-3)
@@ -185,7 +185,9 @@ def test_best_lam_is_found_on_either_side_of_the_best_of_a_grid():
 def test_best_lam_at_the_end_of_its_grid_stands_still():
     X, Y, _ = problem()
     chosen = jax.jit(
-        jax.value_and_grad(lambda w, y, lams: rls.best_lam(rls.Gaussian(w), array(X), y, lams))
+        jax.value_and_grad(
+            lambda w, y, lams: rls.extend.best_lam(rls.Gaussian(w), array(X), y, lams)
+        )
     )
     for y, lams, end in (
         (Y[:, 0], [1e3, 1e4], 1e3),

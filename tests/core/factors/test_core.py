@@ -55,7 +55,11 @@ DEGENERATE = {  # of one shape, hence one program each
 def on_degenerate(X, Y, lams, plan, route):
     factor = rls.factorize(rls.Linear(), X, solver=solver_of(route))
     criteria = rls.loo, rls.kfold(plan), rls.gcv, rls.log_marginal_likelihood
-    others = rls.path(factor, Y, lams), rls.effective_dof(factor, lams), rls.lambda_grid(factor, 5)
+    others = (
+        rls.path(factor, Y, lams),
+        rls.diagnostics.effective_dof(factor, lams),
+        rls.extend.lambda_grid(factor, 5),
+    )
     return [criterion(factor, Y, lams) for criterion in criteria], others
 
 
@@ -142,10 +146,13 @@ MESSAGES = [
         "lams must have shape (L,), and has shape (): one λ is lams=[0.1]",
     ),
     (
-        lambda: rls.coef(factor(), np.ones((3, 2)), np.ones(3)),
+        lambda: rls.extend.coef(factor(), np.ones((3, 2)), np.ones(3)),
         "lam must be one number, or one for each target, and has shape (3,)",
     ),
-    (lambda: rls.lambda_grid(factor(), 0), "num must be a whole number of at least 1, and is 0"),
+    (
+        lambda: rls.extend.lambda_grid(factor(), 0),
+        "num must be a whole number of at least 1, and is 0",
+    ),
     (
         lambda: rls.folds([[0, 1]]),
         "groups must have shape (n,), one label per row, and has shape (1, 2)",

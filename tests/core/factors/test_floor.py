@@ -239,8 +239,12 @@ def test_a_lam_of_0_is_the_floor():
     def doors(factor, y, lam):
         """What each says at λ."""
         lams = jnp.array([lam, 1.0])
-        found = rls.coef(factor, y, lam), rls.gcv(factor, y, lams), rls.effective_dof(factor, lams)
-        return rls.path(factor, y, lams), rls.loo_residuals(factor, y, lam), found
+        found = (
+            rls.extend.coef(factor, y, lam),
+            rls.gcv(factor, y, lams),
+            rls.diagnostics.effective_dof(factor, lams),
+        )
+        return rls.path(factor, y, lams), rls.diagnostics.loo_residuals(factor, y, lam), found
 
     close, at_floor = partial(assert_close, tolerance=1e-12), doors(factor, y, floor)
     jax.tree.map(close, doors(factor, y, 0.0), at_floor)

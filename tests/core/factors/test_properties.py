@@ -185,14 +185,14 @@ def program(name, intercept):
         solution = case.solution(X, Y, v, intercept)
         held = rls.holdout(X_new, Y_new, weights=shares).bind(Y)
         criteria = {
-            "loo": rls.LeaveOneOut(),
+            "loo": rls.extend.LeaveOneOut(),
             "kfold": rls.kfold(plan),
             "gcv": rls.gcv,
             "evidence": rls.log_marginal_likelihood,
             "holdout": held,
         }
         if name in PAIRED:
-            criteria["pairs"] = rls.PairsOut(PAIRS, loss=rls.squared_error)
+            criteria["pairs"] = rls.ranking.PairsOut(PAIRS, loss=rls.extend.squared_error)
         return {
             key: criterion.values(solution, lams, case.kernel)
             for key, criterion in criteria.items()

@@ -107,7 +107,7 @@ def test_what_leaves_the_range_is_refused():
     overflow, ratio = r"sums of squares overflow float\d+: divide", r"float\d+ takes a ratio of"
     columns = rf"\S+ in column 1, and {overflow}"
     kronecker = lambda rows, other: (
-        lambda: rls.fit_kronecker(plain, rows, plain, X, np.outer(y, other))
+        lambda: rls.two_sided.fit_kronecker(plain, rows, plain, X, np.outer(y, other))
     )
     refused(
         (fit(y=high), rf"Y holds \S+ in column 0, and {overflow} by a scale"),
@@ -117,9 +117,9 @@ def test_what_leaves_the_range_is_refused():
         (fit(far), f"X holds {columns}"),
         (lambda: rls.factorize(plain, far), columns),
         (lambda: fit()().predict(far), columns),
-        (lambda: rls.median_distance(array(far)), columns),
+        (lambda: rls.extend.median_distance(array(far)), columns),
         (lambda: rls.fit(rls.Linear(), scipy.sparse.csr_array(far), y), columns),
-        (lambda: rls.stream([(far, y)]), columns),
+        (lambda: rls.rows.stream([(far, y)]), columns),
         (kronecker(far, y), columns),
         (lambda: factorize(plain, X).solve(high), "squares overflow"),
         (kronecker(X, high), "squares overflow"),
@@ -173,7 +173,9 @@ def test_every_factor_of_a_kernel_of_small_or_large_numbers(route):
         problem = factor, y * jnp.sqrt(unit), unit * array([1 / 16, 1.0])
         errors = {"loo": rls.loo(*problem), "gcv": rls.gcv(*problem)}
         errors["kfold"] = rls.kfold(groups)(*problem)
-        residuals = rls.loo_residuals(*problem[:2], unit / 16, groups)  # of rows of weight 0 too
+        residuals = rls.diagnostics.loo_residuals(
+            *problem[:2], unit / 16, groups
+        )  # of rows of weight 0 too
         errors |= {"floor": factor.report.floor, "residuals": residuals * jnp.sqrt(unit)}
         if route == "cholesky on landmarks":
             given = {"weights": array(v), "landmarks": options["landmarks"]}

@@ -33,7 +33,10 @@ def held(fn) -> int:
 
 
 CHOLESKY, FEW, SLOPE = {"solver": rls.Cholesky()}, {"landmarks": jnp.arange(400)}, "gradient"
-PAIRS, TENS = rls.PairsOut(loss=rls.squared_error), rls.kfold(rls.folds(np.arange(N) // 10))
+PAIRS, TENS = (
+    rls.ranking.PairsOut(loss=rls.extend.squared_error),
+    rls.kfold(rls.folds(np.arange(N) // 10)),
+)
 PROGRAMS = {
     "gram": (loo(), {}),
     "cholesky gram": (loo(LAMS[:1], **CHOLESKY), {"lams": 1, **CHOLESKY}),
@@ -49,7 +52,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_bytes_are_those_of_the_compiled_program(name):
     fn, options = PROGRAMS[name]
-    said = rls.estimate(KERNEL, (N, 3), dtype=jnp.zeros(()).dtype, **options)
+    said = rls.memory(KERNEL, (N, 3), dtype=jnp.zeros(()).dtype, **options)
     workspace = 2 * N**2 * jnp.zeros(()).dtype.itemsize * (name == "gram")  # of LAPACK's syevd
     ratio = said.bytes / (held(fn) + workspace)
     assert 0.5 < ratio < 2, ratio
@@ -79,7 +82,7 @@ def test_the_route_is_the_one_that_is_taken(kernel, d, options, said):
     X = rng.normal(size=(80, d)).astype(DTYPE)
     y = X[:, 0] + rng.normal(size=80).astype(DTYPE)  # noise, so that λ is far from rounding
     fit = rls.fit(kernel, X, y, **options)
-    assert rls.estimate(kernel, X.shape, dtype=DTYPE, **said).route.split()[0] == fit.route
+    assert rls.memory(kernel, X.shape, dtype=DTYPE, **said).route.split()[0] == fit.route
 
 
 @ANY_PRECISION
@@ -104,7 +107,7 @@ def test_what_will_not_fit_is_refused_on_every_route(monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"criterion": rls.pairwise_ranking_error}, {"pairs": True}),
+        ({"criterion": rls.ranking.pairwise_ranking_error}, {"pairs": True}),
         ({"fixed_effects": np.arange(600.0).reshape(300, 2) % 7}, {"fixed_effects": 2}),
         ({"groups": np.arange(300) // 100}, {"groups": 100}),
     ],
@@ -115,7 +118,7 @@ def test_what_a_problem_asks_for_is_counted(asked, said, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 6))
     y = X[:, 0] + rng.normal(size=300)
-    plain, more = (rls.estimate(LINEAR, X.shape, lams=3, **options).bytes for options in ({}, said))
+    plain, more = (rls.memory(LINEAR, X.shape, lams=3, **options).bytes for options in ({}, said))
     monkeypatch.setattr(checks, "memory_bytes", lambda: (plain + more) // 2)
     fit = partial(rls.fit, LINEAR, X, y, lams=[1.0, 10.0, 100.0])
     fit()
@@ -133,4 +136,4 @@ def test_errors():
         ({"lams": 2.5}, "lams must be a whole number"),
         ({"dtype": int}, "dtype must be float32 or float64"),
     ):
-        refused((partial(rls.estimate, KERNEL, (100, 3), **options), message))
+        refused((partial(rls.memory, KERNEL, (100, 3), **options), message))

@@ -120,7 +120,7 @@ def test_where_a_search_begins():
     assert not few_of(15, None) and few_of(15, True) and few_of(jnp.asarray(X[:16]), None)
     assert not few_of(np.arange(16), False) and not few_of(None, None)
 
-    pairs = rls.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.squared_error)
+    pairs = rls.ranking.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.extend.squared_error)
     groups = rls.kfold(rls.folds(np.arange(160) % 4))
     for criterion in (pairs, groups):  # hold something of single rows
         in_groups = extend.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
@@ -160,6 +160,8 @@ def test_a_function_may_hold_what_is_differentiated():
             lambda A, B: jnp.exp(-b * jnp.sum((A[:, None] - B[None]) ** 2, axis=-1))
         )
         loss = lambda e, _: jnp.sqrt(a * a + e * e)
-        return rls.objective(kernel, X, y, 0.1, landmarks=X[:5], criterion=rls.LeaveOneOut(loss))
+        return rls.objective(
+            kernel, X, y, 0.1, landmarks=X[:5], criterion=rls.extend.LeaveOneOut(loss)
+        )
 
     assert_derivatives(error, jnp.array([0.5, 0.5]), 1e-7)

@@ -192,10 +192,10 @@ def test_kernels_by_name_are_as_wide_as_rows_are_apart():
     X, Y = data()
     kernel_of = lambda *given, **options: extend.Problem.of(*given, **options).kernel
     part = kernel_of(rls.Gaussian("median").on(0) + rls.Gaussian(3), X, Y)
-    assert_close(part.left.kernel.width, rls.median_distance(jnp.asarray(X[:, :1])), 1e-6)
+    assert_close(part.left.kernel.width, rls.extend.median_distance(jnp.asarray(X[:, :1])), 1e-6)
     assert part.right.width == 3
     away, v = np.concatenate([X, 1e3 + X]), np.repeat([1.0, 0.0], 24)
-    wanted = rls.median_distance(jnp.asarray(X))
+    wanted = rls.extend.median_distance(jnp.asarray(X))
     for rows in (away, scipy.sparse.csr_array(away)):
         found = kernel_of("matern52", rows, np.concatenate([Y, Y]), weights=v)
         assert_close(found.width, wanted, 1e-6, "rows of weight 0 were never there")
@@ -235,7 +235,7 @@ def test_float64_is_kept_where_the_switch_is_off():
         fit = rls.fit(KERNEL, X, Y, lams=LAMS)
         prediction = fit.predict(X)
         leaves = [leaf for leaf in jax.tree.leaves(fit) if not isinstance(leaf, float)]
-        for found in (*leaves, prediction, rls.gram(KERNEL, X)):
+        for found in (*leaves, prediction, rls.extend.gram(KERNEL, X)):
             assert isinstance(found, np.ndarray) and found.dtype == np.float64
         narrow = rls.fit(KERNEL, jnp.asarray(X), Y, lams=LAMS[2:])
         assert (
@@ -364,7 +364,10 @@ REFUSED = [
         "groups= leaves groups out in place of single rows, and criterion is gcv",
     ),
     *(
-        ({"criterion": wrong}, "kfold(groups), holdout(X, Y), a jaxrls.Criterion or a function")
+        (
+            {"criterion": wrong},
+            "kfold(groups), holdout(X, Y), a jaxrls.extend.Criterion or a function",
+        )
         for wrong in (rls.kfold, rls.holdout, jax.jit(rls.gcv))
     ),
     (

@@ -101,7 +101,7 @@ def test_a_lam_for_each_target(data, route):
 def test_counts_of_wrong_labels_have_no_slope(data):
     """Steps take the grid, or the values alone where there is no spectrum for one."""
     X, Y, _ = data
-    options = {"criterion": rls.LeaveOneOut(rls.zero_one_loss)}
+    options = {"criterion": rls.extend.LeaveOneOut(rls.classes.zero_one_loss)}
     found, grid, values = (
         rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), lams=lams, solver=solver, **options)
         for lams, solver in (("search", None), (None, None), ("search", rls.Cholesky()))

@@ -58,9 +58,9 @@ def test_powers_that_a_factor_lacks_are_named(data):
     point = factorize(GAUSSIAN, X, solver=rls.Cholesky())
     words = "route 'cholesky' has no spectrum: use another"
     refused(
-        (lambda: rls.lambda_grid(point), words),
-        (lambda: rls.influence(point, y, 0.1), words),
-        (lambda: rls.eigenfunctions(point, GAUSSIAN, X), words),
+        (lambda: rls.extend.lambda_grid(point), words),
+        (lambda: rls.diagnostics.influence(point, y, 0.1), words),
+        (lambda: rls.diagnostics.eigenfunctions(point, GAUSSIAN, X), words),
     )
 
 
@@ -73,12 +73,12 @@ def test_lists_are_taken_wherever_arrays_are(data):
     for call, shape in (
         (lambda: held(factor, y, LAMS), (2,)),
         (lambda: rls.path(factor, y, LAMS).loo, (2,)),
-        (lambda: rls.effective_dof(factor, LAMS), (2,)),
-        (lambda: rls.coef(factor, y, 0.1)[0], (N,)),
-        (lambda: rls.loo_residuals(factor, y, 0.1), (N,)),
-        (lambda: rls.influence(factor, y, 0.1).leverage, (N,)),
+        (lambda: rls.diagnostics.effective_dof(factor, LAMS), (2,)),
+        (lambda: rls.extend.coef(factor, y, 0.1)[0], (N,)),
+        (lambda: rls.diagnostics.loo_residuals(factor, y, 0.1), (N,)),
+        (lambda: rls.diagnostics.influence(factor, y, 0.1).leverage, (N,)),
         (lambda: rls.objective(GAUSSIAN, X, y, 0.1), ()),
-        (lambda: rls.best_lam(GAUSSIAN, X, y), ()),
+        (lambda: rls.extend.best_lam(GAUSSIAN, X, y), ()),
     ):
         assert jax.eval_shape(call).shape == shape
 

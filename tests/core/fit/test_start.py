@@ -14,7 +14,7 @@ import jaxrls as rls
 from jaxrls import extend
 from jaxrls.core.fit import start
 
-median_distance = jax.jit(rls.median_distance, static_argnames=("order", "rows"))
+median_distance = jax.jit(rls.extend.median_distance, static_argnames=("order", "rows"))
 
 
 def rows(n=40, d=3, seed=0):
@@ -22,7 +22,7 @@ def rows(n=40, d=3, seed=0):
 
 
 @extend.pytree
-class Own(rls.Kernel):
+class Own(rls.extend.Kernel):
     """A user's kernel: a Laplacian under another name, which declares what a search needs to
     know.
     """
@@ -72,9 +72,11 @@ def test_widths_from_the_data_by_the_columns_and_the_metric_of_each_part():
 
     @jax.jit
     def both(X):
-        found = [rls.start_from_data(k, X) for k in (kernel(9.0, 9.0), Own(9.0), Hidden(9.0))]
-        block = lambda X: rls.median_distance(X, order=1)
-        parts = rls.median_distance(X[:, 1:]), block(X[:, :1])
+        found = [
+            rls.extend.start_from_data(k, X) for k in (kernel(9.0, 9.0), Own(9.0), Hidden(9.0))
+        ]
+        block = lambda X: rls.extend.median_distance(X, order=1)
+        parts = rls.extend.median_distance(X[:, 1:]), block(X[:, :1])
         return found, [kernel(*parts), Own(block(X)), Hidden(9.0)]
 
     found, want = both(rows())
@@ -83,7 +85,9 @@ def test_widths_from_the_data_by_the_columns_and_the_metric_of_each_part():
 
 def test_a_width_per_column_follows_the_spread_of_the_column():
     X = rows() * np.array([1.0, 10.0, 0.0], DTYPE)
-    width = np.asarray(jax.jit(rls.start_from_data)(rls.Gaussian(np.ones(3, DTYPE)), X).width)
+    width = np.asarray(
+        jax.jit(rls.extend.start_from_data)(rls.Gaussian(np.ones(3, DTYPE)), X).width
+    )
     spread = np.array([X[:, 0].std(), X[:, 1].std(), 1.0])
     assert_close(width / width[2], spread, 50 * EPS)
     assert_close(width[2], median_distance(X / spread.astype(DTYPE)), 50 * EPS)

@@ -1,6 +1,7 @@
 """jit, vmap, grad and export of every public computation."""
 
 import collections
+import inspect
 import functools
 import re
 
@@ -93,27 +94,27 @@ def conformal(p):
     """p-values of two labels, by a fit of which the variance is kept."""
     codes = signs(p.Y[:, 0])
     fit = rls.fit(kernel(p), p.X, codes, lams=p.lams[:1], keep=True)
-    return rls.conformal_labels(fit, p.X, codes).p_values(p.new)
+    return rls.classes.conformal_labels(fit, p.X, codes).p_values(p.new)
 
 
 @jax.jit
 def sides(p):
     """Two-sided data of 5 rows and 3 columns."""
-    return rls.factor_kronecker(kernel(p)(p.new, p.new), GAUSSIAN(p.X[:3], p.X[:3]))
+    return rls.two_sided.factor_kronecker(kernel(p)(p.new, p.new), GAUSSIAN(p.X[:3], p.X[:3]))
 
 
 CHOSEN = jnp.arange(4)
 # Each group is one program: what its members share is traced and compiled once.
 COMPUTATIONS: dict = {
     "kernels and landmarks": {
-        "gram": lambda p: rls.gram(kernel(p), p.X, p.new, block_size=5),
-        "gram_matmul": lambda p: rls.gram_matmul(kernel(p), p.new, p.X, p.Y, block_size=2),
-        "polynomial_features": lambda p: rls.polynomial_features(p.X, 3, 0.5),
+        "gram": lambda p: rls.extend.gram(kernel(p), p.X, p.new, block_size=5),
+        "gram_matmul": lambda p: rls.extend.gram_matmul(kernel(p), p.new, p.X, p.Y, block_size=2),
+        "polynomial_features": lambda p: rls.extend.polynomial_features(p.X, 3, 0.5),
         "choose_landmarks": lambda p: marked(p).points,
-        "certified_lam": lambda p: rls.certified_lam(marked(p), 0.1),
-        "select_columns": lambda p: rls.select_columns(p.X, p.Y, 2, **at_one(p)).errors,
+        "certified_lam": lambda p: rls.extend.certified_lam(marked(p), 0.1),
+        "select_columns": lambda p: rls.several.select_columns(p.X, p.Y, 2, **at_one(p)).errors,
         "fit_kernels": lambda p: (
-            rls.fit_kernels(
+            rls.several.fit_kernels(
                 [GAUSSIAN, rls.Linear()],
                 p.X,
                 p.Y,
@@ -136,7 +137,7 @@ COMPUTATIONS: dict = {
         "factorize, landmarks": lambda p: rls.loo(factor(p, None, CHOSEN), p.Y, p.lams),
         "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),
         "moments": lambda p: extend.moments(
-            extend.DenseRows(p.X),
+            rls.rows.DenseRows(p.X),
             rls.Linear(),
             FixedEffects.constant(p.weights.sum()),
             p.Y,
@@ -144,23 +145,23 @@ COMPUTATIONS: dict = {
         ),
     },
     "functions of a factor": {
-        "lambda_grid": lambda p: rls.lambda_grid(factor(p), 5),
+        "lambda_grid": lambda p: rls.extend.lambda_grid(factor(p), 5),
         "path": lambda p: rls.path(*solved(p)),
-        "coef": lambda p: rls.coef(factor(p), p.Y, p.lams[:2]),
-        "loo_residuals": lambda p: rls.loo_residuals(factor(p), p.Y, p.lams[1]),
-        "influence": lambda p: rls.influence(factor(p), p.Y, p.lams[1]),
+        "coef": lambda p: rls.extend.coef(factor(p), p.Y, p.lams[:2]),
+        "loo_residuals": lambda p: rls.diagnostics.loo_residuals(factor(p), p.Y, p.lams[1]),
+        "influence": lambda p: rls.diagnostics.influence(factor(p), p.Y, p.lams[1]),
         "eigenfunctions": lambda p: squares(
-            *rls.eigenfunctions(factor(p), kernel(p), p.X, 3), p.new
+            *rls.diagnostics.eigenfunctions(factor(p), kernel(p), p.X, 3), p.new
         ),
-        "effective_dof": lambda p: rls.effective_dof(factor(p), p.lams),
-        "loo": lambda p: rls.LeaveOneOut(rls.absolute_error)(*solved(p)),
+        "effective_dof": lambda p: rls.diagnostics.effective_dof(factor(p), p.lams),
+        "loo": lambda p: rls.extend.LeaveOneOut(rls.extend.absolute_error)(*solved(p)),
         "gcv": lambda p: rls.gcv(*solved(p)),
         "kfold": lambda p: rls.kfold(PLAN)(factor(p), p.Y, p.lams[:1]),
         "kfold, by the other folds": lambda p: rls.kfold(HALVES)(*solved(p, "covariance")),
         "holdout": lambda p: rls.holdout(kernel(p)(p.new, p.X), p.Y_new)(*solved(p)),
         "log_marginal_likelihood": lambda p: rls.log_marginal_likelihood(*solved(p)),
-        "log_predictive_density": lambda p: rls.log_predictive_density(*solved(p)),
-        "pairwise_ranking_error": lambda p: rls.pairwise_ranking_error(
+        "log_predictive_density": lambda p: rls.extend.log_predictive_density(*solved(p)),
+        "pairwise_ranking_error": lambda p: rls.ranking.pairwise_ranking_error(
             factor(p), p.Y[:, 0], p.lams
         ),
     },
@@ -171,52 +172,60 @@ COMPUTATIONS: dict = {
         "objective, landmarks": lambda p: jax.grad(rls.objective)(
             kernel(p), p.X, p.Y, p.lams[1], weights=p.weights, landmarks=CHOSEN
         ),
-        "best_lam": lambda p: rls.best_lam(kernel(p), p.X, p.Y, p.lams),
+        "best_lam": lambda p: rls.extend.best_lam(kernel(p), p.X, p.Y, p.lams),
     },
     "fits": {
         "fit": lambda p: chosen(p, per_target=True),
         "fit, levels": lambda p: chosen(p, fixed_effects=LEVELS),
-        "predict": lambda p: rls.Model(kernel(p), p.X, p.Y, p.Y[0]).predict(p.new),
+        "predict": lambda p: rls.extend.Model(kernel(p), p.X, p.Y, p.Y[0]).predict(p.new),
     },
     "two sides": {
         "factor_kronecker": lambda p: rls.gcv(sides(p), p.X[:5].ravel(), p.lams),
-        "kronecker_left_out": lambda p: rls.kronecker_left_out(sides(p), p.X[:5], p.lams, "both"),
-        "kronecker_residuals": lambda p: rls.kronecker_residuals(sides(p), p.X[:5], p.lams[0]),
+        "kronecker_left_out": lambda p: rls.two_sided.kronecker_left_out(
+            sides(p), p.X[:5], p.lams, "both"
+        ),
+        "kronecker_residuals": lambda p: rls.two_sided.kronecker_residuals(
+            sides(p), p.X[:5], p.lams[0]
+        ),
         "fit_kronecker": lambda p: (
-            rls.fit_kronecker(kernel(p), p.new, GAUSSIAN, p.X[:3], p.X[:5], lams=p.lams).errors
+            rls.two_sided.fit_kronecker(
+                kernel(p), p.new, GAUSSIAN, p.X[:3], p.X[:5], lams=p.lams
+            ).errors
         ),
     },
     "labels": {
-        "fit_sigmoid": lambda p: rls.fit_sigmoid(
+        "fit_sigmoid": lambda p: rls.classes.fit_sigmoid(
             p.Y[:, 0], signs(p.Y[:, 0] + 2 * p.Y[:, 1]), p.weights
         ),
-        "class_probabilities": lambda p: rls.class_probabilities(jax.nn.sigmoid(p.Y)),
-        "label_p_values": lambda p: rls.label_p_values(
+        "class_probabilities": lambda p: rls.classes.class_probabilities(jax.nn.sigmoid(p.Y)),
+        "label_p_values": lambda p: rls.classes.label_p_values(
             p.Y[:, 0], signs(p.Y[:, 1]), p.Y_new[:, 0], p.weights
         ),
         "conformal_labels": conformal,
-        "misordered": lambda p: rls.misordered(p.Y, p.Y - p.Y[0]),
-        "squared_error": lambda p: rls.squared_error(p.Y, p.Y + 1),
-        "absolute_error": lambda p: rls.absolute_error(p.Y, p.Y + 1),
-        "zero_one_loss": lambda p: rls.zero_one_loss(p.Y, p.Y + 1),
+        "misordered": lambda p: rls.ranking.misordered(p.Y, p.Y - p.Y[0]),
+        "squared_error": lambda p: rls.extend.squared_error(p.Y, p.Y + 1),
+        "absolute_error": lambda p: rls.extend.absolute_error(p.Y, p.Y + 1),
+        "zero_one_loss": lambda p: rls.classes.zero_one_loss(p.Y, p.Y + 1),
     },
     # JAX's own SVD for TPUs, and its median, hold float64 inside where float64 is switched on.
     "wider": {
         "factorize, features": lambda p: facts(factor(p, "features")),
-        "median_distance": lambda p: rls.median_distance(p.X),
-        "start_from_data": lambda p: rls.start_from_data(kernel(p), p.X),
+        "median_distance": lambda p: rls.extend.median_distance(p.X),
+        "start_from_data": lambda p: rls.extend.start_from_data(kernel(p), p.X),
     },
 }
 ON_THE_HOST = {
     "airfoil": "reads the data set that comes with the package",
     "decode": "labels may be text",
     "encode": "labels may be text",
-    "estimate": "computes with shapes",
     "folds": "shapes depend on the labels",
     "levels": "shapes depend on the labels",
     "load": "reads a file",
+    "memory": "computes with shapes",
+    "pytree": "decorates a class",
     "save": "writes a file",
     "predict_to_file": "writes a file",
+    "static": "declares a field",
     "shard": "moves arrays to devices",
     "stream": "reads files",
     "tune": "searches until done; its own tests jit its steps",
@@ -230,10 +239,13 @@ def program(group):
 
 
 def test_every_public_function_is_in_the_list():
+    modules = [getattr(rls, name) for name in rls.__all__]
+    pages = rls, *(value for value in modules if inspect.ismodule(value))
     public = {
         name
-        for name, value in vars(rls).items()
-        if not name.startswith("_") and callable(value) and not isinstance(value, type)
+        for page in pages
+        for name in page.__all__
+        if callable(value := getattr(page, name)) and not isinstance(value, type)
     }
     listed = {name.split(",")[0] for group in COMPUTATIONS.values() for name in group}
     assert public - listed == set(ON_THE_HOST), "each is in COMPUTATIONS, or says why not"
@@ -299,15 +311,15 @@ def test_derivatives_in_labels_and_lam():
         return {
             "path.coef": path.coef,
             "path.intercept": path.intercept,
-            "loo_residuals": rls.loo_residuals(f, Y, lams[1:]),
+            "loo_residuals": rls.diagnostics.loo_residuals(f, Y, lams[1:]),
             "loo": rls.loo(f, Y, lams),
-            "loo, absolute": rls.LeaveOneOut(rls.absolute_error)(f, Y, lams),
+            "loo, absolute": rls.extend.LeaveOneOut(rls.extend.absolute_error)(f, Y, lams),
             "gcv": rls.gcv(f, Y, lams),
             "kfold": rls.kfold(PLAN)(f, Y, lams[:1]),
             "kfold, by the other folds": rls.kfold(HALVES)(f, Y, lams),
             "holdout": rls.holdout(p.new, p.Y_new)(f, Y, lams),
             "log_marginal_likelihood": rls.log_marginal_likelihood(f, Y, lams),
-            "effective_dof": rls.effective_dof(f, lams),
+            "effective_dof": rls.diagnostics.effective_dof(f, lams),
         }
 
     def values(flat):

@@ -121,7 +121,7 @@ def test_errors():
     call = lambda **options: lambda: rls.tune(**named | options)
     whole, key = "must be a whole number of at least 1", r"key=jax\.random\.key\(0\)"
     start = "start must be 'screen', 'kernel' or 'data', and is 'middle'"
-    flat = rls.LeaveOneOut(rls.zero_one_loss)
+    flat = rls.extend.LeaveOneOut(rls.classes.zero_one_loss)
     refused(
         (call(steps=0), f"steps {whole}, and is 0"),
         (call(starts=1.5), f"starts {whole}, and is 1.5"),
@@ -171,6 +171,6 @@ def test_the_derivative_in_a_weight_of_0_is_0(landmarks):
 def test_degenerate_problems():
     X, y = problem()
     assert rls.tune(GAUSSIAN, X, np.ones(40, DTYPE), steps=2).error < 1e-9
-    K = np.asarray(rls.gram(GAUSSIAN, jnp.asarray(X)))
+    K = np.asarray(rls.extend.gram(GAUSSIAN, jnp.asarray(X)))
     weights = (np.arange(40) % 5 > 0).astype(DTYPE)
     assert np.isfinite(rls.tune(rls.Precomputed(), K, y, weights=weights, steps=2).error)

@@ -140,7 +140,12 @@ def parts(kernel):
     children = [getattr(kernel, f.name) for f in fields(kernel)]
     return [
         kernel,
-        *(part for child in children if isinstance(child, rls.Kernel) for part in parts(child)),
+        *(
+            part
+            for child in children
+            if isinstance(child, rls.extend.Kernel)
+            for part in parts(child)
+        ),
     ]
 
 
@@ -153,7 +158,9 @@ def kernel_types():
     module.
     """
     own = {
-        c for c in subclasses(rls.Kernel) if c.__module__.startswith("jaxrls.") and is_registered(c)
+        c
+        for c in subclasses(rls.extend.Kernel)
+        if c.__module__.startswith("jaxrls.") and is_registered(c)
     }
     return {c for c in own if getattr(sys.modules[c.__module__], c.__name__, None) is c}
 
@@ -259,7 +266,7 @@ def test_algebra():
 
 
 def test_polynomial_features():
-    X, features = normal(0, 9, 3), jax.jit(rls.polynomial_features, static_argnums=(1, 2))
+    X, features = normal(0, 9, 3), jax.jit(rls.extend.polynomial_features, static_argnums=(1, 2))
     for degree, offset in ((1, 0.0), (2, 0.75), (4, 2.0)):
         Phi = np.asarray(features(X, degree, offset))
         assert Phi.shape[1] == math.comb(2 + bool(offset) + degree, degree)
@@ -329,7 +336,7 @@ MESSAGES = {
         rls.Precomputed().diag(X)
     ),
     "polynomial_features needs degree ≥ 1 and offset ≥ 0, and got 0 and 1.0": lambda: (
-        rls.polynomial_features(X, 0)
+        rls.extend.polynomial_features(X, 0)
     ),
 }
 
@@ -367,7 +374,7 @@ def test_parameters_of_other_shapes_are_refused(case):
             )
             refused(
                 (functools.partial(wrong, X, X), message),
-                (functools.partial(jax.eval_shape, rls.gram, wrong, X), message),
+                (functools.partial(jax.eval_shape, rls.extend.gram, wrong, X), message),
             )
         assert np.shape(value) in ((), (case.columns,))
 
@@ -378,11 +385,11 @@ def test_what_a_kernel_must_define():
     """
 
     @extend.pytree
-    class Half(rls.Kernel):
+    class Half(rls.extend.Kernel):
         def diag(self, X):
             return X[:, 0]
 
-    class Undecorated(rls.Kernel):
+    class Undecorated(rls.extend.Kernel):
         def __call__(self, X, Z):
             return X @ Z.T
 

@@ -186,7 +186,7 @@ def test_derivatives_are_those_of_the_plain_inverse():
     B, weight = wide(Y[:9]), wide(RNG.normal(size=(9, 9)))
 
     def value(solve, invert, width, shift):
-        A = rls.gram(rls.Gaussian(width), wide(X[:9]))
+        A = rls.extend.gram(rls.Gaussian(width), wide(X[:9]))
         x, p, logdet = solve(A, shift, B * width)[:3]
         return (
             jnp.sum(x**2) + jnp.sum(p) + logdet + jnp.sum(weight * invert(A + shift * jnp.eye(9)))

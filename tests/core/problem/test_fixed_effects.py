@@ -148,7 +148,7 @@ def test_posterior_and_intervals_with_levels():
     want = truth.fit.covariance(K_new, gaussian(new, new), EYE[:4])[0, 0]
     assert_close(found.covariance, want, 1e-9)
     assert_close(found.mean, truth.fit.predict(K_new, truth.Y, EYE[:4])[0, 0, :, 0], 1e-9)
-    effects, T = fit.fixed_effects(scale=1.0), truth.fit.T[0, 0]
+    effects, T = fit.effects(scale=1.0), truth.fit.T[0, 0]
     assert_close(effects.covariance, T.T @ T, 1e-9, "generalised least squares")
     assert_close(effects.mean, truth.fit.solve(truth.Y)[1][0, 0, :, 0], 1e-9)
     ends = fit.intervals(new, 0.8, fixed_effects=LABELS[:4])
@@ -170,7 +170,7 @@ def test_update_and_stream_with_fixed_effects():
     )
     back = grown.forget(X[9:], Y[9:], fixed_effects=LABELS[9:])
     assert_close(back.model.free, first.model.free, 1e-9)
-    rows = rls.stream([(X[:5], Y[:5]), (X[5:], Y[5:])], block_size=4)
+    rows = rls.rows.stream([(X[:5], Y[:5]), (X[5:], Y[5:])], block_size=4)
     read = rls.fit(GAUSSIAN, rows, fixed_effects=rls.levels(LABELS), **options)
     assert_close(read.loo_residuals, want.loo_residuals, 1e-9)
 
@@ -196,7 +196,7 @@ def test_of_a_level_without_weight_nothing_is_known():
     """As of one that no row has; and of no columns at all there is nothing to say."""
     of = {"weights": np.where(MEMBER == 1, 0.0, 1.0), "lams": [0.3], "keep": True}
     fit = rls.fit(GAUSSIAN, X, Y[:, 0], fixed_effects=rls.levels(LABELS), **of)
-    assert np.isinf(fit.fixed_effects().std).tolist() == [False, True, False]
+    assert np.isinf(fit.effects().std).tolist() == [False, True, False]
     words = "has the level 'b', which no fitted row that counts has"
     refused((lambda: fit.predict(X[:1], fixed_effects=["b"]), words))
     none = np.zeros((N, 0))

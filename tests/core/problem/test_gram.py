@@ -36,11 +36,12 @@ def test_blocks_change_nothing(size):
     @jax.jit
     def everything(X, Z, V):
         products = (
-            rls.gram_matmul(kernel, X, Z, columns, block_size=size) for columns in (V, V[:, 0])
+            rls.extend.gram_matmul(kernel, X, Z, columns, block_size=size)
+            for columns in (V, V[:, 0])
         )
         return (
-            rls.gram(kernel, X, Z, block_size=size),
-            rls.gram(kernel, X, block_size=size),
+            rls.extend.gram(kernel, X, Z, block_size=size),
+            rls.extend.gram(kernel, X, block_size=size),
             *products,
         )
 
@@ -52,7 +53,7 @@ def test_blocks_change_nothing(size):
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 def test_square_gram_has_the_kernels_own_diagonal(kernel):
     X = data()[0]
-    K, diagonal = jax.jit(lambda X: (rls.gram(kernel, X, block_size=5), kernel.diag(X)))(X)
+    K, diagonal = jax.jit(lambda X: (rls.extend.gram(kernel, X, block_size=5), kernel.diag(X)))(X)
     assert K.dtype == DTYPE
     assert (jnp.diagonal(K) == diagonal).all()
     assert_close(K, K.T, 4 * EPS, "symmetry")
@@ -69,7 +70,7 @@ def test_the_matrix_is_never_held():
     matrix = n * m * X.dtype.itemsize
 
     def product(kernel, X, Z, V):
-        return jnp.sum(rls.gram_matmul(kernel, X, Z, V, block_size=size) ** 2)
+        return jnp.sum(rls.extend.gram_matmul(kernel, X, Z, V, block_size=size) ** 2)
 
     for f in (product, jax.grad(product, (0, 1, 2, 3))):
         compiled = jax.jit(f).lower(kernel, X, Z, V).compile()
@@ -82,10 +83,12 @@ def test_messages():
     """Of rows alone in test_refusals.py."""
     X, Z, V = data()
     kernel, whole = rls.Linear(), "block_size must be a whole number of at least 1, and is "
-    matmul = lambda *given, size=None: lambda: rls.gram_matmul(kernel, *given, block_size=size)
+    matmul = lambda *given, size=None: (
+        lambda: rls.extend.gram_matmul(kernel, *given, block_size=size)
+    )
     refused(
         (matmul(X, Z[:, :2], V), "X and Z must have equally many columns, and have 3 and 2"),
-        (lambda: rls.gram(kernel, X, Z[:, :2]), "X and Z must have equally many columns"),
+        (lambda: rls.extend.gram(kernel, X, Z[:, :2]), "X and Z must have equally many columns"),
         *((matmul(X, Z, V, size=size), f"{whole}{size}") for size in (0, 2.5, True)),
         (matmul(X, Z, V[:3]), r"V must have 7 rows, one per column of K, .* shape \(3, 2\)"),
     )

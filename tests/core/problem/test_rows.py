@@ -14,7 +14,6 @@ from jax.experimental import sparse as jax_sparse
 from support import DTYPE, EPS, array, assert_close, refused, wide
 
 import jaxrls as rls
-from jaxrls import extend
 from jaxrls.core.kernels.block import as_dense
 from jaxrls.core.kernels.given import GramBlock
 from jaxrls.core.problem.rows import GramRows, MappedRows, as_rows, kind_of
@@ -29,7 +28,7 @@ V, PAIR = wide(RNG.uniform(0.5, 2, N)), {"a": wide(RNG.normal(size=(N, 2))), "no
 LINEAR, SQUARES = rls.Linear(), rls.FeatureMap(lambda X: jnp.concatenate([X, X * X], axis=1))
 
 
-class Slabs(extend.Rows):
+class Slabs(rls.rows.Rows):
     """A user's source: blocks of these numbers of rows, made on the host."""
 
     traceable = False
@@ -67,14 +66,14 @@ def bcoo():
 
 csr = scipy.sparse.csr_array(X.astype(DTYPE))
 SOURCES = {
-    "dense": extend.DenseRows(array(X)),
+    "dense": rls.rows.DenseRows(array(X)),
     "gram": GramRows(GramBlock.of(array(X))),
     "sparse": SparseRows.read("X", csr),
     "sparse in blocks": small_blocks(csr),
     "sparse matrix of JAX": small_blocks(bcoo()),
-    "mapped": MappedRows(extend.DenseRows(array(X)), SQUARES),
-    "in parts": extend.DenseRows(array(X), N),
-    "on devices": extend.ShardedRows(array(X), N, count=N),
+    "mapped": MappedRows(rls.rows.DenseRows(array(X)), SQUARES),
+    "in parts": rls.rows.DenseRows(array(X), N),
+    "on devices": rls.rows.ShardedRows(array(X), N, count=N),
     "user's": Slabs(X),
     "user's mapped": Slabs(X).through(SQUARES),
 }
@@ -137,7 +136,7 @@ def test_rows_by_number_and_whether_they_are_in_memory(name):
         return
     refused((rows.dense, words))
     if not name.startswith("sparse"):
-        refused((lambda: rls.gram(rls.Linear(), rows), words))
+        refused((lambda: rls.extend.gram(rls.Linear(), rows), words))
 
 
 @each
@@ -165,7 +164,7 @@ def test_every_format_is_the_same_matrix(form):
     assert_close(small_blocks(given).map(as_dense), X, TOLERANCE)
 
 
-class Nothing(extend.Rows):
+class Nothing(rls.rows.Rows):
     """A source that says nothing of itself but its size."""
 
     shape, dtype = (2, 1), np.dtype(DTYPE)
@@ -173,9 +172,9 @@ class Nothing(extend.Rows):
 
 ENTRIES = scipy.sparse.csr_array(np.array([[1.0, np.nan]]))
 BATCHED = jax_sparse.BCOO.fromdense(jnp.ones((2, 2, 2)), n_batch=1)
-BROKEN, OF_SUM = extend.DenseRows(array(X).at[3, 1].set(jnp.nan)), partial(jnp.sum, axis=0)
+BROKEN, OF_SUM = rls.rows.DenseRows(array(X).at[3, 1].set(jnp.nan)), partial(jnp.sum, axis=0)
 LONG, LABELS = Slabs(X, shape=(N + 1, D)), np.arange(N + 1, dtype=DTYPE)
-MODEL = rls.Model(rls.Gaussian(1.0), array(X), array(V), array(0.0))
+MODEL = rls.extend.Model(rls.Gaussian(1.0), array(X), array(V), array(0.0))
 SHORT = "Slabs says that it has {} rows, and its blocks have {}"
 # By what is asked, with the words of the refusal.
 REFUSED = [

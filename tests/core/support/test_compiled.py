@@ -18,10 +18,10 @@ pytestmark = [ANY_PRECISION, EDGE]
 def blocks(seed=0, n=N):
     X = np.random.default_rng(seed).normal(size=(n, D)).astype(DTYPE)
     y = np.stack([np.sin(X[:, 0]), X[:, 1]], axis=1)
-    return X, y, rls.stream([(part,) for part in np.split(X, [20])], block_size=20)
+    return X, y, rls.rows.stream([(part,) for part in np.split(X, [20])], block_size=20)
 
 
-class Counted(extend.Rows):
+class Counted(rls.rows.Rows):
     """Rows of a user's, in blocks of any size."""
 
     def __init__(self, X):
@@ -63,7 +63,7 @@ def test_a_reading_inside_of_a_transformation_is_done_outside_of_any_program():
     X, y, rows = blocks(3)
 
     @extend.pytree
-    class Inside(rls.Criterion):
+    class Inside(rls.extend.Criterion):
         name = "inside"
 
         def values(self, solution, lams, kernel):

@@ -23,20 +23,20 @@ def of_intervals(seed):
     """Of rows in blocks from elsewhere, whose blocks are programs."""
     X, y, new = (part.astype(DTYPE) for part in data(seed))
     fit = rls.fit(KERNEL, X, y, lams=[0.3], keep=True)
-    stream = rls.stream([(new[:2],), (new[2:],)])
+    stream = rls.rows.stream([(new[:2],), (new[2:],)])
     return lambda: fit.intervals(stream, 0.7)[0]
 
 
 def of_pairs(seed):
     X, y, _ = map(array, data(seed))
     factor = factor_gram(gram(KERNEL, X))
-    return lambda: rls.pairwise_ranking_error(factor, X[:, 0] + y, [0.1, 1.0])
+    return lambda: rls.ranking.pairwise_ranking_error(factor, X[:, 0] + y, [0.1, 1.0])
 
 
 def of_both_sides(ask, lams):
     def call(seed):
         X, _, new = map(array, data(seed))
-        factor = jax.jit(rls.factor_kronecker)(gram(KERNEL, X), gram(KERNEL, new))
+        factor = jax.jit(rls.two_sided.factor_kronecker)(gram(KERNEL, X), gram(KERNEL, new))
         return lambda: ask(factor, gram(KERNEL, X, new), lams, "both")
 
     return call
@@ -44,21 +44,21 @@ def of_both_sides(ask, lams):
 
 def of_a_table(seed):
     X, _, new = (part.astype(DTYPE) for part in data(seed))
-    fit = rls.fit_kronecker(KERNEL, X, KERNEL, new, X @ new.T, lams=[0.3], keep=True)
+    fit = rls.two_sided.fit_kronecker(KERNEL, X, KERNEL, new, X @ new.T, lams=[0.3], keep=True)
     return lambda: fit.predict(new, X, pairs=[[0, 2], [seed, 1]], return_std=True)[1]
 
 
 def of_a_sigmoid(seed):
     X, y, _ = map(array, data(seed))
-    return lambda: rls.fit_sigmoid(X[:, 0], y).slope
+    return lambda: rls.classes.fit_sigmoid(X[:, 0], y).slope
 
 
 CALLS = {
-    "gram": lambda seed: lambda: rls.gram(KERNEL, data(seed)[0].repeat(2, 1)),
+    "gram": lambda seed: lambda: rls.extend.gram(KERNEL, data(seed)[0].repeat(2, 1)),
     "intervals": of_intervals,
     "pairs": of_pairs,
-    "both sides": of_both_sides(rls.kronecker_left_out, [0.1, 1.0]),
-    "an entry": of_both_sides(rls.kronecker_residuals, 0.1),
+    "both sides": of_both_sides(rls.two_sided.kronecker_left_out, [0.1, 1.0]),
+    "an entry": of_both_sides(rls.two_sided.kronecker_residuals, 0.1),
     "a table": of_a_table,
     "a sigmoid": of_a_sigmoid,
 }
@@ -91,7 +91,7 @@ def test_other_numbers_of_rows_compile_nothing(kernel, caplog):
             mean, std = fit.predict(new, return_std=True)
             lower, _ = fit.intervals(new, 0.7)
             tuned = rls.tune(KERNEL, X, y, weights=weights, steps=2)
-            again = fit.at(0.5)
+            again = fit.with_lam(0.5)
         assert (lower < mean).all() and (std > 0).all()
         for residuals in (tuned.loo_residuals, again.loo_residuals, fit.loo_predictive().std):
             assert residuals.shape == y.shape
@@ -120,14 +120,14 @@ def test_results_do_not_follow_arrays_that_the_caller_changes_later():
     X, y, new = data(0, 64)
     X, y, v = map(aligned, (X, y + X[:, 1], np.linspace(1, 2, 64)))
     mesh = jax.make_mesh((1,), ("rows",))
-    rows, points = rls.shard(X, y, v, mesh=mesh), new.astype(DTYPE)
+    rows, points = rls.rows.shard(X, y, v, mesh=mesh), new.astype(DTYPE)
     by_fit = rls.fit(KERNEL, X, y, weights=v, lams=[0.3], solver=rls.Spectral())
     factor = rls.factorize(rls.Linear(), X, weights=v)
     solution = factor.solve(y)
 
     def results():
         fit = rls.fit(KERNEL, rows, landmarks=points, lams=[0.3])
-        return fit.error, by_fit.predict(new), by_fit.at(0.5).error, solution.residuals([0.3])
+        return fit.error, by_fit.predict(new), by_fit.with_lam(0.5).error, solution.residuals([0.3])
 
     before = jax.tree.map(np.array, results())
     for given in (X, y, v):
@@ -142,8 +142,8 @@ def test_scores_in_float64_on_the_host_stay_in_float64():
     scores = X[:, 0] + 1e-9 * X[:, 1]
 
     def found():
-        sigmoid = rls.fit_sigmoid(scores, codes)
-        p = rls.label_p_values(scores.tolist(), codes.tolist(), new[:, 0])
+        sigmoid = rls.classes.fit_sigmoid(scores, codes)
+        p = rls.classes.label_p_values(scores.tolist(), codes.tolist(), new[:, 0])
         return sigmoid.slope, sigmoid(new[:, 0]), p
 
     want = found()

@@ -95,8 +95,10 @@ def test_equality_of_ones_own_is_kept():
 
 
 def test_the_list_of_classes():
-    assert pytrees.REGISTRY["Gaussian"] is rls.Gaussian and pytrees.REGISTRY["Fit"] is rls.Fit
+    assert (
+        pytrees.REGISTRY["Gaussian"] is rls.Gaussian and pytrees.REGISTRY["Fit"] is rls.extend.Fit
+    )
     assert pytrees.REGISTRY[f"{__name__}.Pair"] is Pair and pytrees.is_registered(Pair)
     own = [name for name, cls in pytrees.REGISTRY.items() if cls.__module__[:7] == "jaxrls."]
     assert not any(name.startswith("_") for name in own)
-    assert not pytrees.is_registered(int) and not pytrees.is_registered(rls.Kernel)
+    assert not pytrees.is_registered(int) and not pytrees.is_registered(rls.extend.Kernel)

@@ -25,13 +25,13 @@ REFUSED = [
     *((lambda flag=flag: rls.fit(K, X, Y, **{flag: "no"}), flag) for flag in FLAGS),
     (lambda: rls.loo(X, Y, [0.1]), "factor must be what factorize"),
     (lambda: rls.choose_landmarks(K, X, 5, key=0), "key must be one such as jax.random.key"),
-    (lambda: rls.PairsOut("abc"), "pairs must have shape"),
-    (lambda: rls.fit(K, X, Y, criterion=rls.PairsOut([[0, 99]])), "0 to 11"),
-    (lambda: rls.median_distance("abc"), "X must hold real numbers"),
-    (lambda: rls.median_distance(csr_array(X)), "X must be dense, and is sparse"),
-    (lambda: rls.median_distance(X, order=7), "order must be 1"),
-    (lambda: rls.decode(Y, None), "classes must be"),
-    (lambda: rls.conformal_labels(3, X, Y), "fit must be a fit"),
+    (lambda: rls.ranking.PairsOut("abc"), "pairs must have shape"),
+    (lambda: rls.fit(K, X, Y, criterion=rls.ranking.PairsOut([[0, 99]])), "0 to 11"),
+    (lambda: rls.extend.median_distance("abc"), "X must hold real numbers"),
+    (lambda: rls.extend.median_distance(csr_array(X)), "X must be dense, and is sparse"),
+    (lambda: rls.extend.median_distance(X, order=7), "order must be 1"),
+    (lambda: rls.classes.decode(Y, None), "classes must be"),
+    (lambda: rls.classes.conformal_labels(3, X, Y), "fit must be a fit"),
     (lambda: rls.fit(K, [[HUGE], [1]], [1, 2]), "X must hold real numbers"),
     (lambda: rls.fit(K, TWICE, Y), r"X\['a'\] must hold .*'u'"),
     (lambda: rls.fit(K, X, pd.Series(["a"] * 12)), r"Y\[0\] must hold .*encode"),
@@ -52,18 +52,18 @@ REFUSED = [
         lambda: rls.fit(K, X, Y, fixed_effects=rls.levels(np.arange(12) % 3)).score(X, Y),
         "labels, which have fixed effects: give fixed_effects=",
     ),
-    (lambda: rls.stream(X), "fit takes arrays as they are"),
+    (lambda: rls.rows.stream(X), "fit takes arrays as they are"),
     (lambda: rls.save("a", RLSRegressor()), "pickle"),
     (
         lambda: rls.fit(K, pd.DataFrame({"a": Y, "b": ["u"] * 12}), Y),
         r"X\['b'\] .*'u': .*get_dummies",
     ),
     (lambda: rls.fit(K, pd.DataFrame({"a": Y, "when": DAYS}), Y), r"X\['when'\] .*dates"),
-    (lambda: rls.estimate(K, 4000), r"shape must be \(n, d\), or X itself, and is 4000"),
+    (lambda: rls.memory(K, 4000), r"shape must be \(n, d\), or X itself, and is 4000"),
     (lambda: rls.fit(K, X, Y, landmarks=0.1), "landmarks.* whole number .* and is 0.1"),
     (lambda: rls.tune(K, X, Y, lams="search"), r"lams must hold .* such as \[0.1, 1.0\]"),
     (lambda: rls.fit(rls.Gaussian("median") + rls.Gaussian([1.0] * 3), X, Y), r"width .*\(3,\)"),
-    (lambda: rls.gram("gaussian", X), "kernel must be a jaxrls kernel, .* and is a str"),
+    (lambda: rls.extend.gram("gaussian", X), "kernel must be a jaxrls kernel, .* and is a str"),
     (lambda: K(X[0], X[1]), r"X\[None\] for one row"),
 ]
 
@@ -89,7 +89,7 @@ def test_is_refused(cases, error):
 def test_words_that_users_try_first():
     """A median for every column, a criterion by the name of its object, and λ of a fit to one."""
     found = rls.fit(rls.Gaussian(["median"] * 2), X, Y, lams=[0.1])
-    wanted = rls.start_from_data(rls.Gaussian(np.ones(2)), X).width
+    wanted = rls.extend.start_from_data(rls.Gaussian(np.ones(2)), X).width
     assert_allclose(found.kernel.width, wanted, rtol=1e-6)
     assert "λ = 0.1, loo" in repr(found)
     names = "log_marginal_likelihood", "evidence"
@@ -98,7 +98,7 @@ def test_words_that_users_try_first():
 
 
 def test_parameters_in_lists_and_medians_beside_them():
-    widths = rls.start_from_data(rls.Gaussian(1.0), X).width, [1.0, 2.0]
+    widths = rls.extend.start_from_data(rls.Gaussian(1.0), X).width, [1.0, 2.0]
     wanted = rls.fit(rls.Gaussian(widths[0]) + rls.Gaussian(np.array(widths[1])), X, Y)
     found = rls.fit(rls.Gaussian("median") + rls.Gaussian([1.0, 2.0]), X, Y)
     assert_allclose(found.error, wanted.error, rtol=1e-4)
@@ -107,7 +107,12 @@ def test_parameters_in_lists_and_medians_beside_them():
 def test_kernels_and_gram_take_what_fit_takes():
     """float64 NumPy gives float64 NumPy, and lists and tables are read, without a warning."""
     wanted = gaussian(X, X, 1.5)
-    for found in K(X, X), rls.gram(K, X), rls.gram(K, X.tolist()), rls.gram(K, pd.DataFrame(X)):
+    for found in (
+        K(X, X),
+        rls.extend.gram(K, X),
+        rls.extend.gram(K, X.tolist()),
+        rls.extend.gram(K, pd.DataFrame(X)),
+    ):
         assert_allclose(found, wanted, rtol=1e-12)
         assert found.dtype == np.float64
     linear = rls.Linear() + 2 * rls.Polynomial(1).on([0])

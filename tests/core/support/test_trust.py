@@ -81,7 +81,7 @@ MISSING = [
 def test_missing_labels_are_refused():
     """NaN equals nothing, itself included: labels alike would be split into groups of their own."""
     for labels in MISSING:
-        for call, what in ((rls.folds, "groups"), (rls.encode, "labels")):
+        for call, what in ((rls.folds, "groups"), (rls.classes.encode, "labels")):
             refused(partial(call, labels), f"{what} must have none missing, and holds ")
 
 
@@ -90,7 +90,7 @@ def test_other_labels_are_labels():
     words = (["None", "b", "None"], ["nano", "b", "nano"])
     for labels in (*words, [True, False, True], np.array([2, 1, 2], object)):
         assert rls.folds(labels).inside.shape == (2, 2)
-        assert len(rls.encode(labels)[1]) == 2
+        assert len(rls.classes.encode(labels)[1]) == 2
 
 
 # what is not real
@@ -144,7 +144,7 @@ def left_out(name, v, rows, plan):
     held = solution.residuals(lams, plan), solution.residuals(lams)
     return (
         rls.kfold(plan).values(solution, lams, None),
-        rls.LeaveOneOut().values(solution, lams, None),
+        rls.extend.LeaveOneOut().values(solution, lams, None),
         *held,
     )
 
@@ -172,7 +172,7 @@ def test_leaving_all_of_the_weight_out_raises_by_the_groups_name():
     all_of = "holds all of the weight"
     message = f"the group of rows 1, 3, 6 {all_of}: without it no row is left to fit an"
     refused(lambda: rls.kfold(PLAIN)(weighted(ALONE), Y, LAMS), message)
-    refused(lambda: rls.loo_residuals(weighted(ALONE), Y, 0.1, PLAIN), message)
+    refused(lambda: rls.diagnostics.loo_residuals(weighted(ALONE), Y, 0.1, PLAIN), message)
     pair = np.isin(np.arange(N), [2, 3])
     refused(
         lambda: rls.kfold(~pair)(weighted(1.0 * pair), Y, LAMS), f"the group of rows 2, 3 {all_of}"
@@ -183,7 +183,7 @@ def test_leaving_all_of_the_weight_out_raises_by_the_groups_name():
 
 
 def test_without_an_intercept_nothing_left_predicts_zero():
-    got = rls.loo_residuals(
+    got = rls.diagnostics.loo_residuals(
         rls.factorize(rls.Linear(), X, weights=ALONE, intercept=False), Y, 0.5, PLAIN
     )
     want = group_residuals(X.astype(float), Y[:, None].astype(float), 0.5, PLAIN, ALONE)
@@ -196,8 +196,8 @@ def test_a_grid_of_the_wrong_shape_is_refused():
     has = "and has shape (1, 2)"
     for function in (rls.loo, rls.path):
         refused(partial(function, factor(), three, wrong), f"{shape}or (L, 3) with those of each")
-    refused(lambda: rls.effective_dof(factor(), wrong), f"{shape}{has}")
-    refused(lambda: rls.best_lam(KERNEL, X, Y, wrong), f"{shape}{has}")
+    refused(lambda: rls.diagnostics.effective_dof(factor(), wrong), f"{shape}{has}")
+    refused(lambda: rls.extend.best_lam(KERNEL, X, Y, wrong), f"{shape}{has}")
     refused(lambda: rls.fit(KERNEL, X, Y, lams=wrong), f"{shape}{has}")
     refused(lambda: rls.objective(KERNEL, X, Y, wrong), f"lam must be one number, {has}")
     solution, each = (
@@ -214,7 +214,7 @@ FIRST = "holds 1 values that are NaN or infinite, the first at index "
 
 def test_values_that_are_not_finite_are_named_where_factors_are_made():
     refused(lambda: rls.factorize(KERNEL, BROKEN), f"{FIRST}(3, 0)")
-    refused(lambda: rls.median_distance(BROKEN), f"{FIRST}(3, 0)")
+    refused(lambda: rls.extend.median_distance(BROKEN), f"{FIRST}(3, 0)")
     K = np.diag([1.0, np.inf, 1.0])
     refused(lambda: rls.factorize(rls.Precomputed(), K), f"{FIRST}(1, 1)")
     refused(lambda: of_gram(np.eye(3)).solve(np.array([0.0, 1.0, np.nan])), f"Y {FIRST}(2,)")

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.io.tables import ENDINGS, Table, ending_of, open_table
 from jaxrls.rows.joint import JointRows
 from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
+from jaxrls.rows.tables import ENDINGS, Table, ending_of, open_table
 
 
 def stream(
@@ -75,13 +75,13 @@ def stream(
     >>> import numpy as np, jaxrls as rls
     >>> x = np.linspace(0, 1, 50)[:, None]
     >>> blocks = [(x[i : i + 10], np.sin(6 * x[i : i + 10, 0])) for i in range(0, 50, 10)]
-    >>> fit = rls.fit(rls.Gaussian(0.3), rls.stream(blocks), landmarks=10)
+    >>> fit = rls.fit(rls.Gaussian(0.3), rls.rows.stream(blocks), landmarks=10)
     >>> fit.route, bool(fit.error < 1e-3)
     ('subset', True)
     """
     paths = [source] if isinstance(source, str | os.PathLike) else source
     if isinstance(paths, list | tuple) and paths and isinstance(paths[0], str | os.PathLike):
-        blocks = open_files(paths_of(paths), Choice(target, weights, columns), header)
+        blocks = open_files(paths_of(paths), ColumnChoice(target, weights, columns), header)
     elif target is weights is columns is None:
         blocks = source
     else:
@@ -105,7 +105,7 @@ def stream(
 
 
 @dataclass(frozen=True)
-class Choice:
+class ColumnChoice:
     """Which columns are inputs, targets and weights, by name or number: plain data, which a model
     file keeps; or, for one file, lists of numbers.
     """
@@ -119,7 +119,7 @@ class Choice:
     labels: bool | None = False  # whether targets are text; None: as the file has it
     width: int | None = None  # of all files, where columns have no names
 
-    def of(self, file: Table) -> "Choice":
+    def of(self, file: Table) -> "ColumnChoice":
         """The column numbers of a file; raises where a column has two roles."""
 
         def find(names, what):
@@ -165,9 +165,9 @@ class Choice:
                     f"numbers, leave it out (--drop {name}), or make indicators of it "
                     f"(--one-hot {name})"
                 )
-        return Choice(targets, weights, numbers, dropped, one_hot, groups, labels)
+        return ColumnChoice(targets, weights, numbers, dropped, one_hot, groups, labels)
 
-    def settled(self, file: Table) -> "Choice":
+    def settled(self, file: Table) -> "ColumnChoice":
         """The same columns for other files: by name where this file has names, else by number."""
         found = self.of(file)
         name = lambda columns: list(dict.fromkeys(file.names[j] for j in columns))
@@ -183,7 +183,7 @@ class Choice:
             width=None if file.named else file.width,
         )
 
-    def of_inputs(self, file: Table) -> "Choice":
+    def of_inputs(self, file: Table) -> "ColumnChoice":
         """The same inputs of a file to predict, and the target as text if the file has it.
 
         By name where both have names, else by number in a file of the same width; any other file
@@ -201,7 +201,7 @@ class Choice:
         target = "y" if self.target is None else self.target
         known = same or self.width is None and target in file.names
         target = target if known else False
-        return Choice(target, None, inputs, (), one_hot, labels=True).of(file)
+        return ColumnChoice(target, None, inputs, (), one_hot, labels=True).of(file)
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Files:
     """
 
     paths: tuple[str, ...]
-    choice: Choice
+    choice: ColumnChoice
     header: bool = True
     missing: str | None = None
     predict: bool = False
@@ -261,7 +261,7 @@ class Files:
 
 
 def open_files(
-    paths: tuple[str, ...], choice: Choice, header: bool = True, missing: str | None = None
+    paths: tuple[str, ...], choice: ColumnChoice, header: bool = True, missing: str | None = None
 ) -> Files:
     """Files with the columns of the first."""
     return Files(paths, choice.settled(open_table(paths[0], header)), header, missing)

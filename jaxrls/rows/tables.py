@@ -1,21 +1,16 @@
-"""Tables read and written in batches: CSV, Parquet and Arrow by pyarrow, `.npy` and `.npz` by
+"""Tables read in batches: CSV, Parquet and Arrow by pyarrow, `.npy` and `.npz` by
 NumPy; and the small table that the package carries.
 """
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
-
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.support.checks import as_floats
-from jaxrls.core.support.files import replacing
-from jaxrls.uncertainty.classes import decode
 
 FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
 FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")
@@ -193,126 +188,6 @@ def _array_table(path: str) -> Table:
     dtypes = [column.dtype for column in columns]
     kinds = [None if d.kind in "fiub" else f"values of dtype {d}" for d in dtypes]
     return Table(path, names, kinds, read, width)
-
-
-# writing
-# --------------------------------------------------------------------------------------------------
-
-Writer = Callable[[Mapping[str, np.ndarray]], None]  # of the next rows of some columns
-
-
-@contextmanager
-def writing(path: str | os.PathLike) -> Iterator[Writer]:
-    """A function that appends rows of some columns to a file, which is complete when the `with`
-    block ends without an error.
-
-    `.npy` is a vector, or a matrix of several columns; `.parquet`, `.arrow` and `.feather` are
-    tables; any other ending is CSV.
-    """
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        ending = os.path.splitext(path)[1]
-        with numbers_to(file) if ending == ".npy" else rows_to(file, ending) as write:
-            yield write
-
-
-@contextmanager
-def rows_to(file: Any, ending: str = ".csv") -> Iterator[Writer]:
-    """CSV under a header, Parquet or Arrow, a row group or a record batch for every block."""
-    arrow, writer = arrow_for(f"writing {ending}"), None
-    makers = {".parquet": arrow.parquet.ParquetWriter}
-    makers |= dict.fromkeys((".arrow", ".feather"), arrow.ipc.new_file)
-
-    def write(columns):
-        nonlocal writer
-        block = arrow.table(dict(columns))
-        writer = writer or makers.get(ending, arrow.csv.CSVWriter)(file, block.schema)
-        writer.write_table(block)
-
-    try:
-        yield write
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-@contextmanager
-def numbers_to(file: Any) -> Iterator[Writer]:
-    """An array of NumPy's."""
-    blocks: list[np.ndarray] = []
-
-    def write(columns):
-        blocks.append(np.column_stack(list(columns.values())))
-        if blocks[-1].dtype.kind != "f":
-            raise ValueError("labels are text, and a .npy file holds numbers: write a .csv file")
-
-    yield write
-    values = np.concatenate(blocks or [np.empty((0, 1))]).astype(np.float64)
-    np.save(file, values[:, 0] if values.shape[1] == 1 else values)
-
-
-def predicted(model: Any, X, level=None, classes=None) -> dict[str, np.ndarray]:
-    """What a model predicts for a block of rows, by the names of columns to write."""
-    n = len(X)
-    # Rows are repeated up to a power of two, as every number of rows is a program of its own; zeros
-    # where there are none.
-    X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
-    scores = np.asarray(model.predict(X))
-    columns = name_columns(scores[:n], "prediction")
-    if classes:
-        columns = {"prediction": decode(scores, classes)[:n]}
-        columns |= name_columns(scores[:n], "score", classes)
-    if level is not None:
-        for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):
-            columns |= name_columns(end[:n], name)
-    return columns
-
-
-def name_columns(values, name: str, labels=None) -> dict[str, np.ndarray]:
-    """The columns of a matrix by the names they are written under."""
-    values = np.asarray(values)
-    if values.ndim == 1:
-        return {name: values}
-    labels = labels or range(values.shape[1])
-    return {f"{name}_{label}": column for label, column in zip(labels, values.T, strict=True)}
-
-
-def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
-    """Predict rows and write the predictions to a file, a block at a time, so that neither need fit
-    into memory.
-
-    Args:
-        model: what `fit` or `tune` returns, or its model.
-        rows: what `stream` returns (with `target=False` for files without labels), or X (m, d).
-        path: the file, written completely or not at all: CSV, `.parquet`, `.arrow` or `.feather`,
-            all by pyarrow, or `.npy`, whose numbers are held in memory.
-        level: for columns `lower` and `upper` too, the ends of `Fit.intervals`.
-        classes: the classes that `encode` returned. The file then has the predicted label first,
-            and the scores after it.
-
-    Returns:
-        The number of rows. Columns are `prediction`, or `prediction_0` and so on for each target.
-
-    Raises:
-        ValueError: as `predict` and `intervals`.
-
-    **Cost** one reading of the rows, and that of `predict`. **Source**: none.
-
-    >>> import numpy as np, jaxrls as rls, os, tempfile
-    >>> X = np.linspace(0, 1, 20)[:, None]
-    >>> fit, path = rls.fit(rls.Linear(), X, X[:, 0]), os.path.join(tempfile.mkdtemp(), "new.npy")
-    >>> rls.predict_to_file(fit, rls.stream([X[:10], X[10:]]), path), np.load(path).shape
-    (20, (20,))
-    """
-    count, blocks = 0, rows.blocks() if isinstance(rows, Rows) else [as_floats("rows", rows)]
-    with writing(path) as write:
-        for X in blocks:
-            write(predicted(model, X, level, classes))
-            count += len(X)
-    return count
-
-
-# the data set of the package
-# --------------------------------------------------------------------------------------------------
 
 
 def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

@@ -1,0 +1,25 @@
+"""Classification: labels as ±1 codes, probabilities, and sets of labels from held-out scores."""
+
+from jaxrls.core.criteria.losses import zero_one_loss
+from jaxrls.uncertainty.classes import (
+    ConformalLabels,
+    Sigmoid,
+    class_probabilities,
+    conformal_labels,
+    decode,
+    encode,
+    fit_sigmoid,
+    label_p_values,
+)
+
+__all__ = [
+    "ConformalLabels",
+    "Sigmoid",
+    "class_probabilities",
+    "conformal_labels",
+    "decode",
+    "encode",
+    "fit_sigmoid",
+    "label_p_values",
+    "zero_one_loss",
+]

@@ -1,6 +1,6 @@
 """Classification: labels as ±1 codes, probabilities, and sets of labels from held-out scores."""
 
-from jaxrls.core.criteria.losses import zero_one_loss
+from jaxrls.core.criteria import zero_one_loss
 from jaxrls.uncertainty.classes import (
     ConformalLabels,
     Sigmoid,

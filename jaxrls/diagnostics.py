@@ -2,7 +2,7 @@
 eigenfunctions, and the results of `posterior` and `loo_predictive`.
 """
 
-from jaxrls.core.criteria.path import effective_dof, loo_residuals
+from jaxrls.core.criteria import effective_dof, loo_residuals
 from jaxrls.uncertainty.influence import Influence, eigenfunctions, influence
 from jaxrls.uncertainty.intervals import Predictive
 from jaxrls.uncertainty.posterior import Posterior

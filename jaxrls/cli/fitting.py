@@ -9,16 +9,9 @@ import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, show
-from jaxrls.core.criteria.standard import CRITERIA
-from jaxrls.core.kernels.kernel import Standardized
-from jaxrls.core.kernels.named import named_kernel
-from jaxrls.core.support.checks import (
-    check_inputs,
-    check_weights,
-    check_whole,
-    in_words,
-    memory_bytes,
-)
+from jaxrls.core.criteria import CRITERIA
+from jaxrls.core.kernels import Standardized, named_kernel
+from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
 from jaxrls.rows.streamed import Deviations

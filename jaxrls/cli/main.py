@@ -16,8 +16,8 @@ import jaxrls as rls
 from jaxrls.cli.fitting import run_fit
 from jaxrls.cli.predicting import run_predict
 from jaxrls.cli.report import run_demo
-from jaxrls.core.criteria.standard import CRITERIA
-from jaxrls.core.kernels.named import KERNELS, PLAIN, POLYNOMIAL, RADIAL
+from jaxrls.core.criteria import CRITERIA
+from jaxrls.core.kernels import KERNELS, PLAIN, POLYNOMIAL, RADIAL
 
 
 def names(text: str) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.fitting import KNOWN, inputs_of
 from jaxrls.cli.report import at_terminal, count
-from jaxrls.core.support.pictures import progress_bar
+from jaxrls.core.support import progress_bar
 from jaxrls.io.writing import predicted, rows_to, writing
 from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.core.fit.fitted import Fit, without_solution
-from jaxrls.core.support.pytrees import REGISTRY, arrays_alone, is_registered, name_in_files
+from jaxrls.core.fit import Fit, without_solution
+from jaxrls.core.support import REGISTRY, arrays_alone, is_registered, name_in_files
 from jaxrls.rows.files import read_arrays, write_arrays
 from jaxrls.rows.summed import NoRows
 from jaxrls.rows.update import summed_of

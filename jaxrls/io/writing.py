@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.support.checks import as_floats
+from jaxrls.core.problem import Rows
+from jaxrls.core.support import as_floats
 from jaxrls.rows.files import replacing
 from jaxrls.rows.tables import arrow_for
 from jaxrls.uncertainty.classes import decode

@@ -13,17 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxrls.core.factors.expansion import AtPoints, Expansion
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.outcome import Coefficients, Outcome, Report
-from jaxrls.core.factors.solver import Holding, Solver, largest_open, stopped
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.conjugate import Run, conjugate_gradients
-from jaxrls.core.linalg.products import matmul, transposed_matmul
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.gram import kernel_times
-from jaxrls.core.support.checks import check_whole
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.factors import (
+    AtPoints,
+    Coefficients,
+    Expansion,
+    Factor,
+    Holding,
+    Outcome,
+    Report,
+    Solver,
+    largest_open,
+    stopped,
+)
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import Run, conjugate_gradients, matmul, transposed_matmul
+from jaxrls.core.problem import Data, kernel_times
+from jaxrls.core.support import check_whole, pytree, static
 from jaxrls.iterative.near_inverse import Near, NearInverse
 from jaxrls.landmarks.solver import resolve_landmarks
 

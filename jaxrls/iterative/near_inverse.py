@@ -15,14 +15,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors.expansion import Features
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.decompositions import ridged_cholesky
-from jaxrls.core.linalg.inverses import inverse, triangular_inverse, whitened
-from jaxrls.core.linalg.products import matmul, transposed_matmul
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.problem.rows import DenseRows
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.factors import Features
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import (
+    inverse,
+    matmul,
+    ridged_cholesky,
+    transposed_matmul,
+    triangular_inverse,
+    whitened,
+)
+from jaxrls.core.problem import DenseRows, gram
+from jaxrls.core.support import pytree
 
 SMALLEST = 16  # rows that are not halved any more
 

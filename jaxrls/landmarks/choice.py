@@ -13,16 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.blocks import default_block_size
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.problem.rows import DenseRows, as_rows
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import check_whole, is_concrete
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pictures import progress_bar
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import default_block_size, matmul
+from jaxrls.core.problem import DenseRows, Weights, as_rows, compiled, gram
+from jaxrls.core.support import check_whole, door, is_concrete, progress_bar
 from jaxrls.landmarks.points import Landmarks, check_evaluable, hidden_trace
 
 METHODS = ("rpcholesky", "uniform")

@@ -9,24 +9,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.cholesky_features import (
+from jaxrls.core.factors import (
+    AtPoints,
     CholeskyFeatures,
+    Features,
+    Report,
     Shrunk,
+    Solution,
     moments_rounding,
     of_each,
 )
-from jaxrls.core.factors.expansion import AtPoints, Features
-from jaxrls.core.factors.outcome import Report
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.decompositions import ridged_cholesky, rounding
-from jaxrls.core.linalg.inverses import triangular_inverse
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.moments import moments, near_fit
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import matmul, ridged_cholesky, rounding, triangular_inverse
+from jaxrls.core.problem import Data, Labels, gram, moments, near_fit
+from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import left_over
 from jaxrls.landmarks.held_out import LandmarkRows, OnLandmarks
 from jaxrls.landmarks.points import Landmarks

@@ -19,13 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.decompositions import ridged_cholesky
-from jaxrls.core.linalg.inverses import triangular_inverse
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.support.checks import memory_bytes
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import matmul, ridged_cholesky, triangular_inverse
+from jaxrls.core.problem import gram
+from jaxrls.core.support import memory_bytes, pytree
 from jaxrls.landmarks.points import hidden_trace
 
 

@@ -9,13 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors.solver import Solver
-from jaxrls.core.factors.solvers import choose_route
-from jaxrls.core.fit.fit import fit_by
-from jaxrls.core.fit.memory import of_problem
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.support.checks import is_concrete
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.factors import Solver, choose_route
+from jaxrls.core.fit import Problem, fit_by, of_problem
+from jaxrls.core.support import is_concrete, pytree
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.landmarks.points import TOLERANCE, Landmarks, check_evaluable
 from jaxrls.landmarks.solver import Subset

@@ -7,11 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrls.core.fit.descent import Best, Way, descend
-from jaxrls.core.fit.fitted import Stage
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.fit.tune import CANNOT_GROW, ROWS, search_by
-from jaxrls.core.support.checks import check_whole
+from jaxrls.core.fit import CANNOT_GROW, ROWS, Best, Problem, Stage, Way, descend, search_by
+from jaxrls.core.support import check_whole
 from jaxrls.landmarks.points import Landmarks, as_landmarks
 from jaxrls.landmarks.solver import Subset, resolve_landmarks
 

@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.outcome import COLUMNS_AT_ONCE, over_lams
-from jaxrls.core.leave_out.view import Constraints, LowRank, slots
-from jaxrls.core.problem.gram import gram
+from jaxrls.core.factors import COLUMNS_AT_ONCE, Factor, over_lams
+from jaxrls.core.leave_out import Constraints, LowRank, slots
+from jaxrls.core.problem import gram
 from jaxrls.landmarks.points import ridge_effect
 
 

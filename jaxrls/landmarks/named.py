@@ -1,7 +1,6 @@
 """What `landmarks=` of public calls is short for."""
 
-from jaxrls.core.factors.solver import Solver
-from jaxrls.core.factors.solvers import SHORT_FOR, Cholesky, Spectral
+from jaxrls.core.factors import SHORT_FOR, Cholesky, Solver, Spectral
 from jaxrls.landmarks.enough import Enough
 from jaxrls.landmarks.solver import Subset
 

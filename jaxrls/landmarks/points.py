@@ -7,13 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.kernels.block import as_dense
-from jaxrls.core.kernels.given import Precomputed
-from jaxrls.core.kernels.named import check_kernel
-from jaxrls.core.linalg.decompositions import ridged_cholesky
-from jaxrls.core.problem.rows import GramRows, Rows
-from jaxrls.core.support.checks import as_floats, check_finite, check_unmasked, is_concrete
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.kernels import Precomputed, as_dense, check_kernel
+from jaxrls.core.linalg import ridged_cholesky
+from jaxrls.core.problem import GramRows, Rows
+from jaxrls.core.support import as_floats, check_finite, check_unmasked, is_concrete, pytree
 
 TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks
 

@@ -21,11 +21,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.cholesky_features import Shrunk
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.products import from_panels, gram_panels, matmul, transposed_matmul
-from jaxrls.core.problem.gram import gram
+from jaxrls.core.factors import Shrunk, Solution
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import from_panels, gram_panels, matmul, transposed_matmul
+from jaxrls.core.problem import gram
 from jaxrls.landmarks.cholesky import CholeskyLandmarks
 from jaxrls.landmarks.dictionary import keeps_rows
 

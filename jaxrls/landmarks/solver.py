@@ -9,13 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors.solver import Holding, Solver
-from jaxrls.core.fit.problem import Problem, criterion_error
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import check_whole, values_unknown
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.factors import Holding, Solver
+from jaxrls.core.fit import Problem, criterion_error
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.problem import Rows, Weights
+from jaxrls.core.support import check_whole, pytree, static, values_unknown
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.landmarks.cholesky import solve_cholesky_landmarks
 from jaxrls.landmarks.dictionary import keeps_rows

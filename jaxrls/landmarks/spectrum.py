@@ -10,18 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors.expansion import AtPoints
-from jaxrls.core.factors.outcome import Report, times
-from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, spectrum_of
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.kernels.inner import Linear
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.decompositions import eigh, eigh_rounding
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.data import Data, DataBlock
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.moments import Moments, moments, near_fit
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.factors import AtPoints, PrimalSpectrum, Report, Solution, spectrum_of, times
+from jaxrls.core.kernels import Kernel, Linear
+from jaxrls.core.linalg import eigh, eigh_rounding, matmul
+from jaxrls.core.problem import Data, DataBlock, Labels, Moments, moments, near_fit
+from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, tailed
 from jaxrls.landmarks.held_out import LandmarkRows, OnLandmarks
 from jaxrls.landmarks.points import Landmarks

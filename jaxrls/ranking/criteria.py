@@ -10,23 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.criterion import Positive
-from jaxrls.core.criteria.losses import PIECEWISE_CONSTANT
-from jaxrls.core.criteria.standard import NAMED
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.outcome import as_columns
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.linalg.blocks import default_block_size, sum_rows
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.folds import Folds, as_folds, folds
-from jaxrls.core.support.checks import (
+from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, Positive
+from jaxrls.core.factors import Factor, Solution, as_columns
+from jaxrls.core.linalg import default_block_size, sum_rows
+from jaxrls.core.problem import Folds, as_folds, compiled, folds
+from jaxrls.core.support import (
     as_floats,
     check_row_numbers,
     is_concrete,
     on_device,
+    pytree,
+    static,
     value_of,
 )
-from jaxrls.core.support.pytrees import pytree, static
 from jaxrls.ranking.pairs import Held, Pairs, sum_pairs
 
 

@@ -13,14 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.leave_out.view import Constraints, View
-from jaxrls.core.linalg.blocks import default_block_size, sum_rows, wide_block_size
-from jaxrls.core.linalg.products import matmul, panels
-from jaxrls.core.problem.fixed_effects import FixedEffects, Levels
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import is_concrete
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.factors import Solution
+from jaxrls.core.leave_out import Constraints, View
+from jaxrls.core.linalg import default_block_size, matmul, panels, sum_rows, wide_block_size
+from jaxrls.core.problem import FixedEffects, Levels, Weights
+from jaxrls.core.support import is_concrete, pytree, static
 
 
 @pytree

@@ -15,19 +15,20 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from jaxrls.core.problem.compiled import padded
-from jaxrls.core.problem.rows import KINDS_OF_ROWS, DenseRows, Rows
-from jaxrls.core.support.checks import (
+from jaxrls.core.problem import KINDS_OF_ROWS, DenseRows, Rows, padded
+from jaxrls.core.support import (
     Listed,
     as_array,
     as_floats,
+    auto,
     check_matrix,
     check_targets,
     check_weights,
     is_concrete,
+    parts_of,
+    pytree,
+    static,
 )
-from jaxrls.core.support.door import auto, parts_of
-from jaxrls.core.support.pytrees import pytree, static
 
 SAMPLE = 10_000  # rows that landmarks are chosen from
 

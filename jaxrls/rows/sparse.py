@@ -9,16 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.linalg.blocks import KINDS, split
-from jaxrls.core.problem.rows import KINDS_OF_ROWS, Rows
-from jaxrls.core.support.checks import (
+from jaxrls.core.linalg import KINDS, split
+from jaxrls.core.problem import KINDS_OF_ROWS, Rows
+from jaxrls.core.support import (
     as_floats,
     check_inputs,
     check_matrix,
     check_row_numbers,
     is_concrete,
+    pytree,
+    static,
 )
-from jaxrls.core.support.pytrees import pytree, static
 from jaxrls.rows.sparse_block import SparseBlock
 
 # Numbers in one dense block: small enough for a CPU's cache, but with enough rows for a fast matrix

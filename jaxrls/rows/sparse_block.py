@@ -9,9 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.kernels.block import Block, inner_products, squared_lengths
-from jaxrls.core.kernels.distances import near_product, squared_distances
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.kernels import (
+    Block,
+    inner_products,
+    near_product,
+    squared_distances,
+    squared_lengths,
+)
+from jaxrls.core.support import pytree, static
 
 # As `NEAR` of dense rows. Elsewhere sparse rows become dense, which costs more than the digits.
 SPARSE_NEAR = 64.0

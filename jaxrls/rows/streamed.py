@@ -17,9 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.problem.rows import DenseRows, Rows, added
-from jaxrls.core.support.checks import as_floats, check_finite, check_inputs, check_whole
-from jaxrls.core.support.pictures import progress_bar
+from jaxrls.core.problem import DenseRows, Rows, added
+from jaxrls.core.support import as_floats, check_finite, check_inputs, check_whole, progress_bar
 from jaxrls.rows.files import read_arrays, write_arrays
 
 SAMPLE = 10_000  # rows

@@ -14,18 +14,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.core.factors.expansion import Features
-from jaxrls.core.factors.primal_spectrum import feature_moments, spectrum_of
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.fixed_effects import FixedEffects
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.moments import Moments, moments
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.problem.weights import SummedWeights
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
+from jaxrls.core.fit import Problem
+from jaxrls.core.problem import (
+    Data,
+    FixedEffects,
+    Labels,
+    Moments,
+    Rows,
+    SummedWeights,
+    compiled,
+    moments,
+)
+from jaxrls.core.support import pytree, static
 
 # Subtracting up to so many times the remaining sum costs no digits worth reporting.
 MODEST = 10

@@ -6,15 +6,19 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.fit.conclude import conclude_moments, inspect_fit, warn
-from jaxrls.core.fit.fitted import Fit, once_per_fit, solution_of
-from jaxrls.core.fit.grid import Choice
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.rows import as_rows
-from jaxrls.core.support.checks import is_concrete
+from jaxrls.core.fit import (
+    Choice,
+    Fit,
+    Problem,
+    conclude_moments,
+    inspect_fit,
+    once_per_fit,
+    solution_of,
+    warn,
+)
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.problem import Data, as_rows, compiled
+from jaxrls.core.support import is_concrete
 from jaxrls.rows.summed import Summed
 
 # The share of the digits, as a power of eps, whose loss is warned of.

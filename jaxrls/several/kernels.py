@@ -11,22 +11,32 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.solvers import Spectral
-from jaxrls.core.fit.descent import default_optimizer, look, step
-from jaxrls.core.fit.fitted import as_predicted, scored
-from jaxrls.core.fit.grid import choose_lam, lambda_grid
-from jaxrls.core.fit.model import Model, Numbers
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.kernel import Kernel, Scaled, Sum
-from jaxrls.core.kernels.named import check_kernel
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.support.checks import as_floats, as_lams, check_whole, is_concrete
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pictures import progress_bar
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.factors import Solution, Spectral
+from jaxrls.core.fit import (
+    Model,
+    Numbers,
+    Problem,
+    as_predicted,
+    choose_lam,
+    default_optimizer,
+    lambda_grid,
+    look,
+    scored,
+    step,
+)
+from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel
+from jaxrls.core.linalg import matmul
+from jaxrls.core.problem import compiled, gram
+from jaxrls.core.support import (
+    as_floats,
+    as_lams,
+    check_whole,
+    door,
+    is_concrete,
+    progress_bar,
+    pytree,
+    static,
+)
 
 CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, alternately: near a few kernels, and anywhere
 

@@ -21,20 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.criteria.losses import squared_error
-from jaxrls.core.criteria.standard import LeaveOneOut
-from jaxrls.core.fit.model import Numbers
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.inner import Linear
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.blocks import default_block_size, sum_rows
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import as_lam, check_whole, is_concrete
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.criteria import LeaveOneOut, squared_error
+from jaxrls.core.fit import Numbers, Problem
+from jaxrls.core.kernels import Kernel, Linear
+from jaxrls.core.linalg import default_block_size, matmul, sum_rows
+from jaxrls.core.problem import Labels, Weights, compiled
+from jaxrls.core.support import as_lam, check_whole, door, is_concrete, pytree
 
 # Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first
 # value, is not known to a few per cent, and counts as 0.

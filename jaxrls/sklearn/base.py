@@ -15,12 +15,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import jaxrls as rls
-from jaxrls.core.criteria.standard import CRITERIA, as_criterion
-from jaxrls.core.fit.conclude import KEPT_ROWS, inspect_lam
-from jaxrls.core.fit.fitted import without_solution
-from jaxrls.core.kernels.named import KERNELS, named_kernel
-from jaxrls.core.support.checks import check_unmasked
-from jaxrls.core.support.door import hints_at_names
+from jaxrls.core.criteria import CRITERIA, as_criterion
+from jaxrls.core.fit import KEPT_ROWS, inspect_lam, without_solution
+from jaxrls.core.kernels import KERNELS, named_kernel
+from jaxrls.core.support import check_unmasked, hints_at_names
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
 

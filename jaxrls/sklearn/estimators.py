@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import (
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 import jaxrls as rls
-from jaxrls.core.support.door import hints_at_names
+from jaxrls.core.support import hints_at_names
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
 from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, probabilities
 

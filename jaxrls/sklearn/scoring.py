@@ -12,8 +12,8 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import get_scorer
 
 import jaxrls as rls
-from jaxrls.core.fit.grid import choose_lam
-from jaxrls.core.support.door import door
+from jaxrls.core.fit import choose_lam
+from jaxrls.core.support import door
 
 
 @door("fit.model.coef")

@@ -7,22 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.core.criteria.losses import check_loss, squared_error
-from jaxrls.core.fit.conclude import inspect_lam
-from jaxrls.core.fit.grid import choose_lam, lambda_grid
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.support.checks import (
+from jaxrls.core.criteria import check_loss, squared_error
+from jaxrls.core.fit import choose_lam, inspect_lam, lambda_grid
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.problem import compiled, gram
+from jaxrls.core.support import (
     as_array,
     as_lams,
     check_labels,
     check_ratio,
     check_whole,
+    door,
     is_concrete,
     why_too_large,
 )
-from jaxrls.core.support.door import door
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel, as_side
 from jaxrls.two_sided.kronecker import check_semidefinite, factor_kronecker, side_weights
 from jaxrls.two_sided.left_out import check_table

@@ -7,17 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxrls.core.fit.fitted import check_unsaid
-from jaxrls.core.fit.model import Numbers
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.kernels.named import check_kernel
-from jaxrls.core.linalg.blocks import default_block_size, map_rows
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.fit import Numbers, check_unsaid
+from jaxrls.core.kernels import Kernel, check_kernel
+from jaxrls.core.linalg import default_block_size, map_rows, matmul
+from jaxrls.core.problem import compiled, gram
+from jaxrls.core.support import (
+    as_array,
+    check_inputs,
+    check_matrix,
+    check_row_numbers,
+    door,
+    pytree,
+    static,
+)
 from jaxrls.two_sided.kronecker import SidesSpread
 from jaxrls.uncertainty.posterior import GaussianProcess, Posterior
 

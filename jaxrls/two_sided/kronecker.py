@@ -26,18 +26,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.cholesky import DualOneByOne, whitened
-from jaxrls.core.factors.expansion import Expansion, Primal
-from jaxrls.core.factors.outcome import Report
-from jaxrls.core.leave_out.view import View
-from jaxrls.core.linalg.decompositions import clip, eigh, rounding
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.fixed_effects import as_fixed_effects
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import Listed, as_array, check_symmetric, is_concrete
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report, whitened
+from jaxrls.core.leave_out import View
+from jaxrls.core.linalg import clip, eigh, matmul, rounding
+from jaxrls.core.problem import Data, Weights, as_fixed_effects
+from jaxrls.core.support import Listed, as_array, check_symmetric, door, is_concrete, pytree
 from jaxrls.uncertainty.spread import spread
 
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and

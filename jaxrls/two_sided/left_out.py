@@ -6,13 +6,9 @@ from collections.abc import Callable
 
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.criterion import as_grid
-from jaxrls.core.criteria.losses import check_loss, squared_error
-from jaxrls.core.criteria.path import one_lam
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.support.checks import Listed, as_array
-from jaxrls.core.support.door import door
+from jaxrls.core.criteria import as_grid, check_loss, one_lam, squared_error
+from jaxrls.core.factors import Factor, Solution
+from jaxrls.core.support import Listed, as_array, door
 from jaxrls.two_sided.kronecker import SETTINGS, Kronecker
 
 

@@ -13,13 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.fit.fitted import Fit
-from jaxrls.core.fit.model import Model, Numbers
-from jaxrls.core.linalg.products import matmul, safe_sqrt
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import (
+from jaxrls.core.fit import Fit, Model, Numbers
+from jaxrls.core.linalg import matmul, safe_sqrt
+from jaxrls.core.problem import Rows, Weights, compiled
+from jaxrls.core.support import (
     Listed,
     as_array,
     as_floats,
@@ -28,11 +25,11 @@ from jaxrls.core.support.checks import (
     check_labels,
     check_targets,
     check_weights,
+    door,
     is_concrete,
+    pytree,
     value_of,
 )
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree
 from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
 from jaxrls.uncertainty.spread import NewRows
 

@@ -5,15 +5,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.expansion import AtPoints
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum
-from jaxrls.core.fit.model import Model
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.products import matmul, safe_sqrt
-from jaxrls.core.support.checks import Listed, as_array, as_lam, check_whole
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.factors import AtPoints, DualSpectrum, Factor, Spectrum
+from jaxrls.core.fit import Model
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import matmul, safe_sqrt
+from jaxrls.core.support import Listed, as_array, as_lam, check_whole, door, pytree
 
 
 @pytree

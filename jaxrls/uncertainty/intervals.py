@@ -12,19 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors.expansion import Expansion
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.fit.fitted import Fit, once_per_fit, solution_of
-from jaxrls.core.fit.model import Numbers
-from jaxrls.core.linalg.blocks import FEWEST_ROWS
-from jaxrls.core.linalg.products import safe_sqrt
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.fixed_effects import FixedEffects
-from jaxrls.core.problem.folds import Folds
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.support.checks import as_floats, is_concrete
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.factors import Expansion, Solution
+from jaxrls.core.fit import Fit, Numbers, once_per_fit, solution_of
+from jaxrls.core.linalg import FEWEST_ROWS, safe_sqrt
+from jaxrls.core.problem import FixedEffects, Folds, Rows, compiled
+from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
 from jaxrls.uncertainty.posterior import process_for_rows, process_of, residuals_of_all
 from jaxrls.uncertainty.without import Without, smoother
 

@@ -7,16 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.fit.fitted import Fit, once_per_fit, solution_of
-from jaxrls.core.fit.model import Numbers
-from jaxrls.core.linalg.decompositions import eigh
-from jaxrls.core.linalg.products import matmul, safe_sqrt
-from jaxrls.core.problem.compiled import compiled, padded
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.support.checks import as_array, check_weights, check_whole, on_device
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.factors import Solution
+from jaxrls.core.fit import Fit, Numbers, once_per_fit, solution_of
+from jaxrls.core.linalg import eigh, matmul, safe_sqrt
+from jaxrls.core.problem import Rows, compiled, padded
+from jaxrls.core.support import as_array, check_weights, check_whole, door, on_device, pytree
 from jaxrls.uncertainty.spread import spread
 
 

@@ -13,18 +13,20 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.cholesky import CholeskyGram, RefinedGram
-from jaxrls.core.factors.cholesky_features import CholeskyFeatures
-from jaxrls.core.factors.expansion import Expansion, Primal
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.primal_spectrum import PrimalSpectrum
-from jaxrls.core.factors.spectrum import DualSpectrum
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.inverses import triangular_inverse
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.fixed_effects import FixedEffects
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.factors import (
+    CholeskyFeatures,
+    CholeskyGram,
+    DualSpectrum,
+    Expansion,
+    Factor,
+    Primal,
+    PrimalSpectrum,
+    RefinedGram,
+)
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import matmul, triangular_inverse
+from jaxrls.core.problem import FixedEffects, gram
+from jaxrls.core.support import pytree
 
 
 @pytree

@@ -24,13 +24,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.leave_out.view import orthonormal, slots
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.folds import Folds
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.factors import Factor
+from jaxrls.core.leave_out import orthonormal, slots
+from jaxrls.core.linalg import matmul
+from jaxrls.core.problem import Folds, Labels, Weights
+from jaxrls.core.support import pytree
 from jaxrls.uncertainty.spread import spread
 
 # the map from labels to coefficients

@@ -11,16 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.losses import check_loss, is_smooth, squared_error
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.problem.fixed_effects import FixedEffects
-from jaxrls.core.problem.folds import as_folds
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import Listed, as_lams, values_unknown
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.factors import Factor, Solution
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.problem import FixedEffects, Rows, Weights, as_folds
+from jaxrls.core.support import Listed, as_lams, door, pytree, static, values_unknown
 
 
 class Criterion(ABC):

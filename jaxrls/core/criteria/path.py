@@ -9,12 +9,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import as_grid
 from jaxrls.core.criteria.standard import loo
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.problem.folds import Folds, as_folds
-from jaxrls.core.support.checks import Listed, as_lam
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.factors import Factor, Solution
+from jaxrls.core.problem import Folds, as_folds
+from jaxrls.core.support import Listed, as_lam, door, pytree
 
 
 @pytree

@@ -15,15 +15,11 @@ import numpy as np
 
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive
 from jaxrls.core.criteria.losses import squared_error
-from jaxrls.core.factors.outcome import as_columns
-from jaxrls.core.kernels.block import as_dense
-from jaxrls.core.kernels.inner import Linear
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.folds import folds
-from jaxrls.core.problem.rows import as_rows
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import as_floats, check_finite
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.factors import as_columns
+from jaxrls.core.kernels import Linear, as_dense
+from jaxrls.core.linalg import matmul
+from jaxrls.core.problem import Weights, as_rows, folds
+from jaxrls.core.support import as_floats, check_finite, pytree, static
 
 
 @pytree

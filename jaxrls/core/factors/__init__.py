@@ -1,2 +1,35 @@
 """Factors: one kernel with its rows, weights and fixed effects, factored. The matrix is K (dual) or
 the moments of features (primal). The way is a spectrum, Cholesky factors or an iteration."""
+
+from jaxrls.core.factors.cholesky import CholeskyGram, DualOneByOne, RefinedGram, whitened
+from jaxrls.core.factors.cholesky_features import (
+    CholeskyFeatures,
+    Shrunk,
+    moments_rounding,
+    of_each,
+)
+from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal
+from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.outcome import (
+    COLUMNS_AT_ONCE,
+    Coefficients,
+    Outcome,
+    Report,
+    as_columns,
+    over_lams,
+    times,
+)
+from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.solver import Holding, Shape, Solver, largest_open, stopped
+from jaxrls.core.factors.solvers import (
+    SEARCHED,
+    SHORT_FOR,
+    Cholesky,
+    Refined,
+    Spectral,
+    choose_route,
+    named_solver,
+    suits_cholesky,
+)
+from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum

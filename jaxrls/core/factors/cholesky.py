@@ -16,20 +16,22 @@ from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.outcome import Coefficients, Outcome, Report
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.leave_out.view import Dense
-from jaxrls.core.linalg.conjugate import ALL_STEPS, CONVERGED, Run
-from jaxrls.core.linalg.decompositions import rounding
-from jaxrls.core.linalg.inverses import (
+from jaxrls.core.leave_out import Dense
+from jaxrls.core.linalg import (
+    ALL_STEPS,
     CLOSE,
+    CONVERGED,
+    Run,
     inverse,
+    matmul,
     refined_inverse,
     refined_solve_diag,
+    rounding,
     solve_diag,
     whitened,
 )
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.data import Data
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.problem import Data
+from jaxrls.core.support import pytree
 
 # Rows that may be left out of the floor, as heavy and independent; and the share of itself that
 # such a row keeps when the heavier ones are projected out.

@@ -18,15 +18,11 @@ from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.other_folds import PrimalForm
 from jaxrls.core.factors.outcome import Report
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.leave_out.view import LowRank
-from jaxrls.core.linalg.decompositions import rounding
-from jaxrls.core.linalg.inverses import triangular_inverse
-from jaxrls.core.linalg.products import matmul, tall_matmul
-from jaxrls.core.problem.data import Data, DataBlock
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.moments import moments, near_fit
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.leave_out import LowRank
+from jaxrls.core.linalg import matmul, rounding, tall_matmul, triangular_inverse
+from jaxrls.core.problem import Data, DataBlock, Labels, moments, near_fit
+from jaxrls.core.support import pytree, static
 
 
 @pytree

@@ -6,10 +6,10 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.products import matmul, tall_matmul
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import matmul, tall_matmul
+from jaxrls.core.problem import gram
+from jaxrls.core.support import pytree
 
 
 class Expansion(ABC):

@@ -16,12 +16,8 @@ from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.other_folds import PrimalForm, sweep_other_folds
 from jaxrls.core.factors.outcome import Outcome, one_by_one, times
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.leave_out.view import View, fold_residuals, folds_in_chunks
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.fixed_effects import FixedEffects
-from jaxrls.core.problem.folds import Folds
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.weights import Weights
+from jaxrls.core.leave_out import View, fold_residuals, folds_in_chunks
+from jaxrls.core.problem import Data, FixedEffects, Folds, Labels, Weights
 
 
 class Factor(ABC):

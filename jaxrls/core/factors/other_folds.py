@@ -12,11 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.leave_out.view import orthonormal
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.folds import Folds
-from jaxrls.core.problem.moments import Moments, moments
+from jaxrls.core.leave_out import orthonormal
+from jaxrls.core.linalg import matmul
+from jaxrls.core.problem import Data, Folds, Moments, moments
 
 
 class PrimalForm(NamedTuple):

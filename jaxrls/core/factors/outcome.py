@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.linalg.blocks import map_blocks, split
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.linalg import map_blocks, matmul, split
+from jaxrls.core.support import pytree, static
 
 # λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
 # as many fit into memory with U.

@@ -15,17 +15,11 @@ from jaxrls.core.factors.other_folds import PrimalForm
 from jaxrls.core.factors.outcome import Report, times
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum, Whole
-from jaxrls.core.kernels.inner import Linear
-from jaxrls.core.kernels.kernel import Standardized
-from jaxrls.core.leave_out.view import LowRank
-from jaxrls.core.linalg.decompositions import clip, eigh, eigh_rounding, rounding, svd
-from jaxrls.core.linalg.products import matmul, transposed_matmul
-from jaxrls.core.problem.data import Data, DataBlock
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.moments import Moments, moments, near_fit
-from jaxrls.core.problem.rows import Rows
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.kernels import Linear, Standardized
+from jaxrls.core.leave_out import LowRank
+from jaxrls.core.linalg import clip, eigh, eigh_rounding, matmul, rounding, svd, transposed_matmul
+from jaxrls.core.problem import Data, DataBlock, Labels, Moments, Rows, gram, moments, near_fit
+from jaxrls.core.support import pytree
 
 
 @pytree

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.factors.outcome import Coefficients, Outcome, as_columns
-from jaxrls.core.problem.folds import Folds
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.problem import Folds, Labels
+from jaxrls.core.support import pytree
 
 
 @pytree

@@ -10,11 +10,8 @@ import numpy as np
 
 from jaxrls.core.factors.outcome import COLUMNS_AT_ONCE
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.linalg.blocks import wide_block_size
-from jaxrls.core.linalg.conjugate import CONVERGED, REASONS, Run
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.weights import Weights
+from jaxrls.core.linalg import CONVERGED, REASONS, Run, wide_block_size
+from jaxrls.core.problem import Data, Labels, Weights
 
 
 class Shape(NamedTuple):

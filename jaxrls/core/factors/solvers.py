@@ -19,18 +19,9 @@ from jaxrls.core.factors.primal_spectrum import (
     solve_covariance,
 )
 from jaxrls.core.factors.solver import Holding, Solver
-from jaxrls.core.kernels.inner import Linear
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.kernels.named import check_kernel
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.fixed_effects import as_fixed_effects
-from jaxrls.core.problem.gram import gram
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.rows import as_rows
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import platform
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.kernels import Kernel, Linear, check_kernel
+from jaxrls.core.problem import Data, Labels, Weights, as_fixed_effects, as_rows, gram
+from jaxrls.core.support import door, platform, pytree, static
 
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so
 # many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at 2000 and 5 to 6 at 4000, the fewer in float32;

@@ -15,11 +15,10 @@ from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.outcome import Report, over_lams, times
 from jaxrls.core.factors.refits import pays_to_refit, refit_folds
-from jaxrls.core.leave_out.view import LowRank
-from jaxrls.core.linalg.products import matmul, transposed_matmul
-from jaxrls.core.problem.data import Data, DataBlock
-from jaxrls.core.problem.rows import DenseRows
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.leave_out import LowRank
+from jaxrls.core.linalg import matmul, transposed_matmul
+from jaxrls.core.problem import Data, DataBlock, DenseRows
+from jaxrls.core.support import pytree, static
 
 
 class Spectrum(Factor):

@@ -1,1 +1,23 @@
 """`fit` and `tune`: the problem, the choice of solver and λ, gradient search, landmarks."""
+
+from jaxrls.core.fit.conclude import KEPT_ROWS, conclude_moments, inspect_fit, inspect_lam, warn
+from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend, look, step
+from jaxrls.core.fit.fit import fit_by
+from jaxrls.core.fit.fitted import (
+    Fit,
+    History,
+    Stage,
+    as_predicted,
+    check_unsaid,
+    once_per_fit,
+    scored,
+    solution_of,
+    without_solution,
+)
+from jaxrls.core.fit.grid import Choice, choose_lam, lambda_grid
+from jaxrls.core.fit.memory import Memory, of_problem
+from jaxrls.core.fit.model import Model, Numbers
+from jaxrls.core.fit.objective import best_lam
+from jaxrls.core.fit.problem import Problem, criterion_error
+from jaxrls.core.fit.start import median_distance, start_from_data
+from jaxrls.core.fit.tune import CANNOT_GROW, ROWS, search_by

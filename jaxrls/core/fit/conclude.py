@@ -11,17 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.factors.outcome import Coefficients, Outcome
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.solver import Solver
+from jaxrls.core.criteria import Criterion
+from jaxrls.core.factors import Coefficients, Outcome, Solution, Solver
 from jaxrls.core.fit.fitted import Fit, r_squared, solution_of
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.model import Model
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.problem.compiled import compiled, first
-from jaxrls.core.support.checks import as_lam, is_concrete
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.problem import compiled, first
+from jaxrls.core.support import as_lam, is_concrete
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning

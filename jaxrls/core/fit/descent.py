@@ -10,11 +10,9 @@ import numpy as np
 
 from jaxrls.core.fit.fitted import History
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.support.checks import on_device
-from jaxrls.core.support.pictures import progress_bar
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.problem import compiled
+from jaxrls.core.support import on_device, progress_bar, pytree, static
 
 # A logarithm may move by so many of its units from the start, a factor of e^16 ≈ 9·10⁶ either way:
 # further, K is 0 or constant to rounding.

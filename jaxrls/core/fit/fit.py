@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion
-from jaxrls.core.criteria.standard import LeaveOneOut, loo
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.solver import Solver
-from jaxrls.core.factors.solvers import (
+from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
+from jaxrls.core.factors import (
     SEARCHED,
     Cholesky,
     Refined,
+    Solution,
+    Solver,
     choose_route,
     suits_cholesky,
 )
@@ -33,9 +32,8 @@ from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.problem.rows import Rows, kind_of
-from jaxrls.core.support.checks import as_floats, as_lams, is_concrete
-from jaxrls.core.support.door import door, is_wide
+from jaxrls.core.problem import Rows, kind_of
+from jaxrls.core.support import as_floats, as_lams, door, is_concrete, is_wide
 
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %

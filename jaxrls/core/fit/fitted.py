@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors import Solution
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.model import Model, Numbers
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.kernel import Kernel, Standardized
-from jaxrls.core.linalg.conjugate import Run
-from jaxrls.core.problem.folds import Folds
-from jaxrls.core.support.checks import as_floats, check_finite, check_weights, is_concrete
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.kernels import Kernel, Standardized
+from jaxrls.core.linalg import Run
+from jaxrls.core.problem import Folds
+from jaxrls.core.support import (
+    as_floats,
+    check_finite,
+    check_weights,
+    door,
+    is_concrete,
+    pytree,
+    static,
+)
 
 if TYPE_CHECKING:
     import jaxrls.uncertainty.intervals

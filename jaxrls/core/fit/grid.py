@@ -8,14 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.criteria.standard import HoldOut
-from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.support.checks import check_whole
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.criteria import Criterion, HoldOut
+from jaxrls.core.factors import Factor, Solution
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.support import check_whole, door, pytree, static
 
 
 @door()

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors import Solution
 from jaxrls.core.fit.grid import choose_lam, lambda_range
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.problem.compiled import compiled
+from jaxrls.core.problem import compiled
 
 # First points, as shares of the line of log λ: closer where the best λ usually is.
 COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)

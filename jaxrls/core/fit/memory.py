@@ -5,21 +5,21 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors.solver import Holding, Shape, Solver
-from jaxrls.core.factors.solvers import (
+from jaxrls.core.factors import (
     SEARCHED,
     Cholesky,
+    Holding,
+    Shape,
+    Solver,
     Spectral,
     choose_route,
     named_solver,
     suits_cholesky,
 )
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.kernels.named import check_kernel
-from jaxrls.core.linalg.blocks import FEWEST_ROWS, block_bytes
-from jaxrls.core.linalg.products import PANELS
-from jaxrls.core.support.checks import check_whole, in_words, why_too_large
+from jaxrls.core.kernels import Kernel, check_kernel
+from jaxrls.core.linalg import FEWEST_ROWS, PANELS, block_bytes
+from jaxrls.core.support import check_whole, in_words, why_too_large
 
 CALLS = ("fit", "gradient", "predict")
 

@@ -8,15 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.compiled import common_size, compiled, first, padded
-from jaxrls.core.problem.fixed_effects import FixedEffects
-from jaxrls.core.problem.gram import kernel_times
-from jaxrls.core.problem.rows import Rows, as_rows
-from jaxrls.core.support.checks import is_concrete
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import matmul
+from jaxrls.core.problem import (
+    FixedEffects,
+    Rows,
+    as_rows,
+    common_size,
+    compiled,
+    first,
+    kernel_times,
+    padded,
+)
+from jaxrls.core.support import door, is_concrete, pytree
 
 PADDED = 1024  # up to so many rows in NumPy, their number is padded to a power of two
 Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays

@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.criteria.standard import loo
+from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.fit.grid import lambda_grid
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.support.checks import as_lams
-from jaxrls.core.support.door import door
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.support import as_lams, door
 
 
 @door()

@@ -11,22 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.criteria.standard import as_criterion, loo
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.solver import Solver
-from jaxrls.core.factors.solvers import Cholesky, Spectral, choose_route, named_solver
+from jaxrls.core.criteria import Criterion, as_criterion, loo
+from jaxrls.core.factors import Cholesky, Solution, Solver, Spectral, choose_route, named_solver
 from jaxrls.core.fit.start import from_median
-from jaxrls.core.kernels.kernel import Kernel, Standardized
-from jaxrls.core.kernels.named import NAMED, check_kernel
-from jaxrls.core.linalg.products import matmul, safe_sqrt
-from jaxrls.core.problem.compiled import common_size, compiled, padded
-from jaxrls.core.problem.data import Data
-from jaxrls.core.problem.fixed_effects import FixedEffects, as_fixed_effects
-from jaxrls.core.problem.labels import Labels
-from jaxrls.core.problem.rows import DenseRows, Rows, as_rows
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import (
+from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel
+from jaxrls.core.linalg import matmul, safe_sqrt
+from jaxrls.core.problem import (
+    Data,
+    DenseRows,
+    FixedEffects,
+    Labels,
+    Rows,
+    Weights,
+    as_fixed_effects,
+    as_rows,
+    common_size,
+    compiled,
+    padded,
+)
+from jaxrls.core.support import (
+    arrays_alone,
     as_floats,
     as_lam,
     check_labels,
@@ -34,8 +38,9 @@ from jaxrls.core.support.checks import (
     check_targets,
     is_concrete,
     on_device,
+    pytree,
+    static,
 )
-from jaxrls.core.support.pytrees import arrays_alone, pytree, static
 
 
 @pytree

@@ -10,16 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.standard import HoldOut, LeaveOneOut, loo
+from jaxrls.core.criteria import HoldOut, LeaveOneOut, loo
 from jaxrls.core.fit.grid import lambda_grid
-from jaxrls.core.kernels.distances import city_block_distances, squared_distances
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.products import safe_sqrt
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.rows import DenseRows, Rows
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import as_array, check_inputs, check_matrix, check_real, is_concrete
-from jaxrls.core.support.door import door
+from jaxrls.core.kernels import Kernel, city_block_distances, squared_distances
+from jaxrls.core.linalg import safe_sqrt
+from jaxrls.core.problem import DenseRows, Rows, Weights, compiled
+from jaxrls.core.support import as_array, check_inputs, check_matrix, check_real, door, is_concrete
 
 SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]

@@ -7,10 +7,8 @@ from functools import singledispatch
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.criteria.criterion import Criterion
-from jaxrls.core.criteria.standard import loo
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.solver import Solver
+from jaxrls.core.criteria import Criterion, loo
+from jaxrls.core.factors import Solution, Solver
 from jaxrls.core.fit.conclude import conclude, of_rows, warn, with_solution
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
 from jaxrls.core.fit.fitted import Fit, K
@@ -18,10 +16,8 @@ from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
-from jaxrls.core.problem.compiled import compiled
-from jaxrls.core.problem.rows import kind_of
-from jaxrls.core.support.checks import as_lams, check_whole, is_concrete, on_device
-from jaxrls.core.support.door import door
+from jaxrls.core.problem import compiled, kind_of
+from jaxrls.core.support import as_lams, check_whole, door, is_concrete, on_device
 
 # Rows of a sample on which a search may begin: enough to distinguish widths.
 ROWS = 4000

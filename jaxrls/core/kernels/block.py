@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.support.checks import as_array, check_matrix
+from jaxrls.core.linalg import matmul
+from jaxrls.core.support import as_array, check_matrix
 
 
 class Block:

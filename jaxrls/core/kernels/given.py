@@ -10,8 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.kernels.block import Block, as_dense
 from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.support.checks import on_device, values_unknown
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.support import on_device, pytree, static, values_unknown
 
 
 class _OfFunction(Kernel):

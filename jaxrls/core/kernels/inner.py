@@ -13,9 +13,8 @@ from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.core.kernels.block import as_dense, inner_products, squared_lengths
 from jaxrls.core.kernels.kernel import Kernel, Matrix, check_not_negative, parameter
-from jaxrls.core.linalg.products import safe_sqrt
-from jaxrls.core.support.checks import is_concrete
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.linalg import safe_sqrt
+from jaxrls.core.support import is_concrete, pytree, static
 
 
 @pytree

@@ -21,10 +21,8 @@ from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.core.kernels.block import as_block, as_dense
-from jaxrls.core.linalg.products import matmul, safe_sqrt
-from jaxrls.core.support.checks import check_real, is_concrete, value_of
-from jaxrls.core.support.door import door
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.linalg import matmul, safe_sqrt
+from jaxrls.core.support import check_real, door, is_concrete, pytree, static, value_of
 
 Matrix = Float[Array, "n d"]
 Gram = Float[Array, "n m"]

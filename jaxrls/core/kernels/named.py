@@ -16,7 +16,7 @@ from jaxrls.core.kernels.stationary import (
     Matern,
     RationalQuadratic,
 )
-from jaxrls.core.support.checks import as_floats
+from jaxrls.core.support import as_floats
 
 # Kernels of a width.
 RADIAL: dict[str, Callable] = {

@@ -18,8 +18,8 @@ from jaxrls.core.kernels.distances import (
     squared_distances,
 )
 from jaxrls.core.kernels.kernel import Kernel, check_not_negative, parameter
-from jaxrls.core.linalg.products import safe_sqrt
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.linalg import safe_sqrt
+from jaxrls.core.support import pytree, static
 
 
 def _inverse(kernel: Kernel, X):

@@ -1,2 +1,13 @@
 """Predictions of a fit without some of its rows, all of them solves with blocks of one matrix, the
 residual operator R = I − H."""
+
+from jaxrls.core.leave_out.view import (
+    Constraints,
+    Dense,
+    LowRank,
+    View,
+    fold_residuals,
+    folds_in_chunks,
+    orthonormal,
+    slots,
+)

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.core.linalg.products import matmul
-from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import platform
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.linalg import matmul
+from jaxrls.core.problem import Weights
+from jaxrls.core.support import platform, pytree, static
 
 # Numbers of whole folds that are handled together; and rows of folds that are gathered at once
 # where they lie on several devices.

@@ -1,1 +1,43 @@
 """Products at full precision, decompositions, inverses with exact derivatives."""
+
+from jaxrls.core.linalg.blocks import (
+    FEWEST_ROWS,
+    KINDS,
+    block_bytes,
+    check_block_size,
+    default_block_size,
+    map_blocks,
+    map_rows,
+    over_rows,
+    split,
+    sum_rows,
+    wide_block_size,
+)
+from jaxrls.core.linalg.conjugate import ALL_STEPS, CONVERGED, REASONS, Run, conjugate_gradients
+from jaxrls.core.linalg.decompositions import (
+    clip,
+    eigh,
+    eigh_rounding,
+    ridged_cholesky,
+    rounding,
+    svd,
+)
+from jaxrls.core.linalg.inverses import (
+    CLOSE,
+    inverse,
+    refined_inverse,
+    refined_solve_diag,
+    solve_diag,
+    triangular_inverse,
+    whitened,
+)
+from jaxrls.core.linalg.products import (
+    PANELS,
+    from_panels,
+    gram_panels,
+    matmul,
+    panels,
+    safe_sqrt,
+    tall_matmul,
+    transposed_matmul,
+)

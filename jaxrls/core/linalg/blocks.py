@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxrls.core.support.checks import check_whole, platform
+from jaxrls.core.support import check_whole, platform
 
 # Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the
 # device busy.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.support import pytree
 
 CONVERGED, ALL_STEPS, STALLED, INDEFINITE = range(4)
 REASONS = (

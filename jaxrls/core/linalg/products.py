@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.support.checks import platform
+from jaxrls.core.support import platform
 
 HIGHEST = jax.lax.Precision.HIGHEST
 

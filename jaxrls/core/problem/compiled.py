@@ -19,8 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.problem.rows import DenseRows, Rows
-from jaxrls.core.support.checks import is_concrete, platform
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.support import is_concrete, platform, pytree, static
 
 Function = TypeVar("Function", bound=Callable)
 # With more rows the weights of a padded fit cost too much: 1.5 times its time at 1000 rows.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.support import pytree
 
 
 class DataBlock(NamedTuple):

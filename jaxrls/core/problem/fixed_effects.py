@@ -11,20 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.linalg.inverses import triangular_inverse
-from jaxrls.core.linalg.products import matmul
+from jaxrls.core.linalg import matmul, triangular_inverse
 from jaxrls.core.problem.folds import Folds, named
 from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import (
+from jaxrls.core.support import (
     as_array,
     as_floats,
     as_labels,
     check_finite,
     is_concrete,
     on_device,
+    pytree,
+    static,
     value_of,
 )
-from jaxrls.core.support.pytrees import pytree, static
 
 
 @pytree

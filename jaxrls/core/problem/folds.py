@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.support.checks import as_labels, is_concrete
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.support import as_labels, is_concrete, pytree
 
 
 @pytree

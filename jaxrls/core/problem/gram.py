@@ -6,12 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.kernels.block import Block, as_block, as_dense
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.blocks import check_block_size, default_block_size, map_rows
-from jaxrls.core.linalg.products import matmul
+from jaxrls.core.kernels import Block, Kernel, as_block, as_dense
+from jaxrls.core.linalg import check_block_size, default_block_size, map_rows, matmul
 from jaxrls.core.problem.rows import DenseRows, Rows
-from jaxrls.core.support.door import door, parts_of
+from jaxrls.core.support import door, parts_of
 
 
 def _block_size(X, Z, block_size, parts=1):

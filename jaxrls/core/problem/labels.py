@@ -7,8 +7,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support.checks import as_array, check_labels, check_targets
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.support import as_array, check_labels, check_targets, pytree, static
 
 
 @pytree

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.linalg.products import from_panels, gram_panels, matmul, safe_sqrt
+from jaxrls.core.linalg import from_panels, gram_panels, matmul, safe_sqrt
 from jaxrls.core.problem.data import Data
-from jaxrls.core.support.pytrees import pytree
+from jaxrls.core.support import pytree
 
 SOME = 512  # rows, whose mean is close enough to that of all
 

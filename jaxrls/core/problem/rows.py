@@ -12,16 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.kernels.block import as_dense
-from jaxrls.core.kernels.given import GramBlock
-from jaxrls.core.kernels.kernel import Kernel
-from jaxrls.core.linalg.blocks import (
-    check_block_size,
-    default_block_size,
-    over_rows,
-    wide_block_size,
-)
-from jaxrls.core.support.checks import (
+from jaxrls.core.kernels import GramBlock, Kernel, as_dense
+from jaxrls.core.linalg import check_block_size, default_block_size, over_rows, wide_block_size
+from jaxrls.core.support import (
     as_array,
     check_finite,
     check_inputs,
@@ -30,9 +23,10 @@ from jaxrls.core.support.checks import (
     check_symmetric,
     is_concrete,
     on_device,
+    parts_of,
+    pytree,
+    static,
 )
-from jaxrls.core.support.door import parts_of
-from jaxrls.core.support.pytrees import pytree, static
 
 HOST_BLOCK_BYTES = 32 * 2**20  # of rows that are read at once
 

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.linalg.products import safe_sqrt
+from jaxrls.core.linalg import safe_sqrt
 from jaxrls.core.problem.rows import Rows
-from jaxrls.core.support.checks import as_array, as_floats, check_weights, on_device
-from jaxrls.core.support.pytrees import pytree, static
+from jaxrls.core.support import as_array, as_floats, check_weights, on_device, pytree, static
 
 
 @pytree

@@ -1,1 +1,40 @@
 """Argument checks, the decorator of public calls, pytrees, files, progress bars, plots."""
+
+from jaxrls.core.support.checks import (
+    Listed,
+    as_array,
+    as_floats,
+    as_labels,
+    as_lam,
+    as_lams,
+    check_finite,
+    check_inputs,
+    check_labels,
+    check_matrix,
+    check_ratio,
+    check_real,
+    check_row_numbers,
+    check_symmetric,
+    check_targets,
+    check_unmasked,
+    check_weights,
+    check_whole,
+    in_words,
+    is_concrete,
+    memory_bytes,
+    on_device,
+    platform,
+    value_of,
+    values_unknown,
+    why_too_large,
+)
+from jaxrls.core.support.door import auto, door, hints_at_names, is_wide, parts_of
+from jaxrls.core.support.pictures import progress_bar
+from jaxrls.core.support.pytrees import (
+    REGISTRY,
+    arrays_alone,
+    is_registered,
+    name_in_files,
+    pytree,
+    static,
+)

@@ -1,8 +1,8 @@
 """jit, vmap, grad and export of every public computation."""
 
 import collections
-import inspect
 import functools
+import inspect
 import re
 
 import jax

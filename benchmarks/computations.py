@@ -203,7 +203,8 @@ def on_many(target: str = "h100") -> dict[str, Callable]:
     """Functions of rows, labels and points, that are compiled for many devices of a kind."""
 
     def moments(rows, y, points):
-        solution = extend.Problem.of(GAUSSIAN, rows, y, landmarks=points).solution(rls.Cholesky())
+        options = {"landmarks": points, "solver": rls.Cholesky()}
+        solution = extend.Problem.of(GAUSSIAN, rows, y, **options).prepared().solution()
         return solution.factor.second, solution.state
 
     def one(rows, y, points):

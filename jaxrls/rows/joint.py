@@ -47,7 +47,7 @@ class JointRows(StreamedRows):
         return merged(everyones, sample)._replace(checksum=known.checksum)
 
     def reading(self, kind, run, columns):
-        """As `Rows.reading`: every process reads its own rows. A sum takes one all-reduce for each
+        """As `HostRows.reading`: every process reads its own rows. A sum takes one all-reduce for each
         array; the results of a map, a few numbers a row, are gathered by all.
         """
         own = slice(self.first, self.first + self.own)
@@ -58,9 +58,9 @@ class JointRows(StreamedRows):
         gathered = gather(jax.tree.map(np.asarray, part))
         return jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts)), *gathered)
 
-    def _read(self, indices):
+    def rows_here(self, indices):
         with in_unison():
-            found = super()._read(indices)
+            found = super().rows_here(indices)
         return sum(gather(found))
 
 

@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.problem import DenseRows, Rows, added
+from jaxrls.core.problem import DenseRows
 from jaxrls.core.support import as_floats, check_finite, check_inputs, check_whole, progress_bar
 from jaxrls.rows.files import read_arrays, write_arrays
+from jaxrls.rows.host import HostRows, added
 
 SAMPLE = 10_000  # rows
 CONSTANT = 1e-12  # of the mean: a deviation below this is rounding
@@ -35,7 +36,7 @@ class Piece(NamedTuple):
     place: str = ""
 
 
-class StreamedRows(Rows):
+class StreamedRows(HostRows):
     """Rows from a source that can be iterated again and again, as (X, Y[, weights]) in blocks: see
     `stream`.
 
@@ -118,9 +119,9 @@ class StreamedRows(Rows):
         """The rows as the source has them, standardised."""
         return (self.standardized(piece.X) for piece in self.pieces())
 
-    def _equal_blocks(self):
+    def equal_blocks(self):
         """The next one read while the last one is worked on."""
-        return self._watched(ahead(super()._equal_blocks()), self.own, len)
+        return self._watched(ahead(super().equal_blocks()), self.own, len)
 
     def _watched(self, items: Iterable, total: int | None, size: Callable) -> Iterator:
         """The items of one reading, with a bar."""
@@ -133,11 +134,11 @@ class StreamedRows(Rows):
                 reached(done)
 
     def reading(self, kind, run, columns):
-        """As `Rows.reading`; a sum continues from its checkpoint."""
+        """As `HostRows.reading`; a sum continues from its checkpoint."""
         if self.checkpoint is None or kind == "map":
             return super().reading(kind, run, columns)
         key, done, total = "", 0, None
-        for stop, block in self._with_columns(columns):
+        for stop, block in self.with_columns(columns):
             if stop <= done:
                 continue
             out = run(*block)
@@ -162,6 +163,11 @@ class StreamedRows(Rows):
     def candidates(self):
         """The row numbers of the sample, and its rows."""
         return self.drawn, jnp.asarray(self.sample)
+
+    @property
+    def some_at_most(self):
+        """The rows of the sample."""
+        return len(self.known.sample)
 
     def some(self, num):
         """Rows of the sample, spread evenly."""

@@ -76,7 +76,7 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
 @ANY_PRECISION
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
     blocks = Blocks(X, Y)
-    problem_of = extend.Problem.of(KERNEL, rls.rows.stream(blocks), None, landmarks=10)
+    problem_of = extend.Problem.of(KERNEL, rls.rows.stream(blocks), None, landmarks=10).prepared()
     assert blocks.readings == 1
     problem_of.errors(problem_of.solution(), np.geomspace(1e-3, 10, 50).astype(DTYPE))
     assert blocks.readings == 3
@@ -249,7 +249,7 @@ def test_what_a_stream_cannot_do_is_said():
         (
             lambda: extend.Problem.of(
                 KERNEL, rls.rows.stream(Blocks(X), sample=30), Y, landmarks=31
-            ),
+            ).prepared(),
             "landmarks.*30",
         ),
         (lambda: changing.sum(lambda x: x.sum()), "rows"),
@@ -277,7 +277,7 @@ def test_what_a_stream_cannot_do_is_said():
 @ANY_PRECISION
 @EDGE
 def test_float64_files_are_fitted_in_float64_whatever_the_switch_says(monkeypatch):
-    monkeypatch.setattr("jaxrls.core.problem.rows.HOST_BLOCK_BYTES", 8 * D * N // 2)
+    monkeypatch.setattr("jaxrls.rows.host.HOST_BLOCK_BYTES", 8 * D * N // 2)
     for on in (False, True):  # a thread that reads ahead has the switch of the process
         with jax.enable_x64(on):
             assert rls.rows.stream(Blocks(np.float64(X), np.float64(Y))).block_sizes == (N // 2,)

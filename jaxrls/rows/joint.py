@@ -6,7 +6,6 @@ No rows leave their process, except those that are asked for by number.
 """
 
 import os
-from functools import reduce
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.rows.processes import add_up, gather, in_step, in_unison
-from jaxrls.rows.streamed import Deviations, Known, StreamedRows, drawn_of, together
+from jaxrls.rows.streamed import Known, StreamedRows, drawn_of, together
 
 
 class JointRows(StreamedRows):
@@ -86,5 +85,4 @@ def merged(everyones: list[Known], most: int) -> Known:
         for known, first in zip(everyones, firsts, strict=False)
     ]
     labels, weights = (together([known[i] for known in everyones]) for i in (1, 2))
-    deviations = reduce(Deviations.join, (known.deviations for known in everyones))
-    return Known(sum(counts), labels, weights, *drawn_of(drawn, most), deviations, 0)
+    return Known(sum(counts), labels, weights, *drawn_of(drawn, most), 0)

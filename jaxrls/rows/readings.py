@@ -69,17 +69,13 @@ class Form:
     """What a trace knows of rows: which of the sources they are, and their shapes."""
 
     number: int = static()
-    shape: Any = static()
-    dtype: Any = static()
-    block_sizes: Any = static()
-    some_at_most: int = static()
-    lies: str = static()
+    known: tuple = static()  # shape, dtype, where they lie, size of blocks, how many `some` gives
 
     @classmethod
     def of(cls, rows: Any, number: int) -> "Form":
         """The form of a source."""
-        sizes = rows.block_sizes, rows.some_at_most
-        return cls(number, rows.shape, rows.dtype, *sizes, rows.lies)
+        known = rows.shape, rows.dtype, rows.lies, rows.block_sizes, rows.some_at_most
+        return cls(number, known)
 
 
 class RowsInTrace(Rows):
@@ -88,11 +84,12 @@ class RowsInTrace(Rows):
     lies = ""
 
     def __init__(self, form: Form):
-        self.form, self.shape, self.dtype, self.lies = form, form.shape, form.dtype, form.lies
+        self.form = form
+        self.shape, self.dtype, self.lies, self.block_sizes, self.some_at_most = form.known
 
     def some(self, num):
         """As `HostRows.some`, later."""
-        shape = min(num, self.form.some_at_most), self.shape[1]
+        shape = min(num, self.some_at_most), self.shape[1]
         few = jax.ShapeDtypeStruct(shape, self.dtype)
         return self._read_later(lambda rows: rows.some(num), (), few)
 
@@ -101,15 +98,19 @@ class RowsInTrace(Rows):
         of_block = lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints)
         trace = jax.make_jaxpr(of_block, return_shape=True)
         programs, closed_over = {}, {}
-        for size in self.form.block_sizes:
+        for size in self.block_sizes:
             traced, result = trace(*_with_rows(size, (self, *columns)))
-            programs[size] = _program(traced.jaxpr, jax.tree.structure(result))
+            programs[size] = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
             closed_over[size] = traced.consts
 
         def read(rows, closed_over, columns):
-            run = lambda x, *parts: programs[len(x)](closed_over[len(x)], x, *parts)
+            def run(x, *parts):
+                leaves = programs[len(x)](closed_over[len(x)], x, *jax.tree.leaves(parts))
+                return jax.tree.unflatten(structure, leaves)
+
             return rows.reading(kind, run, columns)
 
+        structure = jax.tree.structure(result)
         result = _with_rows(self.shape[0], result) if kind == "map" else result
         return self._read_later(read, (closed_over, columns), result)
 
@@ -128,16 +129,6 @@ class RowsInTrace(Rows):
 def _with_rows(size: int, tree: Any) -> Any:
     """The shapes of arrays with another number of rows."""
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), tree)
-
-
-def _program(jaxpr, structure) -> Callable:
-    """A traced function as a program of what it closed over and of its arguments."""
-
-    def run(closed_over, *args):
-        results = jax.core.eval_jaxpr(jaxpr, closed_over, *jax.tree.leaves(args))
-        return jax.tree.unflatten(structure, results)
-
-    return jax.jit(run)
 
 
 def _is_form(leaf) -> bool:

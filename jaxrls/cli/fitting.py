@@ -14,7 +14,6 @@ from jaxrls.core.kernels import Standardized, named_kernel
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
-from jaxrls.rows.streamed import Deviations
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
 
@@ -34,17 +33,9 @@ def run_fit(args) -> None:
             f"--intervals and --rank need a numeric target, and {target} holds labels: code them "
             "as numbers, or leave these options out"
         )
-    centre: Any = 0
-    scale: Any = 1
-    if args.standardize:
-        centre, scale = (X.known.deviations if args.stream else Deviations.of(X, v)).known()
-    width = "median" if args.width is None else args.width
-    if args.ard:
-        width = rls.extend.median_distance(sample / scale) if args.width is None else width
-        width = np.full(X.shape[1], width)
+    width: Any = "median" if args.width is None else args.width
+    width = [width] * X.shape[1] if args.ard else width
     kernel: Any = named_kernel(args.kernel, sample, width=width, degree=args.degree)
-    if args.standardize:
-        kernel = Standardized(kernel, centre, scale)
     kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
     rows, inputs = count(n, "row"), count(X.shape[1], "input")
     show("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{kinds}")
@@ -54,6 +45,7 @@ def run_fit(args) -> None:
         groups = np.random.default_rng(0).permutation(n) % min(args.folds, n)
     start = time.perf_counter()
     options: dict = {"intercept": args.intercept, "progress": at_terminal()}
+    options |= {"standardize": args.standardize}
     if args.tune:
         some = {"weights": v, "groups": groups}
         some = {key: part if part is None else part[drawn] for key, part in some.items()}
@@ -61,7 +53,8 @@ def run_fit(args) -> None:
         show("tuning", f"on {count(len(sample), 'row')}{f' and {m} landmarks' * bool(m)}")
         some |= {"criterion": CRITERIA[name], "landmarks": m}
         tuned: Any = rls.tune(kernel, sample, Y[drawn], **options, **some, keep=False)
-        steps, kernel = count(len(tuned.history.errors) - 1, "step"), tuned.kernel
+        steps = count(len(tuned.history.errors) - 1, "step")
+        kernel = tuned.kernel.kernel if args.standardize else tuned.kernel
         errors = f"{float(tuned.history.start_error):.4g} -> {float(tuned.error):.4g}"
         show("tuned", f"{tuned.criterion} error {errors} in {steps}: {tuned.history.reason}")
     options |= chosen(args, name, classes, groups)

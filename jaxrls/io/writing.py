@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.core.problem import Rows
 from jaxrls.core.support import as_floats
 from jaxrls.rows.files import replacing
+from jaxrls.rows.host import HostRows
 from jaxrls.rows.tables import arrow_for
 from jaxrls.uncertainty.classes import decode
 
@@ -118,7 +118,7 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
     >>> rls.predict_to_file(fit, rls.rows.stream([X[:10], X[10:]]), path), np.load(path).shape
     (20, (20,))
     """
-    count, blocks = 0, rows.blocks() if isinstance(rows, Rows) else [as_floats("rows", rows)]
+    count, blocks = 0, rows.blocks() if isinstance(rows, HostRows) else [as_floats("rows", rows)]
     with writing(path) as write:
         for X in blocks:
             write(predicted(model, X, level, classes))

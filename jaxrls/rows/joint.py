@@ -6,7 +6,6 @@ No rows leave their process, except those that are asked for by number.
 """
 
 import os
-from functools import reduce
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.rows.processes import add_up, gather, in_step, in_unison
-from jaxrls.rows.streamed import Deviations, Known, StreamedRows, drawn_of, together
+from jaxrls.rows.streamed import Known, StreamedRows, drawn_of, together
 
 
 class JointRows(StreamedRows):
@@ -47,7 +46,7 @@ class JointRows(StreamedRows):
         return merged(everyones, sample)._replace(checksum=known.checksum)
 
     def reading(self, kind, run, columns):
-        """As `Rows.reading`: every process reads its own rows. A sum takes one all-reduce for each
+        """As `HostRows.reading`: every process reads its own rows. A sum takes one all-reduce for each
         array; the results of a map, a few numbers a row, are gathered by all.
         """
         own = slice(self.first, self.first + self.own)
@@ -58,9 +57,9 @@ class JointRows(StreamedRows):
         gathered = gather(jax.tree.map(np.asarray, part))
         return jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts)), *gathered)
 
-    def _read(self, indices):
+    def rows_here(self, indices):
         with in_unison():
-            found = super()._read(indices)
+            found = super().rows_here(indices)
         return sum(gather(found))
 
 
@@ -86,5 +85,4 @@ def merged(everyones: list[Known], most: int) -> Known:
         for known, first in zip(everyones, firsts, strict=False)
     ]
     labels, weights = (together([known[i] for known in everyones]) for i in (1, 2))
-    deviations = reduce(Deviations.join, (known.deviations for known in everyones))
-    return Known(sum(counts), labels, weights, *drawn_of(drawn, most), deviations, 0)
+    return Known(sum(counts), labels, weights, *drawn_of(drawn, most), 0)

@@ -20,7 +20,6 @@ def stream(
     target=None,
     weights=None,
     columns=None,
-    standardize: Any = False,
     sample: int = SAMPLE,
     seed: int = 0,
     checkpoint: str | os.PathLike | None = None,
@@ -32,8 +31,7 @@ def stream(
     """Read rows that do not fit into memory in blocks: from files, or from an iterable of your own.
 
     `source` is read once immediately, to count rows, check every number, and keep labels, weights,
-    the means and standard deviations of all columns and a random `sample` of rows, from which
-    landmarks are chosen. Every later sum over rows is one more reading: the exact leave-one-out
+    and a random `sample` of rows, from which landmarks are chosen. Every later sum over rows is one more reading: the exact leave-one-out
     error of any number of λ and targets takes two, and the held-out residuals that a fit keeps at
     the chosen λ one more.
 
@@ -47,8 +45,6 @@ def stream(
             last column, or `y`. False for files without labels.
         weights: the column of sample weights.
         columns: the inputs; by default all other columns.
-        standardize: True standardizes columns to (weighted) mean 0 and standard deviation 1; a pair
-            (means, deviations) uses those instead, such as those of the training rows.
         sample: how many rows are kept in the sample.
         seed: of the random sample.
         checkpoint: a file that keeps every sum after each block. If the process is killed, the same
@@ -61,16 +57,16 @@ def stream(
             rows, in order, and sums are taken over all processes.
 
     Returns:
-        `Rows`, to pass as X, with attributes `labels` (n,) or (n, t), `row_weights` (n,), and
-        `means` and `scales` (d,), None where there are none, and of files `names`, those of the
-        inputs: `save(path, fit, extra={"names": rows.names})` keeps them.
+        `Rows`, to pass as X, with attributes `labels` (n,) or (n, t) and `row_weights` (n,), None
+        where there are none, and of files `names`, those of the inputs: `save(path, fit,
+        extra={"names": rows.names})` keeps them.
 
     Raises:
         ValueError: naming file, row and column, for what is missing or not a number; and for files
             that do not match.
 
     **Cost** one reading; memory of labels, weights, the sample and a few blocks. **Source**: Fan,
-    Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.
+    Muller and Rezucha 1962 for the sample.
 
     >>> import numpy as np, jaxrls as rls
     >>> x = np.linspace(0, 1, 50)[:, None]
@@ -92,7 +88,6 @@ def stream(
     kind = JointRows if distributed else StreamedRows
     rows = kind(
         blocks,
-        standardize=standardize,
         sample=sample,
         seed=seed,
         checkpoint=checkpoint,

@@ -1,8 +1,7 @@
 """Rows that are read in blocks from a source: once to survey them, and once for every sum after
 that.
 
-The first reading keeps what is small: labels, weights, mean and deviation of every column, and some
-random rows. Later ones are loops on the host over equal blocks; the next is read meanwhile.
+The first reading keeps what is small: labels, weights and some random rows. Later ones are loops on the host over equal blocks; the next is read meanwhile.
 """
 
 import hashlib
@@ -17,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.problem import DenseRows, Rows, added
+from jaxrls.core.problem import DenseRows
 from jaxrls.core.support import as_floats, check_finite, check_inputs, check_whole, progress_bar
 from jaxrls.rows.files import read_arrays, write_arrays
+from jaxrls.rows.host import HostRows, added
 
 SAMPLE = 10_000  # rows
-CONSTANT = 1e-12  # of the mean: a deviation below this is rounding
 END = object()
 
 
@@ -35,7 +34,7 @@ class Piece(NamedTuple):
     place: str = ""
 
 
-class StreamedRows(Rows):
+class StreamedRows(HostRows):
     """Rows from a source that can be iterated again and again, as (X, Y[, weights]) in blocks: see
     `stream`.
 
@@ -53,7 +52,6 @@ class StreamedRows(Rows):
         self,
         source: Iterable,
         *,
-        standardize: Any = False,
         sample: int = SAMPLE,
         seed: Any = 0,
         checkpoint: str | os.PathLike | None = None,
@@ -70,19 +68,9 @@ class StreamedRows(Rows):
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         self.known = known = self._first_reading(sample, seed)
         self.shape = _, d = int(known.n), known.sample.shape[1]
-        self.labels, self.row_weights, self.drawn = known.labels, known.weights, known.drawn
+        self.labels, self.row_weights = known.labels, known.weights
+        self.drawn, self.sample = known.drawn, known.sample
         self.host_dtype = known.sample.dtype  # float32 where every block was, else float64
-        self.means = self.scales = None
-        if standardize is False or standardize is None:
-            return
-        pair = known.deviations.known() if standardize is True else standardize
-        pair = np.asarray(pair, np.float64)
-        if pair.shape != (2, d) or not np.isfinite(pair).all() or not (pair[1] > 0).all():
-            raise ValueError(
-                "standardize must be True, False or a pair (means, deviations above 0), each "
-                f"({d},), and is {standardize!r}"
-            )
-        self.means, self.scales = pair
 
     def _first_reading(self, sample: int, seed: Any) -> "Known":
         pieces = self._watched(self.pieces(), None, lambda piece: len(piece.X))
@@ -93,19 +81,6 @@ class StreamedRows(Rows):
         """float32 where every block was, else float64, or what JAX has in its place."""
         return jax.dtypes.canonicalize_dtype(self.host_dtype)
 
-    @property
-    def sample(self):
-        """Some random rows, on the host, standardised."""
-        return self.standardized(self.known.sample)
-
-    def standardized(self, X):
-        """Rows of the source, standardised if that was asked for."""
-        X = np.asarray(X, self.host_dtype)
-        if self.means is None:
-            return X
-        with np.errstate(over="ignore"):  # overflow gives infinity, which is reported later
-            return ((np.asarray(X, np.float64) - self.means) / self.scales).astype(X.dtype)
-
     def pieces(self) -> Iterator[Piece]:
         """The blocks of the source, as pieces."""
         for i, block in enumerate(self.source):
@@ -115,12 +90,12 @@ class StreamedRows(Rows):
             yield block
 
     def blocks(self):
-        """The rows as the source has them, standardised."""
-        return (self.standardized(piece.X) for piece in self.pieces())
+        """The rows as the source has them."""
+        return (np.asarray(piece.X, self.host_dtype) for piece in self.pieces())
 
-    def _equal_blocks(self):
+    def equal_blocks(self):
         """The next one read while the last one is worked on."""
-        return self._watched(ahead(super()._equal_blocks()), self.own, len)
+        return self._watched(ahead(super().equal_blocks()), self.own, len)
 
     def _watched(self, items: Iterable, total: int | None, size: Callable) -> Iterator:
         """The items of one reading, with a bar."""
@@ -133,11 +108,11 @@ class StreamedRows(Rows):
                 reached(done)
 
     def reading(self, kind, run, columns):
-        """As `Rows.reading`; a sum continues from its checkpoint."""
+        """As `HostRows.reading`; a sum continues from its checkpoint."""
         if self.checkpoint is None or kind == "map":
             return super().reading(kind, run, columns)
         key, done, total = "", 0, None
-        for stop, block in self._with_columns(columns):
+        for stop, block in self.with_columns(columns):
             if stop <= done:
                 continue
             out = run(*block)
@@ -162,6 +137,11 @@ class StreamedRows(Rows):
     def candidates(self):
         """The row numbers of the sample, and its rows."""
         return self.drawn, jnp.asarray(self.sample)
+
+    @property
+    def some_at_most(self):
+        """The rows of the sample."""
+        return len(self.sample)
 
     def some(self, num):
         """Rows of the sample, spread evenly."""
@@ -194,44 +174,6 @@ def ahead(items: Iterable, depth: int = 2) -> Iterator:
 # --------------------------------------------------------------------------------------------------
 
 
-class Deviations(NamedTuple):
-    """Means and standard deviations of columns, weighted, from one block of rows after the other,
-    in float64.
-
-    >>> import numpy as np
-    >>> first, second = np.array([[1.0], [2.0]]), np.array([[3.0]])
-    >>> means, scales = Deviations.of(first).join(Deviations.of(second, np.array([2.0]))).known()
-    >>> float(means[0]), round(float(scales[0]), 3)
-    (2.25, 0.829)
-    """
-
-    total: Any = 0.0
-    means: Any = 0.0
-    squares: Any = 0.0  # about the means
-
-    @classmethod
-    def of(cls, X, weights=None) -> "Deviations":
-        """Of rows (b, d) with weights (b,), by default all 1."""
-        X, v = np.asarray(X, np.float64), np.ones(len(X)) if weights is None else weights
-        total = v.sum(dtype=np.float64)
-        means = np.dot(v, X) / (total or 1)
-        return cls(total, means, np.dot(v, (X - means) ** 2))
-
-    def join(self, other: "Deviations") -> "Deviations":
-        """Of the rows of both."""
-        total, moved = self.total + other.total, other.means - self.means
-        share = other.total / (total or 1)
-        squares = self.squares + other.squares + moved**2 * (self.total * share)
-        return Deviations(total, self.means + moved * share, squares)
-
-    def known(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of every column; 1 for the deviation where a column is
-        constant.
-        """
-        scales = np.sqrt(self.squares / (self.total or 1))
-        return self.means, np.where(scales > CONSTANT * np.abs(self.means), scales, 1.0)
-
-
 class Known(NamedTuple):
     """What the first reading keeps: `drawn` are the row numbers of the sample, ascending, and
     `tickets` the random numbers that chose them.
@@ -243,7 +185,6 @@ class Known(NamedTuple):
     drawn: Any
     sample: Any
     tickets: Any
-    deviations: Deviations
     checksum: Any
 
 
@@ -258,7 +199,7 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     """The first reading; raises where there are no rows, or for a block that is unusable or does
     not match those before it.
     """
-    n, checksum, deviations, before = 0, 0, Deviations(), None
+    n, checksum, before = 0, 0, None
     lists: Any = [], [], []
     labels, weights, drawn = lists
     rng = np.random.default_rng(seed)
@@ -285,7 +226,6 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
         before = shapes
         labels.append(given.get("Y"))
         weights.append(v)
-        deviations = deviations.join(Deviations.of(X, v))
         new = np.arange(n, n + len(X)), X, rng.random(len(X))
         drawn = [drawn_of([*drawn, new], most)]
         checksum = zlib.crc32(np.ascontiguousarray(X).data, checksum)
@@ -293,7 +233,7 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     if not n:
         raise ValueError("source has no rows: give files or blocks that have some")
     known = together(labels), together(weights), *drawn_of(drawn, most)
-    return Known(n, *known, deviations, checksum)
+    return Known(n, *known, checksum)
 
 
 def together(parts: list) -> Any:

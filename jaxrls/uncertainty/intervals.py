@@ -148,7 +148,10 @@ def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackk
             return smoother(factor, lam).without_rows(weights, lam, coef, e)
         return smoother(factor, lam).without_folds(weights, groups, coef, e)
 
-    every = jax.lax.map(fits, (lam.reshape(-1), by_lam(coef), by_lam(left_out)))
+    at_lams = lam.reshape(-1), by_lam(coef), by_lam(left_out)
+    one = lambda parts: jax.tree.map(lambda a: a[None], fits([part[0] for part in parts]))
+    # One λ without a loop, in which rows on the host could not be read.
+    every = (one if lam.size == 1 else partial(jax.lax.map, fits))(at_lams)
     return Jackknife(every, factor.expansion, fixed.lean(), weights.count, solution.labels.flat)
 
 

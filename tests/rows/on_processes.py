@@ -48,8 +48,8 @@ def numbers(fit, rows):
 
 
 def fitted(blocks, distributed, **options):
-    rows = rls.rows.stream(blocks, standardize=True, distributed=distributed, **options)
-    fit = rls.fit(rls.Gaussian(1.0), rows, lams=LAMS, landmarks=LANDMARKS)
+    rows = rls.rows.stream(blocks, distributed=distributed, **options)
+    fit = rls.fit(rls.Gaussian(1.0), rows, lams=LAMS, landmarks=LANDMARKS, standardize=True)
     return numbers(fit, rows) | {"residuals": fit.loo_residuals}
 
 

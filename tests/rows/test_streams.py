@@ -76,7 +76,7 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
 @ANY_PRECISION
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
     blocks = Blocks(X, Y)
-    problem_of = extend.Problem.of(KERNEL, rls.rows.stream(blocks), None, landmarks=10)
+    problem_of = extend.Problem.of(KERNEL, rls.rows.stream(blocks), None, landmarks=10).prepared()
     assert blocks.readings == 1
     problem_of.errors(problem_of.solution(), np.geomspace(1e-3, 10, 50).astype(DTYPE))
     assert blocks.readings == 3
@@ -89,7 +89,7 @@ def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
     be bare arrays.
     """
     blocks = Blocks(X)
-    source = rls.rows.stream(blocks, sample=10, standardize=True)
+    source = rls.rows.stream(blocks, sample=10)
     rows = np.concatenate([np.asarray(block) for block in source.blocks()])
     before, drawn = blocks.readings, np.asarray(source.known.drawn)
     assert_array_equal(source.take(drawn[[3, 0, 3, 9]]), rows[drawn[[3, 0, 3, 9]]])
@@ -145,18 +145,22 @@ def test_every_row_has_the_same_chance_to_be_in_the_sample():
 
 
 @FLOAT64
-def test_standardised_columns_have_mean_0_and_deviation_1_in_the_first_reading():
-    far, weighs = X * [1e3, 1e-3, 0.0] + [1e6, 0, 5], np.arange(N) < 47  # two blocks of three
-    blocks = Blocks(far, Y, 1.0 * weighs)
-    source = rls.rows.stream(blocks, standardize=True)
-    assert blocks.readings == 1
-    Z = np.concatenate([np.asarray(block) for block in source.blocks()])
-    assert_allclose(Z[weighs].mean(axis=0), 0, atol=1e-9)
-    assert_allclose(Z[weighs].std(axis=0), [1, 1, 0], atol=1e-9)
-    again = rls.rows.stream(
-        Blocks(far[:20], sizes=(20,)), standardize=(source.means, source.scales)
-    )
-    assert_array_equal(next(iter(again.blocks())), Z[:20])
+def test_columns_of_a_stream_are_standardized_as_those_of_an_array():
+    """And rows to predict are given as they are."""
+    far, weighs = X * [1e3, 1e-3, 0.0] + [1e6, 0, 5], 1.0 * (np.arange(N) < 47)
+    plain = {"lams": [0.1], "landmarks": far[ROWS]}
+    options = plain | {"standardize": True}
+    for weights, more in ((None, 2), (weighs, 3)):
+        columns = (far, Y) if weights is None else (far, Y, weights)
+        usual, blocks = Blocks(*columns), Blocks(*columns)
+        rls.fit(KERNEL, rls.rows.stream(usual), **plain)
+        got = rls.fit(KERNEL, rls.rows.stream(blocks), **options)
+        assert blocks.readings == usual.readings + more
+        want = rls.fit(KERNEL, far, Y, weights=weights, **options)
+        for name in ("centre", "scale"):
+            assert_allclose(*(getattr(fit.kernel, name) for fit in (got, want)), rtol=1e-9)
+        assert got.kernel.scale[2] == 1
+        assert_close(got.predict(rls.rows.stream(Blocks(far))), want.predict(far), BOUND)
 
 
 def test_one_program_for_all_blocks_of_a_reading():
@@ -242,14 +246,13 @@ def test_what_a_stream_cannot_do_is_said():
     source, labelled, parts = rls.rows.stream(Blocks(X)), rls.rows.stream(Blocks(X, Y)), [(X, Y)]
     changing = rls.rows.stream(parts)
     parts.append((X[:3], Y[:3]))
-    pair = "standardize must be True, False or a pair"
     in_memory = "tune needs X and held-out rows in memory"
     refused(
         (lambda: rls.fit(KERNEL, source, landmarks=10), "Y must be labels"),
         (
             lambda: extend.Problem.of(
                 KERNEL, rls.rows.stream(Blocks(X), sample=30), Y, landmarks=31
-            ),
+            ).prepared(),
             "landmarks.*30",
         ),
         (lambda: changing.sum(lambda x: x.sum()), "rows"),
@@ -270,14 +273,13 @@ def test_what_a_stream_cannot_do_is_said():
             lambda: rls.fit(KERNEL, labelled, lams=[0.1], solver=rls.Iterative(10)),
             "needs all rows in one array, .* X is a stream",
         ),
-        (lambda: rls.rows.stream(Blocks(X, Y), standardize=(np.zeros(D),)), pair),
     )
 
 
 @ANY_PRECISION
 @EDGE
 def test_float64_files_are_fitted_in_float64_whatever_the_switch_says(monkeypatch):
-    monkeypatch.setattr("jaxrls.core.problem.rows.HOST_BLOCK_BYTES", 8 * D * N // 2)
+    monkeypatch.setattr("jaxrls.rows.host.HOST_BLOCK_BYTES", 8 * D * N // 2)
     for on in (False, True):  # a thread that reads ahead has the switch of the process
         with jax.enable_x64(on):
             assert rls.rows.stream(Blocks(np.float64(X), np.float64(Y))).block_sizes == (N // 2,)

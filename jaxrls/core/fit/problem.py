@@ -269,8 +269,11 @@ def _moments(rows: Rows, weights: Weights):
     in a constant column.
     """
     v = weights.array
-    first = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
-    one = rows.sum(lambda x, first: matmul(first, x), first)
+    if weights.values is None:
+        one = rows.some(1)[0]
+    else:
+        first = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
+        one = rows.sum(lambda x, first: matmul(first, x), first)
     sums = rows.sum(lambda x, v: matmul(v, jnp.stack([x - one, jnp.abs(x - one)])), v)
     mean, size = sums / weights.total
     size = jnp.where(size > 0, size, 1)  # the unit of squares, which may underflow in that of X

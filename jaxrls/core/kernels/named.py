@@ -78,7 +78,7 @@ def named_kernel(
         return kernel if gamma == 1 else gamma**degree * kernel
     if name in PLAIN:
         return PLAIN[name]()
-    median = isinstance(width, str)
+    median = "median" in np.ravel(width)
     if gamma is None:
         return RADIAL[name](width if median else np.asarray(as_floats("width", width, X.dtype)))
     if name not in BY_GAMMA or not median:

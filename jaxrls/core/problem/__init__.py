@@ -1,6 +1,6 @@
 """The parts of a least-squares problem: weights, labels, fixed effects, landmarks, folds."""
 
-from jaxrls.core.problem.compiled import common_size, compiled, first, padded
+from jaxrls.core.problem.compiled import common_size, compiled, first, padded, static_names
 from jaxrls.core.problem.data import Data, DataBlock
 from jaxrls.core.problem.fixed_effects import FixedEffects, Levels, as_fixed_effects
 from jaxrls.core.problem.folds import Folds, as_folds, folds
@@ -12,7 +12,6 @@ from jaxrls.core.problem.rows import (
     DenseRows,
     GramRows,
     Rows,
-    added,
     as_rows,
     kind_of,
 )

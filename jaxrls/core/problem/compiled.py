@@ -1,25 +1,19 @@
-"""`jax.jit` for what public calls compute: quick to compile where rows are few, and for rows that
-only the host can read.
-
-Few rows are padded by rows of weight 0, so that one program serves several numbers of them. A sum
-over rows on the host cannot be part of a compiled program. So a function is compiled up to its
-first reading, then again, with the result, up to the next reading, and so on. What precedes a
-reading is computed again after it, so read first.
+"""`jax.jit` for what public calls compute: quick to compile where rows are few, which are padded by
+rows of weight 0, so that one program serves several numbers of them.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.problem.rows import DenseRows, Rows
-from jaxrls.core.support import is_concrete, platform, pytree, static
+from jaxrls.core.problem.rows import Rows
+from jaxrls.core.support import is_concrete, platform
 
 Function = TypeVar("Function", bound=Callable)
 # With more rows the weights of a padded fit cost too much: 1.5 times its time at 1000 rows.
@@ -31,62 +25,39 @@ QUICK = (
     {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
     {"xla_backend_optimization_level": 0},
 )
-FOUND: ContextVar[Iterator] = ContextVar("FOUND")  # by the readings already done, in order
 
 
 def compiled(fn: Function) -> Function:
     """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static. On a CPU
-    calls with known values, at most FEW along every axis, are compiled with the options QUICK.
+    calls with known values, at most FEW along every axis, are compiled with the options QUICK. Rows
+    that no program takes run `fn` themselves.
 
-    A reading inside of a further transformation, such as `jax.vmap` in a criterion of the
-    caller's, leaves `fn` outside of any program.
-
-    >>> import numpy as np, jaxrls as rls
-    >>> rows = rls.rows.stream([np.ones((3, 2)), np.ones((1, 2))])
-    >>> double = compiled(lambda rows, scale: 2 * rows.sum(lambda x: x.sum() * scale))
-    >>> float(double(rows, 0.5))
-    8.0
+    >>> double = compiled(lambda x, *, times: 2 * times * x)
+    >>> float(double(1.5, times=2))
+    6.0
     """
-    given = inspect.signature(fn).parameters.values()
-    names = [one.name for one in given if one.kind is one.KEYWORD_ONLY]
+    names = static_names(fn)
     whole = jax.jit(fn, static_argnames=names)
     quick = cache(lambda: jax.jit(fn, static_argnames=names, compiler_options=_quick_options()))
 
-    @partial(jax.jit, static_argnames=names)
-    def go_on(args, found, **options):
-        """The results, or the first reading that is not among those `found`."""
-        before = FOUND.set(iter(found))
-        try:
-            return fn(*args, **options)
-        except Pause as pause:
-            return pause.args[0]
-        finally:
-            FOUND.reset(before)
-
     @wraps(whole)
     def run(*args, **options):
-        leaves = jax.tree.leaves(args, is_leaf=_is_later)
-        sources = [leaf for leaf in leaves if isinstance(leaf, Rows)]
-        if not sources:
-            if _is_small(leaves):
-                # What is closed over may be traced; no part of a program may have options.
-                with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
-                    return quick()(*args, **options)
-            return whole(*args, **options)
-        if any(isinstance(leaf, Later | jax.core.Tracer) for leaf in leaves):
-            return fn(*args, **options)  # a part of another function
-        later = lambda leaf: Later.of(leaf, sources) if isinstance(leaf, Rows) else leaf
-        back = lambda leaf: sources[leaf.number] if _is_later(leaf) else leaf
-        args_later = jax.tree.map(later, args)
-        found: list[Any] = []
-        try:
-            while isinstance(out := go_on(args_later, found, **options), Reading):
-                found.append(out.read(sources[out.number], out.operands))
-        except jax.errors.UnexpectedTracerError:
-            return fn(*args, **options)
-        return jax.tree.map(back, out, is_leaf=_is_later)
+        leaves = jax.tree.leaves(args)
+        if outside := [leaf for leaf in leaves if isinstance(leaf, Rows)]:
+            return outside[0].call(fn, args, options)
+        if _is_small(leaves):
+            # What is closed over may be traced; no part of a program may have options.
+            with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
+                return quick()(*args, **options)
+        return whole(*args, **options)
 
     return run  # type: ignore[return-value]
+
+
+def static_names(fn: Callable) -> list[str]:
+    """The arguments that are passed by keyword alone."""
+    parameters = inspect.signature(fn).parameters.values()
+    return [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
 
 
 def _is_small(leaves: list) -> bool:
@@ -106,76 +77,6 @@ def _quick_options() -> dict:
             jax.jit(lambda: 0, compiler_options=options)()
             return options
     return {}
-
-
-@pytree
-class Reading:
-    """A task for the host: `read(rows, operands)`, with one of the sources."""
-
-    operands: Any
-    read: Callable = static()
-    number: int = static()
-
-
-class Pause(Exception):
-    """Raised with a `Reading` that has not been done yet."""
-
-
-def _is_later(leaf) -> bool:
-    return isinstance(leaf, Later)
-
-
-@pytree
-class Later(Rows):
-    """Rows in a function that is being traced, which are read between its programs."""
-
-    number: int = static()  # among those of the arguments
-    shape: Any = static()
-    dtype: Any = static()
-    block_sizes: Any = static(default=())
-    lies: Any = static(default="")
-
-    @classmethod
-    def of(cls, rows: Rows, sources: list) -> "Later":
-        """In the place of one of the sources."""
-        number = next(i for i, source in enumerate(sources) if source is rows)
-        return cls(number, rows.shape, rows.dtype, rows.block_sizes, rows.lies)
-
-    def some(self, num):
-        """As `Rows.some`, later."""
-        for found in FOUND.get():
-            return found
-        raise Pause(Reading((), lambda rows, _: rows.some(num), self.number))
-
-    def over(self, kind, fn, columns, **hints):
-        """As `Rows.over`, later: what `fn` closes over is taken too."""
-        for found in FOUND.get():
-            return found
-        block = lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints)
-        programs, closed_over = {}, {}
-        for size in self.block_sizes:
-            cut = lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype)  # noqa: B023
-            parts = jax.tree.map(cut, columns)
-            closed, out = jax.make_jaxpr(block, return_shape=True)(cut(self), *parts)
-            programs[size] = _program(closed.jaxpr, jax.tree.structure(out))
-            closed_over[size] = closed.consts
-
-        def read(rows, operands):
-            closed_over, columns = operands
-            run = lambda x, *parts: programs[len(x)](closed_over[len(x)], x, *parts)
-            return rows.reading(kind, run, columns)
-
-        raise Pause(Reading((closed_over, columns), read, self.number))
-
-
-def _program(jaxpr, structure) -> Callable:
-    """A traced function as a program of what it closed over and of its arguments."""
-
-    def run(closed_over, *args):
-        out = jax.core.eval_jaxpr(jaxpr, closed_over, *jax.tree.leaves(args))
-        return jax.tree.unflatten(structure, out)
-
-    return jax.jit(run)
 
 
 def common_size(n: int) -> int:

@@ -5,6 +5,9 @@ together in blocks.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support import pytree
@@ -18,6 +21,11 @@ class DataBlock(NamedTuple):
     x: Any
     v: Any
     b: Any
+
+    @property
+    def weights(self) -> Float[Array, " b"]:
+        """v as an array."""
+        return jnp.ones(self.x.shape[0], self.x.dtype) if self.v is None else self.v
 
 
 @pytree

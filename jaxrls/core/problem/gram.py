@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.kernels import Block, Kernel, as_block, as_dense
-from jaxrls.core.linalg import check_block_size, default_block_size, map_rows, matmul
+from jaxrls.core.linalg import check_block_size, default_block_size, matmul
 from jaxrls.core.problem.rows import DenseRows, Rows
 from jaxrls.core.support import door, parts_of
 
@@ -51,34 +51,28 @@ def gram(
     X = X if isinstance(X, Rows) else as_block("X", X)
     Z = Z if isinstance(Z, Rows | None) else as_block("Z", Z)
     _check_pair(kernel, X, Z)
-    if isinstance(X, Rows) or isinstance(Z, Rows):
-        return _gram_of_rows(kernel, X, Z, block_size)
-    if isinstance(X, Block) or not kernel.evaluable:
-        return kernel(X, X if Z is None else Z)
-    if Z is not None:
-        return map_rows(lambda x: kernel(x, Z), X, _block_size(X, Z, block_size))
-
-    def with_diagonal(args):
-        rows, number, diagonal = args
-        same = number[:, None] == jnp.arange(X.shape[0])
-        return jnp.where(same, diagonal[:, None], kernel(rows, X))
-
-    numbered = X, jnp.arange(X.shape[0]), kernel.diag(X)
-    return map_rows(with_diagonal, numbered, _block_size(X, X, block_size))
+    return _kernel_values(kernel, X, Z, block_size)
 
 
-def _gram_of_rows(kernel: Kernel, X: Any, Z: Any, block_size) -> Float[Array, "n m"]:
-    """K where X or Z are `Rows`; raises for all pairs of those that are read from elsewhere."""
+def _kernel_values(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None):
+    """K of rows, blocks or arrays; raises for all pairs of rows that are read from elsewhere."""
     if isinstance(Z, Rows):
-        Z = DenseRows(Z.dense()) if Z.parts > 1 else Z
-        return Z.map(lambda z: gram(kernel, X, as_dense(z)).T).T
+        return Z.map(lambda z: _kernel_values(kernel, X, as_dense(z)).T).T
+    if Z is None and isinstance(X, Rows):
+        X = X.points if kernel.evaluable else X.dense()
+    rows = X if isinstance(X, Rows) else DenseRows(X)
+    if rows is not X and (isinstance(X, Block) or not kernel.evaluable):
+        return kernel(X, X if Z is None else Z)
+    size = _block_size(X, X if Z is None else Z, block_size)
     if Z is not None:
-        return X.map(lambda x: kernel(x, Z))
-    whole = X.points if kernel.evaluable else X.dense()
-    if whole is not X:
-        return gram(kernel, whole, block_size=block_size)
-    i = jnp.arange(X.shape[0])
-    return gram(kernel, X, X).at[i, i].set(X.map(kernel.diag))
+        return rows.map(lambda x: kernel(x, Z), block_size=size)
+    n = X.shape[0]
+
+    def with_diagonal(x, number):
+        same = number[:, None] == jnp.arange(n)
+        return jnp.where(same, kernel.diag(x)[:, None], _kernel_values(kernel, x, X))
+
+    return rows.map(with_diagonal, jnp.arange(n), block_size=size)
 
 
 def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):

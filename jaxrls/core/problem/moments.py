@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.linalg import from_panels, gram_panels, matmul, safe_sqrt
-from jaxrls.core.problem.data import Data
+from jaxrls.core.problem.data import Data, DataBlock
 from jaxrls.core.support import pytree
 
 SOME = 512  # rows, whose mean is close enough to that of all
@@ -139,43 +139,42 @@ def moments(
     >>> float((first + second).weight), (first + second).second.tolist()
     (3.0, [[14.0]])
     """
-    rows, fixed = data.rows, data.fixed
-    (n, d), q, dtype = rows.shape, fixed.count, rows.dtype
+    (n, d), q, dtype = data.rows.shape, data.fixed.count, data.rows.dtype
     Y = jnp.zeros((n, 0), dtype) if Y is None else Y
     label_origin = jnp.zeros((q, Y.shape[1]), dtype) if label_origin is None else label_origin
     if origin is None:
         row = jax.eval_shape(features.features, jax.ShapeDtypeStruct((1, d), dtype))
         origin = jnp.zeros((q, row.shape[1]), dtype)
 
-    def of_block(block, raw, y):
-        x, v, b = block
-        raw = features.features(x) if raw is None else raw
-        phi, shares = raw, _shares(v, x)
+    def of_block(block, phi, y):
+        phi = features.features(block.x) if phi is None else phi
+        beyond = 0 if left_over is None else left_over(block.x, phi)
         if q:
-            phi, y = raw - fixed.fitted(b, origin), y - fixed.fitted(b, label_origin)
-        half, light = phi if v is None else safe_sqrt(v)[:, None] * phi, shares[:, None] * y
-        beyond = 0 if left_over is None else left_over(x, raw)
-        return {
-            "weight": jnp.sum(shares),
-            "count": jnp.sum(shares > 0).astype(dtype),
-            "log_weight": jnp.sum(jnp.log(jnp.where(shares > 0, shares, 1))),
-            "gram": fixed.gram(b, shares),
-            "first": fixed.sums(b, shares, phi),
-            "second": gram_panels(half),
-            "trace": jnp.sum(shares * beyond),
-            "label": fixed.sums(b, shares, y),
-            "cross": matmul(phi.T, light),
-            "square": jnp.sum(light * y, axis=0),
-        }
+            phi = phi - data.fixed.fitted(block.b, origin)
+            y = y - data.fixed.fitted(block.b, label_origin)
+        return _sums_of_block(block, data.fixed, phi, y, beyond)
 
     sums = data.sum(of_block, kept, Y, temporaries=origin.shape[1], block_size=block_size)
     sums["second"] = from_panels(sums["second"])
     return Moments(**sums, origin=origin, label_origin=label_origin)
 
 
-def _shares(v, x):
-    """Weights of a block of rows."""
-    return jnp.ones(x.shape[0], x.dtype) if v is None else v
+def _sums_of_block(block: DataBlock, fixed: Any, phi, y, beyond) -> dict[str, Any]:
+    """The sums of `Moments` over a block, the second moments in panels."""
+    v, root_phi = block.weights, phi if block.v is None else safe_sqrt(block.v)[:, None] * phi
+    vy = v[:, None] * y
+    return {
+        "weight": jnp.sum(v),
+        "count": jnp.sum(v > 0).astype(v.dtype),
+        "log_weight": jnp.sum(jnp.log(jnp.where(v > 0, v, 1))),
+        "gram": fixed.gram(block.b, v),
+        "first": fixed.sums(block.b, v, phi),
+        "second": gram_panels(root_phi),
+        "trace": jnp.sum(v * beyond),
+        "label": fixed.sums(block.b, v, y),
+        "cross": matmul(phi.T, vy),
+        "square": jnp.sum(vy * y, axis=0),
+    }
 
 
 def near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
@@ -189,5 +188,5 @@ def near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
     even = data.weights.values is None or not rows.traceable
     if fixed.count == 1 and fixed.rows is None and even:
         return jnp.mean(features.features(rows.some(SOME)), axis=0)[None]
-    sums = lambda block: fixed.sums(block.b, _shares(block.v, block.x), features.features(block.x))
+    sums = lambda block: fixed.sums(block.b, block.weights, features.features(block.x))
     return fixed.solve(data.sum(sums))

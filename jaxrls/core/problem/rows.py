@@ -3,17 +3,15 @@
 No caller knows whether blocks are cut from an array, made dense from a sparse matrix, or read.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.kernels import GramBlock, Kernel, as_dense
-from jaxrls.core.linalg import check_block_size, default_block_size, over_rows, wide_block_size
+from jaxrls.core.linalg import check_block_size, over_rows, wide_block_size
 from jaxrls.core.support import (
     as_array,
     check_finite,
@@ -21,52 +19,19 @@ from jaxrls.core.support import (
     check_matrix,
     check_row_numbers,
     check_symmetric,
-    is_concrete,
     on_device,
     parts_of,
     pytree,
     static,
 )
 
-HOST_BLOCK_BYTES = 32 * 2**20  # of rows that are read at once
-
-
-@jax.jit
-def added(total, more):
-    """The sum of two pytrees of arrays, in one program."""
-    return jax.tree.map(jnp.add, total, more)
-
-
-def one_behind(results: Iterable) -> Iterator:
-    """The same results, each finished before the one after the next begins: otherwise all blocks
-    would be read first.
-    """
-    before = None
-    for result in results:
-        jax.block_until_ready(before)
-        yield result
-        before = result
-
 
 class Rows:
-    """The n rows of X, read in blocks: inherit from this class for a data source of your own.
+    """The n rows of X, as factors use them: `sum(fn, *columns)` adds `fn(block, *parts)` over blocks
+    of rows, and `map` stacks the results.
 
-    A subclass defines `shape`, which is (n, d), the `dtype` of its blocks, float32 or float64, and
-    `blocks()`, which runs on the host, yields rows (b, d) from the first to the last, and is called
-    once for every reading. It may define `labels` (n,) or (n, t) and `row_weights` (n,), if it
-    brings its own, and `block_size`, how many rows are read at a time. Factors then call
-    `sum(fn, *columns)`, which adds `fn(block, *parts)` over blocks of rows, and `map`, which stacks
-    the results.
-
-    >>> from jaxrls import extend
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> class Counted(rls.rows.Rows):
-    ...     shape, dtype = (4, 1), jnp.zeros(()).dtype
-    ...     def blocks(self):
-    ...         yield jnp.array([[0.0], [1.0]])
-    ...         yield jnp.array([[2.0], [3.0]])
-    >>> round(float(rls.fit(rls.Linear(), Counted(), [0.0, 1.0, 2.0, 3.5]).model.coef[0]), 2)
-    1.15
+    A kind of rows defines `shape`, `dtype`, `over`, which does both, and `some`. Kinds that are not
+    arrays, and the class for sources of a user's, are in `jaxrls.rows`.
     """
 
     traceable: ClassVar[bool] = False  # whether they are arrays, which can go into `jax.jit`
@@ -78,12 +43,15 @@ class Rows:
     parts: Any = 1  # equal parts of the rows, which may lie on different devices
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
-    block_size: Any = None  # of rows that are read at once
-    first = 0  # see `own`
+    some: Callable  # of a number: at most so many rows, to estimate their mean
 
-    def blocks(self) -> Iterable:
-        """Yield the rows in blocks, each (b, d)."""
-        raise TypeError(f"{type(self).__name__} must define blocks()")
+    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
+        """`sum` or `map`, as `kind` says."""
+        raise NotImplementedError
+
+    def call(self, fn: Callable, args: tuple, options: dict) -> Any:
+        """`fn(*args, **options)`, where these rows, which no program takes, are among the arguments."""
+        return fn(*args, **options)
 
     @property
     def lies(self) -> str:
@@ -112,75 +80,8 @@ class Rows:
         """
         return self.over("map", fn, columns, **hints)
 
-    def over(self, kind: str, fn: Callable, columns: tuple, **hints):
-        """`sum` or `map`, as `kind` says; here compiled for a block."""
-        run = jax.jit(lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints))
-        return self.reading(kind, run, columns)
-
-    def reading(self, kind: str, run: Callable, columns: tuple):
-        """As `over`, by a compiled `run`, which reads the rows once."""
-        found = one_behind(run(*block) for _, block in self._with_columns(columns))
-        if kind == "sum":
-            return reduce(added, found)
-        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
-
-    def _with_columns(self, columns) -> Iterator:
-        """Blocks of equal size with their part of the columns, and the number of rows up to their
-        end.
-        """
-        start = 0
-        for x in self._equal_blocks():
-            rows = slice(start, start + len(x))
-            parts = jax.tree.map(lambda a: a[rows], columns)  # noqa: B023
-            yield rows.stop, (jnp.asarray(x, self.dtype), *parts)
-            start = rows.stop
-
-    @property
-    def own(self) -> int:
-        """How many rows this process reads, starting with row number `first`."""
-        return self.shape[0]
-
-    @property
-    def block_sizes(self) -> tuple[int, ...]:
-        """The size of the blocks in use, and of the last one where it is smaller."""
-        n, row = self.own, 8 * self.shape[1]  # bytes of float64: threads differ in JAX's dtype
-        size = check_block_size(self.block_size, n) or default_block_size(n, row, HOST_BLOCK_BYTES)
-        return (size, n % size) if n % size else (size,)
-
-    def _equal_blocks(self) -> Iterator:
-        """The blocks in `block_sizes`; raises where rows or columns differ from `shape`."""
-        n, d, size, found = self.own, self.shape[1], self.block_sizes[0], 0
-        claim = f"{type(self).__name__} says that it has"
-        for x in in_blocks(self.blocks(), size):
-            found += len(x)
-            if x.shape[1:] != (d,):
-                raise ValueError(f"{claim} {d} columns, and a block has shape {x.shape}")
-            if found > n or len(x) < size and found < n:
-                break
-            yield x
-        if found != n:
-            more = " or more" * (found > n)
-            raise ValueError(f"{claim} {n} rows, and its blocks have {found}{more}")
-
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise `ValueError` for known values that cannot be fitted or predicted."""
-
-    def some(self, num: int) -> Float[Array, "k d"]:
-        """At most `num` rows, to estimate their mean."""
-        return jnp.asarray(next(self._equal_blocks())[:num], self.dtype)
-
-    def take(self, indices) -> Float[Array, "k d"]:
-        """The rows of these row numbers, by one reading."""
-        return jnp.asarray(self._read(np.asarray(indices)), self.dtype)
-
-    def _read(self, indices) -> np.ndarray:
-        """The rows of these numbers, 0 for those of other processes."""
-        found, start = np.zeros((len(indices), self.shape[1]), self.dtype), self.first
-        for x in self.blocks():
-            here = (start <= indices) & (indices < start + len(x))
-            found[here] = x[indices[here] - start]
-            start += len(x)
-        return found
 
     def candidates(self) -> tuple[Any, Any]:
         """Row numbers, None where they are all, and the rows that landmarks are chosen from, an
@@ -216,22 +117,6 @@ class Rows:
     def features(self, kernel: Kernel) -> "Rows":
         """The kernel's explicit features, computed only once where the rows are in memory."""
         return self.like(kernel.features(self.dense())) if self.in_memory else self.through(kernel)
-
-
-def in_blocks(arrays: Iterable, size: int) -> Iterator:
-    """The same rows in arrays of `size` rows, except for the last."""
-    join = lambda parts: (np if is_concrete(parts) else jnp).concatenate(parts)
-    held: list = []
-    missing = size
-    for X in arrays:
-        while len(X):
-            held.append(X[:missing])
-            X, missing = X[missing:], missing - len(held[-1])
-            if not missing:
-                yield join(held)
-                held, missing = [], size
-    if held:
-        yield join(held)
 
 
 @pytree
@@ -401,7 +286,7 @@ def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1)
     if isinstance(X, Rows):
         return X
     kind: Any = kind_of(X)
-    if kind in KINDS_OF_ROWS:
+    if kind is not DenseRows:
         return kind.read(name, X, dtype)
     X = as_array(name, X, dtype)
     check_matrix(name, X)

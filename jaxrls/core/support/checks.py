@@ -31,7 +31,7 @@ MOST_RATIO = {"float32": 1e6, "float64": 1e12}
 
 def is_concrete(*trees) -> bool:
     """Whether every array in `trees` has values now, so that they can be looked at on the host."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+    return not [leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, jax.core.Tracer)]
 
 
 @contextmanager

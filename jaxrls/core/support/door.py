@@ -11,12 +11,14 @@ import inspect
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from jaxrls.core.support.checks import is_concrete
 
 Call = TypeVar("Call", bound=Callable)
 # Names of arguments in other libraries, and what corresponds to them here.
@@ -39,11 +41,14 @@ ELSEWHERE = {
 }
 
 
-# What some arguments must be, in every public call alike.
-WANTED = {
-    "kernel": "a jaxrls kernel, such as Gaussian(1.0)",
-    "factor": "what factorize returns",
-    "key": "one such as jax.random.key(0)",
+# What some arguments must be, in every public call alike, in words and by a test.
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "kernel": (
+        "a jaxrls kernel, such as Gaussian(1.0)",
+        lambda value: hasattr(value, "evaluable") and not isinstance(value, type),
+    ),
+    "factor": ("what factorize returns", lambda value: hasattr(value, "solve")),
+    "key": ("one such as jax.random.key(0)", lambda value: isinstance(value, jax.Array)),
 }
 
 
@@ -60,11 +65,12 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
     def decorate(call: Call) -> Call:
         signature = inspect.signature(call)
-        known = [parameter for parameter in signature.parameters if parameter != "self"]
+        known = dict.fromkeys(name for name in signature.parameters if name != "self")
 
         @functools.wraps(call)
         def wrapped(*args, **kwargs):
-            check_known(call.__qualname__, kwargs, known)
+            if kwargs.keys() - known.keys():
+                check_known(call.__qualname__, kwargs, known)
             try:
                 values = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
@@ -81,8 +87,9 @@ def door(argument: str = "") -> Callable[[Call], Call]:
             wide = bool(name) and is_wide(like) and (not on or bool(path))
             scope = jax.enable_x64(True) if wide else nullcontext()
             with scope, jax.numpy_rank_promotion("allow"):
-                found = _on_auto_axes(call, args, kwargs)
-                return found if not wide or isinstance(like, jax.Array) else _to_host(found)
+                results = _on_auto_axes(call, args, kwargs)
+                as_given = not wide or isinstance(like, jax.Array)
+                return results if as_given else _to_host(results)
 
         return wrapped  # type: ignore[return-value]
 
@@ -99,32 +106,29 @@ def is_wide(value) -> bool:
 
 
 def _check(values: dict, parameters) -> None:
-    """Raise for arguments of the wrong kind: flags, and those of `WANTED`."""
+    """Raise for arguments of the wrong kind: flags, and those of `KINDS`; a kernel may be named where
+    text is among the annotations.
+    """
     for name, value in values.items():
-        of = parameters[name]
-        flag = of.annotation in (bool, bool | None)
-        named = isinstance(value, str) and "str" in str(of.annotation) or value is of.default
-        if flag and not isinstance(value, bool | np.bool_ | None):
+        annotation = parameters[name].annotation
+        if annotation in (bool, bool | None) and not isinstance(value, bool | np.bool_ | None):
             raise ValueError(f"{name} must be True or False, and is {value!r}")
-        fits = {
-            "kernel": hasattr(value, "evaluable") and not isinstance(value, type) or named,
-            "factor": hasattr(value, "solve"),
-            "key": isinstance(value, jax.Array | None),
-        }
-        if not fits.get(name, True):
-            raise ValueError(f"{name} must be {WANTED[name]}, and is a {type(value).__name__}")
+        if name in KINDS and value is not parameters[name].default:
+            words, fits = KINDS[name]
+            named = isinstance(value, str) and str in get_args(annotation)
+            if not named and not fits(value):
+                raise ValueError(f"{name} must be {words}, and is a {type(value).__name__}")
 
 
-def check_known(call: str, given, known: list[str]) -> None:
+def check_known(call: str, given, known: dict) -> None:
     """Raise for unknown arguments, and name the one that may be meant."""
     wrong = []
     for name in given:
         if name not in known:
-            meant = difflib.get_close_matches(name, known, 1)
             hint = ELSEWHERE.get(name, "")
-            to = hint.partition("=")[0]
-            if to not in known and " " not in to:  # not of this call
-                hint = f"{meant[0]}=" if meant else ""
+            argument = hint.partition("=")[0]
+            if argument not in known and " " not in argument:  # not of this call
+                hint = "".join(f"{near}=" for near in difflib.get_close_matches(name, known, 1))
             taken = f"did you mean {hint}?" if hint else f"it takes {', '.join(known)}"
             wrong.append(f"no {name}=: {taken}")
     if wrong:
@@ -133,13 +137,14 @@ def check_known(call: str, given, known: list[str]) -> None:
 
 def hints_at_names(cls: Any) -> Any:
     """The class, with a constructor that answers an unknown argument as every public call does."""
-    made = cls.__init__
-    known = [*inspect.signature(made).parameters]
+    plain = cls.__init__
+    known = dict.fromkeys(inspect.signature(plain).parameters)
 
-    @functools.wraps(made)
+    @functools.wraps(plain)
     def init(self, *args, **options):
-        check_known(type(self).__name__, options, known)
-        made(self, *args, **options)
+        if options.keys() - known.keys():
+            check_known(type(self).__name__, options, known)
+        plain(self, *args, **options)
 
     cls.__init__ = init
     return cls
@@ -147,13 +152,19 @@ def hints_at_names(cls: Any) -> Any:
 
 def _to_host(tree):
     """Arrays as NumPy arrays, except those without values yet, inside `jax.jit`."""
-    known = lambda leaf: not isinstance(leaf, jax.core.Tracer)
-    return _arrays(lambda leaf: np.asarray(leaf) if known(leaf) else leaf, tree)
+    leaves, structure = jax.tree.flatten(tree)
+    known = [
+        isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) for leaf in leaves
+    ]
+    pairs = zip(leaves, known, strict=True)
+    return jax.tree.unflatten(structure, [np.asarray(a) if here else a for a, here in pairs])
 
 
 def _arrays(change: Callable, tree):
     """A tree with its JAX arrays changed."""
-    return jax.tree.map(lambda leaf: change(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+    leaves, structure = jax.tree.flatten(tree)
+    changed = [change(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+    return jax.tree.unflatten(structure, changed)
 
 
 # several devices
@@ -177,36 +188,39 @@ def auto(mesh: Any) -> Any:
     return mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
-def _is_explicit(leaf) -> bool:
-    return isinstance(leaf, jax.Array) and bool(jax.typeof(leaf).sharding.mesh.explicit_axes)
-
-
 def _on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
     """Call with arrays under Auto axes. Results with as many rows as the first array that is
     sharded are sharded as it is, all others are whole on every device.
     """
-    found = [leaf for leaf in jax.tree.leaves((args, kwargs)) if _is_explicit(leaf)]
-    if not found:
+    leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
+    explicit = [leaf for leaf in leaves if jax.typeof(leaf).sharding.mesh.explicit_axes]
+    if not explicit:
         return call(*args, **kwargs)
-    rows = max(found, key=lambda leaf: any(jax.typeof(leaf).sharding.spec[:1]))
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in found)  # inside of `jax.jit`
+    rows = max(explicit, key=lambda leaf: any(jax.typeof(leaf).sharding.spec[:1]))
+    traced = not is_concrete(explicit)  # inside of `jax.jit`
     mesh = (jax.typeof(rows) if traced else rows).sharding.mesh
-    axis, inside = (*jax.typeof(rows).sharding.spec, None)[0], auto(mesh)
-
-    def into(leaf):
-        if traced:
-            whole = P(*[None] * leaf.ndim)
-            return jax.sharding.reshard(leaf, whole) if _is_explicit(leaf) else leaf
-        place = None if isinstance(leaf, jax.core.Tracer) else leaf.sharding
-        if not isinstance(place, NamedSharding) or place.mesh != mesh:
-            return leaf
-        return jax.device_put(leaf, NamedSharding(inside, place.spec))
+    axis = (*jax.typeof(rows).sharding.spec, None)[0]
+    into = _whole if traced else functools.partial(_moved, mesh)
 
     def back(leaf):
         along = [axis if leaf.shape[:1] == rows.shape[:1] else None, *[None] * (leaf.ndim - 1)]
         place = NamedSharding(mesh, P(*along[: leaf.ndim]))
         return (jax.sharding.reshard if traced else jax.device_put)(leaf, place)
 
-    with (jax.sharding.use_abstract_mesh if traced else jax.set_mesh)(inside):
-        found = call(*_arrays(into, args), **_arrays(into, kwargs))
-    return _arrays(back, found)
+    with (jax.sharding.use_abstract_mesh if traced else jax.set_mesh)(auto(mesh)):
+        results = call(*_arrays(into, args), **_arrays(into, kwargs))
+    return _arrays(back, results)
+
+
+def _whole(leaf: jax.Array) -> jax.Array:
+    """An array in a program, whole on every device."""
+    explicit = jax.typeof(leaf).sharding.mesh.explicit_axes
+    return jax.sharding.reshard(leaf, P(*[None] * leaf.ndim)) if explicit else leaf
+
+
+def _moved(mesh: Any, leaf: jax.Array) -> jax.Array:
+    """An array of this mesh, where it is, with Auto axes."""
+    place = None if isinstance(leaf, jax.core.Tracer) else leaf.sharding
+    if not isinstance(place, NamedSharding) or place.mesh != mesh:
+        return leaf
+    return jax.device_put(leaf, NamedSharding(auto(mesh), place.spec))

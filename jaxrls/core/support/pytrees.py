@@ -3,6 +3,7 @@ that `save` and `load` use.
 """
 
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, dataclass_transform
 
 import jax
@@ -91,21 +92,25 @@ def pytree(cls):
     cls = hints_at_names(dataclass(frozen=True, eq=False)(cls))
     meta = [f.name for f in fields(cls) if f.metadata.get("static")]
     data = [f.name for f in fields(cls) if f.name not in meta]
+    names, keys = (*data, *meta), [jax.tree_util.GetAttrKey(name) for name in data]
+    # Of two names or more this is a tuple, read without Python: trees are flattened all the time.
+    all_of = attrgetter(*names, "__class__", "__class__")
+    first, end = len(data), len(names)
 
     def flatten(tree):
-        return [getattr(tree, name) for name in data], tuple(getattr(tree, name) for name in meta)
+        values = all_of(tree)
+        return values[:first], values[first:end]
 
     def unflatten(aux, children):
         # Without __init__: JAX also rebuilds trees around batches and placeholders, which the
         # checks of fields would refuse.
         tree = object.__new__(cls)
-        vars(tree).update(zip((*data, *meta), (*children, *aux), strict=True))
+        vars(tree).update(zip(names, (*children, *aux), strict=True))
         return tree
 
     def flatten_with_keys(tree):
-        children, aux = flatten(tree)
-        keys = map(jax.tree_util.GetAttrKey, data)
-        return list(zip(keys, children, strict=True)), aux
+        values = all_of(tree)
+        return tuple(zip(keys, values[:first], strict=True)), values[first:end]
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     REGISTRY[name_in_files(cls)] = cls  # defined again, as in a notebook, it replaces the old one

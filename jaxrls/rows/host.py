@@ -1,0 +1,154 @@
+"""Rows that only the host reads, in blocks: the class that sources of rows inherit from."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.core.linalg import check_block_size, default_block_size
+from jaxrls.core.problem import DenseRows, Rows
+from jaxrls.core.support import is_concrete
+from jaxrls.rows.readings import run_between_readings
+
+HOST_BLOCK_BYTES = 32 * 2**20  # of rows that are read at once
+
+
+class HostRows(Rows):
+    """The n rows of X, read in blocks: inherit from this class for a data source of your own.
+
+    A subclass defines `shape`, which is (n, d), the `dtype` of its blocks, float32 or float64, and
+    `blocks()`, which runs on the host, yields rows (b, d) from the first to the last, and is called
+    once for every reading. It may define `labels` (n,) or (n, t) and `row_weights` (n,), if it
+    brings its own, and `block_size`, how many rows are read at a time. Factors then call
+    `sum(fn, *columns)`, which adds `fn(block, *parts)` over blocks of rows, and `map`, which stacks
+    the results.
+
+    >>> from jaxrls import extend
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> class Counted(rls.rows.Rows):
+    ...     shape, dtype = (4, 1), jnp.zeros(()).dtype
+    ...     def blocks(self):
+    ...         yield jnp.array([[0.0], [1.0]])
+    ...         yield jnp.array([[2.0], [3.0]])
+    >>> round(float(rls.fit(rls.Linear(), Counted(), [0.0, 1.0, 2.0, 3.5]).model.coef[0]), 2)
+    1.15
+    """
+
+    block_size: Any = None  # of rows that are read at once
+    first = 0  # number of the first row that this process reads, and how many it reads
+
+    @property
+    def own(self) -> int:
+        """How many rows this process reads, starting with row number `first`."""
+        return self.shape[0]
+
+    def blocks(self) -> Iterable:
+        """Yield the rows in blocks, each (b, d)."""
+        raise TypeError(f"{type(self).__name__} must define blocks()")
+
+    def call(self, fn, args, options):
+        """As `Rows.call`, by programs between which rows are read."""
+        return run_between_readings(fn, args, options)
+
+    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
+        """`sum` or `map`, as `kind` says, compiled for a block."""
+        of_block = jax.jit(lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints))
+        return self.reading(kind, of_block, columns)
+
+    def reading(self, kind: str, of_block: Callable, columns: tuple) -> Any:
+        """As `over`, by a compiled function of a block: one reading of all rows."""
+        results = one_behind(of_block(*block) for _, block in self.with_columns(columns))
+        if kind == "sum":
+            return reduce(added, results)
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
+
+    def with_columns(self, columns: tuple) -> Iterator:
+        """Blocks of equal size with their part of the columns, and the number of rows up to their
+        end.
+        """
+        stop = 0
+        for x in self.equal_blocks():
+            rows = slice(stop, stop := stop + len(x))
+            parts = jax.tree.map(lambda a: a[rows], columns)  # noqa: B023
+            yield stop, (jnp.asarray(x, self.dtype), *parts)
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """The size of the blocks in use, and of the last one where it is smaller."""
+        n, row = self.own, 8 * self.shape[1]  # bytes of float64: threads differ in JAX's dtype
+        size = check_block_size(self.block_size, n) or default_block_size(n, row, HOST_BLOCK_BYTES)
+        return (size, n % size) if n % size else (size,)
+
+    def equal_blocks(self) -> Iterator:
+        """The blocks in `block_sizes`; raises where rows or columns differ from `shape`."""
+        n, d, size, count = self.own, self.shape[1], self.block_sizes[0], 0
+        claim = f"{type(self).__name__} says that it has"
+        for x in in_blocks(self.blocks(), size):
+            count += len(x)
+            if x.shape[1:] != (d,):
+                raise ValueError(f"{claim} {d} columns, and a block has shape {x.shape}")
+            if count > n or len(x) < size and count < n:
+                break
+            yield x
+        if count != n:
+            more = " or more" * (count > n)
+            raise ValueError(f"{claim} {n} rows, and its blocks have {count}{more}")
+
+    @property
+    def some_at_most(self) -> int:
+        """How many rows `some` can give."""
+        return self.block_sizes[0]
+
+    def some(self, num: int) -> Float[Array, "k d"]:
+        """The first rows, at most `num`."""
+        return jnp.asarray(next(self.equal_blocks())[:num], self.dtype)
+
+    def take(self, indices) -> Float[Array, "k d"]:
+        """The rows of these row numbers, by one reading."""
+        return jnp.asarray(self.rows_here(np.asarray(indices)), self.dtype)
+
+    def rows_here(self, indices: np.ndarray) -> np.ndarray:
+        """The rows of these numbers, 0 for those of other processes."""
+        taken, start = np.zeros((len(indices), self.shape[1]), self.dtype), self.first
+        for x in self.blocks():
+            here = (start <= indices) & (indices < start + len(x))
+            taken[here] = x[indices[here] - start]
+            start += len(x)
+        return taken
+
+
+@jax.jit
+def added(total, more):
+    """The sum of two pytrees of arrays, in one program."""
+    return jax.tree.map(jnp.add, total, more)
+
+
+def one_behind(results: Iterable) -> Iterator:
+    """The same results, each finished before the one after the next begins: otherwise all blocks
+    would be read first.
+    """
+    before = None
+    for result in results:
+        jax.block_until_ready(before)
+        yield result
+        before = result
+
+
+def in_blocks(arrays: Iterable, size: int) -> Iterator:
+    """The same rows in arrays of `size` rows, except for the last."""
+    join = lambda parts: (np if is_concrete(parts) else jnp).concatenate(parts)
+    held: list = []
+    missing = size
+    for X in arrays:
+        while len(X):
+            held.append(X[:missing])
+            X, missing = X[missing:], missing - len(held[-1])
+            if not missing:
+                yield join(held)
+                held, missing = [], size
+    if held:
+        yield join(held)

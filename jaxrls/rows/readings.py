@@ -1,0 +1,213 @@
+"""Functions of rows that only the host reads, run as programs with a reading between two of them.
+
+A sum over such rows can be no part of a program. So the function is traced with `RowsInTrace` in
+their place, of which every sum leaves a `reading` among the operations. What was traced is then cut
+there: what lies between two readings is a program, and a reading is done by the host. JAX keeps
+what it has traced, and so its programs: another stream of the same shape compiles nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import Literal, Primitive
+
+from jaxrls.core.problem import DenseRows, Rows, static_names
+from jaxrls.core.support import on_device, pytree, static
+
+reading = Primitive("reading")
+reading.multiple_results = True
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What the host does at a reading: `read(rows, *operands)`, of the source of this number, which
+    gives arrays of these shapes.
+    """
+
+    number: int
+    read: Callable
+    shapes: list[jax.ShapeDtypeStruct]
+
+
+@reading.def_abstract_eval
+def _(*operands, task: Task):
+    return [jax.core.ShapedArray(part.shape, part.dtype) for part in task.shapes]
+
+
+def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
+    """`fn(*args, **options)`, where some arguments are rows that only the host reads.
+
+    Outside of any program where other arguments are traced, and where a reading lies within a
+    transformation of its own, such as `jax.vmap` in a criterion of the caller's: no cut gets there.
+    """
+    leaves = jax.tree.leaves(args)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return fn(*args, **options)
+    sources = [leaf for leaf in leaves if isinstance(leaf, Rows)]
+    forms = {id(rows): Form.of(rows, number) for number, rows in enumerate(sources)}
+    args_of_trace = jax.tree.map(lambda leaf: forms.get(id(leaf), leaf), args)
+    try:
+        traced = _of_forms(fn).trace(*args_of_trace, **options)
+        results = _run_steps(traced.jaxpr, jax.tree.leaves(args_of_trace), sources)
+    except NotImplementedError:  # a reading cannot be transformed, or be a part of a program
+        return fn(*args, **options)
+    results = jax.tree.unflatten(jax.tree.structure(traced.out_info), results)
+    source_of = lambda leaf: sources[leaf.number] if _is_form(leaf) else leaf
+    return jax.tree.map(source_of, results, is_leaf=_is_form)
+
+
+# Traced
+# --------------------------------------------------------------------------------------------------
+
+
+@pytree
+class Form:
+    """What a trace knows of rows: which of the sources they are, and their shapes."""
+
+    number: int = static()
+    known: tuple = static()  # shape, dtype, where they lie, size of blocks, how many `some` gives
+
+    @classmethod
+    def of(cls, rows: Any, number: int) -> "Form":
+        """The form of a source."""
+        known = rows.shape, rows.dtype, rows.lies, rows.block_sizes, rows.some_at_most
+        return cls(number, known)
+
+
+class RowsInTrace(Rows):
+    """Rows in a function that is being traced, which are read when its programs run."""
+
+    lies = ""
+
+    def __init__(self, form: Form):
+        self.form = form
+        self.shape, self.dtype, self.lies, self.block_sizes, self.some_at_most = form.known
+
+    def some(self, num):
+        """As `HostRows.some`, later."""
+        shape = min(num, self.some_at_most), self.shape[1]
+        few = jax.ShapeDtypeStruct(shape, self.dtype)
+        return self._read_later(lambda rows: rows.some(num), (), few)
+
+    def over(self, kind, fn, columns, **hints):
+        """As `HostRows.over`, later: what `fn` closes over goes into the reading too."""
+        of_block = lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints)
+        trace = jax.make_jaxpr(of_block, return_shape=True)
+        programs, closed_over = {}, {}
+        for size in self.block_sizes:
+            traced, result = trace(*_with_rows(size, (self, *columns)))
+            programs[size] = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
+            closed_over[size] = traced.consts
+
+        def read(rows, closed_over, columns):
+            def run(x, *parts):
+                leaves = programs[len(x)](closed_over[len(x)], x, *jax.tree.leaves(parts))
+                return jax.tree.unflatten(structure, leaves)
+
+            return rows.reading(kind, run, columns)
+
+        structure = jax.tree.structure(result)
+        result = _with_rows(self.shape[0], result) if kind == "map" else result
+        return self._read_later(read, (closed_over, columns), result)
+
+    def _read_later(self, read: Callable, operands: tuple, result: Any) -> Any:
+        """What `read(rows, *operands)` will give, which looks like `result`."""
+        leaves, structure = jax.tree.flatten(operands)
+        shapes, result_structure = jax.tree.flatten(result)
+
+        def read_leaves(rows, *leaves):
+            return jax.tree.leaves(read(rows, *jax.tree.unflatten(structure, leaves)))
+
+        task = Task(self.form.number, read_leaves, shapes)
+        return jax.tree.unflatten(result_structure, reading.bind(*leaves, task=task))
+
+
+def _with_rows(size: int, tree: Any) -> Any:
+    """The shapes of arrays with another number of rows."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), tree)
+
+
+def _is_form(leaf) -> bool:
+    return isinstance(leaf, Form)
+
+
+@cache
+def _of_forms(fn: Callable):
+    """`fn` under `jax.jit`, with forms in the place of rows among arguments and results."""
+    rows_of = lambda leaf: RowsInTrace(leaf) if _is_form(leaf) else leaf
+    form_of = lambda leaf: leaf.form if isinstance(leaf, RowsInTrace) else leaf
+
+    def of_forms(*args, **options):
+        args = jax.tree.map(rows_of, args, is_leaf=_is_form)
+        return jax.tree.map(form_of, fn(*args, **options))
+
+    return jax.jit(of_forms, static_argnames=static_names(fn))
+
+
+# Cut
+# --------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A program or a reading, `run(sources, *values)`, and the variables that it takes and gives."""
+
+    run: Callable
+    takes: list
+    gives: list
+
+
+@lru_cache(maxsize=1024)
+def _steps(jaxpr) -> list[Step]:
+    """What was traced, cut at its readings. A program gives what later steps need."""
+    parts: list[list] = [[]]
+    for equation in jaxpr.eqns:
+        if equation.primitive is reading:
+            parts += [[equation], []]
+        else:
+            parts[-1].append(equation)
+    needed, steps = set(_variables(jaxpr.outvars)), []
+    for equations in filter(None, reversed(parts)):
+        last = equations[-1]
+        if last.primitive is reading:
+            step = Step(_as_read(last.params["task"]), last.invars, last.outvars)
+        else:
+            inside = [name for equation in equations for name in equation.outvars]
+            used = _variables(name for equation in equations for name in equation.invars)
+            takes = list(dict.fromkeys(name for name in used if name not in {*inside}))
+            gives = [name for name in inside if name in needed]
+            part = jaxpr.replace(constvars=[], invars=takes, outvars=gives, eqns=equations)
+            step = Step(_as_program(part), takes, gives)
+        needed.update(_variables(step.takes))
+        steps.append(step)
+    return steps[::-1]
+
+
+def _variables(names) -> list:
+    return [name for name in names if not isinstance(name, Literal)]
+
+
+def _as_read(task: Task) -> Callable:
+    return lambda sources, *operands: task.read(sources[task.number], *operands)
+
+
+def _as_program(part) -> Callable:
+    program = jax.jit(partial(jax.core.eval_jaxpr, part, []))
+    return lambda sources, *values: program(*values)
+
+
+def _run_steps(traced, args: list, sources: list) -> list:
+    """The results of what was traced, for these arguments."""
+    jaxpr = traced.jaxpr
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*traced.consts, *args), strict=True))
+    value = lambda name: name.val if isinstance(name, Literal) else known[name]
+    for step in _steps(jaxpr):
+        known.update(zip(step.gives, step.run(sources, *map(value, step.takes)), strict=True))
+    results = [value(name) for name in jaxpr.outvars]
+    return [
+        part if isinstance(part, jax.Array) else on_device(np.asarray(part, name.aval.dtype))
+        for part, name in zip(results, jaxpr.outvars, strict=True)
+    ]

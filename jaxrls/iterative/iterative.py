@@ -22,13 +22,12 @@ from jaxrls.core.factors import (
     Outcome,
     Report,
     Solver,
-    largest_open,
-    stopped,
 )
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import Run, conjugate_gradients, matmul, transposed_matmul
+from jaxrls.core.linalg import matmul, transposed_matmul
 from jaxrls.core.problem import Data, kernel_times
 from jaxrls.core.support import check_whole, pytree, static
+from jaxrls.iterative.conjugate import Run, conjugate_gradients
 from jaxrls.iterative.near_inverse import Near, NearInverse
 from jaxrls.landmarks.solver import resolve_landmarks
 
@@ -139,11 +138,8 @@ class Iterative(Solver):
 
     def explain(self, run):
         """In units of the residuals of the fit."""
-        worst, left = largest_open(run)
-        if worst is None:
-            return ""
-        where = f"with fitted values off by {left:.0%} of the residuals"
-        return stopped(run, worst, where, "more landmarks, a larger λ, or float64")
+        where = "with fitted values off by {:.0%} of the residuals".format
+        return run.why(where, "more landmarks, a larger λ, or float64")
 
     def enough(self, n: int) -> int:
         """The default number of landmarks for n rows."""

@@ -13,7 +13,6 @@ from jaxrls.core.linalg.blocks import (
     sum_rows,
     wide_block_size,
 )
-from jaxrls.core.linalg.conjugate import ALL_STEPS, CONVERGED, REASONS, Run, conjugate_gradients
 from jaxrls.core.linalg.decompositions import (
     clip,
     eigh,
@@ -23,10 +22,9 @@ from jaxrls.core.linalg.decompositions import (
     svd,
 )
 from jaxrls.core.linalg.inverses import (
-    CLOSE,
     inverse,
-    refined_inverse,
-    refined_solve_diag,
+    rule_of_inverse,
+    rule_of_solve_diag,
     solve_diag,
     triangular_inverse,
     whitened,

@@ -10,7 +10,7 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, show
 from jaxrls.core.criteria import CRITERIA
-from jaxrls.core.kernels import Standardized, named_kernel
+from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
@@ -42,7 +42,10 @@ def run_fit(args) -> None:
     if args.ard:
         width = rls.extend.median_distance(sample / scale) if args.width is None else width
         width = np.full(X.shape[1], width)
-    kernel: Any = named_kernel(args.kernel, sample, width=width, degree=args.degree)
+    if args.kernel in POLYNOMIAL:
+        kernel: Any = rls.Polynomial(args.degree)
+    else:
+        kernel = RADIAL[args.kernel](width) if args.kernel in RADIAL else PLAIN[args.kernel]()
     if args.standardize:
         kernel = Standardized(kernel, centre, scale)
     kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"

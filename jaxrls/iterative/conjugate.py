@@ -59,22 +59,22 @@ class Run:
 class Best(NamedTuple):
     """Of every column the iterate with the smallest measure."""
 
-    X: Float[Array, "n k"]
-    measure: Float[Array, " k"]
-    step: Int[Array, " k"]
+    X: Any  # (n, k)
+    measure: Any  # (k,)
+    step: Any  # (k,)
 
 
 class Iterate(NamedTuple):
     """All columns after so many steps; the reason of one that goes on is ALL_STEPS."""
 
-    step: Int[Array, ""]
-    X: Float[Array, "n k"]
-    R: Float[Array, "n k"]  # B − A X
-    direction: Float[Array, "n k"]
-    length: Float[Array, " k"]  # rᵀMr
+    step: Any
+    X: Any  # (n, k)
+    R: Any  # B − A X
+    P: Any  # the next direction
+    length: Any  # rᵀMr, (k,)
     best: Best
-    reason: Int[Array, " k"]
-    history: Float[Array, "steps k"]
+    reason: Any  # (k,)
+    history: Any  # (steps, k)
 
 
 def conjugate_gradients(
@@ -94,57 +94,47 @@ def conjugate_gradients(
     from a recurrence. **Cost** one product and one preconditioning a step. **Source**: Hestenes and
     Stiefel 1952; Golub and Van Loan 2013, algorithm 11.5.1."""
 
-    def unfinished(now):
-        return (now.step < steps) & jnp.any(now.reason == ALL_STEPS)
-
+    start = _start(B, precondition, measure, steps)
+    unfinished = lambda now: (now.step < steps) & jnp.any(now.reason == ALL_STEPS)
     following = partial(_following, apply, precondition, measure, tol)
-    last = jax.lax.while_loop(unfinished, following, _start(B, precondition, measure, steps))
-    X, reason = last.best.X, last.reason
-    R = B - apply(X)
+    last = jax.lax.while_loop(unfinished, following, start)
+    X, R = last.best.X, B - apply(last.best.X)
     left = measure(X, R, precondition(R))
     left = jnp.where(jnp.isfinite(left), left, 1)  # no more than at the beginning
-    reason = jnp.where((reason == CONVERGED) & ~(left <= 2 * tol), STALLED, reason)
-    return X, Run(left, last.history, last.step, reason)
+    hidden = (last.reason == CONVERGED) & ~(left <= 2 * tol)
+    return X, Run(left, last.history, last.step, jnp.where(hidden, STALLED, last.reason))
 
 
-def _start(B, precondition, measure, steps) -> Iterate:
-    """X = 0; columns of B that are 0 have converged."""
-    Z, X = precondition(B), jnp.zeros_like(B)
-    length, zeros = jnp.sum(B * Z, axis=0), jnp.zeros(B.shape[1], int)
-    reason = jnp.where(jnp.linalg.norm(B, axis=0) > 0, ALL_STEPS, CONVERGED)
-    history = jnp.full((steps, len(zeros)), jnp.nan, B.dtype)
-    best = Best(X, measure(X, B, Z), zeros)
-    return Iterate(jnp.zeros((), int), X, B, Z, length, best, reason, history)
+def _start(B, precondition, measure, steps: int) -> Iterate:
+    """X = 0, where columns of B that are 0 have converged."""
+    X, Z, length = jnp.zeros_like(B), precondition(B), jnp.linalg.norm(B, axis=0)
+    best = Best(X, measure(X, B, Z), jnp.zeros_like(length, int))
+    reason = jnp.where(length > 0, ALL_STEPS, CONVERGED)
+    history = jnp.full((steps, len(length)), jnp.nan, B.dtype)
+    return Iterate(0, X, B, Z, jnp.sum(B * Z, axis=0), best, reason, history)
 
 
 def _following(apply, precondition, measure, tol, now: Iterate) -> Iterate:
-    """One step; columns that stopped stay."""
-    product, going = apply(now.direction), now.reason == ALL_STEPS
-    curvature = jnp.sum(now.direction * product, axis=0)
-    sound = (jnp.minimum(curvature, now.length) > 0) & jnp.isfinite(curvature + now.length)
+    """One more step of the columns that go on."""
+    step, X, R, P, length, best, reason, history = now
+    product, going = apply(P), reason == ALL_STEPS
+    curvature = jnp.sum(P * product, axis=0)
+    sound = (jnp.minimum(curvature, length) > 0) & jnp.isfinite(curvature + length)
     moving = going & sound
-    alpha = jnp.where(moving, now.length / jnp.where(sound, curvature, 1), 0)
-    X, R = now.X + alpha * now.direction, now.R - alpha * product
+    alpha = jnp.where(moving, length / jnp.where(sound, curvature, 1), 0)
+    X, R = X + alpha * P, R - alpha * product
     Z = precondition(R)
-    measured, length = measure(X, R, Z), jnp.sum(R * Z, axis=0)
-    better = moving & (measured < now.best.measure)
-    best = Best(X, measured, now.step)
-    best = jax.tree.map(partial(jnp.where, better), best, now.best)
-    ahead = Z + length / jnp.where(now.length > 0, now.length, 1) * now.direction
-    return Iterate(
-        now.step + 1,
-        X,
-        R,
-        jnp.where(moving, ahead, now.direction),
-        length,
-        best,
-        jnp.where(going, _reason(now.step, sound, measured, best, tol), now.reason),
-        now.history.at[now.step].set(jnp.where(going, measured, jnp.nan)),
-    )
+    measured, shorter = measure(X, R, Z), jnp.sum(R * Z, axis=0)
+    better = moving & (measured < best.measure)
+    best = jax.tree.map(partial(jnp.where, better), Best(X, measured, step), best)
+    P = jnp.where(moving, Z + shorter / jnp.where(length > 0, length, 1) * P, P)
+    reason = jnp.where(going, _reason(step, sound, measured, best, tol), reason)
+    history = history.at[step].set(jnp.where(going, measured, jnp.nan))
+    return Iterate(step + 1, X, R, P, shorter, best, reason, history)
 
 
-def _reason(step, sound, measured, best: Best, tol) -> Any:
-    """Why columns stop after this step, ALL_STEPS where they go on."""
+def _reason(step, sound, measured, best: Best, tol):
+    """Why columns stop after this step; ALL_STEPS where they go on."""
     stalled = (step - best.step >= PATIENCE) | (measured > GROWTH * best.measure)
     cases = [~sound, measured <= tol, stalled]
     return jnp.select(cases, [INDEFINITE, CONVERGED, STALLED], ALL_STEPS)

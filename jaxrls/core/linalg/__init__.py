@@ -17,7 +17,6 @@ from jaxrls.core.linalg.decompositions import (
     clip,
     eigh,
     eigh_rounding,
-    ridged_cholesky,
     rounding,
     svd,
 )

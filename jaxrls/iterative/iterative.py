@@ -216,7 +216,7 @@ class IterativeGram(Factor):
             off = jnp.linalg.norm(R - lam * near, axis=0)
             return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 
-        stop = {"tol": self.iteration.tol, "steps": self.iteration.steps}
+        stop: dict = {"tol": self.iteration.tol, "steps": self.iteration.steps}
         X, run = conjugate_gradients(apply, centred(B), inverse, measure=measure, **stop)
         # Steps add, by rounding, what `apply` and hence `measure` do not see.
         return jnp.where(run.residuals <= USELESS, centred(X), jnp.nan), run

@@ -324,7 +324,7 @@ class Through(_OfKernels, ABC):
 
     def map_length_scales(self, fn, X):
         kernel = self.kernel.map_length_scales(fn, self.take(X))
-        return replace(self, kernel=kernel)  # type: ignore[type-var]
+        return replace(self, kernel=kernel)
 
     def num_features(self, d, dtype):
         return self.kernel.num_features(d, dtype)

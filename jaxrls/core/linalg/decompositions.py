@@ -40,8 +40,7 @@ def svd(
     A: Float[Array, "n d"],
 ) -> tuple[Float[Array, "n k"], Float[Array, " k"], Float[Array, "k d"]]:
     """Thin singular value decomposition A = U diag(σ) Vt."""
-    U, sigma, Vt = jnp.linalg.svd(A, full_matrices=False)
-    return U, sigma, Vt
+    return tuple(jnp.linalg.svd(A, full_matrices=False))  # type: ignore[return-value]
 
 
 eigh.defjvp(_refuse)

@@ -84,19 +84,19 @@ def rule_of_solve_diag(solve_diag, inverse):
     def rule(primals, tangents):
         (K, shift, B), (dK, dshift, dB) = primals, tangents
         P = inverse(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
-        X, p, logdet, *besides = found = solve_diag(K, shift, B)
-        dX, dp, dlogdet, *rest = map(jnp.zeros_like, found)
+        X, p, *_ = results = solve_diag(K, shift, B)
+        dX, dp, dlogdet, *rest = map(jnp.zeros_like, results)
         # Of what nothing that is being differentiated reaches there is no tangent.
-        given = lambda tangent: not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
-        if given(dB):
+        moves = lambda tangent: not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+        if moves(dB):
             dX = dX + dB
-        if given(dshift):
+        if moves(dshift):
             dX, dp = dX - dshift * X, dp - dshift * jnp.sum(P * P, axis=0)
             dlogdet = dlogdet + dshift * jnp.sum(p)
-        if given(dK):
+        if moves(dK):
             dX, dp = dX - matmul(dK, X), dp - _sandwich_diagonal(P, dK)
             dlogdet = dlogdet + jnp.sum(P * dK)
-        return found, (matmul(P, dX), dp, dlogdet, *rest)
+        return results, (matmul(P, dX), dp, dlogdet, *rest)
 
     return rule
 

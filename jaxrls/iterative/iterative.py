@@ -155,8 +155,8 @@ class Iterative(Solver):
 
 
 def rounding_of_products(B: Float[Array, "n m"]) -> Float[Array, ""]:
-    """The floor of products with K. No eigenvector is computed, so that rounding is that of one sum;
-    eigenvalues are at most ‖BᵀB‖, which products with 8 random vectors tell to some 25 %.
+    """The floor of products with K. No eigenvector is computed, so that rounding is that of one
+    sum; eigenvalues are at most ‖BᵀB‖, which products with 8 random vectors tell to some 25 %.
     """
     drawn = jax.random.normal(jax.random.key(0), (B.shape[1], 8), B.dtype)
     largest = jnp.linalg.norm(transposed_matmul(B, matmul(B, drawn))) / 8**0.5

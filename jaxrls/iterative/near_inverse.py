@@ -100,9 +100,9 @@ def _halved(B, unit, order):
         return jnp.where(empty, jnp.inf, along[order, block[:, None]])
 
     farthest = lambda rows: order[block, jnp.argmin(cosines(rows), axis=1)]
-    one = farthest(order[:, 0])
-    lies = cosines(one) - jnp.where(empty, 0, cosines(farthest(one)))
-    order = jnp.take_along_axis(order, jnp.argsort(lies, axis=1), axis=1)
+    end = farthest(order[:, 0])
+    between = cosines(end) - jnp.where(empty, 0, cosines(farthest(end)))
+    order = jnp.take_along_axis(order, jnp.argsort(between, axis=1), axis=1)
     return order.reshape(2 * len(order), -1)
 
 

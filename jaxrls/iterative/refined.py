@@ -1,8 +1,8 @@
 """Inverses to the precision of float64 from Cholesky factors in float32, and the solver of them.
 
 A Cholesky factor in float32 of G, with a little added to its diagonal, brings W G Wᵀ as near to the
-identity as rounding in float32 lets it; that product is made in the precision of G, and what is left
-of it is factored again. Two such steps do for condition numbers to 1e8, three to 1e13, and a
+identity as rounding in float32 lets it; that product is made in the precision of G, and what is
+left of it is factored again. Two such steps do for condition numbers to 1e8, three to 1e13, and a
 polynomial for the last digits. Nothing but products is asked of the wide precision: devices that
 have no float64 make these of pairs of float32."""
 
@@ -34,18 +34,8 @@ STEPS, CLOSE, USELESS = 6, 3e-3, 0.1
 class InverseRoot(NamedTuple):
     """B with B G Bᵀ = I, log |G|, and ‖W G Wᵀ − I‖ after every step, NaN after the last."""
 
-    root: Float[Array, "n n"]
+    root: Any  # (n, n)
     logdet: Float[Array, ""]
-    distances: Float[Array, " steps"]
-
-
-class Steps(NamedTuple):
-    """So many steps: W with F = W G Wᵀ near the identity. Before the first W is None, for I."""
-
-    number: Any
-    W: Any
-    F: Float[Array, "n n"]
-    logdet: Float[Array, ""]  # of (WᵀW)⁻¹
     distances: Float[Array, " steps"]
 
 
@@ -57,46 +47,49 @@ def inverse_root(G: Float[Array, "n n"]) -> InverseRoot:
     first, and three at the end: 16n³ flops in the dtype of G where two steps do. **Source**: Rump
     2009, "Inversion of extremely ill-conditioned matrices in floating-point"; Ogita and Oishi 2012,
     "Accurate and robust inverse Cholesky factorization"."""
-    distances = jnp.full(STEPS, jnp.nan, G.dtype)
-    start = Steps(jnp.zeros((), int), None, G, jnp.zeros((), G.dtype), distances)
-    last = jax.lax.while_loop(_unfinished, _following, _following(start))
-    root, logdet = _polished(last)
-    sound = last.distances[last.number - 1] <= USELESS
+    start = InverseRoot(None, jnp.zeros((), G.dtype), jnp.full(STEPS, jnp.nan, G.dtype))
+    number, F, last = jax.lax.while_loop(_unfinished, _following, _following((0, G, start)))
+    root, logdet = _polished(F, last)
+    sound = last.distances[number - 1] <= USELESS
     root, logdet = jnp.where(sound, root, jnp.nan), jnp.where(sound, logdet, jnp.nan)
     return InverseRoot(root, logdet, last.distances)
 
 
-def _unfinished(now: Steps):
-    return (now.distances[now.number - 1] > CLOSE) & (now.number < STEPS)
+def _unfinished(state):
+    number, _, last = state
+    return (last.distances[number - 1] > CLOSE) & (number < STEPS)
 
 
-def _following(now: Steps) -> Steps:
-    """One more step: W of F in float32, with ones on the diagonal of F and √n·eps added to them, and
-    taken off again of what is 1.
+def _following(state):
+    """One more step, from its number, F = W G Wᵀ and W; before the first F is G and W None, for I.
+
+    That of F in float32 has ones on the diagonal and √n·eps added to them, and taken off again of
+    what is 1.
     """
-    F, eps = now.F, float(jnp.finfo(jnp.float32).eps)
-    n, length, ridge = len(F), jnp.sqrt(jnp.diagonal(F)), 4 * len(F) ** 0.5 * eps
+    number, F, (root, logdet, distances) = state
+    n, length, eps = len(F), jnp.sqrt(jnp.diagonal(F)), float(jnp.finfo(jnp.float32).eps)
+    ridge = 4 * n**0.5 * eps
     scaled = (F / length[:, None] / length).astype(jnp.float32)
     scaled = scaled + ridge * jnp.eye(n, dtype=jnp.float32)
     narrow = triangular_inverse(jax.lax.linalg.cholesky(scaled, symmetrize_input=False))
     W = (1 + ridge) ** 0.5 * narrow.astype(F.dtype) / length
     F = matmul(matmul(W, F), W.T)
     F = (F + F.T) / 2
-    logdet = now.logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(W)))
-    distance = jnp.linalg.norm(F - jnp.eye(n, dtype=F.dtype))
-    W = W if now.W is None else matmul(W, now.W)
-    return Steps(now.number + 1, W, F, logdet, now.distances.at[now.number].set(distance))
+    logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(W)))
+    distances = distances.at[number].set(jnp.linalg.norm(F - jnp.eye(n, dtype=F.dtype)))
+    root = W if root is None else matmul(W, root)
+    return jnp.asarray(number + 1), F, InverseRoot(root, logdet, distances)
 
 
-def _polished(last: Steps) -> tuple[Any, Any]:
+def _polished(F, last: InverseRoot) -> tuple[Any, Any]:
     """B and log |G|: with (I + rest)^(-1/2) as I − rest/2 + 3 rest²/8 − 5 rest³/16, to the fourth
     power of the rest.
     """
-    rest = last.F - jnp.eye(len(last.F), dtype=last.F.dtype)
+    rest = F - jnp.eye(len(F), dtype=F.dtype)
     square = matmul(rest, rest)
     change = rest / 2 - 0.375 * square + 0.3125 * matmul(rest, square)
     series = rest * square / 3 - rest * rest / 2 - square * square / 4
-    return last.W - matmul(change, last.W), last.logdet + jnp.trace(rest) + jnp.sum(series)
+    return last.root - matmul(change, last.root), last.logdet + jnp.trace(rest) + jnp.sum(series)
 
 
 @jax.custom_jvp

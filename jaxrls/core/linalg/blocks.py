@@ -50,8 +50,8 @@ def check_block_size(block_size, n: int) -> int | None:
 
 
 def split(arrays, block: int):
-    """Arrays (n, …) of n ≥ block rows as whole blocks (k, block, …), and the ragged rest, None if it
-    is empty.
+    """Arrays (n, …) of n ≥ block rows as whole blocks (k, block, …), and the ragged rest, None if
+    it is empty.
     """
     k, ragged = divmod(jax.tree.leaves(arrays)[0].shape[0], block)
     cut = lambda a: a[: k * block].reshape(k, block, *a.shape[1:])

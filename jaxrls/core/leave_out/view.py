@@ -86,7 +86,7 @@ class LowRank(View):
         used = self.used[i][:, None]
         if self.complete:
             return R - jnp.where(used, 0, HH)
-        return R - HH + (used & (i[:, None] == j))
+        return R - HH + (used & (i[:, None] == j)).astype(R.dtype)
 
     def some(self, rows: Int[Array, " b"]) -> "LowRank":
         """The view of some of the rows."""

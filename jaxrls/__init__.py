@@ -12,7 +12,7 @@ import jaxrls.rows.sparse  # noqa: F401
 from jaxrls import classes, diagnostics, extend, ranking, rows, several, two_sided
 from jaxrls.core.criteria.path import path
 from jaxrls.core.criteria.standard import gcv, holdout, kfold, log_marginal_likelihood, loo
-from jaxrls.core.factors.solvers import Cholesky, Refined, Spectral, factorize
+from jaxrls.core.factors.solvers import Cholesky, Spectral, factorize
 from jaxrls.core.fit.fit import fit
 from jaxrls.core.fit.memory import memory
 from jaxrls.core.fit.objective import objective
@@ -32,6 +32,7 @@ from jaxrls.core.problem.folds import folds
 from jaxrls.io.archive import load, save
 from jaxrls.io.writing import predict_to_file
 from jaxrls.iterative.iterative import Iterative
+from jaxrls.iterative.refined import Refined
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.rows.tables import airfoil
 

@@ -10,7 +10,7 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, show
 from jaxrls.core.criteria import CRITERIA
-from jaxrls.core.kernels import Standardized, named_kernel
+from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
@@ -34,8 +34,12 @@ def run_fit(args) -> None:
             "as numbers, or leave these options out"
         )
     width: Any = "median" if args.width is None else args.width
-    width = [width] * X.shape[1] if args.ard else width
-    kernel: Any = named_kernel(args.kernel, sample, width=width, degree=args.degree)
+    if args.ard:
+        width = [width] * X.shape[1] if args.width is None else np.full(X.shape[1], width)
+    if args.kernel in POLYNOMIAL:
+        kernel: Any = rls.Polynomial(args.degree)
+    else:
+        kernel = RADIAL[args.kernel](width) if args.kernel in RADIAL else PLAIN[args.kernel]()
     kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
     rows, inputs = count(n, "row"), count(X.shape[1], "input")
     show("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{kinds}")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.core.factors import (
     AtPoints,
@@ -22,13 +22,13 @@ from jaxrls.core.factors import (
     Outcome,
     Report,
     Solver,
-    largest_open,
-    stopped,
 )
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import Run, conjugate_gradients, matmul, transposed_matmul
+from jaxrls.core.linalg import matmul, transposed_matmul
 from jaxrls.core.problem import Data, kernel_times
 from jaxrls.core.support import check_whole, pytree, static
+from jaxrls.iterative.conjugate import Run, conjugate_gradients
+from jaxrls.iterative.leverages import leverages_from_probes
 from jaxrls.iterative.near_inverse import Near, NearInverse
 from jaxrls.landmarks.solver import resolve_landmarks
 
@@ -108,23 +108,16 @@ class Iterative(Solver):
                 "out, or give X in float64"
             )
         rows.dense()  # raises where they are not in memory
-        X, dtype = rows.points, jnp.dtype(self.dtype or rows.dtype)
-        H = weights.scale(fixed.basis(fixed.rows, rows.shape[0]))
+        n, dtype = rows.shape[0], jnp.dtype(self.dtype or rows.dtype)
+        H = weights.scale(fixed.basis(fixed.rows, n))
         narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
-        parts = X, weights.root, H, self.landmarks.points
+        parts = rows.points, weights.root, H, self.landmarks.points
         near = Near.of(narrow, *(part.astype(dtype) for part in parts))
         floor = rounding_of_products(near.B).astype(rows.dtype)
-        signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0
-        factor = IterativeGram(
-            data=data,
-            kernel=kernel,
-            expansion=AtPoints(X),
-            near=near,
-            report=Report("iterative", floor, jnp.zeros((), rows.dtype)),
-            signs=jnp.where(weights.used[:, None], signs, 0),
-            iteration=self,
-            block_size=block_size,
-        )
+        report = Report("iterative", floor, jnp.zeros((), rows.dtype))
+        signs = jnp.where(weights.used[:, None], self.signs(n, rows.dtype), 0)
+        expansion = AtPoints(rows.points)
+        factor = IterativeGram(data, kernel, expansion, near, report, signs, self, block_size)
         return factor.solve_labels(labels)
 
     def memory(self, shape):
@@ -139,11 +132,8 @@ class Iterative(Solver):
 
     def explain(self, run):
         """In units of the residuals of the fit."""
-        worst, left = largest_open(run)
-        if worst is None:
-            return ""
-        where = f"with fitted values off by {left:.0%} of the residuals"
-        return stopped(run, worst, where, "more landmarks, a larger λ, or float64")
+        where = "with fitted values off by {:.0%} of the residuals".format
+        return run.why(where, "more landmarks, a larger λ, or float64")
 
     def enough(self, n: int) -> int:
         """The default number of landmarks for n rows."""
@@ -165,8 +155,8 @@ class Iterative(Solver):
 
 
 def rounding_of_products(B: Float[Array, "n m"]) -> Float[Array, ""]:
-    """The floor of products with K. No eigenvector is computed, so that rounding is that of one sum;
-    eigenvalues are at most ‖BᵀB‖, which products with 8 random vectors tell to some 25 %.
+    """The floor of products with K. No eigenvector is computed, so that rounding is that of one
+    sum; eigenvalues are at most ‖BᵀB‖, which products with 8 random vectors tell to some 25 %.
     """
     drawn = jax.random.normal(jax.random.key(0), (B.shape[1], 8), B.dtype)
     largest = jnp.linalg.norm(transposed_matmul(B, matmul(B, drawn))) / 8**0.5
@@ -226,81 +216,50 @@ class IterativeGram(Factor):
             off = jnp.linalg.norm(R - lam * near, axis=0)
             return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 
-        X, run = conjugate_gradients(
-            apply,
-            centred(B),
-            inverse,
-            measure=measure,
-            tol=self.iteration.tol,
-            steps=self.iteration.steps,
-        )
+        stop: dict = {"tol": self.iteration.tol, "steps": self.iteration.steps}
+        X, run = conjugate_gradients(apply, centred(B), inverse, measure=measure, **stop)
         # Steps add, by rounding, what `apply` and hence `measure` do not see.
         return jnp.where(run.residuals <= USELESS, centred(X), jnp.nan), run
 
-    def solved(self, solution, lams, probes: bool = True) -> "SolvedColumns":
-        """Everything at λ (L, k), one iteration after another; results (…, L, t)."""
+    def solved(self, solution, lams, signs) -> "Solved":
+        """Everything at λ (L, k), one iteration after another, with probes of these signs."""
+        return solution.at_each(lams, partial(self.solved_at, signs))
 
-        def at_lam(lam, solution):
-            results = self.solved_at(lam, solution, self.signs if probes else self.signs[:, :0])
-            return replace(results, run=jax.tree.map(lambda a: a[..., None], results.run))
-
-        of_lams = solution.at_each(lams, at_lam)
-        of_lams = jax.tree.map(lambda a: jnp.moveaxis(a, 0, -2), of_lams)
-        # Columns of all λ and targets in one row; without columns, reshape cannot infer -1.
-        columns = lambda a: a.reshape(*a.shape[:-3], math.prod(a.shape[-3:]))
-        run = jax.tree.map(columns, of_lams.run)
-        return replace(of_lams, run=replace(run, steps=jnp.max(run.steps)))
-
-    def solved_at(self, lam, solution, signs) -> "SolvedColumns":
-        """Everything at one λ, with probes of these signs."""
-        Y, inverse = solution.state, self.near.at(jnp.maximum(lam, self.report.floor))
+    def solved_at(self, signs, lam, solution) -> "Solved":
+        """Everything at one λ for all targets."""
+        Y, inverse = solution.state, self.near.inverse(jnp.maximum(lam, self.report.floor))
         X, run = self.solve_columns(lam, inverse, jnp.concatenate([Y, signs], axis=1))
+        run = jax.tree.map(lambda a: a[..., None], run)
         dual, solved = jnp.split(X, [Y.shape[1]], axis=1)
         if not signs.shape[1]:
-            return SolvedColumns(dual, run)
-        R, growth = self.leverages(lam, inverse, signs, solved, lam * dual)
-        unscale = self.weights.unscale
+            return Solved(dual, run)
+        used, unscale = self.weights.used, self.weights.unscale
+        R, growth = leverages_from_probes(lam, inverse, signs, solved, lam * dual, used)
         e = jax.vmap(lambda R, growth: unscale(lam * dual / R[:, None] * growth))(R, growth)
-        dof = jnp.sum(jnp.where(self.weights.used, 1 - R[0], 0))
-        return SolvedColumns(dual, run, dof[None], e[0], e[1:])
-
-    def leverages(self, lam, inverse: NearInverse, signs, solved, residuals) -> "Calibrated":
-        """The diagonal of R from what probes of these signs are solved to, of all probes and then
-        without each of them; exactly where there are as many probes as rows.
-        """
-        used, (n, p) = self.weights.used, signs.shape
-        if p == n:
-            R = jnp.where(used, jnp.mean(lam * signs * solved, axis=1), 1)[None]
-            return Calibrated(R, jnp.ones((1, residuals.shape[1]), R.dtype))
-        diagonal = inverse.diagonal.astype(lam.dtype)
-        near = jnp.clip(lam * diagonal, jnp.finfo(lam.dtype).eps, 1)
-        probed = lam * signs * (solved - inverse(signs)) + near[:, None]
-        return calibrated(probed, near, residuals, used)
+        return Solved(dual, run, jnp.sum(jnp.where(used, 1 - R[0], 0))[None], e[0], e[1:])
 
     def dual(self, solution, lams):
-        """c̃ alone, (n, L, t)."""
-        return self.solved(solution, lams, probes=False).dual
+        """c̃ alone, (L, n, t)."""
+        return self.solved(solution, lams, self.signs[:, :0]).dual
 
     def coefficients(self, solution, lams):
         """c = √v c̃, and β of y − Kc."""
-        expanded = self.expanded(solution, self.dual(solution, lams))
-        return expanded.coef, expanded.beta
+        return self.expanded(solution, self.dual(solution, lams))[:2]
 
-    def expanded(self, solution, dual) -> "Expanded":
-        """Coefficients, β and Kc, all with λ leading."""
-        coef = self.weights.scale(dual)
-        (n, L, t), fitted = coef.shape, self.times_kernel(coef)
-        beta = self.fixed.fit(self.weights, fitted.reshape(n, L * t))
-        beta = solution.labels.start[:, None] - beta.reshape(self.fixed.count, L, t)
-        return Expanded(coef.swapaxes(0, 1), beta.swapaxes(0, 1), fitted.swapaxes(0, 1))
+    def expanded(self, solution, dual: Float[Array, "L n t"]) -> "Expanded":
+        """Coefficients, β and Kc."""
+        coef = jax.vmap(self.weights.scale)(dual)
+        fitted = jnp.moveaxis(self.times_kernel(jnp.moveaxis(coef, 0, 1)), 1, 0)
+        beta = solution.labels.start - jax.vmap(partial(self.fixed.fit, self.weights))(fitted)
+        return Expanded(coef, beta, fitted)
 
     def residual_norm(self, solution, lams):
         """‖λ c̃‖²."""
-        return jnp.sum((lams * self.dual(solution, lams)) ** 2, axis=0)
+        return jnp.sum((lams[:, None] * self.dual(solution, lams)) ** 2, axis=1)
 
     def data_fit(self, solution, lams):
         """ỹᵀ c̃."""
-        return jnp.sum(solution.state[:, None] * self.dual(solution, lams), axis=0)
+        return jnp.sum(solution.state * self.dual(solution, lams), axis=1)
 
     def residual_dof(self, solution, lams):
         """Σ λP̃ᵢᵢ, estimated."""
@@ -310,17 +269,17 @@ class IterativeGram(Factor):
         """All from one iteration; without probes, what needs them is None."""
         if groups is not None:
             self.view(solution, lams[0, 0])
-        solved = self.solved(solution, lams)
+        solved = self.solved(solution, lams, self.signs)
         coef, beta, fitted = self.expanded(solution, solved.dual)
-        coefficients = Coefficients(coef, *self.fixed.split(beta))
-        if solved.e is None:
-            return Outcome(coefficients, None, None, run=solved.run)
-        e = solved.e.swapaxes(0, 1)
+        coefficients, run = Coefficients(coef, *self.fixed.split(beta)), in_one_row(solved.run)
+        if not self.has_residuals:
+            return Outcome(coefficients, None, None, run=run)
+        e = solved.e
         if self.weights.values is not None:
             fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.rows))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
         total, error = (None, None) if fn is None else sum_and_error(solution, solved, fn)
-        return Outcome(coefficients, e, solved.dof, total, error, solved.run)
+        return Outcome(coefficients, e, solved.dof, total, error, run)
 
     def _refuse(self, *asked, **how):
         """Raise: this would need entries of an inverse. `outcome` knows the variance of its
@@ -331,97 +290,41 @@ class IterativeGram(Factor):
     logdet = sweep = _refuse
 
 
-@pytree
-class SolvedColumns:
-    """Results of one iteration: c̃ at every λ, and how the iteration went.
-
-    With probes also: degrees of freedom; held-out residuals; and the same without each probe.
+class Solved(NamedTuple):
+    """Results of an iteration for each λ: c̃, and how it went. With probes also degrees of freedom;
+    held-out residuals; and the same without each probe.
     """
 
-    dual: Float[Array, "n L t"]
+    dual: Any  # (L, n, t)
     run: Run
     dof: Any = None  # (L, k)
-    e: Any = None  # (n, L, t)
-    others: Any = None  # (p, n, L, t)
+    e: Any = None  # (L, n, t)
+    others: Any = None  # (L, p, n, t)
 
 
 class Expanded(NamedTuple):
-    """Coefficients of f, those of the fixed effects, and Kc at the rows, all with λ leading."""
+    """Coefficients of f, those of the fixed effects, and Kc at the rows."""
 
     coef: Float[Array, "L n t"]
     beta: Float[Array, "L q t"]
     fitted: Float[Array, "L n t"]
 
 
-def sum_and_error(solution, solved: SolvedColumns, fn) -> tuple[Any, Any]:
-    """Σ `fn` over held-out rows, and its standard error by the jackknife over probes."""
-    over_lams = jax.vmap(fn, in_axes=(1, None, None))
-    total = lambda e: over_lams(e, solution.labels.Y, solution.factor.weights.array)
-    every, p = total(solved.e), max(len(solved.others), 1)
+def in_one_row(run: Run) -> Run:
+    """The columns of all λ and targets, (L, …, columns, targets), in one row."""
+    history = jnp.moveaxis(run.history, 0, 1)
+    history = history.reshape(len(history), -1)
+    return Run(run.residuals.ravel(), history, jnp.max(run.steps), run.reason.ravel())
+
+
+def sum_and_error(solution, solved: Solved, fn) -> tuple[Any, Any]:
+    """Σ `fn` over held-out rows for each λ, and its standard error by the jackknife over probes."""
+    labels, v = solution.labels.Y, solution.factor.weights.array
+    total = jax.vmap(lambda e: fn(e, labels, v))
+    every, p = total(solved.e), max(solved.others.shape[1], 1)
 
     def error(every, others):
         return jnp.sqrt((p - 1) / p * jnp.sum((others - every) ** 2, axis=0))
 
-    return every, jax.tree.map(error, every, jax.lax.map(total, solved.others))
-
-
-# leverages from probes
-# --------------------------------------------------------------------------------------------------
-# Let R be the diagonal of λP̃, and g a vector of random signs. g ∘ λP̃g is R on average, and so
-# noisy that one cannot divide by it. So R is taken to be aρ, with ρ the diagonal of an
-# approximation of λP̃ and a ratio a for each of a few groups of rows with similar ρ, the mean over
-# its rows and all vectors. What this misses is not noise: with δ the relative deviation of R from
-# aρ, squared residuals are (1 + mean δ²)³/(1 + mean δ)² times too small where δ is log-normal;
-# means are over rows by their share of the loss. Products of two vectors tell δ² without bias.
-
-GROUPS, FEWEST = 8, 64  # groups of similar rows, and how many rows one has at least
-LEAST = 0.01  # a ratio, where noise would make it smaller or negative
-
-
-class Calibrated(NamedTuple):
-    """The diagonal of R, and by how much residuals/R are too small; of all probes, then without
-    each of them.
-    """
-
-    R: Float[Array, "p+1 n"]
-    growth: Float[Array, "p+1 t"]
-
-
-def calibrated(
-    probes: Float[Array, "n p"],
-    near: Float[Array, " n"],
-    residuals: Float[Array, "n t"],
-    used: Bool[Array, " n"],
-) -> Calibrated:
-    """R from probes.
-
-    Args:
-        probes: λg ∘ P̃g of every random vector g.
-        near: ρ.
-        residuals: λc̃.
-        used: rows of positive weight.
-    """
-    (n, p), dtype = probes.shape, probes.dtype
-    groups = max(1, min(GROUPS, n // FEWEST))
-    group = jnp.argsort(jnp.argsort(near)) * groups // n
-    of_used = lambda a: jnp.where(used.reshape(n, *(1,) * (a.ndim - 1)), a, 0)
-    by_group = lambda a: jax.ops.segment_sum(of_used(a), group, groups)
-    count = jnp.maximum(by_group(jnp.ones(n, dtype)), 1)
-    length = jnp.maximum(by_group(near), jnp.finfo(dtype).tiny)
-
-    def estimate(kept):
-        total = jnp.sum(kept)
-        ratio = by_group(matmul(probes, kept) / total) / length
-        R = jnp.where(used, jnp.minimum(near * jnp.maximum(ratio, LEAST)[group], 1), 1)
-        deviations = of_used(probes / R[:, None] - 1) * kept
-        sums = jnp.sum(deviations, axis=1)
-        squares = (sums**2 - jnp.sum(deviations**2, axis=1)) / (total * (total - 1))
-        loss = of_used(residuals / R[:, None]) ** 2
-        loss = loss / jnp.maximum(jnp.sum(loss, axis=0), jnp.finfo(dtype).tiny)
-        second = matmul(by_group(squares) / count, by_group(loss))
-        first = matmul(sums, loss) / total
-        return R, (1 + jnp.maximum(second, 0)) ** 1.5 / (1 + jnp.maximum(first, -0.5))
-
-    without = 1 - jnp.eye(p, dtype=dtype)
-    kept = jnp.concatenate([jnp.ones_like(without[:1]), without])
-    return Calibrated(*jax.lax.map(estimate, kept))
+    others = jax.lax.map(total, jnp.moveaxis(solved.others, 1, 0))
+    return every, jax.tree.map(error, every, others)

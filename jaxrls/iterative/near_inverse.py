@@ -20,13 +20,13 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import (
     inverse,
     matmul,
-    ridged_cholesky,
     transposed_matmul,
     triangular_inverse,
     whitened,
 )
 from jaxrls.core.problem import DenseRows, gram
 from jaxrls.core.support import pytree
+from jaxrls.landmarks.ridged import ridged_cholesky
 
 SMALLEST = 16  # rows that are not halved any more
 
@@ -100,9 +100,9 @@ def _halved(B, unit, order):
         return jnp.where(empty, jnp.inf, along[order, block[:, None]])
 
     farthest = lambda rows: order[block, jnp.argmin(cosines(rows), axis=1)]
-    one = farthest(order[:, 0])
-    lies = cosines(one) - jnp.where(empty, 0, cosines(farthest(one)))
-    order = jnp.take_along_axis(order, jnp.argsort(lies, axis=1), axis=1)
+    end = farthest(order[:, 0])
+    between = cosines(end) - jnp.where(empty, 0, cosines(farthest(end)))
+    order = jnp.take_along_axis(order, jnp.argsort(between, axis=1), axis=1)
     return order.reshape(2 * len(order), -1)
 
 
@@ -121,28 +121,31 @@ class Near:
     def of(cls, kernel: Kernel, X, root, H, points) -> "Near":
         """With blocks of at most as many rows as there are landmarks."""
         L, _ = ridged_cholesky(gram(kernel, points))
-        made = Features(kernel, points, triangular_inverse(L).T)
-        scaled = lambda x, root: root[:, None] * made.features(x)
+        on_landmarks = Features(kernel, points, triangular_inverse(L).T)
+        scaled = lambda x, root: root[:, None] * on_landmarks.features(x)
         B = DenseRows(X).map(scaled, root, temporaries=len(points))
         return cls(kernel, X, root, H, B, Blocks.of_near(B, max(len(points), SMALLEST)))
 
-    def at(self, lam) -> NearInverse:
+    def inverse(self, lam) -> NearInverse:
         """M⁻¹ at λ. **Cost** some 8 n r² flops."""
-        place, dtype = self.blocks, self.B.dtype
-        lam = lam.astype(dtype)
+        lam, dtype, blocks = lam.astype(self.B.dtype), self.B.dtype, self.blocks
 
-        def block(S, rows):
-            X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root))
-            rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
-            D = inverse(rest + lam * jnp.eye(len(X), dtype=dtype))
-            D_B = matmul(D, B)
-            return S + matmul(B.T, D_B), (D, D_B)
+        def of_block(S, rows):
+            D, D_B = self.inverse_of_block(lam, rows)
+            return S + matmul(filled(self.B, rows).T, D_B), (D, D_B)
 
-        S, (D, D_B) = jax.lax.scan(block, jnp.eye(self.B.shape[1], dtype=dtype), place.order)
+        S, (D, D_B) = jax.lax.scan(of_block, jnp.eye(self.B.shape[1], dtype=dtype), blocks.order)
         root = triangular_inverse(jnp.linalg.cholesky((S + S.T) / 2))
         # One block after another, in place: D⁻¹B is as large as all that was kept before.
         W = jax.lax.fori_loop(0, len(D), lambda i, W: W.at[i].set(matmul(W[i], root.T)), D_B)
-        diagonal = place.back(jnp.diagonal(D, axis1=1, axis2=2) - jnp.sum(W**2, axis=2))
-        found = NearInverse(D, W, place, diagonal, self.H[:, :0])
-        share, _ = whitened(found(self.H), self.H)
-        return replace(found, diagonal=diagonal - jnp.sum(share**2, axis=1), share=share)
+        diagonal = blocks.back(jnp.diagonal(D, axis1=1, axis2=2) - jnp.sum(W**2, axis=2))
+        whole = NearInverse(D, W, blocks, diagonal, self.H[:, :0])
+        share, _ = whitened(whole(self.H), self.H)
+        return replace(whole, diagonal=diagonal - jnp.sum(share**2, axis=1), share=share)
+
+    def inverse_of_block(self, lam, rows):
+        """D⁻¹ of one block, and D⁻¹B."""
+        X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root))
+        rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
+        D = inverse(rest + lam * jnp.eye(len(X), dtype=B.dtype))
+        return D, matmul(D, B)

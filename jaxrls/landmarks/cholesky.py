@@ -20,12 +20,13 @@ from jaxrls.core.factors import (
     of_each,
 )
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import matmul, ridged_cholesky, rounding, triangular_inverse
+from jaxrls.core.linalg import matmul, rounding, triangular_inverse
 from jaxrls.core.problem import Data, Labels, gram, moments, near_fit
 from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import left_over
 from jaxrls.landmarks.held_out import LandmarkRows, OnLandmarks
 from jaxrls.landmarks.points import Landmarks
+from jaxrls.landmarks.ridged import ridged_cholesky
 
 
 @pytree

@@ -20,10 +20,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import matmul, ridged_cholesky, triangular_inverse
+from jaxrls.core.linalg import matmul, triangular_inverse
 from jaxrls.core.problem import gram
 from jaxrls.core.support import memory_bytes, pytree
 from jaxrls.landmarks.points import hidden_trace
+from jaxrls.landmarks.ridged import ridged_cholesky
 
 
 @pytree

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.kernels import Precomputed, as_dense, check_kernel
-from jaxrls.core.linalg import ridged_cholesky
 from jaxrls.core.problem import GramRows, Rows
 from jaxrls.core.support import as_floats, check_finite, check_unmasked, is_concrete, pytree
+from jaxrls.landmarks.ridged import ridged_cholesky
 
 TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks
 

@@ -17,9 +17,10 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.core.criteria import CRITERIA, as_criterion
 from jaxrls.core.fit import KEPT_ROWS, inspect_lam, without_solution
-from jaxrls.core.kernels import KERNELS, named_kernel
+from jaxrls.core.kernels import KERNELS
 from jaxrls.core.support import check_unmasked, hints_at_names
 from jaxrls.landmarks.growing import landmarks_to_tune
+from jaxrls.sklearn.kernels import named_kernel
 from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
 
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given

@@ -282,7 +282,7 @@ class Kronecker(DualOneByOne):
             [self.tables(solution.state), self.constant / jnp.sqrt(self.weights.total)]
         )
         diagonal = turned(self.first.U**2, self.second.U**2, w).ravel()
-        return self.turned(w * Z), diagonal, -total(jnp.log(w)), jnp.zeros(0, self.dtype)
+        return self.turned(w * Z), diagonal, -total(jnp.log(w))
 
     def unseen(self, solution, lams):
         """y − f of all pairs, none of which has weight 0."""

@@ -21,7 +21,6 @@ from jaxrls.core.factors import (
     Factor,
     Primal,
     PrimalSpectrum,
-    RefinedGram,
 )
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul, triangular_inverse
@@ -179,10 +178,6 @@ def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
     )
 
 
-# It would need a factor in float64, which is there in float32 only.
-spread.register(RefinedGram, spread.dispatch(object))
-
-
 @spread.register(DualSpectrum)
 def _of_dual_spectrum(factor: DualSpectrum, lam):
     """Of all of K, or of features of few rows."""
@@ -226,8 +221,7 @@ def _of_cholesky(factor: CholeskyGram, lam):
     if factor.lift is not None:
         across = across + fixed.one[:, None] * factor.lift  # type: ignore[index]
     G = weights.scale_both(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
-    half = triangular_inverse(jnp.linalg.cholesky(G)).T
-    half = weights.scale(fixed.project(weights, half))
+    half = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
     return _of_matrix(factor, lam, half, matmul(across, half), factor.K)
 
 

@@ -20,11 +20,12 @@ from support import EPS, array, wide
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.factors.cholesky import CholeskyGram, RefinedGram
+from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures
 from jaxrls.core.factors.primal_spectrum import PrimalSpectrum
 from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum
 from jaxrls.iterative.iterative import IterativeGram
+from jaxrls.iterative.refined import RefinedGram
 from jaxrls.landmarks.cholesky import CholeskyLandmarks
 from jaxrls.landmarks.spectrum import LandmarkSpectrum
 from jaxrls.rows.sparse import SparseRows

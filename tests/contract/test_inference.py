@@ -16,7 +16,7 @@ from jaxrls.uncertainty.spread import spread
 from jaxrls.uncertainty.without import smoother
 
 LAM, GROUPS = 0.2, PLANS["uneven"]
-WITHOUT_POSTERIOR = {"refined", "precomputed", "kronecker"}
+WITHOUT_POSTERIOR = {"precomputed", "kronecker"}
 NAMES = [
     name
     for name, case in FACTORS.items()
@@ -111,7 +111,6 @@ def test_fits_without_rows_and_the_posterior_are_those_of_refits(name, weights, 
 @ANY_PRECISION
 def test_what_a_factor_lacks_is_named():
     for name, part, method in (
-        ("refined", "has no posterior variances", spread),
         ("iterative", "has no posterior variances", spread),
         ("iterative", "or intervals", smoother),
     ):

@@ -14,20 +14,15 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import AtLam, OneByOne
-from jaxrls.core.factors.outcome import Coefficients, Outcome, Report
+from jaxrls.core.factors.outcome import Report
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.leave_out import Dense
 from jaxrls.core.linalg import (
-    ALL_STEPS,
-    CLOSE,
-    CONVERGED,
-    Run,
     inverse,
     matmul,
-    refined_inverse,
-    refined_solve_diag,
     rounding,
     solve_diag,
+    triangular_inverse,
     whitened,
 )
 from jaxrls.core.problem import Data
@@ -47,10 +42,8 @@ class DualOneByOne(OneByOne):
     lift: Any = None  # (n,): the expansion's kernel is K + 1·lift
 
     @abstractmethod
-    def solved(self, lam, solution: Solution) -> tuple[Any, Any, Any, Any]:
-        """G⁻¹[ỹ, H], diag G⁻¹ and log |G|; and distances after each step where an iteration finds
-        them.
-        """
+    def solved(self, lam, solution: Solution) -> tuple[Any, Any, Any]:
+        """G⁻¹[ỹ, H], diag G⁻¹ and log |G|."""
 
     @property
     def H(self) -> Float[Array, "n q"]:
@@ -58,10 +51,13 @@ class DualOneByOne(OneByOne):
         return self.weights.scale(self.fixed.basis(self.fixed.rows, self.n))
 
     def at_lam(self, lam, solution):
+        """From what is solved for."""
+        return self.results(lam, solution, *self.solved(lam, solution))
+
+    def results(self, lam, solution: Solution, X, diagonal, logdet) -> AtLam:
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
         scaled, H, fixed = solution.labels.scaled, self.H, self.fixed
         t, beta = scaled.shape[1], solution.labels.start
-        X, diagonal, logdet, steps = self.solved(lam, solution)
         dual = X[:, :t]
         half, root = whitened(X[:, t:], H)
         share = matmul(half.T, scaled)
@@ -76,7 +72,7 @@ class DualOneByOne(OneByOne):
         logdet = logdet - zeros * jnp.log(lam)
         r, R = lam * dual, (lam * diagonal)[:, None]
         fit, dof = jnp.sum(scaled * dual, axis=0), lam * jnp.sum(diagonal) - zeros
-        return AtLam(coef, beta, r, R, fit, logdet[None], dof[None], steps[:, None])
+        return AtLam(coef, beta, r, R, fit, logdet[None], dof[None])
 
 
 @pytree
@@ -96,6 +92,7 @@ class CholeskyGram(DualOneByOne):
     expansion: Expansion
     lift: Float[Array, " n"] | None = None
     training: Any = None
+    inverse = staticmethod(inverse)
 
     @property
     def report(self):
@@ -115,16 +112,16 @@ class CholeskyGram(DualOneByOne):
 
     def solved(self, lam, solution):
         """By the Cholesky factor."""
+        return solve_diag(*self.system(lam, solution))
+
+    def system(self, lam, solution: Solution) -> tuple[Any, Any, Any]:
+        """K̃, λ and [ỹ, H]."""
         B = jnp.concatenate([solution.labels.scaled, self.H], axis=1)
-        return self.solve_diag(self.weights.scale_both(self.K), lam, B)
+        return self.weights.scale_both(self.K), lam, B
 
-    def solve_diag(self, *system):
-        """G⁻¹B, diag G⁻¹ and log |G|, directly, without steps."""
-        return (*solve_diag(*system), jnp.zeros(0, self.dtype))
-
-    def inverse(self, G):
-        """G⁻¹."""
-        return inverse(G)
+    def inverse_root(self, G) -> Float[Array, "n n"]:
+        """B with BGBᵀ = I."""
+        return triangular_inverse(jnp.linalg.cholesky(G))
 
     def view(self, solution, lam):
         """λP̃; for queries the rows of the linear map from √v y to f."""
@@ -147,43 +144,6 @@ class CholeskyGram(DualOneByOne):
         P = self.inverse(K + lam * jnp.eye(self.n, dtype=K.dtype))
         half, _ = whitened(matmul(P, H), H)
         return P - matmul(half, half.T)
-
-
-@pytree
-class RefinedGram(CholeskyGram):
-    """K̃ + λI inverted in float64 from decompositions in float32, for λ below what float32 can
-    resolve: one λ after another, about 16n³ flops each in products, and n³ in float32.
-
-    Rows, K and vectors are in the dtype of X, which is to be float64.
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), solver=rls.Refined())
-    >>> rls.loo(factor, jnp.arange(3.0), jnp.array([0.1, 1.0])).shape
-    (2,)
-    """
-
-    name: ClassVar[str] = "refined"
-
-    def solve_diag(self, *system):
-        """By `inverse_root`."""
-        return refined_solve_diag(*system)
-
-    def inverse(self, G):
-        """By `inverse_root`."""
-        return refined_inverse(G)
-
-    def outcome(self, solution, lams, groups, fn):
-        """All from one inverse, and how it was found: `residuals` of the run are distances from the
-        identity.
-        """
-        at = solution.per_target(lams[0], self.at_lam)
-        count = jnp.sum(jnp.isfinite(at.steps), axis=0)
-        last = jnp.take_along_axis(at.steps, jnp.maximum(count - 1, 0)[None], axis=0)[0]
-        run = Run(last, at.steps, jnp.max(count), jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS))
-        plain = groups is None and self.weights.values is None
-        e = (at.r / at.R)[None] if plain else solution.residuals(lams, groups)
-        coefficients = Coefficients(at.coef[None], *self.fixed.split(at.beta[None]))
-        return Outcome(coefficients, e, self.weights.count - at.dof[None], run=run)
 
 
 def _largest_that_costs(K: Float[Array, "n n"]) -> Float[Array, ""]:

@@ -279,7 +279,6 @@ class AtLam(NamedTuple):
     fit: Any  # ỹᵀ P̃ ỹ, (t,)
     logdet: Any  # (1,)
     dof: Any  # tr R, (1,)
-    steps: Any = None  # (steps, 1), how near to its solution every step of an iteration came
 
 
 class OneByOne(Factor):

@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrls.core.factors.outcome import COLUMNS_AT_ONCE
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.linalg import CONVERGED, REASONS, Run, wide_block_size
+from jaxrls.core.linalg import wide_block_size
 from jaxrls.core.problem import Data, Labels, Weights
 
 
@@ -104,14 +103,13 @@ class Solver(ABC):
         words = "K and its factors"
         return Holding(type(self).__name__.lower(), n, 4 * n**2, words, of_kernel=True)
 
-    def explain(self, run: Run) -> str:
-        """Why the column of an iteration with the largest residual stopped, and what to do; empty
-        where all columns reached the tolerance.
-        """
-        worst, left = largest_open(run)
-        if worst is None:
-            return ""
-        return stopped(run, worst, f"at a residual of {left:.2g}", "a larger λ")
+    def rows_to_fit(self, X: Any) -> Any:
+        """X as `fit` shall read it, such as in another dtype."""
+        return X
+
+    def explain(self, run: Any) -> str:
+        """Why an iteration stopped, and what to do; empty where it reached its tolerance."""
+        return ""
 
     @property
     def name(self) -> str:
@@ -120,19 +118,3 @@ class Solver(ABC):
 
     def __str__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-def largest_open(run: Run) -> tuple[Any, float]:
-    """The column with the largest residual of those that did not converge, None where all did; and
-    that residual.
-    """
-    residuals, reasons = np.asarray(run.residuals), np.asarray(run.reason)
-    left = np.where(reasons == CONVERGED, -np.inf, np.nan_to_num(residuals, nan=np.inf))
-    worst = int(left.argmax())
-    return (None if left[worst] == -np.inf else worst), float(residuals[worst])
-
-
-def stopped(run: Run, column: int, where: str, remedy: str) -> str:
-    """The words of a column that stopped."""
-    reason = REASONS[np.asarray(run.reason)[column]]
-    return f"the iteration stopped {where}: {reason}: take {remedy}"

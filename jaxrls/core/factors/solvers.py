@@ -1,4 +1,4 @@
-"""The solvers that a caller can name, `Spectral`, `Cholesky` and `Refined`: each makes a factor of
+"""The solvers that a caller can name, `Spectral` and `Cholesky`: each makes a factor of
 kernel, rows, weights and fixed effects. `solver=None` takes the cheapest exact one for the shapes;
 rooms bring further solvers, and what `landmarks=` is short for.
 """
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from jaxtyping import Array
 
-from jaxrls.core.factors.cholesky import CholeskyGram, RefinedGram
+from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import solve_cholesky
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Primal
 from jaxrls.core.factors.factor import Factor
@@ -259,29 +259,3 @@ class Cholesky(Solver):
         numbers = shape.twice * ((3 + 2 * L) * r**2 + shape.block(r))
         words = "the features' covariance, its factors and blocks of rows"
         return Holding("cholesky features", r, numbers, words)
-
-
-@pytree
-class Refined(Solver):
-    """Solve by Cholesky factors of K + λI in float32, refined by products in float64: for λ far
-    below what float32 alone can resolve.
-
-    It takes about 16n³ operations for each λ. Whatever the dtype of X, `fit` returns coefficients,
-    held-out residuals and error in float64. `fit.run` says how good each step was: the distance of
-    W (K + λI) Wᵀ from the identity, where W is the refined inverse of the Cholesky factor.
-
-    >>> import jaxrls as rls
-    >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Refined()).route
-    'refined'
-    """
-
-    def solve(self, kernel, data, labels, *, block_size=None):
-        """Factor K of all rows."""
-        K, expansion, lift = kernel_matrix(kernel, data, block_size)
-        training = kernel, data.rows
-        return RefinedGram(K, data, expansion, lift, training).solve_labels(labels)
-
-    def memory(self, shape):
-        """K, and what its refined inverse is made of."""
-        n, words = shape.rows, "K, roots of its inverse and their products"
-        return Holding("refined", n, 7 * n**2, words, of_kernel=True)

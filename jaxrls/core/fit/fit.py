@@ -11,7 +11,6 @@ from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
 from jaxrls.core.factors import (
     SEARCHED,
     Cholesky,
-    Refined,
     Solution,
     Solver,
     choose_route,
@@ -32,8 +31,7 @@ from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.problem import Rows, kind_of
-from jaxrls.core.support import as_floats, as_lams, door, is_concrete, is_wide
+from jaxrls.core.support import as_lams, door, is_concrete
 
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
@@ -128,8 +126,9 @@ def fit(
     given |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
     given |= {"standardize": standardize, "landmarks": landmarks, "solver": solver}
     how: dict = {"lams": lams, "per_target": per_target, "conservative": conservative, "keep": keep}
-    if isinstance(solver, Refined) and not is_wide(X):  # in float64 whatever the dtype of X
-        return fit(kernel, _widened(X), Y, **given, **how)
+    wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
+    if wanted is not X:
+        return fit(kernel, wanted, Y, **given, **how)
     problem = Problem.of(kernel, X, Y, **given)
     run: Callable[[Problem], Fit] = lambda problem: _best(problem, **how)
     result = of_rows(fit_by(problem.solver, problem, run, progress), problem.rows.shape[0])
@@ -261,13 +260,3 @@ def _searched(problem: Problem, per_target: bool) -> tuple[Fit, Solution]:
     result = concluded(problem.kernel, solution, table, chosen, problem.criterion)
     plan = f"{problem.solver_or_default.name}, a search for λ: {words}"
     return replace(result, plan=plan), solution
-
-
-def _widened(X) -> np.ndarray:
-    """Rows in float64, for `Refined`."""
-    if isinstance(X, Rows) or not kind_of(X).is_dense or not is_concrete(X):
-        raise ValueError(
-            f"Refined() needs a dense X with known values, and X is {type(X).__name__}: call fit "
-            "outside of jax.jit, or give float64 NumPy data"
-        )
-    return np.asarray(as_floats("X", X), np.float64)

@@ -13,7 +13,6 @@ from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.model import Model, Numbers
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel, Standardized
-from jaxrls.core.linalg import Run
 from jaxrls.core.problem import Folds
 from jaxrls.core.support import (
     as_floats,
@@ -141,7 +140,7 @@ class Fit(Generic[K]):
     plan: str = static(default="")
     trace_residual: Float[Numbers, ""] | None = None
     num_landmarks: int = static(default=0)
-    run: Run | None = None
+    run: Any = None
     loo_standard_error: Float[Numbers, "*#t"] | None = None
     ridge_effect: Float[Numbers, ""] | None = None
     r2: Float[Numbers, ""] | None = None

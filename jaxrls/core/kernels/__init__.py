@@ -12,5 +12,4 @@ from jaxrls.core.kernels.named import (
     POLYNOMIAL,
     RADIAL,
     check_kernel,
-    named_kernel,
 )

@@ -17,8 +17,8 @@ from jaxrls.core.support import as_array, check_matrix
 
 
 class Block:
-    """Rows (b, d) that are more than one array: a frozen pytree with `shape`, `values`, and what tells
-    where these lie. Kernels of a class with `sparse = True` get it as it is, others dense.
+    """Rows (b, d) that are more than one array: a frozen pytree with `shape`, `values`, and what
+    tells where these lie. Kernels of a class with `sparse = True` get it as it is, others dense.
     """
 
     ndim = 2

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.core.kernels.block import Block, as_dense, inner_products, squared_lengths
-from jaxrls.core.kernels.kernel import Gram, Matrix
+from jaxrls.core.kernels.block import as_dense, inner_products, squared_lengths
+from jaxrls.core.kernels.kernel import Gram
 
 # The most columns for which differences take no longer than a product, as they fuse with the
 # kernel's profile.
@@ -47,19 +47,18 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
 
 
 def near_product(x: Any, z: Float[Array, "m d"], near: float, far: Callable, rows: Any) -> Gram:
-    """Squared distances of scaled rows x and z by a product, or where some of both are longer than
-    √near as `far((x, z), rows)`.
+    """Squared distances of scaled rows, ‖x‖² + ‖z‖² − 2⟨x, z⟩ with one product for all pairs; but
+    `far((x, z), rows)` where rows of both are longer than √near, which would cost digits.
 
     `far` should be a function of a module, so that outside of jit the conditional compiles once.
     """
     x_squares, z_squares = squared_lengths(x), squared_lengths(z)
-    farthest = jax.lax.stop_gradient(jnp.minimum(x_squares.max(), z_squares.max()))
-    is_near = _for_all(farthest <= near)
-
+    farthest = jnp.minimum(x_squares.max(), z_squares.max())
+    is_near = _for_all(jax.lax.stop_gradient(farthest) <= near)
     # One matrix from either branch, so that all the rest is one pass that fuses with the kernel's
     # profile.
     across = jax.lax.cond(is_near, _by_product, far, (x, z), rows)
-    lengths = x_squares[:, None] + z_squares[None, :]
+    lengths = x_squares[:, None] + z_squares
     product = lengths + across
     hidden = product < (2 + math.sqrt(x.shape[1])) * float(jnp.finfo(x.dtype).eps) * lengths
     # A distance lost in rounding is set to 0, and keeps the derivative of the formula.
@@ -67,18 +66,14 @@ def near_product(x: Any, z: Float[Array, "m d"], near: float, far: Callable, row
     return jnp.where(is_near, product - rounded, across)
 
 
-def city_block_distances(
-    X: Matrix | Block, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
-) -> Gram:
+def city_block_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"]) -> Gram:
     """Σₖ |xₖ − zₖ| · inverseₖ, which is no matrix product, so it is summed column by column: O(n m
     d) time at O(n m) memory.
     """
     return _by_columns(_absolute, as_dense(X), Z, inverse)
 
 
-def chi_squared_distances(
-    X: Matrix | Block, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
-) -> Gram:
+def chi_squared_distances(X: Any, Z, inverse) -> Gram:
     """Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for non-negative rows, where 0/0 counts as 0; computed
     as `city_block_distances`.
     """

@@ -13,11 +13,12 @@ from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.support import on_device, pytree, static, values_unknown
 
 
+@pytree
 class _OfFunction(Kernel):
     """A kernel given by a function, `fn(*matrices)` or `fn(params, *matrices)`."""
 
-    fn: Callable
-    params: Any
+    fn: Callable = static()
+    params: Any = None
 
     def __post_init__(self):
         if not callable(self.fn):
@@ -62,9 +63,6 @@ class FeatureMap(_OfFunction):
     [[7.0]]
     """
 
-    fn: Callable = static()
-    params: Any = None
-
     def features(self, X):
         return self._values(X)
 
@@ -92,9 +90,6 @@ class FunctionKernel(_OfFunction):
     >>> FunctionKernel(lambda X, Z: (X @ Z.T) ** 2)(jnp.array([[2.0]]), jnp.array([[3.0]])).tolist()
     [[36.0]]
     """
-
-    fn: Callable = static()
-    params: Any = None
 
     def __call__(self, X, Z):
         return self._values(X, Z, columns=Z.shape[0])

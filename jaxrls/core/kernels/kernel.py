@@ -180,40 +180,18 @@ class Kernel:
                 "columns must be one index or several, such as 0, [0, 2] or range(3), and is "
                 f"{columns!r}"
             )
-        _check_evaluable(self)
         return On(self, tuple(indices.tolist()))
 
     def __add__(self, other) -> "Kernel":
-        if not isinstance(other, Kernel):
-            return NotImplemented
-        _check_evaluable(self, other)
-        return Sum(self, other)
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other) -> "Kernel":
-        if not isinstance(other, Kernel):
-            return self.__rmul__(other)
-        _check_evaluable(self, other)
-        return Product(self, other)
+        if isinstance(other, Kernel):
+            return Product(self, other)
+        scalar = isinstance(other, int | float | np.number) or getattr(other, "shape", None) == ()
+        return Scaled(other, self) if scalar else NotImplemented
 
-    def __rmul__(self, other) -> "Kernel":
-        if not _is_scalar(other):
-            return NotImplemented
-        _check_evaluable(self)
-        return Scaled(other, self)
-
-
-def _check_evaluable(*kernels: Kernel) -> None:
-    for kernel in kernels:
-        if not kernel.evaluable:
-            raise ValueError(
-                f"{type(kernel).__name__}() has no sums, products, multiples or columns, as it "
-                "stands for a given matrix: compute them into K, such as 0.5 * K1 + K2, and pass "
-                "that as X"
-            )
-
-
-def _is_scalar(value) -> bool:
-    return isinstance(value, int | float | np.number) or getattr(value, "shape", None) == ()
+    __rmul__ = __mul__
 
 
 def check_not_negative(what: str, X, then: str) -> None:
@@ -235,7 +213,21 @@ def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
     return value
 
 
-class _Pair(Kernel):
+class _OfKernels(Kernel):
+    """A kernel made of others, which must be known as functions of rows."""
+
+    def __post_init__(self):
+        for kernel in self._parts().values():
+            if not kernel.evaluable:
+                raise ValueError(
+                    f"{type(kernel).__name__}() has no sums, products, multiples or columns, as it "
+                    "stands for a given matrix: compute them into K, such as 0.5 * K1 + K2, and "
+                    "pass that as X"
+                )
+
+
+@pytree
+class _Pair(_OfKernels):
     """Two kernels, whose values are put together."""
 
     sparse = True
@@ -262,8 +254,6 @@ class Sum(_Pair):
 
     sparse = True
     joined = staticmethod(operator.add)
-    left: Kernel
-    right: Kernel
 
     def num_features(self, d, dtype):
         left, right = self.left.num_features(d, dtype), self.right.num_features(d, dtype)
@@ -283,12 +273,10 @@ class Product(_Pair):
     """
 
     joined = staticmethod(operator.mul)
-    left: Kernel
-    right: Kernel
 
 
 @pytree
-class Scaled(Kernel):
+class Scaled(_OfKernels):
     """a·k for a number a > 0: the same functions, with ‖f‖² divided by a.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -314,7 +302,8 @@ class Scaled(Kernel):
         return safe_sqrt(parameter(self, "scale", X)) * self.kernel.features(X)
 
 
-class Through(Kernel, ABC):
+@pytree
+class Through(_OfKernels, ABC):
     """A kernel of transformed rows, k(take(x), take(z))."""
 
     sparse = True
@@ -335,7 +324,7 @@ class Through(Kernel, ABC):
 
     def map_length_scales(self, fn, X):
         kernel = self.kernel.map_length_scales(fn, self.take(X))
-        return replace(self, kernel=kernel)  # type: ignore[type-var]
+        return replace(self, kernel=kernel)
 
     def num_features(self, d, dtype):
         return self.kernel.num_features(d, dtype)
@@ -360,7 +349,6 @@ class On(Through):
     """
 
     sparse = True
-    kernel: Kernel
     columns: tuple[int, ...] = static()
 
     def take(self, X):
@@ -394,7 +382,6 @@ class Standardized(Through):
     """
 
     constants = ("centre", "scale")
-    kernel: Kernel
     centre: Float[Array | np.ndarray, " d"]
     scale: Float[Array | np.ndarray, " d"]
 

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from jaxrls.core.kernels.given import Precomputed
-from jaxrls.core.kernels.inner import Cosine, Linear, Polynomial, Tanimoto
+from jaxrls.core.kernels.inner import Cosine, Linear, Tanimoto
 from jaxrls.core.kernels.kernel import Kernel
 from jaxrls.core.kernels.stationary import (
     ChiSquared,
@@ -16,7 +13,6 @@ from jaxrls.core.kernels.stationary import (
     Matern,
     RationalQuadratic,
 )
-from jaxrls.core.support import as_floats
 
 # Kernels of a width.
 RADIAL: dict[str, Callable] = {
@@ -37,13 +33,6 @@ PLAIN: dict[str, Callable] = {
 }
 NAMED = {name: make("median") for name, make in RADIAL.items()}
 NAMED |= {name: make() for name, make in PLAIN.items()}
-# Those of γ in place of a width: exp(−γ‖x − z‖²), or of the city-block distance.
-BY_GAMMA: dict[str, Callable] = {
-    "gaussian": Gaussian.from_gamma,
-    "rbf": Gaussian.from_gamma,
-    "laplacian": lambda gamma: Laplacian(1 / gamma),
-    "chi2": ChiSquared.from_gamma,
-}
 POLYNOMIAL = ("polynomial", "poly")
 KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
 
@@ -55,42 +44,3 @@ def check_kernel(kernel) -> None:
             f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
             f"tune also take the names {', '.join(map(repr, NAMED))}"
         )
-
-
-def named_kernel(
-    name: str, X, *, width: Any = "median", gamma=None, degree: int = 3, coef0: float | int = 1.0
-) -> Kernel:
-    """The kernel of a name and its numbers, with scikit-learn's meaning of γ, degree and coef0.
-
-    Args:
-        name: one of `KERNELS`.
-        X: rows (n, d), dense or sparse, from which "auto" and "scale" are computed.
-        width: a number, one for each column, or "median", which `fit` computes.
-        gamma: a number in place of a width; "auto" is 1/d, "scale" 1/(d · variance of all of X).
-        degree: of "polynomial", (γ⟨x, z⟩ + coef0)^degree, where γ is 1 by default.
-        coef0: of "polynomial".
-    """
-    if isinstance(gamma, str):
-        gamma = 1 / (X.shape[1] * (_variance(X) if gamma == "scale" else 1.0))
-    if name in POLYNOMIAL:
-        gamma = 1.0 if gamma is None else float(gamma)
-        kernel = Polynomial(degree, coef0 / gamma)
-        return kernel if gamma == 1 else gamma**degree * kernel
-    if name in PLAIN:
-        return PLAIN[name]()
-    median = "median" in np.ravel(width)
-    if gamma is None:
-        return RADIAL[name](width if median else np.asarray(as_floats("width", width, X.dtype)))
-    if name not in BY_GAMMA or not median:
-        known = ", ".join((*BY_GAMMA, *POLYNOMIAL))
-        raise ValueError(
-            f"gamma takes the place of width in {known}, and kernel is {name!r}, width {width!r}: "
-            "leave one of them out"
-        )
-    return BY_GAMMA[name](float(gamma))
-
-
-def _variance(X) -> float:
-    """The variance of all of X, or 1 where it is 0."""
-    sparse = hasattr(X, "tocsr")
-    return float(X.power(2).mean() - X.mean() ** 2 if sparse else np.var(X)) or 1.0

@@ -10,6 +10,7 @@ A landmark k that is held out with its row is the constraint βₖ = 0: one more
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,11 +48,7 @@ class View(ABC):
     diagonal: Float[Array, " n"]  # of R, as it is without cancellation; 1 for queries
     H: Float[Array, "n q"]  # the fixed effects' part of M
     constraints = None  # a field where landmarks leave
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """How many numbers of a row one entry is computed from."""
+    width: ClassVar[Any] = 1  # how many numbers of a row one entry is computed from
 
     @abstractmethod
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
@@ -79,7 +76,7 @@ class LowRank(View):
         return cls(residuals, diagonal, H, U, -U, weights.used)
 
     @property
-    def width(self):
+    def width(self) -> int:
         """r."""
         return self.U.shape[1]
 
@@ -94,11 +91,10 @@ class LowRank(View):
     def some(self, rows: Int[Array, " b"]) -> "LowRank":
         """The view of some of the rows."""
         names = "residuals", "diagonal", "H", "U", "left", "used"
-        part = {name: getattr(self, name)[rows] for name in names}
-        found = self.constraints
-        if found is not None:
-            found = replace(found, slots=found.slots[rows], rows=found.rows[rows])
-        return replace(self, constraints=found, **part)
+        part: dict = {name: getattr(self, name)[rows] for name in names}
+        if (out := self.constraints) is not None:
+            part["constraints"] = replace(out, slots=out.slots[rows], rows=out.rows[rows])
+        return replace(self, **part)
 
 
 @pytree
@@ -106,11 +102,6 @@ class Dense(View):
     """R as a full matrix, rows of queries included."""
 
     matrix: Float[Array, "n n"]
-
-    @property
-    def width(self):
-        """1: entries are stored."""
-        return 1
 
     def entries(self, i, j):
         """Its entries."""
@@ -160,27 +151,25 @@ def fold_residuals(
     together = NUMBERS_AT_ONCE // (b * max(view.width, 1))
     if platform() == "cpu":
         together = min(together, OPERATIONS_IN_PLACE // (b * b * max(b, t)))
-    fold = lambda rows, mask: _fold(view, weights, rows, mask)
+    fold = lambda args: _fold(view, weights, *args)
     if together >= k:
-        return jax.vmap(fold)(rows, mask)
-    each = lambda args: fold(*args)
-    return jax.lax.map(each, (rows, mask), batch_size=max(1, together))
+        return jax.vmap(fold)((rows, mask))
+    return jax.lax.map(fold, (rows, mask), batch_size=max(1, together))
 
 
 def folds_in_chunks(parts: int, view: LowRank, weights: Weights, rows, mask):
     """`fold_residuals` of rows on several devices: the rows of a few folds at a time are copied to
     each device.
     """
-    (k, b), n = rows.shape, weights.n
-    together = max(1, min(k, min(ROWS_AT_ONCE, n // parts) // b))
+    k, b = rows.shape
+    together = max(1, min(k, min(ROWS_AT_ONCE, weights.n // parts) // b))
     fill = lambda a: jnp.pad(a, ((0, -k % together), (0, 0))).reshape(-1, together, b)
 
     def chunk(args):
         rows, mask = args
-        flat = rows.reshape(-1)
-        own = weights.block(weights.some(flat), len(flat))
-        local = jnp.arange(len(flat)).reshape(rows.shape)
-        return fold_residuals(view.some(flat), own, local, mask)
+        flat = rows.ravel()
+        copied = view.some(flat), weights.block(weights.some(flat), len(flat))
+        return fold_residuals(*copied, jnp.arange(len(flat)).reshape(rows.shape), mask)
 
     e = jax.lax.map(jax.checkpoint(chunk), (fill(rows), fill(mask)))
     return e.reshape(-1, *e.shape[2:])[:k]
@@ -190,7 +179,7 @@ def _fold(view: View, weights: Weights, rows, mask):
     """Held-out residuals of one fold."""
     used = jnp.where(weights.used[rows], mask, 0)
     R, r, H = view.entries(rows, rows), view.residuals[rows], view.H[rows]
-    H = H * levels_inside(H * used[:, None])
+    H = H * levels_inside(H * used[:, None])  # left out with these rows
     R = R + matmul(H, H.T)
     if view.constraints is not None:
         out = view.constraints
@@ -204,7 +193,7 @@ def _fold(view: View, weights: Weights, rows, mask):
     return jnp.where(used[:, None] > 0, x / root_v, r - matmul(R * used, x))
 
 
-def levels_inside(H: Float[Array, "b q"]) -> Float[Array, " q"]:
+def levels_inside(H):
     """1 for fixed effects whose column of H is 0 outside these rows, else 0.
 
     They are left out with these rows: held-out residuals are known only up to such effects.

@@ -13,20 +13,17 @@ from jaxrls.core.linalg.blocks import (
     sum_rows,
     wide_block_size,
 )
-from jaxrls.core.linalg.conjugate import ALL_STEPS, CONVERGED, REASONS, Run, conjugate_gradients
 from jaxrls.core.linalg.decompositions import (
     clip,
     eigh,
     eigh_rounding,
-    ridged_cholesky,
     rounding,
     svd,
 )
 from jaxrls.core.linalg.inverses import (
-    CLOSE,
     inverse,
-    refined_inverse,
-    refined_solve_diag,
+    rule_of_inverse,
+    rule_of_solve_diag,
     solve_diag,
     triangular_inverse,
     whitened,

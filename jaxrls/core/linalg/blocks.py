@@ -50,22 +50,21 @@ def check_block_size(block_size, n: int) -> int | None:
 
 
 def split(arrays, block: int):
-    """Arrays (n, …) as whole blocks (k, block, …) and the ragged rest, each None if it is empty."""
+    """Arrays (n, …) of n ≥ block rows as whole blocks (k, block, …), and the ragged rest, None if
+    it is empty.
+    """
     k, ragged = divmod(jax.tree.leaves(arrays)[0].shape[0], block)
     cut = lambda a: a[: k * block].reshape(k, block, *a.shape[1:])
-    whole = jax.tree.map(cut, arrays) if k else None
-    return whole, jax.tree.map(lambda a: a[k * block :], arrays) if ragged else None
+    rest = jax.tree.map(lambda a: a[k * block :], arrays) if ragged else None
+    return jax.tree.map(cut, arrays), rest
 
 
 def map_blocks(fn: Callable, whole, rest):
     """`fn` on every block, the results (rows, …) stacked back to (n, …); derivatives recompute each
     block instead of keeping its temporaries.
     """
-    last = None if rest is None else fn(rest)
-    if whole is None:
-        return last
-    out = jax.tree.map(joined, jax.lax.map(jax.checkpoint(fn), whole))
-    return out if rest is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
+    rows = jax.tree.map(joined, jax.lax.map(jax.checkpoint(fn), whole))
+    return rows if rest is None else jax.tree.map(_appended, rows, fn(rest))
 
 
 def joined(a):
@@ -73,19 +72,21 @@ def joined(a):
     return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
 
 
+def _appended(a, b):
+    return jnp.concatenate([a, b])
+
+
 def sum_blocks(fn: Callable, whole, rest):
     """The sum of `fn` over blocks: one carry, added to block by block, with derivatives that
     recompute.
     """
-    if whole is None:
-        return fn(rest)
-    each = jax.checkpoint(fn)
+    of_block = jax.checkpoint(fn)
     if rest is None:
-        shapes = jax.eval_shape(each, jax.tree.map(lambda a: a[0], whole))
+        shapes = jax.eval_shape(of_block, jax.tree.map(lambda a: a[0], whole))
         start = jax.tree.map(jnp.zeros_like, shapes)
     else:
         start = fn(rest)
-    add = lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None)
+    add = lambda total, block: (jax.tree.map(jnp.add, total, of_block(block)), None)
     return jax.lax.scan(add, start, whole)[0]
 
 
@@ -100,10 +101,10 @@ def in_parts(run: Callable, arrays, parts: int, place: Callable):
 
     def side_by_side(arrays):
         cut = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), arrays)
-        one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), cut)
-        pure, known = jax.closure_convert(run, one)
-        own = place([jnp.broadcast_to(value, (parts, *value.shape)) for value in known])
-        return jax.vmap(lambda part, known: pure(part, *known))(cut, own)
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), cut)
+        pure, constants = jax.closure_convert(run, shapes)
+        copies = place([jnp.broadcast_to(value, (parts, *value.shape)) for value in constants])
+        return jax.vmap(lambda part, copies: pure(part, *copies))(cut, copies)
 
     return jax.jit(lambda arrays: place(side_by_side(place(arrays))))(arrays)
 
@@ -120,8 +121,8 @@ def over_rows(
     """
     over_blocks, together = KINDS[kind]
     if parts > 1:
-        one = lambda part: over_rows(kind, fn, part, block_size)
-        return jax.tree.map(together, in_parts(one, arrays, parts, place))
+        of_part = lambda part: over_rows(kind, fn, part, block_size)
+        return jax.tree.map(together, in_parts(of_part, arrays, parts, place))
     if block_size >= jax.tree.leaves(arrays)[0].shape[0]:
         return fn(arrays)
     return over_blocks(fn, *split(arrays, block_size))

@@ -40,17 +40,15 @@ def _along_rows(A, B):
 @_along_rows.defjvp
 def _along_rows_jvp(primals, tangents):
     (A, B), (dA, dB) = primals, tangents
-    return _along_rows(A, B), matmul(dA.T, B) + matmul(
-        A.T, dB
-    )  # the transposes of these two run along rows
+    # The transposes of these two run along rows.
+    return _along_rows(A, B), matmul(dA.T, B) + matmul(A.T, dB)
 
 
 @jax.custom_jvp
 def _transposed(A):
     """Aᵀ as it lies in memory."""
-    return jax.lax.optimization_barrier(
-        A.T
-    )  # without the barrier the compiler takes the transposition back
+    # Without the barrier the compiler takes the transposition back.
+    return jax.lax.optimization_barrier(A.T)
 
 
 _transposed.defjvp(lambda primals, tangents: (_transposed(*primals), tangents[0].T))

@@ -15,14 +15,14 @@ from support import ANY_PRECISION, EDGE, FLOAT64, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.core.fit.conclude import inspect_fit as inspect
-from jaxrls.core.linalg.conjugate import ALL_STEPS, CONVERGED
-from jaxrls.core.linalg.inverses import (
+from jaxrls.core.linalg import solve_diag
+from jaxrls.iterative.conjugate import ALL_STEPS, CONVERGED
+from jaxrls.iterative.refined import (
     CLOSE,
     STEPS,
     inverse_root,
     refined_inverse,
     refined_solve_diag,
-    solve_diag,
 )
 
 N, WIDTH = 90, 1.0
@@ -134,7 +134,7 @@ def test_a_refined_fit_says_where_it_did_not_come_near():
         UserWarning,
         match="the iteration stopped at a residual of 0.05: all steps were used: take a larger λ",
     ):
-        inspect(replace(fit, run=run), False)
+        inspect(replace(fit, run=run), False, rls.Refined())
 
 
 @ANY_PRECISION

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from support import FLOAT64, array, wide
 
-from jaxrls.core.linalg import conjugate
+from jaxrls.iterative import conjugate
 
 N = 40
 RNG = np.random.default_rng(0)

@@ -1,0 +1,140 @@
+"""Conjugate gradients for many right-hand sides at once, with one product a step for all of them,
+and why each of them stopped.
+
+The matrix must be symmetric positive definite up to rounding. Where rounding breaks that (products
+in float32, λ far below their noise), a column stops, keeps its best iterate, and reports why.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.core.support import pytree
+
+CONVERGED, ALL_STEPS, STALLED, INDEFINITE = range(4)
+REASONS = (
+    "the residual is below the tolerance",
+    "all steps were used",
+    "the residual did not go down further: rounding of the products hides the rest",
+    "the products are not positive definite to their rounding: λ is below it",
+)
+# A column stops where the residual has not gone below its smallest for so many steps, or has grown
+# to so many times it.
+PATIENCE, GROWTH = 30, 1e3
+
+
+@pytree
+class Run:
+    """How an iteration went: the relative residuals of every step, and why each column stopped
+    (`REASONS`).
+    """
+
+    residuals: Float[Array, " k"]  # of the solution that is kept
+    history: Float[Array, "steps k"]  # NaN after the last step
+    steps: Int[Array, ""]
+    reason: Int[Array, " k"]
+
+    def why(self, where: Callable, remedy: str) -> str:
+        """Why the column with the largest residual of those that did not converge stopped, and what
+        to do; empty where all converged.
+
+        Args:
+            where: its residual in words, a function of it.
+            remedy: what to take instead.
+        """
+        residuals, reasons = np.asarray(self.residuals), np.asarray(self.reason)
+        left = np.where(reasons == CONVERGED, -np.inf, np.nan_to_num(residuals, nan=np.inf))
+        worst = left.argmax()
+        if left[worst] == -np.inf:
+            return ""
+        words = where(float(residuals[worst])), REASONS[reasons[worst]]
+        return f"the iteration stopped {words[0]}: {words[1]}: take {remedy}"
+
+
+class Best(NamedTuple):
+    """Of every column the iterate with the smallest measure."""
+
+    X: Any  # (n, k)
+    measure: Any  # (k,)
+    step: Any  # (k,)
+
+
+class Iterate(NamedTuple):
+    """All columns after so many steps; the reason of one that goes on is ALL_STEPS."""
+
+    step: Any
+    X: Any  # (n, k)
+    R: Any  # B − A X
+    P: Any  # the next direction
+    length: Any  # rᵀMr, (k,)
+    best: Best
+    reason: Any  # (k,)
+    history: Any  # (steps, k)
+
+
+def conjugate_gradients(
+    apply: Callable,
+    B: Float[Array, "n k"],
+    precondition: Callable,
+    *,
+    measure: Callable,
+    tol: float,
+    steps: int,
+) -> tuple[Float[Array, "n k"], Run]:
+    """X of A X = B for a symmetric positive definite A, column by column with shared products.
+
+    `apply(V)` is A V and `precondition(R)` M R with M near A⁻¹, also symmetric positive definite,
+    for V and R (n, k). A column has converged where its `measure(X, R, MR)` with R = B − A X is at
+    most `tol` by the recurrence, and 2 `tol` by one more product in the end: rounding hides itself
+    from a recurrence. **Cost** one product and one preconditioning a step. **Source**: Hestenes and
+    Stiefel 1952; Golub and Van Loan 2013, algorithm 11.5.1."""
+
+    start = _start(B, precondition, measure, steps)
+    unfinished = lambda now: (now.step < steps) & jnp.any(now.reason == ALL_STEPS)
+    following = partial(_following, apply, precondition, measure, tol)
+    last = jax.lax.while_loop(unfinished, following, start)
+    X, R = last.best.X, B - apply(last.best.X)
+    left = measure(X, R, precondition(R))
+    left = jnp.where(jnp.isfinite(left), left, 1)  # no more than at the beginning
+    hidden = (last.reason == CONVERGED) & ~(left <= 2 * tol)
+    return X, Run(left, last.history, last.step, jnp.where(hidden, STALLED, last.reason))
+
+
+def _start(B, precondition, measure, steps: int) -> Iterate:
+    """X = 0, where columns of B that are 0 have converged."""
+    X, Z, length = jnp.zeros_like(B), precondition(B), jnp.linalg.norm(B, axis=0)
+    best = Best(X, measure(X, B, Z), jnp.zeros_like(length, int))
+    reason = jnp.where(length > 0, ALL_STEPS, CONVERGED)
+    history = jnp.full((steps, len(length)), jnp.nan, B.dtype)
+    return Iterate(0, X, B, Z, jnp.sum(B * Z, axis=0), best, reason, history)
+
+
+def _following(apply, precondition, measure, tol, now: Iterate) -> Iterate:
+    """One more step of the columns that go on."""
+    step, X, R, P, length, best, reason, history = now
+    product, going = apply(P), reason == ALL_STEPS
+    curvature = jnp.sum(P * product, axis=0)
+    sound = (jnp.minimum(curvature, length) > 0) & jnp.isfinite(curvature + length)
+    moving = going & sound
+    alpha = jnp.where(moving, length / jnp.where(sound, curvature, 1), 0)
+    X, R = X + alpha * P, R - alpha * product
+    Z = precondition(R)
+    measured, shorter = measure(X, R, Z), jnp.sum(R * Z, axis=0)
+    better = moving & (measured < best.measure)
+    best = jax.tree.map(partial(jnp.where, better), Best(X, measured, step), best)
+    P = jnp.where(moving, Z + shorter / jnp.where(length > 0, length, 1) * P, P)
+    reason = jnp.where(going, _reason(step, sound, measured, best, tol), reason)
+    history = history.at[step].set(jnp.where(going, measured, jnp.nan))
+    return Iterate(step + 1, X, R, P, shorter, best, reason, history)
+
+
+def _reason(step, sound, measured, best: Best, tol):
+    """Why columns stop after this step; ALL_STEPS where they go on."""
+    stalled = (step - best.step >= PATIENCE) | (measured > GROWTH * best.measure)
+    cases = [~sound, measured <= tol, stalled]
+    return jnp.select(cases, [INDEFINITE, CONVERGED, STALLED], ALL_STEPS)

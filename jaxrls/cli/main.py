@@ -128,8 +128,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def add(parser, table: str, **common) -> None:
-    """All lines of a table."""
-    for typed, words in re.findall(r"^(\S+(?: \S+)?)  +(.*(?:\n .*)*)", table, re.MULTILINE):
+    """Add every entry of a table: what is typed, two spaces or more, and its help, which goes on in
+    lines that are indented.
+    """
+    for entry in re.split(r"\n(?=\S)", table.strip()):
+        typed, words = re.split("  +", entry, maxsplit=1)
         flag, _, value = typed.partition(" ")
         options = KINDS.get(flag, {}) | common
         if value:
@@ -152,14 +155,9 @@ def make_parser(prog: str = "python -m jaxrls") -> Parser:
     add(parser, CACHE)
     parser.set_defaults(run=run_demo, check=lambda args: (), prog=prog)
     commands = parser.add_subparsers(title="commands", metavar="fit | predict")
-    for name, table, run, about in (
-        (
-            "fit",
-            FIT,
-            run_fit,
-            "fit a table or a stream of rows, with lambda chosen by exact leave-one-out",
-        ),
-        ("predict", PREDICT, run_predict, "predict with a saved model, and print its error"),
+    for run, name, table, about in (
+        (run_fit, "fit", FIT, "fit a table or a stream of rows, with lambda chosen by exact leave-one-out"),
+        (run_predict, "predict", PREDICT, "predict with a saved model, and print its error"),
     ):
         command = commands.add_parser(name, help=about, description=about, epilog=parser.epilog)
         command.set_defaults(run=run)

@@ -274,11 +274,11 @@ def _newton(data, start):
     return jax.lax.while_loop(more, go, (0, jnp.full_like(start[0], jnp.inf), start))[2]
 
 
-def _step(data, at):
+def _step(data, point):
     """H⁻¹g in slope and offset, and the most that it changes a logit."""
     z, targets, v = data
     design = jnp.stack([z, jnp.ones_like(z)], axis=1)
-    p = jax.nn.sigmoid(matmul(design, at))
+    p = jax.nn.sigmoid(matmul(design, point))
     H = matmul(design.T, (v * p * (1 - p))[:, None] * design)
     H += jnp.finfo(z.dtype).tiny * jnp.eye(2, dtype=z.dtype)
     step = jnp.linalg.solve(H, matmul(design.T, v * (p - targets)))
@@ -495,28 +495,32 @@ def _with_variance(spread, kernel, points):
 
 @compiled
 def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | None):
-    labels = jax.tree.map(jnp.asarray, labels)
     of_block, temporaries = partial(_p_values_of_block, labels), 6 * len(labels.weights)
     return rows.map(of_block, scores, temporaries=temporaries, block_size=block_size)
 
 
 def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"]:
     """From scores of new rows by the fit to all rows."""
-    kernel, spread, lam = labels.model.kernel, labels.process.spread, labels.process.lam
-    v, own, u = labels.weights, labels.own, labels.label_weights
-    least = float(jnp.finfo(v.dtype).eps)
-    tie = least**0.75  # a row equal to the new one ties with it up to rounding, by two formulas
-    new_rows = spread.new_rows(kernel, x)
-    c = spread.between(kernel, new_rows, labels.rows)
-    variance = spread.variances(kernel, new_rows)
+    kernel, spread, v = labels.model.kernel, labels.process.spread, labels.weights
+    rows = spread.new_rows(kernel, x)
+    c, variance = spread.between(kernel, rows, labels.rows), spread.variances(kernel, rows)
+    # A row equal to the new one ties with it up to rounding, by two formulas.
+    tie = float(jnp.finfo(v.dtype).eps) ** 0.75
 
     def of_label(label):
-        g = c / (variance + lam / u[label])[:, None]
-        rest = 1 - v * u[own] / lam * (labels.variance - g * c)
-        moved = g * (jnp.where(own == label, 1, -1) - scores[:, own])
-        error = (labels.residuals - moved) / jnp.maximum(rest, least)
-        new = 1 - jnp.take(scores, label, axis=1)[:, None]
-        as_odd = error >= new - tie * (1 + jnp.abs(new))
-        return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))
+        residuals, new = _left_out_with(labels, label, c, variance, scores), 1 - scores[:, label]
+        as_odd = residuals >= (new - tie * (1 + jnp.abs(new)))[:, None]
+        return 1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)
 
-    return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T
+    return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T / (1 + jnp.sum(v))
+
+
+def _left_out_with(labels: ConformalLabels, label, c, variance, scores) -> Float[Array, "b n"]:
+    """1 less the held-out score of each row's own label, by the fits to all other rows and one new
+    row of this label, from its covariance c with all rows.
+    """
+    lam, own, u = labels.process.lam, labels.own, labels.label_weights
+    g = c / (variance + lam / u[label])[:, None]
+    rest = 1 - labels.weights * u[own] / lam * (labels.variance - g * c)
+    moved = g * (jnp.where(own == label, 1, -1) - scores[:, own])
+    return (labels.residuals - moved) / jnp.maximum(rest, float(jnp.finfo(rest.dtype).eps))

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.factors import Expansion, Solution
@@ -111,12 +110,9 @@ class Jackknife:
 
     def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉, for the exact level of which the given one is a rounding."""
-        xp: Any = np if is_concrete(level, self.count) else jnp
-        level = xp.asarray(as_levels("level", level, 0))
-        dtype = np.promote_types(level.dtype, self.count.dtype)
-        slack = 4 * float(jnp.finfo(level.dtype).eps)
-        wide = level.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
-        return jnp.maximum(1, jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32))
+        slack = 4 * float(max(jnp.finfo(a.dtype).eps for a in (level, self.count)))
+        rank = jnp.ceil(level.astype(self.count.dtype) * (self.count + 1) * (1 - slack))
+        return jnp.maximum(1, rank.astype(jnp.int32))
 
     def for_lams(self, fn) -> Any:
         """`fn(fits)` of every λ, with results (…, t)."""
@@ -160,15 +156,14 @@ def intervals(fit: Fit, X, level, studentised: bool, fixed_effects, block_size) 
     """`Fit.intervals`."""
     jackknife = jackknife_of(fit)
     spread = process_for_rows(fit).spread if studentised else None
-    rows, effects = fit.model.read(X, fixed_effects)
-    new = rows, effects, jackknife.rank(level)
+    new = *fit.model.read(X, fixed_effects), as_levels("level", level, 0)
     return _intervals(jackknife, fit.kernel, spread, *new, block_size=block_size)
 
 
 @compiled
-def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, *, block_size):
+def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, level, *, block_size):
     """Lower and upper ends at rows; where the spread is given, their width follows x."""
-    n = jackknife.fits.gaps.shape[-2]
+    n, rank = jackknife.fits.gaps.shape[-2], jackknife.rank(level)
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
@@ -182,7 +177,7 @@ def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, 
             if spread is not None:
                 variance = spread.variances(kernel, spread.new_rows(kernel, x, effects))
                 ratios = fits.ratios(design, variance)
-            return fits.for_targets(design, partial(_ends, ratios, rank, jackknife.count))
+            return fits.for_targets(design, partial(_ends, ratios, rank))
 
         return jackknife.for_lams(ends)
 
@@ -190,17 +185,16 @@ def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, 
     return tuple(end[:, 0] if jackknife.flat else end for end in ends)
 
 
-def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array, " n"]):
+def _ends(ratios, rank, left_out: Float[Array, "b n"], gaps: Float[Array, " n"]):
     """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th smallest of
-    f₋ᵢ(x) + gap, which mirror each other.
+    f₋ᵢ(x) + gap, which mirror each other; infinite where there are fewer, as gaps of rows are that
+    do not count.
     """
-    count = jnp.asarray(count).astype(rank.dtype)
-    defined, k = rank <= count, jnp.minimum(rank, count)
     above = gaps if ratios is None else gaps * ratios
 
     def end(sign):
         ranked = jnp.sort(sign * left_out + above, axis=1)
-        return sign * jnp.where(defined, ranked[:, k - 1], jnp.inf)
+        return sign * ranked.at[:, rank - 1].get(mode="fill", fill_value=jnp.inf)
 
     return end(-1), end(1)
 
@@ -223,10 +217,9 @@ def _predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
     """
     sigma = jackknife.for_lams(lambda fits: fits.deviations()[:, None])[: len(residuals)]
     e = jnp.asarray(residuals).reshape(len(sigma), -1)
-    tau = amplitude
-    if tau is None:
-        tau = safe_sqrt(jnp.sum((e / sigma) ** 2, axis=0) / jackknife.count)
-    std = jnp.where(jnp.isinf(sigma), jnp.nan, tau * sigma)
+    if amplitude is None:
+        amplitude = safe_sqrt(jnp.sum((e / sigma) ** 2, axis=0) / jackknife.count)
+    std = jnp.where(jnp.isinf(sigma), jnp.nan, amplitude * sigma)
     z = e / jnp.where(std == 0, 1, std)  # where std is 0, so is e
     inside = jax.scipy.special.erf(jnp.abs(z) / 2**0.5)
     density = jnp.exp(-(z**2) / 2) / (2 * jnp.pi) ** 0.5

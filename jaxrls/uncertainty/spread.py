@@ -23,7 +23,7 @@ from jaxrls.core.factors import (
     PrimalSpectrum,
     RefinedGram,
 )
-from jaxrls.core.kernels import Kernel
+from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import matmul, triangular_inverse
 from jaxrls.core.problem import FixedEffects, gram
 from jaxrls.core.support import pytree
@@ -33,15 +33,14 @@ from jaxrls.core.support import pytree
 class NewRows:
     """New rows as coordinates: the covariance of two of them is
 
-        squares·squares' + k(x, x') − taken·J taken' + λ basis·basis',
+        added·added' + k(x, x') − taken·J taken',
 
     where J is the signs of `Spread.signed`.
     """
 
     X: Any  # None where k(x, x') takes no part
-    squares: Float[Array, "m s"]
+    added: Float[Array, "m s"]
     taken: Float[Array, "m c"]
-    basis: Float[Array, "m q"]  # of their columns b of fixed effects, b T⁻¹
 
 
 @pytree
@@ -66,21 +65,18 @@ class Spread(ABC):
 
     def between(self, kernel: Kernel, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
         """The covariance of rows with others."""
-        prior: Any = 0
+        known = matmul(self.signed(rows.taken), others.taken.T)
         if rows.X is not None:
-            prior = gram(kernel, rows.X, None if rows is others else others.X)
-        added = matmul(rows.squares, others.squares.T)
-        added = added + self.lam * matmul(rows.basis, others.basis.T)
-        return added + prior - matmul(self.signed(rows.taken), others.taken.T)
+            known -= gram(self.prior(kernel), rows.X, None if rows is others else others.X)
+        return matmul(rows.added, others.added.T) - known
 
     def variances(self, kernel: Kernel, rows: NewRows, diag=None) -> Float[Array, " m"]:
         """The variance of each row; `diag` is k(x, x), where the kernel does not know it."""
-        prior: Any = 0
-        if rows.X is not None:
-            prior = kernel.diag(rows.X) if diag is None else diag
-        added = jnp.sum(rows.squares**2, axis=1) + self.lam * jnp.sum(rows.basis**2, axis=1)
+        prior: Any = diag
+        if diag is None:
+            prior = 0 if rows.X is None else self.prior(kernel).diag(rows.X)
         rest = prior - jnp.sum(self.signed(rows.taken) * rows.taken, axis=1)
-        return added + jnp.maximum(rest, 0)  # not below 0 by rounding
+        return jnp.sum(rows.added**2, axis=1) + jnp.maximum(rest, 0)  # not below 0 by rounding
 
     def of_fixed_effects(self) -> Float[Array, "q q"]:
         """Of the coefficients β: of rows without any part in f, with a 1 in one column of b;
@@ -89,13 +85,21 @@ class Spread(ABC):
         b = jnp.eye(self.fixed.count, dtype=self.middle.dtype)
         design = jnp.zeros((len(b), len(self.half)), b.dtype)
         rows = self.coordinates(None, design, b, False)
-        unknown = jnp.diag(jnp.all(rows.basis == 0, axis=1))
+        unknown = jnp.diag(jnp.all(self.flat(b) == 0, axis=1))
         # Nothing is read of a kernel, as the rows have no X.
         return jnp.where(unknown, jnp.inf, self.between(None, rows, rows))  # type: ignore[arg-type]
 
     def shrunk(self, design, b) -> Float[Array, "m r"]:
         """u."""
         return matmul(design, self.half) - matmul(b, self.middle)
+
+    def flat(self, b) -> Float[Array, "m q"]:
+        """What the flat prior on fixed effects adds, √λ bT⁻¹."""
+        return jnp.sqrt(self.lam) * self.fixed.basis_of(b)
+
+    def prior(self, kernel: Kernel) -> Kernel:
+        """The kernel of `NewRows.X`."""
+        return kernel
 
     @abstractmethod
     def coordinates(self, X, design, b, corrected: bool) -> NewRows:
@@ -114,10 +118,11 @@ class PrimalSpread(Spread):
 
     def coordinates(self, X, design, b, corrected):
         """A sum of squares, and on request what landmarks leave of k."""
-        u, basis = self.shrunk(design, b), self.fixed.basis_of(b)
+        u = self.shrunk(design, b)
+        added = jnp.concatenate([u, self.flat(b)], axis=1)
         if self.whiten is None or not corrected:
-            return NewRows(None, u, u[:, :0], basis)
-        return NewRows(X, u, matmul(design, self.whiten), basis)
+            return NewRows(None, added, u[:, :0])
+        return NewRows(X, added, matmul(design, self.whiten))
 
 
 @pytree
@@ -133,9 +138,8 @@ class DualSpread(Spread):
 
     def coordinates(self, X, design, b, corrected):
         """u, b and fit."""
-        u = self.shrunk(design, b)
-        taken = jnp.concatenate([u, b, matmul(design, self.share)], axis=1)
-        return NewRows(X, u[:, :0], taken, self.fixed.basis_of(b))
+        parts = self.shrunk(design, b), b, matmul(design, self.share)
+        return NewRows(X, self.flat(b), jnp.concatenate(parts, axis=1))
 
     def signed(self, taken):
         """u, fit − b·both and b."""
@@ -153,15 +157,13 @@ class FeatureSpread(Spread):
     origin: Float[Array, "q c"]
 
     def coordinates(self, X, design, b, corrected):
-        """u and ψ."""
-        u, psi = self.shrunk(design, b), design - matmul(b, self.origin)
-        taken = jnp.concatenate([u, psi], axis=1)
-        return NewRows(None, u[:, :0], taken, self.fixed.basis_of(b))
+        """ψ as rows of the linear kernel, and u."""
+        psi = design - matmul(b, self.origin)
+        return NewRows(psi, self.flat(b), self.shrunk(design, b))
 
-    def signed(self, taken):
-        """u and −ψ."""
-        u, psi = jnp.split(taken, [self.middle.shape[1]], axis=1)
-        return jnp.concatenate([u, -psi], axis=1)
+    def prior(self, kernel):
+        """ψψᵀ."""
+        return Linear()
 
 
 # of every factor
@@ -188,9 +190,13 @@ def _of_dual_spectrum(factor: DualSpectrum, lam):
     """Of all of K, or of features of few rows."""
     if factor.basis is not None:
         return _of_basis(factor, lam)
-    kept = 1 / jnp.sqrt(factor.s + lam)
-    half, middle = factor.directions * kept, factor.across * kept
-    return _of_matrix(factor, lam, half, middle, factor.training_design())
+    return _of_matrix(factor, lam, *_kept(factor, lam), factor.training_design())
+
+
+def _kept(factor: Any, lam):
+    """Directions and what the fixed effects fit of them, over √(s + λ)."""
+    root = jnp.sqrt(factor.s + lam)
+    return factor.directions / root, factor.across / root
 
 
 @spread.register(PrimalSpectrum)
@@ -209,8 +215,7 @@ def _of_basis(factor: Any, lam) -> Spread:
     """On features, from the coefficients of each direction on them."""
     basis, fixed, (c, r) = factor.directions, factor.fixed.lean(), factor.directions.shape
     if c > r:
-        kept = 1 / jnp.sqrt(factor.s + lam)
-        half, middle = basis * kept, factor.across * kept
+        half, middle = _kept(factor, lam)
         return FeatureSpread(factor.expansion, fixed, half, middle, lam, factor.origin)
     second = matmul(basis, basis.T)  # of features, less their fit by fixed effects
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))

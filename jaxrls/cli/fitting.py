@@ -166,6 +166,8 @@ def read(args) -> Table:
         table = Table(rows, rows.labels, rows.row_weights, None, KNOWN | {"layout": layout})
     else:
         table = read_whole(files, " ".join(args.data), KNOWN | {"layout": layout})
+    if table.weights is not None:
+        check_weights(table.weights, len(table.Y))
     if table.known["classes"] is not None and (args.intervals or args.rank):
         raise ValueError(
             f"--intervals and --rank need a numeric target, and {files.choice.target} holds "
@@ -186,8 +188,6 @@ def read_whole(files: Files, source: str, known: dict) -> Table:
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)
     check_inputs("X", X)
-    if v is not None:
-        check_weights(v, len(v))
     if Y is None:
         Y, classes = rls.classes.encode(rest.pop())
         known["classes"] = classes.tolist()

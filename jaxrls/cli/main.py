@@ -156,7 +156,12 @@ def make_parser(prog: str = "python -m jaxrls") -> Parser:
     parser.set_defaults(run=run_demo, check=lambda args: (), prog=prog)
     commands = parser.add_subparsers(title="commands", metavar="fit | predict")
     for run, name, table, about in (
-        (run_fit, "fit", FIT, "fit a table or a stream of rows, with lambda chosen by exact leave-one-out"),
+        (
+            run_fit,
+            "fit",
+            FIT,
+            "fit a table or a stream of rows, with lambda chosen by exact leave-one-out",
+        ),
         (run_predict, "predict", PREDICT, "predict with a saved model, and print its error"),
     ):
         command = commands.add_parser(name, help=about, description=about, epilog=parser.epilog)
@@ -176,11 +181,11 @@ def check_fit(args):
     several = several or glob.has_magic(path) and not os.path.exists(path)
     args.stream = args.stream or several
     ordered = args.rank or args.criterion == "pairs"
-    whole = ("groups", "classify", "one_hot", "rank")
-    given = [name for name in whole if getattr(args, name)]
-    given += ["missing median"] * (args.missing == "median")
-    if args.stream and given:
-        yield f"--{given[0].replace('_', '-')} needs a table that is read whole: name one file"
+    options = ("groups", "classify", "one_hot", "rank")
+    whole = [name for name in options if getattr(args, name)]
+    whole += ["missing median"] * (args.missing == "median")
+    if args.stream and whole:
+        yield f"--{whole[0].replace('_', '-')} needs a table that is read whole: name one file"
     if args.checkpoint and not args.stream:
         yield "--checkpoint needs a stream of rows: name several files, or add --stream"
     if args.stream and args.kernel not in PLAIN and args.landmarks in (None, "auto"):

@@ -30,7 +30,7 @@ from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report, whitene
 from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import clip, eigh, matmul, rounding
 from jaxrls.core.problem import Data, Weights, as_fixed_effects
-from jaxrls.core.support import Listed, as_array, check_symmetric, door, is_concrete, pytree
+from jaxrls.core.support import Listed, as_array, check_ratio, check_symmetric, door, is_concrete, pytree
 from jaxrls.uncertainty.spread import spread
 
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
@@ -176,30 +176,30 @@ class SidesSpread:
     one number in memory for each pair.
     """
 
-    first: Float[Array, "n1 n1"]  # √v₁U₁
-    second: Float[Array, "n2 n2"]
+    basis1: Float[Array, "n1 n1"]  # √v₁U₁
+    basis2: Float[Array, "n2 n2"]
     inverse: Float[Array, "n1 n2"]  # w
     constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²
     slack: Float[Array, " q"]  # 1/√Σwc²
 
-    def of_first(self, K, own):
+    def first(self, K, prior):
         """The part of variances that depends only on m new rows of side 1, O(m n₁(n₁ + n₂)): k(a,
         a), and sums over i of p² w and of p (w ∘ c)/√Σwc².
         """
-        p = matmul(K, self.first)
-        return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
+        p = matmul(K, self.basis1)
+        return prior, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
 
-    def variance(self, one, other):
-        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of side 2."""
-        (own1, squares, constant), (own2, q) = one, other
-        known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
+    def variance(self, first, second):
+        """Of one pair, from `first` of its row of side 1, and k(b, b) and q of side 2."""
+        (prior1, squares, constant), (prior2, q) = first, second
+        known = jnp.maximum(prior1 * prior2 - matmul(squares, q * q), 0)
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
 
     def covariance(self, K1, K2, prior):
         """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), with `prior` (p, p)
         the products k₁k₂: O(p² n₁n₂), one pair after another.
         """
-        p, q = matmul(K1, self.first), matmul(K2, self.second)
+        p, q = matmul(K1, self.basis1), matmul(K2, self.basis2)
 
         def explained(pair):
             return jnp.sum(matmul(p, pair[0][:, None] * self.inverse * pair[1]) * q, axis=1)
@@ -407,11 +407,11 @@ def factor_kronecker(
     K2 = as_array("K2", K2, K1.dtype)
     v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
     (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
-    products = None if weights is None else jnp.outer(v1.array, v2.array).ravel()
+    equal = v1.values is None and v2.values is None
+    products = None if equal else jnp.outer(v1.array, v2.array).ravel()
     v = Weights(products, v1.n * v2.n, K1.dtype)
-    floor = rounding(v1.n, first.s) * jnp.max(second.s) + rounding(v2.n, second.s) * jnp.max(
-        first.s
-    )
+    floor1, floor2 = rounding(v1.n, first.s), rounding(v2.n, second.s)
+    floor = floor1 * jnp.max(second.s) + floor2 * jnp.max(first.s)
     report = Report("kronecker", floor, jnp.maximum(below1, below2))
     fixed = as_fixed_effects(None, intercept, v)
     return Kronecker(first, second, Data(None, v, fixed), Primal(), report)
@@ -438,6 +438,7 @@ def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weigh
         )
     v1, v2 = (Weights.of(v, n, dtype) for v, n in zip(pair, shape, strict=True))
     for name, v in (("rows", v1.values), ("columns", v2.values)):
+        check_ratio(v)
         if v is not None and is_concrete(v) and not bool((v > 0).all()):
             raise ValueError(
                 f"weights of {name} must be positive, and some are 0: leave those {name} out of Y "

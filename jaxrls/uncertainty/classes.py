@@ -204,7 +204,7 @@ def fit_sigmoid(
     return Sigmoid(slope.reshape(s.shape[1:]), offset.reshape(s.shape[1:]))
 
 
-def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
+def class_probabilities(probabilities: Float[Array, "m *t"] | Listed) -> Any:
     """Probabilities of all classes that add up to 1, from one probability for each class against
     the rest. Those need not add up to 1.
 
@@ -212,7 +212,7 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     is 0.
 
     Args:
-        each: (m,) or (m, 1) for two classes, (m, T) otherwise, as a `Sigmoid` gives them.
+        probabilities: (m,) or (m, 1) for two classes, (m, T) otherwise, as a `Sigmoid` gives them.
 
     Returns:
         (m, 2), or (m, T).
@@ -226,10 +226,10 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     >>> rls.classes.class_probabilities(np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])).round(2).tolist()
     [[0.5, 0.25, 0.25], [0.33, 0.33, 0.33]]
     """
-    xp: Any = jnp if isinstance(each, jax.Array) else np
-    p = as_floats("each", each)
-    check_targets("each", p)
-    check_finite("each", p)
+    xp: Any = jnp if isinstance(probabilities, jax.Array) else np
+    p = as_floats("probabilities", probabilities)
+    check_targets("probabilities", p)
+    check_finite("probabilities", p)
     if p.ndim == 1 or p.shape[1] == 1:
         return xp.stack([1 - p.reshape(-1), p.reshape(-1)], axis=1)
     p = p + xp.finfo(p.dtype).tiny  # so that all are equal where all are 0
@@ -356,7 +356,7 @@ class ConformalLabels:
         process: its Gaussian process, from which covariances come.
         rows: the n rows, prepared for covariances with new ones.
         variance: the posterior variance c(xᵢ, xᵢ) at each row, (n,).
-        own: the index of each row's label, (n,).
+        label: the index of each row's label, (n,).
         residuals: 1 less the score of each row's own label, by the fit to all rows, (n,).
         weights: sample weights, without those of labels, (n,).
         label_weights: the factors of the weights by label, (T,).
@@ -372,7 +372,7 @@ class ConformalLabels:
     process: GaussianProcess
     rows: NewRows
     variance: Float[Numbers, " n"]
-    own: Int[Numbers, " n"]
+    label: Int[Numbers, " n"]
     residuals: Float[Numbers, " n"]
     weights: Float[Numbers, " n"]
     label_weights: Float[Numbers, " T"]
@@ -448,13 +448,13 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
             f"codes must be those that were fitted, {wanted}, and have shape {codes.shape}"
         )
     _check_codes(codes)
-    v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_columns(codes), axis=1)
+    v, label = Weights.of(weights, n, dtype).array, jnp.argmax(_columns(codes), axis=1)
     ones = jnp.ones_like(_columns(codes)[0])
     u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
     check_weights(u, len(ones), "label_weights", "label")
     residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), codes)
     rows, variance = _with_variance(process.spread, model.kernel, points)
-    return ConformalLabels(model, process, rows, variance, own, residuals, v, u)
+    return ConformalLabels(model, process, rows, variance, label, residuals, v, u)
 
 
 def _check_codes(codes) -> None:
@@ -519,8 +519,8 @@ def _left_out_with(labels: ConformalLabels, label, c, variance, scores) -> Float
     """1 less the held-out score of each row's own label, by the fits to all other rows and one new
     row of this label, from its covariance c with all rows.
     """
-    lam, own, u = labels.process.lam, labels.own, labels.label_weights
+    lam, u = labels.process.lam, labels.label_weights
     g = c / (variance + lam / u[label])[:, None]
-    rest = 1 - labels.weights * u[own] / lam * (labels.variance - g * c)
-    moved = g * (jnp.where(own == label, 1, -1) - scores[:, own])
+    rest = 1 - labels.weights * u[labels.label] / lam * (labels.variance - g * c)
+    moved = g * (jnp.where(labels.label == label, 1, -1) - scores[:, labels.label])
     return (labels.residuals - moved) / jnp.maximum(rest, float(jnp.finfo(rest.dtype).eps))

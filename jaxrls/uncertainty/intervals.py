@@ -185,7 +185,7 @@ def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, level,
     return tuple(end[:, 0] if jackknife.flat else end for end in ends)
 
 
-def _ends(ratios, rank, left_out: Float[Array, "b n"], gaps: Float[Array, " n"]):
+def _ends(ratios, rank, left_out, gaps):
     """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th smallest of
     f₋ᵢ(x) + gap, which mirror each other; infinite where there are fewer, as gaps of rows are that
     do not count.

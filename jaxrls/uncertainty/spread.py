@@ -72,9 +72,9 @@ class Spread(ABC):
 
     def variances(self, kernel: Kernel, rows: NewRows, diag=None) -> Float[Array, " m"]:
         """The variance of each row; `diag` is k(x, x), where the kernel does not know it."""
-        prior: Any = diag
-        if diag is None:
-            prior = 0 if rows.X is None else self.prior(kernel).diag(rows.X)
+        prior: Any = 0
+        if rows.X is not None:
+            prior = self.prior(kernel).diag(rows.X) if diag is None else diag
         rest = prior - jnp.sum(self.signed(rows.taken) * rows.taken, axis=1)
         return jnp.sum(rows.added**2, axis=1) + jnp.maximum(rest, 0)  # not below 0 by rounding
 
@@ -89,12 +89,12 @@ class Spread(ABC):
         # Nothing is read of a kernel, as the rows have no X.
         return jnp.where(unknown, jnp.inf, self.between(None, rows, rows))  # type: ignore[arg-type]
 
-    def shrunk(self, design, b) -> Float[Array, "m r"]:
-        """u."""
+    def shrunk(self, design, b):
+        """u, (m, r)."""
         return matmul(design, self.half) - matmul(b, self.middle)
 
-    def flat(self, b) -> Float[Array, "m q"]:
-        """What the flat prior on fixed effects adds, √λ bT⁻¹."""
+    def flat(self, b):
+        """What the flat prior on fixed effects adds, √λ bT⁻¹, (m, q)."""
         return jnp.sqrt(self.lam) * self.fixed.basis_of(b)
 
     def prior(self, kernel: Kernel) -> Kernel:
@@ -105,7 +105,7 @@ class Spread(ABC):
     def coordinates(self, X, design, b, corrected: bool) -> NewRows:
         """Of rows with this design and these columns b; without X, k(x, x') is 0."""
 
-    def signed(self, taken: Float[Array, "m c"]) -> Float[Array, "m c"]:
+    def signed(self, taken):
         """J times each row's `taken`."""
         return taken
 
@@ -240,8 +240,9 @@ def _of_cholesky(factor: CholeskyGram, lam):
 def _of_cholesky_features(factor: CholeskyFeatures, lam):
     """By the factor itself."""
     shrunk, root = factor.shrunk(lam, factor.second[:, :0]), jnp.sqrt(lam)
-    of = factor.expansion, factor.fixed.lean()
-    return PrimalSpread(*of, root * shrunk.R, root * shrunk.middle, lam, factor.map.back)
+    half, middle = root * shrunk.R, root * shrunk.middle
+    fixed = factor.fixed.lean()
+    return PrimalSpread(factor.expansion, fixed, half, middle, lam, factor.map.back)
 
 
 def _of_matrix(factor: Any, lam, half, middle, K) -> Spread:

@@ -64,7 +64,7 @@ class Smoother:
     information: Float[Array, " n"]
     landmarks: HeldLandmarks
 
-    def without_rows(self, weights: Weights, lam, coef: Float[Array, "c t"], e) -> "WithoutRows":
+    def without_rows(self, weights: Weights, lam, coef, e) -> "WithoutRows":
         """The fits without each row, from the coefficients of all rows and the held-out residuals
         e.
         """
@@ -73,9 +73,7 @@ class Smoother:
         steps = self.steps.at[:, rows].add(-landmarks.unit * moved)
         information = self.information.at[rows].add(moved**2)
         information = jnp.where(weights.used, information, 1)
-        return WithoutRows(
-            coef, *counted_residuals(weights, e), steps, information, lam, landmarks
-        )
+        return WithoutRows(coef, *counted_residuals(weights, e), steps, information, lam, landmarks)
 
     def without_folds(self, weights: Weights, folds: Folds, coef, e) -> "WithoutFolds":
         """The fits without each fold, from the same."""
@@ -103,7 +101,7 @@ def smoother(factor: Factor, lam: Float[Array, ""]) -> Smoother:
     return Smoother(steps, weights.array * R / lam, HeldLandmarks(indices, directions))
 
 
-def counted_residuals(weights: Weights, e: Float[Array, "n t"]):
+def counted_residuals(weights: Weights, e):
     """|e| of held-out residuals, infinite for rows of weight 0, and e, 0 for these."""
     used = weights.used[:, None]
     return jnp.where(used, jnp.abs(e), jnp.inf), jnp.where(used, e, 0)
@@ -150,7 +148,7 @@ class Without(ABC):
     def for_targets(self, design: Float[Array, "b c"], use: Callable) -> Any:
         """`use(f₋ᵢ(x) (b, n), gaps (n,))` of every target, results stacked along the last axis."""
 
-    def over_targets(self, fn: Callable, design, *columns) -> Any:
+    def over_targets(self, fn: Callable, design, *columns):
         """`fn(f(x) (b, 1), gaps (n,), …)` of one target after another, with a row of every further
         array, results stacked along the last axis.
         """

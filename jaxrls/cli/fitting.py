@@ -13,7 +13,7 @@ from jaxrls.core.criteria import CRITERIA
 from jaxrls.core.kernels import Standardized, named_kernel
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.landmarks.growing import landmarks_to_tune
-from jaxrls.rows.sources import ColumnChoice, Files, open_files, paths_of
+from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
 from jaxrls.rows.streamed import Deviations
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
@@ -34,7 +34,7 @@ class Table(NamedTuple):
         return getattr(self.X, "sample", self.X)
 
 
-def run_fit(args) -> None:
+def run_fit(args):
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
     check_whole("--folds", args.folds)
@@ -58,7 +58,7 @@ def run_fit(args) -> None:
     write(args, fit, table.known)
 
 
-def show_data(args, table: Table, classes) -> None:
+def show_data(args, table, classes):
     """What was read."""
     (n, d), target = table.X.shape, table.known["layout"]["target"]
     kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
@@ -66,7 +66,7 @@ def show_data(args, table: Table, classes) -> None:
     show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}")
 
 
-def write(args, fit, known) -> None:
+def write(args, fit, known):
     """The files that were asked for."""
     if args.out:
         if args.rank:  # scores are not in the units of the target
@@ -78,9 +78,10 @@ def write(args, fit, known) -> None:
         show("drawn", args.plot)
 
 
-def kernel_of(args, table: Table) -> Any:
+def kernel_of(args, table):
     """The kernel of the inputs as fitted."""
-    X, v, width, scale = table.X, table.weights, args.width, np.float64(1)
+    X, v, width = table.X, table.weights, args.width
+    scale: Any = 1
     if args.standardize:
         centre, scale = (X.known.deviations if args.stream else Deviations.of(X, v)).known()
     if width is None:
@@ -90,10 +91,11 @@ def kernel_of(args, table: Table) -> Any:
     return Standardized(kernel, centre, scale) if args.standardize else kernel
 
 
-def tuned(kernel, table: Table, criterion, landmarks, options: dict) -> Any:
+def tuned(kernel, table, criterion, landmarks, options):
     """The kernel with its parameters tuned on rows in memory."""
     rows, m = getattr(table.X, "drawn", slice(None)), landmarks_to_tune(landmarks, len(table.Y))
-    Y, v, groups = (part if part is None else part[rows] for part in table[1:4])
+    parts: Any = (part if part is None else part[rows] for part in table[1:4])
+    Y, v, groups = parts
     show("tuning", f"on {count(len(Y), 'row')}{f' and {m} landmarks' * bool(m)}")
     options = options | {"criterion": criterion, "groups": groups, "weights": v, "landmarks": m}
     fit: Any = rls.tune(kernel, table.sample, Y, keep=False, **options)
@@ -103,7 +105,7 @@ def tuned(kernel, table: Table, criterion, landmarks, options: dict) -> Any:
     return fit.kernel
 
 
-def chosen(args, name: str, classes, groups) -> dict:
+def chosen(args, name, classes, groups):
     """Criterion, groups and fixed effects: of order pairs of all rows, or within groups, which
     `--rank` gives a constant each, or whole groups left out.
     """
@@ -132,7 +134,7 @@ def numbers_of(kernel) -> str:
     return "".join(f", {name} {words(leaf)}" for name, leaf in named if name not in constants)
 
 
-def check_outputs(out, plot) -> None:
+def check_outputs(out, plot):
     """Raise before the work starts where its results could not be written."""
     for path in filter(None, (out, plot)):
         folder = os.path.dirname(os.path.abspath(path))
@@ -176,7 +178,7 @@ def read(args) -> Table:
     return table
 
 
-def read_whole(files: Files, source: str, known: dict) -> Table:
+def read_whole(files, source, known) -> Table:
     """All rows in numbers; what these stand for goes into `known`."""
     (X, Y, v, texts), choice = joined(files, source), files.choice
     categories, rest = texts[: len(choice.one_hot)], texts[len(choice.one_hot) :]
@@ -199,7 +201,7 @@ def read_whole(files: Files, source: str, known: dict) -> Table:
     return Table(X, Y, v, rest[0] if rest else None, known)
 
 
-def joined(files, source: str):
+def joined(files, source):
     """Inputs, target and weights of all rows, and columns of text."""
     parts: list = []
     held, limit = 0.0, memory_bytes()
@@ -220,7 +222,7 @@ def joined(files, source: str):
     return X, Y, v, texts
 
 
-def inputs_of(source: str, X, texts, known: dict) -> np.ndarray:
+def inputs_of(source, X, texts, known) -> np.ndarray:
     """Numbers with medians where they are missing, and an indicator of every category of columns of
     text.
     """

@@ -20,19 +20,19 @@ from jaxrls.core.criteria import CRITERIA
 from jaxrls.core.kernels import KERNELS, PLAIN, POLYNOMIAL, RADIAL
 
 
-def names(text: str) -> list[str]:
+def names(text) -> list[str]:
     """Columns separated by commas."""
     return text.split(",")
 
 
-def lams(text: str) -> int | str | list[float]:
+def lams(text) -> int | str | list[float]:
     """How many λ, those that are named, or "search"."""
-    if text == "search" or text.isdecimal():
-        return int(text) if text.isdecimal() else text
-    return [float(part) for part in text.split(",")]
+    if text == "search":
+        return text
+    return int(text) if text.isdecimal() else [float(part) for part in text.split(",")]
 
 
-def landmarks(text: str) -> int | str:
+def landmarks(text) -> int | str:
     """How many, or "auto"."""
     return text if text == "auto" else int(text)
 
@@ -127,7 +127,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"jaxrls: {message} (see {self.prog} --help)\n")
 
 
-def add(parser, table: str, **common) -> None:
+def add(parser, table, **common):
     """Add every entry of a table: what is typed, two spaces or more, and its help, which goes on in
     lines that are indented.
     """
@@ -144,7 +144,7 @@ def add(parser, table: str, **common) -> None:
         parser.add_argument(flag, help=" ".join(words.split()), **options)
 
 
-def make_parser(prog: str = "python -m jaxrls") -> Parser:
+def make_parser(prog="python -m jaxrls") -> Parser:
     """All that can be typed, after what calls it."""
     about = (
         "Regularized least squares with lambda chosen by exact leave-one-out. "
@@ -260,7 +260,7 @@ def cache_folder() -> str:
     return os.path.join(base, "jaxrls", platform.node() or "here")
 
 
-def keep_programs() -> None:
+def keep_programs():
     """Keep compiled programs for the next call, where JAX was not told another place, and where
     there is one to write to; the library itself leaves JAX's settings as they are.
     """
@@ -278,7 +278,7 @@ def keep_programs() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
 
 
-def forget_oldest(folder: str, most: int = MOST_BYTES) -> None:
+def forget_oldest(folder, most=MOST_BYTES):
     """Remove the files that were made first, until the rest take no more than `most` bytes."""
     files = [entry for entry in os.scandir(folder) if entry.is_file()]
     for entry in sorted(files, key=lambda entry: entry.stat().st_mtime, reverse=True):

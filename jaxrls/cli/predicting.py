@@ -12,7 +12,7 @@ from jaxrls.io.writing import predicted, rows_to, writing
 from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 
 
-def run_predict(args) -> None:
+def run_predict(args):
     """Load, read, predict, write, and say the error where the files have the target."""
     model, known = loaded(args.model, args.interval)
     classes, choice = known["classes"], ColumnChoice(**known["layout"])
@@ -37,7 +37,7 @@ def run_predict(args) -> None:
         print(line, file=sys.stdout if args.out else sys.stderr)
 
 
-def loaded(path: str, level):
+def loaded(path, level):
     """A model, which has intervals if a level is asked for, and what it knows of the columns."""
     model, extra = rls.load(path, with_extra=True)
     known = KNOWN | extra.get("table", {})
@@ -48,7 +48,7 @@ def loaded(path: str, level):
     return model, known
 
 
-def judged(columns, target, classes) -> tuple:
+def judged(columns, target, classes):
     """How many rows there are, how many labels are wrong, or the sum of squared errors, NaN where
     the target, as text, has gaps, and how many are inside of their intervals.
     """
@@ -64,7 +64,7 @@ def judged(columns, target, classes) -> tuple:
     return n, np.sum((label - prediction) ** 2), inside
 
 
-def verdict(tally, classes, intervals: bool) -> list[str]:
+def verdict(tally, classes, intervals) -> list[str]:
     """All that they come to; nothing where there was no target."""
     rows, wrong, inside = tally
     if not rows:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, Positive
-from jaxrls.core.factors import Factor, Solution, as_columns
+from jaxrls.core.factors import as_columns
 from jaxrls.core.linalg import default_block_size, sum_rows
 from jaxrls.core.problem import Folds, as_folds, compiled, folds
 from jaxrls.core.support import (
@@ -190,7 +190,7 @@ class PairsOut(Ordered):
 
 
 @compiled
-def _pairs_out(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L t"]:
+def _pairs_out(criterion: PairsOut, solution, lams) -> Float[Array, "L t"]:
     sums = sum_pairs(solution, criterion.terms, lams, criterion.pairs, criterion.events)
     return sums[0] / sums[1]
 
@@ -247,7 +247,7 @@ pairwise_ranking_error = PairsOut()
 NAMED["pairs"] = pairwise_ranking_error
 
 
-def check_pairs_rest(factor: Factor) -> None:
+def check_pairs_rest(factor):
     """Raise where one pair of rows holds all of the weight and an intercept is fitted."""
     if not factor.intercept or not is_concrete(factor.weights):
         return

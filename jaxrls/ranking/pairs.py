@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors import Solution
-from jaxrls.core.leave_out import Constraints, View
+from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import default_block_size, matmul, panels, sum_rows, wide_block_size
-from jaxrls.core.problem import FixedEffects, Levels, Weights
+from jaxrls.core.problem import FixedEffects, Levels
 from jaxrls.core.support import is_concrete, pytree, static
 
 
@@ -84,7 +83,7 @@ class Entries(NamedTuple):
     j: Any
 
 
-def sum_pairs(solution: Solution, terms: Callable, lams, pairs: Pairs | None, events) -> Any:
+def sum_pairs(solution, terms, lams, pairs, events):
     """Sum a function over pairs of rows for every λ, with both rows of each pair left out together.
 
     Args:
@@ -115,7 +114,7 @@ def sum_pairs(solution: Solution, terms: Callable, lams, pairs: Pairs | None, ev
     return jax.tree.map(lambda total: jnp.where(enough, total, jnp.nan), sums)
 
 
-def levels_of_two(fixed: FixedEffects, weights: Weights) -> Any:
+def levels_of_two(fixed: FixedEffects, weights):
     """H (n, q) of the levels that have just two rows of positive weight, and leave with that pair,
     0 for others; None where fixed effects are no levels.
     """
@@ -143,7 +142,7 @@ class PairLandmarks:
     sines: Float[Array, "m1 m1"]
 
     @classmethod
-    def of(cls, constraints: Constraints) -> "PairLandmarks":
+    def of(cls, constraints) -> "PairLandmarks":
         """Of all landmarks."""
         planes = constraints.planes
         directions = planes / jnp.linalg.norm(planes, axis=1, keepdims=True)
@@ -241,7 +240,7 @@ class PairSystem(NamedTuple):
             second._replace(residual=root_j * (R.ii * R.j - R.ij * R.i) * inverse),
         )
 
-    def sum_block(self, counts: Callable, i, j) -> Any:
+    def sum_block(self, counts, i, j):
         """The sum over every row i with every row j, of the pairs whose row numbers `counts` is
         true of.
         """
@@ -251,13 +250,13 @@ class PairSystem(NamedTuple):
         total = lambda a: jnp.sum(jnp.where(counted, jnp.broadcast_to(a, shape), 0), axis=(1, 2))
         return jax.tree.map(total, self.terms(first, second))
 
-    def sum_rectangle(self, counts: Callable, first, second) -> Any:
+    def sum_rectangle(self, counts, first, second):
         """`sum_block`, in blocks of `first`."""
         size = wide_block_size(len(first), len(second) * self.view.residuals.dtype.itemsize)
         of_block = lambda i: self.sum_block(counts, i, second)
         return sum_rows(of_block, jnp.asarray(first), size)
 
-    def sum(self, pairs: Pairs | None) -> Any:
+    def sum(self, pairs):
         """The sum over pairs, (t,)."""
         if pairs is None:
             below = [

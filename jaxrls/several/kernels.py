@@ -260,7 +260,7 @@ def _checked(kernels) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
-def _shares(count: int, num, shares, key, dtype) -> Float[Array, "s k"]:
+def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
     """The weights to try, equal ones first where they are drawn."""
     if shares is None:
         check_whole("num", num)
@@ -283,7 +283,7 @@ def _shares(count: int, num, shares, key, dtype) -> Float[Array, "s k"]:
     return shares / sums
 
 
-def _searched(problem: Problem, kernels, tried, lams, progress: bool) -> dict:
+def _searched(problem, kernels, tried, lams, progress):
     """The best of all weights that are tried, for every target: one after another under a bar."""
     if not progress:
         return _search(problem, kernels, tried, lams)[0]
@@ -296,7 +296,7 @@ def _searched(problem: Problem, kernels, tried, lams, progress: bool) -> dict:
     return best
 
 
-def _judged(problem: Problem, kernels, shares, lams) -> dict:
+def _judged(problem, kernels, shares, lams):
     """The best λ for every target with the weighted sum of kernels, and the model there."""
     solution = replace(problem, kernel=weighted(kernels, shares)).solution()
     errors = problem.errors(solution, lams).reshape(len(lams), -1)
@@ -311,13 +311,13 @@ def _judged(problem: Problem, kernels, shares, lams) -> dict:
     }
 
 
-def _better(old: dict, new: dict) -> dict:
+def _better(old, new):
     wins = (new["error"] < old["error"]) | jnp.isnan(old["error"])
     return jax.tree.map(lambda old, new: jnp.where(wins, new, old), old, new)
 
 
 @compiled
-def _search(problem: Problem, kernels, tried, lams):
+def _search(problem, kernels, tried, lams):
     """The best of all for every target, and λ, by default the grid of the first."""
     if lams is None:
         first = replace(problem, kernel=weighted(kernels, tried[0]))
@@ -343,7 +343,7 @@ class Logarithms:
 
 
 @compiled
-def _descended(problem: Problem, kernels, best: dict, *, steps: int) -> dict:
+def _descended(problem, kernels, best, *, steps):
     """Descent from the best of every target along the gradient; a weight of 0 starts at a hundredth
     of the mean.
     """

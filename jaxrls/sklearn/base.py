@@ -29,8 +29,17 @@ LOSSES = {
     for f in (rls.extend.squared_error, rls.extend.absolute_error, rls.classes.zero_one_loss)
 }
 # What only some fits leave behind.
-NOT_ALWAYS = """coef_ dual_coef_ loo_predictions_ loo_error_ best_score_ cv_results_ calibration_
-    _rows _conformal""".split()
+NOT_ALWAYS = [
+    "coef_",
+    "dual_coef_",
+    "loo_predictions_",
+    "loo_error_",
+    "best_score_",
+    "cv_results_",
+    "calibration_",
+    "_rows",
+    "_conformal",
+]
 
 
 def adds_rows(estimator) -> bool:
@@ -170,7 +179,7 @@ class RLSEstimator(BaseEstimator):
             return 100 if self.lams == "auto" else self.lams
         return np.atleast_1d(self.lams)
 
-    def _tuned(self, X, Y, options) -> Any:
+    def _tuned(self, X, Y, options):
         """The kernel by its name or itself, with its parameters tuned where that is asked for."""
         kernel, v = self.kernel, options["weights"]
         if isinstance(kernel, str):

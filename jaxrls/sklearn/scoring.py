@@ -2,6 +2,8 @@
 isotonic regression.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,7 +67,7 @@ class Classified(ClassifierMixin, BaseEstimator):
         return probabilities(self.calibrate(), scores, self.several)
 
 
-def labels(scores, classes, several: bool):
+def labels(scores, classes, several):
     """The label of the largest score, or 1 for every one of several labels whose score is above
     0.
     """
@@ -110,10 +112,10 @@ class Isotonic:
         return np.stack([column.predict(s) for column, s in columns], axis=1).reshape(scores.shape)
 
 
-CALIBRATIONS = {"sigmoid": rls.classes.fit_sigmoid, "isotonic": Isotonic}
+CALIBRATIONS: dict[str, Callable] = {"sigmoid": rls.classes.fit_sigmoid, "isotonic": Isotonic}
 
 
-def probabilities(calibrated, scores, several: bool):
+def probabilities(calibrated, scores, several):
     """Of all classes (m, T), or of every label by itself."""
     by_column = np.asarray(calibrated(scores))
     return by_column if several else rls.classes.class_probabilities(by_column)

@@ -108,7 +108,7 @@ def fit_kronecker(
     return fit
 
 
-def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int) -> None:
+def _check_memory(shape: tuple[int, int], tables, keep, itemsize):
     """Raise where the sides are too large, with so many tables of all pairs beside those of any
     fit.
     """
@@ -120,7 +120,7 @@ def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int
         raise ValueError(f"the larger side is too large: {why}")
 
 
-def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
+def _inspect(fit: KroneckerFit, n, default_grid):
     """Raise for errors that are not finite and kernels that are not semidefinite; warn of λ."""
     if not np.isfinite(np.asarray(fit.errors)).all():
         raise ValueError(

@@ -92,7 +92,7 @@ class KroneckerModel:
         return X1, X2, jnp.asarray(pairs)
 
 
-def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:
+def as_side(name, X, kernel, dtype=None, columns=None) -> jax.Array:
     """Rows of one side, checked with their kernel."""
     check_kernel(kernel)
     if not kernel.evaluable:

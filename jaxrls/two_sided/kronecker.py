@@ -30,7 +30,15 @@ from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report, whitene
 from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import clip, eigh, matmul, rounding
 from jaxrls.core.problem import Data, Weights, as_fixed_effects
-from jaxrls.core.support import Listed, as_array, check_ratio, check_symmetric, door, is_concrete, pytree
+from jaxrls.core.support import (
+    Listed,
+    as_array,
+    check_ratio,
+    check_symmetric,
+    door,
+    is_concrete,
+    pytree,
+)
 from jaxrls.uncertainty.spread import spread
 
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
@@ -88,7 +96,7 @@ class RowsOut(NamedTuple):
     diagonal: Any  # of R⁰, (a, b)
 
 
-def rows_out(U, residual_share, Z, intercept: bool) -> RowsOut:
+def rows_out(U, residual_share, Z, intercept) -> RowsOut:
     """A stack with coordinates Z with whole rows of this side held out, U its eigenvectors. In the
     basis of the other side each column is a problem of its own.
     """
@@ -112,7 +120,7 @@ class RowOut(NamedTuple):
     itself: Any  # the stack of the row, (t + q, n₂)
 
     @classmethod
-    def of(cls, side: Side, stack, i) -> "RowOut":
+    def of(cls, side, stack, i) -> "RowOut":
         """Without row i."""
         without = partial(jnp.delete, assume_unique_indices=True)
         U = without(side.U, i[None], axis=0)
@@ -120,7 +128,7 @@ class RowOut(NamedTuple):
         across = matmul(side.U[i] * side.s, matmul(U.T, V))
         return cls(clip(s)[0], across, matmul(without(stack, i[None], axis=2), V), stack[:, :, i])
 
-    def residuals(self, side: Side, lam, intercept: bool) -> Float[Array, "t n2"]:
+    def residuals(self, side, lam, intercept) -> Float[Array, "t n2"]:
         """What the fit without the row, and without column j too, leaves of entry j of the row.
 
         In the basis V direction a is a problem on side 2 alone, with eigenvalues σₐs₂, and w =
@@ -302,14 +310,14 @@ class Kronecker(DualOneByOne):
             half * jnp.sqrt(lam),
         )
 
-    def facing(self, swapped: bool) -> tuple[tuple[Side, Side], Callable]:
+    def facing(self, swapped) -> tuple[tuple[Side, Side], Callable]:
         """The two sides, and what turns matrices of all pairs accordingly."""
         if swapped:
             return (self.second, self.first), lambda A: A.swapaxes(-1, -2)
         return (self.first, self.second), lambda A: A
 
     @partial(jax.jit, static_argnames=("loss", "setting"))
-    def errors(self, solution, loss: Callable, setting: str, lams: Float[Array, " L"]):
+    def errors(self, solution, loss, setting, lams: Float[Array, " L"]):
         """Σ v loss / Σ v of the held-out residuals of a setting, (L, t), with a loss as
         `LeaveOneOut` has.
         """
@@ -320,7 +328,7 @@ class Kronecker(DualOneByOne):
         return jax.lax.map(lambda lam: mean(self.left_out(solution, setting, lam)), lams)
 
     @partial(jax.jit, static_argnames="setting")
-    def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
+    def left_out(self, solution, setting, lam) -> Float[Array, "t n1 n2"]:
         """Held-out residuals of a setting at one λ, O(n₁n₂(n₁ + n₂)t)."""
         if setting == "entries":
             return self.tables(solution.residuals(lam[None])[0])
@@ -417,7 +425,7 @@ def factor_kronecker(
     return Kronecker(first, second, Data(None, v, fixed), Primal(), report)
 
 
-def _side(name: str, K, v: Weights) -> tuple[Side, Any]:
+def _side(name, K, v: Weights) -> tuple[Side, Any]:
     """One side, and its most negative eigenvalue relative to the largest."""
     check_symmetric(name, K)
     s, U = eigh(v.scale_both(K))
@@ -447,7 +455,7 @@ def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weigh
     return v1, v2
 
 
-def check_semidefinite(name: str, below, n: int) -> None:
+def check_semidefinite(name, below, n):
     """Raise where the most negative eigenvalue, relative to the largest, is more than rounding, if
     it is known.
     """

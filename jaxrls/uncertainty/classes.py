@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.fit import Fit, Model, Numbers
 from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.problem import Rows, Weights, compiled
+from jaxrls.core.problem import Weights, compiled
 from jaxrls.core.support import (
     Listed,
     as_array,
@@ -115,7 +115,7 @@ def decode(scores, classes) -> np.ndarray:
     return classes[best.astype(int)]
 
 
-def _scored(name: str, scores, codes, weights):
+def _scored(name, scores, codes, weights):
     """Scores and codes of rows, and their weights, checked."""
     scores = as_array(name, scores)
     codes = as_array("codes", codes, scores.dtype)
@@ -457,7 +457,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     return ConformalLabels(model, process, rows, variance, label, residuals, v, u)
 
 
-def _check_codes(codes) -> None:
+def _check_codes(codes):
     """Raise unless, where values are known, codes are ±1, and of several columns one is +1 in each
     row.
     """
@@ -494,7 +494,7 @@ def _with_variance(spread, kernel, points):
 
 
 @compiled
-def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | None):
+def _p_values(labels: ConformalLabels, rows, scores, *, block_size):
     of_block, temporaries = partial(_p_values_of_block, labels), 6 * len(labels.weights)
     return rows.map(of_block, scores, temporaries=temporaries, block_size=block_size)
 

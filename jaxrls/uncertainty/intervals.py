@@ -5,16 +5,15 @@ distribution of each label, by the other rows, shows whether standard deviations
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors import Expansion, Solution
-from jaxrls.core.fit import Fit, Numbers, once_per_fit, solution_of
+from jaxrls.core.factors import Expansion
+from jaxrls.core.fit import Numbers, once_per_fit, solution_of
 from jaxrls.core.linalg import FEWEST_ROWS, safe_sqrt
-from jaxrls.core.problem import FixedEffects, Folds, Rows, compiled
+from jaxrls.core.problem import FixedEffects, Folds, compiled
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
 from jaxrls.uncertainty.posterior import process_for_rows, process_of, residuals_of_all
 from jaxrls.uncertainty.without import Without, smoother
@@ -85,7 +84,7 @@ class Predictive:
         return plot_coverage(self, ax)
 
 
-def as_levels(name: str, levels, most: int) -> Any:
+def as_levels(name, levels, most):
     """Probabilities as an array of at most `most` dimensions, checked where values are known."""
     levels = as_floats(name, levels)
     possible = not is_concrete(levels) or ((levels >= 0) & (levels <= 1)).all()
@@ -114,14 +113,14 @@ class Jackknife:
         rank = jnp.ceil(level.astype(self.count.dtype) * (self.count + 1) * (1 - slack))
         return jnp.maximum(1, rank.astype(jnp.int32))
 
-    def for_lams(self, fn) -> Any:
+    def for_lams(self, fn):
         """`fn(fits)` of every λ, with results (…, t)."""
         joined = lambda a: jnp.moveaxis(a, 0, -2).reshape(*a.shape[1:-1], -1)
         return jax.tree.map(joined, jax.lax.map(fn, self.fits))
 
 
 @once_per_fit
-def jackknife_of(fit: Fit) -> Jackknife:
+def jackknife_of(fit) -> Jackknife:
     """All fits at the λ of a fit that kept its solution, with a row, or a group, held out."""
     solution = solution_of(fit)
     if fit.loo_residuals is None:
@@ -133,7 +132,7 @@ def jackknife_of(fit: Fit) -> Jackknife:
 
 
 @compiled
-def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackknife:
+def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
     factor, weights, fixed = solution.factor, solution.factor.weights, solution.factor.fixed
     coef = jnp.concatenate([part[0] for part in factor.coefficients(solution, lam.reshape(1, -1))])
     by_lam = lambda a: jnp.moveaxis(a.reshape(len(a), lam.size, -1), 1, 0)
@@ -152,7 +151,7 @@ def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackk
 # --------------------------------------------------------------------------------------------------
 
 
-def intervals(fit: Fit, X, level, studentised: bool, fixed_effects, block_size) -> tuple:
+def intervals(fit, X, level, studentised, fixed_effects, block_size):
     """`Fit.intervals`."""
     jackknife = jackknife_of(fit)
     spread = process_for_rows(fit).spread if studentised else None
@@ -161,7 +160,7 @@ def intervals(fit: Fit, X, level, studentised: bool, fixed_effects, block_size) 
 
 
 @compiled
-def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, level, *, block_size):
+def _intervals(jackknife, kernel, spread, rows, effects, level, *, block_size):
     """Lower and upper ends at rows; where the spread is given, their width follows x."""
     n, rank = jackknife.fits.gaps.shape[-2], jackknife.rank(level)
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
@@ -203,7 +202,7 @@ def _ends(ratios, rank, left_out, gaps):
 # --------------------------------------------------------------------------------------------------
 
 
-def loo_predictive(fit: Fit, scale) -> Predictive:
+def loo_predictive(fit, scale) -> Predictive:
     """`Fit.loo_predictive`."""
     by_loo = isinstance(scale, str) and scale == "loo"
     amplitude = None if by_loo else process_of(fit).amplitude(scale)
@@ -211,7 +210,7 @@ def loo_predictive(fit: Fit, scale) -> Predictive:
 
 
 @compiled
-def _predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
+def _predictive(jackknife, residuals, amplitude) -> Predictive:
     """Predictive distributions from held-out residuals, with the amplitude τ, or, for None, with
     the one that makes the mean of (eᵢ/σᵢ)² equal to 1.
     """

@@ -58,19 +58,19 @@ class Spread(ABC):
     middle: Float[Array, "q r"]
     lam: Float[Array, ""]
 
-    def new_rows(self, kernel: Kernel, X, effects: Any = None, corrected: bool = False) -> NewRows:
+    def new_rows(self, kernel, X, effects=None, corrected=False) -> NewRows:
         """The coordinates of rows: O(m c r), computed once for all others."""
         design = self.expansion.design(kernel, X)
         return self.coordinates(X, design, self.fixed.dense(effects, len(design)), corrected)
 
-    def between(self, kernel: Kernel, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
+    def between(self, kernel, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
         """The covariance of rows with others."""
         known = matmul(self.signed(rows.taken), others.taken.T)
         if rows.X is not None:
             known -= gram(self.prior(kernel), rows.X, None if rows is others else others.X)
         return matmul(rows.added, others.added.T) - known
 
-    def variances(self, kernel: Kernel, rows: NewRows, diag=None) -> Float[Array, " m"]:
+    def variances(self, kernel, rows: NewRows, diag=None) -> Float[Array, " m"]:
         """The variance of each row; `diag` is k(x, x), where the kernel does not know it."""
         prior: Any = 0
         if rows.X is not None:
@@ -87,7 +87,7 @@ class Spread(ABC):
         rows = self.coordinates(None, design, b, False)
         unknown = jnp.diag(jnp.all(self.flat(b) == 0, axis=1))
         # Nothing is read of a kernel, as the rows have no X.
-        return jnp.where(unknown, jnp.inf, self.between(None, rows, rows))  # type: ignore[arg-type]
+        return jnp.where(unknown, jnp.inf, self.between(None, rows, rows))
 
     def shrunk(self, design, b):
         """u, (m, r)."""
@@ -97,12 +97,12 @@ class Spread(ABC):
         """What the flat prior on fixed effects adds, √λ bT⁻¹, (m, q)."""
         return jnp.sqrt(self.lam) * self.fixed.basis_of(b)
 
-    def prior(self, kernel: Kernel) -> Kernel:
+    def prior(self, kernel) -> Kernel:
         """The kernel of `NewRows.X`."""
         return kernel
 
     @abstractmethod
-    def coordinates(self, X, design, b, corrected: bool) -> NewRows:
+    def coordinates(self, X, design, b, corrected) -> NewRows:
         """Of rows with this design and these columns b; without X, k(x, x') is 0."""
 
     def signed(self, taken):
@@ -190,10 +190,11 @@ def _of_dual_spectrum(factor: DualSpectrum, lam):
     """Of all of K, or of features of few rows."""
     if factor.basis is not None:
         return _of_basis(factor, lam)
-    return _of_matrix(factor, lam, *_kept(factor, lam), factor.training_design())
+    half, middle = _kept(factor, lam)
+    return _of_matrix(factor, lam, half, middle, factor.training_design())
 
 
-def _kept(factor: Any, lam):
+def _kept(factor, lam):
     """Directions and what the fixed effects fit of them, over √(s + λ)."""
     root = jnp.sqrt(factor.s + lam)
     return factor.directions / root, factor.across / root
@@ -211,7 +212,7 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam):
     return PrimalSpread(factor.expansion, factor.fixed.lean(), half, middle, lam, whiten)
 
 
-def _of_basis(factor: Any, lam) -> Spread:
+def _of_basis(factor, lam) -> Spread:
     """On features, from the coefficients of each direction on them."""
     basis, fixed, (c, r) = factor.directions, factor.fixed.lean(), factor.directions.shape
     if c > r:
@@ -245,7 +246,7 @@ def _of_cholesky_features(factor: CholeskyFeatures, lam):
     return PrimalSpread(factor.expansion, fixed, half, middle, lam, factor.map.back)
 
 
-def _of_matrix(factor: Any, lam, half, middle, K) -> Spread:
+def _of_matrix(factor, lam, half, middle, K) -> Spread:
     """From a factor of K of all rows."""
     fixed, expansion, q = factor.fixed, factor.expansion, factor.fixed.count
     B = fixed.fitted(fixed.rows, fixed.solve(jnp.eye(q, dtype=factor.dtype)))

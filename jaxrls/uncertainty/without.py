@@ -17,17 +17,14 @@ row i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors import Factor
 from jaxrls.core.leave_out import orthonormal, slots
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import Folds, Labels, Weights
+from jaxrls.core.problem import Labels
 from jaxrls.core.support import pytree
 from jaxrls.uncertainty.spread import spread
 
@@ -64,7 +61,7 @@ class Smoother:
     information: Float[Array, " n"]
     landmarks: HeldLandmarks
 
-    def without_rows(self, weights: Weights, lam, coef, e) -> "WithoutRows":
+    def without_rows(self, weights, lam, coef, e) -> "WithoutRows":
         """The fits without each row, from the coefficients of all rows and the held-out residuals
         e.
         """
@@ -73,9 +70,10 @@ class Smoother:
         steps = self.steps.at[:, rows].add(-landmarks.unit * moved)
         information = self.information.at[rows].add(moved**2)
         information = jnp.where(weights.used, information, 1)
-        return WithoutRows(coef, *counted_residuals(weights, e), steps, information, lam, landmarks)
+        gaps, e = counted_residuals(weights, e)
+        return WithoutRows(coef, gaps, e, steps, information, lam, landmarks)
 
-    def without_folds(self, weights: Weights, folds: Folds, coef, e) -> "WithoutFolds":
+    def without_folds(self, weights, folds, coef, e) -> "WithoutFolds":
         """The fits without each fold, from the same."""
         gaps, e = counted_residuals(weights, e)
         steps = jax.lax.map(lambda e: folds.sums((self.steps * e).T), e.T)
@@ -84,7 +82,7 @@ class Smoother:
         return WithoutFolds(coef, gaps, steps, folds.numbers)
 
 
-def smoother(factor: Factor, lam: Float[Array, ""]) -> Smoother:
+def smoother(factor, lam: Float[Array, ""]) -> Smoother:
     """The linear map from labels to coefficients and fixed effects at one λ: column i is the fit to
     a label of 1 for row i and 0 for all others.
     """
@@ -101,14 +99,14 @@ def smoother(factor: Factor, lam: Float[Array, ""]) -> Smoother:
     return Smoother(steps, weights.array * R / lam, HeldLandmarks(indices, directions))
 
 
-def counted_residuals(weights: Weights, e):
+def counted_residuals(weights, e):
     """|e| of held-out residuals, infinite for rows of weight 0, and e, 0 for these."""
     used = weights.used[:, None]
     return jnp.where(used, jnp.abs(e), jnp.inf), jnp.where(used, e, 0)
 
 
 def steps_without_landmarks(
-    landmarks: HeldLandmarks, folds: Folds, steps: Float[Array, "t k c"], coef: Float[Array, "c t"]
+    landmarks: HeldLandmarks, folds, steps: Float[Array, "t k c"], coef: Float[Array, "c t"]
 ) -> Float[Array, "t k c"]:
     """Steps to the fits without each fold, with the coefficients of the fold's own landmarks at 0.
 
@@ -145,10 +143,10 @@ class Without(ABC):
     gaps: Float[Array, "*k n t"]
 
     @abstractmethod
-    def for_targets(self, design: Float[Array, "b c"], use: Callable) -> Any:
+    def for_targets(self, design: Float[Array, "b c"], use):
         """`use(f₋ᵢ(x) (b, n), gaps (n,))` of every target, results stacked along the last axis."""
 
-    def over_targets(self, fn: Callable, design, *columns):
+    def over_targets(self, fn, design, *columns):
         """`fn(f(x) (b, 1), gaps (n,), …)` of one target after another, with a row of every further
         array, results stacked along the last axis.
         """

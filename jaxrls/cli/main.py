@@ -177,10 +177,8 @@ def make_parser(prog="python -m jaxrls") -> Parser:
 def check_fit(args):
     """Options that do not go together, in words."""
     path = args.data[0]
-    several = len(args.data) > 1 or os.path.isdir(path)
-    several = several or glob.has_magic(path) and not os.path.exists(path)
-    args.stream = args.stream or several
-    ordered = args.rank or args.criterion == "pairs"
+    pattern = os.path.isdir(path) or glob.has_magic(path) and not os.path.exists(path)
+    args.stream |= len(args.data) > 1 or pattern
     options = ("groups", "classify", "one_hot", "rank")
     whole = [name for name in options if getattr(args, name)]
     whole += ["missing median"] * (args.missing == "median")
@@ -196,7 +194,7 @@ def check_fit(args):
         yield f"--degree does not go with --kernel {args.kernel}"
     if args.ard and not (args.tune and args.kernel in RADIAL):
         yield "--ard tunes a width for each input: give --tune and a kernel that has a width"
-    if args.tune and ordered:
+    if args.tune and (args.rank or args.criterion == "pairs"):
         yield "--tune needs a gradient, which the order of pairs does not have: give --width"
     if args.rank and args.intervals:
         yield "--intervals hold labels, and --rank gives scores in other units: leave one out"

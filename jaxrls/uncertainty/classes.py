@@ -204,7 +204,7 @@ def fit_sigmoid(
     return Sigmoid(slope.reshape(s.shape[1:]), offset.reshape(s.shape[1:]))
 
 
-def class_probabilities(probabilities: Float[Array, "m *t"] | Listed) -> Any:
+def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     """Probabilities of all classes that add up to 1, from one probability for each class against
     the rest. Those need not add up to 1.
 
@@ -212,7 +212,7 @@ def class_probabilities(probabilities: Float[Array, "m *t"] | Listed) -> Any:
     is 0.
 
     Args:
-        probabilities: (m,) or (m, 1) for two classes, (m, T) otherwise, as a `Sigmoid` gives them.
+        each: (m,) or (m, 1) for two classes, (m, T) otherwise, as a `Sigmoid` gives them.
 
     Returns:
         (m, 2), or (m, T).
@@ -226,10 +226,10 @@ def class_probabilities(probabilities: Float[Array, "m *t"] | Listed) -> Any:
     >>> rls.classes.class_probabilities(np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])).round(2).tolist()
     [[0.5, 0.25, 0.25], [0.33, 0.33, 0.33]]
     """
-    xp: Any = jnp if isinstance(probabilities, jax.Array) else np
-    p = as_floats("probabilities", probabilities)
-    check_targets("probabilities", p)
-    check_finite("probabilities", p)
+    xp: Any = jnp if isinstance(each, jax.Array) else np
+    p = as_floats("each", each)
+    check_targets("each", p)
+    check_finite("each", p)
     if p.ndim == 1 or p.shape[1] == 1:
         return xp.stack([1 - p.reshape(-1), p.reshape(-1)], axis=1)
     p = p + xp.finfo(p.dtype).tiny  # so that all are equal where all are 0
@@ -510,9 +510,9 @@ def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"
     def of_label(label):
         residuals, new = _left_out_with(labels, label, c, variance, scores), 1 - scores[:, label]
         as_odd = residuals >= (new - tie * (1 + jnp.abs(new)))[:, None]
-        return 1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)
+        return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))
 
-    return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T / (1 + jnp.sum(v))
+    return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T
 
 
 def _left_out_with(labels: ConformalLabels, label, c, variance, scores) -> Float[Array, "b n"]:

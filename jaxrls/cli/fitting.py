@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,55 +18,56 @@ from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
 
 
-def run_fit(args) -> None:
+class Table(NamedTuple):
+    """What was read: one table, or files that stream."""
+
+    X: Any
+    Y: Any
+    weights: Any
+    groups: Any
+    known: dict  # what a model must know of the columns, as KNOWN
+
+    @property
+    def sample(self):
+        """Rows in memory."""
+        return getattr(self.X, "sample", self.X)
+
+
+def run_fit(args):
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
     check_whole("--folds", args.folds)
-    files = " ".join(args.data)
-    X, Y, v, groups, known = read(args, files)
-    if v is not None:
-        check_weights(v, len(v))
-    n, classes, target = X.shape[0], known["classes"], known["layout"]["target"]
-    drawn, sample = (X.drawn, X.sample) if args.stream else (slice(None), X)
-    if classes is not None and (args.intervals or args.rank):
-        raise ValueError(
-            f"--intervals and --rank need a numeric target, and {target} holds labels: code them "
-            "as numbers, or leave these options out"
-        )
-    width: Any = "median" if args.width is None else args.width
-    if args.ard:
-        width = [width] * X.shape[1] if args.width is None else np.full(X.shape[1], width)
-    if args.kernel in POLYNOMIAL:
-        kernel: Any = rls.Polynomial(args.degree)
-    else:
-        kernel = RADIAL[args.kernel](width) if args.kernel in RADIAL else PLAIN[args.kernel]()
-    kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
-    rows, inputs = count(n, "row"), count(X.shape[1], "input")
-    show("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{kinds}")
-
-    name = args.criterion or ("kfold" if groups is not None else "pairs" if args.rank else "loo")
-    if name == "kfold" and groups is None:
-        groups = np.random.default_rng(0).permutation(n) % min(args.folds, n)
+    table = read(args)
+    kernel, classes = kernel_of(args, table.X.shape[1]), table.known["classes"]
+    show_data(args, table, classes)
     start = time.perf_counter()
-    options: dict = {"intercept": args.intercept, "progress": at_terminal()}
-    options |= {"standardize": args.standardize}
+    options: dict = {"intercept": args.intercept, "standardize": args.standardize}
+    options |= {"progress": at_terminal()}
+    name = args.criterion or ("kfold" if args.groups else "pairs" if args.rank else "loo")
+    if name == "kfold" and table.groups is None:
+        numbers = np.random.default_rng(0).permutation(len(table.Y))
+        table = table._replace(groups=numbers % min(args.folds, len(numbers)))
     if args.tune:
-        some = {"weights": v, "groups": groups}
-        some = {key: part if part is None else part[drawn] for key, part in some.items()}
-        m = landmarks_to_tune(args.landmarks, n)
-        show("tuning", f"on {count(len(sample), 'row')}{f' and {m} landmarks' * bool(m)}")
-        some |= {"criterion": CRITERIA[name], "landmarks": m}
-        tuned: Any = rls.tune(kernel, sample, Y[drawn], **options, **some, keep=False)
-        steps = count(len(tuned.history.errors) - 1, "step")
-        kernel = tuned.kernel.kernel if args.standardize else tuned.kernel
-        errors = f"{float(tuned.history.start_error):.4g} -> {float(tuned.error):.4g}"
-        show("tuned", f"{tuned.criterion} error {errors} in {steps}: {tuned.history.reason}")
-    options |= chosen(args, name, classes, groups)
+        kernel = tuned(kernel, table, CRITERIA[name], args.landmarks, options)
+    options |= chosen(args, name, classes, table.groups)
     options |= {"lams": args.lams, "landmarks": args.landmarks, "keep": args.intervals}
-    fit = rls.fit(kernel, X, Y, weights=v, **options)
+    fit = rls.fit(kernel, table.X, table.Y, weights=table.weights, **options)
     show("kernel", f"{args.kernel}{numbers_of(fit.kernel)}")
-    report(fit, Y, classes, v, scores=args.rank)
+    report(fit, table.Y, classes, table.weights, scores=args.rank)
     show("time", f"{time.perf_counter() - start:.1f} s, compilation included")
+    write(args, fit, table.known)
+
+
+def show_data(args, table, classes):
+    """What was read."""
+    (n, d), target = table.X.shape, table.known["layout"]["target"]
+    kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
+    files = f"{' '.join(args.data)}{', streamed' * args.stream}"
+    show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}")
+
+
+def write(args, fit, known):
+    """The files that were asked for."""
     if args.out:
         if args.rank:  # scores are not in the units of the target
             known["layout"]["target"] = False
@@ -77,24 +78,47 @@ def run_fit(args) -> None:
         show("drawn", args.plot)
 
 
-def chosen(args, name: str, classes, groups):
+def kernel_of(args, d):
+    """The kernel of d inputs, its widths the median distance where none is given."""
+    if args.kernel in POLYNOMIAL:
+        return rls.Polynomial(args.degree)
+    if args.kernel in PLAIN:
+        return PLAIN[args.kernel]()
+    width: Any = "median" if args.width is None else args.width
+    if args.ard:
+        width = [width] * d if args.width is None else np.full(d, width)
+    return RADIAL[args.kernel](width)
+
+
+def tuned(kernel, table, criterion, landmarks, options):
+    """The kernel with its parameters tuned on rows in memory."""
+    rows, m = getattr(table.X, "drawn", slice(None)), landmarks_to_tune(landmarks, len(table.Y))
+    parts: Any = (part if part is None else part[rows] for part in table[1:4])
+    Y, v, groups = parts
+    show("tuning", f"on {count(len(Y), 'row')}{f' and {m} landmarks' * bool(m)}")
+    options = options | {"criterion": criterion, "groups": groups, "weights": v, "landmarks": m}
+    fit: Any = rls.tune(kernel, table.sample, Y, keep=False, **options)
+    steps = count(len(fit.history.errors) - 1, "step")
+    errors = f"{float(fit.history.start_error):.4g} -> {float(fit.error):.4g}"
+    show("tuned", f"{fit.criterion} error {errors} in {steps}: {fit.history.reason}")
+    return fit.kernel.kernel if options["standardize"] else fit.kernel
+
+
+def chosen(args, name, classes, groups):
     """Criterion, groups and fixed effects: of order pairs of all rows, or within groups, which
     `--rank` gives a constant each, or whole groups left out.
     """
     criterion = CRITERIA[name]
-    if name == "pairs" and classes is not None and len(classes) > 2:
+    if name == "pairs" and len(classes or ()) > 2:
         raise ValueError(
             f"--criterion pairs needs a numeric target or two classes, and there are "
             f"{len(classes)}: use another --criterion"
         )
     if groups is not None and (args.rank or name == "pairs"):
+        whole = name == "kfold"
+        criterion = rls.ranking.QueriesOut(groups) if whole else rls.ranking.PairsOut(within=groups)
         fixed = rls.levels(groups) if args.rank else None
-        made = (
-            rls.ranking.QueriesOut(groups)
-            if name == "kfold"
-            else rls.ranking.PairsOut(within=groups)
-        )
-        return {"criterion": made, "fixed_effects": fixed}
+        return {"criterion": criterion, "fixed_effects": fixed}
     if classes is not None and criterion == rls.loo:
         criterion = rls.extend.LeaveOneOut(rls.classes.zero_one_loss)
     return {"criterion": criterion, "groups": groups}
@@ -109,7 +133,7 @@ def numbers_of(kernel) -> str:
     return "".join(f", {name} {words(leaf)}" for name, leaf in named if name not in constants)
 
 
-def check_outputs(out, plot) -> None:
+def check_outputs(out, plot):
     """Raise before the work starts where its results could not be written."""
     for path in filter(None, (out, plot)):
         folder = os.path.dirname(os.path.abspath(path))
@@ -127,46 +151,56 @@ def check_outputs(out, plot) -> None:
 # --------------------------------------------------------------------------------------------------
 
 # What a model must know of the columns, in plain data; of one that was not fitted to files.
-KNOWN: dict[str, Any] = {"medians": None, "classes": None, "layout": {}, "categories": []}
+KNOWN: dict = {"medians": None, "classes": None, "layout": {}, "categories": []}
+LAYOUT = ("inputs", "one_hot", "target", "width")  # of the choice of columns
 
 
-def read(args, source: str):
-    """Rows, labels, weights, groups, and what a model must know of the columns: of one table, or of
-    files that stream.
-    """
+def read(args) -> Table:
+    """One table, or files that stream."""
     special = args.columns, args.drop, args.one_hot, args.groups
-    choice = ColumnChoice(
-        args.target, args.weights, *special, not args.stream and (args.classify or None)
-    )
+    labels = not args.stream and (args.classify or None)
+    choice = ColumnChoice(args.target, args.weights, *special, labels)
     files = open_files(paths_of(args.data), choice, args.header, args.missing)
-    kept = ("inputs", "one_hot", "target", "width")
-    known = KNOWN | {"layout": {name: getattr(files.choice, name) for name in kept}}
+    layout = {name: getattr(files.choice, name) for name in LAYOUT}
     if args.stream:
         rows = rls.rows.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
-        return rows, rows.labels, rows.row_weights, None, known
-    X, Y, v, texts = joined(files, source)
-    coded = len(files.choice.one_hot)
-    categories, rest = texts[:coded], texts[coded:]
+        table = Table(rows, rows.labels, rows.row_weights, None, KNOWN | {"layout": layout})
+    else:
+        table = read_whole(files, " ".join(args.data), KNOWN | {"layout": layout})
+    if table.weights is not None:
+        check_weights(table.weights, len(table.Y))
+    if table.known["classes"] is not None and (args.intervals or args.rank):
+        raise ValueError(
+            f"--intervals and --rank need a numeric target, and {files.choice.target} holds "
+            "labels: code them as numbers, or leave these options out"
+        )
+    return table
+
+
+def read_whole(files, source, known) -> Table:
+    """All rows in numbers; what these stand for goes into `known`."""
+    (X, Y, v, texts), choice = joined(files, source), files.choice
+    categories, rest = texts[: len(choice.one_hot)], texts[len(choice.one_hot) :]
     known["categories"] = [np.unique(words).tolist() for words in categories]
-    if args.missing == "median":
+    if files.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():
-            name = files.choice.inputs[absent.argmax()]
+            name = choice.inputs[absent.argmax()]
             raise ValueError(f"{source}: column {name} is empty: leave it out (--drop {name})")
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)
     check_inputs("X", X)
     if Y is None:
-        Y, classes = rls.classes.encode(rest[-1])
+        Y, classes = rls.classes.encode(rest.pop())
         known["classes"] = classes.tolist()
         if len(classes) > max(2, len(Y) // 2):
             raise ValueError(
-                f"target {known['layout']['target']} has {len(classes)} different labels in "
-                f"{len(Y)} rows: name the right column with --target"
+                f"target {choice.target} has {len(classes)} different labels in {len(Y)} rows: "
+                "name the right column with --target"
             )
-    return X, Y, v, None if args.groups is None else rest[0], known
+    return Table(X, Y, v, rest[0] if rest else None, known)
 
 
-def joined(files, source: str):
+def joined(files, source):
     """Inputs, target and weights of all rows, and columns of text."""
     parts: list = []
     held, limit = 0.0, memory_bytes()
@@ -187,7 +221,7 @@ def joined(files, source: str):
     return X, Y, v, texts
 
 
-def inputs_of(source: str, X, texts, known: dict[str, Any]) -> np.ndarray:
+def inputs_of(source, X, texts, known) -> np.ndarray:
     """Numbers with medians where they are missing, and an indicator of every category of columns of
     text.
     """

@@ -20,19 +20,19 @@ from jaxrls.core.criteria import CRITERIA
 from jaxrls.core.kernels import KERNELS, PLAIN, POLYNOMIAL, RADIAL
 
 
-def names(text: str) -> list[str]:
+def names(text) -> list[str]:
     """Columns separated by commas."""
     return text.split(",")
 
 
-def lams(text: str) -> int | str | list[float]:
+def lams(text) -> int | str | list[float]:
     """How many λ, those that are named, or "search"."""
-    if text == "search" or text.isdecimal():
-        return int(text) if text.isdecimal() else text
-    return [float(part) for part in text.split(",")]
+    if text == "search":
+        return text
+    return int(text) if text.isdecimal() else [float(part) for part in text.split(",")]
 
 
-def landmarks(text: str) -> int | str:
+def landmarks(text) -> int | str:
     """How many, or "auto"."""
     return text if text == "auto" else int(text)
 
@@ -127,9 +127,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"jaxrls: {message} (see {self.prog} --help)\n")
 
 
-def add(parser, table: str, **common) -> None:
-    """All lines of a table."""
-    for typed, words in re.findall(r"^(\S+(?: \S+)?)  +(.*(?:\n .*)*)", table, re.MULTILINE):
+def add(parser, table, **common):
+    """Add every entry of a table: what is typed, two spaces or more, and its help, which goes on in
+    lines that are indented.
+    """
+    for entry in re.split(r"\n(?=\S)", table.strip()):
+        typed, words = re.split("  +", entry, maxsplit=1)
         flag, _, value = typed.partition(" ")
         options = KINDS.get(flag, {}) | common
         if value:
@@ -141,7 +144,7 @@ def add(parser, table: str, **common) -> None:
         parser.add_argument(flag, help=" ".join(words.split()), **options)
 
 
-def make_parser(prog: str = "python -m jaxrls") -> Parser:
+def make_parser(prog="python -m jaxrls") -> Parser:
     """All that can be typed, after what calls it."""
     about = (
         "Regularized least squares with lambda chosen by exact leave-one-out. "
@@ -152,14 +155,14 @@ def make_parser(prog: str = "python -m jaxrls") -> Parser:
     add(parser, CACHE)
     parser.set_defaults(run=run_demo, check=lambda args: (), prog=prog)
     commands = parser.add_subparsers(title="commands", metavar="fit | predict")
-    for name, table, run, about in (
+    for run, name, table, about in (
         (
+            run_fit,
             "fit",
             FIT,
-            run_fit,
             "fit a table or a stream of rows, with lambda chosen by exact leave-one-out",
         ),
-        ("predict", PREDICT, run_predict, "predict with a saved model, and print its error"),
+        (run_predict, "predict", PREDICT, "predict with a saved model, and print its error"),
     ):
         command = commands.add_parser(name, help=about, description=about, epilog=parser.epilog)
         command.set_defaults(run=run)
@@ -174,15 +177,13 @@ def make_parser(prog: str = "python -m jaxrls") -> Parser:
 def check_fit(args):
     """Options that do not go together, in words."""
     path = args.data[0]
-    several = len(args.data) > 1 or os.path.isdir(path)
-    several = several or glob.has_magic(path) and not os.path.exists(path)
-    args.stream = args.stream or several
-    ordered = args.rank or args.criterion == "pairs"
-    whole = ("groups", "classify", "one_hot", "rank")
-    given = [name for name in whole if getattr(args, name)]
-    given += ["missing median"] * (args.missing == "median")
-    if args.stream and given:
-        yield f"--{given[0].replace('_', '-')} needs a table that is read whole: name one file"
+    pattern = os.path.isdir(path) or glob.has_magic(path) and not os.path.exists(path)
+    args.stream |= len(args.data) > 1 or pattern
+    options = ("groups", "classify", "one_hot", "rank")
+    whole = [name for name in options if getattr(args, name)]
+    whole += ["missing median"] * (args.missing == "median")
+    if args.stream and whole:
+        yield f"--{whole[0].replace('_', '-')} needs a table that is read whole: name one file"
     if args.checkpoint and not args.stream:
         yield "--checkpoint needs a stream of rows: name several files, or add --stream"
     if args.stream and args.kernel not in PLAIN and args.landmarks in (None, "auto"):
@@ -193,7 +194,7 @@ def check_fit(args):
         yield f"--degree does not go with --kernel {args.kernel}"
     if args.ard and not (args.tune and args.kernel in RADIAL):
         yield "--ard tunes a width for each input: give --tune and a kernel that has a width"
-    if args.tune and ordered:
+    if args.tune and (args.rank or args.criterion == "pairs"):
         yield "--tune needs a gradient, which the order of pairs does not have: give --width"
     if args.rank and args.intervals:
         yield "--intervals hold labels, and --rank gives scores in other units: leave one out"
@@ -257,7 +258,7 @@ def cache_folder() -> str:
     return os.path.join(base, "jaxrls", platform.node() or "here")
 
 
-def keep_programs() -> None:
+def keep_programs():
     """Keep compiled programs for the next call, where JAX was not told another place, and where
     there is one to write to; the library itself leaves JAX's settings as they are.
     """
@@ -275,7 +276,7 @@ def keep_programs() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
 
 
-def forget_oldest(folder: str, most: int = MOST_BYTES) -> None:
+def forget_oldest(folder, most=MOST_BYTES):
     """Remove the files that were made first, until the rest take no more than `most` bytes."""
     files = [entry for entry in os.scandir(folder) if entry.is_file()]
     for entry in sorted(files, key=lambda entry: entry.stat().st_mtime, reverse=True):

@@ -1,7 +1,6 @@
 """The command `predict`: predicts the rows of a table with a saved model."""
 
 import sys
-from typing import Any
 
 import numpy as np
 
@@ -13,41 +12,43 @@ from jaxrls.io.writing import predicted, rows_to, writing
 from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 
 
-def run_predict(args) -> None:
+def run_predict(args):
     """Load, read, predict, write, and say the error where the files have the target."""
-    loaded, extra = rls.load(args.model, with_extra=True)
-    model: Any = loaded
-    known = KNOWN | extra.get("table", {})
-    classes = known["classes"]
-    if not isinstance(loaded, rls.extend.Fit | rls.extend.Model):
-        raise ValueError(
-            f"{args.model} must hold a model or a fit, and holds a {type(loaded).__name__}"
-        )
-    if args.interval is not None and (classes or getattr(model, "solution", None) is None):
-        raise ValueError(f"{args.model} does not hold what intervals need: fit with --intervals")
-    choice, missing = ColumnChoice(**known["layout"]), "median" if known["medians"] else None
+    model, known = loaded(args.model, args.interval)
+    classes, choice = known["classes"], ColumnChoice(**known["layout"])
+    missing = "median" if known["medians"] else None
     files = Files(paths_of(args.data), choice, args.header, missing, predict=True)
-    found, rows = np.zeros(3), 0
+    tally, rows = np.zeros(3), 0
     with (
         writing(args.out) if args.out else rows_to(sys.stdout.buffer) as write,
         progress_bar(at_terminal(), None, "predict", "row") as reached,
     ):
         for piece, texts in files.parts():
-            n = len(piece.X)
             X = inputs_of(piece.place, piece.X, texts, known)
             columns = predicted(model, X, args.interval, classes)
             write(columns)
             target = texts[len(choice.one_hot) :]
             if target and "prediction" in columns:
-                found += judged(columns, target[0], classes)
-            rows += n
+                tally += judged(columns, target[0], classes)
+            rows += len(X)
             reached(rows)
     lines = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
-    for line in lines + verdict(found, classes, args.interval is not None):
+    for line in lines + verdict(tally, classes, args.interval is not None):
         print(line, file=sys.stdout if args.out else sys.stderr)
 
 
-def judged(columns, target, classes) -> tuple:
+def loaded(path, level):
+    """A model, which has intervals if a level is asked for, and what it knows of the columns."""
+    model, extra = rls.load(path, with_extra=True)
+    known = KNOWN | extra.get("table", {})
+    if not isinstance(model, rls.extend.Fit | rls.extend.Model):
+        raise ValueError(f"{path} must hold a model or a fit, and holds a {type(model).__name__}")
+    if level is not None and (known["classes"] or getattr(model, "solution", None) is None):
+        raise ValueError(f"{path} does not hold what intervals need: fit with --intervals")
+    return model, known
+
+
+def judged(columns, target, classes):
     """How many rows there are, how many labels are wrong, or the sum of squared errors, NaN where
     the target, as text, has gaps, and how many are inside of their intervals.
     """
@@ -63,9 +64,9 @@ def judged(columns, target, classes) -> tuple:
     return n, np.sum((label - prediction) ** 2), inside
 
 
-def verdict(found, classes, intervals: bool) -> list[str]:
+def verdict(tally, classes, intervals) -> list[str]:
     """All that they come to; nothing where there was no target."""
-    rows, wrong, inside = found
+    rows, wrong, inside = tally
     if not rows:
         return []
     if classes:

@@ -17,12 +17,12 @@ def at_terminal() -> bool:
     return sys.stderr.isatty() and find_spec("tqdm") is not None
 
 
-def show(what: str, text) -> None:
+def show(what, text):
     """One line of the report, before what comes next takes its time."""
     print(f"{what:<10}{text}", flush=True)
 
 
-def count(n: int, what: str) -> str:
+def count(n, what) -> str:
     """`1 row`, `2 rows`."""
     return f"{n} {what}{'s' * (n != 1)}"
 
@@ -32,7 +32,7 @@ def rms(residual, weights=None) -> float:
     return float(np.sqrt(np.average(np.asarray(residual, np.float64) ** 2, weights=weights)))
 
 
-def report(fit, Y, classes, weights, scores: bool = False) -> None:
+def report(fit, Y, classes, weights, scores=False):
     """About a dozen λ around the chosen one, and all that belongs to that; of `scores` no error in
     units of the target.
     """
@@ -59,7 +59,7 @@ def report(fit, Y, classes, weights, scores: bool = False) -> None:
         show("landmarks", fit.certificate)
 
 
-def run_demo(args) -> None:
+def run_demo(args):
     """A fit of the embedded data before and after tuning, judged on rows that it has not seen."""
     X, y, names = rls.airfoil()
     X = (X - X.mean(axis=0)) / X.std(axis=0)

@@ -107,7 +107,7 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     return (obj, extra) if with_extra else obj
 
 
-def for_file(fit: Fit) -> Fit:
+def for_file(fit) -> Fit:
     """The fit as it is written: without the problem, and with the solution where `keep=True` asked
     for it. In place of rows that only the host reads come what variances and intervals need, and
     moments where they are smaller than the rows.
@@ -127,7 +127,7 @@ def for_file(fit: Fit) -> Fit:
     return replace(fit, solution=solution, problem=None, stored=stored)
 
 
-def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
+def _describe(value, place, arrays):
     """`value` as JSON, with its arrays put into `arrays` under their places."""
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -157,7 +157,7 @@ def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
     return {"class": name_in_files(type(value)), "fields": described}
 
 
-def _build(node, arrays: dict[str, np.ndarray]) -> Any:
+def _build(node, arrays):
     """The inverse of `_describe`: a class is rebuilt from its fields, as JAX does, without
     `__init__`, which may need JAX arrays, but with its checks of values.
     """

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
 
 
 @contextmanager
-def rows_to(file: Any, ending: str = ".csv") -> Iterator[Writer]:
+def rows_to(file, ending=".csv") -> Iterator[Writer]:
     """CSV under a header, Parquet or Arrow, a row group or a record batch for every block."""
     arrow, writer = arrow_for(f"writing {ending}"), None
     makers = {".parquet": arrow.parquet.ParquetWriter}
@@ -51,7 +50,7 @@ def rows_to(file: Any, ending: str = ".csv") -> Iterator[Writer]:
 
 
 @contextmanager
-def numbers_to(file: Any) -> Iterator[Writer]:
+def numbers_to(file) -> Iterator[Writer]:
     """An array of NumPy's."""
     blocks: list[np.ndarray] = []
 
@@ -65,7 +64,7 @@ def numbers_to(file: Any) -> Iterator[Writer]:
     np.save(file, values[:, 0] if values.shape[1] == 1 else values)
 
 
-def predicted(model: Any, X, level=None, classes=None) -> dict[str, np.ndarray]:
+def predicted(model, X, level=None, classes=None) -> dict[str, np.ndarray]:
     """What a model predicts for a block of rows, by the names of columns to write."""
     n = len(X)
     # Rows are repeated up to a power of two, as every number of rows is a program of its own; zeros
@@ -82,7 +81,7 @@ def predicted(model: Any, X, level=None, classes=None) -> dict[str, np.ndarray]:
     return columns
 
 
-def name_columns(values, name: str, labels=None) -> dict[str, np.ndarray]:
+def name_columns(values, name, labels=None) -> dict[str, np.ndarray]:
     """The columns of a matrix by the names they are written under."""
     values = np.asarray(values)
     if values.ndim == 1:

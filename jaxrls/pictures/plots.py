@@ -5,7 +5,7 @@ one input, and coverage.
 import numpy as np
 
 
-def _axes(axes, rows: int = 1):
+def _axes(axes, rows=1):
     """These axes, or where they are None those of a new figure, one below the other."""
     if axes is not None:
         return axes
@@ -17,7 +17,7 @@ def _axes(axes, rows: int = 1):
     return plt.subplots(rows, 1, sharex=True, figsize=size, layout="constrained")[1]
 
 
-def _needed(values, what: str):
+def _needed(values, what):
     if values is None:
         raise ValueError(
             f"there are no {what} to plot, as the rows have changed since the fit: fit them again"
@@ -31,7 +31,7 @@ def _finished(ax, **words):
     return ax
 
 
-def _on_diagonal(ax, x, y, style: str, label: list[str], start, **words):
+def _on_diagonal(ax, x, y, style, label, start, **words):
     """One line for each target, labelled, with its number where there are several, and the diagonal
     where x and y agree.
     """

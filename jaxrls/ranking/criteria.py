@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, Positive
-from jaxrls.core.factors import Factor, Solution, as_columns
+from jaxrls.core.factors import as_columns
 from jaxrls.core.linalg import default_block_size, sum_rows
 from jaxrls.core.problem import Folds, as_folds, compiled, folds
 from jaxrls.core.support import (
@@ -89,15 +89,14 @@ class Ordered(Positive):
                 "give labels that differ, weight to more rows, or events before the largest time"
             )
 
-    def terms(self, one: Held, other: Held):
+    def terms(self, first: Held, second: Held):
         """Loss times weight of pairs, and the weight; for times, only pairs whose smaller time is
         an event's have a weight.
         """
-        order = one.label - other.label
-        weight = jnp.where(order == 0, 0, one.weight * other.weight)
-        if one.event is not None:
-            weight = weight * jnp.where(order < 0, one.event, other.event)
-        difference = one.residual - other.residual
+        order, difference = first.label - second.label, first.residual - second.residual
+        weight = jnp.where(order == 0, 0, first.weight * second.weight)
+        if first.event is not None:
+            weight = weight * jnp.where(order < 0, first.event, second.event)
         shape = difference.shape
         column = lambda values: jnp.broadcast_to(values, shape).reshape(-1, 1)  # as losses take it
         return weight * self.loss(column(difference), column(order)).reshape(shape), weight
@@ -191,7 +190,7 @@ class PairsOut(Ordered):
 
 
 @compiled
-def _pairs_out(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L t"]:
+def _pairs_out(criterion: PairsOut, solution, lams) -> Float[Array, "L t"]:
     sums = sum_pairs(solution, criterion.terms, lams, criterion.pairs, criterion.events)
     return sums[0] / sums[1]
 
@@ -229,7 +228,7 @@ class QueriesOut(Ordered):
         """From held-out residuals of all rows, at one λ after another."""
         Y, v = solution.labels.Y, solution.factor.weights.array
         numbers = self.pairs.first, self.pairs.second
-        size = default_block_size(len(numbers[0]), 8 * Y.shape[1] * Y.dtype.itemsize)
+        size = default_block_size(len(numbers[0]), 8 * Y[0].nbytes)
 
         def error(lam):
             e = solution.residuals(lam[None], self.groups)[0]
@@ -248,12 +247,12 @@ pairwise_ranking_error = PairsOut()
 NAMED["pairs"] = pairwise_ranking_error
 
 
-def check_pairs_rest(factor: Factor) -> None:
+def check_pairs_rest(factor):
     """Raise where one pair of rows holds all of the weight and an intercept is fitted."""
     if not factor.intercept or not is_concrete(factor.weights):
         return
     v = factor.weights.values
-    count = factor.n if v is None else int(value_of(lambda xp, v: xp.count_nonzero(v > 0), v))
+    count = factor.n if v is None else int(value_of(lambda xp, v: xp.count_nonzero(v), v))
     if count < 3:
         raise ValueError(
             "leaving pairs out with an intercept needs three rows of positive weight, and X has "

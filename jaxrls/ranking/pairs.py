@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors import Solution
-from jaxrls.core.leave_out import Constraints, View
+from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import default_block_size, matmul, panels, sum_rows, wide_block_size
-from jaxrls.core.problem import FixedEffects, Levels, Weights
+from jaxrls.core.problem import FixedEffects, Levels
 from jaxrls.core.support import is_concrete, pytree, static
 
 
@@ -84,15 +83,13 @@ class Entries(NamedTuple):
     j: Any
 
 
-def sum_pairs(
-    solution: Solution, fn: Callable, lams, pairs: Pairs | None = None, events: Any = None
-) -> Any:
+def sum_pairs(solution, terms, lams, pairs, events):
     """Sum a function over pairs of rows for every λ, with both rows of each pair left out together.
 
     Args:
         solution: a factor with labels, whose rows have a `View`.
-        fn: `fn(one, other)`, both `Held`; what it gives must broadcast to the pairs, (t, a, b) or
-            (t, p), and be 0 where a weight is 0.
+        terms: `terms(first, second)`, both `Held`; what it gives must broadcast to the pairs, (t,
+            a, b), and be 0 where a weight is 0.
         lams: λ (L,), or (L, t).
         pairs: which pairs; None for all, each once.
         events: what `Held` has of events, (n,).
@@ -108,7 +105,7 @@ def sum_pairs(
         columns = Held(targets.labels.Y.T, weights.array, events)
         landmarks = None if view.constraints is None else PairLandmarks.of(view.constraints)
         inverse_root = weights.unscale(jnp.ones_like(weights.array))
-        return _sum(fn, PairSystem(view, landmarks, levels, inverse_root, columns), pairs)
+        return PairSystem(terms, view, landmarks, levels, inverse_root, columns).sum(pairs)
 
     sums = solution.at_each(solution.columns(lams), sum_at)
     if fixed.one is None or levels is not None:
@@ -117,7 +114,7 @@ def sum_pairs(
     return jax.tree.map(lambda total: jnp.where(enough, total, jnp.nan), sums)
 
 
-def levels_of_two(fixed: FixedEffects, weights: Weights) -> Any:
+def levels_of_two(fixed: FixedEffects, weights):
     """H (n, q) of the levels that have just two rows of positive weight, and leave with that pair,
     0 for others; None where fixed effects are no levels.
     """
@@ -145,7 +142,7 @@ class PairLandmarks:
     sines: Float[Array, "m1 m1"]
 
     @classmethod
-    def of(cls, constraints: Constraints) -> "PairLandmarks":
+    def of(cls, constraints) -> "PairLandmarks":
         """Of all landmarks."""
         planes = constraints.planes
         directions = planes / jnp.linalg.norm(planes, axis=1, keepdims=True)
@@ -203,14 +200,16 @@ def angles(directions: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[
     return cosines, jnp.sqrt(jnp.where(alone, 1, jnp.maximum(squares, eps**2)))
 
 
-@pytree
-class PairSystem:
-    """What held-out residuals of pairs are solved from at one λ, and columns of all rows."""
+class PairSystem(NamedTuple):
+    """What held-out residuals of pairs are solved from at one λ, columns of all rows, and the
+    function of pairs that is summed.
+    """
 
+    terms: Callable
     view: View
     landmarks: PairLandmarks | None
-    levels: Float[Array, "n q"] | None  # H of those that leave with a pair
-    inverse_root: Float[Array, " n"]  # 1/√v, 1 where v = 0
+    levels: Any  # H of those that leave with a pair, (n, q)
+    inverse_root: Any  # 1/√v, 1 where v = 0
     columns: Held
 
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
@@ -228,63 +227,56 @@ class PairSystem:
             return entries
         return Entries(*map(jnp.add, entries, self.landmarks.added(i, j)))
 
-    def held_out(self, i: Int[Array, " a"], j: Int[Array, " b"], counted) -> tuple[Held, Held]:
+    def held_out(self, i, j, counted) -> tuple[Held, Held]:
         """Every row i and every row j, with residuals that are finite also where a pair is not
         counted: R⁻¹r of its 2×2 block, over √v.
         """
         R = self.entries(i, j)
         inverse = 1 / jnp.where(counted, R.ii * R.jj - R.ij * R.ij, 1)
         root_i, root_j = _facing(self.inverse_root, i, j)
-        one, other = _facing(self.columns, i, j)
+        first, second = _facing(self.columns, i, j)
         return (
-            one._replace(residual=root_i * (R.jj * R.i - R.ij * R.j) * inverse),
-            other._replace(residual=root_j * (R.ii * R.j - R.ij * R.i) * inverse),
+            first._replace(residual=root_i * (R.jj * R.i - R.ij * R.j) * inverse),
+            second._replace(residual=root_j * (R.ii * R.j - R.ij * R.i) * inverse),
         )
+
+    def sum_block(self, counts, i, j):
+        """The sum over every row i with every row j, of the pairs whose row numbers `counts` is
+        true of.
+        """
+        counted = counts(i[:, None], j[None, :])
+        first, second = self.held_out(i, j, counted)
+        shape = first.residual.shape
+        total = lambda a: jnp.sum(jnp.where(counted, jnp.broadcast_to(a, shape), 0), axis=(1, 2))
+        return jax.tree.map(total, self.terms(first, second))
+
+    def sum_rectangle(self, counts, first, second):
+        """`sum_block`, in blocks of `first`."""
+        size = wide_block_size(len(first), len(second) * self.view.residuals.dtype.itemsize)
+        of_block = lambda i: self.sum_block(counts, i, second)
+        return sum_rows(of_block, jnp.asarray(first), size)
+
+    def sum(self, pairs):
+        """The sum over pairs, (t,)."""
+        if pairs is None:
+            below = [
+                self.sum_rectangle(jnp.greater, np.arange(*ends), jnp.arange(ends[1]))
+                for ends in panels(len(self.inverse_root))
+            ]
+            return jax.tree.map(lambda *sums: sum(sums), *below)
+        if not pairs.listed:
+            return self.sum_rectangle(jnp.not_equal, pairs.first, pairs.second)
+
+        def sum_listed(numbers):  # each pair is a rectangle of its own
+            of_pair = lambda i, j: self.sum_block(jnp.not_equal, i[None], j[None])
+            return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), jax.vmap(of_pair)(*numbers))
+
+        row_bytes = self.view.width * self.view.residuals.dtype.itemsize
+        size = default_block_size(len(pairs.first), 2 * row_bytes)
+        return sum_rows(sum_listed, (pairs.first, pairs.second), size)
 
 
 def _facing(columns, i, j):
     """Values of rows i and of rows j, shaped to broadcast to a rectangle of pairs."""
     of_i = jax.tree.map(lambda a: a[..., i][..., :, None], columns)
     return of_i, jax.tree.map(lambda a: a[..., j][..., None, :], columns)
-
-
-# sums
-# --------------------------------------------------------------------------------------------------
-
-
-def _sum(fn: Callable, system: PairSystem, pairs: Pairs | None) -> Any:
-    """The sum over pairs at one λ, (t,)."""
-    if pairs is None:
-        below = [
-            _sum_rectangle(fn, system, np.arange(*ends), jnp.arange(ends[1]), jnp.greater)
-            for ends in panels(len(system.inverse_root))
-        ]
-        return jax.tree.map(lambda *sums: sum(sums), *below)
-    if not pairs.listed:
-        return _sum_rectangle(fn, system, pairs.first, pairs.second, jnp.not_equal)
-
-    def sum_listed(numbers):  # each pair is a rectangle of its own
-        of_pair = lambda i, j: _sum_block(fn, system, i[None], j[None], jnp.not_equal)
-        return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), jax.vmap(of_pair)(*numbers))
-
-    row_bytes = system.view.width * system.view.residuals.dtype.itemsize
-    size = default_block_size(len(pairs.first), 2 * row_bytes)
-    return sum_rows(sum_listed, (pairs.first, pairs.second), size)
-
-
-def _sum_rectangle(fn, system: PairSystem, first, second, counts: Callable) -> Any:
-    """The sum over every row of `first` with every row of `second`, in blocks of `first`, of the
-    pairs whose row numbers `counts` is true of.
-    """
-    size = wide_block_size(len(first), len(second) * system.view.residuals.dtype.itemsize)
-    of_block = lambda i: _sum_block(fn, system, i, second, counts)
-    return sum_rows(of_block, jnp.asarray(first), size)
-
-
-def _sum_block(fn, system: PairSystem, i, j, counts: Callable) -> Any:
-    """`_sum_rectangle` of one block."""
-    counted = counts(i[:, None], j[None, :])
-    one, other = system.held_out(i, j, counted)
-    shape = one.residual.shape
-    total = lambda a: jnp.sum(jnp.where(counted, jnp.broadcast_to(a, shape), 0), axis=(1, 2))
-    return jax.tree.map(total, fn(one, other))

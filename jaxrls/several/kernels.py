@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors import Solution, Spectral
+from jaxrls.core.factors import Spectral
 from jaxrls.core.fit import (
     Model,
     Numbers,
@@ -260,7 +260,7 @@ def _checked(kernels) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
-def _shares(count: int, num, shares, key, dtype) -> Float[Array, "s k"]:
+def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
     """The weights to try, equal ones first where they are drawn."""
     if shares is None:
         check_whole("num", num)
@@ -278,30 +278,27 @@ def _shares(count: int, num, shares, key, dtype) -> Float[Array, "s k"]:
             f"{shares.shape}"
         )
     sums = jnp.sum(shares, axis=1, keepdims=True)
-    if is_concrete(shares) and not bool((shares >= 0).all() & (sums > 0).all()):
+    if is_concrete(shares) and not bool(((shares >= 0) & (sums > 0)).all()):
         raise ValueError("shares must be 0 or more, and not all 0 in a row")
     return shares / sums
 
 
-def _searched(problem: Problem, kernels, tried, lams, progress: bool) -> dict:
+def _searched(problem, kernels, tried, lams, progress):
     """The best of all weights that are tried, for every target: one after another under a bar."""
-    at_once = 1 if progress else len(tried)
+    if not progress:
+        return _search(problem, kernels, tried, lams)[0]
     best: Any = None
     with progress_bar(progress, len(tried), "weights", "draw") as reached:
-        for i in range(0, len(tried), at_once):
-            new, lams = _search(problem, kernels, tried[i : i + at_once], lams)
+        for i, shares in enumerate(tried, start=1):
+            new, lams = _search(problem, kernels, shares[None], lams)
             best = new if best is None else _better(best, new)
-            reached(i + at_once)
+            reached(i)
     return best
 
 
-def _solution(problem: Problem, kernels, shares) -> Solution:
-    return replace(problem, kernel=weighted(kernels, shares)).solution()
-
-
-def _judged(problem: Problem, kernels, shares, lams) -> dict:
+def _judged(problem, kernels, shares, lams):
     """The best λ for every target with the weighted sum of kernels, and the model there."""
-    solution = _solution(problem, kernels, shares)
+    solution = replace(problem, kernel=weighted(kernels, shares)).solution()
     errors = problem.errors(solution, lams).reshape(len(lams), -1)
     lam, error = choose_lam(lams, errors, per_target=True)
     coefficients = solution.coefficients(lam[None])
@@ -314,16 +311,17 @@ def _judged(problem: Problem, kernels, shares, lams) -> dict:
     }
 
 
-def _better(old: dict, new: dict) -> dict:
+def _better(old, new):
     wins = (new["error"] < old["error"]) | jnp.isnan(old["error"])
     return jax.tree.map(lambda old, new: jnp.where(wins, new, old), old, new)
 
 
 @compiled
-def _search(problem: Problem, kernels, tried, lams):
+def _search(problem, kernels, tried, lams):
     """The best of all for every target, and λ, by default the grid of the first."""
     if lams is None:
-        lams = lambda_grid(_solution(problem, kernels, tried[0]).factor)
+        first = replace(problem, kernel=weighted(kernels, tried[0]))
+        lams = lambda_grid(first.solution().factor)
 
     def try_one(best, shares):
         return _better(best, _judged(problem, kernels, shares, lams)), None
@@ -345,15 +343,16 @@ class Logarithms:
 
 
 @compiled
-def _descended(problem: Problem, kernels, best: dict, *, steps: int) -> dict:
+def _descended(problem, kernels, best, *, steps):
     """Descent from the best of every target along the gradient; a weight of 0 starts at a hundredth
     of the mean.
     """
     options: dict = {"optimizer": default_optimizer()}
 
-    def of_target(args):
-        y, before = args
-        alone, space = replace(problem, Y=y), Logarithms(kernels, before["lam"])
+    def of_target(j):
+        before = jax.tree.map(lambda a: a[..., j], best)
+        alone = replace(problem, Y=problem.Y.reshape(len(problem.Y), -1)[:, j])
+        space = Logarithms(kernels, before["lam"])
         start = jnp.log(jnp.maximum(before["shares"], 0.01 / len(kernels)))
         go_on = lambda point, _: (step(point, space, alone, **options), None)
         end, _ = jax.lax.scan(go_on, look(start, space, alone, **options), length=steps)
@@ -362,10 +361,8 @@ def _descended(problem: Problem, kernels, best: dict, *, steps: int) -> dict:
         after = _judged(alone, kernels, shares / total, before["lam"][None] / total)
         return _better(before, jax.tree.map(lambda a: a[..., 0], after))
 
-    moved = lambda tree, source, to: jax.tree.map(lambda a: jnp.moveaxis(a, source, to), tree)
-    columns = problem.Y.reshape(len(problem.Y), -1), best
-    targets = jax.lax.map(of_target, moved(columns, -1, 0))  # one after another
-    return moved(targets, 0, -1)
+    targets = jax.lax.map(of_target, jnp.arange(len(best["lam"])))  # one after another
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), targets)
 
 
 def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:

@@ -151,7 +151,7 @@ class Search(NamedTuple):
     tie: float  # of errors, relative to each other
 
     @classmethod
-    def of(cls, problem: Problem, labels: Labels, lam, num: int) -> "Search":
+    def of(cls, problem, labels, lam, num) -> "Search":
         """A search for `num` columns."""
         X, weights = problem.rows.dense(), problem.weights
         columns, eps = weights.scale(problem.fixed.residual(weights, X)), jnp.finfo(X.dtype).eps
@@ -172,7 +172,7 @@ class State(NamedTuple):
 
 
 @compiled
-def _choose(problem: Problem, lam, *, num: int) -> tuple[Selection, Int[Array, ""]]:
+def _choose(problem, lam, *, num) -> tuple[Selection, Int[Array, ""]]:
     """`num` of the columns of X, chosen one after the other, and how many were really chosen: a
     column that the chosen ones span up to rounding changes nothing, and fills the result up where
     there are no others.
@@ -192,7 +192,7 @@ def _choose(problem: Problem, lam, *, num: int) -> tuple[Selection, Int[Array, "
     return selection, jnp.sum(independent, dtype=jnp.int32)
 
 
-def _add_best(search: Search, state: State) -> tuple[State, tuple]:
+def _add_best(search, state) -> tuple[State, tuple]:
     """The state with the column that has the smallest error, averaged over targets; its number, the
     error with it for every target, and whether those before it do not span it.
 
@@ -218,7 +218,7 @@ def _add_best(search: Search, state: State) -> tuple[State, tuple]:
     return joined, (best, errors[best], independent[best])
 
 
-def _errors(search: Search, state: State, share, moves) -> Float[Array, "p t"]:
+def _errors(search, state, share, moves) -> Float[Array, "p t"]:
     """The errors with each column a = Qx added to those chosen: infinite where 1 − leverage is
     rounding. Summed over blocks of rows.
 

@@ -4,6 +4,7 @@ predict.
 
 import warnings
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -29,8 +30,17 @@ LOSSES = {
     for f in (rls.extend.squared_error, rls.extend.absolute_error, rls.classes.zero_one_loss)
 }
 # What only some fits leave behind.
-NOT_ALWAYS = ("coef_", "dual_coef_", "loo_predictions_", "loo_error_", "best_score_")
-NOT_ALWAYS += ("cv_results_", "calibration_", "_rows", "_conformal")  # type: ignore[assignment]
+NOT_ALWAYS = [
+    "coef_",
+    "dual_coef_",
+    "loo_predictions_",
+    "loo_error_",
+    "best_score_",
+    "cv_results_",
+    "calibration_",
+    "_rows",
+    "_conformal",
+]
 
 
 def adds_rows(estimator) -> bool:
@@ -101,11 +111,8 @@ class RLSEstimator(BaseEstimator):
             check_unmasked(name, value)
         if options.get("reset", True):
             self._validate_params()
-        options |= {
-            "accept_sparse": not self._pairwise and "csr",
-            "dtype": [np.float64, np.float32],
-        }
-        return validate_data(self, X, *args, **options)
+        options["accept_sparse"] = not self._pairwise and "csr"
+        return validate_data(self, X, *args, dtype=[np.float64, np.float32], **options)
 
     def _weights(self, X, y, sample_weight):
         """Those of the rows, checked."""
@@ -114,19 +121,18 @@ class RLSEstimator(BaseEstimator):
         check_unmasked("sample_weight", sample_weight)
         return _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
 
-    def _keep(self, fit):
+    def _keep(self, fit, **scored):
         """The fitted attributes."""
-        self.path_: Any = jax.tree.map(np.asarray, fit)
-        fit = self.path_
-        self.kernel_ = fit.model.kernel
-        self.lam_: Any = fit.lam[()]
-        self.intercept_ = fit.model.intercept[()]
         for name in NOT_ALWAYS:  # of an earlier fit
             self.__dict__.pop(name, None)
-        if fit.model.points is None and not isinstance(self.kernel_, rls.Precomputed):
-            self.coef_ = fit.model.coef.T
+        self.__dict__ |= scored
+        self.path_: Any = jax.tree.map(np.asarray, fit)
+        model, self.lam_ = self.path_.model, self.path_.lam[()]
+        self.kernel_, self.intercept_ = model.kernel, model.intercept[()]
+        if model.points is None and not isinstance(self.kernel_, rls.Precomputed):
+            self.coef_ = model.coef.T
         else:
-            self.dual_coef_ = fit.model.coef
+            self.dual_coef_ = model.coef
         return self
 
     def _fit(self, X, y, Y, sample_weight, groups, fixed_effects=None):
@@ -139,23 +145,29 @@ class RLSEstimator(BaseEstimator):
         if self.scoring is None and not self.store_cv_results:
             self._keep(self._fitted(kernel, X, Y, options))
         else:
-            fit, held = self._swept(kernel, X, Y, options)
-            score = None
+            fit, held_out = self._swept(kernel, X, Y, options)
+            scored: dict = {}
             if self.scoring is not None:
                 of_rows = RLSEstimator._weights(self, X, y, sample_weight)  # not those of classes
-                fit, score = self._scored(fit, held, y, Y, of_rows, options["groups"])
+                fit, scored = self._scored(fit, held_out, y, Y, of_rows, options["groups"])
             kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
-            self._keep(fit if kept else without_solution(fit))
-            if score is not None:
-                self.best_score_ = score
-            if self.store_cv_results:  # what was left out at every λ, which come last
-                if self.scoring is None and self.store_cv_results != "predictions":
-                    held = np.stack([losses(self._loss, Y - each, Y) for each in held])
-                self.cv_results_ = np.moveaxis(held, 0, -1)
-        left = self.path_.loo_residuals
-        self.loo_predictions_, self.loo_error_ = Y - left, self.path_.error[()]
+            self._keep(fit if kept else without_solution(fit), **scored)
+            if self.store_cv_results:
+                self.cv_results_ = self._cv_results(held_out, Y)
+        return self._left_out(Y, weights)
+
+    def _cv_results(self, held_out, Y):
+        """What was left out at every λ, which come last."""
+        if self.scoring is None and self.store_cv_results != "predictions":
+            held_out = np.stack([losses(self._loss, Y - part, Y) for part in held_out])
+        return np.moveaxis(held_out, 0, -1)
+
+    def _left_out(self, Y, weights):
+        """The fitted attributes of rows left out, at the chosen λ."""
+        residuals = self.path_.loo_residuals
+        self.loo_predictions_, self.loo_error_ = Y - residuals, self.path_.error[()]
         if self.scoring is not None or self.path_.criterion not in ("loo", "kfold"):
-            errors = np.average(left**2, axis=0, weights=weights)
+            errors = np.average(residuals**2, axis=0, weights=weights)
             self.loo_error_ = errors if np.ndim(self.lam_) else errors.mean()
         return self
 
@@ -168,7 +180,7 @@ class RLSEstimator(BaseEstimator):
             return 100 if self.lams == "auto" else self.lams
         return np.atleast_1d(self.lams)
 
-    def _tuned(self, X, Y, options) -> Any:
+    def _tuned(self, X, Y, options):
         """The kernel by its name or itself, with its parameters tuned where that is asked for."""
         kernel, v = self.kernel, options["weights"]
         if isinstance(kernel, str):
@@ -213,33 +225,32 @@ class RLSEstimator(BaseEstimator):
             fit = self._fitted(kernel, X, Y, options)
         return fit, Y - np.asarray(left_out(fit))
 
-    def _scored(self, fit, held, y, Y, of_rows, groups):
+    def _scored(self, fit, held_out, y, Y, of_rows, groups):
         """The fit at the λ of the best score, and that score; of several targets that each have a
         λ, by themselves.
         """
-        each = Y.ndim == 2 and (self.per_target or fit.lams.ndim == 2)
-        if each and is_classifier(self):
+        by_target = Y.ndim == 2 and (self.per_target or fit.lams.ndim == 2)
+        if by_target and is_classifier(self):
             raise ValueError("scoring= chooses one λ for all classes: leave per_target= out")
-        of, folds = self._for_scorers(Y, of_rows), np.asarray(groups) if self.by_fold else None
-        score = lambda held, y: scores(self.scoring, of, held, y, of_rows, folds)
-        parts = [(held[..., t], y[:, t]) for t in range(Y.shape[1])] if each else [(held, y)]
-        errors = -np.stack([score(*part) for part in parts], axis=1)
-        errors = errors if each else errors[:, 0]
+        make = partial(self._estimator, Y=Y, weights=of_rows)
+        folds = np.asarray(groups) if self.by_fold else None
+        score = lambda held_out, y: scores(self.scoring, make, held_out, y, of_rows, folds)
+        if by_target:
+            parts = [score(held_out[..., t], y[:, t]) for t in range(Y.shape[1])]
+            errors = -np.stack(parts, axis=1)
+        else:
+            errors = -score(held_out, y)
         lam, error = map(np.asarray, best(np.asarray(fit.lams), errors))
         if errors.ndim < Y.ndim:
             errors = np.broadcast_to(errors[:, None], (len(errors), Y.shape[1]))
-        fit = replace(
-            fit.with_lam(lam),
-            lams=fit.lams,
-            errors=errors.astype(Y.dtype),
-            error=error.astype(Y.dtype),
-        )
+        errors, error = errors.astype(Y.dtype), error.astype(Y.dtype)
+        fit = replace(fit.with_lam(lam), lams=fit.lams, errors=errors, error=error)
         inspect_lam(fit, isinstance(self._lams(), int))
-        return fit, -error[()]
+        return fit, {"best_score_": -error[()]}
 
-    def _for_scorers(self, Y, weights):
-        """What makes of predictions of rows left out what a scorer takes for the estimator."""
-        return lambda held: Regressed()
+    def _estimator(self, held_out, Y, weights):
+        """What a scorer takes for the estimator of these predictions of rows left out."""
+        return Regressed()
 
     def _begins(self) -> bool:
         """Whether `partial_fit` is at its first rows."""
@@ -255,10 +266,11 @@ class RLSEstimator(BaseEstimator):
             return self._keep(self.path_.update(X, Y, weights=weights))
         options = {"weights": weights, "intercept": self.fit_intercept, "criterion": rls.gcv}
         kernel = self._tuned(X, Y, options)
-        options |= {"keep": True, "landmarks": self.landmarks}
-        if self.landmarks is None or isinstance(self.landmarks, str):
+        landmarks = self.landmarks
+        if landmarks is None or isinstance(landmarks, str):
             explicit = kernel.num_features(X.shape[1], X.dtype) is not None
-            options["landmarks"] = None if explicit else min(X.shape[0], MOST_LANDMARKS)
+            landmarks = None if explicit else min(X.shape[0], MOST_LANDMARKS)
+        options |= {"keep": True, "landmarks": landmarks}
         return self._keep(self._fitted(kernel, X, Y, options))
 
     def _criterion(self, X, y, groups):
@@ -286,11 +298,12 @@ class RLSEstimator(BaseEstimator):
                 f"{type(cv).__name__} leaves {len({*rows.tolist()})} of {len(labels)} rows out, "
                 f"{len(rows)} times in all"
             )
-        labels[rows] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        for number, part in enumerate(parts):
+            labels[part] = number
         return {"criterion": criterion, "groups": labels}
 
     def _of_path(self, method, X, *args, **options):
         """What the fit says of new rows, as NumPy arrays."""
         check_is_fitted(self)
-        found = getattr(self.path_, method)(self._checked(X, reset=False), *args, **options)
-        return jax.tree.map(np.asarray, found)
+        results = getattr(self.path_, method)(self._checked(X, reset=False), *args, **options)
+        return jax.tree.map(np.asarray, results)

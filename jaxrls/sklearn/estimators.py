@@ -3,13 +3,13 @@ several for each row, or of several labels at once.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 import scipy.sparse
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.metaestimators import available_if
@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 import jaxrls as rls
 from jaxrls.core.support import hints_at_names
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
-from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, probabilities
+from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, labels, probabilities
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
@@ -171,10 +171,8 @@ callable, default="loo"
     def score(self, X, y, sample_weight=None, fixed_effects=None):
         """R² of `predict`, the mean over targets; `fixed_effects` are those of the rows of X."""
         check_is_fitted(self)
-        if self.path_.model.free is not None and fixed_effects is None:
-            raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")
-        predicted = self.predict(X, fixed_effects=fixed_effects)
-        return r2_score(y, predicted, sample_weight=sample_weight)
+        X = self._checked(X, reset=False)
+        return float(self.path_.score(X, y, sample_weight, fixed_effects=fixed_effects))
 
     def predict_interval(self, X, level=0.9, studentised=False, fixed_effects=None):
         """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
@@ -266,12 +264,16 @@ scoring, by_fold, store_cv_results
         codes, self.classes_ = self._coded(y)
         self.multilabel_ = y.ndim == 2
         self._fit(X, y, codes, sample_weight, groups)
-        given = codes.astype(X.dtype), super()._weights(X, y, sample_weight)
+        held_out = (
+            self.loo_predictions_,
+            codes.astype(X.dtype),
+            super()._weights(X, y, sample_weight),
+        )
         if self.probability is not None:
-            self.calibration_ = CALIBRATIONS[self.probability](self.loo_predictions_, *given)
+            self.calibration_ = CALIBRATIONS[self.probability](*held_out)
         conformal = self.path_.solution is not None and groups is None
         if not self.multilabel_:
-            self._rows = (X if conformal else None, *given, self._of_classes(y))
+            self._rows = (X if conformal else None, *held_out[1:], self._of_classes(y))
         return self
 
     @available_if(adds_rows)
@@ -331,10 +333,9 @@ scoring, by_fold, store_cv_results
         of_classes = compute_sample_weight(self.class_weight, y).astype(X.dtype)
         return of_classes if rows is None else rows * of_classes
 
-    def _for_scorers(self, Y, weights):
-        make = CALIBRATIONS[self.probability or "sigmoid"]
-        each = lambda held: lambda: make(held, Y, weights)
-        return lambda held: Classified(self.classes_, self.multilabel_, each(held))
+    def _estimator(self, held_out, Y, weights):
+        calibrate = partial(CALIBRATIONS[self.probability or "sigmoid"], held_out, Y, weights)
+        return Classified(self.classes_, self.multilabel_, calibrate)
 
     def _of_classes(self, y):
         """The weight of each class, None where there are none."""
@@ -349,12 +350,7 @@ scoring, by_fold, store_cv_results
         """The label of the largest score (m,) for the rows of X, in O(m n d); for an indicator
         matrix (m, t), 1 where a score is positive.
         """
-        scores = self._of_path("predict", X)
-        return (
-            (scores > 0).astype(int)
-            if self.multilabel_
-            else rls.classes.decode(scores, self.classes_)
-        )
+        return labels(self._of_path("predict", X), self.classes_, self.multilabel_)
 
     @available_if(lambda self: self.probability is not None)
     def predict_proba(self, X):
@@ -400,6 +396,6 @@ scoring, by_fold, store_cv_results
             )
         if not hasattr(self, "_conformal"):
             rows = rows.toarray() if scipy.sparse.issparse(rows) else rows
-            made = rls.classes.conformal_labels(self.path_, rows, codes, weights, of_classes)
-            self._conformal = jax.tree.map(np.asarray, made)
+            p_values = rls.classes.conformal_labels(self.path_, rows, codes, weights, of_classes)
+            self._conformal = jax.tree.map(np.asarray, p_values)
         return self._conformal.p_values(self._checked(X, reset=False)) > 1 - level

@@ -19,8 +19,8 @@ from jaxrls.core.support import door
 @door("fit.model.coef")
 def left_out(fit: rls.extend.Fit):
     """Residuals (L, n) or (L, n, t) of each row by fits without it, or its group, at every λ."""
-    found = _left_out(fit.solution, fit.groups, jnp.asarray(fit.lams))
-    return np.asarray(found)[:, : len(fit.loo_residuals)]  # without padding
+    held_out = _left_out(fit.solution, fit.groups, jnp.asarray(fit.lams))
+    return np.asarray(held_out)[:, : len(fit.loo_residuals)]  # without padding
 
 
 @jax.jit
@@ -53,40 +53,47 @@ class Regressed(RegressorMixin, BaseEstimator):
 class Classified(ClassifierMixin, BaseEstimator):
     """The same, of scores of classes, or of several labels at once."""
 
-    def __init__(self, classes, several, calibrated):
-        self.classes_, self.several, self.calibrated = classes, several, calibrated
+    def __init__(self, classes, several, calibrate):
+        self.classes_, self.several, self.calibrate = classes, several, calibrate
 
     def decision_function(self, scores):
         return scores
 
     def predict(self, scores):
-        return (
-            (scores > 0).astype(int) if self.several else rls.classes.decode(scores, self.classes_)
-        )
+        return labels(scores, self.classes_, self.several)
 
     def predict_proba(self, scores):
         """By a sigmoid, or a step function, fitted on what is scored."""
-        return probabilities(self.calibrated(), scores, self.several)
+        return probabilities(self.calibrate(), scores, self.several)
 
 
-def scores(scoring, of, predictions, y, weights, folds):
+def labels(scores, classes, several):
+    """The label of the largest score, or 1 for every one of several labels whose score is above
+    0.
+    """
+    return (scores > 0).astype(int) if several else rls.classes.decode(scores, classes)
+
+
+def scores(scoring, make, predictions, y, weights, folds):
     """The score at every λ (L,): of all rows at once, or the mean of those of folds where there
-    are; `of` makes an estimator of the predictions of all rows.
+    are; `make` makes an estimator of the predictions of all rows.
     """
     scorer = get_scorer(scoring)
     parts = [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)]
 
-    def score(held, part):
+    def score(held_out, part):
         weighted = {} if weights is None else {"sample_weight": weights[part]}
-        return scorer(of(held), held[part], y[part], **weighted)
+        return scorer(make(held_out), held_out[part], y[part], **weighted)
 
-    found = np.array([np.mean([score(held, part) for part in parts]) for held in predictions])
-    if not np.isfinite(found).all():
+    means = np.array(
+        [np.mean([score(held_out, part) for part in parts]) for held_out in predictions]
+    )
+    if bad := (~np.isfinite(means)).sum():
         raise ValueError(
-            f"the score of scoring={scoring!r} is not a number at {(~np.isfinite(found)).sum()} of "
-            f"{len(found)} λ: take folds in which it is defined, or leave by_fold= out"
+            f"the score of scoring={scoring!r} is not a number at {bad} of {len(means)} λ: take "
+            "folds in which it is defined, or leave by_fold= out"
         )
-    return found
+    return means
 
 
 class Isotonic:
@@ -95,26 +102,20 @@ class Isotonic:
     """
 
     def __init__(self, scores, codes, weights):
-        columns = zip(*(part.reshape(len(part), -1).T for part in (scores, codes)), strict=True)
         self.columns = [
             IsotonicRegression(out_of_bounds="clip").fit(s, c > 0, sample_weight=weights)
-            for s, c in columns
+            for s, c in zip(*map(np.atleast_2d, (scores.T, codes.T)), strict=True)
         ]
 
     def __call__(self, scores):
-        each = zip(self.columns, scores.reshape(len(scores), -1).T, strict=True)
-        return np.stack([column.predict(s) for column, s in each], axis=1).reshape(scores.shape)
+        columns = zip(self.columns, np.atleast_2d(scores.T), strict=True)
+        return np.stack([column.predict(s) for column, s in columns], axis=1).reshape(scores.shape)
 
 
-def sigmoid(scores, codes, weights):
-    """That of `jaxrls.classes.fit_sigmoid`."""
-    return jax.tree.map(np.asarray, rls.classes.fit_sigmoid(scores, codes, weights))
+CALIBRATIONS: dict[str, Callable] = {"sigmoid": rls.classes.fit_sigmoid, "isotonic": Isotonic}
 
 
-CALIBRATIONS: dict[str, Callable] = {"sigmoid": sigmoid, "isotonic": Isotonic}
-
-
-def probabilities(calibrated, scores, several: bool):
+def probabilities(calibrated, scores, several):
     """Of all classes (m, T), or of every label by itself."""
-    each = np.asarray(calibrated(scores))
-    return each if several else rls.classes.class_probabilities(each)
+    by_column = np.asarray(calibrated(scores))
+    return by_column if several else rls.classes.class_probabilities(by_column)

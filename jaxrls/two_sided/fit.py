@@ -15,7 +15,6 @@ from jaxrls.core.support import (
     as_array,
     as_lams,
     check_labels,
-    check_ratio,
     check_whole,
     door,
     is_concrete,
@@ -93,32 +92,23 @@ def fit_kronecker(
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
     check_labels("Y", Y)
-    by_number = np.ndim(lams) == 0
-    if by_number:
+    num, default_grid = lams, np.ndim(lams) == 0
+    if default_grid:
         check_whole("lams, as their number,", lams)
-    num = lams if by_number else np.size(lams)
-    if weights is not None:
-        weights = side_weights(weights, shape, X1.dtype)
-        for v in weights:
-            check_ratio(v.values)
+        lams = None
+    else:
+        lams = as_lams(lams, X1.dtype, zero=True)
+        num = len(lams)
     _check_memory(shape, num * (setting == "both"), keep, X1.dtype.itemsize)
-    fit = _fit(
-        (kernel1, X1, kernel2, X2),
-        Y,
-        weights,
-        None if by_number else as_lams(lams, X1.dtype, zero=True),
-        num=num,
-        setting=setting,
-        loss=loss,
-        intercept=intercept,
-        keep=keep,
-    )
+    sides, weights = (kernel1, X1, kernel2, X2), side_weights(weights, shape, X1.dtype)
+    options = {"setting": setting, "loss": loss, "intercept": intercept, "keep": keep}
+    fit = _fit(sides, Y, weights, lams, num=num, **options)
     if is_concrete(fit):
-        _inspect(fit, max(shape), by_number)
+        _inspect(fit, max(shape), default_grid)
     return fit
 
 
-def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int) -> None:
+def _check_memory(shape: tuple[int, int], tables, keep, itemsize):
     """Raise where the sides are too large, with so many tables of all pairs beside those of any
     fit.
     """
@@ -130,7 +120,7 @@ def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int
         raise ValueError(f"the larger side is too large: {why}")
 
 
-def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
+def _inspect(fit: KroneckerFit, n, default_grid):
     """Raise for errors that are not finite and kernels that are not semidefinite; warn of λ."""
     if not np.isfinite(np.asarray(fit.errors)).all():
         raise ValueError(

@@ -1,6 +1,6 @@
 """Results of a fit of two-sided data: a function of one row of each side."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +92,7 @@ class KroneckerModel:
         return X1, X2, jnp.asarray(pairs)
 
 
-def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:
+def as_side(name, X, kernel, dtype=None, columns=None) -> jax.Array:
     """Rows of one side, checked with their kernel."""
     check_kernel(kernel)
     if not kernel.evaluable:
@@ -109,25 +109,10 @@ def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None
     return X
 
 
-class Half(NamedTuple):
-    """What means and variances take from new rows of one side; variances None without a spread."""
-
-    mean: Any
-    variance: Any
-
-
-def _first_half(spread: SidesSpread | None, model: KroneckerModel, x) -> Half:
-    """Of rows of side 1."""
-    K = gram(model.kernel1, x, jnp.asarray(model.points1))
-    variance = None if spread is None else spread.of_first(K, model.kernel1.diag(x))
-    return Half(matmul(K, jnp.asarray(model.coef)), variance)
-
-
-def _second_half(spread: SidesSpread | None, model: KroneckerModel, x) -> Half:
-    """Of rows of side 2."""
-    K = gram(model.kernel2, x, jnp.asarray(model.points2))
-    prior = None if spread is None else (model.kernel2.diag(x), matmul(K, spread.second))
-    return Half(K, prior)
+def _first(spread: SidesSpread | None, model: KroneckerModel, X1):
+    """What means take from rows of side 1, and with a spread what variances do."""
+    K = gram(model.kernel1, X1, jnp.asarray(model.points1))
+    return matmul(K, jnp.asarray(model.coef)), spread and spread.first(K, model.kernel1.diag(X1))
 
 
 @compiled
@@ -135,19 +120,22 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
     """Means, and with a spread variances of f + b, of all pairs or of those named, in blocks of
     rows of X2 or of pairs.
     """
-    first = _first_half(spread, model, X1)
+    first = _first(spread, model, X1)
 
-    def pair(one: Half, other: Half):
-        variance = None if spread is None else spread.variance(one.variance, other.variance)
-        return matmul(one.mean, other.mean) + model.intercept, variance
+    def second(x):
+        K = gram(model.kernel2, x, jnp.asarray(model.points2))
+        return K, spread and (model.kernel2.diag(x), matmul(K, spread.basis2))
+
+    def of_pair(first, second):
+        (coef, of_first), (k, of_second) = first, second
+        return matmul(coef, k) + model.intercept, spread and spread.variance(of_first, of_second)
 
     def columns(x):
-        all_pairs = jax.vmap(jax.vmap(pair, (0, None)), (None, 0))
-        return all_pairs(first, _second_half(spread, model, x))
+        return jax.vmap(jax.vmap(of_pair, (0, None)), (None, 0))(first, second(x))
 
-    def listed(numbers):
-        some = jax.tree.map(lambda A: A[numbers[:, 0]], first)
-        return jax.vmap(pair)(some, _second_half(spread, model, X2[numbers[:, 1]]))
+    def listed(pairs):
+        i, j = pairs.T
+        return jax.vmap(of_pair)(jax.tree.map(lambda A: A[i], first), second(X2[j]))
 
     row_bytes = 16 * (4 * len(model.points2) + len(X1))
     if pairs is not None:
@@ -159,12 +147,10 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
 @compiled
 def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
     i, j = pairs.T
-    K1, K2 = gram(model.kernel1, X1), gram(model.kernel2, X2)
-    return spread.covariance(
-        gram(model.kernel1, X1, jnp.asarray(model.points1))[i],
-        gram(model.kernel2, X2, jnp.asarray(model.points2))[j],
-        K1[i][:, i] * K2[j][:, j],
-    )
+    prior = gram(model.kernel1, X1)[i][:, i] * gram(model.kernel2, X2)[j][:, j]
+    K1 = gram(model.kernel1, X1, jnp.asarray(model.points1))[i]
+    K2 = gram(model.kernel2, X2, jnp.asarray(model.points2))[j]
+    return spread.covariance(K1, K2, prior)
 
 
 @pytree
@@ -279,8 +265,8 @@ class KroneckerFit:
         if pairs is None:
             pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
         new = self.model, X1, X2, pairs
-        covariance = _covariance(process.spread, *new)
-        return process.posterior(_predict(None, *new)[0], covariance, scale)
+        mean, _ = _predict(None, *new)
+        return process.posterior(mean, _covariance(process.spread, *new), scale)
 
     def _process(self) -> GaussianProcess:
         if self.process is None:

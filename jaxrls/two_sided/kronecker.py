@@ -30,7 +30,15 @@ from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report, whitene
 from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import clip, eigh, matmul, rounding
 from jaxrls.core.problem import Data, Weights, as_fixed_effects
-from jaxrls.core.support import Listed, as_array, check_symmetric, door, is_concrete, pytree
+from jaxrls.core.support import (
+    Listed,
+    as_array,
+    check_ratio,
+    check_symmetric,
+    door,
+    is_concrete,
+    pytree,
+)
 from jaxrls.uncertainty.spread import spread
 
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
@@ -88,7 +96,7 @@ class RowsOut(NamedTuple):
     diagonal: Any  # of R⁰, (a, b)
 
 
-def rows_out(U, residual_share, Z, intercept: bool) -> RowsOut:
+def rows_out(U, residual_share, Z, intercept) -> RowsOut:
     """A stack with coordinates Z with whole rows of this side held out, U its eigenvectors. In the
     basis of the other side each column is a problem of its own.
     """
@@ -112,7 +120,7 @@ class RowOut(NamedTuple):
     itself: Any  # the stack of the row, (t + q, n₂)
 
     @classmethod
-    def of(cls, side: Side, stack, i) -> "RowOut":
+    def of(cls, side, stack, i) -> "RowOut":
         """Without row i."""
         without = partial(jnp.delete, assume_unique_indices=True)
         U = without(side.U, i[None], axis=0)
@@ -120,7 +128,7 @@ class RowOut(NamedTuple):
         across = matmul(side.U[i] * side.s, matmul(U.T, V))
         return cls(clip(s)[0], across, matmul(without(stack, i[None], axis=2), V), stack[:, :, i])
 
-    def residuals(self, side: Side, lam, intercept: bool) -> Float[Array, "t n2"]:
+    def residuals(self, side, lam, intercept) -> Float[Array, "t n2"]:
         """What the fit without the row, and without column j too, leaves of entry j of the row.
 
         In the basis V direction a is a problem on side 2 alone, with eigenvalues σₐs₂, and w =
@@ -176,30 +184,30 @@ class SidesSpread:
     one number in memory for each pair.
     """
 
-    first: Float[Array, "n1 n1"]  # √v₁U₁
-    second: Float[Array, "n2 n2"]
+    basis1: Float[Array, "n1 n1"]  # √v₁U₁
+    basis2: Float[Array, "n2 n2"]
     inverse: Float[Array, "n1 n2"]  # w
     constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²
     slack: Float[Array, " q"]  # 1/√Σwc²
 
-    def of_first(self, K, own):
+    def first(self, K, prior):
         """The part of variances that depends only on m new rows of side 1, O(m n₁(n₁ + n₂)): k(a,
         a), and sums over i of p² w and of p (w ∘ c)/√Σwc².
         """
-        p = matmul(K, self.first)
-        return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
+        p = matmul(K, self.basis1)
+        return prior, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
 
-    def variance(self, one, other):
-        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of side 2."""
-        (own1, squares, constant), (own2, q) = one, other
-        known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
+    def variance(self, first, second):
+        """Of one pair, from `first` of its row of side 1, and k(b, b) and q of side 2."""
+        (prior1, squares, constant), (prior2, q) = first, second
+        known = jnp.maximum(prior1 * prior2 - matmul(squares, q * q), 0)
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
 
     def covariance(self, K1, K2, prior):
         """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), with `prior` (p, p)
         the products k₁k₂: O(p² n₁n₂), one pair after another.
         """
-        p, q = matmul(K1, self.first), matmul(K2, self.second)
+        p, q = matmul(K1, self.basis1), matmul(K2, self.basis2)
 
         def explained(pair):
             return jnp.sum(matmul(p, pair[0][:, None] * self.inverse * pair[1]) * q, axis=1)
@@ -302,14 +310,14 @@ class Kronecker(DualOneByOne):
             half * jnp.sqrt(lam),
         )
 
-    def facing(self, swapped: bool) -> tuple[tuple[Side, Side], Callable]:
+    def facing(self, swapped) -> tuple[tuple[Side, Side], Callable]:
         """The two sides, and what turns matrices of all pairs accordingly."""
         if swapped:
             return (self.second, self.first), lambda A: A.swapaxes(-1, -2)
         return (self.first, self.second), lambda A: A
 
     @partial(jax.jit, static_argnames=("loss", "setting"))
-    def errors(self, solution, loss: Callable, setting: str, lams: Float[Array, " L"]):
+    def errors(self, solution, loss, setting, lams: Float[Array, " L"]):
         """Σ v loss / Σ v of the held-out residuals of a setting, (L, t), with a loss as
         `LeaveOneOut` has.
         """
@@ -320,7 +328,7 @@ class Kronecker(DualOneByOne):
         return jax.lax.map(lambda lam: mean(self.left_out(solution, setting, lam)), lams)
 
     @partial(jax.jit, static_argnames="setting")
-    def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
+    def left_out(self, solution, setting, lam) -> Float[Array, "t n1 n2"]:
         """Held-out residuals of a setting at one λ, O(n₁n₂(n₁ + n₂)t)."""
         if setting == "entries":
             return self.tables(solution.residuals(lam[None])[0])
@@ -407,17 +415,17 @@ def factor_kronecker(
     K2 = as_array("K2", K2, K1.dtype)
     v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
     (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
-    products = None if weights is None else jnp.outer(v1.array, v2.array).ravel()
+    equal = v1.values is None and v2.values is None
+    products = None if equal else jnp.outer(v1.array, v2.array).ravel()
     v = Weights(products, v1.n * v2.n, K1.dtype)
-    floor = rounding(v1.n, first.s) * jnp.max(second.s) + rounding(v2.n, second.s) * jnp.max(
-        first.s
-    )
+    floor1, floor2 = rounding(v1.n, first.s), rounding(v2.n, second.s)
+    floor = floor1 * jnp.max(second.s) + floor2 * jnp.max(first.s)
     report = Report("kronecker", floor, jnp.maximum(below1, below2))
     fixed = as_fixed_effects(None, intercept, v)
     return Kronecker(first, second, Data(None, v, fixed), Primal(), report)
 
 
-def _side(name: str, K, v: Weights) -> tuple[Side, Any]:
+def _side(name, K, v: Weights) -> tuple[Side, Any]:
     """One side, and its most negative eigenvalue relative to the largest."""
     check_symmetric(name, K)
     s, U = eigh(v.scale_both(K))
@@ -438,6 +446,7 @@ def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weigh
         )
     v1, v2 = (Weights.of(v, n, dtype) for v, n in zip(pair, shape, strict=True))
     for name, v in (("rows", v1.values), ("columns", v2.values)):
+        check_ratio(v)
         if v is not None and is_concrete(v) and not bool((v > 0).all()):
             raise ValueError(
                 f"weights of {name} must be positive, and some are 0: leave those {name} out of Y "
@@ -446,7 +455,7 @@ def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weigh
     return v1, v2
 
 
-def check_semidefinite(name: str, below, n: int) -> None:
+def check_semidefinite(name, below, n):
     """Raise where the most negative eigenvalue, relative to the largest, is more than rounding, if
     it is known.
     """

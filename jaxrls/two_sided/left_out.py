@@ -97,7 +97,7 @@ def kronecker_residuals(
     return sides.left_out(solution, setting, one_lam(lam, solution)[0])[0]
 
 
-def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> None:
+def check_table(Y, setting, shape: tuple[int, int], intercept):
     """Raise for labels that are not a full table of pairs, an unknown setting, or a setting that
     would leave nothing to fit.
     """
@@ -121,7 +121,7 @@ def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> Non
         )
 
 
-def _solution(factor: Factor, Y, setting: str) -> tuple[Kronecker, Solution]:
+def _solution(factor, Y, setting) -> tuple[Kronecker, Solution]:
     """The factor, checked to be of two-sided data, and its solution for a table of labels, checked
     too.
     """

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.fit import Fit, Model, Numbers
 from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.problem import Rows, Weights, compiled
+from jaxrls.core.problem import Weights, compiled
 from jaxrls.core.support import (
     Listed,
     as_array,
@@ -115,7 +115,7 @@ def decode(scores, classes) -> np.ndarray:
     return classes[best.astype(int)]
 
 
-def _scored(name: str, scores, codes, weights):
+def _scored(name, scores, codes, weights):
     """Scores and codes of rows, and their weights, checked."""
     scores = as_array(name, scores)
     codes = as_array("codes", codes, scores.dtype)
@@ -274,11 +274,11 @@ def _newton(data, start):
     return jax.lax.while_loop(more, go, (0, jnp.full_like(start[0], jnp.inf), start))[2]
 
 
-def _step(data, at):
+def _step(data, point):
     """H⁻¹g in slope and offset, and the most that it changes a logit."""
     z, targets, v = data
     design = jnp.stack([z, jnp.ones_like(z)], axis=1)
-    p = jax.nn.sigmoid(matmul(design, at))
+    p = jax.nn.sigmoid(matmul(design, point))
     H = matmul(design.T, (v * p * (1 - p))[:, None] * design)
     H += jnp.finfo(z.dtype).tiny * jnp.eye(2, dtype=z.dtype)
     step = jnp.linalg.solve(H, matmul(design.T, v * (p - targets)))
@@ -356,7 +356,7 @@ class ConformalLabels:
         process: its Gaussian process, from which covariances come.
         rows: the n rows, prepared for covariances with new ones.
         variance: the posterior variance c(xᵢ, xᵢ) at each row, (n,).
-        own: the index of each row's label, (n,).
+        label: the index of each row's label, (n,).
         residuals: 1 less the score of each row's own label, by the fit to all rows, (n,).
         weights: sample weights, without those of labels, (n,).
         label_weights: the factors of the weights by label, (T,).
@@ -372,7 +372,7 @@ class ConformalLabels:
     process: GaussianProcess
     rows: NewRows
     variance: Float[Numbers, " n"]
-    own: Int[Numbers, " n"]
+    label: Int[Numbers, " n"]
     residuals: Float[Numbers, " n"]
     weights: Float[Numbers, " n"]
     label_weights: Float[Numbers, " T"]
@@ -448,16 +448,16 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
             f"codes must be those that were fitted, {wanted}, and have shape {codes.shape}"
         )
     _check_codes(codes)
-    v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_columns(codes), axis=1)
+    v, label = Weights.of(weights, n, dtype).array, jnp.argmax(_columns(codes), axis=1)
     ones = jnp.ones_like(_columns(codes)[0])
     u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
     check_weights(u, len(ones), "label_weights", "label")
     residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), codes)
     rows, variance = _with_variance(process.spread, model.kernel, points)
-    return ConformalLabels(model, process, rows, variance, own, residuals, v, u)
+    return ConformalLabels(model, process, rows, variance, label, residuals, v, u)
 
 
-def _check_codes(codes) -> None:
+def _check_codes(codes):
     """Raise unless, where values are known, codes are ±1, and of several columns one is +1 in each
     row.
     """
@@ -494,29 +494,33 @@ def _with_variance(spread, kernel, points):
 
 
 @compiled
-def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | None):
-    labels = jax.tree.map(jnp.asarray, labels)
+def _p_values(labels: ConformalLabels, rows, scores, *, block_size):
     of_block, temporaries = partial(_p_values_of_block, labels), 6 * len(labels.weights)
     return rows.map(of_block, scores, temporaries=temporaries, block_size=block_size)
 
 
 def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"]:
     """From scores of new rows by the fit to all rows."""
-    kernel, spread, lam = labels.model.kernel, labels.process.spread, labels.process.lam
-    v, own, u = labels.weights, labels.own, labels.label_weights
-    least = float(jnp.finfo(v.dtype).eps)
-    tie = least**0.75  # a row equal to the new one ties with it up to rounding, by two formulas
-    new_rows = spread.new_rows(kernel, x)
-    c = spread.between(kernel, new_rows, labels.rows)
-    variance = spread.variances(kernel, new_rows)
+    kernel, spread, v = labels.model.kernel, labels.process.spread, labels.weights
+    rows = spread.new_rows(kernel, x)
+    c, variance = spread.between(kernel, rows, labels.rows), spread.variances(kernel, rows)
+    # A row equal to the new one ties with it up to rounding, by two formulas.
+    tie = float(jnp.finfo(v.dtype).eps) ** 0.75
 
     def of_label(label):
-        g = c / (variance + lam / u[label])[:, None]
-        rest = 1 - v * u[own] / lam * (labels.variance - g * c)
-        moved = g * (jnp.where(own == label, 1, -1) - scores[:, own])
-        error = (labels.residuals - moved) / jnp.maximum(rest, least)
-        new = 1 - jnp.take(scores, label, axis=1)[:, None]
-        as_odd = error >= new - tie * (1 + jnp.abs(new))
+        residuals, new = _left_out_with(labels, label, c, variance, scores), 1 - scores[:, label]
+        as_odd = residuals >= (new - tie * (1 + jnp.abs(new)))[:, None]
         return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))
 
     return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T
+
+
+def _left_out_with(labels: ConformalLabels, label, c, variance, scores) -> Float[Array, "b n"]:
+    """1 less the held-out score of each row's own label, by the fits to all other rows and one new
+    row of this label, from its covariance c with all rows.
+    """
+    lam, u = labels.process.lam, labels.label_weights
+    g = c / (variance + lam / u[label])[:, None]
+    rest = 1 - labels.weights * u[labels.label] / lam * (labels.variance - g * c)
+    moved = g * (jnp.where(labels.label == label, 1, -1) - scores[:, labels.label])
+    return (labels.residuals - moved) / jnp.maximum(rest, float(jnp.finfo(rest.dtype).eps))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors import AtPoints, DualSpectrum, Factor, Spectrum
+from jaxrls.core.factors import AtPoints, DualSpectrum, Factor
 from jaxrls.core.fit import Model
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul, safe_sqrt
@@ -95,7 +95,7 @@ def influence(
     return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
 
 
-def _diagonals(spectrum: Spectrum, lam) -> Float[Array, "n 4"]:
+def _diagonals(spectrum, lam) -> Float[Array, "n 4"]:
     """Those of H, R, H² and R² at one λ, with H = I − R."""
     kept, left = spectrum.s / (spectrum.s + lam), lam / (spectrum.s + lam)
     shares, weights = jnp.stack([kept, left, kept**2, left**2], axis=1), spectrum.weights

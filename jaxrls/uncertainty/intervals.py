@@ -5,17 +5,15 @@ distribution of each label, by the other rows, shows whether standard deviations
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors import Expansion, Solution
-from jaxrls.core.fit import Fit, Numbers, once_per_fit, solution_of
+from jaxrls.core.factors import Expansion
+from jaxrls.core.fit import Numbers, once_per_fit, solution_of
 from jaxrls.core.linalg import FEWEST_ROWS, safe_sqrt
-from jaxrls.core.problem import FixedEffects, Folds, Rows, compiled
+from jaxrls.core.problem import FixedEffects, Folds, compiled
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
 from jaxrls.uncertainty.posterior import process_for_rows, process_of, residuals_of_all
 from jaxrls.uncertainty.without import Without, smoother
@@ -86,7 +84,7 @@ class Predictive:
         return plot_coverage(self, ax)
 
 
-def as_levels(name: str, levels, most: int) -> Any:
+def as_levels(name, levels, most):
     """Probabilities as an array of at most `most` dimensions, checked where values are known."""
     levels = as_floats(name, levels)
     possible = not is_concrete(levels) or ((levels >= 0) & (levels <= 1)).all()
@@ -111,21 +109,18 @@ class Jackknife:
 
     def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉, for the exact level of which the given one is a rounding."""
-        xp: Any = np if is_concrete(level, self.count) else jnp
-        level = xp.asarray(as_levels("level", level, 0))
-        dtype = np.promote_types(level.dtype, self.count.dtype)
-        slack = 4 * float(jnp.finfo(level.dtype).eps)
-        wide = level.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
-        return jnp.maximum(1, jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32))
+        slack = 4 * float(max(jnp.finfo(a.dtype).eps for a in (level, self.count)))
+        rank = jnp.ceil(level.astype(self.count.dtype) * (self.count + 1) * (1 - slack))
+        return jnp.maximum(1, rank.astype(jnp.int32))
 
-    def for_lams(self, fn) -> Any:
+    def for_lams(self, fn):
         """`fn(fits)` of every λ, with results (…, t)."""
         joined = lambda a: jnp.moveaxis(a, 0, -2).reshape(*a.shape[1:-1], -1)
         return jax.tree.map(joined, jax.lax.map(fn, self.fits))
 
 
 @once_per_fit
-def jackknife_of(fit: Fit) -> Jackknife:
+def jackknife_of(fit) -> Jackknife:
     """All fits at the λ of a fit that kept its solution, with a row, or a group, held out."""
     solution = solution_of(fit)
     if fit.loo_residuals is None:
@@ -137,7 +132,7 @@ def jackknife_of(fit: Fit) -> Jackknife:
 
 
 @compiled
-def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackknife:
+def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
     factor, weights, fixed = solution.factor, solution.factor.weights, solution.factor.fixed
     coef = jnp.concatenate([part[0] for part in factor.coefficients(solution, lam.reshape(1, -1))])
     by_lam = lambda a: jnp.moveaxis(a.reshape(len(a), lam.size, -1), 1, 0)
@@ -159,19 +154,18 @@ def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackk
 # --------------------------------------------------------------------------------------------------
 
 
-def intervals(fit: Fit, X, level, studentised: bool, fixed_effects, block_size) -> tuple:
+def intervals(fit, X, level, studentised, fixed_effects, block_size):
     """`Fit.intervals`."""
     jackknife = jackknife_of(fit)
     spread = process_for_rows(fit).spread if studentised else None
-    rows, effects = fit.model.read(X, fixed_effects)
-    new = rows, effects, jackknife.rank(level)
+    new = *fit.model.read(X, fixed_effects), as_levels("level", level, 0)
     return _intervals(jackknife, fit.kernel, spread, *new, block_size=block_size)
 
 
 @compiled
-def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, *, block_size):
+def _intervals(jackknife, kernel, spread, rows, effects, level, *, block_size):
     """Lower and upper ends at rows; where the spread is given, their width follows x."""
-    n = jackknife.fits.gaps.shape[-2]
+    n, rank = jackknife.fits.gaps.shape[-2], jackknife.rank(level)
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
@@ -185,7 +179,7 @@ def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, 
             if spread is not None:
                 variance = spread.variances(kernel, spread.new_rows(kernel, x, effects))
                 ratios = fits.ratios(design, variance)
-            return fits.for_targets(design, partial(_ends, ratios, rank, jackknife.count))
+            return fits.for_targets(design, partial(_ends, ratios, rank))
 
         return jackknife.for_lams(ends)
 
@@ -193,17 +187,16 @@ def _intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, 
     return tuple(end[:, 0] if jackknife.flat else end for end in ends)
 
 
-def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array, " n"]):
+def _ends(ratios, rank, left_out, gaps):
     """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th smallest of
-    f₋ᵢ(x) + gap, which mirror each other.
+    f₋ᵢ(x) + gap, which mirror each other; infinite where there are fewer, as gaps of rows are that
+    do not count.
     """
-    count = jnp.asarray(count).astype(rank.dtype)
-    defined, k = rank <= count, jnp.minimum(rank, count)
     above = gaps if ratios is None else gaps * ratios
 
     def end(sign):
         ranked = jnp.sort(sign * left_out + above, axis=1)
-        return sign * jnp.where(defined, ranked[:, k - 1], jnp.inf)
+        return sign * ranked.at[:, rank - 1].get(mode="fill", fill_value=jnp.inf)
 
     return end(-1), end(1)
 
@@ -212,7 +205,7 @@ def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array,
 # --------------------------------------------------------------------------------------------------
 
 
-def loo_predictive(fit: Fit, scale) -> Predictive:
+def loo_predictive(fit, scale) -> Predictive:
     """`Fit.loo_predictive`."""
     by_loo = isinstance(scale, str) and scale == "loo"
     amplitude = None if by_loo else process_of(fit).amplitude(scale)
@@ -220,16 +213,15 @@ def loo_predictive(fit: Fit, scale) -> Predictive:
 
 
 @compiled
-def _predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
+def _predictive(jackknife, residuals, amplitude) -> Predictive:
     """Predictive distributions from held-out residuals, with the amplitude τ, or, for None, with
     the one that makes the mean of (eᵢ/σᵢ)² equal to 1.
     """
     sigma = jackknife.for_lams(lambda fits: fits.deviations()[:, None])[: len(residuals)]
     e = jnp.asarray(residuals).reshape(len(sigma), -1)
-    tau = amplitude
-    if tau is None:
-        tau = safe_sqrt(jnp.sum((e / sigma) ** 2, axis=0) / jackknife.count)
-    std = jnp.where(jnp.isinf(sigma), jnp.nan, tau * sigma)
+    if amplitude is None:
+        amplitude = safe_sqrt(jnp.sum((e / sigma) ** 2, axis=0) / jackknife.count)
+    std = jnp.where(jnp.isinf(sigma), jnp.nan, amplitude * sigma)
     z = e / jnp.where(std == 0, 1, std)  # where std is 0, so is e
     inside = jax.scipy.special.erf(jnp.abs(z) / 2**0.5)
     density = jnp.exp(-(z**2) / 2) / (2 * jnp.pi) ** 0.5

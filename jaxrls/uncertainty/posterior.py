@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from jaxrls.core.factors import Solution
-from jaxrls.core.fit import Fit, Numbers, once_per_fit, solution_of
+from jaxrls.core.fit import Numbers, once_per_fit, solution_of
 from jaxrls.core.linalg import eigh, matmul, safe_sqrt
-from jaxrls.core.problem import Rows, compiled, padded
+from jaxrls.core.problem import compiled, padded
 from jaxrls.core.support import as_array, check_weights, check_whole, door, on_device, pytree
 from jaxrls.uncertainty.spread import spread
 
@@ -74,7 +73,7 @@ def deviation(variance, amplitude):
 
 
 @compiled
-def _drawn(posterior: Posterior, key, *, num: int):
+def _drawn(posterior, key, *, num):
     s, Q = eigh(jnp.asarray(posterior.covariance))
     mean = jnp.asarray(posterior.mean)
     z = jax.random.normal(key, (num, *mean.shape), mean.dtype)
@@ -93,7 +92,7 @@ class GaussianProcess:
     loo: Float[Numbers, "*t"] | None
     spread: Any
 
-    def amplitude(self, scale) -> Any:
+    def amplitude(self, scale):
         """The amplitude τ, by the name of its estimate or from the number τ²."""
         named = {"evidence": self.evidence, "loo": self.loo}
         if isinstance(scale, str) and scale in named:
@@ -122,7 +121,7 @@ class GaussianProcess:
 
 
 @compiled
-def process_at(solution: Solution, lam, left_out) -> GaussianProcess:
+def process_at(solution, lam, left_out) -> GaussianProcess:
     """The Gaussian process of a solution at one λ: τ² = ỹᵀP̃ỹ/(n − q), where the evidence is
     largest, and by held-out residuals Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
     """
@@ -141,7 +140,7 @@ def process_at(solution: Solution, lam, left_out) -> GaussianProcess:
 
 
 @once_per_fit
-def process_of(fit: Fit) -> GaussianProcess:
+def process_of(fit) -> GaussianProcess:
     """The Gaussian process of a fit that kept its solution, at its λ."""
     solution = solution_of(fit)
     if np.ndim(fit.lam):
@@ -152,7 +151,7 @@ def process_of(fit: Fit) -> GaussianProcess:
     return process_at(solution, jnp.asarray(fit.lam), residuals_of_all(fit))
 
 
-def residuals_of_all(fit: Fit) -> Any:
+def residuals_of_all(fit):
     """Held-out residuals, 0 for rows that the problem was padded with; None where rows changed."""
     residuals, n = fit.loo_residuals, solution_of(fit).factor.n
     if residuals is None or len(residuals) == n:
@@ -160,7 +159,7 @@ def residuals_of_all(fit: Fit) -> Any:
     return on_device(padded(np.asarray(residuals), n - len(residuals)))
 
 
-def process_for_rows(fit: Fit, diag=None) -> GaussianProcess:
+def process_for_rows(fit, diag=None) -> GaussianProcess:
     """`process_of`, for variances of new rows, whose k(x, x) must be known."""
     if fit.kernel.knows_diag != (diag is None):
         raise ValueError(
@@ -170,9 +169,7 @@ def process_for_rows(fit: Fit, diag=None) -> GaussianProcess:
     return process_of(fit)
 
 
-def label_deviations(
-    fit: Fit, mean, rows: Rows, effects, scale, corrected: bool, diag, block_size
-) -> Any:
+def label_deviations(fit, mean, rows, effects, scale, corrected, diag, block_size):
     """Standard deviations of new labels at rows, shaped as their predictions `mean`."""
     process = process_for_rows(fit, diag)
     if diag is not None:
@@ -183,7 +180,7 @@ def label_deviations(
     return process.label_std(variance, scale)
 
 
-def posterior_at(fit: Fit, X, scale, corrected: bool, fixed_effects) -> Posterior:
+def posterior_at(fit, X, scale, corrected, fixed_effects) -> Posterior:
     """`Fit.posterior`."""
     process = process_for_rows(fit)
     rows, effects = fit.model.read(X, fixed_effects)
@@ -192,7 +189,7 @@ def posterior_at(fit: Fit, X, scale, corrected: bool, fixed_effects) -> Posterio
     return process.posterior(mean, _covariance(process.spread, *new, corrected=corrected), scale)
 
 
-def posterior_of_effects(fit: Fit, scale) -> Posterior:
+def posterior_of_effects(fit, scale) -> Posterior:
     """`Fit.fixed_effects`."""
     model, process = fit.model, process_of(fit)
     mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
@@ -200,7 +197,7 @@ def posterior_of_effects(fit: Fit, scale) -> Posterior:
 
 
 @compiled
-def _variances(spread, kernel, rows: Rows, effects, diag, *, corrected: bool, block_size):
+def _variances(spread, kernel, rows, effects, diag, *, corrected, block_size):
     """Variances of f + b at rows, in blocks of rows, with k(x, x) where the kernel has it not."""
     temporaries = 2 * spread.half.shape[1]
 
@@ -211,7 +208,7 @@ def _variances(spread, kernel, rows: Rows, effects, diag, *, corrected: bool, bl
 
 
 @compiled
-def _covariance(spread, kernel, X, effects, *, corrected: bool):
+def _covariance(spread, kernel, X, effects, *, corrected):
     """Covariance of f + b between all rows of X."""
     rows = spread.new_rows(kernel, X, effects, corrected)
     return spread.between(kernel, rows, rows)

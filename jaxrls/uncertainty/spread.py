@@ -22,7 +22,7 @@ from jaxrls.core.factors import (
     Primal,
     PrimalSpectrum,
 )
-from jaxrls.core.kernels import Kernel
+from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import matmul, triangular_inverse
 from jaxrls.core.problem import FixedEffects, gram
 from jaxrls.core.support import pytree
@@ -32,15 +32,14 @@ from jaxrls.core.support import pytree
 class NewRows:
     """New rows as coordinates: the covariance of two of them is
 
-        squares·squares' + k(x, x') − taken·J taken' + λ basis·basis',
+        added·added' + k(x, x') − taken·J taken',
 
     where J is the signs of `Spread.signed`.
     """
 
     X: Any  # None where k(x, x') takes no part
-    squares: Float[Array, "m s"]
+    added: Float[Array, "m s"]
     taken: Float[Array, "m c"]
-    basis: Float[Array, "m q"]  # of their columns b of fixed effects, b T⁻¹
 
 
 @pytree
@@ -58,28 +57,25 @@ class Spread(ABC):
     middle: Float[Array, "q r"]
     lam: Float[Array, ""]
 
-    def new_rows(self, kernel: Kernel, X, effects: Any = None, corrected: bool = False) -> NewRows:
+    def new_rows(self, kernel, X, effects=None, corrected=False) -> NewRows:
         """The coordinates of rows: O(m c r), computed once for all others."""
         design = self.expansion.design(kernel, X)
         return self.coordinates(X, design, self.fixed.dense(effects, len(design)), corrected)
 
-    def between(self, kernel: Kernel, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
+    def between(self, kernel, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
         """The covariance of rows with others."""
-        prior: Any = 0
+        known = matmul(self.signed(rows.taken), others.taken.T)
         if rows.X is not None:
-            prior = gram(kernel, rows.X, None if rows is others else others.X)
-        added = matmul(rows.squares, others.squares.T)
-        added = added + self.lam * matmul(rows.basis, others.basis.T)
-        return added + prior - matmul(self.signed(rows.taken), others.taken.T)
+            known -= gram(self.prior(kernel), rows.X, None if rows is others else others.X)
+        return matmul(rows.added, others.added.T) - known
 
-    def variances(self, kernel: Kernel, rows: NewRows, diag=None) -> Float[Array, " m"]:
+    def variances(self, kernel, rows: NewRows, diag=None) -> Float[Array, " m"]:
         """The variance of each row; `diag` is k(x, x), where the kernel does not know it."""
         prior: Any = 0
         if rows.X is not None:
-            prior = kernel.diag(rows.X) if diag is None else diag
-        added = jnp.sum(rows.squares**2, axis=1) + self.lam * jnp.sum(rows.basis**2, axis=1)
+            prior = self.prior(kernel).diag(rows.X) if diag is None else diag
         rest = prior - jnp.sum(self.signed(rows.taken) * rows.taken, axis=1)
-        return added + jnp.maximum(rest, 0)  # not below 0 by rounding
+        return jnp.sum(rows.added**2, axis=1) + jnp.maximum(rest, 0)  # not below 0 by rounding
 
     def of_fixed_effects(self) -> Float[Array, "q q"]:
         """Of the coefficients β: of rows without any part in f, with a 1 in one column of b;
@@ -88,19 +84,27 @@ class Spread(ABC):
         b = jnp.eye(self.fixed.count, dtype=self.middle.dtype)
         design = jnp.zeros((len(b), len(self.half)), b.dtype)
         rows = self.coordinates(None, design, b, False)
-        unknown = jnp.diag(jnp.all(rows.basis == 0, axis=1))
+        unknown = jnp.diag(jnp.all(self.flat(b) == 0, axis=1))
         # Nothing is read of a kernel, as the rows have no X.
-        return jnp.where(unknown, jnp.inf, self.between(None, rows, rows))  # type: ignore[arg-type]
+        return jnp.where(unknown, jnp.inf, self.between(None, rows, rows))
 
-    def shrunk(self, design, b) -> Float[Array, "m r"]:
-        """u."""
+    def shrunk(self, design, b):
+        """u, (m, r)."""
         return matmul(design, self.half) - matmul(b, self.middle)
 
+    def flat(self, b):
+        """What the flat prior on fixed effects adds, √λ bT⁻¹, (m, q)."""
+        return jnp.sqrt(self.lam) * self.fixed.basis_of(b)
+
+    def prior(self, kernel) -> Kernel:
+        """The kernel of `NewRows.X`."""
+        return kernel
+
     @abstractmethod
-    def coordinates(self, X, design, b, corrected: bool) -> NewRows:
+    def coordinates(self, X, design, b, corrected) -> NewRows:
         """Of rows with this design and these columns b; without X, k(x, x') is 0."""
 
-    def signed(self, taken: Float[Array, "m c"]) -> Float[Array, "m c"]:
+    def signed(self, taken):
         """J times each row's `taken`."""
         return taken
 
@@ -113,10 +117,11 @@ class PrimalSpread(Spread):
 
     def coordinates(self, X, design, b, corrected):
         """A sum of squares, and on request what landmarks leave of k."""
-        u, basis = self.shrunk(design, b), self.fixed.basis_of(b)
+        u = self.shrunk(design, b)
+        added = jnp.concatenate([u, self.flat(b)], axis=1)
         if self.whiten is None or not corrected:
-            return NewRows(None, u, u[:, :0], basis)
-        return NewRows(X, u, matmul(design, self.whiten), basis)
+            return NewRows(None, added, u[:, :0])
+        return NewRows(X, added, matmul(design, self.whiten))
 
 
 @pytree
@@ -132,9 +137,8 @@ class DualSpread(Spread):
 
     def coordinates(self, X, design, b, corrected):
         """u, b and fit."""
-        u = self.shrunk(design, b)
-        taken = jnp.concatenate([u, b, matmul(design, self.share)], axis=1)
-        return NewRows(X, u[:, :0], taken, self.fixed.basis_of(b))
+        parts = self.shrunk(design, b), b, matmul(design, self.share)
+        return NewRows(X, self.flat(b), jnp.concatenate(parts, axis=1))
 
     def signed(self, taken):
         """u, fit − b·both and b."""
@@ -152,15 +156,13 @@ class FeatureSpread(Spread):
     origin: Float[Array, "q c"]
 
     def coordinates(self, X, design, b, corrected):
-        """u and ψ."""
-        u, psi = self.shrunk(design, b), design - matmul(b, self.origin)
-        taken = jnp.concatenate([u, psi], axis=1)
-        return NewRows(None, u[:, :0], taken, self.fixed.basis_of(b))
+        """ψ as rows of the linear kernel, and u."""
+        psi = design - matmul(b, self.origin)
+        return NewRows(psi, self.flat(b), self.shrunk(design, b))
 
-    def signed(self, taken):
-        """u and −ψ."""
-        u, psi = jnp.split(taken, [self.middle.shape[1]], axis=1)
-        return jnp.concatenate([u, -psi], axis=1)
+    def prior(self, kernel):
+        """ψψᵀ."""
+        return Linear()
 
 
 # of every factor
@@ -183,9 +185,14 @@ def _of_dual_spectrum(factor: DualSpectrum, lam):
     """Of all of K, or of features of few rows."""
     if factor.basis is not None:
         return _of_basis(factor, lam)
-    kept = 1 / jnp.sqrt(factor.s + lam)
-    half, middle = factor.directions * kept, factor.across * kept
+    half, middle = _kept(factor, lam)
     return _of_matrix(factor, lam, half, middle, factor.training_design())
+
+
+def _kept(factor, lam):
+    """Directions and what the fixed effects fit of them, over √(s + λ)."""
+    root = jnp.sqrt(factor.s + lam)
+    return factor.directions / root, factor.across / root
 
 
 @spread.register(PrimalSpectrum)
@@ -200,12 +207,11 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam):
     return PrimalSpread(factor.expansion, factor.fixed.lean(), half, middle, lam, whiten)
 
 
-def _of_basis(factor: Any, lam) -> Spread:
+def _of_basis(factor, lam) -> Spread:
     """On features, from the coefficients of each direction on them."""
     basis, fixed, (c, r) = factor.directions, factor.fixed.lean(), factor.directions.shape
     if c > r:
-        kept = 1 / jnp.sqrt(factor.s + lam)
-        half, middle = basis * kept, factor.across * kept
+        half, middle = _kept(factor, lam)
         return FeatureSpread(factor.expansion, fixed, half, middle, lam, factor.origin)
     second = matmul(basis, basis.T)  # of features, less their fit by fixed effects
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
@@ -229,11 +235,12 @@ def _of_cholesky(factor: CholeskyGram, lam):
 def _of_cholesky_features(factor: CholeskyFeatures, lam):
     """By the factor itself."""
     shrunk, root = factor.shrunk(lam, factor.second[:, :0]), jnp.sqrt(lam)
-    of = factor.expansion, factor.fixed.lean()
-    return PrimalSpread(*of, root * shrunk.R, root * shrunk.middle, lam, factor.map.back)
+    half, middle = root * shrunk.R, root * shrunk.middle
+    fixed = factor.fixed.lean()
+    return PrimalSpread(factor.expansion, fixed, half, middle, lam, factor.map.back)
 
 
-def _of_matrix(factor: Any, lam, half, middle, K) -> Spread:
+def _of_matrix(factor, lam, half, middle, K) -> Spread:
     """From a factor of K of all rows."""
     fixed, expansion, q = factor.fixed, factor.expansion, factor.fixed.count
     B = fixed.fitted(fixed.rows, fixed.solve(jnp.eye(q, dtype=factor.dtype)))

@@ -17,17 +17,14 @@ row i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.factors import Factor
 from jaxrls.core.leave_out import orthonormal, slots
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import Folds, Labels, Weights
+from jaxrls.core.problem import Labels
 from jaxrls.core.support import pytree
 from jaxrls.uncertainty.spread import spread
 
@@ -37,8 +34,8 @@ from jaxrls.uncertainty.spread import spread
 
 @pytree
 class HeldLandmarks:
-    """Landmarks that leave with their row: N = directions·directions[:m]ᵀ, with the m coefficients
-    of landmarks first.
+    """Landmarks that leave with their row, of which there may be none: N = directions·
+    directions[:m]ᵀ, with the m coefficients of landmarks first.
     """
 
     indices: Int[Array, "*k m"]  # their rows
@@ -62,32 +59,30 @@ class Smoother:
 
     steps: Float[Array, "c n"]
     information: Float[Array, " n"]
-    landmarks: HeldLandmarks | None = None
+    landmarks: HeldLandmarks
 
-    def without_rows(self, weights: Weights, lam, coef: Float[Array, "c t"], e) -> "WithoutRows":
+    def without_rows(self, weights, lam, coef, e) -> "WithoutRows":
         """The fits without each row, from the coefficients of all rows and the held-out residuals
         e.
         """
-        steps, information, landmarks = self.steps, self.information, self.landmarks
-        if landmarks is not None:
-            rows, m = landmarks.indices, len(landmarks.indices)
-            moved = steps[jnp.arange(m), rows] / landmarks.lengths  # of βₖ by its own label
-            steps = steps.at[:, rows].add(-landmarks.unit * moved)
-            information = information.at[rows].add(moved**2)
-        e, gaps = counted_residuals(weights, e)
+        landmarks, rows = self.landmarks, self.landmarks.indices
+        moved = self.steps[jnp.arange(len(rows)), rows] / landmarks.lengths  # of βₖ by its label
+        steps = self.steps.at[:, rows].add(-landmarks.unit * moved)
+        information = self.information.at[rows].add(moved**2)
         information = jnp.where(weights.used, information, 1)
-        return WithoutRows(coef, gaps, steps, e, information, lam, landmarks)
+        gaps, e = counted_residuals(weights, e)
+        return WithoutRows(coef, gaps, e, steps, information, lam, landmarks)
 
-    def without_folds(self, weights: Weights, folds: Folds, coef, e) -> "WithoutFolds":
+    def without_folds(self, weights, folds, coef, e) -> "WithoutFolds":
         """The fits without each fold, from the same."""
-        e, gaps = counted_residuals(weights, e)
+        gaps, e = counted_residuals(weights, e)
         steps = jax.lax.map(lambda e: folds.sums((self.steps * e).T), e.T)
-        if self.landmarks is not None:
+        if len(self.landmarks.indices):
             steps = steps_without_landmarks(self.landmarks, folds, steps, coef)
         return WithoutFolds(coef, gaps, steps, folds.numbers)
 
 
-def smoother(factor: Factor, lam: Float[Array, ""]) -> Smoother:
+def smoother(factor, lam: Float[Array, ""]) -> Smoother:
     """The linear map from labels to coefficients and fixed effects at one λ: column i is the fit to
     a label of 1 for row i and 0 for all others.
     """
@@ -97,22 +92,21 @@ def smoother(factor: Factor, lam: Float[Array, ""]) -> Smoother:
     eye = jnp.eye(factor.n, dtype=factor.dtype)
     solution = factor.solve_labels(Labels.columns(eye, weights, fixed, False))
     steps = jnp.concatenate([part[0] for part in factor.coefficients(solution, lams)])
-    landmarks = None
+    indices, directions = jnp.zeros(0, int), steps[:, :0]
     if factor.indices is not None:
         posterior = spread(factor, lam)
-        directions = jnp.concatenate([posterior.half, -posterior.middle])
-        landmarks = HeldLandmarks(factor.indices, directions)
-    return Smoother(steps, weights.array * R / lam, landmarks)
+        indices, directions = factor.indices, jnp.concatenate([posterior.half, -posterior.middle])
+    return Smoother(steps, weights.array * R / lam, HeldLandmarks(indices, directions))
 
 
-def counted_residuals(weights: Weights, e: Float[Array, "n t"]):
-    """Held-out residuals, 0 for rows of weight 0, and |e|, infinite for these."""
+def counted_residuals(weights, e):
+    """|e| of held-out residuals, infinite for rows of weight 0, and e, 0 for these."""
     used = weights.used[:, None]
-    return jnp.where(used, e, 0), jnp.where(used, jnp.abs(e), jnp.inf)
+    return jnp.where(used, jnp.abs(e), jnp.inf), jnp.where(used, e, 0)
 
 
 def steps_without_landmarks(
-    landmarks: HeldLandmarks, folds: Folds, steps: Float[Array, "t k c"], coef: Float[Array, "c t"]
+    landmarks: HeldLandmarks, folds, steps: Float[Array, "t k c"], coef: Float[Array, "c t"]
 ) -> Float[Array, "t k c"]:
     """Steps to the fits without each fold, with the coefficients of the fold's own landmarks at 0.
 
@@ -149,10 +143,10 @@ class Without(ABC):
     gaps: Float[Array, "*k n t"]
 
     @abstractmethod
-    def for_targets(self, design: Float[Array, "b c"], use: Callable) -> Any:
+    def for_targets(self, design: Float[Array, "b c"], use):
         """`use(f₋ᵢ(x) (b, n), gaps (n,))` of every target, results stacked along the last axis."""
 
-    def over_targets(self, fn: Callable, design, *columns) -> Any:
+    def over_targets(self, fn, design, *columns):
         """`fn(f(x) (b, 1), gaps (n,), …)` of one target after another, with a row of every further
         array, results stacked along the last axis.
         """
@@ -181,33 +175,28 @@ class Without(ABC):
 class WithoutRows(Without):
     """The fits without each row."""
 
-    steps: Float[Array, "*k c n"]
     residuals: Float[Array, "*k n t"]
+    steps: Float[Array, "*k c n"]
     information: Float[Array, "*k n"]
     lam: Float[Array, "*k"]
-    landmarks: HeldLandmarks | None = None
+    landmarks: HeldLandmarks
 
     def for_targets(self, design, use):
-        """f(x) − w(x)e; for landmarks, less what their coefficients that become 0 move."""
+        """f(x) − w(x)e, less what coefficients of landmarks that become 0 move."""
         w, landmarks = matmul(design, self.steps), self.landmarks
-        if landmarks is None:
-            without = lambda f, gaps, e: use(f - w * e, gaps)
-            return self.over_targets(without, design, self.residuals.T)
         along = matmul(design, landmarks.unit)
         beta = self.coef[: len(landmarks.indices)] / landmarks.lengths[:, None]
 
-        def without_landmarks(f, gaps, e, beta):
-            left_out = (f - w * e).at[:, landmarks.indices].add(-along * beta)
-            return use(left_out, gaps)
+        def without(f, gaps, e, beta):
+            return use((f - w * e).at[:, landmarks.indices].add(-along * beta), gaps)
 
-        return self.over_targets(without_landmarks, design, self.residuals.T, beta.T)
+        return self.over_targets(without, design, self.residuals.T, beta.T)
 
     def ratios(self, design, variance):
         """√(Pᵢᵢ (var f(x) + λ) + wᵢ(x)²)."""
         w, landmarks = matmul(design, self.steps), self.landmarks
         known = jnp.broadcast_to(variance[:, None] + self.lam, w.shape)
-        if landmarks is not None:
-            known = known.at[:, landmarks.indices].add(-(matmul(design, landmarks.unit) ** 2))
+        known = known.at[:, landmarks.indices].add(-(matmul(design, landmarks.unit) ** 2))
         return jnp.sqrt(self.information * known + w**2)
 
     def deviations(self):

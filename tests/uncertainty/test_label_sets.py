@@ -188,7 +188,9 @@ def test_the_estimator_gives_these_sets():
 def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch):
     """Once: O(n² r), which a fit for predictions and their probabilities does without."""
     made, make = [], rls.classes.conformal_labels
-    monkeypatch.setattr(rls, "conformal_labels", lambda *args: made.append(1) or make(*args))
+    monkeypatch.setattr(
+        rls.classes, "conformal_labels", lambda *args: made.append(1) or make(*args)
+    )
     X, codes, _, new = problem(3)
     model = RLSClassifier(KERNEL, lams=LAM, keep=True).fit(X, codes.argmax(axis=1))
     assert not made

@@ -135,9 +135,9 @@ class Fit(Generic[K]):
     floor: Float[Numbers, ""]
     indefinite: Float[Numbers, ""]
     route: str = static()
-    criterion: str = static()
-    title: str = static()
-    unit: str = static()
+    criterion: str = static(default="")
+    title: str = static(default="")
+    unit: str = static(default="")
     plan: str = static(default="")
     trace_residual: Float[Numbers, ""] | None = None
     num_landmarks: int = static(default=0)

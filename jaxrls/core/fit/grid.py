@@ -2,7 +2,7 @@
 by its error.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -66,9 +66,18 @@ def choose_lam(lams, errors, per_target: bool, within: Any = 0):
     if len(lams) == 1:  # nothing to choose: the model can share what the errors used
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
     smallest = jnp.min(errors, axis=0)
-    each = lams if lams.ndim == errors.ndim else lams[:, None]
-    lam = jnp.max(jnp.where(errors <= smallest + within, each, 0), axis=0)
-    return lam, jnp.max(jnp.where(each == lam, errors, smallest), axis=0)
+    columns = lams if lams.ndim == errors.ndim else lams[:, None]
+    lam = jnp.max(jnp.where(errors <= smallest + within, columns, 0), axis=0)
+    return lam, jnp.max(jnp.where(columns == lam, errors, smallest), axis=0)
+
+
+class Chosen(NamedTuple):
+    """All λ with their errors, and the chosen λ with its error, where these are known."""
+
+    lams: Any
+    errors: Any
+    lam: Any
+    error: Any = None
 
 
 @pytree
@@ -83,21 +92,21 @@ class Choice:
     per_target: bool = static(default=False)
     conservative: float = static(default=0.0)
 
-    def of(self, solution: Solution, kernel: Kernel) -> tuple[tuple, tuple]:
-        """All λ with their errors, and the chosen λ with its error."""
-        factor = solution.factor
+    def of(self, solution: Solution, kernel: Kernel) -> Chosen:
+        """The chosen λ of a solution."""
+        factor, criterion = solution.factor, self.criterion
         lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
-        known = factor.has_residuals or isinstance(self.criterion, HoldOut)
-        if len(lams) == 1 and not (known and (factor.exact or self.criterion.total is None)):
+        known = factor.has_residuals or isinstance(criterion, HoldOut)
+        if len(lams) == 1 and not (known and (factor.exact or criterion.total is None)):
             # It needs no error, or has the model's.
             targets = solution.labels.given.shape[1:] if self.per_target else ()
-            return (lams, None), (jnp.broadcast_to(lams[0], targets), None)
-        table = lams, self.criterion.errors(solution, lams, kernel)
-        chosen = choose_lam(*table, self.per_target)
-        if not self.conservative:
-            return table, chosen
-        within = self.conservative * standard_error(self.criterion, solution, chosen[0])
-        return table, choose_lam(*table, self.per_target, within)
+            return Chosen(lams, None, jnp.broadcast_to(lams[0], targets))
+        errors = criterion.errors(solution, lams, kernel)
+        lam, error = choose_lam(lams, errors, self.per_target)
+        if self.conservative:
+            within = self.conservative * standard_error(criterion, solution, lam)
+            lam, error = choose_lam(lams, errors, self.per_target, within)
+        return Chosen(lams, errors, lam, error)
 
 
 def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array, "*t"]:
@@ -112,5 +121,5 @@ def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array
     away, count = v * (losses - jnp.sum(v * losses, axis=0) / weights.total), weights.count
     if groups is not None:
         away, count = groups.sums(away), jnp.sum(groups.sums(v) > 0).astype(v.dtype)
-    found = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1)) / weights.total
-    return found if lam.ndim else found[0]
+    spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
+    return (spread if lam.ndim else spread[0]) / weights.total

@@ -11,14 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.criteria import Criterion
-from jaxrls.core.factors import Coefficients, Outcome, Solution, Solver
+from jaxrls.core.factors import Outcome, Solution, Solver
 from jaxrls.core.fit.fitted import Fit, r_squared, solution_of
-from jaxrls.core.fit.grid import Choice, Chosen
+from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.model import Model
 from jaxrls.core.fit.padding import without_padding
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels import Kernel
 from jaxrls.core.problem import compiled
 from jaxrls.core.support import as_lam, is_concrete
 
@@ -26,9 +24,7 @@ KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
 
 
-def conclude(
-    kernel: Kernel, solution: Solution, chosen: Chosen, criterion: Criterion, *, plan: str = ""
-) -> Fit:
+def conclude(kernel, solution, chosen, criterion, *, plan: str = "") -> Fit:
     """The fit at the chosen λ, one for all targets or one for each, with held-out residuals."""
     lam, labels, weights = chosen.lam, solution.labels, solution.factor.weights
     outcome = solution.outcome(lam.reshape(1, -1), criterion.groups, criterion.total)
@@ -51,14 +47,14 @@ def conclude(
     )
 
 
-def conclude_moments(kernel: Kernel, solution: Solution, chosen: Chosen, *, plan: str) -> Fit:
+def conclude_moments(kernel, solution, chosen, *, plan: str) -> Fit:
     """The fit at the chosen λ of a solution of moments, which has no rows to hold out."""
     column = chosen.lam.reshape(1, -1)
     outcome = Outcome(solution.coefficients(column), None, solution.dof(column))
     return _fit_of(kernel, solution, chosen, outcome, plan)
 
 
-def _fit_of(kernel: Kernel, solution: Solution, chosen: Chosen, outcome: Outcome, plan) -> Fit:
+def _fit_of(kernel, solution, chosen, outcome, plan) -> Fit:
     """The fit, but for what depends on a criterion."""
     report, residuals, points = solution.factor.report, outcome.residuals, solution.factor.points
     coefficients = jax.tree.map(lambda part: part[0], outcome.coefficients)
@@ -84,19 +80,18 @@ def _fit_of(kernel: Kernel, solution: Solution, chosen: Chosen, outcome: Outcome
     )
 
 
-def _ridge_effect(kernel: Kernel, solution: Solution, lam, outcome: Outcome):
+def _ridge_effect(kernel, solution, lam, outcome):
     """How far jitter moved the fit at most, relative to the held-out residuals; where there are
     none, to those of training, which are smaller.
     """
-    factor, column = solution.factor, lam.reshape(1, -1)
-    if outcome.residuals is None:
-        missed = jnp.sqrt(solution.residual_norm(column)[0])
-    else:
-        missed = jnp.linalg.norm(factor.weights.scale(outcome.residuals[0]), axis=0)
+    factor, column, residuals = solution.factor, lam.reshape(1, -1), outcome.residuals
+    length = lambda residuals: jnp.linalg.norm(factor.weights.scale(residuals), axis=0)
+    of_training = residuals is None
+    missed = jnp.sqrt(solution.residual_norm(column)[0]) if of_training else length(residuals[0])
     return factor.jitter_effect(kernel, column[0], outcome.coefficients.coef[0], missed)
 
 
-def _model_of(kernel: Kernel, solution: Solution, coefficients: Coefficients) -> Model:
+def _model_of(kernel, solution, coefficients) -> Model:
     """The model with these coefficients of every target."""
     factor = solution.factor
     coef, intercept, free = jax.tree.map(solution.labels.drop_axis, coefficients)
@@ -110,13 +105,13 @@ factored, _chosen = compiled(Problem.solution), compiled(Choice.of)
 concluded = compiled(conclude)
 
 
-def fit_on_grid(problem: Problem, choice: Choice, *, kept: bool) -> tuple[Fit, Solution | None]:
+def fit_on_grid(problem, choice, *, kept: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a choice, with its solution if that is kept."""
     solution = factored(problem)
     return _with_choice(problem, solution, choice), solution if kept else None
 
 
-def _with_choice(problem: Problem, solution: Solution, choice: Choice) -> Fit:
+def _with_choice(problem, solution, choice) -> Fit:
     """The fit at the best of all λ of a choice, with the plan in words."""
     chosen, factor = _chosen(choice, solution, problem.kernel), solution.factor
     count = len(chosen.lams)
@@ -133,7 +128,7 @@ _with_choice_at_once = compiled(_with_choice)
 # --------------------------------------------------------------------------------------------------
 
 
-def inspect_fit(fit: Fit, default_grid: bool, solver: Solver | None = None) -> None:
+def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
     """Warn of what a user needs to know before trusting the numbers; raise where they are not
     finite.
     """
@@ -206,14 +201,14 @@ def warn(message: str) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def keeps(problem: Problem, keep: bool | None) -> bool:
+def keeps(problem, keep: bool | None) -> bool:
     """Whether a fit keeps its solution: as was asked, or where rows are few and known."""
     few = problem.rows.shape[0] <= KEPT_ROWS and is_concrete(problem.weights, problem.Y)
     return few if keep is None else keep
 
 
 def with_solution(
-    fit: Fit, solution: Solution | None, problem: Problem, choice: Choice | None, keep: bool | None
+    fit, solution: Solution | None, problem, choice: Choice | None, keep: bool | None
 ) -> Fit:
     """The fit with its solution, if that is kept."""
     if not keeps(problem, keep):
@@ -229,7 +224,7 @@ def with_solution(
     )
 
 
-def with_lam(fit: Fit, lam) -> Fit:
+def with_lam(fit, lam) -> Fit:
     """`Fit.with_lam`."""
     solution, problem, coef = solution_of(fit), fit.problem, fit.model.coef
     if problem is None:

@@ -35,12 +35,12 @@ def default_optimizer():
     return optax.lbfgs(memory_size=10, linesearch=search)
 
 
-def _units(kernel: Kernel) -> list[float | None]:
+def _units(kernel) -> list[float | None]:
     """For every leaf in order: the unit of its logarithm; 0 where it is searched without a
     logarithm; None where it stays fixed, such as an offset at its limit 0.
     """
     units: list[float | None] = []
-    for f in fields(kernel):  # type: ignore[arg-type]
+    for f in fields(kernel):
         value, positive = getattr(kernel, f.name), f.name in kernel.positive
         if isinstance(value, Kernel):
             units += _units(value)
@@ -62,7 +62,7 @@ class Space:
     units: tuple[float | None, ...] = static()
 
     @classmethod
-    def around(cls, kernel: Kernel, lam, floor) -> "Space":
+    def around(cls, kernel, lam, floor) -> "Space":
         """The space whose origin is this kernel and this λ."""
         origin = kernel, np.asarray(np.maximum(lam - floor, 1e-2 * floor))
         return cls(origin, np.asarray(floor), (*_units(kernel), LAM_UNIT))
@@ -138,7 +138,7 @@ class Best(NamedTuple):
     learned: Point
 
 
-def descend(problem: Problem, guesses: list, way: Way, learned=None) -> Best:
+def descend(problem, guesses: list, way, learned=None) -> Best:
     """A search from the best of the guesses, and from random multiples of it where the way has more
     starts.
 
@@ -165,20 +165,20 @@ def descend(problem: Problem, guesses: list, way: Way, learned=None) -> Best:
 
 
 @jax.jit  # so that it is traced once for what looks and what steps
-def _value(params, space: Any, problem: Problem):
+def _value(params, space: Any, problem):
     """What the search minimises, huge where it is not finite."""
     kernel, lam = space.unpack(params)
     error = problem.criterion.to_search(replace(problem, kernel=kernel).error(lam), len(problem.Y))
     return jnp.where(jnp.isfinite(error), error, jnp.asarray(_huge(problem), error.dtype))
 
 
-def _huge(problem: Problem) -> float:
+def _huge(problem) -> float:
     """The value of a failure: large, but small enough that a line search can compute with it."""
     return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
 
 
 @compiled
-def look(params, space: Any, problem: Problem, *, optimizer) -> Point:
+def look(params, space: Any, problem, *, optimizer) -> Point:
     """A first point, with a new state, strongly typed as a step returns it: a weak type would
     compile the step twice.
     """
@@ -188,7 +188,7 @@ def look(params, space: Any, problem: Problem, *, optimizer) -> Point:
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _carried(learned: Point, point: Point):
+def _carried(learned: Point, point):
     """The state of L-BFGS as if its last step had ended at this point: the step, and the change of
     the gradient along it, are kept.
     """
@@ -204,7 +204,7 @@ def _carried(learned: Point, point: Point):
 
 
 @compiled
-def step(point: Point, space: Any, problem: Problem, *, optimizer) -> Point:
+def step(point, space: Any, problem, *, optimizer) -> Point:
     """The point after one step, with the value and gradient there, which a line search keeps in its
     state.
     """
@@ -221,7 +221,7 @@ def step(point: Point, space: Any, problem: Problem, *, optimizer) -> Point:
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool) -> list[Point]:
+def _walk(point, space, problem, way, carries: bool) -> list[Point]:
     """All points of the descent from there."""
     patience, least = (1, 0.5) if carries else (3, 0.05)
     visited, stalled = [point], 0
@@ -236,7 +236,7 @@ def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool)
     return visited
 
 
-def _best_of(visited: list[Point], problem: Problem, way: Way, start_value) -> Best:
+def _best_of(visited: list[Point], problem, way, start_value) -> Best:
     """The best of all points, with the history."""
     values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():
@@ -258,7 +258,7 @@ def _best_of(visited: list[Point], problem: Problem, way: Way, start_value) -> B
     return Best(kernel, lam, history, problem, visited[-1])
 
 
-def _why_not(norms: np.ndarray, way: Way) -> str:
+def _why_not(norms: np.ndarray, way) -> str:
     """Why a search ended that did not converge."""
     if not norms[-1] > way.tol:
         return "the search left for where the gradient vanishes or is not finite"

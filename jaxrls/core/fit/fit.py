@@ -145,13 +145,13 @@ def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: boo
     return run(problem.prepared(progress))
 
 
-def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
+def _best(problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
     """The fit with the best λ, as planned."""
     plan = planned(problem, lams, per_target, conservative)
     return fit_in_common_size(partial(_as_planned, plan=plan, keep=keep), plan.problem)
 
 
-def _as_planned(problem: Problem, plan: "Plan", keep: bool | None) -> Fit:
+def _as_planned(problem, plan: "Plan", keep: bool | None) -> Fit:
     """The fit with the best λ, from a grid or from a search."""
     choice, searches = plan.choice, plan.way == "search"
     if not searches:
@@ -177,7 +177,7 @@ class Plan(NamedTuple):
     goes_below: bool
 
 
-def planned(problem: Problem, lams, per_target: bool, conservative: Any) -> Plan:
+def planned(problem, lams, per_target: bool, conservative: Any) -> Plan:
     """The cheapest exact plan, unless a solver is named.
 
     | λ are            | the way                                                               |
@@ -205,7 +205,7 @@ def planned(problem: Problem, lams, per_target: bool, conservative: Any) -> Plan
     return Plan(problem, way, choice, goes_below=counted and free)
 
 
-def _way(problem: Problem, lams) -> tuple[str, int]:
+def _way(problem, lams) -> tuple[str, int]:
     """How λ are chosen, if no cheaper solver is found, and their number."""
     solver, smooth = problem.solver, problem.criterion.smooth
     if not isinstance(lams, str | int):
@@ -220,7 +220,7 @@ def _way(problem: Problem, lams) -> tuple[str, int]:
     return ("search", 1) if smooth and problem.traceable else ("counted", GRID)
 
 
-def may_take_cholesky(problem: Problem, per_target: bool) -> bool:
+def may_take_cholesky(problem, per_target: bool) -> bool:
     """Whether Cholesky factors of all of K may replace the spectrum, where λ are known outside of
     `jax.jit`, so that a search can go on from them.
     """
@@ -247,7 +247,7 @@ def _check_conservative(conservative, criterion, lams) -> None:
         )
 
 
-def _as_lams(lams, problem: Problem):
+def _as_lams(lams, problem):
     """How many λ; or an array (L,), or (L, t) with a column for each target; or "search"."""
     if isinstance(lams, str) and lams == "search":
         return lams
@@ -263,7 +263,7 @@ def _as_lams(lams, problem: Problem):
     return as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True)
 
 
-def _searched(problem: Problem, per_target: bool) -> tuple[Fit, Solution]:
+def _searched(problem, per_target: bool) -> tuple[Fit, Solution]:
     """The fit with the best λ of a search, which runs on known values, and its solution."""
     if not is_concrete(problem):
         raise ValueError(

@@ -45,7 +45,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     return jnp.exp(jnp.linspace(jnp.log(low), jnp.log(high), num, dtype=factor.dtype))
 
 
-def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def lambda_range(factor, low=0.0) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs,
     for which no spectrum is needed.
     """
@@ -109,13 +109,13 @@ class Choice:
         return Chosen(lams, errors, lam, error)
 
 
-def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array, "*t"]:
+def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
     """The standard error of the mean m of G losses m_g, of rows or of groups, with weights V_g: √(Σ
     V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
     """
     groups, weights = criterion.groups, solution.factor.weights
     left_out = solution.residuals(lam.reshape(1, -1), groups)[0]
-    losses = criterion.loss(left_out, solution.labels.Y)  # type: ignore[attr-defined]
+    losses = criterion.loss(left_out, solution.labels.Y)
     losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
     v = weights.array[:, None]
     away, count = v * (losses - jnp.sum(v * losses, axis=0) / weights.total), weights.count

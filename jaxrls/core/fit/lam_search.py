@@ -5,15 +5,11 @@ Where every λ needs a Cholesky factor, these and one for the model are the whol
 spectrum, the result is finer than that of a grid.
 """
 
-from collections.abc import Iterator
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors import Solution
 from jaxrls.core.fit.grid import Chosen, choose_lam, lambda_range
-from jaxrls.core.fit.problem import Problem
 from jaxrls.core.problem import compiled
 
 # First points, as shares of the line of log λ: closer where the best λ usually is.
@@ -24,50 +20,50 @@ WIDE = 1.5  # a gap this wide may hide a minimum
 LOW = 0.1  # if one of its ends is this low
 
 
-def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[Chosen, str]:
+def search(problem, solution, per_target: bool) -> tuple[Chosen, str]:
     """The best λ, or one for each target, searched in parallel, among all that were evaluated; and
     a description of the search.
     """
     factor, apart = solution.factor, per_target and problem.Y.ndim == 2
     count = problem.Y.shape[1] if apart else 1
-    look = _look_with_slopes if problem.traceable else _look
-    low, high = (float(np.log(end)) for end in _ends(factor))
-    points, errors = np.full((1, count, 3), low), []  # log λ, value and slope at every look
+    log_lams, errors = _visited(problem, solution, count)
+    # Ascending, without λ at which the factor broke down, unless it did at all.
+    defined = np.isfinite(errors).all(axis=1)
+    keep = defined if defined.any() else ~defined
+    order = np.argsort(log_lams[keep], axis=0)
+    log_lams, table = (np.take_along_axis(a[keep], order, axis=0) for a in (log_lams, errors))
+    lams = jnp.asarray(np.exp(log_lams if apart else log_lams[:, 0]), factor.dtype)
+    known = jnp.asarray(table.reshape(len(lams), *problem.Y.shape[1:]))
+    return Chosen(lams, known, *choose_lam(lams, known, apart)), _words(factor, len(errors), count)
+
+
+def _visited(problem, solution, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """All log λ, a column for each of `count` searches, and the errors of every target there."""
+    look = _look_at_once if problem.traceable else _look
+    dtype, (low, high) = solution.factor.dtype, jax.device_get(_ends(solution.factor))
+    low, high = np.log([low, high], dtype=float)
+    errors: list[np.ndarray] = []
+    points = np.full((1, count, 3), low)  # log λ, value and slope at every look
     while len(errors) < MOST:
         wanted = np.array([next_place(points[1:, j], low, high) for j in range(count)])
         if np.isnan(wanted).all():
             break
         log_lams = np.where(np.isnan(wanted), points[-1, :, 0], wanted)
-        error, *point = jax.device_get(look(problem, solution, jnp.asarray(log_lams, factor.dtype)))
+        error, *point = jax.device_get(look(problem, solution, jnp.asarray(log_lams, dtype)))
         errors.append(error.reshape(-1))
         points = np.concatenate([points, np.stack([log_lams, *point], axis=1)[None]])
-    lams, table = _ascending(np.exp(points[1:, :, 0]), np.stack(errors))
-    lams = jnp.asarray(lams if apart else lams[:, 0], factor.dtype)
-    table = jnp.asarray(table.reshape(len(lams), *problem.Y.shape[1:]))
-    return Chosen(lams, table, *choose_lam(lams, table, apart)), _words(factor, len(errors), count)
+    return points[1:, :, 0], np.stack(errors)
 
 
 _ends = compiled(lambda_range)
-
-
-def _ascending(lams: np.ndarray, errors: np.ndarray) -> Iterator[np.ndarray]:
-    """Both sorted, without λ at which the factor broke down, unless it did at all."""
-    defined = np.isfinite(errors).all(axis=1)
-    keep = defined if defined.any() else ~defined
-    order = np.argsort(lams[keep], axis=0)
-    return (np.take_along_axis(part[keep], order, axis=0) for part in (lams, errors))
 
 
 def next_place(points: np.ndarray, low: float, high: float) -> float:
     """Where between `low` and `high` to evaluate next, after `points` with places, values and
     slopes; NaN where nothing is worth it.
 
-    First come the coarse places. Then, from the best of all points, the minimum of the cubic
-    through it and its neighbour downhill; or where it has none the end of the line, or half way to
-    where a factor broke down. Then the middle of a gap that may hide another minimum.
-
-    The cubic is that of f = log(1 + value − smallest): errors and evidence grow exponentially in
-    log λ on one side, where f is a line. A slope that is NaN is estimated from the neighbours.
+    First come the coarse places, then the minimum next to the best of all points, then the middle
+    of a gap that may hide another.
     """
     if len(points) < len(COARSE):
         return low + (high - low) * COARSE[len(points)]
@@ -75,22 +71,39 @@ def next_place(points: np.ndarray, low: float, high: float) -> float:
     finite = np.isfinite(points[:, 1])
     if finite.sum() < 2:
         return np.nan
-    x, values, slopes = points[finite].T
-    f, slopes = np.log1p(values - values.min()), slopes / (1 + values - values.min())
-    slopes = np.where(np.isfinite(slopes), slopes, np.gradient(f, x))
+    x, f, slopes = _as_logarithms(*points[finite].T)
     best = np.flatnonzero(f == 0)[-1]
     downhill = 1 if slopes[best] <= 0 else -1
     neighbour = best + downhill
     if 0 <= neighbour < len(x):
-        gap = x[neighbour] - x[best]
-        share, lowest = lowest_of_cubic(f[neighbour], slopes[best] * gap, slopes[neighbour] * gap)
-        margin = 0.3 if abs(gap) > WIDE else 0.1  # for a wide gap the cubic may be far off
-        step, promising = gap * np.clip(share, margin, 1 - margin), lowest < -GAIN
-    else:
+        step = _to_minimum(x[neighbour] - x[best], f[neighbour], slopes[best], slopes[neighbour])
+    else:  # to the end of the line, or half way to where the factor broke down
         reach = np.array([low, high, *(points[~finite, 0] + x[best]) / 2]) - x[best]
         step = min(reach[reach * downhill > 0], key=abs, default=0)
-        promising = abs(step) > WIDE / 2
-    return x[best] + step if promising else _middle_of_gap(x, f)
+        step = step if abs(step) > WIDE / 2 else np.nan
+    return _middle_of_gap(x, f) if np.isnan(step) else x[best] + step
+
+
+def _as_logarithms(x, values, slopes) -> tuple[np.ndarray, ...]:
+    """Places, f = log(1 + value − smallest) and its slopes: errors and evidence grow exponentially
+    in log λ on one side, where f is a line. A slope that is NaN is estimated from the neighbours.
+    """
+    above = values - values.min()
+    f, slopes = np.log1p(above), slopes / (1 + above)
+    return x, f, np.where(np.isfinite(slopes), slopes, np.gradient(f, x))
+
+
+def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> float:
+    """The step to the minimum of the cubic that rises by `rise` ≥ 0 over the gap, and falls first;
+    NaN where it gains too little.
+    """
+    start, end = slope * gap, slope_there * gap
+    second, third = 3 * rise - 2 * start - end, start + end - 2 * rise
+    share = -start / (second + np.sqrt(second**2 - 3 * third * start) or 1)  # where its slope is 0
+    if share * (start + share * (second + share * third)) > -GAIN:
+        return np.nan
+    margin = 0.3 if abs(gap) > WIDE else 0.1  # for a wide gap the cubic may be far off
+    return gap * np.clip(share, margin, 1 - margin)
 
 
 def _middle_of_gap(x: np.ndarray, f: np.ndarray) -> float:
@@ -100,16 +113,7 @@ def _middle_of_gap(x: np.ndarray, f: np.ndarray) -> float:
     return x[widest] + gaps[widest] / 2 if gaps[widest] > WIDE else np.nan
 
 
-def lowest_of_cubic(rise, start, end) -> tuple[float, float]:
-    """Where the cubic between 0 and 1 is smallest, and how small: it starts at 0 with slope `start`
-    ≤ 0, and ends at `rise` ≥ 0 with slope `end`.
-    """
-    second, third = 3 * rise - 2 * start - end, start + end - 2 * rise
-    t = -start / (second + np.sqrt(second**2 - 3 * third * start) or 1)
-    return t, t * (start + t * (second + t * third))
-
-
-def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool = False):
+def _look(problem, solution, log_lams):
     """The errors at λ, and value and slope for each search, the slope NaN where there is none."""
 
     def value_and_errors(log_lams):
@@ -118,19 +122,15 @@ def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool = Fals
         value = errors if errors.shape == lams.shape else jnp.mean(errors)[None]
         return problem.criterion.to_search(value, len(problem.Y)), errors
 
-    if slopes:
-        one = jnp.ones_like(log_lams)
-        value, slope, errors = jax.jvp(value_and_errors, (log_lams,), (one,), has_aux=True)
-        return errors, value, slope
-    value, errors = value_and_errors(log_lams)
-    return errors, value, jnp.full_like(value, jnp.nan)
+    if not (problem.traceable and problem.criterion.smooth and solution.factor.exact):
+        value, errors = value_and_errors(log_lams)
+        return errors, value, jnp.full_like(value, jnp.nan)
+    along = jnp.ones_like(log_lams)
+    value, slope, errors = jax.jvp(value_and_errors, (log_lams,), (along,), has_aux=True)
+    return errors, value, slope
 
 
-@compiled
-def _look_with_slopes(problem, solution, log_lams):
-    """The same in a program, with slopes where there are any."""
-    slopes = problem.criterion.smooth and solution.factor.exact
-    return _look(problem, solution, log_lams, slopes=slopes)
+_look_at_once = compiled(_look)  # where all rows go into a program
 
 
 def _words(factor, looks: int, count: int) -> str:

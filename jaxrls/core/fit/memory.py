@@ -15,7 +15,6 @@ from jaxrls.core.factors import (
     named_solver,
     suits_cholesky,
 )
-from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel, check_kernel
 from jaxrls.core.linalg import FEWEST_ROWS, PANELS, block_bytes
 from jaxrls.core.support import check_whole, in_words, why_too_large
@@ -124,8 +123,8 @@ def memory(
     if np.shape(shape) != (2,):
         raise ValueError(f"shape must be (n, d), or X itself, and is {shape!r}")
     n, d = shape
-    counts = {"rows of shape": n, "columns of shape": d, "targets": targets, "lams": lams}
-    _check_counts(counts | {"fixed_effects": fixed_effects})
+    _check_counts({"rows of shape": n, "columns of shape": d, "targets": targets})
+    _check_counts({"lams": lams, "fixed_effects": fixed_effects})
     _check_counts({"landmarks": landmarks, "groups": groups}, n)
     if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
@@ -133,8 +132,8 @@ def memory(
     solver = cheapest(of_call, named_solver(solver, landmarks))
     if call == "predict":
         return of_predictions(of_call, solver, rows or n)
-    more = bool(fixed_effects), groups, pairs, keep, landmarks is not None
-    return of_training(call, of_call, solver, weights, *more)
+    left_out = groups, pairs, keep, landmarks is not None
+    return of_training(call, of_call, solver, weights, bool(fixed_effects), *left_out)
 
 
 def _check_counts(counts: dict, most: int | None = None) -> None:
@@ -144,7 +143,7 @@ def _check_counts(counts: dict, most: int | None = None) -> None:
             check_whole(name, count, most)
 
 
-def cheapest(shape: Shape, solver: Solver | None) -> Solver:
+def cheapest(shape, solver: Solver | None) -> Solver:
     """The solver that `fit` takes for these shapes where none was named; its differentiable form
     for a gradient.
     """
@@ -156,7 +155,7 @@ def cheapest(shape: Shape, solver: Solver | None) -> Solver:
     return solver.differentiable() if shape.gradient else solver
 
 
-def of_predictions(shape: Shape, solver: Solver, rows: int) -> Memory:
+def of_predictions(shape, solver, rows: int) -> Memory:
     """Two blocks of rows, and their predictions."""
     held, itemsize = solver.memory(shape), shape.dtype.itemsize
     block = max(block_bytes() // itemsize, 16 * held.width)
@@ -166,8 +165,8 @@ def of_predictions(shape: Shape, solver: Solver, rows: int) -> Memory:
 
 def of_training(
     call: str,
-    shape: Shape,
-    solver: Solver,
+    shape,
+    solver,
     weights: bool,
     fixed_effects: bool,
     groups: int | None = None,
@@ -192,11 +191,11 @@ def of_training(
     return Memory(call, held.route, numbers * shape.dtype.itemsize, words, n)
 
 
-def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Memory:
+def of_problem(problem, call: str = "fit", lams: int | None = None) -> Memory:
     """The memory of a call on a problem."""
-    rows, targets = problem.rows, int(np.prod(problem.Y.shape[1:]))
-    size = *rows.shape, jnp.dtype(rows.dtype), targets
-    shape = Shape(problem.kernel, *size, lams, call == "gradient")
+    (n, d), targets = problem.rows.shape, int(np.prod(problem.Y.shape[1:]))
+    dtype = jnp.dtype(problem.rows.dtype)
+    shape = Shape(problem.kernel, n, d, dtype, targets, lams, call == "gradient")
     has_weights, more = problem.weights.values is not None, problem.criterion.left_out_together()
     solver = cheapest(shape, problem.solver)
     return of_training(call, shape, solver, has_weights, problem.fixed.count > 1, **more)

@@ -108,7 +108,7 @@ class Model:
 
 
 @compiled
-def _evaluate(model: Model, rows: Rows, *, block_size):
+def _evaluate(model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
     if model.points is not None:
         points = jax.tree.map(jnp.asarray, model.points)

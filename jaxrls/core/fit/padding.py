@@ -64,12 +64,11 @@ def predict_in_common_size(predict: Callable, model: Any, X) -> Any:
     """
     if not (isinstance(X, np.ndarray) and X.ndim == 2 and len(X) and is_concrete(model)):
         return predict(model, X)
+    m, size = len(X), common_size(len(X))
     if isinstance(model.points, jax.Array | np.ndarray):
-        missing = common_size(len(model.points)) - len(model.points)
         points, coef = map(np.asarray, (model.points, model.coef))
-        more = {"points": padded(points, missing, "edge"), "coef": padded(coef, missing)}
-        model = replace(model, **more) if missing else model
-    missing = common_size(len(X)) - len(X)
-    if not missing:
-        return predict(model, X)
-    return first(predict(model, padded(X, missing, "edge")), len(X))
+        if missing := common_size(len(points)) - len(points):
+            points, coef = padded(points, missing, "edge"), padded(coef, missing)
+            model = replace(model, points=points, coef=coef)
+    predictions = predict(model, X if size == m else X[np.minimum(np.arange(size), m - 1)])
+    return predictions if size == m else first(predictions, m)

@@ -218,7 +218,7 @@ def sample(weights: np.ndarray, count: int, often: bool) -> tuple[np.ndarray, np
     return places, times * weights.mean()
 
 
-def read_labels(Y, rows: Rows) -> Float[Array, "n *t"]:
+def read_labels(Y, rows) -> Float[Array, "n *t"]:
     """Labels that were given, or that the rows bring, checked."""
     if Y is None and rows.labels is None:
         raise ValueError(
@@ -231,7 +231,7 @@ def read_labels(Y, rows: Rows) -> Float[Array, "n *t"]:
     return Y
 
 
-def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
+def standardized(kernel, rows, weights) -> Standardized:
     """The kernel of the standardized columns: minus their mean, and divided by their standard
     deviation, or by 1 for columns that are constant to rounding.
     """
@@ -242,7 +242,7 @@ def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
 
 
 @compiled
-def _moments(rows: Rows, weights: Weights):
+def _moments(rows, weights):
     """Mean and standard deviation of every column, from differences to one row, which are exactly 0
     in a constant column.
     """

@@ -15,7 +15,7 @@ from jaxrls.core.fit.grid import lambda_grid
 from jaxrls.core.fit.padding import padded_problem
 from jaxrls.core.kernels import Kernel, city_block_distances, squared_distances
 from jaxrls.core.linalg import safe_sqrt
-from jaxrls.core.problem import DenseRows, Rows, Weights, compiled
+from jaxrls.core.problem import DenseRows, Rows, compiled
 from jaxrls.core.support import as_array, check_inputs, check_matrix, check_real, door, is_concrete
 
 SCREEN_ROWS = 300
@@ -113,7 +113,7 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
     return kernel.map_length_scales(from_columns, some)
 
 
-def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
+def from_data(kernel, rows, weights) -> Kernel:
     """`start_from_data` of rows spread evenly over those of positive weight, each of which counts
     once: one of weight 2 is two equal rows. Of weights and rows without values yet all count.
     """
@@ -132,7 +132,7 @@ def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
 _from_data = compiled(start_from_data)
 
 
-def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
+def from_median(kernel, rows, weights) -> Kernel:
     """The kernel with every width "median", or a list of it for the columns, set by `from_data`;
     other parameters stay as they are.
     """
@@ -182,16 +182,20 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
     return [given[1]] if best is given else [given[1], best[1]]
 
 
-def _multiple(kernel: Kernel, factor: float, rows: Rows) -> Kernel:
+def _multiple(kernel, factor: float, rows) -> Kernel:
     """The kernel with all widths multiplied."""
     scaled = lambda part, name, _: np.asarray(np.asarray(getattr(part, name)) * factor, rows.dtype)
     return kernel.map_length_scales(scaled, np.zeros((1, rows.shape[1])))
 
 
-def _widths(kernel: Kernel, rows: Rows) -> list:
+def _widths(kernel, rows) -> list:
     """The widths of all its parts."""
     widths: list = []
-    seen = lambda part, name, _: widths.append(getattr(part, name)) or widths[-1]
+
+    def seen(part, name, _):
+        widths.append(getattr(part, name))
+        return widths[-1]
+
     kernel.map_length_scales(seen, np.zeros((1, rows.shape[1])))
     return widths
 

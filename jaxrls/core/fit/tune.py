@@ -131,7 +131,7 @@ def tune(
     return fit_in_common_size(lambda problem: _tuned(problem, guesses, way, grow, keep), problem)
 
 
-def _tuned(problem: Problem, guesses: list, way: Way, grow: bool | None, keep: bool | None) -> Fit:
+def _tuned(problem, guesses: list, way, grow: bool | None, keep: bool | None) -> Fit:
     """The fit at the best kernel and λ that a search finds, with its history."""
     best = search_by(problem.solver_or_default, problem, guesses, way, grow)
     history, problem = best.history, replace(best.problem, kernel=best.kernel)
@@ -147,7 +147,7 @@ def _tuned(problem: Problem, guesses: list, way: Way, grow: bool | None, keep: b
     return with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
 
 
-def _beginning(problem: Problem, start: str, lams, near: bool) -> list:
+def _beginning(problem, start: str, lams, near: bool) -> list:
     """The kernels and λ that the search may start from; warns of λ below the precision of K."""
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     guesses = first_guess(problem, start, lams, near)
@@ -170,13 +170,13 @@ def search_by(solver: Solver, problem: Problem, guesses: list, way: Way, grow: b
 
 
 @compiled
-def _fit_at(problem: Problem, lam, error) -> tuple[Fit, Solution]:
+def _fit_at(problem, lam, error) -> tuple[Fit, Solution]:
     """The fit and its solution; the search knows the error."""
     solution, chosen = problem.solution(), Chosen(lam[None], error[None], lam, error)
     return conclude(problem.kernel, solution, chosen, problem.criterion), solution
 
 
-def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
+def _check(problem, optimizer, start, starts, key, steps, tol) -> None:
     """Raise for what cannot be searched."""
     if not problem.traceable:
         raise ValueError(

@@ -96,7 +96,7 @@ def fit(
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes: `fit.plan` says which.
         keep: whether the fit keeps its solution, which `posterior`, `predict(return_std=True)`,
-            `intervals`, `loo_predictive`, `update`, `forget` and `at` need: n² numbers, or n·r on r
+            `intervals`, `loo_predictive`, `update`, `forget` and `with_lam` need: n² numbers, or n·r on r
             features or landmarks. By default it is kept up to 2000 rows, outside of `jax.jit`.
             `save` writes the solution only with `keep=True`.
         block_size: rows at a time while K or sums over rows are made.

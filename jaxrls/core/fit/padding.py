@@ -13,6 +13,8 @@ from jaxrls.core.factors import Cholesky, Spectral, choose_route
 from jaxrls.core.problem import Data, DenseRows, Weights, common_size, first, padded
 from jaxrls.core.support import is_concrete, on_device
 
+PADDED = 1024  # up to so many new rows in NumPy, their number is padded to a power of two
+
 
 def fit_in_common_size(fit: Callable, problem: Any) -> Any:
     """`fit(problem)` of the padded problem, without the added rows."""
@@ -64,7 +66,8 @@ def predict_in_common_size(predict: Callable, model: Any, X) -> Any:
     """
     if not (isinstance(X, np.ndarray) and X.ndim == 2 and len(X) and is_concrete(model)):
         return predict(model, X)
-    m, size = len(X), common_size(len(X))
+    m = len(X)
+    size = 2 ** (m - 1).bit_length() if m <= PADDED else m
     if isinstance(model.points, jax.Array | np.ndarray):
         points, coef = map(np.asarray, (model.points, model.coef))
         if missing := common_size(len(points)) - len(points):

@@ -54,7 +54,7 @@ def conclude_moments(kernel, solution, chosen, *, plan: str) -> Fit:
     return _fit_of(kernel, solution, chosen, outcome, plan)
 
 
-def _fit_of(kernel, solution, chosen, outcome, plan) -> Fit:
+def _fit_of(kernel, solution, chosen, outcome, plan):
     """The fit, but for what depends on a criterion."""
     report, residuals, points = solution.factor.report, outcome.residuals, solution.factor.points
     coefficients = jax.tree.map(lambda part: part[0], outcome.coefficients)
@@ -91,7 +91,7 @@ def _ridge_effect(kernel, solution, lam, outcome):
     return factor.jitter_effect(kernel, column[0], outcome.coefficients.coef[0], missed)
 
 
-def _model_of(kernel, solution, coefficients) -> Model:
+def _model_of(kernel, solution, coefficients):
     """The model with these coefficients of every target."""
     factor = solution.factor
     coef, intercept, free = jax.tree.map(solution.labels.drop_axis, coefficients)
@@ -111,7 +111,7 @@ def fit_on_grid(problem, choice, *, kept: bool) -> tuple[Fit, Solution | None]:
     return _with_choice(problem, solution, choice), solution if kept else None
 
 
-def _with_choice(problem, solution, choice) -> Fit:
+def _with_choice(problem, solution, choice):
     """The fit at the best of all λ of a choice, with the plan in words."""
     chosen, factor = _chosen(choice, solution, problem.kernel), solution.factor
     count = len(chosen.lams)

@@ -35,7 +35,7 @@ def default_optimizer():
     return optax.lbfgs(memory_size=10, linesearch=search)
 
 
-def _units(kernel) -> list[float | None]:
+def _units(kernel):
     """For every leaf in order: the unit of its logarithm; 0 where it is searched without a
     logarithm; None where it stays fixed, such as an offset at its limit 0.
     """
@@ -165,14 +165,14 @@ def descend(problem, guesses: list, way, learned=None) -> Best:
 
 
 @jax.jit  # so that it is traced once for what looks and what steps
-def _value(params, space: Any, problem):
+def _value(params, space, problem):
     """What the search minimises, huge where it is not finite."""
     kernel, lam = space.unpack(params)
     error = problem.criterion.to_search(replace(problem, kernel=kernel).error(lam), len(problem.Y))
     return jnp.where(jnp.isfinite(error), error, jnp.asarray(_huge(problem), error.dtype))
 
 
-def _huge(problem) -> float:
+def _huge(problem):
     """The value of a failure: large, but small enough that a line search can compute with it."""
     return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
 
@@ -221,7 +221,7 @@ def step(point, space: Any, problem, *, optimizer) -> Point:
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(point, space, problem, way, carries: bool) -> list[Point]:
+def _walk(point, space, problem, way, carries):
     """All points of the descent from there."""
     patience, least = (1, 0.5) if carries else (3, 0.05)
     visited, stalled = [point], 0
@@ -236,7 +236,7 @@ def _walk(point, space, problem, way, carries: bool) -> list[Point]:
     return visited
 
 
-def _best_of(visited: list[Point], problem, way, start_value) -> Best:
+def _best_of(visited, problem, way, start_value):
     """The best of all points, with the history."""
     values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():
@@ -258,7 +258,7 @@ def _best_of(visited: list[Point], problem, way, start_value) -> Best:
     return Best(kernel, lam, history, problem, visited[-1])
 
 
-def _why_not(norms: np.ndarray, way) -> str:
+def _why_not(norms, way):
     """Why a search ended that did not converge."""
     if not norms[-1] > way.tol:
         return "the search left for where the gradient vanishes or is not finite"

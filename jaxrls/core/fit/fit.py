@@ -12,7 +12,6 @@ from jaxrls.core.factors import (
     SEARCHED,
     Cholesky,
     Refined,
-    Solution,
     Solver,
     choose_route,
     suits_cholesky,
@@ -96,9 +95,9 @@ def fit(
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes: `fit.plan` says which.
         keep: whether the fit keeps its solution, which `posterior`, `predict(return_std=True)`,
-            `intervals`, `loo_predictive`, `update`, `forget` and `with_lam` need: n² numbers, or n·r on r
-            features or landmarks. By default it is kept up to 2000 rows, outside of `jax.jit`.
-            `save` writes the solution only with `keep=True`.
+            `intervals`, `loo_predictive`, `update`, `forget` and `with_lam` need: n² numbers, or
+            n·r on r features or landmarks. By default it is kept up to 2000 rows, outside of
+            `jax.jit`. `save` writes the solution only with `keep=True`.
         block_size: rows at a time while K or sums over rows are made.
         progress: show a bar while landmarks are chosen (needs tqdm).
 
@@ -145,13 +144,13 @@ def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: boo
     return run(problem.prepared(progress))
 
 
-def _best(problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
+def _best(problem, *, lams, per_target, conservative, keep):
     """The fit with the best λ, as planned."""
     plan = planned(problem, lams, per_target, conservative)
     return fit_in_common_size(partial(_as_planned, plan=plan, keep=keep), plan.problem)
 
 
-def _as_planned(problem, plan: "Plan", keep: bool | None) -> Fit:
+def _as_planned(problem, plan, keep):
     """The fit with the best λ, from a grid or from a search."""
     choice, searches = plan.choice, plan.way == "search"
     if not searches:
@@ -263,7 +262,7 @@ def _as_lams(lams, problem):
     return as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True)
 
 
-def _searched(problem, per_target: bool) -> tuple[Fit, Solution]:
+def _searched(problem, per_target):
     """The fit with the best λ of a search, which runs on known values, and its solution."""
     if not is_concrete(problem):
         raise ValueError(

@@ -45,7 +45,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     return jnp.exp(jnp.linspace(jnp.log(low), jnp.log(high), num, dtype=factor.dtype))
 
 
-def lambda_range(factor, low=0.0) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def lambda_range(factor, low=0.0):
     """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs,
     for which no spectrum is needed.
     """

@@ -37,7 +37,7 @@ def search(problem, solution, per_target: bool) -> tuple[Chosen, str]:
     return Chosen(lams, known, *choose_lam(lams, known, apart)), _words(factor, len(errors), count)
 
 
-def _visited(problem, solution, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _visited(problem, solution, count):
     """All log λ, a column for each of `count` searches, and the errors of every target there."""
     look = _look_at_once if problem.traceable else _look
     dtype, (low, high) = solution.factor.dtype, jax.device_get(_ends(solution.factor))
@@ -84,7 +84,7 @@ def next_place(points: np.ndarray, low: float, high: float) -> float:
     return _middle_of_gap(x, f) if np.isnan(step) else x[best] + step
 
 
-def _as_logarithms(x, values, slopes) -> tuple[np.ndarray, ...]:
+def _as_logarithms(x, values, slopes):
     """Places, f = log(1 + value − smallest) and its slopes: errors and evidence grow exponentially
     in log λ on one side, where f is a line. A slope that is NaN is estimated from the neighbours.
     """
@@ -93,7 +93,7 @@ def _as_logarithms(x, values, slopes) -> tuple[np.ndarray, ...]:
     return x, f, np.where(np.isfinite(slopes), slopes, np.gradient(f, x))
 
 
-def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> float:
+def _to_minimum(gap, rise, slope, slope_there):
     """The step to the minimum of the cubic that rises by `rise` ≥ 0 over the gap, and falls first;
     NaN where it gains too little.
     """
@@ -106,7 +106,7 @@ def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> fl
     return gap * np.clip(share, margin, 1 - margin)
 
 
-def _middle_of_gap(x: np.ndarray, f: np.ndarray) -> float:
+def _middle_of_gap(x, f):
     """That of the widest gap of those with a low end, NaN where it is not wide."""
     gaps = np.diff(x) * (np.minimum(f[:-1], f[1:]) < LOW)
     widest = np.argmax(gaps)

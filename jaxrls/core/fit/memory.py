@@ -136,7 +136,7 @@ def memory(
     return of_training(call, of_call, solver, weights, bool(fixed_effects), *left_out)
 
 
-def _check_counts(counts: dict, most: int | None = None) -> None:
+def _check_counts(counts, most=None):
     """Raise for what is given and no whole number from 1 on."""
     for name, count in counts.items():
         if count is not None:

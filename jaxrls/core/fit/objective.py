@@ -153,7 +153,7 @@ class Minimum(NamedTuple):
     log_lam: Array
 
 
-def _by_spectrum(problem, lams) -> Minimum:
+def _by_spectrum(problem, lams):
     """The minimum of the error."""
     solution = problem.solution()
     grid = jnp.log(lambda_grid(solution.factor) if lams is None else lams)

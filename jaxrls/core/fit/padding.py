@@ -22,7 +22,7 @@ def fit_in_common_size(fit: Callable, problem: Any) -> Any:
     return fit(larger) if larger is problem else without_padding(fit(larger), len(problem.Y))
 
 
-def padded_problem(problem: Any) -> Any:
+def padded_problem(problem):
     """The problem with rows of weight 0 at the end. It is unchanged if there are many rows, if they
     are committed to a device, or if the criterion or the fixed effects hold data of each row.
     """
@@ -43,14 +43,14 @@ def padded_problem(problem: Any) -> Any:
     return replace(problem, data=data, Y=more(problem.Y))
 
 
-def _can_be_padded(problem: Any) -> bool:
+def _can_be_padded(problem):
     """Whether rows of weight 0 change nothing, and the arrays are free to move."""
     usual = isinstance(problem.solver, Spectral | Cholesky | None) and problem.fixed.rows is None
     dense = usual and problem.criterion.of_some_rows and type(problem.rows) is DenseRows
     return dense and is_concrete(problem) and not problem.rows.dense().committed
 
 
-def without_padding(fit: Any, n: int) -> Any:
+def without_padding(fit, n):
     """The fit of the first n rows."""
     model, residuals = fit.model, fit.loo_residuals
     if residuals is None or len(residuals) == n or not is_concrete(fit):

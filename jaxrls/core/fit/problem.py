@@ -204,7 +204,7 @@ def criterion_error(solver: Solver, problem: Problem, lam) -> Float[Array, ""]:
     return jnp.mean(problem.errors(problem.solution(), lam[None]))
 
 
-def sample(weights: np.ndarray, count: int, often: bool) -> tuple[np.ndarray, np.ndarray]:
+def sample(weights, count, often):
     """At most so many places, drawn in proportion to their weights, and the weights for them; a
     place may be drawn `often`, and counts as often.
     """

@@ -182,13 +182,13 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
     return [given[1]] if best is given else [given[1], best[1]]
 
 
-def _multiple(kernel, factor: float, rows) -> Kernel:
+def _multiple(kernel, factor, rows):
     """The kernel with all widths multiplied."""
     scaled = lambda part, name, _: np.asarray(np.asarray(getattr(part, name)) * factor, rows.dtype)
     return kernel.map_length_scales(scaled, np.zeros((1, rows.shape[1])))
 
 
-def _widths(kernel, rows) -> list:
+def _widths(kernel, rows):
     """The widths of all its parts."""
     widths: list = []
 
@@ -200,7 +200,7 @@ def _widths(kernel, rows) -> list:
     return widths
 
 
-def _judged(problem: Any, kernels: list, most: int, lams) -> list[tuple[float, Guess]]:
+def _judged(problem, kernels, most, lams):
     """A guess for each of the kernels, with its error on at most so many rows."""
     criterion, n, guesses = problem.criterion, problem.rows.shape[0], []
     has_loss = isinstance(criterion, LeaveOneOut | HoldOut)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
-from jaxrls.core.factors import Solution, Solver
+from jaxrls.core.factors import Solver
 from jaxrls.core.fit.conclude import conclude, warn, with_solution
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
 from jaxrls.core.fit.fitted import Fit, K
@@ -131,7 +131,7 @@ def tune(
     return fit_in_common_size(lambda problem: _tuned(problem, guesses, way, grow, keep), problem)
 
 
-def _tuned(problem, guesses: list, way, grow: bool | None, keep: bool | None) -> Fit:
+def _tuned(problem, guesses, way, grow, keep):
     """The fit at the best kernel and λ that a search finds, with its history."""
     best = search_by(problem.solver_or_default, problem, guesses, way, grow)
     history, problem = best.history, replace(best.problem, kernel=best.kernel)
@@ -147,7 +147,7 @@ def _tuned(problem, guesses: list, way, grow: bool | None, keep: bool | None) ->
     return with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
 
 
-def _beginning(problem, start: str, lams, near: bool) -> list:
+def _beginning(problem, start, lams, near):
     """The kernels and λ that the search may start from; warns of λ below the precision of K."""
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     guesses = first_guess(problem, start, lams, near)
@@ -170,7 +170,7 @@ def search_by(solver: Solver, problem: Problem, guesses: list, way: Way, grow: b
 
 
 @compiled
-def _fit_at(problem, lam, error) -> tuple[Fit, Solution]:
+def _fit_at(problem, lam, error):
     """The fit and its solution; the search knows the error."""
     solution, chosen = problem.solution(), Chosen(lam[None], error[None], lam, error)
     return conclude(problem.kernel, solution, chosen, problem.criterion), solution

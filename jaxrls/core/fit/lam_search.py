@@ -24,17 +24,19 @@ def search(problem, solution, per_target: bool) -> tuple[Chosen, str]:
     """The best λ, or one for each target, searched in parallel, among all that were evaluated; and
     a description of the search.
     """
-    factor, apart = solution.factor, per_target and problem.Y.ndim == 2
-    count = problem.Y.shape[1] if apart else 1
+    factor, separate = solution.factor, per_target and problem.Y.ndim == 2
+    count = problem.Y.shape[1] if separate else 1
     log_lams, errors = _visited(problem, solution, count)
     # Ascending, without λ at which the factor broke down, unless it did at all.
     defined = np.isfinite(errors).all(axis=1)
     keep = defined if defined.any() else ~defined
     order = np.argsort(log_lams[keep], axis=0)
     log_lams, table = (np.take_along_axis(a[keep], order, axis=0) for a in (log_lams, errors))
-    lams = jnp.asarray(np.exp(log_lams if apart else log_lams[:, 0]), factor.dtype)
+    lams = jnp.asarray(np.exp(log_lams if separate else log_lams[:, 0]), factor.dtype)
     known = jnp.asarray(table.reshape(len(lams), *problem.Y.shape[1:]))
-    return Chosen(lams, known, *choose_lam(lams, known, apart)), _words(factor, len(errors), count)
+    return Chosen(lams, known, *choose_lam(lams, known, separate)), _words(
+        factor, len(errors), count
+    )
 
 
 def _visited(problem, solution, count):

@@ -192,11 +192,11 @@ def _widths(kernel, rows):
     """The widths of all its parts."""
     widths: list = []
 
-    def seen(part, name, _):
+    def record(part, name, _):
         widths.append(getattr(part, name))
         return widths[-1]
 
-    kernel.map_length_scales(seen, np.zeros((1, rows.shape[1])))
+    kernel.map_length_scales(record, np.zeros((1, rows.shape[1])))
     return widths
 
 

@@ -34,9 +34,8 @@ def search(problem, solution, per_target: bool) -> tuple[Chosen, str]:
     log_lams, table = (np.take_along_axis(a[keep], order, axis=0) for a in (log_lams, errors))
     lams = jnp.asarray(np.exp(log_lams if separate else log_lams[:, 0]), factor.dtype)
     known = jnp.asarray(table.reshape(len(lams), *problem.Y.shape[1:]))
-    return Chosen(lams, known, *choose_lam(lams, known, separate)), _words(
-        factor, len(errors), count
-    )
+    chosen = Chosen(lams, known, *choose_lam(lams, known, separate))
+    return chosen, _words(factor, len(errors), count)
 
 
 def _visited(problem, solution, count):

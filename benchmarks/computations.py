@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.fit.lam_search import _probe
+from jaxrls.core.fit.lam_search import _look_at_once
 from jaxrls.core.fit.problem import Problem
 
 COLUMNS, LANDMARKS, SIDE, FOLDS = 8, 500, 50, 5
@@ -80,7 +80,7 @@ def log_predictive(width, X, y):
 def probe(X, y):
     """One λ of a search, by a Cholesky factor."""
     problem = Problem.of(GAUSSIAN, X, y, solver=rls.Cholesky())
-    return _probe(problem, problem.solution(), jnp.zeros(1, jnp.float32))
+    return _look_at_once(problem, problem.solution(), jnp.zeros(1, jnp.float32))
 
 
 def outcome(X, y, solver):

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxrls.core.fit import (
     Choice,
+    Chosen,
     Fit,
     Problem,
     conclude_moments,
@@ -109,13 +110,11 @@ def _changed(
 ) -> Changed:
     summed = summed.changed(more, sign)
     solution = summed.solution(flat)
-    table, chosen = (None, None), (lam, None)
-    if choice is not None:
-        table, chosen = choice.of(solution, kernel)
+    chosen = Chosen(None, None, lam) if choice is None else choice.of(solution, kernel)
     words = "sums over rows that were added or removed"
-    fit = conclude_moments(kernel, solution, table, chosen, plan=words)
+    fit = conclude_moments(kernel, solution, chosen, plan=words)
     fit = replace(fit, solution=solution, stored={summed_of.__name__: summed})
-    return Changed(fit, summed.possible(), summed.cancellation(chosen[0]))
+    return Changed(fit, summed.possible(), summed.cancellation(chosen.lam))
 
 
 def _inspect_digits(cancellation: float, dtype) -> None:

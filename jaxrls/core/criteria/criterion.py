@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.losses import check_loss, is_smooth, squared_error
+from jaxrls.core.criteria.losses import PIECEWISE_CONSTANT, check_loss, squared_error
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.problem import FixedEffects, Rows, Weights, as_folds
@@ -74,8 +74,8 @@ class Criterion(ABC):
         labels = solution.labels.given
         criterion = self.bind(labels)
         criterion.check_rows(labels, factor.weights)
-        values = criterion.values(solution, as_grid(lams, factor, labels.shape[1:]), kernel)
-        return solution.labels.drop_axis(values)
+        grid = as_grid(lams, factor, labels.shape[1:])
+        return solution.labels.drop_axis(criterion.values(solution, grid, kernel))
 
     @abstractmethod
     def values(
@@ -137,8 +137,8 @@ class Criterion(ABC):
         fixed.check_rest(weights, self.groups)
 
     def left_out_together(self) -> dict[str, Any]:
-        """Which rows it leaves out together, as options of `estimate`."""
-        return {"groups": None if self.groups is None else self.groups.inside.shape[1]}
+        """Which rows it leaves out together, as options of `memory`."""
+        return {} if self.groups is None else {"groups": self.groups.inside.shape[1]}
 
     @property
     def smooth(self) -> bool:
@@ -165,7 +165,7 @@ class Positive(Criterion):
     @property
     def smooth(self):
         """Whether the loss has a gradient."""
-        return is_smooth(self.loss)
+        return self.loss not in PIECEWISE_CONSTANT
 
     def to_search(self, error, n):
         """log error."""
@@ -192,15 +192,15 @@ class FunctionCriterion(Criterion):
 
     def values(self, solution, lams, kernel):
         """The result of the function, its shape checked."""
-        lams = lams[:, 0] if lams.ndim == 2 and lams.shape[1] == 1 else lams
-        values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))
-        expected = (len(lams), *solution.labels.given.shape[1:])
-        if values.shape != expected:
+        labels = solution.labels.given
+        lams = lams[:, 0] if lams.shape[1:] == (1,) else lams
+        values, expected = self.fn(solution.factor, labels, lams), (len(lams), *labels.shape[1:])
+        if np.shape(values) != expected:
             raise ValueError(
                 f"criterion {self.name} must return shape {expected}, an error for each λ, and "
-                f"returned {values.shape}"
+                f"returned {np.shape(values)}"
             )
-        return values.reshape(len(lams), -1)
+        return jnp.reshape(values, (len(lams), -1))
 
 
 def as_grid(lams, factor: Factor, targets: tuple = ()) -> Float[Array, "L *k"]:

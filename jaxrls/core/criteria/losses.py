@@ -87,8 +87,3 @@ def check_loss(loss) -> None:
         raise ValueError(
             f"loss must be a function, such as jaxrls.extend.absolute_error, and is {loss!r}"
         )
-
-
-def is_smooth(loss: Callable) -> bool:
-    """Whether a loss has a derivative that is not 0 everywhere."""
-    return loss not in PIECEWISE_CONSTANT

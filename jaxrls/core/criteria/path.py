@@ -2,7 +2,7 @@
 one λ, and degrees of freedom.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jaxtyping import Array, Float
@@ -80,16 +80,9 @@ def path(
     """
     solution = factor.solve(Y)
     lams = as_grid(lams, factor, solution.labels.given.shape[1:])
-    coef, intercept, free = jax.tree.map(solution.labels.drop_axis, solution.coefficients(lams))
-    error = solution.labels.drop_axis(loo.values(solution, lams, None))
-    return Path(lams, coef, intercept, error, free)
-
-
-class Pair(NamedTuple):
-    """Coefficients and intercept."""
-
-    coef: Any
-    intercept: Any
+    drop = solution.labels.drop_axis
+    coef, intercept, free = jax.tree.map(drop, solution.coefficients(lams))
+    return Path(lams, coef, intercept, drop(loo.values(solution, lams, None)), free)
 
 
 @door()
@@ -121,9 +114,9 @@ def coef(
     [0.5]
     """
     solution = factor.solve(Y)
-    drop = lambda part: solution.labels.drop_axis(part[0])
-    coefficients = jax.tree.map(drop, solution.coefficients(one_lam(lam, solution)))
-    return coefficients if coefficients.free is not None else Pair(*coefficients[:2])
+    coefficients = solution.coefficients(one_lam(lam, solution))
+    known = [part for part in coefficients if part is not None]
+    return tuple(solution.labels.drop_axis(part[0]) for part in known)
 
 
 @door()

@@ -160,13 +160,10 @@ class LogPredictive(Criterion):
         """
         count, columns = solution.factor.weights.count, as_columns(lams)
         logs, squares = solution.rows_and_leverages(_log_density, lams)
-        squares = squares / count / columns
-        scale = self.scale
-        if scale == "loo":
-            scale = jnp.maximum(squares, jnp.finfo(squares.dtype).tiny)
-        return 0.5 * (
-            logs / count - jnp.log(columns) - jnp.log(2 * np.pi * scale) - squares / scale
-        )
+        logs, squares = logs / count - jnp.log(columns), squares / count / columns
+        by_rows = self.scale == "loo"
+        scale = jnp.maximum(squares, jnp.finfo(squares.dtype).tiny) if by_rows else self.scale
+        return 0.5 * (logs - jnp.log(2 * np.pi * scale) - squares / scale)
 
 
 def _log_density(residuals, remaining, labels, weights):
@@ -277,8 +274,10 @@ class HoldOut(Positive):
         are fitted.
         """
         held = as_rows(Linear(), self.X, "X of holdout")
-        labels = held.column(as_floats("Y of holdout", self.Y))
-        expected = (held.shape[0], *Y.shape[1:])
+        labels, expected = (
+            held.column(as_floats("Y of holdout", self.Y)),
+            (held.shape[0], *Y.shape[1:]),
+        )
         if labels.shape != expected:
             raise ValueError(
                 f"Y of holdout must have shape {expected}, as its X and Y do, and has shape "
@@ -305,28 +304,23 @@ class HoldOut(Positive):
                 "criterion holdout cannot be used with fixed_effects=, as those of its rows are "
                 "not known: use loo or kfold"
             )
-        labels = self.Y.reshape(rows.shape[0], -1).astype(factor.dtype)
         coef, intercept, _ = solution.coefficients(lams)
+        labels = self.Y.reshape(len(self.Y), -1)
+        at_once = max(1, 256 // labels.shape[1])  # so many λ in one product
 
         def errors_of_block(x, v, y):
-            x = x.astype(factor.dtype)
+            x, v, y = (part.astype(factor.dtype) for part in (x, v, y))
             phi = as_dense(x) if kernel is None else factor.expansion.design(kernel, x)
             if phi.shape[1] != coef.shape[1]:
                 raise ValueError(
                     f"X of holdout must have {coef.shape[1]} columns, one for each coefficient, "
                     f"where no kernel is given, and has {phi.shape[1]}"
                 )
-            v = self.weights.block(v, len(y)).array.astype(factor.dtype)
-
-            def error(coefficients):
-                coef, intercept = coefficients
-                return matmul(v, self.loss(y - matmul(phi, coef) - intercept, y))
-
-            size = max(1, 256 // labels.shape[1])  # so many λ in one product
-            return jax.lax.map(error, (coef, intercept), batch_size=min(len(coef), size))
+            error = lambda at: matmul(v, self.loss(y - matmul(phi, at[0]) - at[1], y))
+            return jax.lax.map(error, (coef, intercept), batch_size=min(len(coef), at_once))
 
         total = self.weights.total.astype(factor.dtype)
-        return rows.sum(errors_of_block, self.weights.values, labels) / total
+        return rows.sum(errors_of_block, self.weights.array, labels) / total
 
 
 def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:

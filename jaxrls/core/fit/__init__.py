@@ -14,7 +14,7 @@ from jaxrls.core.fit.fitted import (
     solution_of,
     without_solution,
 )
-from jaxrls.core.fit.grid import Choice, choose_lam, lambda_grid
+from jaxrls.core.fit.grid import Choice, Chosen, choose_lam, lambda_grid
 from jaxrls.core.fit.memory import Memory, of_problem
 from jaxrls.core.fit.model import Model, Numbers
 from jaxrls.core.fit.objective import best_lam

@@ -11,104 +11,87 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.criteria import Criterion
-from jaxrls.core.factors import Coefficients, Outcome, Solution, Solver
+from jaxrls.core.factors import Outcome, Solution, Solver
 from jaxrls.core.fit.fitted import Fit, r_squared, solution_of
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.model import Model
+from jaxrls.core.fit.padding import without_padding
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import compiled, first
+from jaxrls.core.problem import compiled
 from jaxrls.core.support import as_lam, is_concrete
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
 
 
-def conclude(
-    kernel: Kernel,
-    solution: Solution,
-    table: tuple,
-    chosen: tuple,
-    criterion: Criterion,
-    *,
-    plan: str = "",
-) -> Fit:
-    """The fit at the chosen λ, one for all targets or one for each, with held-out residuals, and
-    with the table of all λ and errors that it was chosen from.
-    """
-    (lams, errors), (lam, error) = table, chosen
-    drop, total_weight = solution.labels.drop_axis, solution.factor.weights.total
+def conclude(kernel, solution, chosen, criterion, *, plan: str = "") -> Fit:
+    """The fit at the chosen λ, one for all targets or one for each, with held-out residuals."""
+    lam, labels, weights = chosen.lam, solution.labels, solution.factor.weights
     outcome = solution.outcome(lam.reshape(1, -1), criterion.groups, criterion.total)
+    at_lam = lambda sums: sums[0] if lam.ndim else jnp.mean(sums)
     standard_error, r2 = None, None
-    if error is None and outcome.total is not None:
-        errors = drop(outcome.total / total_weight)
-        error = jnp.mean(errors) if lam.ndim == 0 else errors[0]
+    if chosen.error is None and outcome.total is not None:
+        errors = labels.drop_axis(outcome.total / weights.total)
+        chosen = chosen._replace(errors=errors, error=at_lam(errors))
     if outcome.error is not None and criterion.smooth:  # a step has no useful slope
-        standard_error = jnp.mean(outcome.error) if error.ndim == 0 else outcome.error[0]
-        standard_error = standard_error / total_weight
-    fit = fit_at(kernel, solution, lam, outcome)
+        standard_error = at_lam(outcome.error) / weights.total
     if outcome.residuals is not None:
-        weights = solution.factor.weights.values
-        r2 = r_squared(outcome.residuals[0], solution.labels.Y, weights, jnp)
+        r2 = r_squared(outcome.residuals[0], labels.Y, weights.values, jnp)
     return replace(
-        fit,
-        lams=lams,
-        errors=errors,
-        error=error,
+        _fit_of(kernel, solution, chosen, outcome, plan),
         criterion=criterion.name,
         title=criterion.title,
         unit=criterion.unit,
-        plan=plan,
         loo_standard_error=standard_error,
         r2=r2,
     )
 
 
-def conclude_moments(
-    kernel: Kernel, solution: Solution, table: tuple, chosen: tuple, *, plan: str
-) -> Fit:
+def conclude_moments(kernel, solution, chosen, *, plan: str) -> Fit:
     """The fit at the chosen λ of a solution of moments, which has no rows to hold out."""
-    (lams, errors), (lam, error), column = table, chosen, chosen[0].reshape(1, -1)
+    column = chosen.lam.reshape(1, -1)
     outcome = Outcome(solution.coefficients(column), None, solution.dof(column))
-    fit = fit_at(kernel, solution, lam, outcome)
-    return replace(fit, lams=lams, errors=errors, error=error, plan=plan)
+    return _fit_of(kernel, solution, chosen, outcome, plan)
 
 
-def fit_at(kernel: Kernel, solution: Solution, lam, outcome: Outcome) -> Fit:
-    """The fit at one λ, or one for each target, without errors: they depend on the criterion."""
-    factor, drop = solution.factor, solution.labels.drop_axis
-    report, residuals = factor.report, outcome.residuals
+def _fit_of(kernel, solution, chosen, outcome, plan):
+    """The fit, but for what depends on a criterion."""
+    report, residuals, points = solution.factor.report, outcome.residuals, solution.factor.points
     coefficients = jax.tree.map(lambda part: part[0], outcome.coefficients)
-    effect = None
-    if report.ridge is not None:
-        column = lam.reshape(1, -1)
-        estimated = residuals is None  # and held-out residuals are larger than this
-        length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
-        missed = jnp.sqrt(solution.residual_norm(column)[0]) if estimated else length(residuals[0])
-        effect = factor.jitter_effect(kernel, column[0], coefficients.coef, missed)
+    drop, lam = solution.labels.drop_axis, chosen.lam
     return Fit(
-        model=model_of(kernel, solution, coefficients),
-        lams=None,
-        errors=None,
+        model=_model_of(kernel, solution, coefficients),
+        lams=chosen.lams,
+        errors=chosen.errors,
         lam=lam,
-        error=None,
+        error=chosen.error,
         loo_residuals=None if residuals is None else drop(residuals[0]),
         dof=None if outcome.dof is None else outcome.dof.reshape(lam.shape),
         floor=report.floor,
         indefinite=report.indefinite,
         route=report.route,
-        criterion="",
-        title="",
-        unit="",
+        plan=plan,
         trace_residual=report.trace_residual,
-        num_landmarks=0 if report.trace_residual is None else len(factor.points),
+        num_landmarks=0 if report.trace_residual is None else len(points),
         run=outcome.run,
-        ridge_effect=effect,
+        ridge_effect=None
+        if report.ridge is None
+        else _ridge_effect(kernel, solution, lam, outcome),
     )
 
 
-def model_of(kernel: Kernel, solution: Solution, coefficients: Coefficients) -> Model:
+def _ridge_effect(kernel, solution, lam, outcome):
+    """How far jitter moved the fit at most, relative to the held-out residuals; where there are
+    none, to those of training, which are smaller.
+    """
+    factor, column, residuals = solution.factor, lam.reshape(1, -1), outcome.residuals
+    length = lambda residuals: jnp.linalg.norm(factor.weights.scale(residuals), axis=0)
+    of_training = residuals is None
+    missed = jnp.sqrt(solution.residual_norm(column)[0]) if of_training else length(residuals[0])
+    return factor.jitter_effect(kernel, column[0], outcome.coefficients.coef[0], missed)
+
+
+def _model_of(kernel, solution, coefficients):
     """The model with these coefficients of every target."""
     factor = solution.factor
     coef, intercept, free = jax.tree.map(solution.labels.drop_axis, coefficients)
@@ -122,42 +105,30 @@ factored, _chosen = compiled(Problem.solution), compiled(Choice.of)
 concluded = compiled(conclude)
 
 
-def on_grid(problem: Problem, solution: Solution, choice: Choice) -> Fit:
-    """The fit at the best of all λ of a choice, with the plan in words."""
-    table, best = _chosen(choice, solution, problem.kernel)
-    shared = len(table[0]) > 1 and solution.factor.shares_work
-    words = f"{len(table[0])} λ{' from one factorization' * shared}"
-    plan = f"{problem.solver_or_default.name} ({solution.factor.route}), {words}"
-    return concluded(problem.kernel, solution, table, best, problem.criterion, plan=plan)
-
-
-_on_grid = compiled(on_grid)
-
-
-def fit_on_grid(problem: Problem, choice: Choice, *, kept: bool) -> tuple[Fit, Solution | None]:
+def fit_on_grid(problem, choice, *, kept: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a choice, with its solution if that is kept."""
     solution = factored(problem)
-    return on_grid(problem, solution, choice), solution if kept else None
+    return _with_choice(problem, solution, choice), solution if kept else None
+
+
+def _with_choice(problem, solution, choice):
+    """The fit at the best of all λ of a choice, with the plan in words."""
+    chosen, factor = _chosen(choice, solution, problem.kernel), solution.factor
+    count = len(chosen.lams)
+    words = f"{count} λ{' from one factorization' * (count > 1 and factor.shares_work)}"
+    plan = f"{problem.solver_or_default.name} ({factor.route}), {words}"
+    return concluded(problem.kernel, solution, chosen, problem.criterion, plan=plan)
 
 
 fit_on_grid_at_once = compiled(fit_on_grid)  # where all rows go into a program
-
-
-def of_rows(fit: Fit, n: int) -> Fit:
-    """The fit without the rows that its problem was padded with."""
-    model, left_out = fit.model, fit.loo_residuals
-    if left_out is None or len(left_out) == n or not is_concrete(fit):
-        return fit
-    if model.points is not None:
-        model = replace(model, points=first(model.points, n), coef=first(model.coef, n))
-    return replace(fit, model=model, loo_residuals=first(left_out, n))
+_with_choice_at_once = compiled(_with_choice)
 
 
 # warnings
 # --------------------------------------------------------------------------------------------------
 
 
-def inspect_fit(fit: Fit, default_grid: bool, solver: Solver | None = None) -> None:
+def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
     """Warn of what a user needs to know before trusting the numbers; raise where they are not
     finite.
     """
@@ -230,14 +201,14 @@ def warn(message: str) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def keeps(problem: Problem, keep: bool | None) -> bool:
+def keeps(problem, keep: bool | None) -> bool:
     """Whether a fit keeps its solution: as was asked, or where rows are few and known."""
     few = problem.rows.shape[0] <= KEPT_ROWS and is_concrete(problem.weights, problem.Y)
     return few if keep is None else keep
 
 
 def with_solution(
-    fit: Fit, solution: Solution | None, problem: Problem, choice: Choice | None, keep: bool | None
+    fit, solution: Solution | None, problem, choice: Choice | None, keep: bool | None
 ) -> Fit:
     """The fit with its solution, if that is kept."""
     if not keeps(problem, keep):
@@ -253,8 +224,8 @@ def with_solution(
     )
 
 
-def with_lam(fit: Fit, lam) -> Fit:
-    """`Fit.at`."""
+def with_lam(fit, lam) -> Fit:
+    """`Fit.with_lam`."""
     solution, problem, coef = solution_of(fit), fit.problem, fit.model.coef
     if problem is None:
         raise ValueError(
@@ -263,13 +234,7 @@ def with_lam(fit: Fit, lam) -> Fit:
         )
     lam = as_lam(lam, coef.dtype, coef.shape[1:])
     choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
-    changed = _on_grid(problem, solution, choice)
+    changed = _with_choice_at_once(problem, solution, choice)
     inspect_fit(changed, False, problem.solver)
-    return replace(
-        of_rows(changed, len(fit.loo_residuals)),
-        solution=solution,
-        problem=problem,
-        groups=fit.groups,
-        choice=fit.choice,
-        saved=fit.saved,
-    )
+    changed = with_solution(changed, solution, problem, fit.choice, fit.saved or None)
+    return without_padding(changed, len(fit.loo_residuals))

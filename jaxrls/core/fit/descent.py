@@ -1,7 +1,7 @@
 """One gradient search on one problem, from the best of several starting points."""
 
 from dataclasses import fields, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -35,12 +35,12 @@ def default_optimizer():
     return optax.lbfgs(memory_size=10, linesearch=search)
 
 
-def _units(kernel: Kernel) -> list[float | None]:
+def _units(kernel):
     """For every leaf in order: the unit of its logarithm; 0 where it is searched without a
     logarithm; None where it stays fixed, such as an offset at its limit 0.
     """
     units: list[float | None] = []
-    for f in fields(kernel):  # type: ignore[arg-type]
+    for f in fields(kernel):
         value, positive = getattr(kernel, f.name), f.name in kernel.positive
         if isinstance(value, Kernel):
             units += _units(value)
@@ -62,7 +62,7 @@ class Space:
     units: tuple[float | None, ...] = static()
 
     @classmethod
-    def around(cls, kernel: Kernel, lam, floor) -> "Space":
+    def around(cls, kernel, lam, floor) -> "Space":
         """The space whose origin is this kernel and this λ."""
         origin = kernel, np.asarray(np.maximum(lam - floor, 1e-2 * floor))
         return cls(origin, np.asarray(floor), (*_units(kernel), LAM_UNIT))
@@ -73,22 +73,22 @@ class Space:
         for i, (unit, leaf) in enumerate(
             zip(self.units, jax.tree.leaves(self.origin), strict=True)
         ):
-            at = np.log(leaf) / unit if unit else leaf
+            param = np.log(leaf) / unit if unit else leaf
             if key is not None:
-                draw = jax.random.normal(jax.random.fold_in(key, i), np.shape(at), at.dtype)
-                at = at + draw / (unit or 1)
-            params.append(at)
+                draw = jax.random.normal(jax.random.fold_in(key, i), np.shape(param), param.dtype)
+                param = param + draw / (unit or 1)
+            params.append(param)
         return params
 
     def unpack(self, params: list) -> tuple[Kernel, Any]:
         """Kernel and λ at θ."""
         leaves, tree = jax.tree.flatten(self.origin)
         values = []
-        for unit, origin, at in zip(self.units, leaves, params, strict=True):
+        for unit, origin, param in zip(self.units, leaves, params, strict=True):
             if unit:
                 middle, most = jnp.log(origin), REACH * unit
-                at = jnp.exp(jnp.clip(unit * at, middle - most, middle + most))
-            values.append(origin if unit is None else at)
+                param = jnp.exp(jnp.clip(unit * param, middle - most, middle + most))
+            values.append(origin if unit is None else param)
         kernel, above = jax.tree.unflatten(tree, values)
         return kernel, above + self.floor
 
@@ -138,7 +138,7 @@ class Best(NamedTuple):
     learned: Point
 
 
-def descend(problem: Problem, guesses: list, way: Way, learned=None) -> Best:
+def descend(problem, guesses: list, way, learned=None) -> Best:
     """A search from the best of the guesses, and from random multiples of it where the way has more
     starts.
 
@@ -146,38 +146,39 @@ def descend(problem: Problem, guesses: list, way: Way, learned=None) -> Best:
     curvature is used if the last guess, where it ended, is the best.
     """
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        first = partial(look, optimizer=way.optimizer)
+        at_start = lambda space, key=None: look(
+            space.first(key), space, problem, optimizer=way.optimizer
+        )
         spaces = [Space.around(*guess) for guess in guesses]
-        points = [first(space.first(), space, problem) for space in spaces]
+        points = [at_start(space) for space in spaces]
         best = int(np.argmin([float(point.value) for point in points]))
-        space, begins = spaces[best], [points[best]]
-        if way.starts > 1:
-            keys = jax.random.split(way.key, way.starts)[1:]
-            begins += [first(space.first(key), space, problem) for key in keys]
         carries = learned is not None and best == len(guesses) - 1
         carries = carries and way.optimizer is default_optimizer()
-        if carries:
-            begins[0] = begins[0]._replace(state=_carried(learned, begins[0]))
-        walks = [_walk(point, space, problem, way, carries) for point in begins]
+        first = points[best]
+        begins = [first._replace(state=_carried(learned, first)) if carries else first]
+        if way.starts > 1:
+            keys = jax.random.split(way.key, way.starts)[1:]
+            begins += [at_start(spaces[best], key) for key in keys]
+        walks = [_walk(point, spaces[best], problem, way, carries) for point in begins]
         walk = min(walks, key=lambda walk: min(float(point.value) for point in walk))
-        return _found(walk, problem, way, points[0].value)
+        return _best_of(walk, problem, way, points[0].value)
 
 
 @jax.jit  # so that it is traced once for what looks and what steps
-def _value(params, space: Any, problem: Problem):
+def _value(params, space, problem):
     """What the search minimises, huge where it is not finite."""
     kernel, lam = space.unpack(params)
     error = problem.criterion.to_search(replace(problem, kernel=kernel).error(lam), len(problem.Y))
     return jnp.where(jnp.isfinite(error), error, jnp.asarray(_huge(problem), error.dtype))
 
 
-def _huge(problem: Problem) -> float:
+def _huge(problem):
     """The value of a failure: large, but small enough that a line search can compute with it."""
     return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
 
 
 @compiled
-def look(params, space: Any, problem: Problem, *, optimizer) -> Point:
+def look(params, space: Any, problem, *, optimizer) -> Point:
     """A first point, with a new state, strongly typed as a step returns it: a weak type would
     compile the step twice.
     """
@@ -187,81 +188,79 @@ def look(params, space: Any, problem: Problem, *, optimizer) -> Point:
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _carried(learned: Point, point: Point):
+def _carried(learned: Point, point):
     """The state of L-BFGS as if its last step had ended at this point: the step, and the change of
     the gradient along it, are kept.
     """
-    import optax
+    from optax import tree_utils
 
-    def moved(name, now, then):
-        old = optax.tree_utils.tree_get(learned.state, name)
-        return jax.tree.map(lambda a, b, c: jnp.asarray(a + (b - c), a.dtype), old, now, then)
+    def moved(name, end, new_end):
+        begin = tree_utils.tree_get(learned.state, name)
+        return jax.tree.map(lambda a, b, c: jnp.asarray(a + (c - b), a.dtype), begin, end, new_end)
 
-    params = moved("params", point.params, learned.params)
-    updates = moved("updates", point.grad, learned.grad)
-    return optax.tree_utils.tree_set(learned.state, params=params, updates=updates)
+    params = moved("params", learned.params, point.params)
+    updates = moved("updates", learned.grad, point.grad)
+    return tree_utils.tree_set(learned.state, params=params, updates=updates)
 
 
 @compiled
-def step(point: Point, space: Any, problem: Problem, *, optimizer) -> Point:
+def step(point, space: Any, problem, *, optimizer) -> Point:
     """The point after one step, with the value and gradient there, which a line search keeps in its
-    state; None for optimisers without one.
+    state.
     """
     import optax
 
-    updates, state = optax.with_extra_args_support(optimizer).update(
-        point.grad,
-        point.state,
-        point.params,
-        value=point.value,
-        grad=point.grad,
-        value_fn=lambda params: _value(params, space, problem),
-    )
+    value_of = lambda params: _value(params, space, problem)
+    extra = {"value": point.value, "grad": point.grad, "value_fn": value_of}
+    update = optax.with_extra_args_support(optimizer).update
+    updates, state = update(point.grad, point.state, point.params, **extra)
     params = optax.apply_updates(point.params, updates)
     value, grad = (optax.tree_utils.tree_get(state, name) for name in ("value", "grad"))
+    if value is None or grad is None:
+        value, grad = jax.value_and_grad(value_of)(params)
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool) -> list[Point]:
+def _walk(point, space, problem, way, carries):
     """All points of the descent from there."""
     patience, least = (1, 0.5) if carries else (3, 0.05)
     visited, stalled = [point], 0
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
-        while len(visited) <= way.steps and visited[-1].norm > way.tol and stalled < patience:
-            point = step(visited[-1], space, problem, optimizer=way.optimizer)
-            if point.value is None or point.grad is None:
-                looked = look(point.params, space, problem, optimizer=way.optimizer)
-                point = looked._replace(state=point.state)
-            gain = float(visited[-1].value) - float(point.value)
+        while len(visited) <= way.steps and point.norm > way.tol and stalled < patience:
+            before, point = point, step(point, space, problem, optimizer=way.optimizer)
+            gain = float(before.value) - float(point.value)
             stalled = stalled + 1 if abs(gain) <= least * way.tol else 0
-            visited[-1] = visited[-1]._replace(state=None)  # which holds ten gradients
+            visited[-1] = before._replace(state=None)  # which holds ten gradients
             visited.append(point)
             reached(len(visited) - 1)
     return visited
 
 
-def _found(visited: list[Point], problem: Problem, way: Way, start) -> Best:
-    """The best of all points."""
+def _best_of(visited, problem, way, start_value):
+    """The best of all points, with the history."""
     values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():
         raise ValueError(
             "the error is not finite at the start: use a larger lam, a smaller width, or float64"
         )
-    best, used = int(np.argmin(values)), len(visited) - 1
+    best, points = int(np.argmin(values)), jax.device_get([point.at for point in visited])
+    kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *points)
+    error_of = lambda value: on_device(
+        problem.criterion.from_search(np.asarray(value), len(problem.Y))
+    )
     # At the best point, or at a later one that is nearly as good.
     near = values[best:] <= values[best] + 0.05 * way.tol
     converged = bool((near & (norms[best:] <= way.tol)).any())
-    reason = f"all {used} steps used" if used == way.steps else "no further progress"
-    if converged:
-        reason = "gradient norm below tol"
-    elif not norms[-1] > way.tol:
-        reason = "the search left for where the gradient vanishes or is not finite"
-    each = jax.device_get([point.at for point in visited])
-    kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *each)
-    errors, first = (
-        on_device(problem.criterion.from_search(np.asarray(part), len(problem.Y)))
-        for part in (values, start)
-    )
-    history = History(errors, on_device(norms), lams, kernels, first, converged, reason)
-    kernel, lam = jax.tree.map(on_device, each[best])
+    reason = "gradient norm below tol" if converged else _why_not(norms, way)
+    start = error_of(start_value)
+    history = History(error_of(values), on_device(norms), lams, kernels, start, converged, reason)
+    kernel, lam = jax.tree.map(on_device, points[best])
     return Best(kernel, lam, history, problem, visited[-1])
+
+
+def _why_not(norms, way):
+    """Why a search ended that did not converge."""
+    if not norms[-1] > way.tol:
+        return "the search left for where the gradient vanishes or is not finite"
+    used = len(norms) - 1
+    return f"all {used} steps used" if used == way.steps else "no further progress"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
 from jaxrls.core.factors import (
     SEARCHED,
     Cholesky,
-    Solution,
     Solver,
     choose_route,
     suits_cholesky,
@@ -23,13 +22,13 @@ from jaxrls.core.fit.conclude import (
     fit_on_grid_at_once,
     inspect_fit,
     keeps,
-    of_rows,
     with_solution,
 )
 from jaxrls.core.fit.fitted import Fit, K
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
+from jaxrls.core.fit.padding import fit_in_common_size
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.support import as_lams, door, is_concrete
 
@@ -94,9 +93,9 @@ def fit(
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes: `fit.plan` says which.
         keep: whether the fit keeps its solution, which `posterior`, `predict(return_std=True)`,
-            `intervals`, `loo_predictive`, `update`, `forget` and `at` need: n² numbers, or n·r on r
-            features or landmarks. By default it is kept up to 2000 rows, outside of `jax.jit`.
-            `save` writes the solution only with `keep=True`.
+            `intervals`, `loo_predictive`, `update`, `forget` and `with_lam` need: n² numbers, or
+            n·r on r features or landmarks. By default it is kept up to 2000 rows, outside of
+            `jax.jit`. `save` writes the solution only with `keep=True`.
         block_size: rows at a time while K or sums over rows are made.
         progress: show a bar while landmarks are chosen (needs tqdm).
 
@@ -122,16 +121,15 @@ def fit(
     >>> float(fit.lam), bool(fit.error < 1e-2)
     (0.01, True)
     """
-    given: dict = {"criterion": criterion, "groups": groups, "weights": weights}
-    given |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
-    given |= {"standardize": standardize, "landmarks": landmarks, "solver": solver}
+    options: dict = {"criterion": criterion, "groups": groups, "weights": weights}
+    options |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
+    options |= {"standardize": standardize, "landmarks": landmarks, "solver": solver}
     how: dict = {"lams": lams, "per_target": per_target, "conservative": conservative, "keep": keep}
     wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if wanted is not X:
-        return fit(kernel, wanted, Y, **given, **how)
-    problem = Problem.of(kernel, X, Y, **given)
-    run: Callable[[Problem], Fit] = lambda problem: _best(problem, **how)
-    result = of_rows(fit_by(problem.solver, problem, run, progress), problem.rows.shape[0])
+        return fit(kernel, wanted, Y, **options, **how)
+    problem = Problem.of(kernel, X, Y, **options)
+    result = fit_by(problem.solver, problem, partial(_best, **how), progress)
     if is_concrete(result):
         inspect_fit(result, np.ndim(lams) == 0, problem.solver)
     return result
@@ -145,15 +143,20 @@ def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: boo
     return run(problem.prepared(progress))
 
 
-def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
+def _best(problem, *, lams, per_target, conservative, keep):
+    """The fit with the best λ, as planned."""
+    plan = planned(problem, lams, per_target, conservative)
+    return fit_in_common_size(partial(_as_planned, plan=plan, keep=keep), plan.problem)
+
+
+def _as_planned(problem, plan, keep):
     """The fit with the best λ, from a grid or from a search."""
-    problem, choice, searches, goes_below = planned(problem, lams, per_target, conservative)
-    problem = problem.padded()
+    choice, searches = plan.choice, plan.way == "search"
     if not searches:
         choose = fit_on_grid_at_once if problem.traceable else fit_on_grid
         result, solution = choose(problem, choice, kept=keeps(problem, keep))
         # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
-        searches = goes_below and float(result.lam) < NEAR * float(result.floor)
+        searches = plan.goes_below and float(result.lam) < NEAR * float(result.floor)
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
         result, solution = _searched(problem, choice.per_target)
@@ -161,51 +164,61 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
 
 
 class Plan(NamedTuple):
-    """How λ is chosen for a problem with its solver: from a grid or given λ (`choice`), by a search
-    without a grid (`searches`), or by a grid and, where its best λ is near the floor of the
-    spectrum, a search with Cholesky factors, whose floor is lower (`goes_below`).
+    """How λ is chosen for a problem with its solver: the way, "named", "counted" or "search", and
+    the choice among λ; and whether from a best λ near the floor of the spectrum a search goes on
+    with Cholesky factors, whose floor is lower.
     """
 
     problem: Problem
+    way: str
     choice: Choice
-    searches: bool
     goes_below: bool
 
 
-def planned(problem: Problem, lams, per_target: bool, conservative: Any) -> Plan:
+def planned(problem, lams, per_target: bool, conservative: Any) -> Plan:
     """The cheapest exact plan, unless a solver is named.
 
-    | λ are              | plan                                                                |
-    |--------------------|---------------------------------------------------------------------|
-    | named              | a spectrum; for few of them a Cholesky factor each                  |
-    | counted            | a grid of so many from the spectrum                                 |
-    | counted, large n   | where ten Cholesky factors cost less than a spectrum, a search      |
-    | "search"           | a search, where the criterion has slopes that X in memory gives     |
-    | "search", else     | a grid of GRID, or without a spectrum a search by values alone      |
+    | λ are            | the way                                                               |
+    |------------------|-----------------------------------------------------------------------|
+    | named            | a spectrum; for few of them a Cholesky factor each                    |
+    | counted          | a grid of so many from the spectrum                                   |
+    | counted, large n | where ten Cholesky factors cost less than a spectrum, a search        |
+    | "search"         | a search, where the criterion has slopes that X in memory gives       |
+    | "search", else   | as counted, GRID; or without a spectrum a search by values alone      |
     """
-    criterion, solver, rows = problem.criterion, problem.solver, problem.rows
-    lams, has_spectrum = _as_lams(lams, problem), solver is None or solver.has_spectrum
+    criterion, rows = problem.criterion, problem.rows
+    lams, per_target = _as_lams(lams, problem), per_target or np.ndim(lams) == 2
     _check_conservative(conservative, criterion, lams)
-    named, counted = not isinstance(lams, str | int), isinstance(lams, int)
-    if counted and not has_spectrum and not criterion.smooth:
-        raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
-    # Without slopes a search may miss the best; and a grid takes fewer readings.
-    guided = not counted and problem.traceable and criterion.smooth
-    searches = not named and (guided or not has_spectrum)
-    num = len(lams) if named else 1 if searches else lams if counted else GRID
-    per_target = per_target or np.ndim(lams) == 2
+    way, num = _way(problem, lams)
+    named, counted = way == "named", way == "counted"
     choice = Choice(criterion, lams if named else None, num, per_target, float(conservative))
-    on_grid = not named and not searches
-    either = may_take_cholesky(problem, per_target)
-    either = either and (named or criterion.smooth and not conservative)
-    few = either and suits_cholesky(problem.kernel, rows.shape[0], SEARCHED if on_grid else num)
-    problem = replace(problem, solver=Cholesky() if few else problem.solver_or_default)
+    free = may_take_cholesky(problem, per_target)
+    free = free and (named or criterion.smooth and not conservative)
+    few = SEARCHED if counted else num
+    by_cholesky = free and suits_cholesky(problem.kernel, rows.shape[0], few)
+    problem = replace(problem, solver=Cholesky() if by_cholesky else problem.solver_or_default)
     if is_concrete(rows) and (rows.in_memory or not rows.is_dense and problem.explicit is None):
         of_problem(problem, lams=num).check()
-    return Plan(problem, choice, searches or on_grid and few, on_grid and either)
+    way = "search" if counted and by_cholesky else way
+    return Plan(problem, way, choice, goes_below=counted and free)
 
 
-def may_take_cholesky(problem: Problem, per_target: bool) -> bool:
+def _way(problem, lams) -> tuple[str, int]:
+    """How λ are chosen, if no cheaper solver is found, and their number."""
+    solver, smooth = problem.solver, problem.criterion.smooth
+    if not isinstance(lams, str | int):
+        return "named", len(lams)
+    if solver is not None and not solver.has_spectrum:
+        if isinstance(lams, int) and not smooth:
+            raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
+        return "search", 1
+    if isinstance(lams, int):
+        return "counted", lams
+    # Without slopes a search may miss the best; and a grid takes fewer readings.
+    return ("search", 1) if smooth and problem.traceable else ("counted", GRID)
+
+
+def may_take_cholesky(problem, per_target: bool) -> bool:
     """Whether Cholesky factors of all of K may replace the spectrum, where λ are known outside of
     `jax.jit`, so that a search can go on from them.
     """
@@ -225,14 +238,14 @@ def _check_conservative(conservative, criterion, lams) -> None:
             f"{conservative!r}"
         )
     if conservative and (isinstance(lams, str) or not isinstance(criterion, LeaveOneOut)):
-        found = "lams='search'" if isinstance(lams, str) else f"criterion {criterion.name}"
+        what = "lams='search'" if isinstance(lams, str) else f"criterion {criterion.name}"
         raise ValueError(
             "conservative= needs standard errors, which loo and kfold have at λ of a grid: take "
-            f"those, not {found}"
+            f"those, not {what}"
         )
 
 
-def _as_lams(lams, problem: Problem):
+def _as_lams(lams, problem):
     """How many λ; or an array (L,), or (L, t) with a column for each target; or "search"."""
     if isinstance(lams, str) and lams == "search":
         return lams
@@ -248,7 +261,7 @@ def _as_lams(lams, problem: Problem):
     return as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True)
 
 
-def _searched(problem: Problem, per_target: bool) -> tuple[Fit, Solution]:
+def _searched(problem, per_target):
     """The fit with the best λ of a search, which runs on known values, and its solution."""
     if not is_concrete(problem):
         raise ValueError(
@@ -256,7 +269,7 @@ def _searched(problem: Problem, per_target: bool) -> tuple[Fit, Solution]:
             "or call fit outside"
         )
     solution = factored(problem)
-    table, chosen, words = search(problem, solution, per_target)
-    result = concluded(problem.kernel, solution, table, chosen, problem.criterion)
+    chosen, words = search(problem, solution, per_target)
+    result = concluded(problem.kernel, solution, chosen, problem.criterion)
     plan = f"{problem.solver_or_default.name}, a search for λ: {words}"
     return replace(result, plan=plan), solution

@@ -134,9 +134,9 @@ class Fit(Generic[K]):
     floor: Float[Numbers, ""]
     indefinite: Float[Numbers, ""]
     route: str = static()
-    criterion: str = static()
-    title: str = static()
-    unit: str = static()
+    criterion: str = static(default="")
+    title: str = static(default="")
+    unit: str = static(default="")
     plan: str = static(default="")
     trace_residual: Float[Numbers, ""] | None = None
     num_landmarks: int = static(default=0)
@@ -573,14 +573,14 @@ class Fit(Generic[K]):
 # --------------------------------------------------------------------------------------------------
 
 
-def solution_of(fit: Fit) -> Solution:
+def solution_of(fit) -> Solution:
     """The solution that a fit keeps."""
     if fit.solution is None:
         raise ValueError("this fit kept no solution, which this call needs: fit with keep=True")
     return fit.solution
 
 
-def without_solution(fit: Fit) -> Fit:
+def without_solution(fit) -> Fit:
     """The fit without its solution and all that goes with it."""
     empty: dict = dict.fromkeys(("solution", "problem", "groups", "choice"))
     return replace(fit, **empty, saved=False, stored={})
@@ -593,7 +593,7 @@ def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
     name, compute = compute.__name__, door("fit.model.coef")(compute)
 
     @wraps(compute)
-    def recalled(fit: Fit):
+    def recalled(fit):
         for results in (fit.stored, vars(fit)):
             if name in results:
                 return results[name]

@@ -2,7 +2,7 @@
 by its error.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +45,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     return jnp.exp(jnp.linspace(jnp.log(low), jnp.log(high), num, dtype=factor.dtype))
 
 
-def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def lambda_range(factor, low=0.0):
     """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs,
     for which no spectrum is needed.
     """
@@ -66,9 +66,18 @@ def choose_lam(lams, errors, per_target: bool, within: Any = 0):
     if len(lams) == 1:  # nothing to choose: the model can share what the errors used
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
     smallest = jnp.min(errors, axis=0)
-    each = lams if lams.ndim == errors.ndim else lams[:, None]
-    lam = jnp.max(jnp.where(errors <= smallest + within, each, 0), axis=0)
-    return lam, jnp.max(jnp.where(each == lam, errors, smallest), axis=0)
+    columns = lams if lams.ndim == errors.ndim else lams[:, None]
+    lam = jnp.max(jnp.where(errors <= smallest + within, columns, 0), axis=0)
+    return lam, jnp.max(jnp.where(columns == lam, errors, smallest), axis=0)
+
+
+class Chosen(NamedTuple):
+    """All λ with their errors, and the chosen λ with its error, where these are known."""
+
+    lams: Any
+    errors: Any
+    lam: Any
+    error: Any = None
 
 
 @pytree
@@ -83,34 +92,34 @@ class Choice:
     per_target: bool = static(default=False)
     conservative: float = static(default=0.0)
 
-    def of(self, solution: Solution, kernel: Kernel) -> tuple[tuple, tuple]:
-        """All λ with their errors, and the chosen λ with its error."""
-        factor = solution.factor
+    def of(self, solution: Solution, kernel: Kernel) -> Chosen:
+        """The chosen λ of a solution."""
+        factor, criterion = solution.factor, self.criterion
         lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
-        known = factor.has_residuals or isinstance(self.criterion, HoldOut)
-        if len(lams) == 1 and not (known and (factor.exact or self.criterion.total is None)):
+        known = factor.has_residuals or isinstance(criterion, HoldOut)
+        if len(lams) == 1 and not (known and (factor.exact or criterion.total is None)):
             # It needs no error, or has the model's.
             targets = solution.labels.given.shape[1:] if self.per_target else ()
-            return (lams, None), (jnp.broadcast_to(lams[0], targets), None)
-        table = lams, self.criterion.errors(solution, lams, kernel)
-        chosen = choose_lam(*table, self.per_target)
-        if not self.conservative:
-            return table, chosen
-        within = self.conservative * standard_error(self.criterion, solution, chosen[0])
-        return table, choose_lam(*table, self.per_target, within)
+            return Chosen(lams, None, jnp.broadcast_to(lams[0], targets))
+        errors = criterion.errors(solution, lams, kernel)
+        lam, error = choose_lam(lams, errors, self.per_target)
+        if self.conservative:
+            within = self.conservative * standard_error(criterion, solution, lam)
+            lam, error = choose_lam(lams, errors, self.per_target, within)
+        return Chosen(lams, errors, lam, error)
 
 
-def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array, "*t"]:
+def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
     """The standard error of the mean m of G losses m_g, of rows or of groups, with weights V_g: √(Σ
     V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
     """
     groups, weights = criterion.groups, solution.factor.weights
     left_out = solution.residuals(lam.reshape(1, -1), groups)[0]
-    losses = criterion.loss(left_out, solution.labels.Y)  # type: ignore[attr-defined]
+    losses = criterion.loss(left_out, solution.labels.Y)
     losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
     v = weights.array[:, None]
     away, count = v * (losses - jnp.sum(v * losses, axis=0) / weights.total), weights.count
     if groups is not None:
         away, count = groups.sums(away), jnp.sum(groups.sums(v) > 0).astype(v.dtype)
-    found = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1)) / weights.total
-    return found if lam.ndim else found[0]
+    spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
+    return (spread if lam.ndim else spread[0]) / weights.total

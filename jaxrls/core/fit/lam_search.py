@@ -9,119 +9,129 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors import Solution
-from jaxrls.core.fit.grid import choose_lam, lambda_range
-from jaxrls.core.fit.problem import Problem
+from jaxrls.core.fit.grid import Chosen, choose_lam, lambda_range
 from jaxrls.core.problem import compiled
 
 # First points, as shares of the line of log λ: closer where the best λ usually is.
 COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)
 MOST = 11  # points in all
 GAIN = 1e-5  # the least promised decrease that is worth a point
-WIDE = 1.5  # in a gap this wide no cubic is trusted near an end
-LOW = 0.1  # and a gap with an end this low may hide a minimum
+WIDE = 1.5  # a gap this wide may hide a minimum
+LOW = 0.1  # if one of its ends is this low
 
 
-def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tuple, tuple, str]:
-    """All λ that were evaluated, ascending, with their errors; the best λ with its error, or one
-    for each target, searched in parallel; and a description of the search.
+def search(problem, solution, per_target: bool) -> tuple[Chosen, str]:
+    """The best λ, or one for each target, searched in parallel, among all that were evaluated; and
+    a description of the search.
     """
-    factor, each = solution.factor, per_target and problem.Y.ndim == 2
-    low, high = (float(np.log(end)) for end in _ends(factor))
-    look, count = _probe if problem.traceable else _look, problem.Y.shape[1] if each else 1
-    errors, at = [], [low] * count
-    visited: list[list] = [[] for _ in at]  # places, values and slopes
-    for number in range(MOST):
-        if number < len(COARSE):
-            at = [low + (high - low) * COARSE[number]] * count
-        else:
-            wanted = [next_place(one, low, high) for one in visited]
-            if wanted.count(None) == count:
-                break
-            at = [old if new is None else new for old, new in zip(at, wanted, strict=True)]
-        error, *own = jax.device_get(look(problem, solution, jnp.asarray(at, factor.dtype)))
-        errors.append(error)
-        for one, *point in zip(visited, at, *own, strict=True):
-            one.append(point)
-
-    # All evaluations, ascending; without λ at which the factor broke down, unless it did at all λ.
-    places, table = np.array(visited)[:, :, 0].T, np.stack(errors).reshape(len(errors), -1)
-    defined = np.isfinite(table).all(axis=1)
+    factor, separate = solution.factor, per_target and problem.Y.ndim == 2
+    count = problem.Y.shape[1] if separate else 1
+    log_lams, errors = _visited(problem, solution, count)
+    # Ascending, without λ at which the factor broke down, unless it did at all.
+    defined = np.isfinite(errors).all(axis=1)
     keep = defined if defined.any() else ~defined
-    order = np.argsort(places[keep], axis=0)
-    lams, table = (np.take_along_axis(part[keep], order, axis=0) for part in (places, table))
-    lams = np.exp(lams if each else lams[:, 0])
-    found = table.reshape(len(lams), *problem.Y.shape[1:])
-    pair = jnp.asarray(lams, factor.dtype), jnp.asarray(found)
-    return pair, choose_lam(*pair, per_target=each), _words(factor, len(errors), count)
+    order = np.argsort(log_lams[keep], axis=0)
+    log_lams, table = (np.take_along_axis(a[keep], order, axis=0) for a in (log_lams, errors))
+    lams = jnp.asarray(np.exp(log_lams if separate else log_lams[:, 0]), factor.dtype)
+    known = jnp.asarray(table.reshape(len(lams), *problem.Y.shape[1:]))
+    chosen = Chosen(lams, known, *choose_lam(lams, known, separate))
+    return chosen, _words(factor, len(errors), count)
+
+
+def _visited(problem, solution, count):
+    """All log λ, a column for each of `count` searches, and the errors of every target there."""
+    look = _look_at_once if problem.traceable else _look
+    dtype, (low, high) = solution.factor.dtype, jax.device_get(_ends(solution.factor))
+    low, high = np.log([low, high], dtype=float)
+    errors: list[np.ndarray] = []
+    points = np.full((1, count, 3), low)  # log λ, value and slope at every look
+    while len(errors) < MOST:
+        wanted = np.array([next_place(points[1:, j], low, high) for j in range(count)])
+        if np.isnan(wanted).all():
+            break
+        log_lams = np.where(np.isnan(wanted), points[-1, :, 0], wanted)
+        error, *point = jax.device_get(look(problem, solution, jnp.asarray(log_lams, dtype)))
+        errors.append(error.reshape(-1))
+        points = np.concatenate([points, np.stack([log_lams, *point], axis=1)[None]])
+    return points[1:, :, 0], np.stack(errors)
 
 
 _ends = compiled(lambda_range)
 
 
-def next_place(visited: list, low: float, high: float) -> float | None:
-    """The most promising place between `low` and `high`, or None where none is worth an evaluation;
-    `visited` has places, each with value and slope.
+def next_place(points: np.ndarray, low: float, high: float) -> float:
+    """Where between `low` and `high` to evaluate next, after `points` with places, values and
+    slopes; NaN where nothing is worth it.
 
-    What is interpolated is log(1 + value − smallest): errors and evidence grow exponentially in log
-    λ on one side, where this is a line. A slope that is NaN is estimated from the neighbours;
-    beyond a value that is not finite nothing is evaluated.
+    First come the coarse places, then the minimum next to the best of all points, then the middle
+    of a gap that may hide another.
     """
-    _, first = np.unique([place for place, _, _ in visited], return_index=True)
-    at, values, slopes = np.array(visited, np.float64)[first].T
-    finite = np.isfinite(values)
+    if len(points) < len(COARSE):
+        return low + (high - low) * COARSE[len(points)]
+    points = points[np.unique(points[:, 0], return_index=True)[1]]
+    finite = np.isfinite(points[:, 1])
     if finite.sum() < 2:
-        return None
-    x, values, slopes, cliffs = at[finite], values[finite], slopes[finite], at[~finite]
-    best = len(x) - 1 - int(np.argmin(values[::-1]))  # the last of equals
-    above = values - values[best]
-    f = np.log1p(above)
-    g = np.where(np.isfinite(slopes), slopes / (1 + above), np.gradient(f, x))
-    for end, falls, limit in ((0, g[0] > 0, low), (len(x) - 1, g[-1] <= 0, high)):
-        if best == end and falls:  # half way to a cliff, or to the end of the line
-            beyond = cliffs[(cliffs < x[0]) if end == 0 else (cliffs > x[-1])]
-            place = (x[end] + beyond[np.argmin(abs(beyond - x[end]))]) / 2 if len(beyond) else limit
-            if abs(place - x[end]) > WIDE / 2:
-                return float(place)
-
-    gaps = np.diff(x)
-    rise, a, b = np.diff(f), g[:-1] * gaps, g[1:] * gaps
-    second, third = 3 * rise - 2 * a - b, a + b - 2 * rise
-    with np.errstate(all="ignore"):
-        t = -a / (second + np.sqrt(second**2 - 3 * third * a))  # slope 0, in units of the gap
-    inside = (t > 0) & (t < 1)
-    t = np.where(inside, t, 0.5)
-    promises = np.where(inside, f[:-1] + t * (a + t * (second + t * third)), np.inf)
-    j = int(np.argmin(promises))
-    margin = 0.3 if gaps[j] > WIDE else 0.1
-    if not promises[j] < -GAIN:
-        hides = (gaps > WIDE) & (np.minimum(f[:-1], f[1:]) < LOW)
-        if not hides.any():
-            return None
-        j, margin = int(np.argmax(np.where(hides, gaps, 0))), 0.5
-    return float(x[j] + gaps[j] * np.clip(t[j], margin, 1 - margin))
+        return np.nan
+    x, f, slopes = _as_logarithms(*points[finite].T)
+    best = np.flatnonzero(f == 0)[-1]
+    downhill = 1 if slopes[best] <= 0 else -1
+    neighbour = best + downhill
+    if 0 <= neighbour < len(x):
+        step = _to_minimum(x[neighbour] - x[best], f[neighbour], slopes[best], slopes[neighbour])
+    else:  # to the end of the line, or half way to where the factor broke down
+        reach = np.array([low, high, *(points[~finite, 0] + x[best]) / 2]) - x[best]
+        step = min(reach[reach * downhill > 0], key=abs, default=0)
+        step = step if abs(step) > WIDE / 2 else np.nan
+    return _middle_of_gap(x, f) if np.isnan(step) else x[best] + step
 
 
-def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool = False):
+def _as_logarithms(x, values, slopes):
+    """Places, f = log(1 + value − smallest) and its slopes: errors and evidence grow exponentially
+    in log λ on one side, where f is a line. A slope that is NaN is estimated from the neighbours.
+    """
+    above = values - values.min()
+    f, slopes = np.log1p(above), slopes / (1 + above)
+    return x, f, np.where(np.isfinite(slopes), slopes, np.gradient(f, x))
+
+
+def _to_minimum(gap, rise, slope, slope_there):
+    """The step to the minimum of the cubic that rises by `rise` ≥ 0 over the gap, and falls first;
+    NaN where it gains too little.
+    """
+    start, end = slope * gap, slope_there * gap
+    second, third = 3 * rise - 2 * start - end, start + end - 2 * rise
+    share = -start / (second + np.sqrt(second**2 - 3 * third * start) or 1)  # where its slope is 0
+    if share * (start + share * (second + share * third)) > -GAIN:
+        return np.nan
+    margin = 0.3 if abs(gap) > WIDE else 0.1  # for a wide gap the cubic may be far off
+    return gap * np.clip(share, margin, 1 - margin)
+
+
+def _middle_of_gap(x, f):
+    """That of the widest gap of those with a low end, NaN where it is not wide."""
+    gaps = np.diff(x) * (np.minimum(f[:-1], f[1:]) < LOW)
+    widest = np.argmax(gaps)
+    return x[widest] + gaps[widest] / 2 if gaps[widest] > WIDE else np.nan
+
+
+def _look(problem, solution, log_lams):
     """The errors at λ, and value and slope for each search, the slope NaN where there is none."""
 
-    def value(log_lams):
-        at = jnp.exp(log_lams)
-        errors = problem.errors(solution, at if len(at) == 1 else at[None])[0]
-        own = errors if errors.shape == at.shape else jnp.mean(errors)[None]
-        return problem.criterion.to_search(own, len(problem.Y)), errors
+    def value_and_errors(log_lams):
+        lams = jnp.exp(log_lams)
+        errors = problem.errors(solution, lams if len(lams) == 1 else lams[None])[0]
+        value = errors if errors.shape == lams.shape else jnp.mean(errors)[None]
+        return problem.criterion.to_search(value, len(problem.Y)), errors
 
-    if slopes:
-        own, slope, errors = jax.jvp(value, (log_lams,), (jnp.ones_like(log_lams),), has_aux=True)
-        return errors, own, slope
-    own, errors = value(log_lams)
-    return errors, own, jnp.full_like(own, jnp.nan)
+    if not (problem.traceable and problem.criterion.smooth and solution.factor.exact):
+        value, errors = value_and_errors(log_lams)
+        return errors, value, jnp.full_like(value, jnp.nan)
+    along = jnp.ones_like(log_lams)
+    value, slope, errors = jax.jvp(value_and_errors, (log_lams,), (along,), has_aux=True)
+    return errors, value, slope
 
 
-@compiled
-def _probe(problem, solution, log_lams):
-    slopes = problem.criterion.smooth and solution.factor.exact
-    return _look(problem, solution, log_lams, slopes=slopes)
+_look_at_once = compiled(_look)  # where all rows go into a program
 
 
 def _words(factor, looks: int, count: int) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 from jaxrls.core.factors import (
     SEARCHED,
     Cholesky,
-    Holding,
     Shape,
     Solver,
     Spectral,
@@ -16,7 +15,6 @@ from jaxrls.core.factors import (
     named_solver,
     suits_cholesky,
 )
-from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel, check_kernel
 from jaxrls.core.linalg import FEWEST_ROWS, PANELS, block_bytes
 from jaxrls.core.support import check_whole, in_words, why_too_large
@@ -124,40 +122,28 @@ def memory(
     shape = getattr(shape, "shape", shape)
     if np.shape(shape) != (2,):
         raise ValueError(f"shape must be (n, d), or X itself, and is {shape!r}")
-    counts = {"rows of shape": shape[0], "columns of shape": shape[1], "targets": targets}
-    counts |= {"lams": lams, "fixed_effects": fixed_effects}
-    for name, count in counts.items():
-        if count is not None:
-            check_whole(name, count)
-    for name, count in {"landmarks": landmarks, "groups": groups}.items():
-        if count is not None:
-            check_whole(name, count, shape[0])
+    n, d = shape
+    _check_counts({"rows of shape": n, "columns of shape": d, "targets": targets})
+    _check_counts({"lams": lams, "fixed_effects": fixed_effects})
+    _check_counts({"landmarks": landmarks, "groups": groups}, n)
     if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
-    of_call = Shape(kernel, shape[0], shape[1], dtype, targets, lams, call == "gradient")
+    of_call = Shape(kernel, n, d, dtype, targets, lams, call == "gradient")
     solver = cheapest(of_call, named_solver(solver, landmarks))
-    held = solver.memory(of_call)
     if call == "predict":
-        numbers = of_predictions(of_call, held.width, rows or shape[0])
-        return _memory(call, of_call, held._replace(numbers=numbers, words="blocks of rows"))
-    n, width = of_call.rows, held.width
-    # Weights scale K; fixed effects are taken off features.
-    copies = weights if held.of_kernel else of_call.twice * bool(fixed_effects)
-    numbers = held.numbers + n * width * 2 * (keep + copies)
-    numbers += of_groups(of_call, width, groups, pairs)
-    if pairs and not groups:
-        numbers += of_pairs(of_call, width, landmarks is not None)
-    words = held.words + ", and blocks of pairs of rows" * pairs
-    held = held._replace(numbers=numbers + 4 * n * targets, words=words)
-    return _memory(call, of_call, held)
+        return of_predictions(of_call, solver, rows or n)
+    left_out = groups, pairs, keep, landmarks is not None
+    return of_training(call, of_call, solver, weights, bool(fixed_effects), *left_out)
 
 
-def _memory(call: str, shape: Shape, held: Holding) -> Memory:
-    itemsize = jnp.dtype(shape.dtype).itemsize
-    return Memory(call, held.route, held.numbers * itemsize, held.words, shape.rows)
+def _check_counts(counts, most=None):
+    """Raise for what is given and no whole number from 1 on."""
+    for name, count in counts.items():
+        if count is not None:
+            check_whole(name, count, most)
 
 
-def cheapest(shape: Shape, solver: Solver | None) -> Solver:
+def cheapest(shape, solver: Solver | None) -> Solver:
     """The solver that `fit` takes for these shapes where none was named; its differentiable form
     for a gradient.
     """
@@ -169,37 +155,47 @@ def cheapest(shape: Shape, solver: Solver | None) -> Solver:
     return solver.differentiable() if shape.gradient else solver
 
 
-def of_predictions(shape: Shape, width: int, rows: int) -> int:
-    """Numbers of two blocks of rows, and of predictions."""
-    block = max(block_bytes() // jnp.dtype(shape.dtype).itemsize, 16 * width)
-    return min(2 * block, rows * width) + 2 * rows * shape.targets
+def of_predictions(shape, solver, rows: int) -> Memory:
+    """Two blocks of rows, and their predictions."""
+    held, itemsize = solver.memory(shape), shape.dtype.itemsize
+    block = max(block_bytes() // itemsize, 16 * held.width)
+    numbers = min(2 * block, rows * held.width) + 2 * rows * shape.targets
+    return Memory("predict", held.route, numbers * itemsize, "blocks of rows", shape.rows)
 
 
-def of_groups(shape: Shape, width: int, groups: int | None, pairs: bool) -> int:
-    """Numbers of the largest group that is held out."""
-    if not groups:
-        return 0
-    of_rows = shape.rows * width * shape.twice * (2 + 4 * pairs)
-    return 8 * shape.twice * min(groups, width) ** 2 + of_rows
+def of_training(
+    call: str,
+    shape,
+    solver,
+    weights: bool,
+    fixed_effects: bool,
+    groups: int | None = None,
+    pairs: bool = False,
+    keep: bool = False,
+    on_landmarks: bool = False,
+) -> Memory:
+    """What the solver holds, copies of it, labels, and what is left out."""
+    held, n, twice = solver.memory(shape), shape.rows, shape.twice
+    # Weights scale K; fixed effects are taken off features.
+    copies = weights if held.of_kernel else twice * fixed_effects
+    numbers = held.numbers + n * held.width * 2 * (keep + copies) + 4 * n * shape.targets
+    if groups:  # the largest group
+        numbers += 8 * twice * min(groups, held.width) ** 2 + n * held.width * twice * (
+            2 + 4 * pairs
+        )
+    elif pairs:  # a block of all pairs of rows; of few rows all pairs at once
+        at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
+        copies = 8 * twice if shape.gradient or on_landmarks else 3
+        numbers += 2 * n * held.width + copies * n * at_once
+    words = held.words + ", and blocks of pairs of rows" * pairs
+    return Memory(call, held.route, numbers * shape.dtype.itemsize, words, n)
 
 
-def of_pairs(shape: Shape, width: int, on_landmarks: bool) -> int:
-    """Numbers of a block of all pairs of rows; of few rows all pairs at once."""
-    n = shape.rows
-    at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
-    held = 8 * shape.twice if shape.gradient or on_landmarks else 3
-    return 2 * n * width + held * n * at_once
-
-
-def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Memory:
-    """The estimate of a call on a problem."""
-    data = problem.data
-    options = {
-        "targets": 1 if problem.Y.ndim == 1 else problem.Y.shape[1],
-        "weights": data.weights.values is not None,
-        "dtype": data.rows.dtype,
-        "fixed_effects": data.fixed.count if data.fixed.count > 1 else None,
-        "solver": problem.solver,
-        **problem.criterion.left_out_together(),
-    }
-    return memory(problem.kernel, data.rows.shape, call=call, lams=lams, **options)
+def of_problem(problem, call: str = "fit", lams: int | None = None) -> Memory:
+    """The memory of a call on a problem."""
+    (n, d), targets = problem.rows.shape, int(np.prod(problem.Y.shape[1:]))
+    dtype = jnp.dtype(problem.rows.dtype)
+    shape = Shape(problem.kernel, n, d, dtype, targets, lams, call == "gradient")
+    has_weights, more = problem.weights.values is not None, problem.criterion.left_out_together()
+    solver = cheapest(shape, problem.solver)
+    return of_training(call, shape, solver, has_weights, problem.fixed.count > 1, **more)

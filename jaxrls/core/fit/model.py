@@ -1,6 +1,5 @@
 """The model of a fit: a function that predicts."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -8,21 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.fit.padding import predict_in_common_size
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import (
-    FixedEffects,
-    Rows,
-    as_rows,
-    common_size,
-    compiled,
-    first,
-    kernel_times,
-    padded,
-)
-from jaxrls.core.support import door, is_concrete, pytree
+from jaxrls.core.problem import FixedEffects, Rows, as_rows, compiled, kernel_times
+from jaxrls.core.support import door, pytree
 
-PADDED = 1024  # up to so many rows in NumPy, their number is padded to a power of two
 Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
 
 
@@ -81,29 +71,15 @@ class Model:
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
         """
 
-        plain = self.free is None and fixed_effects is None and is_concrete(self)
-        m = len(X) if plain and isinstance(X, np.ndarray) and X.ndim == 2 else 0
-        if 0 < m <= PADDED:
-            # Each number of rows compiles a program: repeat the last row up to a power of two.
-            rows, _ = self.read(X[np.minimum(np.arange(2 ** (m - 1).bit_length()), m - 1)])
-            return first(_evaluate(self._padded(), rows, block_size=block_size), m)
-        rows, effects = self.read(X, fixed_effects)
+        effects: Any = self.effects
+        if effects is None and fixed_effects is None:
+            run = lambda model, X: _evaluate(model, model.read(X)[0], block_size=block_size)
+            return predict_in_common_size(run, self, X)
+        rows, columns = self.read(X, fixed_effects)
         predictions = _evaluate(self, rows, block_size=block_size)
-        if self.effects is None:
-            return predictions
         # Without an intercept, which the predictions have already.
-        beta = self.effects.joined(jnp.zeros_like(self.intercept), jnp.asarray(self.free))
-        return predictions + self.effects.fitted(effects, beta)
-
-    def _padded(self) -> "Model":
-        """The same function with coefficients 0 of further points, up to a common size."""
-        if not isinstance(self.points, Numbers):
-            return self
-        more = common_size(len(self.points)) - len(self.points)
-        if not more:
-            return self
-        points, coef = map(np.asarray, (self.points, self.coef))
-        return replace(self, points=padded(points, more, "edge"), coef=padded(coef, more))
+        beta = effects.joined(jnp.zeros_like(self.intercept), jnp.asarray(self.free))
+        return predictions + effects.fitted(columns, beta)
 
     def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
         """The rows of X and their fixed effects, checked."""
@@ -118,23 +94,21 @@ class Model:
         is known.
         """
         evaluable, points = self.kernel.evaluable, self.points
+        what = "the columns it was fitted on"
         if points is not None:
             # Of rows of a given matrix the columns of landmarks are enough.
             widths = points.shape[1:] if evaluable else points.shape[::-1]
-            what = "the columns it was fitted on"
         elif evaluable:
             return
         else:
-            widths, what = (
-                self.coef.shape[:1],
-                "one column per training row, as a precomputed kernel",
-            )
+            widths = self.coef.shape[:1]
+            what = "one column per training row, as a precomputed kernel"
         if d not in widths:
             raise ValueError(f"X must have {widths[0]} columns, {what}, and has {d}")
 
 
 @compiled
-def _evaluate(model: Model, rows: Rows, *, block_size):
+def _evaluate(model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
     if model.points is not None:
         points = jax.tree.map(jnp.asarray, model.points)

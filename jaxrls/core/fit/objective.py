@@ -3,6 +3,7 @@ a differentiable function of the data.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -128,42 +129,50 @@ def best_lam(
     """
     problem = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion)
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
-    start, inside, found = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
+    grid_best, inside, log_lam = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
 
     def slope(log_lam):
-        found = jax.grad(lambda at: problem.error(jnp.exp(at)))(log_lam)
-        return jnp.where(inside, found, log_lam - start)
+        slope = jax.grad(lambda log_lam: problem.error(jnp.exp(log_lam)))(log_lam)
+        return jnp.where(inside, slope, log_lam - grid_best)
 
-    def divide(change, slope):
+    def divided(change, slope):
         """By the curvature; where that is not above 0, λ stands still."""
         curvature = change(jnp.ones_like(slope))
         return jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1), 0)
 
-    return jnp.exp(jax.lax.custom_root(slope, start, lambda slope, start: found, divide))
+    return jnp.exp(jax.lax.custom_root(slope, grid_best, lambda slope, start: log_lam, divided))
 
 
-def _by_spectrum(problem: Problem, lams) -> tuple[Array, Array, Array]:
+class Minimum(NamedTuple):
     """The logarithm of the best λ of a grid, whether it lies inside of the grid, and the logarithm
     of the minimum between its neighbours, where the slope changes its sign.
     """
+
+    grid_best: Array
+    inside: Array
+    log_lam: Array
+
+
+def _by_spectrum(problem, lams):
+    """The minimum of the error."""
     solution = problem.solution()
     grid = jnp.log(lambda_grid(solution.factor) if lams is None else lams)
 
-    def mean(log_lams):
-        errors = problem.errors(solution, jnp.exp(log_lams))
-        return jnp.mean(errors.reshape(len(log_lams), -1), axis=1)
+    def errors(log_lams):
+        return problem.errors(solution, jnp.exp(log_lams)).reshape(len(log_lams), -1).mean(axis=1)
 
-    best = grid[jnp.argmin(mean(grid))]
+    best = grid[jnp.argmin(errors(grid))]
     # The neighbours among other λ: a grid may name one twice.
     low = jnp.max(grid, initial=-jnp.inf, where=grid < best)
     high = jnp.min(grid, initial=jnp.inf, where=grid > best)
     inside = jnp.isfinite(low) & jnp.isfinite(high)
-    slope = jax.grad(lambda at: mean(at[None])[0])
+    slope = jax.grad(lambda log_lam: errors(log_lam[None])[0])
 
-    def halve(_, ends):
-        middle = (ends[0] + ends[1]) / 2
+    def halved(_, ends):
+        low, high = ends
+        middle = (low + high) / 2
         falls = slope(middle) < 0
-        return jnp.where(falls, middle, ends[0]), jnp.where(falls, ends[1], middle)
+        return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
 
     ends = jnp.where(inside, low, best), jnp.where(inside, high, best)
-    return best, inside, sum(jax.lax.fori_loop(0, 60, halve, ends)) / 2
+    return Minimum(best, inside, sum(jax.lax.fori_loop(0, 60, halved, ends)) / 2)

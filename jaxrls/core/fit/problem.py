@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, as_criterion, loo
-from jaxrls.core.factors import Cholesky, Solution, Solver, Spectral, choose_route, named_solver
+from jaxrls.core.factors import Solution, Solver, Spectral, named_solver
 from jaxrls.core.fit.start import from_median
 from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel
 from jaxrls.core.linalg import matmul, safe_sqrt
@@ -25,9 +25,7 @@ from jaxrls.core.problem import (
     Weights,
     as_fixed_effects,
     as_rows,
-    common_size,
     compiled,
-    padded,
 )
 from jaxrls.core.support import (
     arrays_alone,
@@ -36,7 +34,6 @@ from jaxrls.core.support import (
     check_labels,
     check_ratio,
     check_targets,
-    is_concrete,
     on_device,
     pytree,
     static,
@@ -126,30 +123,6 @@ class Problem:
         solver = self.solver.prepare(self.kernel, self.rows, self.weights, progress)
         return replace(self, solver=solver)
 
-    def padded(self) -> "Problem":
-        """The same problem with rows of weight 0 at the end, up to one of a few sizes: programs
-        compiled for it serve other numbers of rows. It is unchanged if there are many rows, if they
-        are committed to a device, or if the criterion or the fixed effects hold data of each row.
-        """
-        rows, (n, d) = self.rows, self.rows.shape
-        size = common_size(n)
-        routes = {choose_route(self.kernel, (count, d), rows.dtype) for count in (n, size)}
-        # Rows that are committed to a device stay there.
-        free = is_concrete(self) and type(rows) is DenseRows and not rows.dense().committed
-        usual = isinstance(self.solver, Spectral | Cholesky | None) and self.criterion.of_some_rows
-        usual &= self.fixed.rows is None
-        if n == size or len(routes) > 1 or not (free and usual):
-            return self
-
-        def more(a, mode="edge"):
-            return on_device(padded(np.asarray(a), size - n, mode))
-
-        v = self.weights.values
-        each = more(np.ones(n, rows.dtype) if v is None else v, "constant")
-        weights = Weights(each, size, rows.dtype)
-        data = Data(DenseRows(more(rows.dense())), weights, self.fixed)
-        return replace(self, data=data, Y=more(self.Y))
-
     def some(self, count: int) -> tuple["Problem", np.ndarray]:
         """The problem on a sample of the rows, and their row numbers. An intercept takes the place
         of other fixed effects, and labels are minus what those fit.
@@ -162,26 +135,18 @@ class Problem:
         Returns:
             The smaller problem, and the numbers (k,) of its rows in X.
         """
-        drawn, X = self.rows.candidates()
+        numbers, X = self.rows.candidates()
         Y, v, fixed = self.Y, self.weights.values, self.fixed
         if fixed.rows is not None:
             labels = Labels.of(Y, self.weights, fixed)
             Y = labels.drop_axis(labels.Y - labels.mean)
-        if drawn is not None:
-            Y, v = Y[drawn], self.weights.some(drawn)
-        w = np.ones(len(X)) if v is None else np.asarray(v, np.float64)
-        rows, chances = np.flatnonzero(w), None if v is None else w[w > 0] / w.sum()
-        w = w[rows]
-        if count < len(rows):
-            random, often = np.random.default_rng(0), v is not None
-            rows = random.choice(rows, count, replace=often, p=chances)
-            rows, times = np.unique(rows, return_counts=True)
-            w = times * w.mean()
-        X, Y = (on_device(np.asarray(part)[rows]) for part in (X, Y))
-        weights = Weights.of(None if v is None else w, len(rows), X.dtype)
+        numbers = np.arange(len(X)) if numbers is None else np.asarray(numbers)
+        w = np.ones(len(X)) if v is None else np.asarray(v, np.float64)[numbers]
+        drawn, w = sample(w, count, often=v is not None)
+        X, Y = on_device(np.asarray(X)[drawn]), on_device(np.asarray(Y)[numbers[drawn]])
+        weights = Weights.of(None if v is None else w, len(drawn), X.dtype)
         fixed = FixedEffects.constant(weights.total) if fixed.count else fixed
-        some = replace(self, data=Data(DenseRows(X), weights, fixed), Y=Y)
-        return some, rows if drawn is None else np.asarray(drawn)[rows]
+        return replace(self, data=Data(DenseRows(X), weights, fixed), Y=Y), numbers[drawn]
 
     @property
     def rows(self) -> Rows:
@@ -217,9 +182,8 @@ class Problem:
 
     def solution(self) -> Solution:
         """Factor the rows and attach the labels: the one expensive step."""
-        labels = Labels.of(self.Y, self.weights, self.fixed)
-        options = {"block_size": self.block_size}
-        return self.solver_or_default.solve(self.kernel, self.data, labels, **options)
+        labels, solver = Labels.of(self.Y, self.weights, self.fixed), self.solver_or_default
+        return solver.solve(self.kernel, self.data, labels, block_size=self.block_size)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
         """The criterion at each λ, (L,) or (L, t); smaller is better."""
@@ -240,7 +204,21 @@ def criterion_error(solver: Solver, problem: Problem, lam) -> Float[Array, ""]:
     return jnp.mean(problem.errors(problem.solution(), lam[None]))
 
 
-def read_labels(Y, rows: Rows) -> Float[Array, "n *t"]:
+def sample(weights, count, often):
+    """At most so many places, drawn in proportion to their weights, and the weights for them; a
+    place may be drawn `often`, and counts as often.
+    """
+    places = np.flatnonzero(weights)
+    weights = weights[places]
+    if count >= len(places):
+        return places, weights
+    chances = weights / weights.sum() if often else None
+    drawn = np.random.default_rng(0).choice(places, count, replace=often, p=chances)
+    places, times = np.unique(drawn, return_counts=True)
+    return places, times * weights.mean()
+
+
+def read_labels(Y, rows) -> Float[Array, "n *t"]:
     """Labels that were given, or that the rows bring, checked."""
     if Y is None and rows.labels is None:
         raise ValueError(
@@ -253,31 +231,31 @@ def read_labels(Y, rows: Rows) -> Float[Array, "n *t"]:
     return Y
 
 
-def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
+def standardized(kernel, rows, weights) -> Standardized:
     """The kernel of the standardized columns: minus their mean, and divided by their standard
     deviation, or by 1 for columns that are constant to rounding.
     """
     if not kernel.evaluable or not rows.is_dense:
-        found = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
-        raise ValueError(f"standardize= is for columns of X, and X holds {found}: leave it out")
+        what = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
+        raise ValueError(f"standardize= is for columns of X, and X holds {what}: leave it out")
     return Standardized(kernel, *_moments(rows, weights))
 
 
 @compiled
-def _moments(rows: Rows, weights: Weights):
+def _moments(rows, weights):
     """Mean and standard deviation of every column, from differences to one row, which are exactly 0
     in a constant column.
     """
     v = weights.array
     if weights.values is None:
-        one = rows.some(1)[0]
+        origin = rows.some(1)[0]
     else:
-        first = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
-        one = rows.sum(lambda x, first: matmul(first, x), first)
-    sums = rows.sum(lambda x, v: matmul(v, jnp.stack([x - one, jnp.abs(x - one)])), v)
+        used = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
+        origin = rows.sum(lambda x, used: matmul(used, x), used)
+    sums = rows.sum(lambda x, v: matmul(v, jnp.stack([x - origin, jnp.abs(x - origin)])), v)
     mean, size = sums / weights.total
     size = jnp.where(size > 0, size, 1)  # the unit of squares, which may underflow in that of X
-    squares = rows.sum(lambda x, v: matmul(v, ((x - one - mean) / size) ** 2), v)
-    centre, scale = one + mean, size * safe_sqrt(squares / weights.total)
+    squares = rows.sum(lambda x, v: matmul(v, ((x - origin - mean) / size) ** 2), v)
+    centre, scale = origin + mean, size * safe_sqrt(squares / weights.total)
     constant = scale <= jnp.finfo(v.dtype).eps * jnp.abs(centre)
     return centre, jnp.where(constant, 1, scale)

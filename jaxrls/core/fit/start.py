@@ -3,7 +3,7 @@ on a sample of the rows.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,10 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import HoldOut, LeaveOneOut, loo
 from jaxrls.core.fit.grid import lambda_grid
+from jaxrls.core.fit.padding import padded_problem
 from jaxrls.core.kernels import Kernel, city_block_distances, squared_distances
 from jaxrls.core.linalg import safe_sqrt
-from jaxrls.core.problem import DenseRows, Rows, Weights, compiled
+from jaxrls.core.problem import DenseRows, Rows, compiled
 from jaxrls.core.support import as_array, check_inputs, check_matrix, check_real, door, is_concrete
 
 SCREEN_ROWS = 300
@@ -94,15 +95,14 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
     2.0
     """
 
-    def width(part, name, columns):
+    def from_columns(part, name, columns):
         if part.metric not in ORDERS:
             raise ValueError(
                 f"{type(part).__name__}.metric must be one of {', '.join(map(repr, ORDERS))}, and "
                 f"is {part.metric!r}"
             )
-        order = ORDERS[part.metric]
-        given = getattr(part, name)
-        if not isinstance(given, list | tuple) and np.ndim(given) == 0:
+        order, width = ORDERS[part.metric], getattr(part, name)
+        if not isinstance(width, list | tuple) and np.ndim(width) == 0:
             return median_distance(columns, order=order)
         spread = jnp.std(columns, axis=0)
         spread = jnp.where(spread > 0, spread, 1)
@@ -110,10 +110,10 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
 
     some = X.candidates()[1] if isinstance(X, Rows) else X
     some = some.some(MEDIAN_ROWS) if isinstance(some, Rows) else some
-    return kernel.map_length_scales(width, some)
+    return kernel.map_length_scales(from_columns, some)
 
 
-def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
+def from_data(kernel, rows, weights) -> Kernel:
     """`start_from_data` of rows spread evenly over those of positive weight, each of which counts
     once: one of weight 2 is two equal rows. Of weights and rows without values yet all count.
     """
@@ -132,75 +132,87 @@ def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
 _from_data = compiled(start_from_data)
 
 
-def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
+def from_median(kernel, rows, weights) -> Kernel:
     """The kernel with every width "median", or a list of it for the columns, set by `from_data`;
     other parameters stay as they are.
     """
-
     listed: Any = lambda leaf: isinstance(leaf, str | list | tuple)
     named = lambda leaf: listed(leaf) and {*map(str, jax.tree.leaves(leaf))} == {"median"}
     if not any(map(named, jax.tree.leaves(kernel, is_leaf=named))):
         return kernel
 
-    def first(part, name, _):
-        given = getattr(part, name)
-        return np.full(np.shape(given), np.nan) if named(given) else given
+    def unknown(part, name, _):
+        width = getattr(part, name)
+        return np.full(np.shape(width), np.nan) if named(width) else width
 
-    start = kernel.map_length_scales(first, np.zeros((1, rows.shape[1])))
+    start = kernel.map_length_scales(unknown, np.zeros((1, rows.shape[1])))
     check_real("a kernel's parameter", jax.tree.leaves(start))
-    found = from_data(start, rows, weights)
-    put = lambda given, new: new if named(given) else given
-    return jax.tree.map(put, kernel, found, is_leaf=listed)
+    put = lambda width, median: median if named(width) else width
+    return jax.tree.map(put, kernel, from_data(start, rows, weights), is_leaf=listed)
 
 
-def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
-    """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that
-    `start` suggests if it is another.
+class Guess(NamedTuple):
+    """A kernel, its best λ, and the precision of its matrix of all rows."""
+
+    kernel: Kernel
+    lam: Any
+    floor: Any
+
+
+def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
+    """The given kernel, and the one that `start` suggests if it is another.
 
     They are judged by leave-one-out error on a sample of the rows, whatever the search minimises,
     so that no large matrix is factored for its spectrum. With `near`, widths around the best are
     then judged on a larger sample: errors have several minima, some of which a small sample misses.
     """
     problem = replace(problem, solver=None)
-    kernel, rows = problem.kernel, problem.rows
-    own = isinstance(problem.criterion, LeaveOneOut | HoldOut)
-    measured = LeaveOneOut(problem.criterion.loss) if own else loo
-    widths: list = []
-
-    def judged(kernels, most) -> list[tuple]:
-        """(error, kernel, best λ, precision of K on all rows), judged on so many rows."""
-        # The columns of a kernel matrix are its rows.
-        few, found = problem.some(most)[0].padded() if kernel.evaluable else problem, []
-        for each in kernels:
-            some = replace(few, kernel=each)
-            error, lam, floor = jax.device_get(_judge(some, measured, lams))
-            # s_max grows as the number of rows, and the rounding of K relative to it as its root.
-            floor = floor * (rows.shape[0] / min(most, rows.shape[0])) ** 1.5
-            found.append((error if np.isfinite(error) else np.inf, each, lam, floor))
-        return found
-
-    def multiple(kernel, factor) -> Kernel:
-        """The kernel with all widths multiplied; `widths` are recorded."""
-
-        def scaled(part, name, _):
-            widths.append(getattr(part, name))
-            return np.asarray(np.asarray(widths[-1]) * factor, rows.dtype)
-
-        return kernel.map_length_scales(scaled, np.zeros((1, rows.shape[1]), rows.dtype))
-
-    others = []
+    kernel, rows, others = problem.kernel, problem.rows, []
+    sizes = [np.size(width) for width in _widths(kernel, rows)]
     if start == "data":
         others = [from_data(kernel, rows, problem.weights)]
-    elif start == "screen":
-        others = [multiple(kernel, factor) for factor in SCREEN_FACTORS]
-        others = others if widths else []
-    given, *multiples = judged([kernel, *others], SCREEN_ROWS)
-    best = min([given, *multiples], key=lambda guess: guess[0])
-    # Of several widths each moves by itself afterwards.
-    if near and start == "screen" and sum(map(np.size, widths)) == len(SCREEN_FACTORS):
-        close = judged([multiple(best[1], factor) for factor in NEAR_FACTORS], NEAR_ROWS)
-        best = min(close, key=lambda guess: guess[0])
-    return [given[1:]] if best is given else [given[1:], best[1:]]
+    elif start == "screen" and sizes:
+        others = [_multiple(kernel, factor, rows) for factor in SCREEN_FACTORS]
+    guesses = _judged(problem, [kernel, *others], SCREEN_ROWS, lams)
+    error_of = lambda guess: guess[0]
+    given, best = guesses[0], min(guesses, key=error_of)
+    if near and start == "screen" and sum(sizes) == 1:  # of several each moves by itself later
+        close = [_multiple(best[1].kernel, factor, rows) for factor in NEAR_FACTORS]
+        best = min(_judged(problem, close, NEAR_ROWS, lams), key=error_of)
+    return [given[1]] if best is given else [given[1], best[1]]
+
+
+def _multiple(kernel, factor, rows):
+    """The kernel with all widths multiplied."""
+    scaled = lambda part, name, _: np.asarray(np.asarray(getattr(part, name)) * factor, rows.dtype)
+    return kernel.map_length_scales(scaled, np.zeros((1, rows.shape[1])))
+
+
+def _widths(kernel, rows):
+    """The widths of all its parts."""
+    widths: list = []
+
+    def record(part, name, _):
+        widths.append(getattr(part, name))
+        return widths[-1]
+
+    kernel.map_length_scales(record, np.zeros((1, rows.shape[1])))
+    return widths
+
+
+def _judged(problem, kernels, most, lams):
+    """A guess for each of the kernels, with its error on at most so many rows."""
+    criterion, n, guesses = problem.criterion, problem.rows.shape[0], []
+    has_loss = isinstance(criterion, LeaveOneOut | HoldOut)
+    measured = LeaveOneOut(criterion.loss) if has_loss else loo
+    # The columns of a kernel matrix are its rows.
+    few = padded_problem(problem.some(most)[0]) if problem.kernel.evaluable else problem
+    for kernel in kernels:
+        error, lam, floor = jax.device_get(_judge(replace(few, kernel=kernel), measured, lams))
+        # s_max grows as the number of rows, and the rounding of K relative to it as its root.
+        guess = Guess(kernel, lam, floor * (n / min(most, n)) ** 1.5)
+        guesses.append((error if np.isfinite(error) else np.inf, guess))
+    return guesses
 
 
 @compiled
@@ -209,6 +221,6 @@ def _judge(problem, measured, lams):
     solution = problem.solution()
     grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams
     errors = measured.errors(solution, grid, problem.kernel)
-    errors = errors if errors.ndim == 1 else jnp.mean(errors, axis=1)
+    errors = jnp.mean(errors.reshape(len(grid), -1), axis=1)
     best = jnp.argmin(errors)
     return errors[best], grid[best], solution.factor.precision_floor()

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
-from jaxrls.core.factors import Solution, Solver
-from jaxrls.core.fit.conclude import conclude, of_rows, warn, with_solution
+from jaxrls.core.factors import Solver
+from jaxrls.core.fit.conclude import conclude, warn, with_solution
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
 from jaxrls.core.fit.fitted import Fit, K
-from jaxrls.core.fit.grid import Choice
+from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
+from jaxrls.core.fit.padding import fit_in_common_size
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
 from jaxrls.core.problem import compiled, kind_of
@@ -127,24 +128,26 @@ def tune(
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     guesses = _beginning(problem, start, lams, near=landmarks is None)
+    return fit_in_common_size(lambda problem: _tuned(problem, guesses, way, grow, keep), problem)
+
+
+def _tuned(problem, guesses, way, grow, keep):
+    """The fit at the best kernel and λ that a search finds, with its history."""
     best = search_by(problem.solver_or_default, problem, guesses, way, grow)
-    n, problem = len(problem.Y), replace(best.problem, kernel=best.kernel)
-    fit, solution = _fit_at(problem, jnp.asarray(best.lam))
-    history = best.history
+    history, problem = best.history, replace(best.problem, kernel=best.kernel)
+    error = on_device(np.asarray(history.errors).min())  # by no program
+    fit, solution = _fit_at(problem, jnp.asarray(best.lam), error)
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
-    least = np.asarray(history.errors).min()
-    error, errors = on_device(least), on_device(least[None])  # by no program
-    fit = replace(fit, error=error, errors=errors, history=history, plan=words)
+    fit = replace(fit, history=history, plan=words)
     if (lam := float(fit.lam)) < 0.99 * (floor := float(fit.floor)):
         warn(
             f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
             "start from a narrower kernel, or use float64"
         )
-    fit = with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
-    return of_rows(fit, n)
+    return with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
 
 
-def _beginning(problem: Problem, start: str, lams, near: bool) -> list:
+def _beginning(problem, start, lams, near):
     """The kernels and λ that the search may start from; warns of λ below the precision of K."""
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     guesses = first_guess(problem, start, lams, near)
@@ -163,18 +166,17 @@ def search_by(solver: Solver, problem: Problem, guesses: list, way: Way, grow: b
     if grow:
         raise ValueError(CANNOT_GROW)
     of_problem(problem, call="gradient").check()
-    return descend(problem.padded(), guesses, way)
+    return descend(problem, guesses, way)
 
 
 @compiled
-def _fit_at(problem: Problem, lam) -> tuple[Fit, Solution]:
+def _fit_at(problem, lam, error):
     """The fit and its solution; the search knows the error."""
-    solution, none = problem.solution(), jnp.full((1,), jnp.nan, lam.dtype)
-    table, chosen = (lam[None], none), (lam, none[0])
-    return conclude(problem.kernel, solution, table, chosen, problem.criterion), solution
+    solution, chosen = problem.solution(), Chosen(lam[None], error[None], lam, error)
+    return conclude(problem.kernel, solution, chosen, problem.criterion), solution
 
 
-def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
+def _check(problem, optimizer, start, starts, key, steps, tol) -> None:
     """Raise for what cannot be searched."""
     if not problem.traceable:
         raise ValueError(

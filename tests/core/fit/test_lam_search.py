@@ -145,16 +145,12 @@ def test_messages(data):
 
 def run(function, low=-30.0, high=8.0, slopes=True):
     """All places that a search sees of a function that gives value and slope, with the values."""
-    seen = []
-    for look in range(MOST):
-        if look < len(COARSE):
-            place = low + (high - low) * COARSE[look]
-        elif (place := next_place(seen, low, high)) is None:
-            break
-        assert low <= place <= high and place not in [at for at, *_ in seen]
+    seen = np.empty((0, 3))
+    while len(seen) < MOST and np.isfinite(place := next_place(seen, low, high)):
+        assert low <= place <= high and place not in seen[:, 0]
         value, slope = function(place)
-        seen.append((place, value, slope if slopes else np.nan))
-    return np.array(seen).T[:2]
+        seen = np.array([*seen, (place, value, slope if slopes else np.nan)])
+    return seen[:, :2].T
 
 
 def valley(centre, depth=0.0, steep=1.0):

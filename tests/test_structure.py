@@ -25,25 +25,26 @@ pytestmark = pytest.mark.any_precision
 PACKAGE = Path(rls.__file__).parent
 ROOT = PACKAGE.parent
 
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def listed(title):
+    """The rows of a table of CONTRIBUTING.md, by the folders or modules in their first column."""
+    part = CONTRIBUTING.split(f"### {title}\n")[1].split("\n#")[0]
+    rows = [line.split("|")[1:-1] for line in part.splitlines() if line.startswith("| `")]
+    return {name: row for row in rows for name in re.findall(r"`(\w+)(?:/|\.py)", row[0])}
+
+
+LISTING = {title: listed(title) for title in ("The core, floor by floor", "Rooms", "Doors")}
 # Inside the core a folder imports only from folders above it in this list; within a folder no
-# modules import each other in a circle.
-FLOORS = ["support", "linalg", "kernels", "problem", "leave_out", "factors", "criteria", "fit"]
-# A room imports the core, and of other rooms those that are named here and in CONTRIBUTING.md.
-ROOMS: dict[str, set[str]] = {
-    "landmarks": set(),
-    "iterative": {"landmarks"},
-    "rows": set(),
-    "uncertainty": set(),
-    "ranking": set(),
-    "two_sided": {"uncertainty"},
-    "several": set(),
-}
-# What faces the outside world: a door may import anything but another door, and nothing imports a
-# door but the package's front page. Files are for every door, and `__main__` is the handle of the
-# command line's. What a result can do later is the work of rooms: the methods of `Fit` import it
-# when they are called, and its types where types are checked; methods that plot import `pictures`.
+# modules import each other in a circle. A room imports the core, and of other rooms those that the
+# table names. A door may import anything but another door, and nothing imports a door but the
+# front page: files are for every door, and `__main__` is the handle of the command line's. The
+# methods of `Fit` import a room when they are called, and its types where types are checked;
+# methods that plot import `pictures`.
+FLOORS, _, DOORS = map(list, LISTING.values())
+ROOMS = {name: set(re.findall(r"`(\w+)/", row[2])) for name, row in LISTING["Rooms"].items()}
 PAGES = [getattr(rls, name) for name in rls.__all__ if inspect.ismodule(getattr(rls, name))]
-DOORS = {"io", "cli", "__main__", "sklearn", "pictures", "classes", "diagnostics", "extend"}
 FRONT = "__init__"
 HELPERS = "conftest", "support", "extended", "oracle"  # of tests
 RUN_TIME = {"jax", "numpy", "jaxtyping", "optax", "safetensors"}
@@ -155,11 +156,11 @@ def test_classes_that_files_hold_have_names_of_their_own():
     assert len(names) > 50 and len(names) == len(set(names))
 
 
-def test_every_folder_has_its_place():
-    known = {"core", FRONT} | set(ROOMS) | DOORS
-    assert {room(name) for name in modules()} == known
-    floors = {name.split(".")[1] for name in modules() if name.startswith("core.")}
-    assert floors == set(FLOORS)
+def test_the_listing_names_every_folder_and_its_page():
+    assert {room(name) for name in modules()} == {"core", FRONT, *ROOMS, *DOORS}
+    assert {name.split(".")[1] for name in modules() if name.startswith("core.")} == set(FLOORS)
+    rows = [row for table in LISTING.values() for row in table.values()]
+    assert [row for row in rows if not re.search(r"\]\(docs/[\w/-]+\.md", row[-1])] == []
 
 
 def targets(name):
@@ -184,6 +185,17 @@ def test_imports_run_downward(name):
         elif other == "core" and folder(name) != folder(target) and "." in name:
             here, there = (FLOORS.index(part.split(".")[1]) for part in (name, target))
             assert there < here, f"{name} imports {target}, which is not below it"
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name != FRONT])
+def test_floors_are_imported_by_what_they_offer(name):
+    """From outside of a floor never one of its modules."""
+    deeper = {
+        target
+        for target in targets(name)
+        if room(target) == "core" and folder(target) not in (target, folder(name))
+    }
+    assert not deeper, f"{name} imports {deeper}: import from the floor"
 
 
 def test_core_imports_nothing_else_and_a_room_only_what_the_table_says():
@@ -515,6 +527,5 @@ def test_messages_keep_to_the_glossary():
 
 
 def test_the_glossary_is_short():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Glossary")[1]
-    rows = re.findall(r"^\| (?!term|-)", text.split("\n## ")[0], re.MULTILINE)
+    rows = re.findall(r"^\| (?!term)", CONTRIBUTING.split("## Glossary")[1], re.MULTILINE)
     assert 15 <= len(rows) <= 25

@@ -137,7 +137,7 @@ class Criterion(ABC):
         fixed.check_rest(weights, self.groups)
 
     def left_out_together(self) -> dict[str, Any]:
-        """Which rows it leaves out together, as options of `estimate`."""
+        """Which rows it leaves out together, as options of `memory`."""
         return {"groups": None if self.groups is None else self.groups.inside.shape[1]}
 
     @property

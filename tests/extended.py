@@ -212,16 +212,9 @@ class Truth:
             "data_fit": self.data_fit,
             "logdet": (self.logdet + log_of_square(self.fit.S[0]) - volume)[:, None],
             "residuals": e,
-            "pairs": self.all_pairs(),
+            "pairs": self.pairs(np.array([*combinations(np.flatnonzero(used), 2)]))[0],
             "density": density.mean(axis=1),
         }
-
-    def all_pairs(self):
-        """Σ vᵢvⱼ (eᵢ − eⱼ)² / Σ vᵢvⱼ over all pairs of rows, both left out, (L, t)."""
-        pairs = np.array([*combinations(np.flatnonzero(self.v > 0), 2)]).reshape(-1, 2)
-        e = self.left_out(pairs)
-        apart = [one[:, i] - one[:, j] for one, (i, j) in zip(e, pairs, strict=True)]
-        return np.average(np.square(apart), axis=0, weights=self.v[pairs].prod(axis=1))
 
     # how far off a factor may be
     # ------------------------------------------------------------------------------------------

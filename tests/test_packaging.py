@@ -51,7 +51,7 @@ def typed(monkeypatch, *argv):
         return stop.code
 
 
-def test_the_console_script_is_the_command_line(monkeypatch, capsys, tmp_path):
+def test_the_console_script_is_the_command_line(monkeypatch, capsys):
     assert typed(monkeypatch, "--version") == 0
     assert capsys.readouterr().out == f"jaxrls {rls.__version__}\n"
     for command in ((), ("fit",), ("predict",)):
@@ -59,11 +59,8 @@ def test_the_console_script_is_the_command_line(monkeypatch, capsys, tmp_path):
         out = capsys.readouterr().out
         assert out.startswith(" ".join(("usage: jaxrls", *command)))
         assert "  jaxrls fit train.csv" in out and "python -m" not in out
-    assert typed(monkeypatch, "fit", str(tmp_path / "no.csv")) == 2
     assert typed(monkeypatch, "fit") == 2
-    out, err = capsys.readouterr()
-    assert out == "" and [line.split(":")[0] for line in err.splitlines()] == ["jaxrls", "jaxrls"]
-    assert "see jaxrls fit --help" in err
+    assert "see jaxrls fit --help" in capsys.readouterr().err
 
     def interrupted(**_):
         raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 makes it; these need neither it nor a network.
 """
 
+import ast
 import inspect
 import re
 from pathlib import Path
@@ -71,3 +72,22 @@ def test_links_lead_somewhere(path):
         assert found.is_file() and found.is_relative_to(ROOT), f"{path.name} links to {target}"
         if anchor and "reference" not in found.parts:
             assert anchor in anchors(TEXTS[found]), f"{path.name} links to {target}#{anchor}"
+
+
+def test_theory_and_the_modules_of_its_formulas_name_each_other():
+    """The table of formulas has functions that are in the modules beside them, and each of these
+    modules of the core has the section."""
+    text = TEXTS[DOCS / "theory.md"]
+    for module in re.findall(r"`([\w/]+\.py)`", text):
+        assert (ROOT / "jaxrls" / module).is_file(), f"theory.md names {module}"
+    rows = re.findall(r"^\| .* \| (`[^|]*`) \| `([\w/]+\.py)` \|$", text, re.MULTILINE)
+    assert len(rows) > 15
+    for names, module in rows:
+        tree = ast.parse((ROOT / "jaxrls" / module).read_text(encoding="utf-8"))
+        nodes = [
+            node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        ]
+        lacking = set(re.findall(r"\w+", names)) - {node.name for node in nodes}
+        assert not lacking, f"theory.md looks for {lacking} in {module}"
+        named = re.search(r"`docs/theory\.md`, \"(.*)\"", ast.get_docstring(tree) or "")
+        assert (named and f"\n## {named[1]}\n" in text) or not module.startswith("core/"), module

@@ -145,7 +145,7 @@ def figures() -> str:
 def names() -> str:
     """Every name of the reference with the first line of its docstring."""
     sys.path.insert(0, str(ROOT))
-    import jaxrls
+    import jaxrls.sklearn
 
     out, reference = [], ROOT / "docs" / "reference"
     order = re.findall(r"reference/([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))

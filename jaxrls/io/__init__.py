@@ -1,1 +1,1 @@
-"""Files: models, tables, the data set that the package carries."""
+"""Files of kernels, models and fits, and of predictions."""

@@ -6,15 +6,13 @@ read at the end.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import oracle
-import scipy.sparse
 from extended import Truth, of_features
 from support import EPS, array, wide
 
@@ -24,12 +22,8 @@ from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures
 from jaxrls.core.factors.primal_spectrum import PrimalSpectrum
 from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum
-from jaxrls.iterative.iterative import IterativeGram
-from jaxrls.iterative.refined import RefinedGram
 from jaxrls.landmarks.cholesky import CholeskyLandmarks
 from jaxrls.landmarks.spectrum import LandmarkSpectrum
-from jaxrls.rows.sparse import SparseRows
-from jaxrls.rows.summed import Summed
 
 N, NEW, TARGETS = 14, 5, 3
 LAMS = wide([0.05, 0.2, 0.7, 2.0])
@@ -211,67 +205,13 @@ def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=Non
     return Case(cls, rls.Gaussian(WIDTH), source(X), array(X_new), features, options, maker, **more)
 
 
-def of_iterative():
-    """All of K by products, with as many probes as rows, which tell the diagonal itself."""
-    lacks = ("kfold", "evidence", "density", "pairs", "logdet", "residuals uneven")
-
-    def make(kernel, X, **options):
-        solver = rls.Iterative(LANDMARKS, tol=10 * EPS, probes=N)
-        return rls.factorize(kernel, X, solver=solver, **options)
-
-    return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
-
-
-class Moved(Case):
-    """Moments alone: of the first rows, of further ones, and without some that were among them."""
-
-    def solution(self, X, Y, weights, fixed):
-        """With the rows and labels in between not those of the problem, and given up again."""
-        weights = None if weights is None else extend.Weights.of(weights, N, X.dtype)
-        part = lambda rows: (X[rows], Y[rows], None if weights is None else weights.values[rows])
-        other = (1 - X[:4], 2 - Y[:4], None if weights is None else weights.values[:4] + 1)
-        first = [
-            jnp.concatenate(both) if both[0] is not None else None
-            for both in zip(part(slice(9)), other, strict=True)
-        ]
-        named: dict = self.options | effects(fixed)
-        problem = extend.Problem.of(self.kernel, *first[:2], weights=first[2], **named).prepared()
-        summed = Summed.of_solution(problem.solution(), problem)
-        for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
-            weights = extend.Weights.of(v, len(x), x.dtype)
-            data = extend.Data(rls.rows.DenseRows(x), weights, summed.fixed)
-            summed = summed.changed(summed.moments_of(data, y), sign)
-        return summed.solution(False)
-
-
-def moved(case):
-    """The same problem by `Moved`, which reads no row again."""
-    lacks = ("loo", "kfold", "residuals", "given", "density", "pairs")
-    return Moved(**{**vars(case), "lacks": lacks, "fixed": ("none", "constant")})
-
-
 def subset(**options):
     return lambda kernel, X, **named: rls.factorize(
         kernel, X, landmarks=LANDMARKS, **named, **options
     )
 
 
-def sparse(X):
-    return SparseRows.read("X", scipy.sparse.csr_array(np.asarray(X, array(0.0).dtype)))
-
-
-def sharded(X):
-    """As if half of the rows lay on another device."""
-    return rls.rows.ShardedRows(array(X), 2, count=len(X))
-
-
-def streamed(X):
-    X = np.asarray(array(X))
-    return rls.rows.stream([(X[:5],), (X[5:],)], block_size=9)
-
-
 POINTS = 1.5 * draw(8, 6, 2)
-HALF = {"kernel": 0.5 * rls.Linear(), "scale": 0.5}
 CHOLESKY = {"solver": rls.Cholesky()}
 FACTORS = {
     "gram": of_gaussian(DualSpectrum, {"solver": rls.Spectral("gram")}),
@@ -284,8 +224,6 @@ FACTORS = {
         LandmarkSpectrum, {}, leaves=False, maker=subset(leave=False)
     ),
     "points": of_landmarks(LandmarkSpectrum, {}, POINTS),
-    "moments": moved(of_linear(PrimalSpectrum, 4, {})),
-    "moments on landmarks": moved(of_landmarks(LandmarkSpectrum, {}, POINTS)),
     "cholesky gram": of_gaussian(CholeskyGram, CHOLESKY),
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
     "cholesky landmarks": of_landmarks(CholeskyLandmarks, CHOLESKY),
@@ -294,14 +232,9 @@ FACTORS = {
     ),
     "cholesky points": of_landmarks(CholeskyLandmarks, CHOLESKY, POINTS),
     "refined": of_gaussian(RefinedGram, {"solver": rls.Refined()}),
-    "iterative": of_iterative(),
-    "sparse": of_linear(PrimalSpectrum, 4, {}, sparse, **HALF),
     "host": of_linear(PrimalSpectrum, 4, {}, HostRows, traceable=False),
     "host points": of_landmarks(LandmarkSpectrum, {}, POINTS, HostRows, traceable=False),
     "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False),
-    "on devices": of_landmarks(LandmarkSpectrum, {}, None, sharded),
-    "on devices, linear": of_linear(PrimalSpectrum, 4, {}, sharded),
-    "streamed": of_landmarks(LandmarkSpectrum, {}, None, streamed, traceable=False),
 }
 # Criteria of rooms, by name: those that the grid asks for at λ for all targets, and those that it
 # leaves to the tests of the room.

@@ -1,5 +1,7 @@
 """The standard criteria and their names: leave-one-out, k-fold and hold-out errors and predictive
 densities, which are means over held-out rows; GCV and the evidence, from sums over the whole fit.
+
+Theory: `docs/theory.md`, "Criteria".
 """
 
 import inspect

@@ -3,7 +3,10 @@ K with weights, √v K √v. Differentiable in everything.
 
 R = λP̃, with P̃ the inverse of K̃ + λI with the fixed effects projected out. Leave-one-out, GCV,
 k-fold, hold-out and the evidence have exact derivatives, of any order, in kernel parameters, λ, X,
-Y and weights, even where eigenvalues repeat or vanish."""
+Y and weights, even where eigenvalues repeat or vanish.
+
+Theory: `docs/theory.md`, "Gradients".
+"""
 
 from abc import abstractmethod
 from typing import Any, ClassVar

@@ -4,7 +4,10 @@ everything.
 A row has ψ, which coefficients multiply, and φ = ψ·back, whose weights are penalised; for explicit
 features φ = ψ. For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and R = back·A⁻ᵀ.
 A row has the coordinates u = (ψ − b·fit)R, its part of M in `leave_out.view`, and labels have q =
-A⁻¹Φᵀ√v y. Then coefficients are Rq, ŷ = u·q, and the leverage v|u|²."""
+A⁻¹Φᵀ√v y. Then coefficients are Rq, ŷ = u·q, and the leverage v|u|².
+
+Theory: `docs/theory.md`, "One matrix".
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

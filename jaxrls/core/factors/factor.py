@@ -2,7 +2,10 @@
 which gives coefficients, residuals and sums at any λ.
 
 A new factor is one class that gives its coefficients, sums and residuals at some λ, and the
-residual operator R as a `View`. Criteria and searches use the `Solution` only."""
+residual operator R as a `View`. Criteria and searches use the `Solution` only.
+
+Theory: `docs/theory.md`, "One matrix".
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

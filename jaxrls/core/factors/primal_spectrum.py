@@ -1,5 +1,7 @@
 """The spectrum of explicit features, by the eigendecomposition of their moments, by their SVD, or,
 where rows are fewer, of K = ΦΦᵀ; and the spectrum of K itself.
+
+Theory: `docs/theory.md`, "Dual and primal".
 """
 
 from dataclasses import replace

@@ -3,7 +3,10 @@
 
 With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = directions (D ∘ z), β = start − across (D ∘ z), and
 R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0 where U is square. Nothing is
-computed as a difference of numbers of size 1/λ."""
+computed as a difference of numbers of size 1/λ.
+
+Theory: `docs/theory.md`, "One factorization, every λ".
+"""
 
 from abc import abstractmethod
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""`fit` and `tune`: the problem, the choice of solver and λ, gradient search, landmarks."""
+"""`fit` and `tune`: the problem, the choice of solver and λ, gradient search, and their results."""
 
 from jaxrls.core.fit.conclude import KEPT_ROWS, conclude_moments, inspect_fit, inspect_lam, warn
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend, look, step

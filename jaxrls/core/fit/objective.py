@@ -1,5 +1,7 @@
 """Validation error at one λ as a scalar that can be differentiated in everything, and the best λ as
 a differentiable function of the data.
+
+Theory: `docs/theory.md`, "Gradients".
 """
 
 from collections.abc import Callable

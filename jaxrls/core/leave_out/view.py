@@ -3,10 +3,13 @@ out and x = R_SS⁻¹ r_S, they are x/√v, and the residuals of queries are r_z
 
 R = D − MMᵀ, where each index has a row of M. A row of the data has M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ], D = 1
 and r = √v (y − f); a query, or a row of weight 0, has M_z = [A⁻¹φ_z, T⁻ᵀb_z], D = 0 and r = y − f.
-Here φ are features, AAᵀ = ΦᵀVΦ + λI, and b fixed effects with √vB = HT (`docs/theory.md`).
+Here φ are features, AAᵀ = ΦᵀVΦ + λI, and b fixed effects with √vB = HT.
 
 A landmark k that is held out with its row is the constraint βₖ = 0: one more index, with M_k =
-[−A⁻¹L⁻¹eₖ, 0] and D = 0. Eliminating it first projects its direction out of every M."""
+[−A⁻¹L⁻¹eₖ, 0] and D = 0. Eliminating it first projects its direction out of every M.
+
+Theory: `docs/theory.md`, "One matrix".
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import replace

@@ -3,7 +3,10 @@ products.
 
 One λ needs no spectrum: a Cholesky factor and its inverse take the eigendecomposition's place, and
 dG⁻¹ = −G⁻¹ dG G⁻¹ never divides by gaps between eigenvalues. The work is in matrix products of
-blocks, each half as large as its plain form, for symmetry."""
+blocks, each half as large as its plain form, for symmetry.
+
+Theory: `docs/theory.md`, "Gradients".
+"""
 
 import jax
 import jax.numpy as jnp

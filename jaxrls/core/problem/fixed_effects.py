@@ -1,6 +1,8 @@
 """Fixed effects: columns b(x) whose coefficients β have no penalty, f(x) + b(x)·β.
 
 A factor uses them only through H, √v B = H T with HᵀH = I. An intercept is the column of ones.
+
+Theory: `docs/theory.md`, "One matrix".
 """
 
 from dataclasses import replace

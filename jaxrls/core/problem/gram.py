@@ -1,4 +1,7 @@
-"""The kernel matrix K, and K·V without K, in row blocks."""
+"""The kernel matrix K, and K·V without K, in row blocks.
+
+Theory: `docs/theory.md`, "The objective".
+"""
 
 from typing import Any
 

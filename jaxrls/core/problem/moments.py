@@ -2,6 +2,8 @@
 and devices.
 
 Fixed effects B enter only through their sums BᵀVA.
+
+Theory: `docs/theory.md`, "Dual and primal".
 """
 
 from collections.abc import Callable

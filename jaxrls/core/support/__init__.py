@@ -1,4 +1,4 @@
-"""Argument checks, the decorator of public calls, pytrees, files, progress bars, plots."""
+"""Argument checks, the decorator of public calls, pytrees, progress bars."""
 
 from jaxrls.core.support.checks import (
     Listed,

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract.cases import BESIDE_NEW, FACTORS, FIXED, LAMS, NEW, PLANS, WEIGHTS, N, Y, gaussian
 from extended import sets_of
 from support import ANY_PRECISION, FLOAT64, array, assert_close, refused, wide
 
 import jaxrls as rls
-from contract.cases import BESIDE_NEW, FACTORS, FIXED, LAMS, NEW, PLANS, WEIGHTS, N, Y, gaussian
 from jaxrls.core.kernels.inner import Linear
 from jaxrls.uncertainty.spread import spread
 from jaxrls.uncertainty.without import smoother

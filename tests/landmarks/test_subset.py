@@ -28,7 +28,7 @@ from support import (
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.factors import cholesky_features
+from jaxrls.landmarks import slopes
 from jaxrls.uncertainty.spread import spread
 
 WIDTH = 1.5
@@ -160,7 +160,7 @@ def test_memory_of_a_gradient_does_not_grow_with_rows(monkeypatch):
     """Value and gradient by Cholesky on ten times the rows take the same memory beside X, y and
     their cotangents: a few columns of n, and no n×m array, where memory would not hold it.
     """
-    monkeypatch.setattr(cholesky_features, "keeps_rows", lambda *sizes: False)
+    monkeypatch.setattr(slopes, "keeps_rows", lambda *sizes: False)
 
     def temporaries(n):
         shapes = [jax.ShapeDtypeStruct(shape, DTYPE) for shape in ((n, 3), (n,), (50, 3))]

@@ -66,14 +66,12 @@ class DualOneByOne(OneByOne):
         half, root = whitened(X[:, t:], H)
         share = matmul(half.T, scaled)
         dual, diagonal = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1)
-        logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        zeros, coef = self.n - self.weights.count, self.weights.scale(dual)
+        logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root))) - zeros * jnp.log(lam)
         step = matmul(H, matmul(root.T, share))
         beta = beta + fixed.solve(fixed.sums(fixed.rows, self.weights.root, step))
-        coef = self.weights.scale(dual)
         if self.lift is not None:
             beta = beta - fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
-        zeros = self.n - self.weights.count
-        logdet = logdet - zeros * jnp.log(lam)
         r, R = lam * dual, (lam * diagonal)[:, None]
         fit, dof = jnp.sum(scaled * dual, axis=0), lam * jnp.sum(diagonal) - zeros
         return AtLam(coef, beta, r, R, fit, logdet[None], dof[None], steps[:, None])

@@ -193,7 +193,7 @@ def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
     return state, Landmarks(indices, X.take(indices), missed)
 
 
-def _with_room(state: _State, columns: int, diag) -> _State:
+def _with_room(state, columns: int, diag) -> _State:
     """With so many columns: whole blocks, and one to spare, as a round writes a whole block wherever
     it starts.
     """
@@ -239,7 +239,7 @@ class _Pivots(NamedTuple):
     inverse: Any  # (b, b), L⁻¹, K − K̂ of the rows being LLᵀ; 0 in free places
 
 
-def _round(draw: _Draw, state: _State) -> _State:
+def _round(draw, state) -> _State:
     """A block of pivots: rows are proposed, some of them accepted, their columns added to F."""
     key, pick, toss = jax.random.split(state.key, 3)
     proposals = _propose(draw, state, pick, toss)
@@ -247,7 +247,7 @@ def _round(draw: _Draw, state: _State) -> _State:
     return _update(draw, state._replace(key=key), pivots)
 
 
-def _propose(draw: _Draw, state: _State, pick, toss) -> _Proposals:
+def _propose(draw, state, pick, toss) -> _Proposals:
     """More rows than a round can take."""
     F, chances = state.F, draw.chances(state.residual)
     shape = (PROPOSALS_PER_PIVOT * draw.block,)
@@ -256,7 +256,7 @@ def _propose(draw: _Draw, state: _State, pick, toss) -> _Proposals:
     return _Proposals(rows, H, jax.random.uniform(toss, shape, H.dtype) * chances[rows])
 
 
-def _accept(draw: _Draw, proposals: _Proposals, most) -> _Pivots:
+def _accept(draw, proposals, most):
     """At most so many of the proposals, by a sequential Cholesky factor of H that skips the
     others: row i of C is column i of it, over all proposals.
     """
@@ -267,18 +267,17 @@ def _accept(draw: _Draw, proposals: _Proposals, most) -> _Pivots:
         row = H[j] - matmul(C[:, j], C)
         takes = (draw.chances(row[j], rows[j]) > bar[j]) & (count < most)
         row = jnp.where(takes, row / jnp.sqrt(jnp.where(takes, row[j], 1)), 0)
-        accepted = accepted.at[count].set(j, mode="drop")  # one that is not is overwritten next
-        return C.at[count].set(row), accepted, count + takes
+        accepted = accepted.at[count].set(j)  # one that is not is overwritten next
+        return C.at[count].set(row), accepted, count + takes.astype(jnp.int32)
 
-    none = jnp.zeros((draw.block + 1, len(H)), H.dtype)
-    start = none, jnp.zeros(draw.block, jnp.int32), jnp.int32(0)
-    C, accepted, count = jax.lax.fori_loop(0, len(H), consider, start)
+    C, accepted = jnp.zeros((draw.block + 1, len(H)), H.dtype), jnp.zeros(draw.block, jnp.int32)
+    C, accepted, count = jax.lax.fori_loop(0, len(H), consider, (C, accepted, jnp.int32(0)))
     used = jnp.arange(draw.block, dtype=jnp.int32)[:, None] < count
     L = jnp.where(used, jnp.tril(C[:-1, accepted].T), jnp.eye(len(used), dtype=H.dtype))
     return _Pivots(rows[accepted], count, jnp.where(used, triangular_inverse(L), 0))
 
 
-def _update(draw: _Draw, state: _State, pivots: _Pivots) -> _State:
+def _update(draw, state, pivots) -> _State:
     """The factor with the columns of these pivots."""
     added, residual = _columns(draw, state, pivots)
     # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first, or
@@ -294,7 +293,7 @@ def _update(draw: _Draw, state: _State, pivots: _Pivots) -> _State:
     )
 
 
-def _columns(draw: _Draw, state: _State, pivots: _Pivots) -> tuple[Any, Any]:
+def _columns(draw, state, pivots) -> tuple[Any, Any]:
     """The columns of F that the pivots add, and what is left of the diagonal."""
     block, points, F_pivots = draw.block, draw.X.take(pivots.rows), state.F[pivots.rows]
     in_use = -(-state.total // block)  # so many blocks of columns

@@ -5,6 +5,8 @@ miss. A chosen row adds a column to a partial Cholesky factor F, K̂ = FFᵀ; th
 diag E says which rows are worth choosing next.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import default_block_size, matmul
+from jaxrls.core.linalg import default_block_size, matmul, triangular_inverse
 from jaxrls.core.problem import DenseRows, Weights, as_rows, compiled, gram
 from jaxrls.core.support import check_whole, door, is_concrete, progress_bar
 from jaxrls.landmarks.points import Landmarks, check_evaluable, hidden_trace
@@ -100,41 +102,49 @@ def choose_landmarks(
     drawn, some = rows.candidates()
     if drawn is not None:
         weights = Weights.of(weights.some(drawn), len(drawn), rows.dtype)
-    here = drawn is None and rows.parts == 1
-    X = rows if here else DenseRows(some)
+    X = rows if drawn is None and rows.parts == 1 else DenseRows(some)
     check_evaluable(kernel, X)
-    known, n = is_concrete(kernel, X, weights, key), X.shape[0]
+    known = is_concrete(kernel, X, weights, key)
     _check(kernel, X, num, tol, method, known)
-    limit = n if num is None else num
-    capacity = min(limit, 2 * LARGEST_BLOCK) if known and tol is not None else limit
-    none = np.zeros((n, 0), X.dtype), None, np.zeros(0, np.int32), np.int32(0)
-    state, progress = _State(*none, key), progress and known
-    with progress_bar(progress, limit, "landmarks", "row") as reached:
-        while True:
-            # Twenty times on the way, to move the bar.
-            steps = np.linspace(int(state.total), capacity, 21)[1:] if progress else [capacity]
-            for step in steps:
-                state, found = _grow(
-                    kernel,
-                    X,
-                    weights,
-                    np.int32(step),
-                    np.asarray(tol or 0, X.dtype),
-                    state,
-                    capacity=capacity,
-                    method=method,
-                    fill=not known,
-                )
-                reached(int(state.total) if progress else 0)  # without a bar nothing waits
-            if capacity == limit or int(state.total) < capacity:
-                break
-            capacity = min(limit, GROWTH * capacity)
-    indices, points, left = found.indices, found.points, found.trace_residual
-    if known and int(state.total) < capacity:
-        indices, points = indices[: int(state.total)], points[: int(state.total)]
+    limit, shown = num or X.shape[0], progress and known
+    with progress_bar(shown, limit, "landmarks", "row") as reached:
+        stages = _stages(limit, known and tol is not None, shown)
+        options: dict = {"method": method, "fill": not known}
+        chosen = _chosen(kernel, X, weights, tol, key, stages, reached, options)
     if drawn is not None:
-        return Landmarks(jnp.asarray(drawn, jnp.int32)[indices], points, None)
-    return Landmarks(indices, points, left)
+        return Landmarks(jnp.asarray(drawn, jnp.int32)[chosen.indices], chosen.points, None)
+    return chosen
+
+
+def _chosen(kernel, X, weights, tol, key, stages, reached, options) -> Landmarks:
+    """Landmarks by a factor that grows in stages, fewer where no more are needed, or independent."""
+    state = _State(
+        np.zeros((X.shape[0], 0), X.dtype), None, np.zeros(0, np.int32), np.int32(0), key
+    )
+    tol = np.asarray(tol or 0, X.dtype)
+    for stop, room in stages:
+        state, chosen = _grow(
+            kernel, X, weights, np.int32(stop), tol, state, capacity=room, **options
+        )
+        if options["fill"]:
+            return chosen
+        reached(count := int(state.total))
+        if count < stop:
+            break
+    indices, points = (a if count == room else a[:count] for a in (chosen.indices, chosen.points))
+    return replace(chosen, indices=indices, points=points)
+
+
+def _stages(limit: int, by_tolerance: bool, shown: bool) -> Iterator[tuple[int, int]]:
+    """How many landmarks to stop at, and how many the factor has room for: with a tolerance more
+    and more, as each size is a program of its own. Twenty stops on the way move a bar.
+    """
+    reached, room = 0, 2 * LARGEST_BLOCK if by_tolerance else limit
+    while reached < limit:
+        room = min(room, limit)
+        for stop in np.linspace(reached, room, 21 if shown else 2)[1:]:
+            yield int(stop), room
+        reached, room = room, GROWTH * room
 
 
 def _check(kernel, X, num, tol, method, known):
@@ -162,86 +172,150 @@ def _check(kernel, X, num, tol, method, known):
 @compiled
 def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
     """Rounds of proposals until there are `stop` landmarks, they miss no more than `tol` of the
-    trace, or no row is independent. With `fill` rows that were not chosen take the places that are
-    free, those of positive weight first.
+    trace, or no row is independent.
     """
     v, diag = weights.array, X.map(kernel.diag, block_size=X.shape[0])
-    floor, whole = capacity * jnp.finfo(X.dtype).eps * diag, jnp.sum(v * diag)
-    if state.residual is None:
-        state = state._replace(residual=diag)
-    # Pivots per round: equal rounds, at least four of them.
+    whole, floor = jnp.sum(v * diag), capacity * jnp.finfo(X.dtype).eps * diag
+    # Equal rounds, at least four of them.
     block = -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
-    # Whole blocks of columns, and one to spare, as a round writes a whole block wherever it starts.
-    columns = (-(-capacity // block) + 1) * block
-    size = default_block_size(X.shape[0], columns * X.dtype.itemsize)
-    slot, eye = jnp.arange(block, dtype=jnp.int32), jnp.eye(block, dtype=X.dtype)
-
-    def score(residual, rows=slice(None)):
-        weight = v[rows] * residual if method == "rpcholesky" else v[rows]
-        return jnp.where(residual > floor[rows], weight, 0)
+    draw = _Draw(kernel, X, v, floor, method == "rpcholesky", capacity, block)
+    state = _with_room(state, (-(-capacity // block) + 1) * block, diag)
 
     def unfinished(state):
         few = (state.total < stop) & (jnp.sum(v * state.residual) > tol * whole)
-        return few & jnp.any(score(state.residual) > 0)
+        return few & jnp.any(draw.chances(state.residual) > 0)
 
-    def round_of(state):
-        """A block of pivots: rows proposed, those accepted, and their columns of F."""
-        F, residual, indices, total, key = state
-        key, draw, toss = jax.random.split(key, 3)
-        chances, proposals = score(residual), (PROPOSALS_PER_PIVOT * block,)
-        drawn = jax.random.choice(draw, len(v), proposals, p=chances / jnp.sum(chances))
-        H = gram(kernel, X.take(drawn)) - matmul(F[drawn], F[drawn].T)
-        bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
-
-        def propose(j, carry):
-            """Sequential Cholesky of H that skips rejected rows: Lᵀ, with one row over all
-            proposals for each accepted one, which these are, and their count.
-            """
-            C, slots, count = carry
-            row = H[j] - matmul(C[:, j], C)
-            take = score(row[j], drawn[j]) > bar[j]
-            take &= count < jnp.minimum(block, capacity - total)
-            row = jnp.where(take, row / jnp.sqrt(jnp.where(take, row[j], 1)), 0)
-            # One that is rejected is overwritten by the next.
-            slots = slots.at[count].set(j, mode="drop")
-            return C.at[count].set(row), slots, count + take.astype(jnp.int32)
-
-        start = jnp.zeros((block + 1, len(H)), H.dtype), jnp.zeros(block, jnp.int32), jnp.int32(0)
-        C, slots, count = jax.lax.fori_loop(0, len(H), propose, start)
-        rows, used = drawn[slots], slot < count
-        L = jnp.where(used[:, None] & used, jnp.tril(C[:block, slots].T), eye)
-        inverse = jax.lax.linalg.triangular_solve(
-            L, jnp.where(used, eye, 0), left_side=True, lower=True
-        )
-        chosen, points = F[rows], X.take(rows)
-
-        def update(x, F, residual):
-            def subtract(i, K):  # only the columns of F in use, as many blocks of them as there are
-                part = partial(
-                    jax.lax.dynamic_slice_in_dim, start_index=i * block, slice_size=block, axis=1
-                )
-                return K - matmul(part(F), part(chosen).T)
-
-            K = jax.lax.fori_loop(0, (total + block - 1) // block, subtract, kernel(x, points))
-            new = matmul(K, inverse.T)
-            return new, jnp.maximum(residual - jnp.sum(new * new, axis=1), 0)
-
-        new, residual = X.map(update, F, residual, block_size=size)
-        # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first,
-        # or the draw would never end.
-        spanned = jnp.where(used | (slot == 0), rows, rows[0])
-        put = jax.lax.dynamic_update_slice_in_dim
-        F, indices = put(F, new, total, 1), put(indices, rows.astype(jnp.int32), total, 0)
-        return _State(F, residual.at[spanned].set(0), indices, total + count, key)
-
-    extra = columns - len(state.indices)
-    F, indices = jnp.pad(state.F, ((0, 0), (0, extra))), jnp.pad(state.indices, (0, extra))
-    state = jax.lax.while_loop(unfinished, round_of, state._replace(F=F, indices=indices))
+    state = jax.lax.while_loop(unfinished, partial(_round, draw), state)
     indices = state.indices[:capacity]
     if fill:
-        slot = jnp.arange(capacity, dtype=jnp.int32)
-        place = jnp.where(slot < state.total, indices, len(v))
-        rank = (v <= 0).astype(jnp.int32).at[place].set(slot - capacity, mode="drop")
-        indices = jnp.argsort(rank, stable=True)[:capacity].astype(jnp.int32)
-    left = jnp.sum(v * state.residual) + hidden_trace(capacity, whole)
-    return state, Landmarks(indices, X.take(indices), left)
+        indices = _filled(indices, state.total, v)
+    missed = jnp.sum(v * state.residual) + hidden_trace(capacity, whole)
+    return state, Landmarks(indices, X.take(indices), missed)
+
+
+def _with_room(state, columns: int, diag) -> _State:
+    """With so many columns: whole blocks, and one to spare, as a round writes a whole block wherever
+    it starts.
+    """
+    missing = columns - len(state.indices)
+    return state._replace(
+        F=jnp.pad(state.F, ((0, 0), (0, missing))),
+        residual=diag if state.residual is None else state.residual,
+        indices=jnp.pad(state.indices, (0, missing)),
+    )
+
+
+class _Draw(NamedTuple):
+    """What rows are drawn by, the same in all rounds."""
+
+    kernel: Any
+    X: Any
+    v: Any  # (n,)
+    floor: Any  # (n,), up to which residuals are rounding: such a row is spanned
+    by_residual: bool
+    capacity: int
+    block: int  # pivots of a round
+
+    def chances(self, residual, rows=slice(None)):
+        """The probabilities of rows, up to a factor."""
+        v = self.v[rows]
+        weight = v * residual if self.by_residual else v
+        return jnp.where(residual > self.floor[rows], weight, 0)
+
+
+class _Proposals(NamedTuple):
+    """Rows drawn one by one with the probabilities at the start of a round."""
+
+    rows: Any  # (p,)
+    H: Any  # (p, p), K − K̂ of these rows
+    bar: Any  # (p,): a row is accepted if its chances are still above
+
+
+class _Pivots(NamedTuple):
+    """The rows that were accepted, in the first `count` of a block's places."""
+
+    rows: Any  # (b,)
+    count: Any
+    inverse: Any  # (b, b), L⁻¹, K − K̂ of the rows being LLᵀ; 0 in free places
+
+
+def _round(draw, state) -> _State:
+    """A block of pivots: rows are proposed, some of them accepted, their columns added to F."""
+    key, pick, toss = jax.random.split(state.key, 3)
+    proposals = _propose(draw, state, pick, toss)
+    pivots = _accept(draw, proposals, jnp.minimum(draw.block, draw.capacity - state.total))
+    return _update(draw, state._replace(key=key), pivots)
+
+
+def _propose(draw, state, pick, toss) -> _Proposals:
+    """More rows than a round can take."""
+    F, chances = state.F, draw.chances(state.residual)
+    shape = (PROPOSALS_PER_PIVOT * draw.block,)
+    rows = jax.random.choice(pick, len(chances), shape, p=chances / jnp.sum(chances))
+    H = gram(draw.kernel, draw.X.take(rows)) - matmul(F[rows], F[rows].T)
+    return _Proposals(rows, H, jax.random.uniform(toss, shape, H.dtype) * chances[rows])
+
+
+def _accept(draw, proposals, most):
+    """At most so many of the proposals, by a sequential Cholesky factor of H that skips the
+    others: row i of C is column i of it, over all proposals.
+    """
+    rows, H, bar = proposals
+
+    def consider(j, carry):
+        C, accepted, count = carry
+        row = H[j] - matmul(C[:, j], C)
+        takes = (draw.chances(row[j], rows[j]) > bar[j]) & (count < most)
+        row = jnp.where(takes, row / jnp.sqrt(jnp.where(takes, row[j], 1)), 0)
+        accepted = accepted.at[count].set(j)  # one that is not is overwritten next
+        return C.at[count].set(row), accepted, count + takes.astype(jnp.int32)
+
+    C, accepted = jnp.zeros((draw.block + 1, len(H)), H.dtype), jnp.zeros(draw.block, jnp.int32)
+    C, accepted, count = jax.lax.fori_loop(0, len(H), consider, (C, accepted, jnp.int32(0)))
+    used = jnp.arange(draw.block, dtype=jnp.int32)[:, None] < count
+    L = jnp.where(used, jnp.tril(C[:-1, accepted].T), jnp.eye(len(used), dtype=H.dtype))
+    return _Pivots(rows[accepted], count, jnp.where(used, triangular_inverse(L), 0))
+
+
+def _update(draw, state, pivots) -> _State:
+    """The factor with the columns of these pivots."""
+    added, residual = _columns(draw, state, pivots)
+    # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first, or
+    # the draw would never end.
+    slot, rows = jnp.arange(draw.block, dtype=jnp.int32), pivots.rows
+    spanned = jnp.where(slot < jnp.maximum(pivots.count, 1), rows, rows[0])
+    put = jax.lax.dynamic_update_slice_in_dim
+    return state._replace(
+        F=put(state.F, added, state.total, 1),
+        residual=residual.at[spanned].set(0),
+        indices=put(state.indices, rows.astype(jnp.int32), state.total, 0),
+        total=state.total + pivots.count,
+    )
+
+
+def _columns(draw, state, pivots) -> tuple[Any, Any]:
+    """The columns of F that the pivots add, and what is left of the diagonal."""
+    block, points, F_pivots = draw.block, draw.X.take(pivots.rows), state.F[pivots.rows]
+    in_use = -(-state.total // block)  # so many blocks of columns
+    columns = partial(jax.lax.dynamic_slice_in_dim, slice_size=block, axis=1)
+
+    def of_rows(x, F, residual):
+        def subtract(i, K):
+            return K - matmul(columns(F, i * block), columns(F_pivots, i * block).T)
+
+        K = jax.lax.fori_loop(0, in_use, subtract, draw.kernel(x, points))
+        added = matmul(K, pivots.inverse.T)
+        return added, jnp.maximum(residual - jnp.sum(added * added, axis=1), 0)
+
+    size = default_block_size(len(state.F), state.F.shape[1] * state.F.dtype.itemsize)
+    return draw.X.map(of_rows, state.F, state.residual, block_size=size)
+
+
+def _filled(indices, total, v):
+    """Row numbers of which rows that were not chosen take the places past `total`, those of
+    positive weight first.
+    """
+    slot = jnp.arange(len(indices), dtype=jnp.int32)
+    chosen = jnp.where(slot < total, indices, len(v))
+    rank = (v <= 0).astype(jnp.int32).at[chosen].set(slot - len(indices), mode="drop")
+    return jnp.argsort(rank, stable=True)[: len(indices)].astype(jnp.int32)

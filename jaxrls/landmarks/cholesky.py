@@ -2,7 +2,6 @@
 landmarks too: ψ = k(x, points), φ = L⁻¹ψ with K_RR = LLᵀ.
 """
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ from jaxtyping import Array, Float
 from jaxrls.core.factors import (
     AtPoints,
     CholeskyFeatures,
-    Features,
     Report,
     Shrunk,
     Solution,
@@ -20,13 +18,12 @@ from jaxrls.core.factors import (
     of_each,
 )
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import matmul, rounding, triangular_inverse
-from jaxrls.core.problem import Data, Labels, gram, moments, near_fit
+from jaxrls.core.linalg import matmul, rounding
+from jaxrls.core.problem import Data, Labels, moments, near_fit
 from jaxrls.core.support import pytree
-from jaxrls.landmarks.dictionary import left_over
+from jaxrls.landmarks.dictionary import Dictionary, is_constant
 from jaxrls.landmarks.held_out import LandmarkRows, OnLandmarks
 from jaxrls.landmarks.points import Landmarks
-from jaxrls.landmarks.ridged import ridged_cholesky
 
 
 @pytree
@@ -81,41 +78,39 @@ def solve_cholesky_landmarks(
     block_size: int | None = None,
 ) -> Solution:
     """The solution on landmarks, from one reading of the rows."""
-    points, fixed = chosen.points, data.fixed
-    L, ridge = ridged_cholesky(gram(kernel, points))
-    features = Features(kernel, points, triangular_inverse(L).T)
-    if fixed.count == 1 and fixed.rows is None:
-        origin: Any = jnp.mean(features.features(points), axis=0)[None]
+    dictionary = Dictionary.of(kernel, chosen.points)
+    if is_constant(data.fixed):
+        origin: Any = jnp.mean(dictionary.features(chosen.points), axis=0)[None]
     else:
-        origin = jax.lax.stop_gradient(near_fit(data, features))
+        origin = jax.lax.stop_gradient(near_fit(data, dictionary))
     sums = moments(
         data,
-        features,
+        dictionary,
         labels.Y,
-        left_over=partial(left_over, kernel),
+        left_over=dictionary.left_over,
         block_size=block_size,
         origin=origin,
         label_origin=labels.start,
-    ).centred(fixed)
-    floor = landmarks_rounding(*jax.lax.stop_gradient((features, sums.second, sums.trace)))
+    ).centred(data.fixed)
+    floor = landmarks_rounding(*jax.lax.stop_gradient((dictionary, sums.second, sums.trace)))
     factor = CholeskyLandmarks(
         data=data,
-        map=features,
+        map=dictionary,
         second=sums.second,
         origin=sums.origin,
-        expansion=AtPoints(points),
-        report=Report("cholesky", floor, jnp.zeros_like(floor), sums.trace, ridge),
+        expansion=AtPoints(chosen.points),
+        report=Report("cholesky", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge),
         block_size=block_size,
         indices=None if chosen.indices is None else jnp.asarray(chosen.indices),
     )
     return Solution(factor, labels, sums.cross)
 
 
-def landmarks_rounding(features: Features, second, trace) -> Float[Array, ""]:
+def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""]:
     """The floor from the moments, and from the rounding of k(x, landmarks), which L⁻ᵀ amplifies."""
     largest, m = jnp.linalg.norm(second)[None], len(second)
-    diag = features.kernel.diag(features.points)
-    amplified = jnp.linalg.norm(jnp.sqrt(diag)[:, None] * features.back)
+    diag = dictionary.kernel.diag(dictionary.points)
+    amplified = jnp.linalg.norm(jnp.sqrt(diag)[:, None] * dictionary.back)
     moved = amplified * jnp.sqrt(jnp.trace(second) + trace)
     by_kernel = 6 * rounding(1 / m, jnp.sqrt(largest)) * moved
     return jnp.maximum(moments_rounding(second), by_kernel)

@@ -58,24 +58,29 @@ class Sample(NamedTuple):
 
 def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) -> Best:
     """A search on few rows, then on the final landmarks with some rows for each, then on all."""
-    n, m, (start, _, floor) = len(whole.Y), len(solver), guesses[-1]
+    n, m, floor = len(whole.Y), len(solver), guesses[-1][2]
     more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
     between = ROWS < more <= n / 3
     some = Sample(*whole.some(more)) if between else Sample(whole, np.arange(n))
-    few = whole.some(ROWS)[0]
-    few_landmarks = chosen_for(start, few, min(m, LANDMARKS), way.progress)
-    best = descend(replace(few, solver=Subset(few_landmarks, True)), guesses, way)
-    stages, way = [Stage(len(few.Y), min(m, LANDMARKS), best.history)], way._replace(starts=1)
+    best, stage = on_few_rows(whole, min(m, LANDMARKS), guesses, way)
+    stages, way = [stage], way._replace(starts=1)
     final = final_landmarks(whole, solver, some, best.kernel, way.progress)
     if between:
-        points = Subset(replace(final, indices=None), True)
-        start_here = [(best.kernel, best.lam, floor)]
-        sample = replace(some.problem, solver=points)
-        best = descend(sample, start_here, way, learned=best.learned)
+        sample = replace(some.problem, solver=Subset(replace(final, indices=None), True))
+        here = [(best.kernel, best.lam, floor)]
+        best = descend(sample, here, way, learned=best.learned)
         stages.append(Stage(len(sample.Y), len(final.points), best.history))
     last = [guesses[0], (best.kernel, best.lam, floor)]
     best = descend(replace(whole, solver=Subset(final, True)), last, way, learned=best.learned)
     return best._replace(history=replace(best.history, stages=tuple(stages)))
+
+
+def on_few_rows(whole: Problem, num: int, guesses: list, way: Way) -> tuple[Best, Stage]:
+    """The search on few rows, and on landmarks that the kernel at its start chooses."""
+    few = whole.some(ROWS)[0]
+    landmarks = chosen_for(guesses[-1][0], few, num, way.progress)
+    best = descend(replace(few, solver=Subset(landmarks, True)), guesses, way)
+    return best, Stage(len(few.Y), num, best.history)
 
 
 def chosen_for(kernel, problem: Problem, count: int, progress: bool) -> Landmarks:

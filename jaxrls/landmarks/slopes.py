@@ -107,20 +107,24 @@ class Slopes(NamedTuple):
         shrink = self.shrunk.shrink
         return jnp.sum(self.t * matmul(shrink, shrink.T))
 
+    def of_kernel_rows(self, psi, v, u, counted, y, Y) -> Float[Array, "b m"]:
+        """The cotangents of rows k(x, points)."""
+        factor, R, q = self.solution.factor, self.shrunk.R, self.shrunk.q
+        u = factor.coordinates(psi, None, self.shrunk) if u is None else u
+        _, g, a = row_errors(factor, self.total, q, u, v, counted, y, Y)
+        about = Y - self.solution.labels.mean
+        by_sums = 2 * matmul(u, self.t) + matmul(about, self.z.T) + self.constant
+        by_sums = by_sums if v is None else v[:, None] * by_sums
+        return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, R.T)
+
     def along(self, start, change) -> Float[Array, ""]:
         """The slope along a change of (kernel, points): one more reading of the rows."""
-        factor, labels = self.solution.factor, self.solution.labels
-        R, q = self.shrunk.R, self.shrunk.q
+        factor, R = self.solution.factor, self.shrunk.R
         moved = lambda fn: jax.jvp(fn, start, change)
 
-        def of_block(block, u, counted, y, Y):
+        def of_block(block, *columns):
             psi, psi_moved = moved(lambda kernel, points: kernel(block.x, points))
-            u = factor.coordinates(psi, None, self.shrunk) if u is None else u
-            _, g, a = row_errors(factor, self.total, q, u, block.v, counted, y, Y)
-            by_sums = 2 * matmul(u, self.t) + matmul(Y - labels.mean, self.z.T) + self.constant
-            by_sums = by_sums if block.v is None else block.v[:, None] * by_sums
-            by_row = 2 * a[:, None] * u + matmul(g, q.T) + by_sums
-            return jnp.sum(matmul(by_row, R.T) * psi_moved)
+            return jnp.sum(self.of_kernel_rows(psi, block.v, *columns) * psi_moved)
 
         of_rows = factor.data.sum(of_block, *_columns(self.solution, self.u), **factor.hints)
         i, ridge = jnp.arange(len(R)), factor.report.ridge
@@ -155,8 +159,33 @@ def row_errors(factor: CholeskyLandmarks, total: Callable, q, u, v, counted, y, 
 def slopes_of(solution: Solution, total: Callable, lam) -> Slopes:
     """The error and its cotangents: one reading of the rows after that of the moments."""
     factor: CholeskyLandmarks = solution.factor
-    shrunk, rows = factor.shrunk(lam, solution.state), factor.data.rows
-    q, itemsize = shrunk.q, jnp.dtype(factor.dtype).itemsize
+    shrunk = factor.shrunk(lam, solution.state)
+    u, sums = sums_of_rows(solution, shrunk, total)
+    corner = jnp.zeros_like(sums.t)
+    if factor.indices is not None:
+        unmoved = jax.tree.map(jnp.zeros_like, sums[1:])
+        of_landmarks = partial(landmarks_error, solution, shrunk, total)
+        of_held, pull = jax.vjp(of_landmarks, *unmoved, factor.map.raw(factor.map.points))
+        *more, corner = pull(jnp.ones_like(of_held))
+        more[0] = (more[0] + more[0].T) / 2
+        sums = jax.tree.map(jnp.add, sums, ErrorSums(of_held, *more))
+    constant = sums.mean / factor.weights.total * int(factor.intercept)
+    return Slopes(solution, total, lam, shrunk, u, sums.value, sums.t, sums.z, constant, corner)
+
+
+class ErrorSums(NamedTuple):
+    """The error, and its cotangents in the coordinates of u: of S, of Dᵀ diag(v) y, of the mean."""
+
+    value: Float[Array, ""]
+    t: Float[Array, "m m"]
+    z: Float[Array, "m t"]
+    mean: Float[Array, " m"]
+
+
+def sums_of_rows(solution: Solution, shrunk: Shrunk, total: Callable) -> tuple[Any, ErrorSums]:
+    """u where memory holds it, else None, and sums over the rows that are no landmarks."""
+    factor, q = solution.factor, shrunk.q
+    rows, itemsize = factor.data.rows, jnp.dtype(factor.dtype).itemsize
     coordinates = lambda block: factor.coordinates_of_block(block._replace(b=None), shrunk)
     keeps = keeps_rows(rows.shape[0] // rows.parts, len(q), itemsize)
     u = factor.data.map(coordinates, **factor.hints) if keeps else None
@@ -171,16 +200,7 @@ def slopes_of(solution: Solution, total: Callable, lam) -> Slopes:
     value, w, z, by_a, g = factor.data.sum(of_block, *columns, **factor.hints)
     both = matmul(z, q.T)
     t, mean = -from_panels(w) - (both + both.T) / 2, -(2 * by_a + matmul(q, g))
-    corner = jnp.zeros_like(t)
-    if factor.indices is not None:
-        unmoved = jnp.zeros_like(t), jnp.zeros_like(z), jnp.zeros_like(mean)
-        of_landmarks = partial(landmarks_error, solution, shrunk, total)
-        of_held, pull = jax.vjp(of_landmarks, *unmoved, factor.map.raw(factor.map.points))
-        by_t, by_z, by_mean, corner = pull(jnp.ones_like(of_held))
-        value, t = value + of_held, t + (by_t + by_t.T) / 2
-        z, mean = z + by_z, mean + by_mean
-    constant = mean / factor.weights.total * int(factor.intercept)
-    return Slopes(solution, total, lam, shrunk, u, value, t, z, constant, corner)
+    return u, ErrorSums(value, t, z, mean)
 
 
 def landmarks_error(

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, Int
 from jaxrls.core.factors import AtPoints, PrimalSpectrum, Report, Solution, spectrum_of, times
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import eigh, eigh_rounding, matmul
-from jaxrls.core.problem import Data, DataBlock, Labels, Moments, moments, near_fit
+from jaxrls.core.problem import Data, DataBlock, Labels, Moments, Rows, moments, near_fit
 from jaxrls.core.support import pytree
-from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, tailed
+from jaxrls.landmarks.dictionary import Dictionary, is_constant, keeps_rows
 from jaxrls.landmarks.held_out import LandmarkRows, OnLandmarks
 from jaxrls.landmarks.points import Landmarks
 
@@ -88,34 +88,38 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         return self.constrained(view, planes, q)
 
 
-class RoundingLevels(NamedTuple):
-    """How far rounding reaches, direction by direction of the eigenvectors of moments of Φ."""
-
-    sums: Float[Array, " r"]  # rounding of the entries of BᵀB that a direction adds up
-    features: Float[Array, " r"]  # rounding of the kernel, amplified by L⁻¹, in the features
-    eigenvalues: Float[Array, ""]  # rounding of the eigendecomposition
-    ridge: Float[Array, ""]  # how much smaller the landmarks' jitter makes eigenvalues of K̂
-
-
-def rounding_levels(dictionary: Dictionary, second, s, V, total, before) -> RoundingLevels:
-    """The levels of rounding of eigenvalues s with eigenvectors V (in coordinates of Φ) of moments
-    `second` of B, over rows of weight `total`.
-
-    A direction's level of sums is that of the entries that it adds up: far above the others' where
-    landmarks nearly depend. Where `before` is larger than the diagonal, rounding is taken to be
-    that of sums of this size.
+class Levels(NamedTuple):
+    """How large rounding is along the eigenvectors of moments of Φ: what it does to eigenvalues s
+    by sums over rows, by features, and to all of them by the landmarks' jitter.
     """
-    q = dictionary.lead.shape[0]
-    in_B = jnp.concatenate([V[:q], matmul(dictionary.tail, V[q:])])  # ΦV = B in_B
-    diagonal = jnp.maximum(jnp.diagonal(second), before)
-    sums = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, in_B**2))
-    largest = jnp.max(dictionary.kernel.diag(dictionary.points))
-    return RoundingLevels(
-        sums=jnp.maximum(sums, jnp.finfo(s.dtype).tiny),
-        features=total * matmul(dictionary.rounding() ** 2, V**2),
-        eigenvalues=eigh_rounding(len(s), s),
-        ridge=dictionary.ridge * largest * total / len(s),
-    )
+
+    sums: Float[Array, " r"]
+    features: Float[Array, " r"]
+    ridge: Float[Array, ""]
+
+    @classmethod
+    def of(cls, dictionary: Dictionary, diagonal, s, V, total) -> "Levels":
+        """Of moments with this `diagonal`, over rows of weight `total`. A direction adds up entries
+        of the moments, each as exact as its row and column; and features are the kernel, exact to
+        eps, times L⁻ᵀ.
+        """
+        eps, largest = jnp.finfo(s.dtype).eps, jnp.max(dictionary.kernel.diag(dictionary.points))
+        sums = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, V**2))
+        amplified = jnp.sum(dictionary.back**2, axis=0)
+        return cls(
+            sums=jnp.maximum(sums, jnp.finfo(s.dtype).tiny),
+            features=total * matmul((eps * largest) ** 2 * amplified, V**2),
+            ridge=dictionary.ridge * largest * total / len(s),
+        )
+
+    def floor(self, s) -> Float[Array, ""]:
+        """The λ below which rounding dominates: by the mean direction, whose sums are taken twice,
+        or by the noisiest that the fit keeps.
+        """
+        mean = 2 * jnp.mean(self.sums) - eigh_rounding(len(s), s) + self.ridge
+        noise = jnp.minimum(s, NOISES * self.features)
+        noisiest = jnp.max(jnp.where(s <= self.sums, self.sums, noise))
+        return jnp.maximum(2 * mean, noisiest)
 
 
 @spectrum_of.register
@@ -127,37 +131,43 @@ def spectrum_on_landmarks(
     corner: Float[Array, "m m"] | None = None,
     indices=None,
 ) -> LandmarkSpectrum:
-    """The spectrum of moments of B; rows of `data` are B of the rows, `corner` B of the landmarks,
-    which leave with the rows of these `indices`, or None.
+    """The spectrum of moments of Φ; rows of `data` are φ of the rows, `corner` φ of the landmarks,
+    which leave with the rows of these `indices`, or None. Where `before` is larger than the
+    diagonal of the moments, rounding is taken to be that of sums of this size.
 
     Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far
     along them. They count for nothing in sums.
     """
-    tail, q, sums = dictionary.tail, dictionary.lead.shape[0], sums.centred(data.fixed)
-    s, V = eigh(tailed(tailed(sums.second, tail).T, tail))
-    levels = rounding_levels(dictionary, sums.second, s, V, data.weights.total, before)
+    sums, fixed = sums.centred(data.fixed), data.fixed
+    s, V = eigh(sums.second)
+    diagonal = jnp.maximum(jnp.diagonal(sums.second), before)
+    levels = Levels.of(dictionary, diagonal, s, V, data.weights.total)
     hidden, s = s < levels.sums, jnp.maximum(s, levels.sums)
-    noisy = jnp.max(jnp.where(hidden, levels.sums, jnp.minimum(s, NOISES * levels.features)))
-    usual = 2 * (2 * jnp.mean(levels.sums) - levels.eigenvalues + levels.ridge)
-    floor, root = jnp.maximum(usual, noisy), jnp.sqrt(s)
-    W, in_B = dictionary.coefficients(V), jnp.concatenate([V[:q], matmul(tail, V[q:])])
+    floor, root, planes = levels.floor(s), jnp.sqrt(s), matmul(dictionary.back, V)
     held = None
     if indices is not None:
-        landmark_rows = corner[dictionary.given_order]  # type: ignore[index]
-        landmark_rows = landmark_rows - data.fixed.fitted(data.fixed.rows_at(indices), sums.origin)
-        held = LandmarkConstraints(indices, W, matmul(landmark_rows, in_B / root))
+        of_landmarks = corner - fixed.fitted(fixed.rows_at(indices), sums.origin)
+        held = LandmarkConstraints(indices, planes, matmul(of_landmarks, V / root))
     return LandmarkSpectrum(
         data=data,
         s=s,
-        across=matmul(sums.origin, in_B * root),
-        expansion=AtPoints(dictionary.points[dictionary.given_order]),
+        across=matmul(sums.origin, V * root),
+        expansion=AtPoints(dictionary.points),
         report=Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge),
-        rotation=in_B / root,
+        rotation=V / root,
         origin=sums.origin,
-        directions=W * root,
+        directions=planes * root,
         hidden=hidden,
         held=held,
     )
+
+
+def kept_features(dictionary: Dictionary, rows: Rows, block_size: int | None) -> Any:
+    """φ of all rows, (n, m), None where memory would not hold it."""
+    m, itemsize = len(dictionary.points), jnp.dtype(rows.dtype).itemsize
+    if not rows.traceable or not keeps_rows(rows.shape[0] // rows.parts, m, itemsize):
+        return None
+    return rows.map(dictionary.features, temporaries=m, block_size=block_size)
 
 
 def solve_subset(
@@ -171,14 +181,12 @@ def solve_subset(
     """The solution on landmarks, from one reading of the rows. A trace that the landmarks hold must
     be of these rows and weights.
     """
-    dictionary, rows, fixed = Dictionary.of(kernel, chosen.points), data.rows, data.fixed
-    corner, kept = dictionary.features(dictionary.points), None
-    m, trace = len(corner), chosen.trace_residual
-    if rows.traceable and keeps_rows(rows.shape[0] // rows.parts, m, corner.dtype.itemsize):
-        kept = rows.map(dictionary.features, temporaries=m, block_size=block_size)
+    dictionary, rows = Dictionary.of(kernel, chosen.points), data.rows
+    corner, trace = dictionary.features(dictionary.points), chosen.trace_residual
+    kept = kept_features(dictionary, rows, block_size)
     features = rows.through(dictionary) if kept is None else rows.like(kept)
     of_features = replace(data, rows=features)
-    if fixed.count == 1 and fixed.rows is None and (kept is None or data.weights.values is None):
+    if is_constant(data.fixed) and (kept is None or data.weights.values is None):
         origin: Any = jnp.mean(corner, axis=0)[None]
     else:
         origin = near_fit(of_features, Linear())
@@ -194,8 +202,7 @@ def solve_subset(
     )
     if trace is not None:
         sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
-    factor = spectrum_on_landmarks(
-        dictionary, of_features, sums, corner=corner, indices=chosen.indices
-    )
+    options: dict = {"corner": corner, "indices": chosen.indices}
+    factor = spectrum_on_landmarks(dictionary, of_features, sums, **options)
     solution = factor.solve_moments(labels, sums)
     return replace(solution, summed=(dictionary, sums))

@@ -231,7 +231,6 @@ FACTORS = {
         CholeskyLandmarks, {}, leaves=False, maker=subset(leave=False, **CHOLESKY)
     ),
     "cholesky points": of_landmarks(CholeskyLandmarks, CHOLESKY, POINTS),
-    "refined": of_gaussian(RefinedGram, {"solver": rls.Refined()}),
     "host": of_linear(PrimalSpectrum, 4, {}, HostRows, traceable=False),
     "host points": of_landmarks(LandmarkSpectrum, {}, POINTS, HostRows, traceable=False),
     "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False),

@@ -7,6 +7,7 @@ from support import EPS
 
 import jaxrls as rls
 from jaxrls.iterative.iterative import IterativeGram
+from jaxrls.iterative.refined import RefinedGram
 
 
 def by_products():
@@ -21,3 +22,4 @@ def by_products():
 
 
 FACTORS["iterative"] = by_products()
+FACTORS["refined"] = of_gaussian(RefinedGram, {"solver": rls.Refined()})

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import pytest
 import support
 from contract.cases import gaussian
 from support import (
@@ -28,7 +29,7 @@ from support import (
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.factors import cholesky_features
+from jaxrls.landmarks import slopes, solver
 from jaxrls.uncertainty.spread import spread
 
 WIDTH = 1.5
@@ -160,7 +161,7 @@ def test_memory_of_a_gradient_does_not_grow_with_rows(monkeypatch):
     """Value and gradient by Cholesky on ten times the rows take the same memory beside X, y and
     their cotangents: a few columns of n, and no n×m array, where memory would not hold it.
     """
-    monkeypatch.setattr(cholesky_features, "keeps_rows", lambda *sizes: False)
+    monkeypatch.setattr(slopes, "keeps_rows", lambda *sizes: False)
 
     def temporaries(n):
         shapes = [jax.ShapeDtypeStruct(shape, DTYPE) for shape in ((n, 3), (n,), (50, 3))]
@@ -173,6 +174,30 @@ def test_memory_of_a_gradient_does_not_grow_with_rows(monkeypatch):
 
     more = temporaries(100_000) - temporaries(10_000)
     assert more < 90_000 * 16 * np.dtype(DTYPE).itemsize
+
+
+@FLOAT64
+@pytest.mark.parametrize("by_number", [True, False])
+def test_slopes_are_those_of_the_plain_error(monkeypatch, by_number):
+    """By derivatives of every step, in kernel, λ and points; by row numbers, landmarks leave with
+    their rows; weights are 0 among others.
+    """
+    X, Y = map(array, data())
+    v = array(np.arange(len(X)) % 3)
+    numbers = np.array([3, 10, 20, 30, 39, 31])
+
+    def error(width, log_lam, points):
+        named = numbers if by_number else points
+        return rls.objective(
+            rls.Gaussian(width), X, Y, jnp.exp(log_lam), landmarks=named, weights=v
+        )
+
+    at = 1.5, -1.0, X[numbers]
+    found = jax.value_and_grad(error, (0, 1, 2))(*at)
+    monkeypatch.setattr(solver, "has_slopes", lambda problem: False)
+    jax.tree.map(
+        lambda a, b: assert_close(a, b, 1e-9), found, jax.value_and_grad(error, (0, 1, 2))(*at)
+    )
 
 
 @FLOAT64

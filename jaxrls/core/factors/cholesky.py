@@ -59,23 +59,26 @@ class DualOneByOne(OneByOne):
 
     def results(self, lam, solution: Solution, X, diagonal, logdet) -> AtLam:
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
-        scaled, H, fixed = solution.labels.scaled, self.H, self.fixed
-        t, beta = scaled.shape[1], solution.labels.start
+        scaled, H = solution.labels.scaled, self.H
+        t = scaled.shape[1]
         dual = X[:, :t]
         half, root = whitened(X[:, t:], H)
         share = matmul(half.T, scaled)
         dual, diagonal = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1)
-        logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-        step = matmul(H, matmul(root.T, share))
-        beta = beta + fixed.solve(fixed.sums(fixed.rows, self.weights.root, step))
-        coef = self.weights.scale(dual)
-        if self.lift is not None:
-            beta = beta - fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
-        zeros = self.n - self.weights.count
-        logdet = logdet - zeros * jnp.log(lam)
+        zeros, coef = self.n - self.weights.count, self.weights.scale(dual)
+        logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root))) - zeros * jnp.log(lam)
+        beta = solution.labels.start + self.effects(matmul(H, matmul(root.T, share)), coef)
         r, R = lam * dual, (lam * diagonal)[:, None]
         fit, dof = jnp.sum(scaled * dual, axis=0), lam * jnp.sum(diagonal) - zeros
         return AtLam(coef, beta, r, R, fit, logdet[None], dof[None])
+
+    def effects(self, fitted, coef) -> Float[Array, "q t"]:
+        """β of √v B β = `fitted`, less the share of a constant that the expansion has."""
+        fixed = self.fixed
+        beta = fixed.solve(fixed.sums(fixed.rows, self.weights.root, fitted))
+        if self.lift is None:
+            return beta
+        return beta - fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
 
 
 @pytree

@@ -113,10 +113,10 @@ def factor_symmetric(
     K: Float[Array, "n n"],
     data: Data,
     expansion: Expansion,
+    lift: Float[Array, " n"] | None = None,
     *,
     training: Any = None,
     semidefinite: bool = False,
-    lift: Float[Array, " n"] | None = None,
 ) -> DualSpectrum:
     """The dual route: the eigendecomposition of all of K. Cost: about 9n³ flops.
 
@@ -243,8 +243,8 @@ def _factor_outer(kernel, data: Data, features: Rows) -> DualSpectrum:
     weighted = replace(data.weights, values=data.weights.array)
     fit = near_fit(Data(features, weighted, data.fixed), Linear())
     fit = origin[None][:0] if fit is None else fit
-    options: dict = {"training": (kernel, data.rows), "semidefinite": True}
-    dual = factor_symmetric(K, data, Primal(), lift=lift, **options)
+    training = kernel, data.rows
+    dual = factor_symmetric(K, data, Primal(), lift, training=training, semidefinite=True)
     turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
     basis = features.sum(turn, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))

@@ -34,15 +34,15 @@ class Shape(NamedTuple):
         """2 where derivatives are taken, else 1."""
         return 1 + self.gradient
 
-    def lam_columns(self, default: int) -> int:
+    def lam_columns(self) -> int:
         """Columns of the products for all λ and targets that are in memory at once."""
-        count = 1 if self.gradient else self.lams or default
+        count = 1 if self.gradient else self.lams or 100
         return max(self.targets, min(count * self.targets, COLUMNS_AT_ONCE))
 
-    def block(self, width: int, default: int = 100) -> int:
+    def block(self, width: int) -> int:
         """Numbers of a block of rows with so many features each, and of its products."""
         rows = wide_block_size(self.rows, 2 * width * jnp.dtype(self.dtype).itemsize)
-        return 4 * rows * (width + self.lam_columns(default))
+        return 4 * rows * (width + self.lam_columns())
 
 
 class Holding(NamedTuple):

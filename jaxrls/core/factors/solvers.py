@@ -201,7 +201,7 @@ class Spectral(Solver):
         if route == "gram":
             K, expansion, lift = kernel_matrix(kernel, data, block_size)
             options = {"training": (kernel, rows), "semidefinite": kernel.is_semidefinite()}
-            return factor_symmetric(K, data, expansion, lift=lift, **options).solve_labels(labels)
+            return factor_symmetric(K, data, expansion, lift, **options).solve_labels(labels)
         if route == "covariance":
             return solve_covariance(kernel, data, labels)
         return factor_svd(kernel, data).solve_labels(labels)
@@ -215,12 +215,12 @@ class Spectral(Solver):
         n, d = shape.rows, shape.columns
         route = self.route(shape.kernel, (n, d), shape.dtype)
         if route == "gram":
-            numbers = 4 * n**2 + 2 * n * shape.lam_columns(100)
+            numbers = 4 * n**2 + 2 * n * shape.lam_columns()
             words = "K, its eigenvectors and LAPACK's workspace"
             return Holding(route, n, numbers, words, of_kernel=True)
         r = shape.features or n
         if route == "features":
-            numbers = 4 * n * r + 2 * min(n, r) ** 2 + n * shape.lam_columns(100)
+            numbers = 4 * n * r + 2 * min(n, r) ** 2 + n * shape.lam_columns()
             return Holding(route, r, numbers, "features, singular vectors and LAPACK's workspace")
         stored = 2 * n * r * (not isinstance(shape.kernel, Linear) or r >= n)
         numbers = 5 * min(n, r) ** 2 + shape.block(r) + stored

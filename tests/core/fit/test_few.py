@@ -8,8 +8,8 @@ from support import ANY_PRECISION, DTYPE, assert_close, assert_derivatives
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.factors import cholesky_features
 from jaxrls.core.fit import tune as few
+from jaxrls.landmarks import slopes
 
 pytestmark = ANY_PRECISION
 START = rls.Gaussian(np.ones(2, DTYPE))
@@ -134,7 +134,7 @@ def test_the_slope_on_landmarks_against_differences(monkeypatch):
     """In kernel, λ, points and rows at once, in blocks, with weights, one of them 0, and landmarks
     that leave; rows made anew in each reading. (Kept ones are in the contract's tests.)
     """
-    monkeypatch.setattr(cholesky_features, "keeps_rows", lambda *sizes: False)
+    monkeypatch.setattr(slopes, "keeps_rows", lambda *sizes: False)
     X, y = problem(30)
     rng = np.random.default_rng(1)
     v, rows, along = rng.uniform(0.5, 2, 30), np.array([3, 20, 17, 8, 29]), rng.normal(size=(30, 2))

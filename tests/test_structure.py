@@ -121,9 +121,10 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 60.2, "landmarks": 11.5, "iterative": 6.8, "rows": 14.5, "uncertainty": 9.5}
-BUDGET |= {"ranking": 3.8, "two_sided": 5.5, "several": 3.5, "io": 1.8, "sklearn": 5.4}
-BUDGET |= {"cli": 4.7, "pictures": 1.1}
+BUDGET = {"core": 57.3, "landmarks": 11.4, "iterative": 6.75, "rows": 14.45}
+BUDGET |= {"uncertainty": 9.45, "ranking": 3.75, "two_sided": 5.55}
+BUDGET |= {"several": 3.45, "io": 1.75, "sklearn": 5.3, "cli": 4.7}
+BUDGET |= {"pictures": 1.1}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 PARTS = {"FSTRING_START": 1, "FSTRING_END": -1}  # of one string, since Python 3.12
 

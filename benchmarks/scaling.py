@@ -2,13 +2,13 @@
 picture; and what calls hold in memory beside what `jaxrls.memory` says before.
 
     python benchmarks/scaling.py [--out DIR] [--quick]
-    python benchmarks/scaling.py --estimate [gram predict ...]       # three minutes
+    python benchmarks/scaling.py --memory [gram predict ...]       # three minutes
 
 Each line varies one size and keeps the others; its exponent is the slope of log time, or log
 memory, over the log of the size (least squares over all sizes but the smallest). Memory is what XLA
 plans for temporaries and results. Writes scaling.json, scaling.md and scaling.png into --out.
 
-For --estimate every call is made in a process of its own, twice, and measured the second time, so
+For --memory every call is made in a process of its own, twice, and measured the second time, so
 that programs are compiled and threads have their buffers: the highest resident set during the call
 less that before it, which Linux tells. Exits with 1 where a ratio is not within 2 either way."""
 
@@ -271,15 +271,15 @@ def main():
     add("--out", type=Path, default=Path("benchmark-report"), help="a folder")
     add("--rounds", type=int, default=3)
     add("--quick", action="store_true", help="a tenth of the sizes: does it run?")
-    add("--estimate", nargs="*", metavar="CALL", help=", ".join(ROWS))
-    add("--held", metavar="CALL", help="one call of --estimate, here and now, as JSON")
+    add("--memory", nargs="*", metavar="CALL", help=", ".join(ROWS))
+    add("--held", metavar="CALL", help="one call of --memory, here and now, as JSON")
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     if args.held:
         say(json.dumps(held_in(args.held)))
         return
-    if args.estimate is not None:
-        sys.exit(beside_estimates(args.estimate or ROWS))
+    if args.memory is not None:
+        sys.exit(beside_estimates(args.memory or ROWS))
     report = {}
     for name, (work, sizes, order) in LINES.items():
         sizes = [size // 10 if args.quick else size for size in sizes]

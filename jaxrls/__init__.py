@@ -1,8 +1,8 @@
 """Regularized least squares on CPU, GPU and TPU: one factorization, then every λ and its exact
 leave-one-out error.
 
-What is used every day stands here; the rest in modules: `classes`, `diagnostics`, `ranking`, `rows`,
-`several`, `two_sided`, and `extend` for parts of your own.
+What is used every day stands here; the rest in modules: `classes`, `diagnostics`, `ranking`,
+`rows`, `several`, `two_sided`, and `extend` for parts of your own.
 """
 
 import jaxrls.landmarks.growing

@@ -1,5 +1,5 @@
-"""What a fit says beyond its predictions: influence of rows, degrees of freedom, held-out residuals,
-eigenfunctions, and the results of `posterior` and `loo_predictive`.
+"""What a fit says beyond its predictions: influence of rows, degrees of freedom, held-out
+residuals, eigenfunctions, and the results of `posterior` and `loo_predictive`.
 """
 
 from jaxrls.core.criteria import effective_dof, loo_residuals

@@ -1,3 +1,3 @@
-"""The method whole: kernels, one factorization, every λ, held-out errors, criteria, `fit` and `tune`.
-It knows nothing of the rooms around it.
+"""The method whole: kernels, one factorization, every λ, held-out errors, criteria, `fit` and
+`tune`. It knows nothing of the rooms around it.
 """

@@ -4,8 +4,9 @@ Let R be the diagonal of λP̃, and g a vector of random signs. g ∘ λP̃g is 
 that one cannot divide by it. So R is taken to be aρ, with ρ the diagonal of an approximation of λP̃
 and a ratio a for each of a few groups of rows with similar ρ, the mean over its rows and all
 vectors. What this misses is not noise: with δ the relative deviation of R from aρ, squared
-residuals are (1 + mean δ²)³/(1 + mean δ)² times too small where δ is log-normal; means are over rows by their
-share of the loss. Products of two vectors tell δ² without bias."""
+residuals are (1 + mean δ²)³/(1 + mean δ)² times too small where δ is log-normal; means are over
+rows by their share of the loss. Products of two vectors tell δ² without bias.
+"""
 
 from typing import NamedTuple
 

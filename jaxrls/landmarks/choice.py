@@ -194,8 +194,8 @@ def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
 
 
 def _with_room(state, columns: int, diag) -> _State:
-    """With so many columns: whole blocks, and one to spare, as a round writes a whole block wherever
-    it starts.
+    """With so many columns: whole blocks, and one to spare, as a round writes a whole block
+    wherever it starts.
     """
     missing = columns - len(state.indices)
     return state._replace(

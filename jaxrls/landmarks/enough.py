@@ -23,14 +23,20 @@ FEWEST = 256  # landmarks to begin with
 class Enough(Solver):
     """As many landmarks as are needed, or all rows: the solver is chosen by fits on a few."""
 
-    def solve(self, kernel, data, labels, *, block_size=None):
+    def differentiable(self):
         """Raises: only `fit` tries landmarks."""
         raise ValueError(
             "landmarks='auto' is for fit, which tries their number: give a number, row numbers or "
             "points"
         )
 
-    differentiable = prepare = solve  # type: ignore[assignment]
+    def prepare(self, kernel, rows, weights, progress=False):
+        """Raises, as `differentiable`."""
+        return self.differentiable()
+
+    def solve(self, kernel, data, labels, *, block_size=None):
+        """Raises, as `differentiable`."""
+        return self.differentiable()
 
 
 @fit_by.register

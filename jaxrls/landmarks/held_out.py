@@ -1,8 +1,8 @@
 """What factors on landmarks have in common: a landmark that is a row of X is held out with its row.
 
-For such a row d, ρ and α are the products of the constraint βₖ = 0 with itself, with its row and with
-the labels, all in the same coordinates of M (see `core.leave_out.view`): the held-out residual is e =
-(d (y − f) + ρα)/(dRᵢᵢ + vρ²).
+For such a row d, ρ and α are the products of the constraint βₖ = 0 with itself, with its row and
+with the labels, all in the same coordinates of M (see `core.leave_out.view`): the held-out residual
+is e = (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
 """
 
 from abc import abstractmethod
@@ -30,8 +30,8 @@ class LandmarkRows(NamedTuple):
 
 
 class OnLandmarks(Factor):
-    """A factor on landmarks; `indices` are the numbers of the rows that are landmarks and leave with
-    them, None where none leave.
+    """A factor on landmarks; `indices` are the numbers of the rows that are landmarks and leave
+    with them, None where none leave.
     """
 
     indices: Any

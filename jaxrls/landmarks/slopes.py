@@ -1,16 +1,17 @@
 """The slope of the held-out error on landmarks, in closed form: `jax.grad` of it costs two readings
-of the rows where derivatives step by step would cost three and twice as many products. The value and
-any derivative are those of `plain_error`, which tests compare it with.
+of the rows where derivatives step by step would cost three and twice as many products. The value
+and any derivative are those of `plain_error`, which tests compare it with.
 
-With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK_RR and S⁻¹ = RRᵀ, a row's error is a function
-of rᵢ = Dᵢβ and sᵢ = DᵢS⁻¹Dᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its derivatives in
-those, z = Uᵀg and w = Uᵀ diag(a) U, the cotangents are
+With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK_RR and S⁻¹ = RRᵀ, a row's error is a
+function of rᵢ = Dᵢβ and sᵢ = DᵢS⁻¹Dᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its
+derivatives in those, z = Uᵀg and w = Uᵀ diag(a) U, the cotangents are
 
     of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),     of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),
     of K_RR:  λ R t Rᵀ,
 
-plus what landmarks that leave with their row add to t, z and the mean's. No derivative of a Cholesky
-factor is taken, nor of L⁻ᵀ. For derivatives of higher order the formula itself is differentiated.
+plus what landmarks that leave with their row add to t, z and the mean's. No derivative of a
+Cholesky factor is taken, nor of L⁻ᵀ. For derivatives of higher order the formula itself is
+differentiated.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""The solver on landmarks, which `landmarks=` of public calls is short for: it chooses them, says what
-they hold in memory, and takes a spectrum or, for derivatives, Cholesky factors.
+"""The solver on landmarks, which `landmarks=` of public calls is short for: it chooses them, says
+what they hold in memory, and takes a spectrum or, for derivatives, Cholesky factors.
 """
 
 from dataclasses import replace

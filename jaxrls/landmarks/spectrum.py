@@ -145,7 +145,7 @@ def spectrum_on_landmarks(
     hidden, s = s < levels.sums, jnp.maximum(s, levels.sums)
     floor, root, planes = levels.floor(s), jnp.sqrt(s), matmul(dictionary.back, V)
     held = None
-    if indices is not None:
+    if indices is not None and corner is not None:
         of_landmarks = corner - fixed.fitted(fixed.rows_at(indices), sums.origin)
         held = LandmarkConstraints(indices, planes, matmul(of_landmarks, V / root))
     return LandmarkSpectrum(

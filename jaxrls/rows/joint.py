@@ -46,8 +46,8 @@ class JointRows(StreamedRows):
         return merged(everyones, sample)._replace(checksum=known.checksum)
 
     def reading(self, kind, run, columns):
-        """As `HostRows.reading`: every process reads its own rows. A sum takes one all-reduce for each
-        array; the results of a map, a few numbers a row, are gathered by all.
+        """As `HostRows.reading`: every process reads its own rows. A sum takes one all-reduce for
+        each array; the results of a map, a few numbers a row, are gathered by all.
         """
         own = slice(self.first, self.first + self.own)
         with in_unison():

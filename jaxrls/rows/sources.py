@@ -31,9 +31,9 @@ def stream(
     """Read rows that do not fit into memory in blocks: from files, or from an iterable of your own.
 
     `source` is read once immediately, to count rows, check every number, and keep labels, weights,
-    and a random `sample` of rows, from which landmarks are chosen. Every later sum over rows is one more reading: the exact leave-one-out
-    error of any number of λ and targets takes two, and the held-out residuals that a fit keeps at
-    the chosen λ one more.
+    and a random `sample` of rows, from which landmarks are chosen. Every later sum over rows is one
+    more reading: the exact leave-one-out error of any number of λ and targets takes two, and the
+    held-out residuals that a fit keeps at the chosen λ one more.
 
     Args:
         source: a path, a pattern such as `"rows/*.parquet"`, a folder, a list of those, or any

@@ -1,7 +1,8 @@
 """Rows that are read in blocks from a source: once to survey them, and once for every sum after
 that.
 
-The first reading keeps what is small: labels, weights and some random rows. Later ones are loops on the host over equal blocks; the next is read meanwhile.
+The first reading keeps what is small: labels, weights and some random rows. Later ones are loops on
+the host over equal blocks; the next is read meanwhile.
 """
 
 import hashlib

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import scipy.sparse
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.metaestimators import available_if
@@ -171,8 +172,10 @@ callable, default="loo"
     def score(self, X, y, sample_weight=None, fixed_effects=None):
         """R² of `predict`, the mean over targets; `fixed_effects` are those of the rows of X."""
         check_is_fitted(self)
-        X = self._checked(X, reset=False)
-        return float(self.path_.score(X, y, sample_weight, fixed_effects=fixed_effects))
+        if self.path_.model.free is not None and fixed_effects is None:
+            raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")
+        predicted = self.predict(X, fixed_effects=fixed_effects)
+        return r2_score(y, predicted, sample_weight=sample_weight)
 
     def predict_interval(self, X, level=0.9, studentised=False, fixed_effects=None):
         """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
@@ -370,8 +373,8 @@ scoring, by_fold, store_cv_results
         on average over draws of all rows, if these are exchangeable, of equal weight and not in
         groups, and did not choose λ, kernel and landmarks: see `jaxrls.classes.conformal_labels`.
         "jackknife" compares scores with held-out scores of rows or groups, at next to no cost. It
-        tends to the level as rows grow: see `jaxrls.classes.label_p_values`. A set may be empty. O(m n²) or
-        O(m n d).
+        tends to the level as rows grow: see `jaxrls.classes.label_p_values`. A set may be empty.
+        O(m n²) or O(m n d).
         """
         check_is_fitted(self)
         if not isinstance(level, float | np.floating) or not 0 < level < 1:

@@ -173,7 +173,8 @@ class KroneckerFit:
     >>> import numpy as np, jaxrls as rls
     >>> x, z = np.linspace(0, 1, 8)[:, None], np.linspace(0, 1, 6)[:, None]
     >>> kernel = rls.Gaussian(0.5)
-    >>> rls.two_sided.fit_kronecker(kernel, x, kernel, z, np.sin(3 * x + 2 * z.T), lams=[1e-2]).left_out.shape
+    >>> Y = np.sin(3 * x + 2 * z.T)
+    >>> rls.two_sided.fit_kronecker(kernel, x, kernel, z, Y, lams=[1e-2]).left_out.shape
     (8, 6)
     """
 

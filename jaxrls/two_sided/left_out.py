@@ -56,7 +56,7 @@ def kronecker_left_out(
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
     >>> factor = rls.two_sided.factor_kronecker(K1, K2, intercept=False)
     >>> Y = jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
-    >>> [round(value, 3) for value in rls.two_sided.kronecker_left_out(factor, Y, [1.0], "rows").tolist()]
+    >>> rls.two_sided.kronecker_left_out(factor, Y, [1.0], "rows").round(3).tolist()
     [2.074]
     """
     check_loss(loss)

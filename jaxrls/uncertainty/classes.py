@@ -223,7 +223,8 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     **Cost** O(m T). **Source**: Zadrozny and Elkan 2002, §5.
 
     >>> import numpy as np, jaxrls as rls
-    >>> rls.classes.class_probabilities(np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])).round(2).tolist()
+    >>> each = np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])
+    >>> rls.classes.class_probabilities(each).round(2).tolist()
     [[0.5, 0.25, 0.25], [0.33, 0.33, 0.33]]
     """
     xp: Any = jnp if isinstance(each, jax.Array) else np
@@ -325,8 +326,8 @@ def label_p_values(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
-    >>> p = rls.classes.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))  # of the labels −1 and +1
-    >>> (5 * p).round().tolist()
+    >>> p = rls.classes.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))
+    >>> (5 * p).round().tolist()  # of the labels −1 and +1
     [[5.0, 1.0], [1.0, 3.0]]
     """
     s, c, v = _scored("left_out", left_out, codes, weights)

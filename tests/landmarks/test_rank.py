@@ -11,7 +11,7 @@ import scipy.sparse
 from support import DTYPE, FLOAT64, array, refused
 
 import jaxrls as rls
-from jaxrls.core.fit import fit as search
+from jaxrls.landmarks import enough
 
 N = 600
 
@@ -80,6 +80,6 @@ def test_the_end_of_memory_in_words(monkeypatch):
     room = lambda problem, landmarks=0, **options: SimpleNamespace(
         why_not=lambda: not 0 < landmarks <= 280, check=lambda: None
     )
-    monkeypatch.setattr(search, "of_problem", room)
+    monkeypatch.setattr(enough, "of_problem", room)
     fit = rls.fit(rls.Gaussian(0.1), *data(), lams=[1e-3], landmarks="auto")
     assert "280 landmarks of 600 rows, where memory ends, tr(K − K̂)/λ = " in fit.plan

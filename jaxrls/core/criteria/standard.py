@@ -48,7 +48,8 @@ class LeaveOneOut(Positive):
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
-    >>> rls.extend.LeaveOneOut(rls.extend.absolute_error)(factor, jnp.array([1.0, 3.0]), [1.0]).tolist()
+    >>> criterion = rls.extend.LeaveOneOut(rls.extend.absolute_error)
+    >>> criterion(factor, jnp.array([1.0, 3.0]), [1.0]).tolist()
     [2.0]
     """
 

@@ -1,5 +1,5 @@
-"""The primal problem, through moments of features, by a Cholesky factor for each λ. Differentiable in
-everything.
+"""The primal problem, through moments of features, by a Cholesky factor for each λ. Differentiable
+in everything.
 
 A row has ψ, which coefficients multiply, and φ = ψ·back, whose weights are penalised; for explicit
 features φ = ψ. For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and R = back·A⁻ᵀ.

@@ -1,5 +1,5 @@
-"""What every factor can do: a `Factor` is made without λ and labels; with labels it is a `Solution`,
-which gives coefficients, residuals and sums at any λ.
+"""What every factor can do: a `Factor` is made without λ and labels; with labels it is a
+`Solution`, which gives coefficients, residuals and sums at any λ.
 
 A new factor is one class that gives its coefficients, sums and residuals at some λ, and the
 residual operator R as a `View`. Criteria and searches use the `Solution` only.

@@ -1,5 +1,5 @@
-"""A factor with labels: coefficients, residuals and sums at any λ. Criteria and searches see nothing
-else of a fit.
+"""A factor with labels: coefficients, residuals and sums at any λ. Criteria and searches see
+nothing else of a fit.
 """
 
 from collections.abc import Callable

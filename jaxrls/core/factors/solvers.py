@@ -85,7 +85,8 @@ def factorize(
         intercept: whether to fit a constant without penalty.
         fixed_effects: further columns (n, q) without penalty, f(x) + b·β, or `levels(labels)`, an
             intercept for each group.
-        landmarks: as in `fit`, but for "auto": the subset of regressors, f(x) = Σₖ k(x, pointsₖ) βₖ.
+        landmarks: as in `fit`, but for "auto": the subset of regressors, f(x) = Σₖ k(x, pointsₖ)
+        βₖ.
         leave: whether a landmark that is a row of X is held out with its row, so that no held-out
             prediction uses this row in any way.
         solver: `Spectral()`, an eigendecomposition for all λ; `Cholesky()`, a factor for each λ,
@@ -186,8 +187,8 @@ class Spectral(Solver):
         """What is decomposed, by name or by the shapes; raises where the kernel lacks it."""
         if self.of in ("features", "covariance") and kernel.num_features(shape[1], dtype) is None:
             raise ValueError(
-                f"{self} needs explicit features, which {type(kernel).__name__} does not have: take "
-                "Spectral('gram')"
+                f"{self} needs explicit features, which {type(kernel).__name__} does not have: "
+                "take Spectral('gram')"
             )
         return self.of or choose_route(kernel, shape, dtype)
 

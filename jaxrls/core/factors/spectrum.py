@@ -1,8 +1,8 @@
-"""Factors that serve every λ from one eigendecomposition, that of K, of features or of their moments:
-(I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ, with weights v and fixed effects √vB = HT.
+"""Factors that serve every λ from one eigendecomposition, that of K, of features or of their
+moments: (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ, with weights v and fixed effects √vB = HT.
 
-With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = directions (D ∘ z), β = start − across (D ∘ z), and
-R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0 where U is square. Nothing is
+With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = directions (D ∘ z), β = start − across (D ∘ z),
+and R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0 where U is square. Nothing is
 computed as a difference of numbers of size 1/λ.
 
 Theory: `docs/theory.md`, "One factorization, every λ".

@@ -88,8 +88,8 @@ def fit(
             deviation; the model keeps both in its kernel and applies them to new rows.
         landmarks: for many rows: a few rows or points. The fit is a sum of kernel functions at
             these alone. Give their number, row numbers (m,), points (m, d) or the result of
-            `jaxrls.choose_landmarks`; `"auto"` takes as many as keep the fit close to that of the full K.
-            A landmark is held out with its row.
+            `jaxrls.choose_landmarks`; `"auto"` takes as many as keep the fit close to that of the
+            full K. A landmark is held out with its row.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes: `fit.plan` says which.
         keep: whether the fit keeps its solution, which `posterior`, `predict(return_std=True)`,

@@ -1,5 +1,5 @@
-"""Few rows, padded up to one of a few sizes, so that programs compiled for these serve other numbers
-of rows: problems before they are solved, models before they predict; results are cut again.
+"""Few rows, padded up to one of a few sizes, so that programs compiled for these serve other
+numbers of rows: problems before they are solved, models before they predict; results are cut again.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""What a fit is made of besides kernel and labels: rows, their weights and their fixed effects, read
-together in blocks.
+"""What a fit is made of besides kernel and labels: rows, their weights and their fixed effects,
+read together in blocks.
 """
 
 from collections.abc import Callable

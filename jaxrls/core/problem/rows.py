@@ -27,8 +27,8 @@ from jaxrls.core.support import (
 
 
 class Rows:
-    """The n rows of X, as factors use them: `sum(fn, *columns)` adds `fn(block, *parts)` over blocks
-    of rows, and `map` stacks the results.
+    """The n rows of X, as factors use them: `sum(fn, *columns)` adds `fn(block, *parts)` over
+    blocks of rows, and `map` stacks the results.
 
     A kind of rows defines `shape`, `dtype`, `over`, which does both, and `some`. Kinds that are not
     arrays, and the class for sources of a user's, are in `jaxrls.rows`.
@@ -44,13 +44,16 @@ class Rows:
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
     some: Callable  # of a number: at most so many rows, to estimate their mean
+    take: Callable  # of row numbers: these rows, where they can be read so
 
     def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
         """`sum` or `map`, as `kind` says."""
         raise NotImplementedError
 
     def call(self, fn: Callable, args: tuple, options: dict) -> Any:
-        """`fn(*args, **options)`, where these rows, which no program takes, are among the arguments."""
+        """`fn(*args, **options)`, where these rows, which no program takes, are among the
+        arguments.
+        """
         return fn(*args, **options)
 
     @property
@@ -277,8 +280,8 @@ def kind_of(X) -> type[Rows]:
 
 
 def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
-    """X as `Rows`: a source of rows as it is; what some kind takes; or an array, of kernel values if
-    the kernel is a matrix. `dtype`, such as that of a model, if it must be another.
+    """X as `Rows`: a source of rows as it is; what some kind takes; or an array, of kernel values
+    if the kernel is a matrix. `dtype`, such as that of a model, if it must be another.
 
     `devices` over which an array may lie where that is not known, inside of `jax.jit` without a
     mesh that is set.

@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import jax
 import numpy as np
@@ -106,8 +106,8 @@ def is_wide(value) -> bool:
 
 
 def _check(values: dict, parameters) -> None:
-    """Raise for arguments of the wrong kind: flags, and those of `KINDS`; a kernel may be named where
-    text is among the annotations.
+    """Raise for arguments of the wrong kind: flags, and those of `KINDS`; a kernel may be named
+    where text is among the annotations.
     """
     for name, value in values.items():
         annotation = parameters[name].annotation
@@ -198,7 +198,7 @@ def _on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
         return call(*args, **kwargs)
     rows = max(explicit, key=lambda leaf: any(jax.typeof(leaf).sharding.spec[:1]))
     traced = not is_concrete(explicit)  # inside of `jax.jit`
-    mesh = (jax.typeof(rows) if traced else rows).sharding.mesh
+    mesh = (jax.typeof(rows) if traced else cast(Any, rows)).sharding.mesh
     axis = (*jax.typeof(rows).sharding.spec, None)[0]
     into = _whole if traced else functools.partial(_moved, mesh)
 

@@ -4,12 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import ANY_PRECISION, DTYPE, assert_close, assert_derivatives
+from support import ANY_PRECISION, DTYPE, assert_close, assert_derivatives, refused
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.fit import tune as few
-from jaxrls.landmarks import slopes
+from jaxrls.landmarks import growing, slopes
 
 pytestmark = ANY_PRECISION
 START = rls.Gaussian(np.ones(2, DTYPE))
@@ -18,9 +17,9 @@ START = rls.Gaussian(np.ones(2, DTYPE))
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """As few rows as a test has."""
-    monkeypatch.setattr(few, "ROWS", 45)
-    monkeypatch.setattr(few, "LANDMARKS", 8)
-    monkeypatch.setattr(few, "DEAR", 160 * 16**2)
+    monkeypatch.setattr(growing, "ROWS", 45)
+    monkeypatch.setattr(growing, "LANDMARKS", 8)
+    monkeypatch.setattr(growing, "DEAR", 160 * 16**2)
 
 
 def problem(n=160):
@@ -48,7 +47,7 @@ def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
 
 def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
     """On the landmarks of the end, which are chosen among these; those that are given stay."""
-    monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
+    monkeypatch.setattr(growing, "ROWS_A_LANDMARK", 3)
     X, y = problem()
     options = {"start": "kernel", "lams": [0.1], "steps": 2}
     found = rls.tune(START, X, y, landmarks=16, **options)
@@ -65,14 +64,14 @@ def test_a_given_kernel_that_is_better_on_all_rows_is_where_the_search_goes_on(m
     """What few rows led to may be worse than what there was."""
     (X, y), rows = problem(), np.arange(0, 160, 10)
     good = rls.tune(START, X, y, landmarks=rows, grow=False)
-    descend = few.descend
+    descend = growing.descend
     bad = rls.Gaussian(np.full(2, 50, DTYPE))
 
     def misled(problem, *args, **options):
         found = descend(problem, *args, **options)
         return found._replace(kernel=bad) if len(problem.Y) < 160 else found
 
-    monkeypatch.setattr(few, "descend", misled)
+    monkeypatch.setattr(growing, "descend", misled)
     found = rls.tune(good.kernel, X, y, lams=[good.lam], landmarks=rows, steps=2)
     assert found.error <= found.history.start_error <= 1.01 * good.error
     assert_close(found.history.kernels.width[0], good.kernel.width, 1e-5)
@@ -116,18 +115,17 @@ def test_a_search_that_was_over_is_no_worse_than_its_start():
 def test_where_a_search_begins():
     X, y = problem()
     made = extend.Problem.of(rls.Gaussian(1.0), X, y)
-    few_of = lambda landmarks, grow: few.begins_on_few(made, landmarks, grow)
-    assert not few_of(15, None) and few_of(15, True) and few_of(jnp.asarray(X[:16]), None)
-    assert not few_of(np.arange(16), False) and not few_of(None, None)
+    few_of = lambda m, grow: growing.begins_on_few(made, m, grow)
+    assert not few_of(15, None) and few_of(15, True) and few_of(16, None) and not few_of(16, False)
 
     pairs = rls.ranking.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.extend.squared_error)
     groups = rls.kfold(rls.folds(np.arange(160) % 4))
     for criterion in (pairs, groups):  # hold something of single rows
         in_groups = extend.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
-        assert not few.begins_on_few(in_groups, 16, None)
-    for problem_, landmarks in ((in_groups, 16), (made, None)):
-        with pytest.raises(ValueError, match="grow=True needs landmarks, more than 90 rows,"):
-            few.begins_on_few(problem_, landmarks, True)
+        assert not growing.begins_on_few(in_groups, 16, None)
+    grown = lambda **options: lambda: rls.tune(START, X, y, grow=True, **options)
+    message = "grow=True needs landmarks, more than 8000 rows,"
+    refused((grown(), message), (grown(landmarks=16, criterion=groups), message))
 
 
 def test_the_slope_on_landmarks_against_differences(monkeypatch):

@@ -154,13 +154,13 @@ def subclasses(cls):
 
 
 def kernel_types():
-    """Every concrete kernel class of the library; those that its examples define stand in no
-    module.
+    """Every kernel class of the library but the bases of others; those that its examples define
+    stand in no module.
     """
     own = {
         c
         for c in subclasses(rls.extend.Kernel)
-        if c.__module__.startswith("jaxrls.") and is_registered(c)
+        if c.__module__.startswith("jaxrls.") and is_registered(c) and not c.__subclasses__()
     }
     return {c for c in own if getattr(sys.modules[c.__module__], c.__name__, None) is c}
 

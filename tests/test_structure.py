@@ -116,7 +116,7 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 60.2, "landmarks": 11.3, "iterative": 4.4, "rows": 14.5, "uncertainty": 9.8}
+BUDGET = {"core": 60.3, "landmarks": 11.3, "iterative": 4.4, "rows": 14.5, "uncertainty": 9.9}
 BUDGET |= {"ranking": 3.9, "two_sided": 5.7, "several": 3.5, "io": 1.8, "sklearn": 5.0}
 BUDGET |= {"cli": 4.6, "pictures": 1.1}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}

@@ -65,7 +65,7 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
     def decorate(call: Call) -> Call:
         signature = inspect.signature(call)
-        known = dict.fromkeys(name for name in signature.parameters if name != "self")
+        known = dict.fromkeys(part for part in signature.parameters if part != "self")
 
         @functools.wraps(call)
         def wrapped(*args, **kwargs):

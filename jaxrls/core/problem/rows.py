@@ -44,6 +44,7 @@ class Rows:
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
     some: Callable  # of a number: at most so many rows, to estimate their mean
+    take: Callable  # of row numbers: those rows
 
     def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
         """`sum` or `map`, as `kind` says."""

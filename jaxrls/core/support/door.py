@@ -198,7 +198,7 @@ def _on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
         return call(*args, **kwargs)
     rows = max(explicit, key=lambda leaf: any(jax.typeof(leaf).sharding.spec[:1]))
     traced = not is_concrete(explicit)  # inside of `jax.jit`
-    mesh = (jax.typeof(rows) if traced else rows).sharding.mesh
+    mesh = (jax.typeof(rows) if traced else rows).sharding.mesh  # type: ignore[union-attr]
     axis = (*jax.typeof(rows).sharding.spec, None)[0]
     into = _whole if traced else functools.partial(_moved, mesh)
 

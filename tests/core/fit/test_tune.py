@@ -133,7 +133,7 @@ def test_errors():
         (call(starts=2), f"pass {key}"),
         (call(start="middle"), start),
         (call(tol=0), "tol must be a number above 0"),
-        (call(landmarks="auto"), "landmarks, as their number, or 'auto' in fit,"),
+        (call(landmarks="auto"), "landmarks='auto' is for fit, which tries their number"),
         (call(criterion="aic"), "criterion must be one of"),
         (call(criterion=flat), "zero_one_loss has derivative 0"),
         (call(X=scipy.sparse.csr_array(X)), r"tune needs a dense X: pass X.toarray\(\)"),

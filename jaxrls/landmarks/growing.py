@@ -32,7 +32,7 @@ def landmarks_to_tune(given, n: int):
 @search_by.register
 def _(solver: Subset, problem: Problem, guesses: list, way: Way, grow: bool | None) -> Best:
     """On the landmarks that the best kernel known at the start chooses, or in stages."""
-    if begins_on_few(problem, len(solver), grow):
+    if begins_on_few(problem, solver.count, grow):
         return search_in_stages(problem, solver, guesses, way)
     chooses = replace(problem, kernel=guesses[-1][0])
     return descend(chooses.prepared(way.progress), guesses, way)
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 
 def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) -> Best:
     """A search on few rows, then on the final landmarks with some rows for each, then on all."""
-    n, m, floor = len(whole.Y), len(solver), guesses[-1][2]
+    n, m, floor = len(whole.Y), solver.count, guesses[-1][2]
     more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
     between = ROWS < more <= n / 3
     some = Sample(*whole.some(more)) if between else Sample(whole, np.arange(n))
@@ -96,7 +96,7 @@ def final_landmarks(
     given = solver.landmarks
     if not np.ndim(given) and not isinstance(given, Landmarks):
         most = whole.rows.candidates()[1].shape[0]
-        check_whole("landmarks, as their number,", len(solver), most)
-        chosen = chosen_for(kernel, some.problem, len(solver), progress)
+        check_whole("landmarks, as their number,", solver.count, most)
+        chosen = chosen_for(kernel, some.problem, solver.count, progress)
         given = some.numbers[np.asarray(chosen.indices)]
     return as_landmarks(whole.rows, given)

@@ -46,7 +46,8 @@ class Subset(Solver):
         """That of the solver that is used on landmarks."""
         return "Cholesky" if self.cholesky else "Spectral"
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         """How many landmarks there are."""
         points = getattr(self.landmarks, "points", self.landmarks)
         return np.shape(points)[0] if np.ndim(points) else int(points)
@@ -74,7 +75,7 @@ class Subset(Solver):
 
     def memory(self, shape):
         """The landmarks' matrices, blocks of rows, and rows of features where they are kept."""
-        n, m, L = shape.rows, len(self), 1 if shape.gradient else shape.lams or 100
+        n, m, L = shape.rows, self.count, 1 if shape.gradient else shape.lams or 100
         kept = n * m * keeps_rows(n, m, jnp.dtype(shape.dtype).itemsize)
         if not self.cholesky:
             numbers, words = 8 * m**2 + shape.block(m) + kept, "the landmarks' matrices and rows"

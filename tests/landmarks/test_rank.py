@@ -77,7 +77,7 @@ def test_errors():
 @FLOAT64
 def test_the_end_of_memory_in_words(monkeypatch):
     """All that there is room for, where more are needed."""
-    num = lambda problem: 0 if problem.solver is None else len(problem.solver)
+    num = lambda problem: 0 if problem.solver is None else problem.solver.count
     room = lambda problem: SimpleNamespace(
         why_not=lambda: not 0 < num(problem) <= 280, check=lambda: None
     )

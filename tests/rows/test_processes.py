@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from on_processes import LAMS, LANDMARKS, ON_MESH, WEIGHTS, Blocks, X, Y, fitted, numbers
 from support import FLOAT64, assert_close
 
 import jaxrls as rls
+from rows.on_processes import LAMS, LANDMARKS, ON_MESH, WEIGHTS, Blocks, X, Y, fitted, numbers
 
 pytestmark = FLOAT64
 SCRIPT = Path(__file__).with_name("on_processes.py")

@@ -14,7 +14,7 @@ from jaxrls.core.support import on_device, pytree, static, values_unknown
 
 
 @pytree
-class _OfFunction(Kernel):
+class OfFunction(Kernel):
     """A kernel given by a function, `fn(*matrices)` or `fn(params, *matrices)`."""
 
     fn: Callable = static()
@@ -44,7 +44,7 @@ class _OfFunction(Kernel):
 
 
 @pytree
-class FeatureMap(_OfFunction):
+class FeatureMap(OfFunction):
     """The kernel of explicit features (a basis expansion), given as a function of the rows.
 
         k(x, z) = ⟨φ(x), φ(z)⟩
@@ -71,7 +71,7 @@ class FeatureMap(_OfFunction):
 
 
 @pytree
-class FunctionKernel(_OfFunction):
+class FunctionKernel(OfFunction):
     """Any kernel, given as a function of two matrices.
 
         k(xᵢ, zⱼ) = fn(X, Z)ᵢⱼ

@@ -227,7 +227,7 @@ class _OfKernels(Kernel):
 
 
 @pytree
-class _Pair(_OfKernels):
+class OfTwo(_OfKernels):
     """Two kernels, whose values are put together."""
 
     sparse = True
@@ -243,7 +243,7 @@ class _Pair(_OfKernels):
 
 
 @pytree
-class Sum(_Pair):
+class Sum(OfTwo):
     """k₁ + k₂: the space of functions f₁ + f₂. If both have explicit features, those of the sum are
     theirs, concatenated.
 
@@ -264,7 +264,7 @@ class Sum(_Pair):
 
 
 @pytree
-class Product(_Pair):
+class Product(OfTwo):
     """k₁ k₂, the entrywise (Schur) product: the tensor product of the two spaces.
 
     >>> import jax.numpy as jnp, jaxrls as rls

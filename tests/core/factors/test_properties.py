@@ -28,11 +28,11 @@ from contract.cases import (
     WIDTH,
     N,
     of_linear,
-    sparse,
 )
 from extended import LONG, Truth, through
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
+from rows.cases import sparse
 from support import DTYPE, EPS, X64, array
 
 import jaxrls as rls

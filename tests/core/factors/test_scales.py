@@ -276,12 +276,11 @@ def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
     assert_close(got[4], want[4], 30 * EPS * offset)
     assert float(factor.report.indefinite) <= 100 * 20 * EPS
     w, b = refit(X - offset, y[:, None], lam, v, True)
-    found = coef(factor, array(y), array(lam))
-    assert_close(found.intercept, b[0] - offset * w[:, 0].sum(), 1e4 * EPS)
+    coefficients, intercept = coef(factor, array(y), array(lam))
+    assert_close(intercept, b[0] - offset * w[:, 0].sum(), 1e4 * EPS)
     design = jax.jit(lambda factor, X: factor.expansion.design(rls.Linear(), X))(factor, array(X))
-    assert_close(
-        design @ found.coef + found.intercept, (X - offset) @ w[:, 0] + b[0], 1e3 * EPS * offset
-    )
+    want = (X - offset) @ w[:, 0] + b[0]
+    assert_close(design @ coefficients + intercept, want, 1e3 * EPS * offset)
 
 
 # --- the certificate ---

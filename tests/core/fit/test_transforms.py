@@ -25,7 +25,6 @@ from support import (
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.core.linalg.decompositions import SpectralDerivativeError
-from jaxrls.core.problem.fixed_effects import FixedEffects
 
 GROUPS, GAUSSIAN = np.arange(12) % 4, rls.Gaussian(1.5)
 
@@ -137,11 +136,9 @@ COMPUTATIONS: dict = {
         "factorize, landmarks": lambda p: rls.loo(factor(p, None, CHOSEN), p.Y, p.lams),
         "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),
         "moments": lambda p: extend.moments(
-            rls.rows.DenseRows(p.X),
+            extend.Problem.of(rls.Linear(), p.X, p.Y, weights=p.weights).data,
             rls.Linear(),
-            FixedEffects.constant(p.weights.sum()),
             p.Y,
-            p.weights,
         ),
     },
     "functions of a factor": {

@@ -24,7 +24,7 @@ class Dictionary(Features):
     ridge: Any = None  # jitter that K_RR needed, relative to its diagonal
 
     @classmethod
-    def of(cls, kernel: Kernel, points: Float[Array, "m d"]) -> "Dictionary":
+    def of(cls, kernel: Kernel, points: Any) -> "Dictionary":
         """From the Cholesky factor of K_RR."""
         L, ridge = ridged_cholesky(gram(kernel, points))
         return cls(kernel, points, triangular_inverse(L).T, ridge)

@@ -225,7 +225,8 @@ def test_what_does_not_go_with_an_iteration(data):
     narrow, solver = np.asarray(X, np.float32), rls.Iterative(CHOSEN, dtype="float64")
     too_wide = lambda: rls.fit(KERNEL, narrow, Y, lams=[1.0], solver=solver)
     refused((too_wide, "must not be wider than"))
-    assert rls.factorize(KERNEL, X, solver=rls.Iterative()).near.B.shape == (N, N)
+    near = rls.factorize(KERNEL, X, solver=rls.Iterative()).near  # landmarks chosen by itself
+    assert near.B.shape[1] == N if X64 else N // 2 < near.B.shape[1] <= N  # independent ones
 
 
 @pytest.mark.filterwarnings(

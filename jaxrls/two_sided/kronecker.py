@@ -26,9 +26,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report, whitened
+from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report
 from jaxrls.core.leave_out import View
-from jaxrls.core.linalg import clip, eigh, matmul, rounding
+from jaxrls.core.linalg import clip, eigh, matmul, rounding, whitened
 from jaxrls.core.problem import Data, Weights, as_fixed_effects
 from jaxrls.core.support import (
     Listed,

@@ -1,7 +1,7 @@
 """Factors: one kernel with its rows, weights and fixed effects, factored. The matrix is K (dual) or
 the moments of features (primal). The way is a spectrum, Cholesky factors or an iteration."""
 
-from jaxrls.core.factors.cholesky import CholeskyGram, DualOneByOne, whitened
+from jaxrls.core.factors.cholesky import CholeskyGram, DualOneByOne
 from jaxrls.core.factors.cholesky_features import (
     CholeskyFeatures,
     Shrunk,
@@ -10,22 +10,24 @@ from jaxrls.core.factors.cholesky_features import (
 )
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal
 from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.outcome import (
+from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
+from jaxrls.core.factors.solution import (
     COLUMNS_AT_ONCE,
     Coefficients,
     Outcome,
     Report,
+    Solution,
     as_columns,
     over_lams,
     times,
 )
-from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
-from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.solver import Holding, Shape, Solver
 from jaxrls.core.factors.solvers import (
     SEARCHED,
     SHORT_FOR,
     Cholesky,
+    Holding,
+    Shape,
+    Solver,
     Spectral,
     choose_route,
     kernel_matrix,

@@ -17,8 +17,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import AtLam, OneByOne
-from jaxrls.core.factors.outcome import Report
-from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.solution import Report, Solution
 from jaxrls.core.leave_out import Dense
 from jaxrls.core.linalg import (
     inverse,

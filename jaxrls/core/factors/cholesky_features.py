@@ -19,8 +19,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.other_folds import PrimalForm
-from jaxrls.core.factors.outcome import Report
-from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.solution import Report, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRank
 from jaxrls.core.linalg import matmul, rounding, tall_matmul, triangular_inverse

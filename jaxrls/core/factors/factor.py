@@ -17,8 +17,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.other_folds import PrimalForm, sweep_other_folds
-from jaxrls.core.factors.outcome import Outcome, one_by_one, times
-from jaxrls.core.factors.solution import Solution
+from jaxrls.core.factors.solution import Outcome, Solution, one_by_one, times
 from jaxrls.core.leave_out import View, fold_residuals, folds_in_chunks
 from jaxrls.core.problem import Data, FixedEffects, Folds, Labels, Weights
 

@@ -9,17 +9,18 @@ Theory: `docs/theory.md`, "One factorization, every λ".
 """
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.expansion import Expansion
+from jaxrls.core.factors.expansion import Expansion, Primal
 from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.outcome import Report, over_lams, times
-from jaxrls.core.factors.refits import pays_to_refit, refit_folds
+from jaxrls.core.factors.other_folds import pays_to_refit, refit_folds
+from jaxrls.core.factors.solution import Report, over_lams, times
 from jaxrls.core.leave_out import LowRank
-from jaxrls.core.linalg import matmul, transposed_matmul
+from jaxrls.core.linalg import clip, eigh, eigh_rounding, matmul, rounding, svd, transposed_matmul
 from jaxrls.core.problem import Data, DataBlock, DenseRows
 from jaxrls.core.support import pytree, static
 
@@ -240,3 +241,69 @@ class DualSpectrum(Spectrum):
         """
         G = matmul(self.training_design(), self.directions)
         return G - self.fixed.fitted(self.fixed.rows, self.across)
+
+
+def factor_symmetric(
+    K: Float[Array, "n n"],
+    data: Data,
+    expansion: Expansion,
+    lift: Float[Array, " n"] | None = None,
+    *,
+    training: Any = None,
+    semidefinite: bool = False,
+) -> DualSpectrum:
+    """The dual route: the eigendecomposition of all of K. Cost: about 9n³ flops.
+
+    Fixed effects are projected out of K, and of its eigenvectors once more, which keeps them exact
+    for λ down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are
+    negative by more than rounding get no coefficients. With `lift` the expansion's kernel is K +
+    1·lift. Source: Rifkin (lecture), "Varying λ".
+    """
+    weights, fixed = data.weights, data.fixed
+    K, across, taken = fixed.centre_both(weights, K)
+    if lift is not None:
+        across = across + fixed.one[:, None] * lift  # type: ignore[index]
+    s, U = eigh(weights.scale_both(K))
+    U = fixed.project(weights, U)
+    # What is taken off entries is rounded one by one: 4√n·eps of one.
+    heaviest = jnp.max(weights.array) / weights.total
+    constant = 4 * jnp.sqrt(heaviest / weights.count) * taken
+    floor = eigh_rounding(weights.count, s, constant)
+    across = matmul(across, weights.scale(U))
+    solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(s.dtype)
+    across = across if solved is None else across * solved
+    s, below = clip(s, constant)
+    return DualSpectrum(
+        data=replace(data, rows=Whole(U)),
+        s=s,
+        across=across,
+        expansion=expansion,
+        report=Report("gram", floor, below),
+        training=training,
+        solved=solved,
+        complete=True,
+    )
+
+
+def factor_svd(kernel, data: Data) -> DualSpectrum:
+    """Explicit features by their thin SVD, the most precise route: K's condition number is never
+    squared. Cost: O(n r min(n, r)), some 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD approach".
+    """
+    rows, weights, fixed = data.rows, data.weights, data.fixed
+    Phi = rows.features(kernel).dense()
+    origin = fixed.fit(weights, Phi)
+    U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
+    complete = U.shape[0] == U.shape[1]
+    basis = Vt.T * sigma
+    floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
+    return DualSpectrum(
+        data=replace(data, rows=Whole(fixed.project(weights, U))),
+        s=sigma**2,
+        across=matmul(origin, basis),
+        expansion=Primal(),
+        report=Report("features", floor, jnp.zeros((), Phi.dtype)),
+        training=(kernel, rows),
+        basis=basis,
+        origin=origin,
+        complete=complete,
+    )

@@ -9,6 +9,7 @@ Theory: `docs/theory.md`, "One matrix".
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -17,8 +18,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.other_folds import PrimalForm, sweep_other_folds
-from jaxrls.core.factors.solution import Outcome, Solution, one_by_one, times
+from jaxrls.core.factors.solution import Outcome, Solution, one_by_one
 from jaxrls.core.leave_out import View, fold_residuals, folds_in_chunks
+from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import Data, FixedEffects, Folds, Labels, Weights
 
 
@@ -42,6 +44,7 @@ class Factor(ABC):
     indices: Any = None  # numbers of the rows that are landmarks and leave with them
     shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
     exact: ClassVar[bool] = True  # whether results are exact, so that λ can be searched by slopes
+    has_residuals: Any = True  # whether the factor gives held-out residuals
 
     # what a factor gives --------------------------------------------------------------------------
 
@@ -129,11 +132,12 @@ class Factor(ABC):
         weight 0.
         """
         (kernel, rows), fixed = self.training, self.fixed
-        coef, beta = (jnp.moveaxis(part, 0, 1) for part in self.coefficients(solution, lams))
+        fits = self.coefficients(solution, lams)
 
         def of_block(x, b, Y):
-            effects = jax.vmap(lambda beta: fixed.fitted(b, beta), 1, 1)(beta)
-            return Y[:, None] - times(self.expansion.design(kernel, x), coef) - effects
+            design = self.expansion.design(kernel, x)
+            missed = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(b, beta)
+            return jax.vmap(missed, out_axes=1)(*fits)
 
         return jnp.moveaxis(rows.map(of_block, fixed.rows, solution.labels.Y), 1, 0)
 
@@ -173,11 +177,6 @@ class Factor(ABC):
         """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
         e = solution.residuals(lams, groups)
         return Outcome(solution.coefficients(lams), e, solution.dof(lams))
-
-    @property
-    def has_residuals(self) -> bool:
-        """Whether the factor gives held-out residuals."""
-        return True
 
     # with labels ----------------------------------------------------------------------------------
 
@@ -290,24 +289,25 @@ class OneByOne(Factor):
     def at_lam(self, lam, solution: Solution) -> AtLam:
         """All results at one λ, for all targets of a solution."""
 
-    def _each(self, solution, lams, fn):
-        return solution.at_each(lams, lambda lam, solution: fn(self.at_lam(lam, solution)))
+    def _each(self, solution, lams, *names):
+        some = attrgetter(*names)
+        return solution.at_each(lams, lambda lam, solution: some(self.at_lam(lam, solution)))
 
     def coefficients(self, solution, lams):
         """At one λ after another."""
-        return self._each(solution, lams, lambda at: (at.coef, at.beta))
+        return self._each(solution, lams, "coef", "beta")
 
     def data_fit(self, solution, lams):
         """At one λ after another."""
-        return self._each(solution, lams, lambda at: at.fit)
+        return self._each(solution, lams, "fit")
 
     def logdet(self, solution, lams):
         """At one λ after another."""
-        return self._each(solution, lams, lambda at: at.logdet)
+        return self._each(solution, lams, "logdet")
 
     def residual_dof(self, solution, lams):
         """At one λ after another."""
-        return self._each(solution, lams, lambda at: at.dof)
+        return self._each(solution, lams, "dof")
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """All rows, at one λ after another."""

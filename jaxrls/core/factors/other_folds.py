@@ -109,83 +109,58 @@ def moments_of_others(form: PrimalForm, labels, folds: Folds) -> Moments:
 PRODUCTS_OF_FIT = 4
 
 
-class Centred(NamedTuple):
-    """√v K √v minus its fit by the fixed effects, H, and labels, with rows of weight 0 as they are
-    predicted, and a last row of 0.
-    """
-
-    K: Float[Array, "n+1 n"]
-    H: Float[Array, "n+1 q"]
-    Y: Float[Array, "n+1 t"]
-
-
-class OtherFit(NamedTuple):
-    """A fit to the rows outside of a fold, which leaves start − across (z/(s + λ)) of the rows in
-    it.
-    """
-
-    s: Float[Array, " c"]
-    z: Float[Array, "c t"]
-    across: Float[Array, "b c"]
-    start: Float[Array, "b t"]
-
-
-def most_others(n: int, folds: Folds) -> int:
+def most_others(folds: Folds) -> int:
     """How many rows there are outside of a fold, at most."""
     k, b = folds.inside.shape
-    return min((k - 1) * b, n)
+    return min((k - 1) * b, folds.rows)
 
 
-def pays_to_refit(n: int, folds: Folds, lams: int) -> bool:
+def pays_to_refit(folds: Folds, lams: int) -> bool:
     """Whether fits to the other rows cost less than R_SS at every λ."""
-    b, others = folds.inside.shape[1], most_others(n, folds)
-    return PRODUCTS_OF_FIT * others**3 < lams * b**2 * n and platform() == "cpu"
+    product = lams * folds.inside.shape[1] ** 2 * folds.rows
+    return PRODUCTS_OF_FIT * most_others(folds) ** 3 < product and platform() == "cpu"
 
 
 def refit_folds(factor: Any, solution: Any, fn: Callable, lams, folds: Folds, stack: bool) -> Any:
-    """`Factor.sweep_folds` of a spectrum of K whose U is square."""
-    centred, weights, n = centred_rows(factor, solution.labels), factor.weights, factor.n
-    unit, labels = weights.root_or_one[:, None, None], solution.labels
+    """`Factor.sweep_folds` of a spectrum of K whose U is square, by √v K √v, H and labels, with
+    rows of weight 0 as they are predicted, and a last row of 0.
+    """
+    U, weights, fixed, labels = factor.left_vectors(), factor.weights, factor.fixed, solution.labels
+    n, unit, left = factor.n, weights.root_or_one[:, None], U * factor.s
+    if weights.values is not None:
+        left = jnp.where(weights.used[:, None], left, factor.queries())
+    H, Y = fixed.basis(fixed.rows, n) * unit, (labels.Y - labels.mean) * unit
+    left, U, H, Y = (jnp.pad(A, ((0, 1), (0, 0))) for A in (left, U, H, Y))
+    K = matmul(left, U.T)
 
     def without(S):
         rest = weights.used & (folds.numbers != folds.numbers[S[0]])
-        others = jnp.flatnonzero(rest, size=most_others(n, folds), fill_value=n)
-        return fit_to_others(centred, S, others.astype(S.dtype))
+        others = jnp.flatnonzero(rest, size=most_others(folds), fill_value=n).astype(S.dtype)
+        rows = jnp.concatenate([S, others])
+        return fit_to_others(K[rows][:, others], H[rows], Y[rows])
 
     fits = jax.lax.map(without, folds.inside)
 
     def of_lams(lams):
         def left_out(fit):
-            solved = fit.z[:, None] / (fit.s[:, None, None] + lams)
-            return fit.start[:, None] - times(fit.across, solved)
+            s, z, across, start = fit
+            return start[:, None] - times(across, z[:, None] / (s[:, None, None] + lams))
 
-        e = folds.as_rows(jax.lax.map(left_out, fits)) / unit
+        e = folds.as_rows(jax.lax.map(left_out, fits)) / unit[:, None]
         return fn(e, labels.Y, weights.array)
 
     return of_lams(lams) if stack else over_lams(of_lams, lams, labels.Y.shape[1])
 
 
-def centred_rows(factor: Any, labels) -> Centred:
-    """K of a spectrum whose U is square, H and labels, ready for `fit_to_others`."""
-    U, weights, fixed = factor.left_vectors(), factor.weights, factor.fixed
-    unit, left = weights.root_or_one[:, None], U * factor.s
-    if weights.values is not None:
-        left = jnp.where(weights.used[:, None], left, factor.queries())
-    H, Y = fixed.basis(fixed.rows, factor.n) * unit, (labels.Y - labels.mean) * unit
-    left, U, H, Y = (jnp.pad(A, ((0, 1), (0, 0))) for A in (left, U, H, Y))
-    return Centred(matmul(left, U.T), H, Y)
-
-
-def fit_to_others(centred: Centred, S, others) -> OtherFit:
-    """The fit to some rows, and what it needs to predict rows S. What H has in S only is not
-    fitted.
+def fit_to_others(K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array, "n t"]) -> Any:
+    """s, z, across and start of the fit to the last c of n rows, which leaves start − across (z/(s +
+    λ)) of the first. What H has in these only is not fitted.
     """
-    rows, b = jnp.concatenate([S, others]), len(S)
-    K, H, Y = centred.K[rows][:, others], centred.H[rows], centred.Y[rows]
+    b = len(K) - K.shape[1]
     Q, root = whitened(H[b:], H[b:])
     fitted = lambda H, A: matmul(H, matmul(Q.T, A))
     H = matmul(H, root.T)
     K, Y = K - fitted(H, K[b:]), Y - fitted(H, Y[b:])
     s, V = eigh(K[b:].T - fitted(Q, K[b:].T))
     V = V - fitted(Q, V)
-    return OtherFit(jnp.maximum(s, 0), matmul(V.T, Y[b:]), matmul(K[:b], V), Y[:b])
+    return jnp.maximum(s, 0), matmul(V.T, Y[b:]), matmul(K[:b], V), Y[:b]

@@ -162,8 +162,7 @@ def products(features: Rows, fixed) -> tuple[Any, Any, Any]:
     digits that K would lose to rounding.
     """
     if fixed.one is None:
-        none = jnp.zeros(features.shape[1], features.dtype)
-        return gram(Linear(), features, features), none, None
+        return gram(Linear(), features, features), 0.0, None
     origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
     about = Standardized(Linear(), origin, jnp.ones_like(origin))
     lift = features.map(lambda phi: matmul(phi - origin, origin))
@@ -173,9 +172,8 @@ def products(features: Rows, fixed) -> tuple[Any, Any, Any]:
 def _factor_outer(kernel, data: Data, features: Rows) -> DualSpectrum:
     """By K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
     K, origin, lift = products(features, data.fixed)
-    weighted = replace(data.weights, values=data.weights.array)
-    fit = near_fit(Data(features, weighted, data.fixed), Linear())
-    fit = origin[None][:0] if fit is None else fit
+    sums = lambda block: data.fixed.sums(block.b, block.weights, block.x)
+    fit = data.fixed.solve(replace(data, rows=features).sum(sums))
     training = kernel, data.rows
     dual = factor_symmetric(K, data, Primal(), lift, training=training, semidefinite=True)
     turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)

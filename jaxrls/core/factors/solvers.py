@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import solve_cholesky
-from jaxrls.core.factors.expansion import AtPoints, Expansion, Primal
+from jaxrls.core.factors.expansion import AtPoints, Primal
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.primal_spectrum import products, solve_covariance
 from jaxrls.core.factors.solution import COLUMNS_AT_ONCE, Solution
@@ -241,27 +240,19 @@ def named_solver(solver, landmarks=None, leave: bool = True) -> Solver | None:
     return solver if landmarks is None else SHORT_FOR["landmarks"](landmarks, solver, leave)
 
 
-class KernelMatrix(NamedTuple):
-    """K, the expansion that its coefficients belong to, and what to add to every row of K to get
-    that expansion's kernel, or None.
+def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> tuple[Any, Any, Any]:
+    """K of all rows, the expansion that its coefficients belong to, and what to add to every row of
+    K to get that expansion's kernel, or None. A given matrix is linear in the rows k(new, training).
     """
-
-    K: Array
-    expansion: Expansion
-    lift: Array | None
-
-
-def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelMatrix:
-    """K of all rows. A given matrix is linear in the rows k(new, training)."""
     rows, fixed = data.rows, data.fixed
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if explicit and not rows.in_memory:
         rows.dense()  # raises: coefficients of features need all rows at once
     if explicit and fixed.one is not None:
         K, origin, lift = products(rows.features(kernel), fixed)
-        return KernelMatrix(K, AtPoints(rows.points, origin), lift)
+        return K, AtPoints(rows.points, origin), lift
     expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
-    return KernelMatrix(gram(kernel, rows, block_size=block_size), expansion, None)
+    return gram(kernel, rows, block_size=block_size), expansion, None
 
 
 @pytree
@@ -303,7 +294,7 @@ class Spectral(Solver):
         """Factor by the decomposition that was named, or by the shapes."""
         rows = data.rows
         route = self.route(kernel, rows.shape, rows.dtype)
-        explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
+        explicit = kernel.num_features(rows.shape[1], rows.dtype)
         if self.of is None and explicit and not rows.in_memory:
             route = "covariance"
         if route == "gram":

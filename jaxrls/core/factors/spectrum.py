@@ -104,14 +104,13 @@ class Spectrum(Factor):
 
         def of_block(block, y, *columns):
             U = self.left(block)
-            missed: Any = None if self.complete else (y - matmul(U, z))[:, None]
-            outside: Any = None if self.complete else self.outside(U, block)[:, None, None]
+            missed: Any = 0.0 if self.complete else (y - matmul(U, z))[:, None]
+            outside: Any = 0.0 if self.complete else self.outside(U, block)[:, None, None]
 
             def of_lams(lams):
                 residual_share = self.residual_share(lams)
-                r, R = times(U, residual_share * z[:, None]), times(U * U, residual_share)
-                if not self.complete:
-                    r, R = missed + r, outside + R
+                r = missed + times(U, residual_share * z[:, None])
+                R = outside + times(U * U, residual_share)
                 return fn(r, R, block.v, *columns)
 
             return of_lams(lams) if stack else over_lams(of_lams, lams, t)
@@ -121,8 +120,6 @@ class Spectrum(Factor):
 
     def outside(self, U, block: DataBlock) -> Float[Array, " b"]:
         """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
-        if self.complete:
-            return jnp.zeros_like(U[:, 0])
         weights = self.weights.block(block.v, len(U))
         return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(block.b, weights.array)
 
@@ -205,30 +202,25 @@ class DualSpectrum(Spectrum):
         """By fits to the other rows where these cost less than R_SS at every λ, and K is as exact
         as U.
         """
-        exact = self.complete and self.route != "features"
-        if not exact or not pays_to_refit(self.n, folds, len(lams)):
-            return super().sweep_folds(solution, fn, lams, folds, stack=stack)
-        return refit_folds(self, solution, fn, lams, folds, stack)
+        if self.complete and self.route != "features" and pays_to_refit(folds, len(lams)):
+            return refit_folds(self, solution, fn, lams, folds, stack)
+        return super().sweep_folds(solution, fn, lams, folds, stack=stack)
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
         labels, weights, U = solution.labels, self.weights, self.left_vectors()
         residual_share, used = lam / (self.s + lam), weights.used[:, None]
-        residuals = solution.training_residuals(lam[None])[0]
+        lams = lam.reshape(1, 1)
+        r, R = self.sweep(solution, lams, lambda r, R, v: (r[:, 0], R[:, 0, 0]), stack=True)
         left = U * (residual_share if self.complete else residual_share - 1)
         if weights.values is not None:
             G = self.queries() / (self.s + lam)
             left = jnp.where(used, left, -G)
             unseen = labels.Y - labels.mean - matmul(G, solution.state)
-            residuals = jnp.where(used, residuals, unseen)
-        diagonal = jnp.where(weights.used, self.remaining(solution, lam), 1)
+            r = jnp.where(used, r, unseen)
+        R = jnp.where(weights.used, R, 1)
         H = self.fixed.basis(self.fixed.rows, self.n) * weights.root_or_one[:, None]
-        return LowRank(residuals, diagonal, H, U, left, weights.used, complete=self.complete)
-
-    def remaining(self, solution, lam) -> Float[Array, " n"]:
-        """The diagonal of R, 1 − leverage, at one λ."""
-        lams = lam.reshape(1, 1)
-        return self.sweep(solution, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
+        return LowRank(r, R, H, U, left, weights.used, complete=self.complete)
 
     def training_design(self) -> Float[Array, "n c"]:
         """K or features of the rows, which coefficients multiply, computed again."""

@@ -32,7 +32,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from support import ANY_PRECISION, EDGE, assert_close, refused
 
 import jaxrls as rls
-from jaxrls.core.kernels.named import KERNELS, RADIAL
+from jaxrls.core.kernels.given import KERNELS, RADIAL
 from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
 TOLERANCE = 1e-9

@@ -1,6 +1,9 @@
-"""Kernels that a caller brings: explicit features, a function of two matrices, or a matrix."""
+"""Kernels as a caller gives them: explicit features, a function of two matrices, a matrix, or a
+name.
+"""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,7 +12,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.kernels.block import Block, as_dense
+from jaxrls.core.kernels.inner import Cosine, Linear, Tanimoto
 from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.stationary import (
+    ChiSquared,
+    Gaussian,
+    Laplacian,
+    Matern,
+    RationalQuadratic,
+)
 from jaxrls.core.support import on_device, pytree, static, values_unknown
 
 
@@ -173,3 +184,38 @@ class Precomputed(Kernel):
 
     def is_semidefinite(self):
         return False
+
+
+# names, as `fit`, the estimators and the command line take them
+# --------------------------------------------------------------------------------------------------
+
+# Kernels of a width.
+RADIAL: dict[str, Callable] = {
+    "gaussian": Gaussian,
+    "rbf": Gaussian,
+    "laplacian": Laplacian,
+    "matern12": partial(Matern, 0.5),
+    "matern32": partial(Matern, 1.5),
+    "matern52": partial(Matern, 2.5),
+    "rational_quadratic": RationalQuadratic,
+    "chi2": ChiSquared,
+}
+PLAIN: dict[str, Callable] = {
+    "linear": Linear,
+    "cosine": Cosine,
+    "tanimoto": Tanimoto,
+    "precomputed": Precomputed,
+}
+NAMED = {name: make("median") for name, make in RADIAL.items()}
+NAMED |= {name: make() for name, make in PLAIN.items()}
+POLYNOMIAL = ("polynomial", "poly")
+KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
+
+
+def check_kernel(kernel) -> None:
+    """Raise unless it is a jaxrls kernel."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
+            f"tune also take the names {', '.join(map(repr, NAMED))}"
+        )

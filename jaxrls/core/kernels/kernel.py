@@ -20,12 +20,11 @@ import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.core.kernels.block import as_block, as_dense
+from jaxrls.core.kernels.block import Gram, as_block, as_dense
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import check_real, door, is_concrete, pytree, static, value_of
 
 Matrix = Float[Array, "n d"]
-Gram = Float[Array, "n m"]
 Method = TypeVar("Method", bound=Callable)
 
 

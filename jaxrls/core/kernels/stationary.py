@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.core.kernels.distances import (
+from jaxrls.core.kernels.block import (
     chi_squared_distances,
     city_block_distances,
     squared_distances,

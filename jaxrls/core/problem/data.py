@@ -1,5 +1,5 @@
-"""What a fit is made of besides kernel and labels: rows, their weights and their fixed effects,
-read together in blocks.
+"""What a fit is made of besides the kernel: rows, their weights and their fixed effects, read
+together in blocks; and labels.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.problem.fixed_effects import FixedEffects
 from jaxrls.core.problem.weights import Weights
-from jaxrls.core.support import pytree
+from jaxrls.core.support import as_array, check_labels, check_targets, pytree, static
 
 
 class DataBlock(NamedTuple):
@@ -47,16 +47,56 @@ class Data:
 
     def sum(self, fn: Callable, *columns, **hints) -> Any:
         """Σ `fn(block, *parts)` over blocks of rows, as `Rows.sum`."""
-        return self.rows.sum(_with_block(fn), *self._columns, *columns, **hints)
+        return self._over("sum", fn, columns, hints)
 
     def map(self, fn: Callable, *columns, **hints) -> Any:
         """`fn(block, *parts)` of all blocks of rows, stacked as `Rows.map` does."""
-        return self.rows.map(_with_block(fn), *self._columns, *columns, **hints)
+        return self._over("map", fn, columns, hints)
+
+    def _over(self, kind: str, fn: Callable, columns: tuple, hints: dict) -> Any:
+        of_block = lambda x, v, b, *parts: fn(DataBlock(x, v, b), *parts)
+        columns = self.weights.values, self.fixed.rows, *columns
+        return self.rows.over(kind, of_block, columns, **hints)
+
+
+@pytree
+class Labels:
+    """Labels Y with their fit by the fixed effects alone; `flat` says that they came as (n,)."""
+
+    Y: Float[Array, "n t"]
+    start: Float[Array, "q t"]  # what the fixed effects alone fit
+    mean: Float[Array, "#n t"]  # B start
+    scaled: Float[Array, "n t"]  # √v (Y − mean)
+    flat: bool = static()
+
+    @classmethod
+    def of(cls, Y: Any, weights: Weights, fixed: FixedEffects) -> "Labels":
+        """Labels (n,) or (n, t), checked, minus their fit by the fixed effects."""
+        Y = as_array("Y", Y, weights.dtype)
+        check_targets("Y", Y, weights.n)
+        check_labels("Y", Y)
+        return cls.columns(Y.reshape(weights.n, -1), weights, fixed, Y.ndim == 1)
+
+    @classmethod
+    def none(cls, weights: Weights, fixed: FixedEffects) -> "Labels":
+        """No labels at all."""
+        return cls.columns(jnp.zeros((weights.n, 0), weights.dtype), weights, fixed, False)
+
+    @classmethod
+    def columns(cls, Y, weights: Weights, fixed: FixedEffects, flat: bool) -> "Labels":
+        """Labels (n, t), not checked; fitted twice, as the first time rounds in their units."""
+        first = fixed.fit(weights, Y)
+        about = Y - fixed.fitted(fixed.rows, first)
+        more = fixed.fit(weights, about)
+        start = first + more
+        scaled = weights.scale(about - fixed.fitted(fixed.rows, more))
+        return cls(Y, start, fixed.fitted(fixed.rows, start), scaled, flat)
 
     @property
-    def _columns(self) -> tuple[Any, Any]:
-        return self.weights.values, self.fixed.rows
+    def given(self) -> Float[Array, "n *t"]:
+        """Y in the shape in which it was given."""
+        return self.drop_axis(self.Y)
 
-
-def _with_block(fn: Callable) -> Callable:
-    return lambda x, v, b, *parts: fn(DataBlock(x, v, b), *parts)
+    def drop_axis(self, A):
+        """A result (…, t), without its last axis where Y was given as (n,)."""
+        return A[..., 0] if self.flat else A

@@ -28,6 +28,10 @@ from jaxrls.core.support import (
     value_of,
 )
 
+Columns = Float[Array, "n p"]  # over rows of a block, or all
+Coefficients = Float[Array, "q *t"]  # of the fixed effects
+Vector = Float[Array, " n"]
+
 
 @pytree
 class FixedEffects:
@@ -53,7 +57,7 @@ class FixedEffects:
         return cls(None, on_device(xp.reshape(1 / xp.sqrt(total), (1, 1))), True)
 
     @classmethod
-    def columns(cls, B: Float[Array, "n p"], weights: Weights, intercept: bool) -> "FixedEffects":
+    def columns(cls, B: Columns, weights: Weights, intercept: bool) -> "FixedEffects":
         """Fixed effects from columns, checked to be independent. T comes from two Cholesky factors,
         which need only sums over rows.
         """
@@ -64,7 +68,7 @@ class FixedEffects:
         for step in range(2):
             H = matmul(scaled, back)
             gram = matmul(H.T, H)
-            if step == 0:
+            if step == 0 and is_concrete(gram):
                 _check_independent(gram, intercept)
             back = matmul(back, triangular_inverse(jnp.linalg.cholesky(gram)).T)
         return cls(B, back, intercept)
@@ -91,42 +95,37 @@ class FixedEffects:
 
     # B, and products with it ----------------------------------------------------------------------
 
-    def dense(self, rows: Any, m: int) -> Float[Array, "m q"]:
+    def dense(self, rows: Any, m: int) -> Columns:
         """B of m rows."""
         ones = jnp.ones((m, int(self.intercept)), self.dtype)
         return ones if rows is None else jnp.concatenate([ones, rows], axis=1)
 
-    def basis_of(self, b: Float[Array, "m q"]) -> Float[Array, "m q"]:
+    def basis_of(self, b: Columns) -> Columns:
         """b T⁻¹ of rows of B."""
         return matmul(b, self.back)
 
-    def basis(self, rows: Any, m: int) -> Float[Array, "m q"]:
+    def basis(self, rows: Any, m: int) -> Columns:
         """B T⁻¹ of m rows: √v times it is H. Known for rows of weight 0 too."""
         return self.basis_of(self.dense(rows, m))
 
-    def fitted(self, rows: Any, A: Float[Array, "q *t"]) -> Float[Array, "#b *t"]:
+    def fitted(self, rows: Any, A: Coefficients) -> Float[Array, "#n *t"]:
         """B A of a block of rows, one row where it is the same for all."""
-        if rows is None:
-            return A if self.intercept else jnp.zeros((1, *A.shape[1:]), A.dtype)
-        found = matmul(rows, A[int(self.intercept) :])
-        return found + A[:1] if self.intercept else found
+        constant = A[: int(self.intercept)].sum(axis=0, keepdims=True)
+        return constant if rows is None else constant + matmul(rows, A[int(self.intercept) :])
 
-    def sums(self, rows: Any, v: Float[Array, " b"], A: Float[Array, "b p"]) -> Float[Array, "q p"]:
+    def sums(self, rows: Any, v: Vector, A: Columns) -> Coefficients:
         """Bᵀ diag(v) A, summed over a block of rows."""
-        constant = matmul(v[None], A)[: int(self.intercept)]
-        if rows is None:
-            return constant
-        return jnp.concatenate([constant, matmul(rows.T, v[:, None] * A)])
+        return matmul(self.dense(rows, len(v)).T * v, A)
 
-    def gram(self, rows: Any, v: Float[Array, " b"]) -> Float[Array, "q *q"]:
+    def gram(self, rows: Any, v: Vector) -> Coefficients:
         """Bᵀ diag(v) B of a block of rows; for levels its diagonal, as all other entries are 0."""
         return self.sums(rows, v, self.dense(rows, len(v)))
 
-    def solve(self, A: Float[Array, "q p"]) -> Float[Array, "q p"]:
+    def solve(self, A: Coefficients) -> Coefficients:
         """(Bᵀ V B)⁻¹ A."""
         return matmul(self.back, matmul(self.back.T, A))
 
-    def from_gram(self, gram: Float[Array, "q *q"]) -> "FixedEffects":
+    def from_gram(self, gram: Coefficients) -> "FixedEffects":
         """The same columns over other rows, whose Bᵀ V B is given."""
         if not self.count:
             return self
@@ -136,13 +135,13 @@ class FixedEffects:
     def log_volume(self) -> Any:
         """log |Bᵀ V B|, without levels of weight 0."""
         back = jnp.diagonal(self.back) if self.back.ndim == 2 else self.back
-        return -2 * jnp.sum(jnp.log(jnp.where(back == 0, 1, jnp.abs(back))))
+        return -2 * jnp.sum(jnp.log(jnp.where(back > 0, back, 1)))
 
-    def leverage(self, rows: Any, v: Float[Array, " b"]) -> Float[Array, " b"]:
+    def leverage(self, rows: Any, v: Vector) -> Vector:
         """The diagonal of H Hᵀ for a block of rows."""
         return v * jnp.sum(self.basis(rows, len(v)) ** 2, axis=1)
 
-    def fit(self, weights: Weights, A: Float[Array, "n p"]) -> Float[Array, "q p"]:
+    def fit(self, weights: Weights, A: Columns) -> Coefficients:
         """(Bᵀ V B)⁻¹ Bᵀ V A, with one step of refinement: the rounding of a single solve grows with
         A.
         """
@@ -150,11 +149,11 @@ class FixedEffects:
         first = self.solve(self.sums(self.rows, v, A))
         return first + self.solve(self.sums(self.rows, v, A - self.fitted(self.rows, first)))
 
-    def residual(self, weights: Weights, A: Float[Array, "n p"]) -> Float[Array, "n p"]:
+    def residual(self, weights: Weights, A: Columns) -> Columns:
         """A minus its fit by B."""
-        return A - self.fitted(self.rows, self.fit(weights, A)) if self.count else A
+        return A - self.fitted(self.rows, self.fit(weights, A))
 
-    def centre_both(self, weights: Weights, K: Float[Array, "n n"]) -> tuple[Any, Any, Any]:
+    def centre_both(self, weights: Weights, K: Columns) -> tuple[Any, Any, Any]:
         """(I − BΠ) K (I − BΠ)ᵀ with Π = (BᵀVB)⁻¹BᵀV, ΠK, and how much of √v K √v is taken off.
 
         With weights it is done twice, as a heavy row multiplies what the first time rounds off.
@@ -171,7 +170,7 @@ class FixedEffects:
             K, taken, off = K - half - half.T, taken + across, off + jnp.linalg.norm(both) * others
         return K, taken, off
 
-    def project(self, weights: Weights, U: Float[Array, "n p"]) -> Float[Array, "n p"]:
+    def project(self, weights: Weights, U: Columns) -> Columns:
         """(I − H Hᵀ) U."""
         if not self.count:
             return U
@@ -213,7 +212,7 @@ class FixedEffects:
         constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
         return constant.sum(axis=-2), None if self.rows is None else free
 
-    def joined(self, intercept, free) -> Float[Array, "q *t"]:
+    def joined(self, intercept, free) -> Coefficients:
         """β from intercept and other coefficients: the inverse of `split`."""
         constant = intercept[None][: int(self.intercept)]
         return constant if free is None else jnp.concatenate([constant, free])
@@ -224,8 +223,6 @@ class FixedEffects:
         """Raise where the columns become dependent without a row, or fold, if values are known."""
         if not self.count or not is_concrete(self, weights, folds):
             return
-        if self.rows is weights.values is folds is None and weights.n > 1:
-            return  # any other row does for a constant
         with jax.ensure_compile_time_eval():
             rest = self.has_rest(weights, folds)
             if not value_of(lambda xp, rest: xp.all(rest), rest):
@@ -326,10 +323,7 @@ class Levels(FixedEffects):
         if isinstance(given, Levels):
             given = np.asarray(given.names, dtype=object)[np.asarray(given.rows)]
         labels = as_labels("fixed_effects", given)
-        if len(labels) != m:
-            raise ValueError(
-                f"fixed_effects must have a level for each of {m} rows, and has {len(labels)}"
-            )
+        _check_levels(labels, m)
         weighs = np.asarray(self.back) if is_concrete(self.back) else np.ones(self.count)
         known = {name: at for at, name in enumerate(self.names) if weighs[at]}
         try:
@@ -393,17 +387,14 @@ def as_fixed_effects(
     if isinstance(given, FixedEffects) and given.back is not None:
         return given
     if given is None:
-        none = FixedEffects.none(weights.dtype)
-        return FixedEffects.constant(weights.total) if intercept else none
+        if intercept:
+            return FixedEffects.constant(weights.total)
+        return FixedEffects.none(weights.dtype)
     n, place = weights.n, jnp.asarray if rows is None else rows.column
     if isinstance(given, Levels):
         numbers = place(given.rows)
-        if numbers.shape != (n,):
-            raise ValueError(
-                f"fixed_effects must have a level for each of {n} rows, and has {len(numbers)}"
-            )
-        sums = given.gram(numbers, weights.array)
-        return replace(given.from_gram(sums), rows=numbers)
+        _check_levels(numbers, n)
+        return replace(given.from_gram(given.gram(numbers, weights.array)), rows=numbers)
     B = place(as_floats("fixed_effects", given, weights.dtype))
     if B.ndim != 2 or B.shape[0] != n or not B.shape[1] + intercept:
         hint = ": use fixed_effects[:, None] for a single column" if B.shape == (n,) else ""
@@ -421,13 +412,19 @@ def as_fixed_effects(
 
 
 def _check_independent(gram, intercept: bool) -> None:
-    """Raise for columns that are linearly dependent, where values are known."""
-    if is_concrete(gram):
-        s = np.linalg.eigvalsh(np.asarray(gram, np.float64))
-        if s[0] <= 64 * len(s) * float(jnp.finfo(gram.dtype).eps) * s[-1]:
-            constant = ", the constant of intercept=True among them," * intercept
-            raise ValueError(
-                f"the {len(s)} columns of fixed_effects{constant} are linearly dependent over the "
-                "rows of positive weight: drop a column, or give levels(labels) for an indicator "
-                "of each group"
-            )
+    """Raise for columns that are linearly dependent."""
+    s = np.linalg.eigvalsh(np.asarray(gram, np.float64))
+    if s[0] <= 64 * len(s) * float(jnp.finfo(gram.dtype).eps) * s[-1]:
+        constant = ", the constant of intercept=True among them," * intercept
+        raise ValueError(
+            f"the {len(s)} columns of fixed_effects{constant} are linearly dependent over the rows "
+            "of positive weight: drop a column, or give levels(labels) for an indicator of each "
+            "group"
+        )
+
+
+def _check_levels(levels, n: int) -> None:
+    if len(levels) != n:
+        raise ValueError(
+            f"fixed_effects must have a level for each of {n} rows, and has {len(levels)}"
+        )

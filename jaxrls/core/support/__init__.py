@@ -24,12 +24,12 @@ from jaxrls.core.support.checks import (
     memory_bytes,
     on_device,
     platform,
+    progress_bar,
     value_of,
     values_unknown,
     why_too_large,
 )
 from jaxrls.core.support.door import auto, door, hints_at_names, is_wide, parts_of
-from jaxrls.core.support.pictures import progress_bar
 from jaxrls.core.support.pytrees import (
     REGISTRY,
     arrays_alone,

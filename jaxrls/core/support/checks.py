@@ -1,7 +1,7 @@
 """Checks of arguments, whose errors say what was wrong, what was found, and what to do.
 
 Shapes and dtypes are checked everywhere, values only where they are known: inside `jax.jit` an
-array has no values yet.
+array has no values yet. Below them are what is known of the device, and the progress bar.
 """
 
 import os
@@ -27,6 +27,8 @@ INSTEAD = {
 LARGEST_CPU_EIGH = 32766
 # Largest ratio of the largest weight to the smallest positive one.
 MOST_RATIO = {"float32": 1e6, "float64": 1e12}
+# Above it a progress bar shows counts in thousands and millions.
+MANY = 10_000
 
 
 def is_concrete(*trees) -> bool:
@@ -396,3 +398,24 @@ def in_words(number: int | float, unit: str = "B") -> str:
     """A number with three digits and an SI prefix, as in 1.23 GB."""
     power = min(6, int(np.log10(max(number, 1)) // 3))
     return f"{number / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}{unit}"
+
+
+@contextmanager
+def progress_bar(
+    shown: bool, total: int | None, what: str, unit: str
+) -> Iterator[Callable[[int], None]]:
+    """A function that moves the progress bar to a count, or does nothing where the bar is not
+    `shown`; without a `total` the bar shows no remaining time.
+
+    >>> with progress_bar(False, 10, "search", "step") as reached:
+    ...     reached(5)
+    """
+    if not shown:
+        yield lambda count: None
+        return
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        raise ImportError("progress=True needs tqdm: pip install 'jaxrls[plot]'") from None
+    with tqdm(total=total, desc=what, unit=unit, unit_scale=total is None or total > MANY) as bar:
+        yield lambda count: bar.update(count - bar.n) and None

@@ -9,7 +9,7 @@ import pytest
 from support import DTYPE, EPS, array, assert_close, gram, wide
 
 import jaxrls as rls
-from jaxrls.core.kernels.distances import (
+from jaxrls.core.kernels.block import (
     COLUMNS_A_PASS,
     FEW_COLUMNS,
     city_block_distances,

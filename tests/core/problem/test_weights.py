@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support import DTYPE, array, refused, wide
 
+from jaxrls.core.problem.data import Labels
 from jaxrls.core.problem.fixed_effects import as_fixed_effects
-from jaxrls.core.problem.labels import Labels
 from jaxrls.core.problem.weights import Weights
 
 N, T = 6, 2

@@ -6,6 +6,8 @@ from jaxrls.core.fit.fit import fit_by
 from jaxrls.core.fit.fitted import (
     Fit,
     History,
+    Model,
+    Numbers,
     Stage,
     as_predicted,
     check_unsaid,
@@ -16,7 +18,6 @@ from jaxrls.core.fit.fitted import (
 )
 from jaxrls.core.fit.grid import Choice, Chosen, choose_lam, lambda_grid
 from jaxrls.core.fit.memory import Memory, of_problem
-from jaxrls.core.fit.model import Model, Numbers
 from jaxrls.core.fit.objective import best_lam
 from jaxrls.core.fit.problem import Problem, criterion_error
 from jaxrls.core.fit.start import median_distance, start_from_data

@@ -12,12 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.factors import Outcome, Solution, Solver
-from jaxrls.core.fit.fitted import Fit, r_squared, solution_of
+from jaxrls.core.fit.fitted import Fit, Model, r_squared, solution_of
 from jaxrls.core.fit.grid import Choice
-from jaxrls.core.fit.model import Model
-from jaxrls.core.fit.padding import without_padding
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.problem import compiled
+from jaxrls.core.problem import compiled, first
 from jaxrls.core.support import as_lam, is_concrete
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
@@ -238,3 +236,13 @@ def with_lam(fit, lam) -> Fit:
     inspect_fit(changed, False, problem.solver)
     changed = with_solution(changed, solution, problem, fit.choice, fit.saved or None)
     return without_padding(changed, len(fit.loo_residuals))
+
+
+def without_padding(fit, n: int) -> Fit:
+    """The fit of the first n rows."""
+    model, residuals = fit.model, fit.loo_residuals
+    if residuals is None or len(residuals) == n or not is_concrete(fit):
+        return fit
+    if model.points is not None:
+        model = replace(model, points=first(model.points, n), coef=first(model.coef, n))
+    return replace(fit, model=model, loo_residuals=first(residuals, n))

@@ -23,12 +23,12 @@ from jaxrls.core.fit.conclude import (
     inspect_fit,
     keeps,
     with_solution,
+    without_padding,
 )
 from jaxrls.core.fit.fitted import Fit, K
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
-from jaxrls.core.fit.padding import fit_in_common_size
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.support import as_lams, door, is_concrete
 
@@ -146,7 +146,8 @@ def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: boo
 def _best(problem, *, lams, per_target, conservative, keep):
     """The fit with the best λ, as planned."""
     plan = planned(problem, lams, per_target, conservative)
-    return fit_in_common_size(partial(_as_planned, plan=plan, keep=keep), plan.problem)
+    fit = _as_planned(plan.problem.padded(), plan, keep)
+    return without_padding(fit, len(problem.Y))
 
 
 def _as_planned(problem, plan, keep):
@@ -197,7 +198,11 @@ def planned(problem, lams, per_target: bool, conservative: Any) -> Plan:
     few = SEARCHED if counted else num
     by_cholesky = free and suits_cholesky(problem.kernel, rows.shape[0], few)
     problem = replace(problem, solver=Cholesky() if by_cholesky else problem.solver_or_default)
-    if is_concrete(rows) and (rows.in_memory or not rows.is_dense and problem.explicit is None):
+    if is_concrete(rows) and (
+        rows.in_memory
+        or not rows.is_dense
+        and problem.kernel.num_features(rows.shape[1], rows.dtype) is None
+    ):
         of_problem(problem, lams=num).check()
     way = "search" if counted and by_cholesky else way
     return Plan(problem, way, choice, goes_below=counted and free)

@@ -9,12 +9,11 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
-from jaxrls.core.fit.conclude import conclude, warn, with_solution
+from jaxrls.core.fit.conclude import conclude, warn, with_solution, without_padding
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
 from jaxrls.core.fit.fitted import Fit, K
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
-from jaxrls.core.fit.padding import fit_in_common_size
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
 from jaxrls.core.problem import compiled, kind_of
@@ -128,7 +127,8 @@ def tune(
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     guesses = _beginning(problem, start, lams, near=landmarks is None)
-    return fit_in_common_size(lambda problem: _tuned(problem, guesses, way, grow, keep), problem)
+    tuned = _tuned(problem.padded(), guesses, way, grow, keep)
+    return without_padding(tuned, len(problem.Y))
 
 
 def _tuned(problem, guesses, way, grow, keep):

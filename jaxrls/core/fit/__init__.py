@@ -1,8 +1,14 @@
 """`fit` and `tune`: the problem, the choice of solver and λ, gradient search, and their results."""
 
-from jaxrls.core.fit.conclude import KEPT_ROWS, conclude_moments, inspect_fit, inspect_lam, warn
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend, look, step
-from jaxrls.core.fit.fit import fit_by
+from jaxrls.core.fit.fit import (
+    KEPT_ROWS,
+    conclude_moments,
+    fit_by,
+    inspect_fit,
+    inspect_lam,
+    warn,
+)
 from jaxrls.core.fit.fitted import (
     Fit,
     History,

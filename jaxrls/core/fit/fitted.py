@@ -414,7 +414,7 @@ class Fit(Generic[K]):
 
         **Cost** O(n r) where the solution is a spectrum.
         """
-        from jaxrls.core.fit.conclude import with_lam
+        from jaxrls.core.fit.fit import with_lam
 
         return with_lam(self, lam)
 

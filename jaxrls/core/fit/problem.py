@@ -122,6 +122,11 @@ class Problem:
         kernel = jax.tree.map(cast, kernel)
         return cls(kernel, rows, weights, fixed, Y, criterion, block_size, solver)
 
+    @property
+    def explicit(self) -> int | None:
+        """The number of the kernel's explicit features, None where it has none."""
+        return self.kernel.num_features(self.rows.shape[1], self.rows.dtype)
+
     def prepared(self, progress: bool = False) -> "Problem":
         """The problem with what its solver chooses once, such as landmarks."""
         if self.solver is None:

@@ -174,5 +174,5 @@ def _sizes(sums: Moments):
 def _summed_features(problem: Problem, labels: Labels) -> Summed:
     """Of a kernel's explicit features."""
     features = problem.rows.features(problem.kernel)
-    sums = feature_moments(replace(problem.data, rows=features), labels)
+    sums = feature_moments(Data(features, problem.weights, problem.fixed), labels)
     return Summed(Explicit(problem.kernel), sums, _sizes(sums), problem.fixed)

@@ -1,11 +1,19 @@
 """`fit` and `tune`: the problem, the choice of solver and λ, gradient search, and their results."""
 
-from jaxrls.core.fit.conclude import KEPT_ROWS, conclude_moments, inspect_fit, inspect_lam, warn
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend, look, step
-from jaxrls.core.fit.fit import fit_by
+from jaxrls.core.fit.fit import (
+    KEPT_ROWS,
+    conclude_moments,
+    fit_by,
+    inspect_fit,
+    inspect_lam,
+    warn,
+)
 from jaxrls.core.fit.fitted import (
     Fit,
     History,
+    Model,
+    Numbers,
     Stage,
     as_predicted,
     check_unsaid,
@@ -16,7 +24,6 @@ from jaxrls.core.fit.fitted import (
 )
 from jaxrls.core.fit.grid import Choice, Chosen, choose_lam, lambda_grid
 from jaxrls.core.fit.memory import Memory, of_problem
-from jaxrls.core.fit.model import Model, Numbers
 from jaxrls.core.fit.objective import best_lam
 from jaxrls.core.fit.problem import Problem, criterion_error
 from jaxrls.core.fit.start import median_distance, start_from_data

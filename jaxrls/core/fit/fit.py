@@ -1,38 +1,39 @@
-"""The main function: factor, sweep λ, choose the best, and return a model."""
+"""The main function: factor, sweep λ, choose the best, and return a model; warnings about its
+numbers; and the solution that is kept for what may be asked later.
+"""
 
+import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
 from jaxrls.core.factors import (
     SEARCHED,
     Cholesky,
+    Outcome,
+    Solution,
     Solver,
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.fit.conclude import (
-    concluded,
-    factored,
-    fit_on_grid,
-    fit_on_grid_at_once,
-    inspect_fit,
-    keeps,
-    with_solution,
-)
-from jaxrls.core.fit.fitted import Fit, K
+from jaxrls.core.fit.fitted import Fit, K, Model, r_squared, solution_of
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
-from jaxrls.core.fit.padding import fit_in_common_size
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.support import as_lams, door, is_concrete
+from jaxrls.core.problem import compiled, first
+from jaxrls.core.support import as_lam, as_lams, door, is_concrete
 
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
+KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
+LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
 
@@ -144,34 +145,28 @@ def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: boo
 
 
 def _best(problem, *, lams, per_target, conservative, keep):
-    """The fit with the best λ, as planned."""
-    plan = planned(problem, lams, per_target, conservative)
-    return fit_in_common_size(partial(_as_planned, plan=plan, keep=keep), plan.problem)
-
-
-def _as_planned(problem, plan, keep):
-    """The fit with the best λ, from a grid or from a search."""
-    choice, searches = plan.choice, plan.way == "search"
+    """The fit with the best λ, as planned: from a grid or from a search."""
+    plan, n = planned(problem, lams, per_target, conservative), len(problem.Y)
+    problem, choice, searches = plan.problem.padded(), plan.choice, plan.searches
     if not searches:
-        choose = fit_on_grid_at_once if problem.traceable else fit_on_grid
-        result, solution = choose(problem, choice, kept=keeps(problem, keep))
+        fit, solution = fit_on_grid(problem, choice, kept=keeps(problem, keep))
         # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
-        searches = plan.goes_below and float(result.lam) < NEAR * float(result.floor)
+        searches = plan.goes_below and float(fit.lam) < NEAR * float(fit.floor)
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
-        result, solution = _searched(problem, choice.per_target)
-    return with_solution(result, solution, problem, None if searches else choice, keep)
+        fit, solution = _searched(problem, choice.per_target)
+    return finished(fit, solution, problem, None if searches else choice, keep, n)
 
 
 class Plan(NamedTuple):
-    """How λ is chosen for a problem with its solver: the way, "named", "counted" or "search", and
-    the choice among λ; and whether from a best λ near the floor of the spectrum a search goes on
-    with Cholesky factors, whose floor is lower.
+    """How λ is chosen for a problem with its solver: by a choice among λ, or by a search; and
+    whether from a best λ near the floor of the spectrum a search goes on with Cholesky factors,
+    whose floor is lower.
     """
 
     problem: Problem
-    way: str
     choice: Choice
+    searches: bool
     goes_below: bool
 
 
@@ -186,47 +181,35 @@ def planned(problem, lams, per_target: bool, conservative: Any) -> Plan:
     | "search"         | a search, where the criterion has slopes that X in memory gives       |
     | "search", else   | as counted, GRID; or without a spectrum a search by values alone      |
     """
-    criterion, rows = problem.criterion, problem.rows
+    kernel, criterion, rows = problem.kernel, problem.criterion, problem.rows
     lams, per_target = _as_lams(lams, problem), per_target or np.ndim(lams) == 2
     _check_conservative(conservative, criterion, lams)
-    way, num = _way(problem, lams)
-    named, counted = way == "named", way == "counted"
+    named = not isinstance(lams, str | int)
+    num = len(lams) if named else _count(problem, lams)
     choice = Choice(criterion, lams if named else None, num, per_target, float(conservative))
-    free = may_take_cholesky(problem, per_target)
-    free = free and (named or criterion.smooth and not conservative)
-    few = SEARCHED if counted else num
-    by_cholesky = free and suits_cholesky(problem.kernel, rows.shape[0], few)
+    # Cholesky factors of all of K may replace the spectrum, where a search can go on from known λ.
+    free = problem.solver is None and not per_target and (named or criterion.smooth)
+    free = free and not isinstance(criterion, FunctionCriterion)  # which may ask for its class
+    free = free and rows.in_memory and (named or not conservative) and is_concrete(problem)
+    free = free and choose_route(kernel, rows.shape, rows.dtype) == "gram"
+    counted = not named and num > 1
+    by_cholesky = free and suits_cholesky(kernel, rows.shape[0], SEARCHED if counted else num)
     problem = replace(problem, solver=Cholesky() if by_cholesky else problem.solver_or_default)
     if is_concrete(rows) and (rows.in_memory or not rows.is_dense and problem.explicit is None):
         of_problem(problem, lams=num).check()
-    way = "search" if counted and by_cholesky else way
-    return Plan(problem, way, choice, goes_below=counted and free)
+    return Plan(problem, choice, not named and (by_cholesky or not counted), counted and free)
 
 
-def _way(problem, lams) -> tuple[str, int]:
-    """How λ are chosen, if no cheaper solver is found, and their number."""
-    solver, smooth = problem.solver, problem.criterion.smooth
-    if not isinstance(lams, str | int):
-        return "named", len(lams)
+def _count(problem, lams) -> int:
+    """How many λ are on the grid, if no cheaper solver is found; 1 for a search in its place."""
+    solver, smooth, searches = problem.solver, problem.criterion.smooth, isinstance(lams, str)
     if solver is not None and not solver.has_spectrum:
-        if isinstance(lams, int) and not smooth:
+        if not searches and not smooth:
             raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
-        return "search", 1
-    if isinstance(lams, int):
-        return "counted", lams
-    # Without slopes a search may miss the best; and a grid takes fewer readings.
-    return ("search", 1) if smooth and problem.traceable else ("counted", GRID)
-
-
-def may_take_cholesky(problem, per_target: bool) -> bool:
-    """Whether Cholesky factors of all of K may replace the spectrum, where λ are known outside of
-    `jax.jit`, so that a search can go on from them.
-    """
-    rows = problem.rows
-    route = choose_route(problem.kernel, rows.shape, rows.dtype)
-    of_factor = isinstance(problem.criterion, FunctionCriterion)  # which may ask for its class
-    free = problem.solver is None and not of_factor and not per_target
-    return free and rows.in_memory and route == "gram" and is_concrete(problem)
+        return 1
+    if searches:  # without slopes it may miss the best; and a grid takes fewer readings
+        return 1 if smooth and problem.traceable else GRID
+    return lams
 
 
 def _check_conservative(conservative, criterion, lams) -> None:
@@ -268,8 +251,207 @@ def _searched(problem, per_target):
             "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
             "or call fit outside"
         )
-    solution = factored(problem)
+    solution = _solution(problem)
     chosen, words = search(problem, solution, per_target)
-    result = concluded(problem.kernel, solution, chosen, problem.criterion)
-    plan = f"{problem.solver_or_default.name}, a search for λ: {words}"
-    return replace(result, plan=plan), solution
+    fit = _concluded(problem, solution, chosen)
+    return replace(fit, plan=f"{problem.solver.name}, a search for λ: {words}"), solution
+
+
+# the fit of a solution
+# --------------------------------------------------------------------------------------------------
+
+
+def conclude(problem, solution, chosen, plan: str = "") -> Fit:
+    """The fit at the chosen λ, one for all targets or one for each, with held-out residuals."""
+    criterion, lam, factor = problem.criterion, chosen.lam, solution.factor
+    labels, weights = solution.labels, factor.weights
+    outcome = solution.outcome(lam.reshape(1, -1), criterion.groups, criterion.total)
+    at_lam = lambda sums: sums[0] if lam.ndim else jnp.mean(sums)
+    more = {"criterion": criterion.name, "title": criterion.title, "unit": criterion.unit}
+    if chosen.error is None and outcome.total is not None:
+        errors = labels.drop_axis(outcome.total / weights.total)
+        chosen = chosen._replace(errors=errors, error=at_lam(errors))
+    if outcome.error is not None and criterion.smooth:  # a step has no useful slope
+        more["loo_standard_error"] = at_lam(outcome.error) / weights.total
+    if outcome.residuals is not None:
+        more["r2"] = r_squared(outcome.residuals[0], labels.Y, weights.values, jnp)
+    return _fit_of(problem.kernel, solution, chosen, outcome, plan=plan, **more)
+
+
+def conclude_moments(kernel, solution, chosen, plan: str) -> Fit:
+    """The fit at the chosen λ of a solution of moments, which has no rows to hold out."""
+    column = chosen.lam.reshape(1, -1)
+    outcome = Outcome(solution.coefficients(column), None, solution.dof(column))
+    return _fit_of(kernel, solution, chosen, outcome, plan=plan)
+
+
+def _fit_of(kernel, solution, chosen, outcome, **more) -> Fit:
+    """The fit, but for what depends on a criterion."""
+    factor, drop, (lams, errors, lam, error) = solution.factor, solution.labels.drop_axis, chosen
+    report, residuals, effect = factor.report, outcome.residuals, None
+    coef, intercept, free = jax.tree.map(lambda part: drop(part[0]), outcome.coefficients)
+    points, coef = factor.expansion.compact(kernel, coef)
+    if report.ridge is not None:
+        column = lam.reshape(1, -1)
+        # Where none are held out, relative to the residuals of training, which are smaller.
+        missed = (
+            jnp.sqrt(solution.residual_norm(column)[0])
+            if residuals is None
+            else jnp.linalg.norm(factor.weights.scale(residuals[0]), axis=0)
+        )
+        at_lam = outcome.coefficients.coef[0]
+        effect = factor.jitter_effect(kernel, column[0], at_lam, missed)
+    effects = None if free is None else factor.fixed.lean()
+    return Fit(
+        model=Model(kernel, points, coef, intercept, free, effects),
+        lams=lams,
+        errors=errors,
+        lam=lam,
+        error=error,
+        loo_residuals=None if residuals is None else drop(residuals[0]),
+        dof=None if outcome.dof is None else outcome.dof.reshape(lam.shape),
+        floor=report.floor,
+        indefinite=report.indefinite,
+        route=report.route,
+        trace_residual=report.trace_residual,
+        num_landmarks=0 if report.trace_residual is None else len(factor.points),
+        run=outcome.run,
+        ridge_effect=effect,
+        **more,
+    )
+
+
+_solution, _concluded = compiled(Problem.solution), compiled(conclude)
+
+
+@compiled
+def fit_on_grid(problem, choice, *, kept: bool) -> tuple[Fit, Solution | None]:
+    """The fit with the best λ of a choice, with its solution if that is kept."""
+    solution = problem.solution()
+    return at_best(problem, solution, choice), solution if kept else None
+
+
+@compiled
+def at_best(problem, solution, choice) -> Fit:
+    """The fit at the best of all λ of a choice, with the plan in words."""
+    chosen, factor = choice.of(solution, problem.kernel), solution.factor
+    count = len(chosen.lams)
+    words = f"{count} λ{' from one factorization' * (count > 1 and factor.shares_work)}"
+    plan = f"{problem.solver_or_default.name} ({factor.route}), {words}"
+    return conclude(problem, solution, chosen, plan)
+
+
+# warnings
+# --------------------------------------------------------------------------------------------------
+
+
+def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
+    """Warn of what a user needs to know before trusting the numbers; raise where they are not
+    finite.
+    """
+    stopped = "" if fit.run is None or solver is None else solver.explain(fit.run)
+    what, which, values = f"the {fit.criterion} error", "λ", fit.errors
+    if values is None:
+        what, which, values = "the model", "coefficients", fit.model.coef
+    bad = ~np.isfinite(np.asarray(values))
+    if bad.any():
+        why = stopped or (
+            "the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, "
+            "a smaller kernel width, or solver=Spectral()"
+        )
+        raise ValueError(f"{what} is not finite at {bad.sum()} of {bad.size} {which}: {why}")
+    dtype, residuals = fit.model.coef.dtype, fit.loo_residuals
+    rounding = 100 * float(np.finfo(dtype).eps)
+    if residuals is not None and float(fit.indefinite) > len(residuals) * rounding:
+        warn(
+            "the kernel matrix is not positive semidefinite: its most negative eigenvalue, "
+            f"{float(fit.indefinite):.2g} of the largest, was set to 0: "
+            "check the matrix, or take another kernel"
+        )
+    if stopped:
+        warn(stopped)
+    if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
+        warn(
+            "the landmarks are nearly dependent, and rounding, or the jitter against it, may move "
+            f"predictions by {100 * float(fit.ridge_effect):.2g} % of the error: take fewer "
+            f"landmarks{', or float64' * (dtype == np.float32)}"
+        )
+    inspect_lam(fit, default_grid)
+
+
+def inspect_lam(fit: Any, default_grid: bool) -> None:
+    """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`."""
+    chosen, floor = np.asarray(fit.lam), float(fit.floor)
+    lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
+    known = lams >= 0.99 * floor
+    # Errors below the floor matter where they were chosen, or where they may have hidden a better λ
+    # next to the chosen one.
+    if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
+        warn(
+            f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
+            f"{lams.min():.2g}: leave such λ out, or use float64"
+        )
+    if fit.lams is None or len(lams) == 1:
+        return
+    low, high = (chosen <= lams.min(axis=0)).any(), (chosen >= lams.max(axis=0)).any()
+    unregularised = default_grid and lams.min() > 2 * floor  # below it the fit no longer changes
+    if high or low and not unregularised:
+        edge, further = ("smallest", "smaller") if low else ("largest", "larger")
+        remedy = f"pass lams= that reach {further} values"
+        if low and lams.min() <= 1.01 * floor:
+            remedy = "below it is rounding, so use float64"
+        warn(
+            f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: "
+            f"{remedy}, or change the kernel"
+        )
+
+
+def warn(message: str) -> None:
+    """Warn at the line outside of the library that called it."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith("jaxrls."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)
+
+
+# what a fit keeps
+# --------------------------------------------------------------------------------------------------
+
+
+def keeps(problem, keep: bool | None) -> bool:
+    """Whether a fit keeps its solution: as was asked, or where rows are few and known."""
+    few = problem.rows.shape[0] <= KEPT_ROWS and is_concrete(problem.weights, problem.Y)
+    return few if keep is None else keep
+
+
+def finished(
+    fit, solution: Solution | None, problem, choice: Choice | None, keep: bool | None, n: int
+) -> Fit:
+    """The fit with its solution, if that is kept, and without what belongs to rows after n."""
+    criterion, model, residuals = problem.criterion, fit.model, fit.loo_residuals
+    if keeps(problem, keep):
+        choice = choice if criterion.of_sums else None
+        kept: dict = {"solution": solution, "problem": problem, "choice": choice}
+        fit = replace(fit, **kept, groups=criterion.groups, saved=bool(keep))
+    if residuals is None or len(residuals) == n or not is_concrete(fit):
+        return fit
+    if model.points is not None:
+        model = replace(model, points=first(model.points, n), coef=first(model.coef, n))
+    return replace(fit, model=model, loo_residuals=first(residuals, n))
+
+
+def with_lam(fit, lam) -> Fit:
+    """`Fit.with_lam`."""
+    solution, problem, coef = solution_of(fit), fit.problem, fit.model.coef
+    if problem is None:
+        raise ValueError(
+            "another λ needs the data, which a fit does not have after update or load: fit "
+            "all rows again"
+        )
+    lam = as_lam(lam, coef.dtype, coef.shape[1:])
+    changed = at_best(
+        problem, solution, Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
+    )
+    inspect_fit(changed, False, problem.solver)
+    keep, n = fit.saved or None, len(fit.loo_residuals)
+    return finished(changed, solution, problem, fit.choice, keep, n)

@@ -1,19 +1,33 @@
-"""What `fit` and `tune` return: a model, how its λ and kernel were chosen, and pictures of both."""
+"""What `fit` and `tune` return: a model, which predicts, how its λ and kernel were chosen, and
+pictures of both.
+"""
 
 from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit.grid import Choice
-from jaxrls.core.fit.model import Model, Numbers
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel, Standardized
-from jaxrls.core.problem import Folds
+from jaxrls.core.linalg import matmul
+from jaxrls.core.problem import (
+    FixedEffects,
+    Folds,
+    Rows,
+    as_rows,
+    common_size,
+    compiled,
+    first,
+    kernel_times,
+    padded,
+)
 from jaxrls.core.support import (
     as_floats,
     check_finite,
@@ -29,6 +43,134 @@ if TYPE_CHECKING:
     import jaxrls.uncertainty.posterior
 
 K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
+Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
+PADDED = 1024  # up to so many new rows in NumPy, their number is padded to a power of two
+
+
+@pytree
+class Model:
+    """A fitted function: a sum of kernel values, or a linear function of explicit features.
+
+        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept without points
+
+    Kernels with explicit features keep the weights of the features alone, so that a linear model
+    predicts in O(d) a row.
+
+    Args:
+        kernel: the kernel k.
+        points: rows (q, d), dense or sparse, or None for weights of explicit features.
+        coef: coefficients (q,) or (q, t).
+        intercept: () or (t,).
+        free: coefficients of fixed effects (p,) or (p, t), None without; `predict` takes the fixed
+            effects of new rows.
+        effects: what the fixed effects are, without their rows; None without.
+
+    **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> model = rls.extend.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0))
+    >>> model.predict(jnp.array([[3.0]])).tolist()
+    [7.0]
+    """
+
+    kernel: Kernel
+    points: Any
+    coef: Float[Numbers, "q *t"]
+    intercept: Float[Numbers, "*t"]
+    free: Float[Numbers, "p *t"] | None = None
+    effects: FixedEffects | None = None
+
+    @door("self.coef")
+    def predict(
+        self, X, *, fixed_effects=None, block_size: int | None = None
+    ) -> Float[Numbers, "m *t"]:
+        """Predictions for new rows, in blocks of rows.
+
+        Args:
+            X: new rows (m, d), dense, sparse or a source of `Rows`.
+            fixed_effects: those of the new rows where the fit had such: columns (m, p) or labels of
+                levels (m,). Without labels of levels predictions are right up to a constant for
+                each group, as in ranking.
+            block_size: rows at a time.
+
+        Returns:
+            (m,) or (m, t), in the dtype of the model.
+
+        Raises:
+            ValueError: for a wrong number of columns, NaN or infinity.
+
+        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
+        """
+
+        effects: Any = self.effects
+        if effects is None and fixed_effects is None:
+            return predict_in_common_size(self, X, block_size)
+        rows, columns = self.read(X, fixed_effects)
+        predictions = _evaluate(self, rows, block_size=block_size)
+        # Without an intercept, which the predictions have already.
+        beta = effects.joined(jnp.zeros_like(self.intercept), jnp.asarray(self.free))
+        return predictions + effects.fitted(columns, beta)
+
+    def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
+        """The rows of X and their fixed effects, checked."""
+        rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
+        self.check_columns(rows.shape[1])
+        rows.check(self.kernel, training=False)
+        effects = self.effects or FixedEffects.none(self.coef.dtype)
+        return rows, effects.new_rows(fixed_effects, rows.shape[0], self.coef.dtype)
+
+    def check_columns(self, d: int) -> None:
+        """Raise for rows with another number d of columns than those that were fitted, where that
+        is known.
+        """
+        evaluable, points = self.kernel.evaluable, self.points
+        what = "the columns it was fitted on"
+        if points is not None:
+            # Of rows of a given matrix the columns of landmarks are enough.
+            widths = points.shape[1:] if evaluable else points.shape[::-1]
+        elif evaluable:
+            return
+        else:
+            widths = self.coef.shape[:1]
+            what = "one column per training row, as a precomputed kernel"
+        if d not in widths:
+            raise ValueError(f"X must have {widths[0]} columns, {what}, and has {d}")
+
+
+def predict_in_common_size(model, X, block_size):
+    """Predictions with the last of few rows repeated, and with further points of coefficient 0, so
+    that one program serves several numbers of them.
+    """
+    run = lambda X: _evaluate(model, model.read(X)[0], block_size=block_size)
+    if not (isinstance(X, np.ndarray) and X.ndim == 2 and len(X) and is_concrete(model)):
+        return run(X)
+    m = len(X)
+    size = 2 ** (m - 1).bit_length() if m <= PADDED else m
+    if isinstance(model.points, jax.Array | np.ndarray):
+        points, coef = map(np.asarray, (model.points, model.coef))
+        if missing := common_size(len(points)) - len(points):
+            points, coef = padded(points, missing, "edge"), padded(coef, missing)
+            model = replace(model, points=points, coef=coef)
+    return run(X) if size == m else first(run(X[np.minimum(np.arange(size), m - 1)]), m)
+
+
+@compiled
+def _evaluate(model, rows, *, block_size):
+    coef = jnp.asarray(model.coef)
+    if model.points is not None:
+        points = jax.tree.map(jnp.asarray, model.points)
+        return kernel_times(model.kernel, rows, points, coef, block_size) + model.intercept
+
+    def times_coef(x):
+        design = model.kernel.features(x.astype(coef.dtype))
+        if design.shape[1] != coef.shape[0]:
+            raise ValueError(
+                f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was "
+                f"fitted on {coef.shape[0]}"
+            )
+        return matmul(design, coef)
+
+    return rows.map(times_coef, block_size=block_size) + model.intercept
 
 
 @pytree
@@ -272,7 +414,7 @@ class Fit(Generic[K]):
 
         **Cost** O(n r) where the solution is a spectrum.
         """
-        from jaxrls.core.fit.conclude import with_lam
+        from jaxrls.core.fit.fit import with_lam
 
         return with_lam(self, lam)
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, as_criterion, loo
-from jaxrls.core.factors import Solution, Solver, Spectral, named_solver
+from jaxrls.core.factors import Cholesky, Solution, Solver, Spectral, choose_route, named_solver
 from jaxrls.core.fit.start import from_median
 from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel
 from jaxrls.core.linalg import matmul, safe_sqrt
@@ -25,7 +25,9 @@ from jaxrls.core.problem import (
     Weights,
     as_fixed_effects,
     as_rows,
+    common_size,
     compiled,
+    padded,
 )
 from jaxrls.core.support import (
     arrays_alone,
@@ -34,6 +36,7 @@ from jaxrls.core.support import (
     check_labels,
     check_ratio,
     check_targets,
+    is_concrete,
     on_device,
     pytree,
     static,
@@ -46,8 +49,9 @@ class Problem:
 
     Args:
         kernel: a jaxrls kernel.
-        data: the n rows of X, as `Rows`, their weights, and the columns without penalty, the
-            intercept among them.
+        rows: the n rows of X, as `Rows`.
+        weights: their weights.
+        fixed: the columns without penalty, the intercept among them.
         Y: labels (n,) or (n, t).
         criterion: what λ is chosen by.
         block_size: rows at a time, None to choose by memory.
@@ -61,7 +65,9 @@ class Problem:
     """
 
     kernel: Kernel
-    data: Data
+    rows: Rows
+    weights: Weights
+    fixed: FixedEffects
     Y: Float[Array, "n *t"]
     criterion: Criterion
     block_size: int | None = static()
@@ -113,8 +119,13 @@ class Problem:
             real = isinstance(leaf, int) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
             return jnp.asarray(leaf, rows.dtype) if real else leaf
 
-        data = Data(rows, weights, fixed)
-        return cls(jax.tree.map(cast, kernel), data, Y, criterion, block_size, solver)
+        kernel = jax.tree.map(cast, kernel)
+        return cls(kernel, rows, weights, fixed, Y, criterion, block_size, solver)
+
+    @property
+    def explicit(self) -> int | None:
+        """The number of the kernel's explicit features, None where it has none."""
+        return self.kernel.num_features(self.rows.shape[1], self.rows.dtype)
 
     def prepared(self, progress: bool = False) -> "Problem":
         """The problem with what its solver chooses once, such as landmarks."""
@@ -146,27 +157,28 @@ class Problem:
         X, Y = on_device(np.asarray(X)[drawn]), on_device(np.asarray(Y)[numbers[drawn]])
         weights = Weights.of(None if v is None else w, len(drawn), X.dtype)
         fixed = FixedEffects.constant(weights.total) if fixed.count else fixed
-        return replace(self, data=Data(DenseRows(X), weights, fixed), Y=Y), numbers[drawn]
+        some = replace(self, rows=DenseRows(X), weights=weights, fixed=fixed, Y=Y)
+        return some, numbers[drawn]
 
-    @property
-    def rows(self) -> Rows:
-        """Those of X."""
-        return self.data.rows
-
-    @property
-    def weights(self) -> Weights:
-        """The sample weights."""
-        return self.data.weights
-
-    @property
-    def fixed(self) -> FixedEffects:
-        """The columns without penalty, the intercept among them."""
-        return self.data.fixed
-
-    @property
-    def explicit(self) -> int | None:
-        """The number of the kernel's explicit features, None where it has none."""
-        return self.kernel.num_features(self.rows.shape[1], self.rows.dtype)
+    def padded(self) -> "Problem":
+        """The problem with rows of weight 0 at the end, up to one of a few numbers of rows, so that
+        programs compiled for these serve others. It is unchanged if there are many rows, if they
+        are committed to a device, or if the criterion or the fixed effects hold data of each row.
+        """
+        rows, (n, d) = self.rows, self.rows.shape
+        missing = common_size(n) - n
+        usual = isinstance(self.solver, Spectral | Cholesky | None) and self.fixed.rows is None
+        usual = usual and self.criterion.of_some_rows and type(rows) is DenseRows
+        if not (missing and usual and is_concrete(self)) or rows.dense().committed:
+            return self
+        few, many = (choose_route(self.kernel, (k, d), rows.dtype) for k in (n, n + missing))
+        if few != many:
+            return self
+        more = lambda values, mode="edge": on_device(padded(np.asarray(values), missing, mode))
+        v = self.weights.values
+        v = more(np.ones(n, rows.dtype) if v is None else v, "constant")
+        weights, X = Weights(v, n + missing, rows.dtype), DenseRows(more(rows.dense()))
+        return replace(self, rows=X, weights=weights, Y=more(self.Y))
 
     @property
     def traceable(self) -> bool:
@@ -182,8 +194,9 @@ class Problem:
 
     def solution(self) -> Solution:
         """Factor the rows and attach the labels: the one expensive step."""
+        data = Data(self.rows, self.weights, self.fixed)
         labels, solver = Labels.of(self.Y, self.weights, self.fixed), self.solver_or_default
-        return solver.solve(self.kernel, self.data, labels, block_size=self.block_size)
+        return solver.solve(self.kernel, data, labels, block_size=self.block_size)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
         """The criterion at each λ, (L,) or (L, t); smaller is better."""

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import HoldOut, LeaveOneOut, loo
 from jaxrls.core.fit.grid import lambda_grid
-from jaxrls.core.fit.padding import padded_problem
 from jaxrls.core.kernels import Kernel, city_block_distances, squared_distances
 from jaxrls.core.linalg import safe_sqrt
 from jaxrls.core.problem import DenseRows, Rows, compiled
@@ -206,7 +205,7 @@ def _judged(problem, kernels, most, lams):
     has_loss = isinstance(criterion, LeaveOneOut | HoldOut)
     measured = LeaveOneOut(criterion.loss) if has_loss else loo
     # The columns of a kernel matrix are its rows.
-    few = padded_problem(problem.some(most)[0]) if problem.kernel.evaluable else problem
+    few = problem.some(most)[0].padded() if problem.kernel.evaluable else problem
     for kernel in kernels:
         error, lam, floor = jax.device_get(_judge(replace(few, kernel=kernel), measured, lams))
         # s_max grows as the number of rows, and the rounding of K relative to it as its root.

@@ -9,12 +9,11 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
-from jaxrls.core.fit.conclude import conclude, warn, with_solution
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
+from jaxrls.core.fit.fit import conclude, finished, warn
 from jaxrls.core.fit.fitted import Fit, K
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
-from jaxrls.core.fit.padding import fit_in_common_size
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
 from jaxrls.core.problem import compiled, kind_of
@@ -128,12 +127,12 @@ def tune(
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     guesses = _beginning(problem, start, lams, near=landmarks is None)
-    return fit_in_common_size(lambda problem: _tuned(problem, guesses, way, grow, keep), problem)
+    return _tuned(problem, guesses, way, grow, keep)
 
 
 def _tuned(problem, guesses, way, grow, keep):
     """The fit at the best kernel and λ that a search finds, with its history."""
-    best = search_by(problem.solver_or_default, problem, guesses, way, grow)
+    n, best = len(problem.Y), search_by(problem.solver, problem.padded(), guesses, way, grow)
     history, problem = best.history, replace(best.problem, kernel=best.kernel)
     error = on_device(np.asarray(history.errors).min())  # by no program
     fit, solution = _fit_at(problem, jnp.asarray(best.lam), error)
@@ -144,7 +143,8 @@ def _tuned(problem, guesses, way, grow, keep):
             f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
             "start from a narrower kernel, or use float64"
         )
-    return with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
+    choice = Choice(problem.criterion, fit.lams)
+    return finished(fit, solution, problem, choice, keep, n)
 
 
 def _beginning(problem, start, lams, near):
@@ -173,7 +173,7 @@ def search_by(solver: Solver, problem: Problem, guesses: list, way: Way, grow: b
 def _fit_at(problem, lam, error):
     """The fit and its solution; the search knows the error."""
     solution, chosen = problem.solution(), Chosen(lam[None], error[None], lam, error)
-    return conclude(problem.kernel, solution, chosen, problem.criterion), solution
+    return conclude(problem, solution, chosen), solution
 
 
 def _check(problem, optimizer, start, starts, key, steps, tol) -> None:

@@ -16,8 +16,7 @@ import numpy as np
 from jaxrls.core.fit import Fit, without_solution
 from jaxrls.core.support import REGISTRY, arrays_alone, is_registered, name_in_files
 from jaxrls.rows.files import read_arrays, write_arrays
-from jaxrls.rows.summed import NoRows
-from jaxrls.rows.update import summed_of
+from jaxrls.rows.update import NoRows, summed_of
 from jaxrls.uncertainty.intervals import jackknife_of
 from jaxrls.uncertainty.posterior import process_of
 

@@ -24,11 +24,10 @@ reading.multiple_results = True
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What the host does at a reading: `read(rows, *operands)`, of the source of this number, which
-    gives arrays of these shapes.
+    """What the host does at a reading: `read(sources, *operands)`, which gives arrays of these
+    shapes.
     """
 
-    number: int
     read: Callable
     shapes: list[jax.ShapeDtypeStruct]
 
@@ -119,11 +118,12 @@ class RowsInTrace(Rows):
         leaves, structure = jax.tree.flatten(operands)
         shapes, result_structure = jax.tree.flatten(result)
 
-        def read_leaves(rows, *leaves):
+        def read_leaves(sources, *leaves):
+            rows = sources[self.form.number]
             return jax.tree.leaves(read(rows, *jax.tree.unflatten(structure, leaves)))
 
-        task = Task(self.form.number, read_leaves, shapes)
-        return jax.tree.unflatten(result_structure, reading.bind(*leaves, task=task))
+        read_later = reading.bind(*leaves, task=Task(read_leaves, shapes))
+        return jax.tree.unflatten(result_structure, read_later)
 
 
 def _with_rows(size: int, tree: Any) -> Any:
@@ -173,7 +173,7 @@ def _steps(jaxpr) -> list[Step]:
     for equations in filter(None, reversed(parts)):
         last = equations[-1]
         if last.primitive is reading:
-            step = Step(_as_read(last.params["task"]), last.invars, last.outvars)
+            step = Step(last.params["task"].read, last.invars, last.outvars)
         else:
             inside = [name for equation in equations for name in equation.outvars]
             used = _variables(name for equation in equations for name in equation.invars)
@@ -188,10 +188,6 @@ def _steps(jaxpr) -> list[Step]:
 
 def _variables(names) -> list:
     return [name for name in names if not isinstance(name, Literal)]
-
-
-def _as_read(task: Task) -> Callable:
-    return lambda sources, *operands: task.read(sources[task.number], *operands)
 
 
 def _as_program(part) -> Callable:

@@ -46,8 +46,11 @@ def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
     leaves = jax.tree.leaves(args)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return fn(*args, **options)
-    sources = [leaf for leaf in leaves if isinstance(leaf, Rows)]
-    forms = {id(rows): Form.of(rows, number) for number, rows in enumerate(sources)}
+    sources: Any = [leaf for leaf in leaves if isinstance(leaf, Rows)]
+    forms = {
+        id(rows): Form(i, (rows.shape, rows.dtype, rows.lies, rows.block_sizes, rows.some_at_most))
+        for i, rows in enumerate(sources)
+    }
     args_of_trace = jax.tree.map(lambda leaf: forms.get(id(leaf), leaf), args)
     try:
         traced = _of_forms(fn).trace(*args_of_trace, **options)
@@ -68,13 +71,7 @@ class Form:
     """What a trace knows of rows: which of the sources they are, and their shapes."""
 
     number: int = static()
-    known: tuple = static()  # shape, dtype, where they lie, size of blocks, how many `some` gives
-
-    @classmethod
-    def of(cls, rows: Any, number: int) -> "Form":
-        """The form of a source."""
-        known = rows.shape, rows.dtype, rows.lies, rows.block_sizes, rows.some_at_most
-        return cls(number, known)
+    known: tuple = static()  # as attributes of `RowsInTrace`
 
 
 class RowsInTrace(Rows):

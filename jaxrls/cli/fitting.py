@@ -204,8 +204,8 @@ def joined(files, source):
     """Inputs, target and weights of all rows, and columns of text."""
     parts: list = []
     held, limit = 0.0, memory_bytes()
-    for piece, texts in files.parts():
-        parts.append((*piece[:3], *texts))
+    for piece in files:
+        parts.append((*piece[:3], *piece.texts))
         held += COPIES * piece.X.nbytes
         if limit is not None and held > limit:
             raise ValueError(

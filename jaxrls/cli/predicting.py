@@ -23,11 +23,11 @@ def run_predict(args):
         writing(args.out) if args.out else rows_to(sys.stdout.buffer) as write,
         progress_bar(at_terminal(), None, "predict", "row") as reached,
     ):
-        for piece, texts in files.parts():
-            X = inputs_of(piece.place, piece.X, texts, known)
+        for piece in files:
+            X = inputs_of(piece.place, piece.X, piece.texts, known)
             columns = predicted(model, X, args.interval, classes)
             write(columns)
-            target = texts[len(choice.one_hot) :]
+            target = piece.texts[len(choice.one_hot) :]
             if target and "prediction" in columns:
                 tally += judged(columns, target[0], classes)
             rows += len(X)

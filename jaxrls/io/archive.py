@@ -15,9 +15,8 @@ import numpy as np
 
 from jaxrls.core.fit import Fit, without_solution
 from jaxrls.core.support import REGISTRY, arrays_alone, is_registered, name_in_files
-from jaxrls.rows.files import read_arrays, write_arrays
-from jaxrls.rows.summed import NoRows
-from jaxrls.rows.update import summed_of
+from jaxrls.rows.files import read_arrays, reading, write_arrays
+from jaxrls.rows.update import NoRows, summed_of
 from jaxrls.uncertainty.intervals import jackknife_of
 from jaxrls.uncertainty.posterior import process_of
 
@@ -92,18 +91,12 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     ...     load(path, with_extra=True)
     (Matern(nu=1.5, width=2.0), {'unit': 'm'})
     """
-    try:
+    # The check of a class of one's own may raise anything.
+    with reading(path, "was not written by jaxrls.save, or cannot be loaded"):
         arrays, header = read_arrays(path)
         obj, extra = _build(header["tree"], arrays), dict(header["extra"])
         if not is_registered(type(obj)):
             raise ValueError("it holds no object of jaxrls")
-    except OSError:
-        raise
-    except Exception as error:  # the check of a class of one's own may raise anything
-        cause = " ".join(str(error).split())
-        raise ValueError(
-            f"{path} was not written by jaxrls.save, or cannot be loaded: {cause}"
-        ) from None
     return (obj, extra) if with_extra else obj
 
 

@@ -23,6 +23,23 @@ TYPES = "biuf"  # of arrays, by NumPy's letters
 
 
 @contextmanager
+def reading(path: str | os.PathLike, what: str = "cannot be read") -> Iterator[None]:
+    """Any error of a parser, of a dozen kinds, becomes one line that names the file; that of a file
+    that cannot be opened stays as it is.
+    """
+    try:
+        with open(os.fspath(path), "rb"):
+            pass
+        yield
+    except Exception as error:
+        if getattr(error, "filename", None):
+            raise
+        cause = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        cause = " ".join(cause.split()) or type(error).__name__
+        raise ValueError(f"{path} {what}: {cause}") from None
+
+
+@contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """A temporary path in the folder of `path`; its file replaces that one when the block ends
     well, and is deleted when it does not.
@@ -83,33 +100,20 @@ def write_arrays(
 
 
 def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and header of a file of `write_arrays`.
+    """Arrays and header of a file of `write_arrays`, to be called while `reading` it.
 
     Takes as much memory as the file has bytes: safetensors compares the sizes that it declares
-    with its own before it reads them.
-
-    Raises:
-        OSError: where the file cannot be opened.
-        ValueError: for one that is truncated, changed, of another program or of a later version,
-            in a message that does not name it.
+    with its own before it reads them. Raises whatever safetensors, JSON and NumPy do for a file
+    that is truncated, changed or of another program, and `ValueError` for a later version.
     """
-    path = os.fspath(path)
-    with open(path, "rb"):
-        pass
-    try:
-        with safe_open(path, "np") as file:
-            found = json.loads((file.metadata() or {})[KEY])
-            if found["version"] > VERSION:
-                raise ValueError(
-                    f"its format is {found['version']}, and this jaxrls reads {VERSION}"
-                )
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if found.pop("checksum") != checksum(found, arrays):
-            raise ValueError("its checksum is wrong")
-        return arrays, found["header"]
-    except Exception as error:  # safetensors, JSON and NumPy raise a dozen kinds
-        words = " ".join(str(error).split())
-        raise ValueError(f"it has no {words}" if isinstance(error, KeyError) else words) from None
+    with safe_open(path, "np") as file:
+        found = json.loads((file.metadata() or {})[KEY])
+        if found["version"] > VERSION:
+            raise ValueError(f"its format is {found['version']}, and this jaxrls reads {VERSION}")
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if found.pop("checksum") != checksum(found, arrays):
+        raise ValueError("its checksum is wrong")
+    return arrays, found["header"]
 
 
 def checksum(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> int:

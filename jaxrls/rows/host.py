@@ -50,9 +50,7 @@ class HostRows(Rows):
         """Yield the rows in blocks, each (b, d)."""
         raise TypeError(f"{type(self).__name__} must define blocks()")
 
-    def call(self, fn, args, options):
-        """As `Rows.call`, by programs between which rows are read."""
-        return run_between_readings(fn, args, options)
+    call = staticmethod(run_between_readings)
 
     def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
         """`sum` or `map`, as `kind` says, compiled for a block."""
@@ -70,7 +68,7 @@ class HostRows(Rows):
         """Blocks of equal size with their part of the columns, and the number of rows up to their
         end.
         """
-        stop = 0
+        stop = self.first
         for x in self.equal_blocks():
             rows = slice(stop, stop := stop + len(x))
             parts = jax.tree.map(lambda a: a[rows], columns)  # noqa: B023

@@ -24,11 +24,10 @@ reading.multiple_results = True
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What the host does at a reading: `read(rows, *operands)`, of the source of this number, which
-    gives arrays of these shapes.
+    """What the host does at a reading: `read(sources, *operands)`, which gives arrays of these
+    shapes.
     """
 
-    number: int
     read: Callable
     shapes: list[jax.ShapeDtypeStruct]
 
@@ -47,8 +46,11 @@ def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
     leaves = jax.tree.leaves(args)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return fn(*args, **options)
-    sources = [leaf for leaf in leaves if isinstance(leaf, Rows)]
-    forms = {id(rows): Form.of(rows, number) for number, rows in enumerate(sources)}
+    sources: Any = [leaf for leaf in leaves if isinstance(leaf, Rows)]
+    forms = {
+        id(rows): Form(i, (rows.shape, rows.dtype, rows.lies, rows.block_sizes, rows.some_at_most))
+        for i, rows in enumerate(sources)
+    }
     args_of_trace = jax.tree.map(lambda leaf: forms.get(id(leaf), leaf), args)
     try:
         traced = _of_forms(fn).trace(*args_of_trace, **options)
@@ -69,13 +71,7 @@ class Form:
     """What a trace knows of rows: which of the sources they are, and their shapes."""
 
     number: int = static()
-    known: tuple = static()  # shape, dtype, where they lie, size of blocks, how many `some` gives
-
-    @classmethod
-    def of(cls, rows: Any, number: int) -> "Form":
-        """The form of a source."""
-        known = rows.shape, rows.dtype, rows.lies, rows.block_sizes, rows.some_at_most
-        return cls(number, known)
+    known: tuple = static()  # as attributes of `RowsInTrace`
 
 
 class RowsInTrace(Rows):
@@ -119,11 +115,12 @@ class RowsInTrace(Rows):
         leaves, structure = jax.tree.flatten(operands)
         shapes, result_structure = jax.tree.flatten(result)
 
-        def read_leaves(rows, *leaves):
+        def read_leaves(sources, *leaves):
+            rows = sources[self.form.number]
             return jax.tree.leaves(read(rows, *jax.tree.unflatten(structure, leaves)))
 
-        task = Task(self.form.number, read_leaves, shapes)
-        return jax.tree.unflatten(result_structure, reading.bind(*leaves, task=task))
+        read_later = reading.bind(*leaves, task=Task(read_leaves, shapes))
+        return jax.tree.unflatten(result_structure, read_later)
 
 
 def _with_rows(size: int, tree: Any) -> Any:
@@ -173,7 +170,7 @@ def _steps(jaxpr) -> list[Step]:
     for equations in filter(None, reversed(parts)):
         last = equations[-1]
         if last.primitive is reading:
-            step = Step(_as_read(last.params["task"]), last.invars, last.outvars)
+            step = Step(last.params["task"].read, last.invars, last.outvars)
         else:
             inside = [name for equation in equations for name in equation.outvars]
             used = _variables(name for equation in equations for name in equation.invars)
@@ -188,10 +185,6 @@ def _steps(jaxpr) -> list[Step]:
 
 def _variables(names) -> list:
     return [name for name in names if not isinstance(name, Literal)]
-
-
-def _as_read(task: Task) -> Callable:
-    return lambda sources, *operands: task.read(sources[task.number], *operands)
 
 
 def _as_program(part) -> Callable:

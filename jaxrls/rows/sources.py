@@ -116,12 +116,7 @@ class ColumnChoice:
 
     def of(self, file: Table) -> "ColumnChoice":
         """The column numbers of a file; raises where a column has two roles."""
-
-        def find(names, what):
-            names = names if isinstance(names, list | tuple) else [names]
-            given = (name for name in names if name is not None and name is not False)
-            return [j for name in given for j in file.find(name, what)]
-
+        find = file.find
         if self.width not in (None, file.width):
             raise ValueError(
                 f"{file.path} has {file.width} columns, and the file before it has {self.width}: "
@@ -212,9 +207,6 @@ class Files:
     predict: bool = False
 
     def __iter__(self) -> Iterator[Piece]:
-        return (piece for piece, _ in self.parts())
-
-    def parts(self) -> Iterator[tuple[Piece, list[np.ndarray]]]:
         """All rows, with one-hot columns, groups and labels as text."""
         for path in self.paths:
             file, first = open_table(path, self.header), 1
@@ -228,7 +220,7 @@ class Files:
                 several = Y.shape[1] > 1 or isinstance(self.choice.target, list | tuple)
                 Y = (Y if several else Y[:, 0]) if Y.shape[1] else None
                 v = v[:, 0] if v.shape[1] else None
-                yield Piece(X, Y, v, path), [word[used] for word in words]
+                yield Piece(X, Y, v, path, [word[used] for word in words])
                 first += len(values[0])
 
     def _usable(self, file: Table, first: int, columns, parts) -> Any:

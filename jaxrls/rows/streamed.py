@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxrls.core.problem import DenseRows
 from jaxrls.core.support import as_floats, check_finite, check_inputs, check_whole, progress_bar
-from jaxrls.rows.files import read_arrays, write_arrays
+from jaxrls.rows.files import read_arrays, reading, write_arrays
 from jaxrls.rows.host import HostRows, added
 
 SAMPLE = 10_000  # rows
@@ -33,6 +33,7 @@ class Piece(NamedTuple):
     Y: Any = None
     weights: Any = None
     place: str = ""
+    texts: Any = ()  # columns of text, if any
 
 
 class StreamedRows(HostRows):
@@ -200,7 +201,7 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     """The first reading; raises where there are no rows, or for a block that is unusable or does
     not match those before it.
     """
-    n, checksum, before = 0, 0, None
+    n, checksum, first = 0, 0, None
     lists: Any = [], [], []
     labels, weights, drawn = lists
     rng = np.random.default_rng(seed)
@@ -210,22 +211,19 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
             for name, part in zip(("X", "Y", "weights"), piece, strict=False)
             if part is not None
         }
-        X, v = given["X"], given.get("weights")
+        X, Y, v = given["X"], given.get("Y"), given.get("weights")
         lengths = {part.shape[:1] for part in given.values()}
         shapes = {name: part.shape[1:] for name, part in given.items()}
-        sound = X.ndim == 2 and len(lengths) == 1 and (v is None or v.ndim == 1)
-        if not sound or before not in (None, shapes):
+        first = first or shapes
+        if X.ndim != 2 or len(lengths) > 1 or shapes != first or (v is not None and v.ndim > 1):
             found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
             raise ValueError(
                 f"{piece.place} has {found}: every block must be X (b, d), Y (b,) or (b, t) and "
                 "weights (b,), in the form of the first; fit takes arrays as they are"
             )
-        check_inputs(f"{piece.place}: X", X)
         for name, part in given.items():
-            if name != "X":
-                check_finite(f"{piece.place}: {name}", part)
-        before = shapes
-        labels.append(given.get("Y"))
+            (check_inputs if name == "X" else check_finite)(f"{piece.place}: {name}", part)
+        labels.append(Y)
         weights.append(v)
         new = np.arange(n, n + len(X)), X, rng.random(len(X))
         drawn = [drawn_of([*drawn, new], most)]
@@ -269,16 +267,11 @@ class Checkpoint:
         self.path = os.fspath(path)
         self.sums: dict[str, Any] = {}
         self.before: dict[str, Any] = {}
-        if not os.path.exists(self.path):
-            return
-        try:
-            arrays, header = read_arrays(self.path)
-            for key, (rows, count) in header["sums"].items():
-                self.before[key] = rows, [arrays[f"{key}/{i}"] for i in range(count)]
-        except (ValueError, KeyError) as error:
-            raise ValueError(
-                f"{path} is no checkpoint, or is damaged: {error}: remove it to begin anew"
-            ) from None
+        if os.path.exists(self.path):
+            with reading(path, "is no checkpoint, or is damaged (remove it to begin anew)"):
+                arrays, header = read_arrays(self.path)
+                for key, (rows, count) in header["sums"].items():
+                    self.before[key] = rows, [arrays[f"{key}/{i}"] for i in range(count)]
 
     def find(self, key: str) -> tuple[int, list[np.ndarray]] | None:
         """Rows and leaves of a sum that was begun earlier, which from now on is written with the

@@ -3,14 +3,17 @@ NumPy; and the small table that the package carries.
 """
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
+
+from jaxrls.rows.files import reading
 
 FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
 FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")
@@ -38,16 +41,6 @@ def arrow_for(what) -> Any:
     return pyarrow
 
 
-@contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Any error of a parser, of a dozen kinds, becomes one line that names the file."""
-    try:
-        yield
-    except Exception as error:
-        cause = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} cannot be read: {cause}") from None
-
-
 @dataclass(frozen=True)
 class Table:
     """Columns by name; those of a file without names by their number, as text.
@@ -63,15 +56,20 @@ class Table:
     width: int  # columns that are inputs by default
     named: bool = False
 
-    def find(self, name, what: str) -> list[int]:
-        """All columns of this name, or else the one of this number."""
-        found = [j for j, known in enumerate(self.names) if known == str(name)]
-        if not found and str(name).removeprefix("-").isdecimal():
-            found = [j % self.width for j in [int(name)] if -self.width <= j < self.width]
+    def find(self, wanted, what: str) -> list[int]:
+        """All columns of a name, or else the one of this number; of each in a list; or none."""
+        if isinstance(wanted, list | tuple):
+            return [j for name in wanted for j in self.find(name, what)]
+        if wanted is None or wanted is False:
+            return []
+        found = [j for j, known in enumerate(self.names) if known == str(wanted)]
+        if not found and str(wanted).removeprefix("-").isdecimal():
+            found = [j % self.width for j in [int(wanted)] if -self.width <= j < self.width]
         if not found:
             columns = ", ".join(self.names[:20])
             raise ValueError(
-                f"{self.path} has no column {str(name)!r} for the {what}: its columns are {columns}"
+                f"{self.path} has no column {str(wanted)!r} for the {what}: its columns are "
+                f"{columns}"
             )
         return found
 
@@ -81,7 +79,7 @@ class Table:
         for found in self.read(used, texts):
             none = np.empty((len(found[used[0]]), 0))
             parts = [np.column_stack([found[j] for j in p]) if p else none for p in numbers]
-            yield parts, [found[j] for j in texts]
+            yield parts, [found[j].astype(str) for j in texts]
 
 
 def open_table(path: str, header: bool = True) -> Table:
@@ -91,8 +89,6 @@ def open_table(path: str, header: bool = True) -> Table:
         ValueError: for a file that is damaged, or no table.
         ImportError: for a kind of file that needs pyarrow, where it is missing.
     """
-    with open(path, "rb"):
-        pass
     return _arrow_table(path, header) if ending_of(path) in FORMATS else _array_table(path)
 
 
@@ -106,14 +102,12 @@ def _arrow_table(path: str, header: bool) -> Table:
         kind = arrow.dataset.CsvFileFormat(read_options=how, convert_options=nulls)
 
     def source(schema=None):
-        local = arrow.fs.LocalFileSystem()
-        return arrow.dataset.dataset(
-            os.path.abspath(path), format=kind, schema=schema, filesystem=local
-        )
+        where = {"format": kind, "filesystem": arrow.fs.LocalFileSystem()}
+        return arrow.dataset.dataset(os.path.abspath(path), schema, **where)
 
     with reading(path):
-        schema = source().schema
-        fields = list(schema.names)  # which may not be text
+        inferred = source().schema
+        fields = inferred.names  # which may not be text
     named = header or not is_text
     names = fields if named else list(map(str, range(len(fields))))
     with suppress(ValueError):
@@ -125,31 +119,28 @@ def _arrow_table(path: str, header: bool) -> Table:
             )
 
     def read(columns, texts):
-        found = list(schema.types)
+        schema = inferred
         for j in columns if is_text else ():  # whole numbers at first may be followed by fractions
-            if j in texts:
-                found[j] = arrow.string()
-            elif not types.is_boolean(found[j]):
-                found[j] = arrow.float64()
-
-        def values(column, text: bool):
-            if text:
-                return np.array(column.cast(arrow.string()).fill_null("").to_pylist(), str)
-            if column.type != arrow.float32():
-                column = column.cast(arrow.float64(), safe=False)
-            return column.to_numpy(zero_copy_only=False)
-
+            if j in texts or not types.is_boolean(schema.types[j]):
+                type_read = arrow.string() if j in texts else arrow.float64()
+                schema = schema.set(j, schema.field(j).with_type(type_read))
         with reading(path):
-            opened = source(arrow.schema(list(zip(fields, found, strict=True))))
-            for batch in opened.scanner(
+            scanner = source(schema).scanner(
                 batch_readahead=2, columns=[fields[j] for j in columns], batch_size=AT_ONCE
-            ).to_batches():
-                yield {j: values(batch.column(i), j in texts) for i, j in enumerate(columns)}
+            )
+            for batch in scanner.to_batches():
+                found = dict(zip(columns, batch.columns, strict=True))
+                for j, column in found.items():
+                    if j in texts:
+                        column = column.cast(arrow.string()).fill_null("")
+                    elif column.type != arrow.float32():
+                        column = column.cast(arrow.float64(), safe=False)
+                    found[j] = column.to_numpy(zero_copy_only=False)
+                yield found
 
     # Columns of booleans, or without any value, are numbers.
-    numbers = "integer", "floating", "decimal", "boolean", "null"
-    is_number = lambda kind: any(getattr(types, f"is_{name}")(kind) for name in numbers)
-    plain = [getattr(kind, "value_type", kind) for kind in schema.types]  # of dictionaries
+    is_number = re.compile("u?int|halffloat|float|double|decimal|bool|null").match
+    plain = [str(getattr(kind, "value_type", kind)) for kind in inferred.types]
     kinds = [None if is_number(kind) else f"{kind} values" for kind in plain]
     return Table(path, names, kinds, read, len(names), named)
 

@@ -1,11 +1,21 @@
-"""Rows that are added to a fit, and removed again, from the moments that it keeps."""
+"""Moments of rows in place of the rows themselves, so that rows can be added, and removed again by
+subtraction.
+
+Everything except held-out residuals follows from moments about one origin: spectrum, coefficients,
+GCV and evidence; the last two by a difference, ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding
+stays at the level of the largest sums that there were: subtracting most of a sum leaves few correct
+digits.
+"""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float
 
+from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
 from jaxrls.core.fit import (
     Choice,
     Chosen,
@@ -18,12 +28,169 @@ from jaxrls.core.fit import (
     warn,
 )
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import Data, as_rows, compiled
-from jaxrls.core.support import is_concrete
-from jaxrls.rows.summed import Summed
+from jaxrls.core.problem import (
+    Data,
+    FixedEffects,
+    Labels,
+    Moments,
+    Rows,
+    SummedWeights,
+    as_rows,
+    compiled,
+    moments,
+)
+from jaxrls.core.support import is_concrete, pytree, static
 
+# Subtracting up to so many times the remaining sum costs no digits worth reporting.
+MODEST = 10
+# A difference of up to so many units of rounding may be rounding alone.
+HIDDEN = 100
 # The share of the digits, as a power of eps, whose loss is warned of.
 SHOWN = -1 / 3
+
+
+@pytree
+class NoRows(Rows):
+    """Rows of which only moments are kept."""
+
+    kind: Any = static()
+
+    @property
+    def dtype(self):
+        """That of the moments."""
+        return self.kind
+
+    def sum(self, fn, *columns, temporaries=0, block_size=None):
+        """Raises: the rows are not kept."""
+        raise ValueError(
+            "this needs the rows, and the fit kept only their moments: fit all rows again"
+        )
+
+    map = sum
+
+
+@pytree
+class Explicit(Features):
+    """Explicit features, whose moments are taken without a change of basis."""
+
+    left_over = None
+
+
+@pytree
+class Summed:
+    """Moments about the origins of the first rows, the features that they are of, and the largest
+    values that they have had.
+    """
+
+    features: Any  # `Explicit`, or landmarks as features
+    moments: Moments
+    past: tuple[Any, Any, Any]  # the largest Σv, diagonal of the second moments, squares of labels
+    fixed: FixedEffects
+
+    @classmethod
+    def of_solution(cls, solution: Solution, problem: Problem | None) -> "Summed":
+        """Of a first fit, with no rows subtracted."""
+        if solution.summed is not None:
+            features, sums = solution.summed
+            return cls(features, sums, _sizes(sums), solution.factor.fixed)
+        if problem is None or problem.explicit is None:
+            raise ValueError(
+                "update and forget need a fit on features or landmarks, and this one has the full "
+                "kernel matrix: fit with landmarks=, or fit all rows again"
+            )
+        return _summed_features(problem, solution.labels)
+
+    def changed(self, more: Moments, sign: int) -> "Summed":
+        """With moments of other rows added, or subtracted."""
+        total = self.moments + more if sign > 0 else self.moments - more
+        past = jax.tree.map(jnp.maximum, self.past, _sizes(total))
+        return replace(self, moments=total, past=past)
+
+    def check_width(self, d: int) -> None:
+        """Raise unless rows have the columns that the first ones had."""
+        second, features = self.moments.second, self.features
+        fits = features.kernel.num_features(d, second.dtype) == len(second)
+        if features.points is not None:
+            fits = d == features.points.shape[1]
+        if not fits:
+            raise ValueError(f"X must have as many columns as the rows of the fit, and has {d}")
+
+    def moments_of(self, data: Data, Y, *, block_size=None) -> Moments:
+        """Moments of other rows, about the same origins."""
+        return moments(
+            data,
+            self.features,
+            Y,
+            left_over=self.features.left_over,
+            block_size=block_size,
+            origin=self.moments.origin,
+            label_origin=self.moments.label_origin,
+        )
+
+    def solution(self, flat: bool) -> Solution:
+        """The solution, for all that needs no rows; its floor includes the rounding of earlier,
+        larger sums.
+        """
+        sums, fixed = self.moments, self.fixed.from_gram(self.moments.gram)
+        centred, dtype = sums.centred(fixed), sums.second.dtype
+        weights = SummedWeights(None, 0, dtype, sums=(sums.weight, sums.count, sums.log_weight))
+        before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
+        factor = spectrum_of(self.features, Data(NoRows(dtype), weights, fixed), sums, before)
+        none = jnp.zeros((0, sums.cross.shape[1]), dtype)
+        labels = Labels(none, centred.label_origin, none[:1], none, flat)
+        return replace(factor, sums=centred).solve_moments(labels, sums)
+
+    def cancellation(self, lam) -> Float[Array, ""]:
+        """How many times larger rounding is than in a fit to the remaining rows alone, at the
+        smallest λ; 1/eps where it hides them.
+        """
+        sums, (_, diagonal, squares) = self.moments, self.past
+        centred = sums.centred(self.fixed.from_gram(sums.gram))
+        now = jnp.trace(centred.second) + jnp.min(lam)
+        # Coefficients are linear in labels, so that it is their length that counts.
+        labels = jnp.max(jnp.sqrt(_ratio(squares, sums.square, 2)), initial=0)
+        return jnp.maximum(_ratio(jnp.sum(diagonal), now), labels)
+
+    def possible(self) -> Bool[Array, ""]:
+        """Whether some rows can have these moments, up to rounding: weight is left, and no square
+        is negative in any direction.
+
+        By a Cholesky factor of the moments of φ, and what it leaves of those of the labels, in
+        units of their largest values so far.
+        """
+        sums, weight = self.moments, self.past[0]
+        centred = sums.centred(self.fixed.from_gram(sums.gram))
+        unit, label_unit = (1 / jnp.sqrt(jnp.where(past > 0, past, 1)) for past in self.past[1:])
+        # Half of the digits: rows that go differ by rounding from what they were when they came.
+        eps, k = float(jnp.finfo(unit.dtype).eps), len(unit) + self.fixed.count
+        tolerance = eps**0.5
+        second = unit[:, None] * centred.second * unit
+        L = jnp.linalg.cholesky(second + tolerance * jnp.eye(len(unit), dtype=unit.dtype))
+        cross = unit[:, None] * centred.cross * label_unit
+        half = jax.scipy.linalg.solve_triangular(L, cross, lower=True)
+        rest = label_unit**2 * centred.square + tolerance - jnp.sum(half**2, axis=0)
+        least = 1 + int(self.fixed.one is not None)
+        enough = (centred.weight > 4 * k * eps * weight) & (jnp.round(centred.count) >= least)
+        return enough & jnp.all(rest >= 0)  # which NaN is not
+
+
+def _ratio(past, now, power=1):
+    """past/now, or eps^−power where now is only rounding; 0 where past is 0."""
+    eps = float(jnp.finfo(past.dtype).eps)
+    ratio = jnp.where(now > HIDDEN * eps * past, past / jnp.where(now > 0, now, 1), eps**-power)
+    return jnp.where(past > 0, ratio, 0)
+
+
+def _sizes(sums: Moments):
+    return sums.weight, jnp.diagonal(sums.second), sums.square
+
+
+@compiled
+def _summed_features(problem: Problem, labels: Labels) -> Summed:
+    """Of a kernel's explicit features."""
+    features = problem.rows.features(problem.kernel)
+    sums = feature_moments(Data(features, problem.weights, problem.fixed), labels)
+    return Summed(Explicit(problem.kernel), sums, _sizes(sums), problem.fixed)
 
 
 @once_per_fit
@@ -34,18 +201,19 @@ def summed_of(fit: Fit) -> Summed:
 
 def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int | None) -> Fit:
     """The fit with rows added, or with a negative `sign` removed."""
-    summed = summed_of(fit)
-    more = _moments_of(fit, summed, X, Y, weights, fixed_effects, block_size)
-    flat, lam = fit.model.coef.ndim == 1, jnp.asarray(fit.lam)
+    summed, coef = summed_of(fit), fit.model.coef
+    more = _moments_of(summed, coef, X, Y, weights, fixed_effects, block_size)
+    flat, lam = coef.ndim == 1, jnp.asarray(fit.lam)
     changed = _changed(fit.model.kernel, summed, more, fit.choice, lam, sign=sign, flat=flat)
+    updated, possible, cancellation = changed
     known = is_concrete(changed)
-    if known and sign < 0 and not changed.possible:
+    if known and sign < 0 and not possible:
         raise ValueError(
             "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
             "these labels and weights"
         )
     updated = replace(
-        changed.fit,
+        updated,
         criterion=fit.criterion,
         title=fit.title,
         unit=fit.unit,
@@ -53,68 +221,51 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
         saved=fit.saved,
     )
     if known:
-        _inspect_digits(float(changed.cancellation), fit.model.coef.dtype)
+        _inspect_digits(float(cancellation), coef.dtype)
         inspect_fit(updated, fit.choice is not None and fit.choice.lams is None)
     return updated
 
 
-def _moments_of(fit: Fit, summed: Summed, X, Y, weights, fixed_effects, block_size):
-    """Moments of new rows, about the same origins."""
-    new, fixed = _read(fit, summed, X, Y, weights), summed.fixed
-    labels = new.Y.reshape(len(new.Y), -1)
-    columns = fixed.new_rows(fixed_effects, len(labels), new.rows.dtype)
-    if columns is not None:
-        fixed = replace(fixed, rows=new.rows.column(columns))
-    data = Data(new.rows, new.weights, fixed)
-    return _summed(summed, data, labels, block_size=block_size)
-
-
-_summed = compiled(Summed.moments_of)
-
-
-def _read(fit: Fit, summed: Summed, X, Y, weights) -> Problem:
-    """Rows, labels and weights, checked as those of a fit are."""
-    kernel, coef = summed.features.kernel, fit.model.coef
+def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
+    """Moments of new rows, about the same origins, checked as the rows of a fit are."""
+    kernel, fixed, dtype = summed.features.kernel, summed.fixed, coef.dtype
     if not kernel.evaluable:
         raise ValueError(
             "a fit to a given kernel matrix cannot be updated: fit with a kernel and its inputs"
         )
-    dtype = coef.dtype
     rows = as_rows(kernel, X, dtype=dtype)
     if rows.dtype != dtype:
         raise ValueError(
             f"X must have dtype {dtype}, as the rows of the fit, and has {rows.dtype}: convert it"
         )
-    summed.check_width(rows.shape[1])
+    n, d = rows.shape
+    summed.check_width(d)
     new = Problem.of(kernel, rows, Y, weights=weights, intercept=False)
-    expected = rows.shape[0], *coef.shape[1:]
-    if new.Y.shape != expected:
+    if new.Y.shape != (expected := (n, *coef.shape[1:])):
         raise ValueError(
             f"Y must have shape {expected}, one row for each of X and as many columns as before, "
             f"and has shape {new.Y.shape}"
         )
-    return new
+    columns = fixed.new_rows(fixed_effects, n, dtype)
+    if columns is not None:
+        fixed = replace(fixed, rows=new.rows.column(columns))
+    data = Data(new.rows, new.weights, fixed)
+    return _summed(summed, data, new.Y.reshape(n, -1), block_size=block_size)
 
 
-class Changed(NamedTuple):
-    """A fit to other rows; whether such rows can exist; and by how much rounding has grown."""
-
-    fit: Fit
-    possible: Any
-    cancellation: Any
+_summed = compiled(Summed.moments_of)
 
 
 @compiled
-def _changed(
-    kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat
-) -> Changed:
+def _changed(kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat):
+    """A fit to other rows; whether such rows can exist; and by how much rounding has grown."""
     summed = summed.changed(more, sign)
     solution = summed.solution(flat)
     chosen = Chosen(None, None, lam) if choice is None else choice.of(solution, kernel)
     words = "sums over rows that were added or removed"
     fit = conclude_moments(kernel, solution, chosen, plan=words)
     fit = replace(fit, solution=solution, stored={summed_of.__name__: summed})
-    return Changed(fit, summed.possible(), summed.cancellation(chosen.lam))
+    return fit, summed.possible(), summed.cancellation(chosen.lam)
 
 
 def _inspect_digits(cancellation: float, dtype) -> None:

@@ -41,12 +41,19 @@ def write(tmp_path):
 def read(path, header=True, missing=None, **choice):
     """All rows of a file, and the choice that other files go by."""
     files = open_files((path,), ColumnChoice(**choice), header, missing)
-    pieces, texts = zip(*files.parts(), strict=True)
+    pieces = list(files)
     joined = [
         None if parts[0] is None else np.concatenate(parts)
         for parts in zip(*(piece[:3] for piece in pieces), strict=True)
     ]
-    return *joined, [np.concatenate(words).tolist() for words in zip(*texts, strict=True)], files
+    return (
+        *joined,
+        [
+            np.concatenate(words).tolist()
+            for words in zip(*(piece.texts for piece in pieces), strict=True)
+        ],
+        files,
+    )
 
 
 def check(found, X=X, Y=Y):
@@ -196,8 +203,8 @@ def test_a_missing_extra_is_named(write, tmp_path, monkeypatch):
 def test_the_same_inputs_in_another_file(write):
     def predicting(path, choice, header=True):
         files = Files((path,), choice, header, predict=True)
-        ((piece, texts),) = files.parts()
-        return piece.X.tolist(), [words.tolist() for words in texts]
+        (piece,) = files
+        return piece.X.tolist(), [words.tolist() for words in piece.texts]
 
     choice = read(write(PLAIN))[4].choice
     named = write("y,id,b,a\n3,x,2,1\n6,y,5,4\n,z,8,7\n", "n.csv")

@@ -11,7 +11,7 @@ from jaxrls import extend
 from jaxrls.core.factors.primal_spectrum import PrimalSpectrum
 from jaxrls.landmarks.spectrum import LandmarkSpectrum
 from jaxrls.rows.sparse import SparseRows
-from jaxrls.rows.summed import Summed
+from jaxrls.rows.update import Summed
 
 
 class Moved(Case):

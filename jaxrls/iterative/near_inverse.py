@@ -26,7 +26,7 @@ from jaxrls.core.linalg import (
 )
 from jaxrls.core.problem import DenseRows, gram
 from jaxrls.core.support import pytree
-from jaxrls.landmarks.ridged import ridged_cholesky
+from jaxrls.landmarks.dictionary import ridged_cholesky
 
 SMALLEST = 16  # rows that are not halved any more
 

@@ -15,15 +15,12 @@ from jaxrls.core.factors import (
     Shrunk,
     Solution,
     moments_rounding,
-    of_each,
 )
-from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul, rounding
-from jaxrls.core.problem import Data, Labels, moments, near_fit
+from jaxrls.core.problem import Data, Labels, Moments
 from jaxrls.core.support import pytree
-from jaxrls.landmarks.dictionary import Dictionary, is_constant
-from jaxrls.landmarks.held_out import LandmarkRows, OnLandmarks
-from jaxrls.landmarks.points import Landmarks
+from jaxrls.landmarks.dictionary import Dictionary
+from jaxrls.landmarks.held_out import OnLandmarks
 
 
 @pytree
@@ -32,76 +29,54 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
 
     indices: Any = None  # (m,), of the landmarks that leave with their row
 
-    def landmark_rows(self, solution, lams):
-        """At one λ after the other."""
-        of_lam = lambda shrunk: self.landmark_rows_at(shrunk)
-        return of_each(of_lam, self.shrunk_at_all(solution, lams), lams)
+    @property
+    def planes(self):
+        """L⁻ᵀ."""
+        return self.map.back
 
-    def landmark_rows_at(self, shrunk: Shrunk, corner=None) -> LandmarkRows:
-        """Of one λ, (m, …), with k(points, points) as `corner` where it is known."""
+    def landmarks_left_out(self, solution, lams):
+        """At one λ after the other."""
+        of_lam = lambda lam, one: self.left_out_by(one, self.shrunk(lam, one.state))
+        return solution.at_each(lams, of_lam)
+
+    def left_out_by(self, solution, shrunk: Shrunk, corner=None):
+        """At one λ, with k(points, points) as `corner` where it is known."""
         b, v = self.fixed.rows_at(self.indices), self.weights.array[self.indices]
         corner = self.map.raw(self.map.points) if corner is None else corner
-        u, W = self.coordinates(corner, b, shrunk), planes(shrunk)
+        u, W = self.coordinates(corner, b, shrunk), unit_rows(shrunk)
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
-        d, rho = jnp.sum(W * W, axis=1), jnp.sum(W * u, axis=1)
-        alpha, fitted = matmul(W, shrunk.q), matmul(u, shrunk.q)
-        return LandmarkRows(d[:, None], rho[:, None], alpha, fitted, remaining[:, None])
+        d, rho = (jnp.sum(W * a, axis=1, keepdims=True) for a in (W, u))
+        of_labels = matmul(W, shrunk.q), matmul(u, shrunk.q)
+        return self.left_out_at(solution, d, rho, *of_labels, remaining[:, None])
 
-    def primal_form(self):
-        """With the landmarks that leave."""
-        form = super().primal_form()
-        if self.indices is None:
-            return form
-        return form._replace(planes=self.map.back, indices=self.indices)
-
-    def view(self, solution, lam):
-        """With the landmarks that leave."""
-        view = super().view(solution, lam)
-        if self.indices is None:
-            return view
+    def constraints(self, solution, lam):
+        """In the coordinates u."""
         shrunk = self.shrunk(lam, solution.state)
-        return self.constrained(view, planes(shrunk), shrunk.q)
+        return unit_rows(shrunk), shrunk.q
 
 
-def planes(shrunk: Shrunk) -> Float[Array, "m m"]:
+def unit_rows(shrunk: Shrunk) -> Float[Array, "m m"]:
     """The constraints βₖ = 0: R in units of each row's largest entry, as constraints have no scale,
     and derivatives square theirs again.
     """
     return shrunk.R / jax.lax.stop_gradient(jnp.max(jnp.abs(shrunk.R), axis=1, keepdims=True))
 
 
-def solve_cholesky_landmarks(
-    kernel: Kernel,
-    data: Data,
-    chosen: Landmarks,
-    labels: Labels,
-    block_size: int | None = None,
+def cholesky_on_landmarks(
+    dictionary: Dictionary, data: Data, sums: Moments, labels: Labels, indices, block_size
 ) -> Solution:
-    """The solution on landmarks, from one reading of the rows."""
-    dictionary = Dictionary.of(kernel, chosen.points)
-    if is_constant(data.fixed):
-        origin: Any = jnp.mean(dictionary.features(chosen.points), axis=0)[None]
-    else:
-        origin = jax.lax.stop_gradient(near_fit(data, dictionary))
-    sums = moments(
-        data,
-        dictionary,
-        labels.Y,
-        left_over=dictionary.left_over,
-        block_size=block_size,
-        origin=origin,
-        label_origin=labels.start,
-    ).centred(data.fixed)
+    """The solution from moments of Φ."""
+    sums = sums.centred(data.fixed)
     floor = landmarks_rounding(*jax.lax.stop_gradient((dictionary, sums.second, sums.trace)))
     factor = CholeskyLandmarks(
         data=data,
         map=dictionary,
         second=sums.second,
         origin=sums.origin,
-        expansion=AtPoints(chosen.points),
+        expansion=AtPoints(dictionary.points),
         report=Report("cholesky", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge),
         block_size=block_size,
-        indices=None if chosen.indices is None else jnp.asarray(chosen.indices),
+        indices=indices,
     )
     return Solution(factor, labels, sums.cross)
 

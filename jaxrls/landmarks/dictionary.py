@@ -5,16 +5,17 @@ minimise ½ Σ vᵢ (yᵢ − K_iR β − b)² + (λ/2) βᵀK_RRβ,   K_RR = LL
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.factors import Features
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import triangular_inverse
-from jaxrls.core.problem import FixedEffects, gram
+from jaxrls.core.problem import Rows, gram
 from jaxrls.core.support import memory_bytes, pytree
-from jaxrls.landmarks.points import hidden_trace
-from jaxrls.landmarks.ridged import ridged_cholesky
+
+LARGEST_RIDGE = 0.1
 
 
 @pytree
@@ -37,14 +38,72 @@ class Dictionary(Features):
         return jnp.maximum(diag - jnp.sum(phi**2, axis=1), 0) + hidden_trace(phi.shape[1], diag)
 
 
-def is_constant(fixed: FixedEffects) -> bool:
-    """Whether an intercept is the only fixed effect, whose fit of φ is near the mean of φ over the
-    landmarks.
+def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """√m·eps·tr K: the largest tr(K − K̂) that rounding may hide, where every row's part is at
+    least 0 and φ(x) is m numbers.
     """
-    return fixed.count == 1 and fixed.rows is None
+    return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
+
+
+def ridge_effect(
+    K: Float[Array, "m m"],
+    ridge,
+    coef: Float[Array, "m t"],
+    lams: Float[Array, " k"],
+    left: Float[Array, " t"],
+):
+    """How far the jitter of the landmarks moves the fit, at most: √(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the
+    largest of all targets, as a share of the residuals e. It holds where K_RR ≥ ¼ρD.
+
+    With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ, the fit without it has penalty λwᵀ(I −
+    N)w: w is longer by (ΦᵀΦ + λ(I − N))⁻¹λNw, and √v f by a vector whose squared length is at most
+    λ/4 wᵀN(I − N)⁻¹Nw, where N ≤ ⅘I at most 5λ/4 ‖Nw‖². Along other directions the landmarks are
+    equal to rounding, and their differences carry no information. Rounding of K_RR, of norm
+    ½√m·eps, acts like a jitter of that size.
+    """
+    i, diag = jnp.arange(len(K)), jnp.diagonal(K)
+    ridge = jnp.maximum(ridge, 0.5 * len(K) ** 0.5 * float(jnp.finfo(K.dtype).eps))
+    L, _ = ridged_cholesky(K.at[i, i].add(ridge * diag))
+    moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # in this order nothing leaves the range
+    moved = ridge * jax.lax.linalg.triangular_solve(L, moved, left_side=True, lower=True)
+    return jnp.max(
+        1.25**0.5 * jnp.linalg.norm(moved, axis=0) / jnp.where(left > 0, left, 1), initial=0
+    )
 
 
 def keeps_rows(n: int, m: int, itemsize: int) -> bool:
     """Whether n × m numbers fit into a quarter of the device's memory."""
     limit = memory_bytes()
     return limit is None or n * m * itemsize <= limit / 4
+
+
+def kept_features(dictionary: Dictionary, rows: Rows, block_size: int | None) -> Any:
+    """φ of all rows, (n, m), None where memory would not hold it."""
+    m, itemsize = len(dictionary.points), jnp.dtype(rows.dtype).itemsize
+    if not rows.traceable or not keeps_rows(rows.shape[0] // rows.parts, m, itemsize):
+        return None
+    return rows.map(dictionary.features, temporaries=m, block_size=block_size)
+
+
+def ridged_cholesky(K: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Array, ""]]:
+    """L with LLᵀ = K + ridge·diag K, and the ridge: the first of 0, f, 4f, 16f … whose pivots are
+    all above f/2, with f = 2√m·eps.
+
+    A floor relative to each diagonal entry does not depend on the kernel's scale, and leaves a K
+    that needs no help exactly alone. The ridge counts as a constant in derivatives.
+    """
+    diag, i = jnp.diagonal(K), jnp.arange(K.shape[0])
+    # k(x, x) = 0 is a landmark that does nothing: a column of 0
+    diag = jnp.where(diag > 0, diag, jnp.max(diag))
+    K = K.at[i, i].set(diag)
+    floor = jnp.asarray(2 * K.shape[0] ** 0.5 * jnp.finfo(K.dtype).eps, K.dtype)
+    factor = lambda K, diag, ridge: jnp.linalg.cholesky(K.at[i, i].add(ridge * diag))
+    known = jax.lax.stop_gradient((K, diag))
+
+    def failed(ridge):
+        pivots = jnp.diagonal(factor(*known, ridge)) ** 2
+        return ~jnp.all(pivots >= floor / 2 * known[1]) & (ridge < LARGEST_RIDGE)
+
+    enlarge = lambda ridge: jnp.maximum(4 * ridge, floor)
+    ridge = jax.lax.while_loop(failed, enlarge, jnp.zeros_like(floor))
+    return factor(K, diag, ridge), ridge

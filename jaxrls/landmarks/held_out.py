@@ -7,26 +7,15 @@ is e = (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
-from jaxrls.core.factors import COLUMNS_AT_ONCE, Factor, over_lams
-from jaxrls.core.leave_out import Constraints, LowRank, slots
+from jaxrls.core.factors import Factor, over_lams
+from jaxrls.core.leave_out import Constraints, slots
 from jaxrls.core.problem import gram
-from jaxrls.landmarks.points import ridge_effect
-
-
-class LandmarkRows(NamedTuple):
-    """Of the rows that are landmarks, at all λ: d, ρ, α, the fit without the fixed effects, and R."""
-
-    d: Float[Array, "m L k"]
-    rho: Float[Array, "m L k"]
-    alpha: Float[Array, "m L t"]
-    fitted: Float[Array, "m L t"]
-    remaining: Float[Array, "m L k"]
+from jaxrls.landmarks.dictionary import ridge_effect
 
 
 class OnLandmarks(Factor):
@@ -34,21 +23,26 @@ class OnLandmarks(Factor):
     with them, None where none leave.
     """
 
-    indices: Any
+    planes: Any  # (m, r), βₖ = planesₖ·w in the coordinates of `primal_form`
 
     @abstractmethod
-    def landmark_rows(self, solution, lams) -> LandmarkRows:
-        """What `left_out_landmarks` takes of the landmarks that leave with their rows."""
-
-    def left_out_landmarks(self, solution, rows: LandmarkRows) -> tuple[Any, Any]:
-        """Held-out residuals of rows that are landmarks and leave as such too, and 1 − leverage in
-        the fit without the landmark.
+    def landmarks_left_out(self, solution, lams) -> tuple[Any, Any]:
+        """Held-out residuals (L, m, t) of rows that are landmarks and leave as such too, and 1 −
+        leverage in the fit without the landmark.
         """
-        labels = (solution.labels.Y - solution.labels.mean)[self.indices][:, None]
-        v = self.weights.array[self.indices][:, None, None]
-        remaining = rows.d * rows.remaining + v * rows.rho * rows.rho
-        e = (rows.d * (labels - rows.fitted) + rows.rho * rows.alpha) / remaining
-        return e, remaining / rows.d
+
+    @abstractmethod
+    def constraints(self, solution, lam) -> tuple[Any, Any]:
+        """βₖ = 0 in the coordinates of the view, of any length, and Mᵀỹ."""
+
+    def left_out_at(self, solution, d, rho, alpha, fitted, remaining) -> tuple[Any, Any]:
+        """`landmarks_left_out` at one λ from d, ρ and α, the fit without the fixed effects, and R
+        of these rows, (m, …).
+        """
+        about, v = solution.labels.Y - solution.labels.mean, self.weights.array[self.indices]
+        remaining = d * remaining + v[:, None] * rho * rho
+        e = (d * (about[self.indices] - fitted) + rho * alpha) / remaining
+        return e, remaining / d
 
     def jitter_effect(self, kernel, lams, coef, missed):
         """Of the jitter of the landmarks' kernel matrix."""
@@ -62,26 +56,30 @@ class OnLandmarks(Factor):
         others = self.weights.without(self.indices)
         total = super().sum_left_out(solution, fn, lams, others)
         Y, v = solution.labels.Y[self.indices], self.weights.array[self.indices]
-        of_all_lams = jax.vmap(fn, in_axes=(1, 1, None, None))
-
-        def of_lams(lams):
-            rows = self.landmark_rows(solution, lams)
-            return of_all_lams(*self.left_out_landmarks(solution, rows), Y, v)
-
-        columns = Y.shape[1] if self.shares_work else COLUMNS_AT_ONCE
-        return jax.tree.map(jnp.add, total, over_lams(of_lams, lams, columns))
+        of_all_lams = jax.vmap(fn, in_axes=(0, 0, None, None))
+        of_lams = lambda lams: of_all_lams(*self.landmarks_left_out(solution, lams), Y, v)
+        return jax.tree.map(jnp.add, total, over_lams(of_lams, lams, Y.shape[1]))
 
     def rows_left_out(self, solution, lams):
         """With landmarks left out with their rows."""
         e = super().rows_left_out(solution, lams)
         if self.indices is None:
             return e
-        of_landmarks, _ = self.left_out_landmarks(solution, self.landmark_rows(solution, lams))
-        return e.at[:, self.indices].set(jnp.moveaxis(of_landmarks, 1, 0))
+        of_landmarks, _ = self.landmarks_left_out(solution, lams)
+        return e.at[:, self.indices].set(of_landmarks)
 
-    def constrained(self, view: LowRank, planes, q) -> LowRank:
-        """The view, from which landmarks leave with their rows."""
+    def primal_form(self):
+        """With the landmarks that leave."""
+        form: Any = super().primal_form()
+        if self.indices is None:
+            return form
+        return form._replace(planes=self.planes, indices=self.indices)
+
+    def view(self, solution, lam):
+        """With the landmarks that leave."""
+        view: Any = super().view(solution, lam)
         if self.indices is None:
             return view
+        planes, q = self.constraints(solution, lam)
         numbers = slots(self.indices, self.n)
         return replace(view, constraints=Constraints(numbers, planes, view.U, q))

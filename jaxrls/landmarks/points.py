@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, Int
 from jaxrls.core.kernels import Precomputed, as_dense, check_kernel
 from jaxrls.core.problem import GramRows, Rows
 from jaxrls.core.support import as_floats, check_finite, check_unmasked, is_concrete, pytree
-from jaxrls.landmarks.ridged import ridged_cholesky
 
 TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks
 
@@ -97,39 +96,6 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
         indices = jnp.asarray(indices, jnp.int32)
     points = jax.tree.map(jnp.asarray, points.astype(rows.dtype))
     return Landmarks(indices, points, None)
-
-
-def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """√m·eps·tr K: the largest tr(K − K̂) that rounding may hide, where every row's part is at
-    least 0 and φ(x) is m numbers.
-    """
-    return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
-
-
-def ridge_effect(
-    K: Float[Array, "m m"],
-    ridge,
-    coef: Float[Array, "m t"],
-    lams: Float[Array, " k"],
-    left: Float[Array, " t"],
-):
-    """How far the jitter of the landmarks moves the fit, at most: √(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the
-    largest of all targets, as a share of the residuals e. It holds where K_RR ≥ ¼ρD.
-
-    With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ, the fit without it has penalty λwᵀ(I −
-    N)w: w is longer by (ΦᵀΦ + λ(I − N))⁻¹λNw, and √v f by a vector whose squared length is at most
-    λ/4 wᵀN(I − N)⁻¹Nw, where N ≤ ⅘I at most 5λ/4 ‖Nw‖². Along other directions the landmarks are
-    equal to rounding, and their differences carry no information. Rounding of K_RR, of norm
-    ½√m·eps, acts like a jitter of that size.
-    """
-    i, diag = jnp.arange(len(K)), jnp.diagonal(K)
-    ridge = jnp.maximum(ridge, 0.5 * len(K) ** 0.5 * float(jnp.finfo(K.dtype).eps))
-    L, _ = ridged_cholesky(K.at[i, i].add(ridge * diag))
-    moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # in this order nothing leaves the range
-    moved = ridge * jax.lax.linalg.triangular_solve(L, moved, left_side=True, lower=True)
-    return jnp.max(
-        1.25**0.5 * jnp.linalg.norm(moved, axis=0) / jnp.where(left > 0, left, 1), initial=0
-    )
 
 
 def _same_rows(rows, indices, points) -> bool:

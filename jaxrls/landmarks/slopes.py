@@ -215,7 +215,6 @@ def landmarks_error(
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
     middle = solve((shrunk.middle + mean).T).T
     moved = shrunk._replace(R=solve(shrunk.R.T).T, q=solve(shrunk.q + cross), middle=middle)
-    of_lam = jax.tree.map(lambda a: a[:, None], factor.landmark_rows_at(moved, corner))
-    e, _ = factor.left_out_landmarks(solution, of_lam)
+    e, _ = factor.left_out_by(solution, moved, corner)
     Y, v = solution.labels.Y[factor.indices], factor.weights.array[factor.indices]
-    return jnp.sum(total(e[:, 0], Y, v))
+    return jnp.sum(total(e, Y, v))

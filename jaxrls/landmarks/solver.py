@@ -8,18 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxrls.core.factors import Holding, Solver
 from jaxrls.core.fit import Problem, criterion_error
-from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import Rows, Weights
+from jaxrls.core.kernels import Kernel, Linear
+from jaxrls.core.problem import Data, Rows, Weights, moments, near_fit
 from jaxrls.core.support import check_whole, pytree, static, values_unknown
 from jaxrls.landmarks.choice import choose_landmarks
-from jaxrls.landmarks.cholesky import solve_cholesky_landmarks
-from jaxrls.landmarks.dictionary import keeps_rows
+from jaxrls.landmarks.cholesky import cholesky_on_landmarks
+from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, kept_features
 from jaxrls.landmarks.points import Landmarks, as_landmarks, check_evaluable
 from jaxrls.landmarks.slopes import left_out_sum
-from jaxrls.landmarks.spectrum import solve_subset
+from jaxrls.landmarks.spectrum import spectrum_on_landmarks
 
 
 @pytree
@@ -60,10 +61,27 @@ class Subset(Solver):
         return replace(self, landmarks=chosen)
 
     def solve(self, kernel, data, labels, *, block_size=None):
-        """From moments of the kernel with the landmarks."""
+        """From moments of the kernel with the landmarks, in one reading of the rows. A trace that
+        the landmarks hold must be of these rows and weights.
+        """
+        chosen, rows = self.landmarks, data.rows
+        dictionary = Dictionary.of(kernel, chosen.points)
+        kept = None if self.cholesky else kept_features(dictionary, rows, block_size)
+        features = rows.through(dictionary) if kept is None else rows.like(kept)
+        of_features, corner = replace(data, rows=features), dictionary.features(chosen.points)
+        origin = near_fit_on_landmarks(of_features, corner, kept is not None)
+        trace = None if self.cholesky else chosen.trace_residual
+        left_over = dictionary.left_over if trace is None else None
+        options: dict = {"origin": origin, "label_origin": labels.start, "block_size": block_size}
+        sums = moments(data, dictionary, labels.Y, kept=kept, left_over=left_over, **options)
         if self.cholesky:
-            return solve_cholesky_landmarks(kernel, data, self.landmarks, labels, block_size)
-        return solve_subset(kernel, data, self.landmarks, labels, block_size=block_size)
+            made_of = dictionary, data, sums, labels, chosen.indices
+            return cholesky_on_landmarks(*made_of, block_size)
+        if trace is not None:
+            sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
+        factor = spectrum_on_landmarks(dictionary, of_features, sums)
+        solution = factor.leaving(chosen.indices, corner).solve_moments(labels, sums)
+        return replace(solution, summed=(dictionary, sums))
 
     def differentiable(self):
         """Cholesky factors on the same landmarks."""
@@ -84,6 +102,16 @@ class Subset(Solver):
         numbers = max(numbers + shape.gradient * kept, n * m)  # the choice of landmarks, before
         words = "the landmarks' matrices and blocks of rows"
         return Holding("cholesky landmarks", m, numbers, words)
+
+
+def near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -> Any:
+    """`near_fit` of rows φ, from φ of the landmarks where it would take one more reading, as of
+    rows that are not kept.
+    """
+    known = kept and data.weights.values is not None
+    if data.fixed.count == 1 and data.fixed.rows is None and not known:
+        return jnp.mean(corner, axis=0)[None]
+    return jax.lax.stop_gradient(near_fit(data, Linear()))
 
 
 def resolve_landmarks(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import DTYPE, EPS, array, assert_close
 
-from jaxrls.landmarks.ridged import LARGEST_RIDGE, ridged_cholesky
+from jaxrls.landmarks.dictionary import LARGEST_RIDGE, ridged_cholesky
 
 M = 64
 FLOOR = 2 * M**0.5 * EPS  # 16 eps: steps of it are told apart from rounding

@@ -1,10 +1,28 @@
-"""Prediction intervals and predictive distributions from the fits that leave out a row, or a fold.
+"""Prediction intervals and predictive distributions from the fits that leave out a row, or a fold,
+without refitting.
 
 Intervals hold a new label with a given probability whatever its distribution; the predictive
-distribution of each label, by the other rows, shows whether standard deviations are right.
+distribution of each label, by the other rows, shows whether standard deviations are right. Both
+need the coefficients of every fit without one row, or one fold.
+
+A fit without row i equals the fit with label i replaced by its held-out prediction yᵢ − eᵢ, and
+coefficients are linear in the labels, coef = M y. So coef₋ᵢ = coef − Mᵢeᵢ, and f₋ᵢ(x) = f(x) −
+wᵢ(x)eᵢ with w(x) = design·M; for a fold eᵢ and Mᵢ are summed over its rows. Fixed effects are
+further coefficients, and their columns further columns of the design.
+
+Where a landmark k leaves with its row, βₖ = 0 moves the others along column k of N, the covariance
+of coefficients at unit scale:
+
+    coef₋ᵢ = (coef − Mᵢeᵢ) − Nₖ(coef − Mᵢeᵢ)ₖ/Nₖₖ,
+
+and for a fold B the same with a sum over its rows and N_BB in place of Nₖₖ. In units where a label
+of weight v has variance λ/v, label i given all others has variance 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without
+row i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ.
 """
 
+from abc import ABC, abstractmethod
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +30,12 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.factors import Expansion
 from jaxrls.core.fit import Numbers, once_per_fit, solution_of
-from jaxrls.core.linalg import FEWEST_ROWS, safe_sqrt
-from jaxrls.core.problem import FixedEffects, Folds, compiled
+from jaxrls.core.leave_out import orthonormal, slots
+from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
+from jaxrls.core.problem import FixedEffects, Folds, Labels, compiled
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
 from jaxrls.uncertainty.posterior import process_for_rows, process_of, residuals_of_all
-from jaxrls.uncertainty.without import Without, smoother
+from jaxrls.uncertainty.spread import spread
 
 # The largest number of entries of a (new rows, rows) array in a block; with very many rows, blocks
 # have fewer new rows than elsewhere.
@@ -93,6 +112,175 @@ def as_levels(name, levels, most):
             f"{name} must be between 0 and 1, such as 0.9, and holds {levels.tolist()}"
         )
     return levels
+
+
+# the map from labels to coefficients
+# --------------------------------------------------------------------------------------------------
+
+
+class Smoother(NamedTuple):
+    """M and Pᵢᵢ at one λ, and landmarks that leave with their row, of which there may be none: N =
+    directions·directions[:m]ᵀ, with the m coefficients of landmarks first.
+    """
+
+    steps: Any  # M, (c, n)
+    information: Any  # Pᵢᵢ, (n,)
+    indices: Any  # the rows of the landmarks, (m,)
+    directions: Any  # (c, r)
+
+    def without_rows(self, weights, lam, coef, e) -> "WithoutRows":
+        """The fits without each row, from the coefficients of all rows and the held-out residuals
+        e.
+        """
+        steps, information, rows, directions = self
+        own = directions[: len(rows)]
+        lengths = jnp.linalg.norm(own, axis=1)  # √Nₖₖ
+        unit = matmul(directions, (own / lengths[:, None]).T)
+        moved = steps[jnp.arange(len(rows)), rows] / lengths  # of βₖ by its label
+        steps = steps.at[:, rows].add(-unit * moved)
+        information = jnp.where(weights.used, information.at[rows].add(moved**2), 1)
+        beta, gaps = coef[: len(rows)] / lengths[:, None], counted(weights, e)
+        return WithoutRows(coef, gaps, e, steps, information, lam, rows, unit, beta)
+
+    def without_folds(self, weights, folds, coef, e) -> "WithoutFolds":
+        """The fits without each fold, from the same.
+
+        The coefficients of a fold's own landmarks are 0. With Q an orthonormal basis of the rows of
+        D_B, D_B = AQ and N_·B N_BB⁻¹ = D Qᵀ A⁻¹.
+        """
+        steps = jax.lax.map(lambda e: folds.sums((self.steps * e).T), e.T)
+        D, m = self.directions, len(self.indices)
+        numbers = slots(self.indices, folds.rows)
+
+        def of_fold(fold):
+            rows, mask, steps = fold
+            slot = jnp.where(mask > 0, numbers[rows], m)
+            own = lambda A: A[:m].at[slot].get(mode="fill", fill_value=0)
+            Q = orthonormal(own(D))
+            A = matmul(own(D), Q.T) + jnp.diag(jnp.where(slot < m, 0, 1))
+            beta = jnp.linalg.solve(A, own(coef - steps.T))
+            return steps + matmul(matmul(D, Q.T), beta).T
+
+        if m:
+            by_fold = folds.inside, folds.inside_mask, jnp.moveaxis(steps, 1, 0)
+            steps = jnp.moveaxis(jax.lax.map(of_fold, by_fold), 0, 1)
+        return WithoutFolds(coef, counted(weights, e), steps, folds.numbers)
+
+
+def smoother(factor, lam: Float[Array, ""]) -> Smoother:
+    """The linear map from labels to coefficients and fixed effects at one λ: column i is the fit to
+    a label of 1 for row i and 0 for all others.
+    """
+    weights, lams, eye = factor.weights, lam.reshape(1, 1), jnp.eye(factor.n, dtype=factor.dtype)
+    solution = factor.solve_labels(Labels.columns(eye, weights, factor.fixed, False))
+    R = factor.sweep(solution, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
+    steps = jnp.concatenate([part[0] for part in factor.coefficients(solution, lams)])
+    indices, directions = jnp.zeros(0, int), steps[:, :0]
+    if factor.indices is not None:
+        posterior = spread(factor, lam)
+        indices, directions = factor.indices, jnp.concatenate([posterior.half, -posterior.middle])
+    return Smoother(steps, weights.array * R / lam, indices, directions)
+
+
+def counted(weights, e):
+    """|e| of held-out residuals, infinite for rows of weight 0."""
+    return jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
+
+
+# the fits
+# --------------------------------------------------------------------------------------------------
+
+
+@pytree
+class Without(ABC):
+    """Every fit without one row, or its fold: predictions at new rows, from their design.
+
+    `gaps` are |e|, infinite for rows of weight 0, which are not counted.
+    """
+
+    coef: Float[Array, "*k c t"]
+    gaps: Float[Array, "*k n t"]
+
+    @abstractmethod
+    def for_targets(self, design: Float[Array, "b c"], use):
+        """`use(f₋ᵢ(x) (b, n), gaps (n,))` of every target, results stacked along the last axis."""
+
+    def over_targets(self, fn, design, *columns):
+        """`fn(f(x) (b, 1), gaps (n,), …)` of one target after another, with a row of every further
+        array, results stacked along the last axis.
+        """
+        f = matmul(design, self.coef).T[..., None]
+        results = jax.lax.map(lambda target: fn(*target), (f, self.gaps.T, *columns))
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), results)
+
+    def ratios(self, design, variance: Float[Array, " b"]) -> Float[Array, "b n"]:
+        """σ₋ᵢ(x)/σᵢ, standard deviations of a new label and of label i, both in the fit without row
+        i, from the variance of f in the fit to all rows.
+        """
+        raise ValueError(
+            "studentised=True needs a fit that left out single rows, and this fit left out "
+            "groups: fit without groups="
+        )
+
+    def deviations(self) -> Float[Array, " n"]:
+        """σᵢ of every label given all others; infinite for one of weight 0."""
+        raise ValueError(
+            "loo_predictive needs a fit that left out single rows, and this fit left out groups: "
+            "fit without groups="
+        )
+
+
+@pytree
+class WithoutRows(Without):
+    """The fits without each row, and landmarks that leave with theirs."""
+
+    residuals: Float[Array, "*k n t"]
+    steps: Float[Array, "*k c n"]
+    information: Float[Array, "*k n"]
+    lam: Float[Array, "*k"]
+    landmarks: Int[Array, "*k m"]  # the rows of landmarks
+    unit: Float[Array, "*k c m"]  # Nₖ/√Nₖₖ, a column for each landmark
+    beta: Float[Array, "*k m t"]  # βₖ/√Nₖₖ
+
+    def for_targets(self, design, use):
+        """f(x) − w(x)e, less what coefficients of landmarks that become 0 move."""
+        w, along = matmul(design, self.steps), matmul(design, self.unit)
+
+        def without(f, gaps, e, beta):
+            return use((f - w * e).at[:, self.landmarks].add(-along * beta), gaps)
+
+        return self.over_targets(without, design, self.residuals.T, self.beta.T)
+
+    def ratios(self, design, variance):
+        """√(Pᵢᵢ (var f(x) + λ) + wᵢ(x)²)."""
+        w = matmul(design, self.steps)
+        known = jnp.broadcast_to(variance[:, None] + self.lam, w.shape)
+        known = known.at[:, self.landmarks].add(-(matmul(design, self.unit) ** 2))
+        return jnp.sqrt(self.information * known + w**2)
+
+    def deviations(self):
+        """1/√Pᵢᵢ."""
+        return jnp.where(jnp.isinf(self.gaps[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
+
+
+@pytree
+class WithoutFolds(Without):
+    """The fits without each of k folds, and the fold of each row."""
+
+    steps: Float[Array, "*k t g c"]
+    fold: Int[Array, "*k n"]
+
+    def for_targets(self, design, use):
+        """f(x) − w(x)e, summed over the fold."""
+
+        def without(f, gaps, steps):
+            return use((f - matmul(design, steps.T))[:, self.fold], gaps)
+
+        return self.over_targets(without, design, self.steps)
+
+
+# the fits of a fit
+# --------------------------------------------------------------------------------------------------
 
 
 @pytree

@@ -12,8 +12,8 @@ from support import ANY_PRECISION, FLOAT64, array, assert_close, refused, wide
 
 import jaxrls as rls
 from jaxrls.core.kernels.inner import Linear
+from jaxrls.uncertainty.intervals import smoother
 from jaxrls.uncertainty.spread import spread
-from jaxrls.uncertainty.without import smoother
 
 LAM, GROUPS = 0.2, PLANS["uneven"]
 WITHOUT_POSTERIOR = {"precomputed", "kronecker"}

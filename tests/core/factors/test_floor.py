@@ -24,7 +24,7 @@ from support import (
 )
 
 import jaxrls as rls
-from jaxrls.uncertainty.without import smoother
+from jaxrls.uncertainty.intervals import smoother
 
 pytestmark = FLOAT64  # both precisions at once
 

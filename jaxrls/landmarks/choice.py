@@ -118,7 +118,7 @@ def choose_landmarks(
 
 
 def _chosen(kernel, X, weights, tol, key, stages, reached, options) -> Landmarks:
-    """Landmarks by a factor that grows in stages, fewer where no more are needed, or independent."""
+    """Landmarks by a factor that grows in stages, fewer where more are not needed."""
     state = _State(
         np.zeros((X.shape[0], 0), X.dtype), None, np.zeros(0, np.int32), np.int32(0), key
     )

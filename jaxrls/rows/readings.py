@@ -150,7 +150,7 @@ def _of_forms(fn: Callable):
 
 
 class Step(NamedTuple):
-    """A program or a reading, `run(sources, *values)`, and the variables that it takes and gives."""
+    """A program or a reading, `run(sources, *values)`, and the variables it takes and gives."""
 
     run: Callable
     takes: list

@@ -1,1 +1,1 @@
-"""What a fit says beyond its mean: posterior, intervals, probabilities, sets of labels, influence."""
+"""What a fit says beyond its mean: posterior, intervals, probabilities, label sets, influence."""

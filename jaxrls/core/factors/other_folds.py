@@ -153,8 +153,8 @@ def refit_folds(factor: Any, solution: Any, fn: Callable, lams, folds: Folds, st
 
 
 def fit_to_others(K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array, "n t"]) -> Any:
-    """s, z, across and start of the fit to the last c of n rows, which leaves start − across (z/(s +
-    λ)) of the first. What H has in these only is not fitted.
+    """s, z, across and start of the fit to the last c of n rows, which leaves start − across·(z/(s
+    + λ)) of the first. What H has in these only is not fitted.
     """
     b = len(K) - K.shape[1]
     Q, root = whitened(H[b:], H[b:])

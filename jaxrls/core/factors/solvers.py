@@ -242,7 +242,8 @@ def named_solver(solver, landmarks=None, leave: bool = True) -> Solver | None:
 
 def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> tuple[Any, Any, Any]:
     """K of all rows, the expansion that its coefficients belong to, and what to add to every row of
-    K to get that expansion's kernel, or None. A given matrix is linear in the rows k(new, training).
+    K to get that expansion's kernel, or None. A given matrix is linear in the rows k(new,
+    training).
     """
     rows, fixed = data.rows, data.fixed
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None

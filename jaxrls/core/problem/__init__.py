@@ -1,4 +1,4 @@
-"""The parts of a least-squares problem: rows, weights, labels, fixed effects, folds; K and moments."""
+"""Parts of a least-squares problem: rows, weights, labels, fixed effects, folds; K and moments."""
 
 from jaxrls.core.problem.compiled import common_size, compiled, first, padded, static_names
 from jaxrls.core.problem.data import Data, DataBlock, Labels

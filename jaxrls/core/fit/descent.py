@@ -1,7 +1,7 @@
 """One gradient search on one problem, from the best of several starting points."""
 
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -203,7 +203,7 @@ def _carried(learned: Point, point):
     return tree_utils.tree_set(learned.state, params=params, updates=updates)
 
 
-@compiled
+@partial(compiled, often=True)
 def step(point, space: Any, problem, *, optimizer) -> Point:
     """The point after one step, with the value and gradient there, which a line search keeps in its
     state.

@@ -27,10 +27,11 @@ QUICK = (
 )
 
 
-def compiled(fn: Function) -> Function:
+def compiled(fn: Function, often: bool = False) -> Function:
     """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static. On a CPU
-    calls with known values, at most FEW along every axis, are compiled with the options QUICK. Rows
-    that no program takes run `fn` themselves.
+    calls with known values, at most FEW along every axis, are compiled with the options QUICK,
+    unless the program runs so often in one call of a user that it pays to make it well. Rows that
+    no program takes run `fn` themselves.
 
     >>> double = compiled(lambda x, *, times: 2 * times * x)
     >>> float(double(1.5, times=2))
@@ -45,7 +46,7 @@ def compiled(fn: Function) -> Function:
         leaves = jax.tree.leaves(args)
         if outside := [leaf for leaf in leaves if isinstance(leaf, Rows)]:
             return outside[0].call(fn, args, options)
-        if _is_small(leaves):
+        if not often and _is_small(leaves):
             # What is closed over may be traced; no part of a program may have options.
             with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
                 return quick()(*args, **options)

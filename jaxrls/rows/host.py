@@ -65,8 +65,8 @@ class HostRows(Rows):
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 
     def with_columns(self, columns: tuple) -> Iterator:
-        """Blocks of equal size with their part of the columns, and the number of rows up to their
-        end.
+        """Blocks of equal size with their part of the columns, and the number, among all rows, of
+        the row after them.
         """
         stop = self.first
         for x in self.equal_blocks():

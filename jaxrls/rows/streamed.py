@@ -122,7 +122,8 @@ class StreamedRows(HostRows):
             if not key:
                 if not any(map(np.any, jax.tree.leaves(out))):
                     continue  # as of rows of weight 0: the same for any sum
-                key = key_of(out, (columns, self.block_sizes), self.known.checksum)
+                own = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
+                key = key_of(out, (own, self.block_sizes), self.known.checksum)
                 if (before := self.checkpoint.find(key)) is not None:
                     done, leaves = before
                     total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
@@ -282,7 +283,7 @@ class Checkpoint:
         return self.sums.get(key)
 
     def keep(self, key: str, rows: int, total: Any) -> None:
-        """Write the sum of the first `rows` rows, whole or not at all."""
+        """Write the sum of all rows up to number `rows`, whole or not at all."""
         self.sums[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
         arrays: dict[str, Any] = {}
         counts = {}

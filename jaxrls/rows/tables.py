@@ -119,13 +119,13 @@ def _arrow_table(path: str, header: bool) -> Table:
             )
 
     def read(columns, texts):
-        schema = inferred
+        fields_read = list(inferred)
         for j in columns if is_text else ():  # whole numbers at first may be followed by fractions
-            if j in texts or not types.is_boolean(schema.types[j]):
-                type_read = arrow.string() if j in texts else arrow.float64()
-                schema = schema.set(j, schema.field(j).with_type(type_read))
+            if j in texts or not types.is_boolean(fields_read[j].type):
+                kind_read = arrow.string() if j in texts else arrow.float64()
+                fields_read[j] = fields_read[j].with_type(kind_read)
         with reading(path):
-            scanner = source(schema).scanner(
+            scanner = source(arrow.schema(fields_read)).scanner(
                 batch_readahead=2, columns=[fields[j] for j in columns], batch_size=AT_ONCE
             )
             for batch in scanner.to_batches():

@@ -60,13 +60,11 @@ class NoRows(Rows):
         """That of the moments."""
         return self.kind
 
-    def sum(self, fn, *columns, temporaries=0, block_size=None):
+    def over(self, kind, fn, columns, **hints):
         """Raises: the rows are not kept."""
         raise ValueError(
             "this needs the rows, and the fit kept only their moments: fit all rows again"
         )
-
-    map = sum
 
 
 @pytree

@@ -190,7 +190,7 @@ def posterior_at(fit, X, scale, corrected, fixed_effects) -> Posterior:
 
 
 def posterior_of_effects(fit, scale) -> Posterior:
-    """`Fit.fixed_effects`."""
+    """`Fit.effects`."""
     model, process = fit.model, process_of(fit)
     mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
     return process.posterior(mean, process.spread.of_fixed_effects(), scale)

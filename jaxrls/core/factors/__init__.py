@@ -6,7 +6,6 @@ from jaxrls.core.factors.cholesky_features import (
     CholeskyFeatures,
     Shrunk,
     moments_rounding,
-    of_each,
 )
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal
 from jaxrls.core.factors.factor import Factor

@@ -22,11 +22,11 @@ class Expansion(ABC):
     def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
         """What multiplies the coefficients, for a block of new rows."""
 
+    @abstractmethod
     def compact(self, kernel: Kernel, coef: Float[Array, "c *t"]) -> tuple[Any, Any]:
         """Points and coefficients of the smallest model: points None where the coefficients are on
-        explicit features, by default as they are.
+        explicit features.
         """
-        return None, coef
 
 
 @pytree
@@ -62,6 +62,10 @@ class Primal(Expansion):
     def design(self, kernel, X):
         """φ(x)."""
         return kernel.features(X)
+
+    def compact(self, kernel, coef):
+        """w as it is."""
+        return None, coef
 
 
 @pytree

@@ -313,7 +313,11 @@ class OneByOne(Factor):
         """All rows, at one λ after another."""
 
         def of_lam(lam):
-            r, R = solution.per_target(lam, lambda lam, one: self.at_lam(lam, one)[2:4])
+            def of_target(lam, solution):
+                at = self.at_lam(lam, solution)
+                return at.r, at.R
+
+            r, R = solution.per_target(lam, of_target)
             return fn(r[:, None], R[:, None], self.weights.values, *columns)
 
         return one_by_one(of_lam, lams, stack)

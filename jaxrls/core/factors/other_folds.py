@@ -103,7 +103,8 @@ def moments_of_others(form: PrimalForm, labels, folds: Folds) -> Moments:
     return jax.tree.map(add, of_folds)
 
 
-# folds of K
+# folds of K --------------------------------------------------------------------------------------
+
 # A fit to c rows, for all λ at once, takes as long as this many products of c rows by c columns, as
 # R_SS takes one at every λ: measured on a CPU between 2.4 and 4.8 at 700 and 1400 rows.
 PRODUCTS_OF_FIT = 4

@@ -172,8 +172,9 @@ def products(features: Rows, fixed) -> tuple[Any, Any, Any]:
 def _factor_outer(kernel, data: Data, features: Rows) -> DualSpectrum:
     """By K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
     K, origin, lift = products(features, data.fixed)
-    sums = lambda block: data.fixed.sums(block.b, block.weights, block.x)
-    fit = data.fixed.solve(replace(data, rows=features).sum(sums))
+    weighted = replace(data.weights, values=data.weights.array)
+    fit = near_fit(Data(features, weighted, data.fixed), Linear())
+    fit = jnp.zeros((0, features.shape[1]), features.dtype) if fit is None else fit
     training = kernel, data.rows
     dual = factor_symmetric(K, data, Primal(), lift, training=training, semidefinite=True)
     turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)

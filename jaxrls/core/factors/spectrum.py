@@ -105,7 +105,7 @@ class Spectrum(Factor):
         def of_block(block, y, *columns):
             U = self.left(block)
             missed: Any = 0.0 if self.complete else (y - matmul(U, z))[:, None]
-            outside: Any = 0.0 if self.complete else self.outside(U, block)[:, None, None]
+            outside = self.outside(U, block)[:, None, None]
 
             def of_lams(lams):
                 residual_share = self.residual_share(lams)
@@ -120,6 +120,8 @@ class Spectrum(Factor):
 
     def outside(self, U, block: DataBlock) -> Float[Array, " b"]:
         """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
+        if self.complete:
+            return jnp.zeros_like(U[:, 0])
         weights = self.weights.block(block.v, len(U))
         return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(block.b, weights.array)
 

@@ -127,8 +127,8 @@ def fit(
     options |= {"standardize": standardize, "landmarks": landmarks, "solver": solver}
     how: dict = {"lams": lams, "per_target": per_target, "conservative": conservative, "keep": keep}
     wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
-    if wanted is not X:
-        return fit(kernel, wanted, Y, **options, **how)
+    if wanted is not X:  # rows of another dtype, in which everything is computed
+        return fit(kernel, wanted, Y, **options, **how, progress=progress)
     problem = Problem.of(kernel, X, Y, **options)
     result = fit_by(problem.solver, problem, partial(_best, **how), progress)
     if is_concrete(result):
@@ -147,7 +147,7 @@ def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: boo
 def _best(problem, *, lams, per_target, conservative, keep):
     """The fit with the best λ, as planned: from a grid or from a search."""
     plan, n = planned(problem, lams, per_target, conservative), len(problem.Y)
-    problem, choice, searches = plan.problem.padded(), plan.choice, plan.searches
+    problem, choice, searches = plan.problem.padded(), plan.choice, plan.way == "search"
     if not searches:
         fit, solution = fit_on_grid(problem, choice, kept=keeps(problem, keep))
         # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
@@ -159,14 +159,14 @@ def _best(problem, *, lams, per_target, conservative, keep):
 
 
 class Plan(NamedTuple):
-    """How λ is chosen for a problem with its solver: by a choice among λ, or by a search; and
-    whether from a best λ near the floor of the spectrum a search goes on with Cholesky factors,
-    whose floor is lower.
+    """How λ is chosen for a problem with its solver: the way, "named", "counted" or "search", and
+    the choice among λ; and whether from a best λ near the floor of the spectrum a search goes on
+    with Cholesky factors, whose floor is lower.
     """
 
     problem: Problem
+    way: str
     choice: Choice
-    searches: bool
     goes_below: bool
 
 
@@ -181,35 +181,47 @@ def planned(problem, lams, per_target: bool, conservative: Any) -> Plan:
     | "search"         | a search, where the criterion has slopes that X in memory gives       |
     | "search", else   | as counted, GRID; or without a spectrum a search by values alone      |
     """
-    kernel, criterion, rows = problem.kernel, problem.criterion, problem.rows
+    criterion, rows = problem.criterion, problem.rows
     lams, per_target = _as_lams(lams, problem), per_target or np.ndim(lams) == 2
     _check_conservative(conservative, criterion, lams)
-    named = not isinstance(lams, str | int)
-    num = len(lams) if named else _count(problem, lams)
+    way, num = _way(problem, lams)
+    named, counted = way == "named", way == "counted"
     choice = Choice(criterion, lams if named else None, num, per_target, float(conservative))
-    # Cholesky factors of all of K may replace the spectrum, where a search can go on from known λ.
-    free = problem.solver is None and not per_target and (named or criterion.smooth)
-    free = free and not isinstance(criterion, FunctionCriterion)  # which may ask for its class
-    free = free and rows.in_memory and (named or not conservative) and is_concrete(problem)
-    free = free and choose_route(kernel, rows.shape, rows.dtype) == "gram"
-    counted = not named and num > 1
-    by_cholesky = free and suits_cholesky(kernel, rows.shape[0], SEARCHED if counted else num)
+    free = may_take_cholesky(problem, per_target)
+    free = free and (named or criterion.smooth and not conservative)
+    few = SEARCHED if counted else num
+    by_cholesky = free and suits_cholesky(problem.kernel, rows.shape[0], few)
     problem = replace(problem, solver=Cholesky() if by_cholesky else problem.solver_or_default)
     if is_concrete(rows) and (rows.in_memory or not rows.is_dense and problem.explicit is None):
         of_problem(problem, lams=num).check()
-    return Plan(problem, choice, not named and (by_cholesky or not counted), counted and free)
+    way = "search" if counted and by_cholesky else way
+    return Plan(problem, way, choice, goes_below=counted and free)
 
 
-def _count(problem, lams) -> int:
-    """How many λ are on the grid, if no cheaper solver is found; 1 for a search in its place."""
-    solver, smooth, searches = problem.solver, problem.criterion.smooth, isinstance(lams, str)
+def _way(problem, lams) -> tuple[str, int]:
+    """How λ are chosen, if no cheaper solver is found, and their number."""
+    solver, smooth = problem.solver, problem.criterion.smooth
+    if not isinstance(lams, str | int):
+        return "named", len(lams)
     if solver is not None and not solver.has_spectrum:
-        if not searches and not smooth:
+        if isinstance(lams, int) and not smooth:
             raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
-        return 1
-    if searches:  # without slopes it may miss the best; and a grid takes fewer readings
-        return 1 if smooth and problem.traceable else GRID
-    return lams
+        return "search", 1
+    if isinstance(lams, int):
+        return "counted", lams
+    # Without slopes a search may miss the best; and a grid takes fewer readings.
+    return ("search", 1) if smooth and problem.traceable else ("counted", GRID)
+
+
+def may_take_cholesky(problem, per_target: bool) -> bool:
+    """Whether Cholesky factors of all of K may replace the spectrum, where λ are known outside of
+    `jax.jit`, so that a search can go on from them.
+    """
+    rows = problem.rows
+    route = choose_route(problem.kernel, rows.shape, rows.dtype)
+    of_factor = isinstance(problem.criterion, FunctionCriterion)  # which may ask for its class
+    free = problem.solver is None and not of_factor and not per_target
+    return free and rows.in_memory and route == "gram" and is_concrete(problem)
 
 
 def _check_conservative(conservative, criterion, lams) -> None:
@@ -327,7 +339,7 @@ _solution, _concluded = compiled(Problem.solution), compiled(conclude)
 @compiled
 def fit_on_grid(problem, choice, *, kept: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a choice, with its solution if that is kept."""
-    solution = problem.solution()
+    solution = _solution(problem)
     return at_best(problem, solution, choice), solution if kept else None
 
 

@@ -28,7 +28,7 @@ def _inverse(kernel: Kernel, X):
 
 
 class _Stationary(Kernel):
-    """k(x, z) = profile(distance in widths), with profile(0) = 1."""
+    """k(x, z) = profile(distance in widths, or its square), with profile(0) = 1."""
 
     positive: ClassVar[tuple[str, ...]] = ("width",)
     length_scales: ClassVar[tuple[str, ...]] = ("width",)

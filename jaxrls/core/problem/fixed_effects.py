@@ -153,7 +153,7 @@ class FixedEffects:
         """A minus its fit by B."""
         return A - self.fitted(self.rows, self.fit(weights, A))
 
-    def centre_both(self, weights: Weights, K: Columns) -> tuple[Any, Any, Any]:
+    def centre_both(self, weights: Weights, K: Float[Array, "n n"]) -> tuple[Any, Any, Any]:
         """(I − BΠ) K (I − BΠ)ᵀ with Π = (BᵀVB)⁻¹BᵀV, ΠK, and how much of √v K √v is taken off.
 
         With weights it is done twice, as a heavy row multiplies what the first time rounds off.
@@ -223,6 +223,8 @@ class FixedEffects:
         """Raise where the columns become dependent without a row, or fold, if values are known."""
         if not self.count or not is_concrete(self, weights, folds):
             return
+        if self.rows is weights.values is folds is None and weights.n > 1:
+            return  # any other row does for a constant
         with jax.ensure_compile_time_eval():
             rest = self.has_rest(weights, folds)
             if not value_of(lambda xp, rest: xp.all(rest), rest):

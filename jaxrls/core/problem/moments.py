@@ -113,8 +113,7 @@ def moments(
 
     Args:
         data: n rows with weights and fixed effects, as `Data`.
-        features: an object with φ(x) = `features(x)` and k(x, x) = `diag(x)`, such as a kernel with
-            explicit features.
+        features: an object with φ(x) = `features(x)`, such as a kernel with explicit features.
         Y: labels (n, t), by default none.
         origin: (q, r), coefficients near the fit of φ by the fixed effects, by default 0.
         label_origin: (q, t), the same for labels.

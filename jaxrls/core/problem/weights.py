@@ -23,7 +23,6 @@ class Weights:
         values: weights (n,), None where all are 1.
         n: the number of rows.
         dtype: the dtype of the data.
-        equal: whether all positive weights are known to be 1.
 
     >>> import jax.numpy as jnp
     >>> weights = Weights.of([4.0, 0.0], 2, jnp.float32)

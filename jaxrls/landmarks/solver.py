@@ -80,7 +80,7 @@ class Subset(Solver):
         if trace is not None:
             sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
         factor = spectrum_on_landmarks(dictionary, of_features, sums)
-        solution = factor.leaving(chosen.indices, corner).solve_moments(labels, sums)
+        solution = factor.with_rows(chosen.indices, corner).solve_moments(labels, sums)
         return replace(solution, summed=(dictionary, sums))
 
     def differentiable(self):

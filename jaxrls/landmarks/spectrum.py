@@ -36,7 +36,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
     indices: Any = None
     held: Any = None
 
-    def leaving(self, indices, corner) -> "LandmarkSpectrum":
+    def with_rows(self, indices, corner) -> "LandmarkSpectrum":
         """With landmarks that leave with the rows of these numbers; `corner` is φ of them."""
         if indices is None:
             return self

@@ -5,6 +5,7 @@ What is used every day stands here; the rest in modules: `classes`, `diagnostics
 `rows`, `several`, `two_sided`, and `extend` for parts of your own.
 """
 
+import jaxrls.fused.products
 import jaxrls.landmarks.growing
 import jaxrls.landmarks.named
 import jaxrls.rows.sharded

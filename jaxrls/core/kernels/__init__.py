@@ -21,4 +21,5 @@ from jaxrls.core.kernels.given import (
     check_kernel,
 )
 from jaxrls.core.kernels.inner import Linear, polynomial_features
-from jaxrls.core.kernels.kernel import Kernel, Scaled, Standardized, Sum
+from jaxrls.core.kernels.kernel import Kernel, Scaled, Standardized, Sum, Through, parameter
+from jaxrls.core.kernels.stationary import Gaussian, Laplacian, Matern, RationalQuadratic

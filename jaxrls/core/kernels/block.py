@@ -19,14 +19,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.linalg import matmul
-from jaxrls.core.support import as_array, check_matrix
+from jaxrls.core.support import as_array, check_matrix, platform
 
 Gram = Float[Array, "n m"]
 # The most columns for which differences take no longer than a product, as they fuse with the
-# kernel's profile.
-FEW_COLUMNS = 2
+# kernel's profile. On a GPU, bound by memory, a block is then written and read once, where product,
+# conditional and profile take two times each.
+FEW_COLUMNS = {"cpu": 2, "gpu": 16}
 # The number of columns whose differences are added in one pass over the result.
-COLUMNS_A_PASS = 8
+COLUMNS_A_PASS = {"cpu": 8, "gpu": 16}
 # ‖x‖² in widths, up to which for all of X or all of Z a product is taken. What it loses, (2 + √d)
 # eps (‖x‖² + ‖z‖²), is then no more than (2 + √d) eps (3 · NEAR + 2 r²): where ‖x‖² ≤ NEAR, ‖z‖² ≤
 # 2 NEAR + 2 r².
@@ -98,7 +99,7 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
     **Cost** O(n m d), by one product for many columns, and some five times as much where rows of
     both X and Z lie far out.
     """
-    if X.shape[1] <= FEW_COLUMNS:
+    if X.shape[1] <= FEW_COLUMNS.get(platform(), 2):
         return _by_columns(_square, X, Z, inverse)
     # The center changes no distance, but its rounding error.
     center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
@@ -182,7 +183,7 @@ def _chi_squared(x, z, scale):
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _by_columns(gap, X, Z, inverse):
     """Σₖ gap(xₖ, zₖ, inverseₖ), COLUMNS_A_PASS of them in each pass over the result."""
-    return _in_passes(gap, COLUMNS_A_PASS, X, Z, inverse)
+    return _in_passes(gap, COLUMNS_A_PASS.get(platform(), 8), X, Z, inverse)
 
 
 @_by_columns.defjvp

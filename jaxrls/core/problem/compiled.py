@@ -18,20 +18,25 @@ from jaxrls.core.support import is_concrete, platform
 Function = TypeVar("Function", bound=Callable)
 # With more rows the weights of a padded fit cost too much: 1.5 times its time at 1000 rows.
 FEW = 512
-# Compilation is most of a first fit to few rows. Without LLVM's optimisations it takes three
-# quarters of the time, and the program 1.4 times as long; with the older code generator, which JAX
-# has up to 0.10, a quarter and 1.2 times.
-QUICK = (
-    {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
-    {"xla_backend_optimization_level": 0},
-)
+# Options of XLA by platform, of which the first that it takes are used: they are not part of its
+# interface. On CPUs compilation is most of a first fit to few rows. Without LLVM's optimisations it
+# takes three quarters of the time, and the program 1.4 times as long; with the older code
+# generator, which JAX has up to 0.10, a quarter and 1.2 times. On GPUs XLA tries algorithms for
+# every product, which on an H200 took 25 of the 29 seconds of a first fit in float32.
+OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
+    "cpu": (
+        {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
+        {"xla_backend_optimization_level": 0},
+    ),
+    "gpu": ({"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},),
+}
 
 
 def compiled(fn: Function, often: bool = False) -> Function:
-    """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static. On a CPU
-    calls with known values, at most FEW along every axis, are compiled with the options QUICK,
-    unless the program runs so often in one call of a user that it pays to make it well. Rows that
-    no program takes run `fn` themselves.
+    """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static. Calls with
+    known values are compiled quickly, by the platform's OPTIONS; on a CPU those with at most FEW
+    along every axis, unless the program runs so `often` in one call of a user that it pays to make
+    it well. Rows that no program takes run `fn` themselves.
 
     >>> double = compiled(lambda x, *, times: 2 * times * x)
     >>> float(double(1.5, times=2))
@@ -39,17 +44,19 @@ def compiled(fn: Function, often: bool = False) -> Function:
     """
     names = static_names(fn)
     whole = jax.jit(fn, static_argnames=names)
-    quick = cache(lambda: jax.jit(fn, static_argnames=names, compiler_options=_quick_options()))
+    quick = cache(
+        lambda where: jax.jit(fn, static_argnames=names, compiler_options=_options_of(where))
+    )
 
     @wraps(whole)
     def run(*args, **options):
-        leaves = jax.tree.leaves(args)
+        leaves, where = jax.tree.leaves(args), platform()
         if outside := [leaf for leaf in leaves if isinstance(leaf, Rows)]:
             return outside[0].call(fn, args, options)
-        if not often and _is_small(leaves):
+        if _known(leaves) and (where == "gpu" or where == "cpu" and not often and _few(leaves)):
             # What is closed over may be traced; no part of a program may have options.
             with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
-                return quick()(*args, **options)
+                return quick(where)(*args, **options)
         return whole(*args, **options)
 
     return run  # type: ignore[return-value]
@@ -61,19 +68,20 @@ def static_names(fn: Callable) -> list[str]:
     return [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
 
 
-def _is_small(leaves: list) -> bool:
-    """Whether values are known, outside of any program, and at most FEW along every axis, on a
-    CPU.
-    """
-    axes = [length for leaf in leaves for length in np.shape(leaf)]
-    small = is_concrete(leaves) and max(axes, default=0) <= FEW and platform() == "cpu"
-    return small and is_concrete(jnp.zeros(()))
+def _known(leaves: list) -> bool:
+    """Whether values are known, outside of any program."""
+    return is_concrete(leaves) and is_concrete(jnp.zeros(()))
+
+
+def _few(leaves: list) -> bool:
+    """Whether there are at most FEW along every axis."""
+    return max((length for leaf in leaves for length in np.shape(leaf)), default=0) <= FEW
 
 
 @cache
-def _quick_options() -> dict:
-    """The first of QUICK that XLA takes: they are not part of its interface."""
-    for options in QUICK:
+def _options_of(platform: str) -> dict:
+    """The first of a platform's OPTIONS that XLA takes."""
+    for options in OPTIONS[platform]:
         with suppress(jax.errors.JaxRuntimeError):
             jax.jit(lambda: 0, compiler_options=options)()
             return options

@@ -3,6 +3,7 @@
 Theory: `docs/theory.md`, "The objective".
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,8 +79,26 @@ def _kernel_values(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None
     return rows.map(with_diagonal, jnp.arange(n), block_size=size)
 
 
+# Ways to compute K·V of arrays, tried in turn before blocks: functions of (kernel, X, Z, V) that give
+# None where they do not take it. Rooms add theirs.
+PRODUCTS: list[Callable] = []
+
+
 def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):
     """K·V of an array or any `Rows`."""
+    for product in PRODUCTS if block_size is None else ():
+        if (result := product(kernel, _one_array(X), _one_array(Z), V)) is not None:
+            return result
+    return times_in_blocks(kernel, X, Z, V, block_size)
+
+
+def _one_array(X):
+    """The array of rows that lie on one device, else the rows as they are."""
+    return X.X if isinstance(X, DenseRows) and X.parts == 1 else X
+
+
+def times_in_blocks(kernel: Kernel, X, Z, V, block_size: int | None = None):
+    """K·V, a block of rows of K after another."""
     rows = X if isinstance(X, Rows) else DenseRows(X)
     size = _block_size(rows, Z, block_size, rows.parts)
     return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)

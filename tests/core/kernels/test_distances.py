@@ -9,6 +9,7 @@ import pytest
 from support import DTYPE, EPS, array, assert_close, gram, wide
 
 import jaxrls as rls
+from jaxrls.core.kernels import block
 from jaxrls.core.kernels.block import (
     COLUMNS_A_PASS,
     FEW_COLUMNS,
@@ -16,7 +17,7 @@ from jaxrls.core.kernels.block import (
     squared_distances,
 )
 
-FEW, MANY = FEW_COLUMNS, 2 * COLUMNS_A_PASS + 3
+FEW, MANY = FEW_COLUMNS["cpu"], 2 * COLUMNS_A_PASS["cpu"] + 3
 
 
 def scattered(seed, n, d, where):
@@ -76,6 +77,19 @@ def test_every_distance_is_right_to_rounding(d, where, kind):
     )
     assert (np.diagonal(got[2:]) == 0).all() and got[5, 0] == 0
     assert_close(got[2:], got[2:].T, rounding(d))
+
+
+def test_gpus_take_differences_of_more_columns(monkeypatch):
+    """In one pass and without a conditional, which is more exact than a product."""
+    monkeypatch.setattr(block, "platform", lambda: "gpu")
+    of_gpu = lambda *args: squared_distances(*args)  # traced anew
+    for d in (3, FEW_COLUMNS["gpu"]):
+        X = scattered(0, 16, d, "offset")
+        got = np.asarray(jax.jit(of_gpu)(array(X), array(X[2:]), array(np.ones(d))))
+        want = truth(X, X[2:], 1.0)[1]
+        assert (np.abs(got - want) <= EPS * (d + 3) * want).all()
+        program = str(jax.make_jaxpr(of_gpu)(array(X), array(X), array(np.ones(d))))
+        assert "cond" not in program and "scan" not in program and "dot" not in program
 
 
 @pytest.mark.parametrize("where", ["offset", "spread", "outlier", "uneven columns"])

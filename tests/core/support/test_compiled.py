@@ -2,6 +2,8 @@
 of rows in memory.
 """
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -108,3 +110,21 @@ def test_few_rows_with_known_values_may_be_fitted_where_others_are_traced():
 
     want, scales = float(error(2.0)), np.full(3, 2, DTYPE)
     assert_close(jax.jit(jax.vmap(error))(scales), np.full(3, want), 1e4 * EPS)
+
+
+def test_gpus_compile_without_trials_of_algorithms(monkeypatch):
+    """Of any size, in public calls with known values; XLA takes the options by these names."""
+    module = importlib.import_module("jaxrls.core.problem.compiled")
+    asked = []
+    options_of = module._options_of
+    monkeypatch.setattr(module, "platform", lambda: "gpu")
+    monkeypatch.setattr(
+        module, "_options_of", lambda where: asked.append(where) or options_of(where)
+    )
+    double = module.compiled(lambda x: 2 * x, often=True)
+    many = jnp.ones(module.FEW + 1)
+    assert double(many).sum() == 2 * len(many) and asked == ["gpu"]
+    assert jax.jit(double)(many).sum() == 2 * len(many) and asked == ["gpu"]
+    assert options_of("gpu") == module.OPTIONS["gpu"][0] != {}
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.jit(lambda: 0, compiler_options={"xla_gpu_no_such_option": 0})()

@@ -1,0 +1,1 @@
+"""K·V in one kernel on CUDA devices, where NVIDIA Warp is installed (the extra `fused`)."""

@@ -1,0 +1,157 @@
+"""Which products K·V are computed by one kernel, and how: those of kernels of a distance, their sums
+and multiples, on few columns.
+"""
+
+import math
+import warnings
+from functools import cache, singledispatch
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.core.kernels import (
+    Gaussian,
+    Kernel,
+    Laplacian,
+    Matern,
+    RationalQuadratic,
+    Scaled,
+    Sum,
+    Through,
+    parameter,
+)
+from jaxrls.core.problem import PRODUCTS, times_in_blocks
+from jaxrls.core.support import platform
+
+PLATFORMS = {"gpu"}
+MOST_COLUMNS = 32  # of X
+MOST_TARGETS = 32  # that are multiplied at once
+
+
+def fused_times(kernel: Kernel, X: Any, Z: Any, V: Any) -> Float[Array, "n *t"] | None:
+    """K·V by one kernel, None where it does not take this product: of other kernels than those of a
+    distance, of more than MOST_COLUMNS columns, of rows that are not one array, or without a CUDA
+    device and Warp. Derivatives are those of blocks.
+
+    **Cost** O(n m (d + t)), from memory only that of X, Z and V.
+    """
+    if platform() not in PLATFORMS or not all(isinstance(part, jax.Array) for part in (X, Z, V)):
+        return None
+    if V.dtype not in (np.float32, np.float64) or not _takes(kernel, X.shape[1]) or not _works():
+        return None
+    columns = V.reshape(V.shape[0], -1)
+    product = _product(kernel, X.astype(V.dtype), Z.astype(V.dtype), columns)
+    return product.reshape(X.shape[0], *V.shape[1:])
+
+
+PRODUCTS.append(fused_times)
+
+
+@jax.custom_jvp
+def _product(kernel, X, Z, V):
+    parts = range(0, V.shape[1], MOST_TARGETS)
+    products = [_values(kernel, X, Z, V[:, part : part + MOST_TARGETS]) for part in parts]
+    return jnp.concatenate(products, axis=1)
+
+
+@_product.defjvp
+def _product_jvp(primals, tangents):
+    return _product(*primals), jax.jvp(times_in_blocks, primals, tangents)[1]
+
+
+# kernels ------------------------------------------------------------------------------------------
+
+
+@singledispatch
+def _takes(kernel: Any, d: int) -> bool:
+    """Whether a kernel of rows of d columns can be computed so."""
+    return False
+
+
+@singledispatch
+def _values(kernel: Any, X, Z, V) -> Any:
+    """K·V."""
+    raise NotImplementedError
+
+
+@_takes.register(Gaussian | Laplacian | Matern | RationalQuadratic)
+def _(kernel, d):
+    return 0 < d <= MOST_COLUMNS
+
+
+@_takes.register
+def _(kernel: Sum, d):
+    return _takes(kernel.left, d) and _takes(kernel.right, d)
+
+
+@_takes.register(Scaled | Through)
+def _(kernel, d):
+    return _takes(kernel.kernel, d)
+
+
+@_values.register
+def _(kernel: Sum, X, Z, V):
+    return _values(kernel.left, X, Z, V) + _values(kernel.right, X, Z, V)
+
+
+@_values.register
+def _(kernel: Scaled, X, Z, V):
+    return parameter(kernel, "scale", X) * _values(kernel.kernel, X, Z, V)
+
+
+@_values.register
+def _(kernel: Through, X, Z, V):
+    return _values(kernel.kernel, kernel.take(X), kernel.take(Z), V)
+
+
+@_values.register
+def _(kernel: Gaussian, X, Z, V):
+    return _of_widths(kernel, "exponential", math.sqrt(0.5), X, Z, V)
+
+
+@_values.register
+def _(kernel: Laplacian, X, Z, V):
+    return _of_widths(kernel, "exponential", 1.0, X, Z, V, distance="city_block")
+
+
+@_values.register
+def _(kernel: Matern, X, Z, V):
+    order = int(2 * kernel.nu)
+    return _of_widths(kernel, f"matern_{order}", math.sqrt(order), X, Z, V)
+
+
+@_values.register
+def _(kernel: RationalQuadratic, X, Z, V):
+    alpha = parameter(kernel, "alpha", X)
+    return _of_widths(kernel, "rational_quadratic", 1 / jnp.sqrt(2 * alpha), X, Z, V, alpha)
+
+
+def _of_widths(kernel, profile, factor, X, Z, V, shape=0.0, distance="squared"):
+    """By the Warp kernel of a profile, on rows in units of the width."""
+    scale = factor / parameter(kernel, "width", X, per_column=True)
+    return _times()(profile, distance, X * scale, Z * scale, V, jnp.asarray(shape, V.dtype))
+
+
+def _times():
+    """`kernels.times`; imports Warp."""
+    return import_module("jaxrls.fused.kernels").times
+
+
+@cache
+def _works() -> bool:
+    """Whether Warp is installed and computes a product; warns where it is and does not."""
+    if find_spec("warp") is None:
+        return False
+    try:
+        with jax.core.eval_context():  # also where a product is traced
+            one = jnp.ones((1, 1))
+            jax.block_until_ready(_times()("exponential", "squared", one, one, one, one))
+    except Exception as error:
+        warnings.warn(f"K·V is computed in blocks, as Warp fails: {error}", stacklevel=2)
+        return False
+    return True

@@ -1,5 +1,5 @@
-"""K·V in one CUDA kernel, written with NVIDIA Warp, which compiles it for the device at hand, or for
-a CPU. Imported only where a product is taken so.
+"""K·V in one CUDA kernel, written with NVIDIA Warp, which compiles it for the device at hand, or
+for a CPU. Imported only where a product is taken so.
 
 An entry of K is computed from differences, lives in registers and is multiplied at once by its row
 of V, so memory is read for rows alone. Each thread holds up to four rows of X, which saves most

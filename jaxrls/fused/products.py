@@ -1,5 +1,5 @@
-"""Which products K·V are computed by one kernel, and how: those of kernels of a distance, their sums
-and multiples, on few columns.
+"""Which products K·V are computed by one kernel, and how: those of kernels of a distance, their
+sums and multiples, on few columns.
 """
 
 import math

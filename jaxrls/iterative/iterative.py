@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.core.factors import (
+    WITHOUT_K,
     AtPoints,
     Coefficients,
     Expansion,
@@ -328,3 +329,6 @@ def sum_and_error(solution, solved: Solved, fn) -> tuple[Any, Any]:
 
     others = jax.lax.map(total, jnp.moveaxis(solved.others, 1, 0))
     return every, jax.tree.map(error, every, others)
+
+
+WITHOUT_K.append(Iterative)

@@ -3,6 +3,7 @@ be, and how sure they are. Its numbers at few rows are in the contract's grid.
 """
 
 import functools
+import importlib
 from dataclasses import replace
 
 import jax
@@ -10,10 +11,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from contract.cases import gaussian
-from support import ANY_PRECISION, DTYPE, FLOAT64, X64, array, assert_close, factorize, loo, refused
+from support import (
+    ANY_PRECISION,
+    DTYPE,
+    EDGE,
+    FLOAT64,
+    X64,
+    array,
+    assert_close,
+    factorize,
+    loo,
+    refused,
+)
 
 import jaxrls as rls
+from jaxrls.core.support import checks
 from jaxrls.iterative import conjugate
+
+tune_module = importlib.import_module("jaxrls.core.fit.tune")
 
 N, KERNEL = 64, rls.Gaussian(1.0)
 LAMS = np.array([0.03, 0.3, 3.0])
@@ -310,3 +325,32 @@ def test_leave_one_out_at_every_lam():
     assert (np.abs(off) <= np.maximum(3 * said / exact, 0.1))[:, 1:].mean() >= 0.9
     # Far too small a λ tempts nobody: its error is large, or its standard error is.
     assert (found[:, 0] + 3 * said[:, 0] > found[:, 1]).all()
+
+
+@EDGE
+def test_it_is_taken_where_k_is_too_large(monkeypatch):
+    """And says so; a solver that was named, and what needs a solution, are refused as before."""
+    X, Y = (np.asarray(part) for part in drawn(200))
+    kernel, exact = rls.Gaussian(1.5), rls.fit(rls.Gaussian(1.5), X, Y, solver=rls.Cholesky())
+    monkeypatch.setattr(checks, "LARGEST_CPU_EIGH", len(X) - 1)
+    fit = rls.fit(kernel, X, Y)
+    assert fit.route == "iterative" and "K is too large, so the leave-one-out" in fit.plan
+    assert f"± {fit.loo_standard_error:.1g}" in fit.plan
+    assert abs(fit.error - exact.error) < 4 * fit.loo_standard_error + 0.02 * exact.error
+    assert_close(fit.predict(X), exact.predict(X), 0.05)
+    refused(
+        (lambda: rls.fit(kernel, X, Y, solver=rls.Spectral()), "LAPACK's 32-bit"),
+        (lambda: rls.fit(kernel, X, Y, keep=True), "LAPACK's 32-bit"),
+        (lambda: rls.fit(kernel, X, Y, groups=np.arange(200) % 5), "LAPACK's 32-bit"),
+    )
+    monkeypatch.setattr(tune_module, "ROWS", 150)
+    tuned = rls.tune(rls.Gaussian(np.array([9.0, 9.0])), X, Y, steps=8)
+    assert "on 150 rows; Iterative" in tuned.plan and len(tuned.model.coef) == len(X)
+    assert tuned.error < exact.error + 4 * tuned.loo_standard_error
+
+
+def drawn(n):
+    """Rows of two columns, of which labels need one."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    return array(X), array(np.sin(2 * X[:, 0]) + 0.2 * rng.normal(size=n))

@@ -23,6 +23,7 @@ from jaxrls.core.factors.solution import (
 from jaxrls.core.factors.solvers import (
     SEARCHED,
     SHORT_FOR,
+    WITHOUT_K,
     Cholesky,
     Holding,
     Shape,

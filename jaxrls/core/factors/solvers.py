@@ -144,6 +144,8 @@ SEARCHED = 20
 # What options of public calls are short for, by their name: a function of the option's value, of
 # the solver that was named or None, and of whether landmarks leave with their row.
 SHORT_FOR: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
+# Solvers for rows of which K is too large, where none was named; a room adds its own.
+WITHOUT_K: list[Callable[[], Solver]] = []
 
 
 def choose_route(kernel: Kernel, shape: tuple[int, int], dtype) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
 from jaxrls.core.factors import (
     SEARCHED,
+    WITHOUT_K,
     Cholesky,
     Outcome,
     Solution,
@@ -92,7 +93,8 @@ def fit(
             `jaxrls.choose_landmarks`; `"auto"` takes as many as keep the fit close to that of the
             full K. A landmark is held out with its row.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
-            exact one for the shapes: `fit.plan` says which.
+            exact one for the shapes, or where K is too large for the device, `Iterative()`, whose
+            leave-one-out error is an estimate: `fit.plan` says which.
         keep: whether the fit keeps its solution, which `posterior`, `predict(return_std=True)`,
             `intervals`, `loo_predictive`, `update`, `forget` and `with_lam` need: n² numbers, or
             n·r on r features or landmarks. By default it is kept up to 2000 rows, outside of
@@ -129,11 +131,38 @@ def fit(
     wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if wanted is not X:  # rows of another dtype, in which everything is computed
         return fit(kernel, wanted, Y, **options, **how, progress=progress)
-    problem = Problem.of(kernel, X, Y, **options)
+    return best_fit(Problem.of(kernel, X, Y, **options), how, progress)
+
+
+def best_fit(problem, how: dict, progress: bool) -> Fit:
+    """The fit with the best λ; where no solver was named and K is too large, by one without K."""
+    many = without_matrix(problem) if not how["keep"] else None
+    problem = many or problem
     result = fit_by(problem.solver, problem, partial(_best, **how), progress)
     if is_concrete(result):
-        inspect_fit(result, np.ndim(lams) == 0, problem.solver)
-    return result
+        inspect_fit(result, np.ndim(how["lams"]) == 0, problem.solver)
+    if many is None:
+        return result
+    error, sure = result.error, result.loo_standard_error
+    how_exact = (
+        "" if error is None or sure is None else f", {np.mean(error):.3g} ± {np.mean(sure):.1g}"
+    )
+    words = f"{result.plan}; K is too large, so the {result.title} is an estimate{how_exact}"
+    return replace(result, plan=words)
+
+
+def without_matrix(problem, call: str = "fit") -> Problem | None:
+    """The problem with a solver that needs no K, where no solver was named, K is too large for the
+    device, and single rows are held out; else None.
+    """
+    rows, criterion = problem.rows, problem.criterion
+    able = problem.solver is None and is_concrete(problem) and rows.in_memory and rows.is_dense
+    able = able and problem.kernel.evaluable and problem.explicit is None and bool(WITHOUT_K)
+    able = able and isinstance(criterion, LeaveOneOut) and criterion.groups is None
+    if not able or not of_problem(problem, call).why_not():
+        return None
+    many = replace(problem, solver=WITHOUT_K[0]())
+    return None if of_problem(many).why_not() else many
 
 
 @singledispatch

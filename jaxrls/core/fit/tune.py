@@ -10,7 +10,7 @@ import numpy as np
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
-from jaxrls.core.fit.fit import conclude, finished, warn
+from jaxrls.core.fit.fit import best_fit, conclude, finished, warn, without_matrix
 from jaxrls.core.fit.fitted import Fit, K
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
@@ -68,7 +68,8 @@ def tune(
         groups, weights, intercept, fixed_effects, standardize, keep, block_size: as in `fit`.
         landmarks: for more rows than K can be factored for: the number of landmarks, which are
             chosen with the best kernel known at the start; or row numbers, or points. They stay
-            fixed.
+            fixed. Without landmarks, and with more rows than K can be factored for, the kernel is
+            tuned on 4000 of the rows, and then fitted to all of them, as `fit` does.
         optimizer: any of optax's, by default L-BFGS.
         steps: the largest number of steps.
         tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row lower log E by
@@ -124,10 +125,18 @@ def tune(
         block_size=block_size,
     )
     _check(problem, optimizer, start, starts, key, steps, tol)
+    many = without_matrix(problem, "gradient") if not keep else None
+    problem = problem.some(ROWS)[0] if many else problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     guesses = _beginning(problem, start, lams, near=landmarks is None)
-    return _tuned(problem, guesses, way, grow, keep)
+    tuned = _tuned(problem, guesses, way, grow, keep)
+    if many is None:
+        return tuned
+    how = {"lams": "search", "per_target": False, "conservative": False, "keep": keep}
+    fit = best_fit(replace(many, kernel=tuned.kernel, solver=None), how, progress)
+    plan = f"{tuned.plan}, on {ROWS} rows; {fit.plan}"
+    return replace(fit, history=tuned.history, plan=plan)
 
 
 def _tuned(problem, guesses, way, grow, keep):

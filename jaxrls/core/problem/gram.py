@@ -79,8 +79,8 @@ def _kernel_values(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None
     return rows.map(with_diagonal, jnp.arange(n), block_size=size)
 
 
-# Ways to compute K·V of arrays, tried in turn before blocks: functions of (kernel, X, Z, V) that give
-# None where they do not take it. Rooms add theirs.
+# Ways to compute K·V of arrays, tried in turn before blocks: functions of (kernel, X, Z, V) that
+# give None where they do not take it. Rooms add theirs.
 PRODUCTS: list[Callable] = []
 
 

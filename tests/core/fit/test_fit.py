@@ -414,7 +414,7 @@ def test_a_problem_too_large_for_lapack_is_refused_before_the_work(monkeypatch):
     monkeypatch.setattr(checks, "LARGEST_CPU_EIGH", 999)
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     words = "X has 1000 rows.* LAPACK's 32-bit interface cannot factor more than 999: use landmar"
-    refused((lambda: rls.fit(KERNEL, X, np.zeros(1000)), words))
+    refused((lambda: rls.fit(KERNEL, X, np.zeros(1000), solver=rls.Spectral()), words))
 
 
 def test_a_broken_factorization_is_said():

@@ -143,9 +143,9 @@ def best_fit(problem, how: dict, progress: bool) -> Fit:
         inspect_fit(result, np.ndim(how["lams"]) == 0, problem.solver)
     if many is None:
         return result
-    error, sure = result.error, result.loo_standard_error
+    error, spread = result.error, result.loo_standard_error
     how_exact = (
-        "" if error is None or sure is None else f", {np.mean(error):.3g} ± {np.mean(sure):.1g}"
+        "" if error is None or spread is None else f", {np.mean(error):.3g} ± {np.mean(spread):.1g}"
     )
     words = f"{result.plan}; K is too large, so the {result.title} is an estimate{how_exact}"
     return replace(result, plan=words)

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 import jaxrls as rls
 from jaxrls.core.support import hints_at_names
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
-from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, labels, probabilities
+from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, labels, predicted, probabilities, some
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
@@ -77,7 +77,9 @@ callable, default="loo"
     fit_intercept : bool, default=True
         Fit a constant b that is not penalised.
     cv : int, splitter, iterable or None, default=None
-        Folds that hold each row out once. They imply `criterion="kfold"`, whose default is 5 folds.
+        Folds, which imply `criterion="kfold"`, whose default is 5. Each test row is predicted by a
+        fit to the training rows of its split, which may be purged, have a gap, or be drawn; a row
+        is tested once at most. One that never is does not count, and its prediction is NaN.
     random_state : int, RandomState or None, default=None
         Shuffles rows into a number of folds; None leaves them in order.
     keep : bool or None, default=None
@@ -273,7 +275,8 @@ scoring, by_fold, store_cv_results
             super()._weights(X, y, sample_weight),
         )
         if self.probability is not None:
-            self.calibration_ = CALIBRATIONS[self.probability](*held_out)
+            known = some(predicted(self.loo_predictions_), *held_out)
+            self.calibration_ = CALIBRATIONS[self.probability](*known)
         conformal = self.path_.solution is not None and groups is None
         if not self.multilabel_:
             self._rows = (X if conformal else None, *held_out[1:], self._of_classes(y))
@@ -390,7 +393,9 @@ scoring, by_fold, store_cv_results
         rows, codes, weights, of_classes = self._rows
         if method == "jackknife":
             scores = self._of_path("predict", X)
-            p = rls.classes.label_p_values(self.loo_predictions_, codes, scores, weights)
+            known = predicted(self.loo_predictions_)
+            left_out, codes, weights = some(known, self.loo_predictions_, codes, weights)
+            p = rls.classes.label_p_values(left_out, codes, scores, weights)
             return np.asarray(p) > 1 - level
         if rows is None:
             raise ValueError(

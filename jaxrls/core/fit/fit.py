@@ -286,7 +286,9 @@ def conclude(problem, solution, chosen, plan: str = "") -> Fit:
     if outcome.error is not None and criterion.smooth:  # a step has no useful slope
         more["loo_standard_error"] = at_lam(outcome.error) / weights.total
     if outcome.residuals is not None:
-        more["r2"] = r_squared(outcome.residuals[0], labels.Y, weights.values, jnp)
+        counted = weights if criterion.groups is None else criterion.groups.counted(weights)
+        e = jnp.where(counted.used[:, None], outcome.residuals[0], 0)
+        more["r2"] = r_squared(e, labels.Y, counted.values, jnp)
     return _fit_of(problem.kernel, solution, chosen, outcome, plan=plan, **more)
 
 
@@ -309,7 +311,7 @@ def _fit_of(kernel, solution, chosen, outcome, **more) -> Fit:
         missed = (
             jnp.sqrt(solution.residual_norm(column)[0])
             if residuals is None
-            else jnp.linalg.norm(factor.weights.scale(residuals[0]), axis=0)
+            else jnp.sqrt(jnp.nansum(factor.weights.scale(residuals[0]) ** 2, axis=0))
         )
         at_lam = outcome.coefficients.coef[0]
         effect = factor.jitter_effect(kernel, column[0], at_lam, missed)

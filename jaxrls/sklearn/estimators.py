@@ -12,7 +12,7 @@ import scipy.sparse
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import (
     _check_partial_fit_first_call,
@@ -209,7 +209,7 @@ scoring, by_fold, store_cv_results
         kernel parameters by squared error still; `per_target` chooses one λ for each class; folds
         are stratified.
     class_weight : dict, "balanced", list of them for several labels, or None, default=None
-        Factors of row weights by class. "balanced" is n_samples / (n_classes · rows of the class).
+        Factors of row weights by class. "balanced" is n_samples / (n_classes · rows of the class), of rows of positive weight.
     probability : "sigmoid", "isotonic" or None, default=None
         How `predict_proba` turns scores into probabilities: Platt's sigmoid, or isotonic
         regression, which needs more rows. Either is fitted to held-out scores, one class against
@@ -279,7 +279,9 @@ scoring, by_fold, store_cv_results
             self.calibration_ = CALIBRATIONS[self.probability](*known)
         conformal = self.path_.solution is not None and groups is None
         if not self.multilabel_:
-            self._rows = (X if conformal else None, *held_out[1:], self._of_classes(y))
+            _, first = np.unique(y, return_index=True)
+            weight = self.class_weight and self._of_classes(y, held_out[2])[first]
+            self._rows = (X if conformal else None, *held_out[1:], weight)
         return self
 
     @available_if(adds_rows)
@@ -336,17 +338,19 @@ scoring, by_fold, store_cv_results
         rows = super()._weights(X, y, sample_weight)
         if self.class_weight is None:
             return rows
-        of_classes = compute_sample_weight(self.class_weight, y).astype(X.dtype)
+        of_classes = self._of_classes(y, rows).astype(X.dtype)
         return of_classes if rows is None else rows * of_classes
 
     def _estimator(self, held_out, Y, weights):
         calibrate = partial(CALIBRATIONS[self.probability or "sigmoid"], held_out, Y, weights)
         return Classified(self.classes_, self.multilabel_, calibrate)
 
-    def _of_classes(self, y):
-        """The weight of each class, None where there are none."""
-        weight = self.class_weight
-        return weight and compute_class_weight(weight, classes=self.classes_, y=y)
+    def _of_classes(self, y, rows):
+        """The weight of the class of each row; those balanced count rows of weight above 0."""
+        counted = None
+        if isinstance(self.class_weight, str) and rows is not None:
+            counted = np.flatnonzero(rows)
+        return compute_sample_weight(self.class_weight, y, indices=counted)
 
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""

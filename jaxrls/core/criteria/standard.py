@@ -21,7 +21,7 @@ from jaxrls.core.factors import as_columns
 from jaxrls.core.kernels import Linear, as_dense
 from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import Weights, as_rows, folds
-from jaxrls.core.support import as_floats, check_finite, pytree, static
+from jaxrls.core.support import as_floats, by_names, check_finite, pytree, static
 
 
 @pytree
@@ -300,6 +300,10 @@ class HoldOut(Positive):
                 f"X of holdout must have the {rows.shape[1]} columns of X, and has {held.shape[1]}"
             )
         return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
+
+    def matched(self, names):
+        """With columns of X by name."""
+        return replace(self, X=by_names("X of holdout", self.X, names))
 
     def check(self, kernel):
         """Raise for held-out rows outside the kernel's domain."""

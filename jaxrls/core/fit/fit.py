@@ -23,7 +23,7 @@ from jaxrls.core.factors import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.fit.fitted import Fit, K, Model, r_squared, solution_of
+from jaxrls.core.fit.fitted import Fit, K, Model, r_squared, solution_of, with_names
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
@@ -67,7 +67,9 @@ def fit(
     Args:
         kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or a name, such as "linear" or "gaussian",
             whose width is then the median distance between rows.
-        X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
+        X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`;
+            of a data frame or table the model keeps the names of columns, by which it takes those
+            of new rows.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum; or their values, (L,), or (L, t) with a
             column for each target, where 0 stands for `fit.floor`; or `"search"`, which finds the
@@ -128,12 +130,13 @@ def fit(
     how: dict = {"lams": lams, "per_target": per_target, "conservative": conservative, "keep": keep}
     wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if wanted is not X:  # rows of another dtype, in which everything is computed
-        return fit(kernel, wanted, Y, **options, **how, progress=progress)
+        result = fit(kernel, wanted, Y, **options, **how, progress=progress)
+        return with_names(result, X)
     problem = Problem.of(kernel, X, Y, **options)
     result = fit_by(problem.solver, problem, partial(_best, **how), progress)
     if is_concrete(result):
         inspect_fit(result, np.ndim(lams) == 0, problem.solver)
-    return result
+    return with_names(result, X)
 
 
 @singledispatch
@@ -467,5 +470,6 @@ def with_lam(fit, lam) -> Fit:
         problem, solution, Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
     )
     inspect_fit(changed, False, problem.solver)
+    changed = replace(changed, model=replace(changed.model, names=fit.model.names))
     keep, n = fit.saved or None, len(fit.loo_residuals)
     return finished(changed, solution, problem, fit.choice, keep, n)

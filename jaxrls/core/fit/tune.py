@@ -11,7 +11,7 @@ from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
 from jaxrls.core.fit.fit import conclude, finished, warn
-from jaxrls.core.fit.fitted import Fit, K
+from jaxrls.core.fit.fitted import Fit, K, with_names
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
@@ -127,7 +127,7 @@ def tune(
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     guesses = _beginning(problem, start, lams, near=landmarks is None)
-    return _tuned(problem, guesses, way, grow, keep)
+    return with_names(_tuned(problem, guesses, way, grow, keep), X)
 
 
 def _tuned(problem, guesses, way, grow, keep):

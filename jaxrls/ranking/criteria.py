@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, Positive
 from jaxrls.core.factors import as_columns
 from jaxrls.core.linalg import default_block_size, sum_rows
-from jaxrls.core.problem import Folds, as_folds, compiled, folds
+from jaxrls.core.problem import Folds, as_folds, check_groups, compiled, folds
 from jaxrls.core.support import (
     as_floats,
     check_row_numbers,
@@ -149,7 +149,7 @@ class PairsOut(Ordered):
     def __post_init__(self):
         super().__post_init__()
         if self.pairs is None and self.within is not None:
-            plan = folds(self.within)
+            plan = check_groups(folds(self.within), "PairsOut needs")
             object.__setattr__(self, "within", plan)
             object.__setattr__(self, "pairs", within(plan))
         elif self.pairs is not None:
@@ -220,7 +220,7 @@ class QueriesOut(Ordered):
 
     def __post_init__(self):
         super().__post_init__()
-        object.__setattr__(self, "groups", folds(self.groups))
+        object.__setattr__(self, "groups", check_groups(folds(self.groups), "QueriesOut needs"))
         if self.pairs is None:
             object.__setattr__(self, "pairs", within(self.groups))
 

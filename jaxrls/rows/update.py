@@ -39,7 +39,7 @@ from jaxrls.core.problem import (
     compiled,
     moments,
 )
-from jaxrls.core.support import is_concrete, pytree, static
+from jaxrls.core.support import by_names, is_concrete, pytree, static
 
 # Subtracting up to so many times the remaining sum costs no digits worth reporting.
 MODEST = 10
@@ -200,6 +200,7 @@ def summed_of(fit: Fit) -> Summed:
 def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int | None) -> Fit:
     """The fit with rows added, or with a negative `sign` removed."""
     summed, coef = summed_of(fit), fit.model.coef
+    X = by_names("X", X, fit.model.names)
     more = _moments_of(summed, coef, X, Y, weights, fixed_effects, block_size)
     flat, lam = coef.ndim == 1, jnp.asarray(fit.lam)
     changed = _changed(fit.model.kernel, summed, more, fit.choice, lam, sign=sign, flat=flat)
@@ -217,6 +218,7 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
         unit=fit.unit,
         choice=fit.choice,
         saved=fit.saved,
+        model=replace(updated.model, names=fit.model.names),
     )
     if known:
         _inspect_digits(float(cancellation), coef.dtype)

@@ -31,6 +31,7 @@ from jaxrls.core.support import (
     as_floats,
     as_lams,
     check_whole,
+    column_names,
     door,
     is_concrete,
     progress_bar,
@@ -57,6 +58,7 @@ class KernelsFit:
         lam: (t,), the chosen λ.
         error: (t,), the leave-one-out error of each target at its λ.
         names: those of the kernels, where `fit_kernels` was given a dictionary.
+        columns: those of the columns of X, where it was a data frame.
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> X = np.random.default_rng(0).normal(size=(30, 2))
@@ -74,6 +76,7 @@ class KernelsFit:
     lam: Float[Numbers, " t"]
     error: Float[Numbers, " t"]
     names: tuple[str, ...] = static(default=())
+    columns: tuple = static(default=())
 
     def __repr__(self) -> str:
         count, t = self.shares.shape
@@ -108,8 +111,9 @@ class KernelsFit:
 
         **Cost** O(m q (d + t)) for each kernel.
         """
-        model = Model(self.kernels[0], self.points, self.coef, self.intercept)
-        return _split(self, model.read(X)[0], block_size=block_size)
+        model = Model(self.kernels[0], self.points, self.coef, self.intercept, names=self.columns)
+        unnamed = replace(self, columns=())  # for which nothing is compiled anew
+        return _split(unnamed, model.read(X)[0], block_size=block_size)
 
     def predict(self, X, *, block_size: int | None = None) -> Float[Numbers, "m t"]:
         """Predictions (m, t) for the rows of X (m, d): the sum of `predict_split`, and the
@@ -241,7 +245,7 @@ def fit_kernels(
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
             best = _descended(problem, kernels, best, steps=int(steps))
     points = problem.solver_or_default.points(problem.rows)
-    return KernelsFit(kernels, points, **best, names=names)
+    return KernelsFit(kernels, points, **best, names=names, columns=column_names(X))
 
 
 def _checked(kernels) -> tuple[Kernel, ...]:

@@ -19,10 +19,11 @@ import jaxrls as rls
 from jaxrls.core.criteria import CRITERIA, as_criterion
 from jaxrls.core.fit import KEPT_ROWS, inspect_lam, without_solution
 from jaxrls.core.kernels import KERNELS
+from jaxrls.core.problem import folds, of_splits
 from jaxrls.core.support import check_unmasked, hints_at_names
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel
-from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
+from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, predicted, scores, some
 
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
 LOSSES = {
@@ -149,7 +150,10 @@ class RLSEstimator(BaseEstimator):
             scored: dict = {}
             if self.scoring is not None:
                 of_rows = RLSEstimator._weights(self, X, y, sample_weight)  # not those of classes
-                fit, scored = self._scored(fit, held_out, y, Y, of_rows, options["groups"])
+                numbers = options["groups"] and np.asarray(options["groups"].numbers)
+                known = predicted(held_out[0])
+                parts = some(known, y, Y, of_rows, numbers)
+                fit, scored = self._scored(fit, held_out[:, known], *parts)
             kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
             self._keep(fit if kept else without_solution(fit), **scored)
             if self.store_cv_results:
@@ -167,6 +171,8 @@ class RLSEstimator(BaseEstimator):
         residuals = self.path_.loo_residuals
         self.loo_predictions_, self.loo_error_ = Y - residuals, self.path_.error[()]
         if self.scoring is not None or self.path_.criterion not in ("loo", "kfold"):
+            known = predicted(residuals)
+            residuals, weights = some(known, residuals, weights)
             errors = np.average(residuals**2, axis=0, weights=weights)
             self.loo_error_ = errors if np.ndim(self.lam_) else errors.mean()
         return self
@@ -225,7 +231,7 @@ class RLSEstimator(BaseEstimator):
             fit = self._fitted(kernel, X, Y, options)
         return fit, Y - np.asarray(left_out(fit))
 
-    def _scored(self, fit, held_out, y, Y, of_rows, groups):
+    def _scored(self, fit, held_out, y, Y, of_rows, numbers):
         """The fit at the λ of the best score, and that score; of several targets that each have a
         λ, by themselves.
         """
@@ -233,8 +239,8 @@ class RLSEstimator(BaseEstimator):
         if by_target and is_classifier(self):
             raise ValueError("scoring= chooses one λ for all classes: leave per_target= out")
         make = partial(self._estimator, Y=Y, weights=of_rows)
-        folds = np.asarray(groups) if self.by_fold else None
-        score = lambda held_out, y: scores(self.scoring, make, held_out, y, of_rows, folds)
+        numbers = numbers if self.by_fold else None
+        score = lambda held_out, y: scores(self.scoring, make, held_out, y, of_rows, numbers)
         if by_target:
             parts = [score(held_out[..., t], y[:, t]) for t in range(Y.shape[1])]
             errors = -np.stack(parts, axis=1)
@@ -286,21 +292,11 @@ class RLSEstimator(BaseEstimator):
                 "leave one of them out"
             )
         if self.cv is None and (self.criterion != "kfold" or groups is not None):
-            return {"criterion": criterion, "groups": groups}
+            return {"criterion": criterion, "groups": None if groups is None else folds(groups)}
         cv: Any = check_cv(self.cv, y, classifier=is_classifier(self))
         if self.random_state is not None and isinstance(self.cv, int | None):
             cv.shuffle, cv.random_state = True, self.random_state
-        parts = [rows for _, rows in cv.split(X, y, groups)]
-        rows, labels = np.concatenate(parts), np.zeros(X.shape[0], int)
-        if sorted(rows) != list(range(X.shape[0])):
-            raise ValueError(
-                "cv= must leave every row out once, as KFold and GroupKFold do: "
-                f"{type(cv).__name__} leaves {len({*rows.tolist()})} of {len(labels)} rows out, "
-                f"{len(rows)} times in all"
-            )
-        for number, part in enumerate(parts):
-            labels[part] = number
-        return {"criterion": criterion, "groups": labels}
+        return {"criterion": criterion, "groups": of_splits(cv.split(X, y, groups), X.shape[0])}
 
     def _of_path(self, method, X, *args, **options):
         """What the fit says of new rows, as NumPy arrays."""

@@ -12,7 +12,7 @@ import scipy.sparse
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import (
     _check_partial_fit_first_call,
@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 import jaxrls as rls
 from jaxrls.core.support import hints_at_names
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
-from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, labels, probabilities
+from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, labels, predicted, probabilities, some
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
@@ -77,7 +77,9 @@ callable, default="loo"
     fit_intercept : bool, default=True
         Fit a constant b that is not penalised.
     cv : int, splitter, iterable or None, default=None
-        Folds that hold each row out once. They imply `criterion="kfold"`, whose default is 5 folds.
+        Folds, which imply `criterion="kfold"`, whose default is 5. Each test row is predicted by a
+        fit to the training rows of its split, which may be purged, have a gap, or be drawn; a row
+        is tested once at most. One that never is does not count, and its prediction is NaN.
     random_state : int, RandomState or None, default=None
         Shuffles rows into a number of folds; None leaves them in order.
     keep : bool or None, default=None
@@ -207,7 +209,7 @@ scoring, by_fold, store_cv_results
         kernel parameters by squared error still; `per_target` chooses one λ for each class; folds
         are stratified.
     class_weight : dict, "balanced", list of them for several labels, or None, default=None
-        Factors of row weights by class. "balanced" is n_samples / (n_classes · rows of the class).
+        Factors of row weights by class. "balanced" is n_samples / (n_classes · rows of the class), of rows of positive weight.
     probability : "sigmoid", "isotonic" or None, default=None
         How `predict_proba` turns scores into probabilities: Platt's sigmoid, or isotonic
         regression, which needs more rows. Either is fitted to held-out scores, one class against
@@ -273,10 +275,13 @@ scoring, by_fold, store_cv_results
             super()._weights(X, y, sample_weight),
         )
         if self.probability is not None:
-            self.calibration_ = CALIBRATIONS[self.probability](*held_out)
+            known = some(predicted(self.loo_predictions_), *held_out)
+            self.calibration_ = CALIBRATIONS[self.probability](*known)
         conformal = self.path_.solution is not None and groups is None
         if not self.multilabel_:
-            self._rows = (X if conformal else None, *held_out[1:], self._of_classes(y))
+            _, first = np.unique(y, return_index=True)
+            weight = self.class_weight and self._of_classes(y, held_out[2])[first]
+            self._rows = (X if conformal else None, *held_out[1:], weight)
         return self
 
     @available_if(adds_rows)
@@ -333,17 +338,19 @@ scoring, by_fold, store_cv_results
         rows = super()._weights(X, y, sample_weight)
         if self.class_weight is None:
             return rows
-        of_classes = compute_sample_weight(self.class_weight, y).astype(X.dtype)
+        of_classes = self._of_classes(y, rows).astype(X.dtype)
         return of_classes if rows is None else rows * of_classes
 
     def _estimator(self, held_out, Y, weights):
         calibrate = partial(CALIBRATIONS[self.probability or "sigmoid"], held_out, Y, weights)
         return Classified(self.classes_, self.multilabel_, calibrate)
 
-    def _of_classes(self, y):
-        """The weight of each class, None where there are none."""
-        weight = self.class_weight
-        return weight and compute_class_weight(weight, classes=self.classes_, y=y)
+    def _of_classes(self, y, rows):
+        """The weight of the class of each row; those balanced count rows of weight above 0."""
+        counted = None
+        if isinstance(self.class_weight, str) and rows is not None:
+            counted = np.flatnonzero(rows)
+        return compute_sample_weight(self.class_weight, y, indices=counted)
 
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""
@@ -390,7 +397,9 @@ scoring, by_fold, store_cv_results
         rows, codes, weights, of_classes = self._rows
         if method == "jackknife":
             scores = self._of_path("predict", X)
-            p = rls.classes.label_p_values(self.loo_predictions_, codes, scores, weights)
+            known = predicted(self.loo_predictions_)
+            left_out, codes, weights = some(known, self.loo_predictions_, codes, weights)
+            p = rls.classes.label_p_values(left_out, codes, scores, weights)
             return np.asarray(p) > 1 - level
         if rows is None:
             raise ValueError(

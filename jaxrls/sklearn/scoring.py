@@ -67,6 +67,16 @@ class Classified(ClassifierMixin, BaseEstimator):
         return probabilities(self.calibrate(), scores, self.several)
 
 
+def predicted(held_out):
+    """Which rows have held-out predictions (n,) or (n, t): all but those that no split tests."""
+    return ~np.isnan(held_out.reshape(len(held_out), -1)).any(axis=1)
+
+
+def some(rows, *parts):
+    """These rows of every part that there is."""
+    return [part if part is None else part[rows] for part in parts]
+
+
 def labels(scores, classes, several):
     """The label of the largest score, or 1 for every one of several labels whose score is above
     0.

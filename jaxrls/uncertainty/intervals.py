@@ -32,7 +32,7 @@ from jaxrls.core.factors import Expansion
 from jaxrls.core.fit import Numbers, once_per_fit, solution_of
 from jaxrls.core.leave_out import orthonormal, slots
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
-from jaxrls.core.problem import FixedEffects, Folds, Labels, compiled
+from jaxrls.core.problem import FixedEffects, Folds, Labels, check_groups, compiled
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
 from jaxrls.uncertainty.posterior import process_for_rows, process_of, residuals_of_all
 from jaxrls.uncertainty.spread import spread
@@ -317,6 +317,8 @@ def jackknife_of(fit) -> Jackknife:
             "held-out residuals are not known after update, forget or load of rows: fit all "
             "rows again"
         )
+    if fit.groups is not None:
+        check_groups(fit.groups, "intervals and predictive distributions need")
     return _jackknife(solution, fit.groups, jnp.asarray(fit.lam), residuals_of_all(fit))
 
 

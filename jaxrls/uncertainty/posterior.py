@@ -130,7 +130,9 @@ def process_at(solution, lam, left_out) -> GaussianProcess:
     by_loo = None
     if left_out is not None:
         r, e = solution.training_residuals(lams)[0], jnp.asarray(left_out).reshape(factor.n, -1)
-        squares = jnp.sum(factor.weights.scale(e) * r, axis=0) / lam / factor.weights.count
+        known = factor.weights.used[:, None] & ~jnp.isnan(e)  # rows that no split predicts are NaN
+        products = jnp.where(known, factor.weights.scale(e) * r, 0)
+        squares = jnp.sum(products, axis=0) / lam / jnp.sum(known.astype(e.dtype), axis=0)
         by_loo = drop(safe_sqrt(squares))
     return GaussianProcess(lam, drop(by_evidence), by_loo, spread(factor, lam))
 

@@ -13,16 +13,18 @@ import scipy.sparse
 import sklearn
 from scipy.spatial.distance import pdist
 from sklearn.base import clone
-from sklearn.linear_model import RidgeCV
-from sklearn.metrics import pairwise_distances
+from sklearn.linear_model import Ridge, RidgeCV
+from sklearn.metrics import pairwise_distances, r2_score
 from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
     KFold,
     LeaveOneOut,
+    PredefinedSplit,
     RepeatedKFold,
     ShuffleSplit,
     StratifiedKFold,
+    TimeSeriesSplit,
     cross_val_predict,
     cross_val_score,
 )
@@ -180,6 +182,47 @@ def test_criteria():
         assert_close(each.loo_error_, np.average(losses, weights=V), TOLERANCE, "loo_error_")
 
 
+@EDGE
+def test_splits_are_those_of_scikit_learn():
+    """A gap before the test, single rows of the past, drawn training rows, a part that is fixed:
+    errors, scores and probabilities are those of fits to the training rows alone.
+    """
+    gap, drawn = TimeSeriesSplit(4, gap=3), list(KFold(4).split(X))
+    drawn = [(RNG.permutation(train)[:20], test) for train, test in drawn]
+    fixed = PredefinedSplit(np.where(np.arange(N) < 25, -1, np.arange(N) % 2))
+    one = [(np.arange(N) > 9, np.arange(N) < 7)]
+    for cv in (gap, drawn, fixed, one, iter([*gap.split(X)])):
+        options = {"lams": ALPHAS, "cv": cv}
+        ours = RLSRegressor("linear", **options, per_target=True).fit(X, Y, sample_weight=V)
+        splits = list(cv.split(X)) if hasattr(cv, "split") else list(gap.split(X))
+        splits = cv if isinstance(cv, list) else splits
+        held = np.full((len(ALPHAS), *Y.shape), np.nan)
+        for i, alpha in enumerate(ALPHAS):
+            for train, test in splits:
+                fit = Ridge(alpha).fit(X[train], Y[train], V[train])
+                held[i, test] = fit.predict(X[test])
+        known = np.isfinite(held[0, :, 0])
+        errors = [np.average((Y - f)[known] ** 2, axis=0, weights=V[known]) for f in held]
+        assert_close(ours.path_.errors, np.array(errors), TOLERANCE, "errors")
+        best = held[np.argmin(errors, axis=0), :, range(3)].T
+        assert_close(ours.loo_predictions_[known], best[known], TOLERANCE, "predictions")
+        assert np.isnan(ours.loo_predictions_[~known]).all()
+        score = r2_score(Y[known], best[known], sample_weight=V[known])
+        assert_close(ours.path_.r2, score, TOLERANCE, "r2")
+    scored = RLSRegressor("linear", lams=ALPHAS, cv=gap, scoring="r2", by_fold=True).fit(X, y)
+    search = GridSearchCV(Ridge(), {"alpha": ALPHAS}, cv=gap, scoring="r2").fit(X, y)
+    assert_close(-scored.path_.errors, search.cv_results_["mean_test_score"], TOLERANCE, "scores")
+    assert np.isfinite(scored.loo_error_)
+    model = RLSClassifier("linear", cv=gap, probability="sigmoid").fit(X, NAMES, V)
+    codes = rls.classes.encode(NAMES)[0][8:]
+    sigmoid = rls.classes.fit_sigmoid(model.loo_predictions_[8:], codes, V[8:])
+    scores = model.decision_function(NEW)
+    assert_close(model.calibration_(scores), sigmoid(scores), TOLERANCE, "of rows that are tested")
+    assert model.predict_set(NEW, method="jackknife").any()
+    words = "intervals and predictive distributions need groups of rows, .* fewer training rows"
+    refused((lambda: scored.predict_interval(NEW), words))
+
+
 @ANY_PRECISION
 def test_folds_are_those_of_scikit_learn():
     """The k-fold error is that of its own splits and refits; labels are stratified, and
@@ -300,10 +343,7 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
 def test_bad_parameters_and_data():
     fit = lambda **options: lambda: RLSRegressor(**options).fit(X, y)
     given = lambda *data, **named: lambda: RLSRegressor().fit(*data, **named)
-    once, folds = (
-        "cv= must leave every row out once, .* leaves",
-        RepeatedKFold(n_splits=2, n_repeats=2),
-    )
+    repeated, half = RepeatedKFold(n_splits=2, n_repeats=2), np.arange(20)
     refused(
         (fit(kernel="cubic"), "'kernel' parameter of RLSRegressor must be .* Got 'cubic'"),
         (fit(kernel=rls.Gaussian), "kernel must be an object, and is the class Gaussian"),
@@ -314,8 +354,10 @@ def test_bad_parameters_and_data():
         (fit(loss="hinge"), "'loss' parameter .* Got 'hinge'"),
         (fit(loss="absolute_error", criterion="gcv"), "cv= and loss= are for criterion='loo'"),
         (fit(cv=5, criterion="gcv"), "cv= and loss= are for .*, and it is 'gcv'"),
-        (fit(cv=folds), f"{once} 40 of 40 rows out, 80 times"),
-        (fit(cv=ShuffleSplit(1, test_size=10)), f"{once} 10 of 40 rows out, 10 times"),
+        (fit(cv=repeated), "row 0 is in the test part of 2 splits, and a row is predicted once"),
+        (fit(cv=ShuffleSplit(9, test_size=10)), "is in the test part of . splits"),
+        (fit(cv=[(half, half)]), "split 0 names row 0 more than once: no row can be in both"),
+        (fit(cv=[(half, half + 25)]), "row numbers must be rows of X, 0 to 39, and include 44"),
         (given(X, y, sample_weight=-V), "Negative values in data passed to `sample_weight`"),
         (
             lambda: RLSClassifier().fit(X, np.zeros(N)),

@@ -131,6 +131,24 @@ def test_class_weights_are_those_of_ridge_classifier(names):
         assert ours.predict(NEW).tolist() == theirs.predict(NEW).tolist()
 
 
+def test_balanced_classes_do_not_count_rows_of_weight_0():
+    """A fit with such rows is the fit without, of one label or several, with probabilities and
+    sets of labels too.
+    """
+    v, far = np.r_[V, np.zeros(30)], np.r_[X, X[:30] + 1]
+    several = np.stack([NAMES == "red", X[:, 0] > 1], axis=1).astype(int)
+    for labels in (NAMES, NAMES == "red", several):
+        more = np.r_[labels, np.repeat(labels[:1], 30, axis=0)]
+        options = {"lams": 0.7, "class_weight": "balanced", "probability": "sigmoid"}
+        ours = RLSClassifier("linear", **options).fit(far, more, sample_weight=v)
+        alone = RLSClassifier("linear", **options).fit(X, labels, sample_weight=V)
+        for method in ("decision_function", "predict_proba"):
+            found, want = (getattr(model, method)(NEW) for model in (ours, alone))
+            assert_close(found, want, TOLERANCE, method)
+        if labels.ndim == 1:
+            assert (ours.predict_set(NEW) == alone.predict_set(NEW)).all()
+
+
 def test_class_weights_take_part_in_the_choice_of_lam():
     lams, balanced = np.logspace(-2, 2, 9), {"class_weight": "balanced"}
     theirs = RidgeClassifierCV(lams, **balanced).fit(X, NAMES)

@@ -98,6 +98,11 @@ class Criterion(ABC):
         count = None if rows is None else rows.count
         return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
+    def matched(self, names: tuple) -> "Criterion":
+        """The criterion with columns of rows of its own taken by their names, if it has such."""
+        del names
+        return self
+
     def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
         """The criterion with its sign set so that smaller is better, (L,) where the labels came as
         (n,).

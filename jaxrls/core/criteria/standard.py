@@ -21,7 +21,7 @@ from jaxrls.core.factors import as_columns
 from jaxrls.core.kernels import Linear, as_dense
 from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import Weights, as_rows, folds
-from jaxrls.core.support import as_floats, check_finite, pytree, static
+from jaxrls.core.support import as_floats, by_names, check_finite, pytree, static
 
 
 @pytree
@@ -39,8 +39,8 @@ class LeaveOneOut(Positive):
     Args:
         loss: what is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or any function
             (residuals (n, t), labels (n, t)) -> (n, t).
-        groups: labels (n,) of rows that are left out together, or what `folds` made of them.
-            Default: single rows.
+        groups: labels (n,) of rows that are left out together, splits, or what `folds` made of
+            them. Default: single rows.
 
     **Cost** O(n r L (t + 1)); for k groups of b rows the smaller of O(k L b² (r + b)) and O(k n r
     (r + L t)). **Fails**: without groups too optimistic where rows come in groups. **Source**:
@@ -84,7 +84,9 @@ class LeaveOneOut(Positive):
     def values(self, solution, lams, kernel):
         """One pass over the rows."""
         sums = solution.left_out(partial(_total, self.loss), lams, self.groups)
-        return sums / solution.factor.weights.total
+        weights = solution.factor.weights
+        counted = weights if self.groups is None else self.groups.counted(weights)
+        return sums / counted.total
 
 
 def _total(loss, residuals, labels, weights):
@@ -94,15 +96,21 @@ def _total(loss, residuals, labels, weights):
 def kfold(groups, loss: Callable = squared_error) -> LeaveOneOut:
     """Exact k-fold or leave-one-group-out error, pooled over rows: `LeaveOneOut` of groups.
 
+    Of splits (train, test) each test row is predicted by the fit to the training rows alone, as
+    where splits are purged, have a gap or draw fewer rows: with S all rows outside of training, e_S
+    = [P_SS]⁻¹c_S, of which the test rows are counted. A row that no split tests is not counted.
+
     Args:
-        groups: labels (n,) of any kind; inside `jax.jit` what `folds(groups)` made outside of it.
+        groups: labels (n,) of any kind; or splits, pairs of row numbers, as `cv.split(X)` of
+            scikit-learn gives them; inside `jax.jit` what `folds(groups)` made outside of it.
         loss: as in `LeaveOneOut`.
 
     Returns:
         A criterion.
 
     Raises:
-        ValueError: for fewer than two groups.
+        ValueError: for fewer than two groups, and splits that test a row twice, or have it in both
+            parts.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(4), intercept=False)
@@ -292,6 +300,10 @@ class HoldOut(Positive):
                 f"X of holdout must have the {rows.shape[1]} columns of X, and has {held.shape[1]}"
             )
         return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
+
+    def matched(self, names):
+        """With columns of X by name."""
+        return replace(self, X=by_names("X of holdout", self.X, names))
 
     def check(self, kernel):
         """Raise for held-out rows outside the kernel's domain."""

@@ -163,7 +163,7 @@ class Factor(ABC):
 
         def of_lam(lam):
             e = folds.as_rows(solution.per_target(lam, held))
-            return fn(e[:, None], solution.labels.Y, self.weights.array)
+            return fn(e[:, None], solution.labels.Y, folds.counted(self.weights).array)
 
         return one_by_one(of_lam, lams, stack)
 

@@ -1,9 +1,8 @@
 """Held-out residuals of large folds, each predicted by a fit to the other rows, for all λ at once,
 in place of a solve with R_SS for each λ. The residuals are the same.
 
-Where folds have more rows than there are features, one reading of the rows gives the moments of
-every fold. Those of all folds but one are added up, not subtracted, so that nothing cancels. One
-more reading gives the residuals. Of K it gains where there are many λ and few folds: 2.4 to 4.8
+Where folds have more rows than there are features, one reading of the rows for each fold gives the
+moments of the others, from which nothing is subtracted. One more reading gives the residuals. Of K it gains where there are many λ and few folds: 2.4 to 4.8
 products of a fold's size a fit, against one for each λ."""
 
 from collections.abc import Callable
@@ -40,7 +39,7 @@ class PrimalForm(NamedTuple):
 def sweep_other_folds(
     form: PrimalForm, solution: Any, fn: Callable, lams: Float[Array, "L k"], folds: Folds, stack
 ) -> Any:
-    """`Factor.sweep_folds`: one reading for the moments, and one with all λ by one product for each
+    """`Factor.sweep_folds`: readings for the moments, and one with all λ by one product for each
     fold. Cost: k n r², k eigendecompositions of r×r, or as many Cholesky factors for each λ where
     derivatives are asked for.
     """
@@ -58,7 +57,8 @@ def sweep_other_folds(
             return jnp.where((fold_of_row == number)[:, None, None], left_out, e), None
 
         e, _ = jax.lax.scan(put, jnp.zeros((len(Y), L, t), Y.dtype), fits)
-        return fn(e, Y, data.weights.block(block.v, len(Y)).array)
+        counted = fold_of_row < len(folds.inside)  # as `Folds.counted`, of a block
+        return fn(e, Y, jnp.where(counted, data.weights.block(block.v, len(Y)).array, 0))
 
     read = data.map if stack else data.sum
     return read(of_block, labels.Y, numbers, temporaries=2 * L * t)
@@ -66,15 +66,14 @@ def sweep_other_folds(
 
 def fits_to_other_folds(form: PrimalForm, labels, folds: Folds, lams) -> tuple[Any, Any, Any]:
     """The number of every fold, and w (p, L t) and β (q, L t) without it, of all λ and targets."""
-    fixed, numbers, L = form.data.fixed, folds.numbers, len(lams)
-    every_fold = jnp.arange(len(folds.inside), dtype=numbers.dtype)
+    fixed, L = form.data.fixed, len(lams)
 
     def without(parts):
         number, sums = parts
         sums = replace(sums, origin=form.origin, label_origin=labels.start)
         sums, turn = sums.centred(fixed.from_gram(sums.gram)), form.turn
         if form.planes is not None:  # its landmarks' directions are taken out
-            inside = (numbers[form.indices] == number)[:, None]
+            inside = folds.holds(number)[form.indices][:, None]
             Q = orthonormal(jnp.where(inside, form.planes, 0))
             turn = turn - matmul(matmul(turn, Q.T), Q)
         second, cross = matmul(turn.T, matmul(sums.second, turn)), matmul(turn.T, sums.cross)
@@ -82,25 +81,20 @@ def fits_to_other_folds(form: PrimalForm, labels, folds: Folds, lams) -> tuple[A
         return w, jnp.tile(sums.label_origin, (1, L)) - matmul(sums.origin, w)
 
     others = moments_of_others(form, labels, folds)
-    return every_fold, *jax.lax.map(without, (every_fold, others))
+    return folds.each, *jax.lax.map(without, (folds.each, others))
 
 
 def moments_of_others(form: PrimalForm, labels, folds: Folds) -> Moments:
-    """The moments of all rows outside of each fold, added up from those of the other folds, so that
-    nothing cancels.
-    """
-    data, count = form.data, len(folds.inside)
+    """The moments of all rows that each fold does not leave out."""
+    data = form.data
 
-    def of_fold(number):
-        v = jnp.where(folds.numbers == number, data.weights.array, 0)
-        inside = replace(data, weights=data.weights.block(v, len(v)))
+    def of_others(number):
+        v = jnp.where(folds.holds(number), 0, data.weights.array)
+        others = replace(data, weights=data.weights.block(v, len(v)))
         origins = {"origin": form.origin, "label_origin": labels.start}
-        return moments(inside, form.features, labels.Y, **origins)
+        return moments(others, form.features, labels.Y, **origins)
 
-    of_folds = jax.lax.map(jax.checkpoint(of_fold), jnp.arange(count, dtype=folds.numbers.dtype))
-    other = 1 - jnp.eye(count, dtype=data.rows.dtype)
-    add = lambda a: matmul(other, a.reshape(count, -1)).reshape(a.shape)
-    return jax.tree.map(add, of_folds)
+    return jax.lax.map(jax.checkpoint(of_others), folds.each)
 
 
 # folds of K --------------------------------------------------------------------------------------
@@ -113,7 +107,7 @@ PRODUCTS_OF_FIT = 4
 def most_others(folds: Folds) -> int:
     """How many rows there are outside of a fold, at most."""
     k, b = folds.inside.shape
-    return min((k - 1) * b, folds.rows)
+    return min((k - 1) * b, folds.rows) if folds.others is None else folds.others
 
 
 def pays_to_refit(folds: Folds, lams: int) -> bool:
@@ -134,13 +128,14 @@ def refit_folds(factor: Any, solution: Any, fn: Callable, lams, folds: Folds, st
     left, U, H, Y = (jnp.pad(A, ((0, 1), (0, 0))) for A in (left, U, H, Y))
     K = matmul(left, U.T)
 
-    def without(S):
-        rest = weights.used & (folds.numbers != folds.numbers[S[0]])
+    def without(fold):
+        number, S = fold
+        rest = weights.used & ~folds.holds(number)
         others = jnp.flatnonzero(rest, size=most_others(folds), fill_value=n).astype(S.dtype)
         rows = jnp.concatenate([S, others])
         return fit_to_others(K[rows][:, others], H[rows], Y[rows])
 
-    fits = jax.lax.map(without, folds.inside)
+    fits = jax.lax.map(without, (folds.each, folds.inside))
 
     def of_lams(lams):
         def left_out(fit):
@@ -148,7 +143,7 @@ def refit_folds(factor: Any, solution: Any, fn: Callable, lams, folds: Folds, st
             return start[:, None] - times(across, z[:, None] / (s[:, None, None] + lams))
 
         e = folds.as_rows(jax.lax.map(left_out, fits)) / unit[:, None]
-        return fn(e, labels.Y, weights.array)
+        return fn(e, labels.Y, folds.counted(weights).array)
 
     return of_lams(lams) if stack else over_lams(of_lams, lams, labels.Y.shape[1])
 

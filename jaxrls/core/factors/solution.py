@@ -203,7 +203,7 @@ class Solution:
             groups: `Folds` of rows that are left out together; None for single rows.
 
         Returns:
-            (L, n, t), in units of Y; inside `jax.jit` NaN for a row if the fixed effects cannot be
+            (L, n, t), in units of Y, NaN for a row that no split predicts; inside `jax.jit` NaN for a row if the fixed effects cannot be
             fitted without it or its group.
 
         Raises:
@@ -214,6 +214,8 @@ class Solution:
         if groups is not None:
             e = factor.sweep_folds(self, lambda e, Y, v: e, lams, groups, stack=True)
             e = jnp.moveaxis(e, 1, 0)
+            if groups.others is not None:
+                e = jnp.where(groups.predicted[:, None], e, jnp.nan)
         elif factor.exact:
             e = factor.rows_left_out(self, lams)
         else:
@@ -221,7 +223,9 @@ class Solution:
         if not factor.fixed.count:
             return e
         rest = factor.fixed.has_rest(factor.weights, groups)
-        rest = rest if groups is None else rest[groups.numbers]
+        rest = (
+            rest if groups is None else rest.at[groups.numbers].get(mode="fill", fill_value=False)
+        )
         return jnp.where(rest[:, None], e, jnp.nan)
 
     def estimated(self, lams, fn: Callable | None = None) -> Outcome:

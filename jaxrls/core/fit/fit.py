@@ -24,7 +24,7 @@ from jaxrls.core.factors import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.fit.fitted import Fit, K, Model, r_squared, solution_of
+from jaxrls.core.fit.fitted import Fit, K, Model, r_squared, solution_of, with_names
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
@@ -68,7 +68,9 @@ def fit(
     Args:
         kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or a name, such as "linear" or "gaussian",
             whose width is then the median distance between rows.
-        X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
+        X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`;
+            of a data frame or table the model keeps the names of columns, by which it takes those
+            of new rows.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum; or their values, (L,), or (L, t) with a
             column for each target, where 0 stands for `fit.floor`; or `"search"`, which finds the
@@ -130,8 +132,9 @@ def fit(
     how: dict = {"lams": lams, "per_target": per_target, "conservative": conservative, "keep": keep}
     wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if wanted is not X:  # rows of another dtype, in which everything is computed
-        return fit(kernel, wanted, Y, **options, **how, progress=progress)
-    return best_fit(Problem.of(kernel, X, Y, **options), how, progress)
+        result = fit(kernel, wanted, Y, **options, **how, progress=progress)
+        return with_names(result, X)
+    return with_names(best_fit(Problem.of(kernel, X, Y, **options), how, progress), X)
 
 
 def best_fit(problem, how: dict, progress: bool) -> Fit:
@@ -315,7 +318,9 @@ def conclude(problem, solution, chosen, plan: str = "") -> Fit:
     if outcome.error is not None and criterion.smooth:  # a step has no useful slope
         more["loo_standard_error"] = at_lam(outcome.error) / weights.total
     if outcome.residuals is not None:
-        more["r2"] = r_squared(outcome.residuals[0], labels.Y, weights.values, jnp)
+        counted = weights if criterion.groups is None else criterion.groups.counted(weights)
+        e = jnp.where(counted.used[:, None], outcome.residuals[0], 0)
+        more["r2"] = r_squared(e, labels.Y, counted.values, jnp)
     return _fit_of(problem.kernel, solution, chosen, outcome, plan=plan, **more)
 
 
@@ -338,7 +343,7 @@ def _fit_of(kernel, solution, chosen, outcome, **more) -> Fit:
         missed = (
             jnp.sqrt(solution.residual_norm(column)[0])
             if residuals is None
-            else jnp.linalg.norm(factor.weights.scale(residuals[0]), axis=0)
+            else jnp.sqrt(jnp.nansum(factor.weights.scale(residuals[0]) ** 2, axis=0))
         )
         at_lam = outcome.coefficients.coef[0]
         effect = factor.jitter_effect(kernel, column[0], at_lam, missed)
@@ -494,5 +499,6 @@ def with_lam(fit, lam) -> Fit:
         problem, solution, Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
     )
     inspect_fit(changed, False, problem.solver)
+    changed = replace(changed, model=replace(changed.model, names=fit.model.names))
     keep, n = fit.saved or None, len(fit.loo_residuals)
     return finished(changed, solution, problem, fit.choice, keep, n)

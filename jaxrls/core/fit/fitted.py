@@ -30,8 +30,10 @@ from jaxrls.core.problem import (
 )
 from jaxrls.core.support import (
     as_floats,
+    by_names,
     check_finite,
     check_weights,
+    column_names,
     door,
     is_concrete,
     pytree,
@@ -64,6 +66,8 @@ class Model:
         free: coefficients of fixed effects (p,) or (p, t), None without; `predict` takes the fixed
             effects of new rows.
         effects: what the fixed effects are, without their rows; None without.
+        names: the names of the columns of X, where it was a data frame or a table; new rows with
+            names are taken by these, whatever their order.
 
     **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
@@ -79,6 +83,7 @@ class Model:
     intercept: Float[Numbers, "*t"]
     free: Float[Numbers, "p *t"] | None = None
     effects: FixedEffects | None = None
+    names: tuple = static(default=())
 
     @door("self.coef")
     def predict(
@@ -87,7 +92,8 @@ class Model:
         """Predictions for new rows, in blocks of rows.
 
         Args:
-            X: new rows (m, d), dense, sparse or a source of `Rows`.
+            X: new rows (m, d), dense, sparse or a source of `Rows`. Columns of a data frame are
+                taken by name where the fit was to one.
             fixed_effects: those of the new rows where the fit had such: columns (m, p) or labels of
                 levels (m,). Without labels of levels predictions are right up to a constant for
                 each group, as in ranking.
@@ -97,7 +103,7 @@ class Model:
             (m,) or (m, t), in the dtype of the model.
 
         Raises:
-            ValueError: for a wrong number of columns, NaN or infinity.
+            ValueError: for a wrong number of columns, or one of another name, NaN or infinity.
 
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
         """
@@ -106,13 +112,14 @@ class Model:
         if effects is None and fixed_effects is None:
             return predict_in_common_size(self, X, block_size)
         rows, columns = self.read(X, fixed_effects)
-        predictions = _evaluate(self, rows, block_size=block_size)
+        predictions = _evaluate(unnamed(self), rows, block_size=block_size)
         # Without an intercept, which the predictions have already.
         beta = effects.joined(jnp.zeros_like(self.intercept), jnp.asarray(self.free))
         return predictions + effects.fitted(columns, beta)
 
     def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
         """The rows of X and their fixed effects, checked."""
+        X = by_names("X", X, self.names)
         rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
         self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
@@ -137,11 +144,22 @@ class Model:
             raise ValueError(f"X must have {widths[0]} columns, {what}, and has {d}")
 
 
+def unnamed(model):
+    """The model without names of columns, for which nothing is compiled anew."""
+    return replace(model, names=()) if model.names else model
+
+
+def with_names(fit, X):
+    """The fit with the names of the columns of X, if it has such."""
+    names = column_names(X)
+    return replace(fit, model=replace(fit.model, names=names)) if names else fit
+
+
 def predict_in_common_size(model, X, block_size):
     """Predictions with the last of few rows repeated, and with further points of coefficient 0, so
     that one program serves several numbers of them.
     """
-    run = lambda X: _evaluate(model, model.read(X)[0], block_size=block_size)
+    run = lambda X: _evaluate(unnamed(model), model.read(X)[0], block_size=block_size)
     if not (isinstance(X, np.ndarray) and X.ndim == 2 and len(X) and is_concrete(model)):
         return run(X)
     m = len(X)

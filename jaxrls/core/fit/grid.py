@@ -114,7 +114,9 @@ def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
     V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
     """
     groups, weights = criterion.groups, solution.factor.weights
+    weights = weights if groups is None else groups.counted(weights)
     left_out = solution.residuals(lam.reshape(1, -1), groups)[0]
+    left_out = jnp.where(weights.used[:, None], left_out, 0)
     losses = criterion.loss(left_out, solution.labels.Y)
     losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
     v = weights.array[:, None]

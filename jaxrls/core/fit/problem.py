@@ -36,6 +36,7 @@ from jaxrls.core.support import (
     check_labels,
     check_ratio,
     check_targets,
+    column_names,
     is_concrete,
     on_device,
     pytree,
@@ -109,7 +110,7 @@ class Problem:
             kernel = standardized(kernel, rows, weights)
         kernel = from_median(kernel, rows, weights)
         rows.check(kernel)
-        criterion = as_criterion(criterion, groups).bind(Y, rows)
+        criterion = as_criterion(criterion, groups).matched(column_names(X)).bind(Y, rows)
         criterion.check(kernel)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
         criterion.check_rest(fixed, weights)

@@ -11,7 +11,7 @@ from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
 from jaxrls.core.fit.fit import best_fit, conclude, finished, warn, without_matrix
-from jaxrls.core.fit.fitted import Fit, K
+from jaxrls.core.fit.fitted import Fit, K, with_names
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
@@ -132,11 +132,11 @@ def tune(
     guesses = _beginning(problem, start, lams, near=landmarks is None)
     tuned = _tuned(problem, guesses, way, grow, keep)
     if many is None:
-        return tuned
+        return with_names(tuned, X)
     how = {"lams": "search", "per_target": False, "conservative": False, "keep": keep}
     fit = best_fit(replace(many, kernel=tuned.kernel, solver=None), how, progress)
     plan = f"{tuned.plan}, on {ROWS} rows; {fit.plan}"
-    return replace(fit, history=tuned.history, plan=plan)
+    return with_names(replace(fit, history=tuned.history, plan=plan), X)
 
 
 def _tuned(problem, guesses, way, grow, keep):

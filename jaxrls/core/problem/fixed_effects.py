@@ -246,7 +246,10 @@ class FixedEffects:
         if self.rows is None:  # a constant does while any row of positive weight stays
             v = weights.values
             used = np.ones(weights.n, int) if v is None else weights.used.astype(int)
-            return used.sum() > (used if folds is None else folds.sums(on_device(used)))
+            if folds is None:
+                return used.sum() > used
+            inside = on_device(used)[folds.inside]
+            return used.sum() > jnp.sum(jnp.where(folds.inside_mask > 0, inside, 0), axis=1)
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
         if folds is None:
             return 1 - self.leverage(self.rows, weights.array) > least

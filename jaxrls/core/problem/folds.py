@@ -1,23 +1,31 @@
-"""Folds: rows that are left out together, as row numbers in arrays of fixed shape."""
+"""Folds: rows that are left out together, as row numbers in arrays of fixed shape. By labels every
+row is predicted when its group is left out; splits may leave out more rows than they predict.
+"""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.core.support import as_labels, is_concrete, pytree
+from jaxrls.core.problem.weights import Weights
+from jaxrls.core.support import as_labels, check_row_numbers, is_concrete, pytree, static
 
 
 @pytree
 class Folds:
-    """Rows that are left out together, by fold: what `folds` makes of group labels.
+    """Rows that are left out together, by fold: what `folds` makes of group labels or of splits.
 
     Args:
-        inside: row numbers (k, b) of each of k folds, padded to the b rows of the largest.
+        inside: row numbers (k, b) that each of k folds leaves out, padded to the b rows of the
+            largest.
         inside_mask: (k, b), 1 for a row of the fold, 0 for padding.
-        numbers: the fold of each row, (n,).
+        numbers: the fold that predicts each row, (n,); k for a row that none predicts.
+        others: of splits how many rows are fitted at most. None for groups, which predict what they
+            leave out.
 
     >>> import jaxrls as rls
     >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
@@ -27,39 +35,73 @@ class Folds:
     inside: Int[Array, "k b"]
     inside_mask: Float[Array, "k b"]  # 0 where a row number pads
     numbers: Int[Array, " n"]
+    others: int | None = static(default=None)
 
     @property
     def rows(self) -> int:
         """The number of rows."""
         return self.numbers.shape[0]
 
+    @property
+    def each(self) -> Int[Array, " k"]:
+        """The number of each fold."""
+        return jnp.arange(len(self.inside), dtype=self.numbers.dtype)
+
+    @property
+    def predicted(self) -> Bool[Array, " n"]:
+        """Whether a fold predicts each row."""
+        return self.numbers < len(self.inside)
+
+    def holds(self, number: Int[Array, ""] | int) -> Bool[Array, " n"]:
+        """Whether a fold leaves each row out."""
+        if self.others is None:
+            return self.numbers == number
+        return jnp.zeros(self.rows, bool).at[self.inside[number]].set(True)
+
+    def counted(self, weights: Weights) -> Weights:
+        """The weights of rows in means over predictions: 0 for those that no fold predicts."""
+        if self.others is None:
+            return weights
+        return weights.block(jnp.where(self.predicted, weights.array, 0), weights.n)
+
     def sums(self, A: Float[Array, "n *t"] | Int[Array, " n"]) -> Any:
-        """Sums over the rows of each fold, (k, …)."""
+        """Sums over the rows that each fold predicts, (k, …)."""
         return jax.ops.segment_sum(A, self.numbers, len(self.inside))
 
     def as_rows(self, A: Float[Array, "k b *t"]) -> Float[Array, "n *t"]:
-        """What is known of the rows of every fold, in the order of the rows."""
-        rows = jnp.where(self.inside_mask > 0, self.inside, self.rows)  # without padding
+        """What is known of the rows of every fold, for those that it predicts, in the order of the
+        rows.
+        """
+        own = self.inside_mask > 0  # without padding
+        if self.others is not None:
+            own &= self.numbers[self.inside] == self.each[:, None]
+        rows = jnp.where(own, self.inside, self.rows)
         return jnp.zeros((self.rows, *A.shape[2:]), A.dtype).at[rows].set(A, mode="drop")
 
 
 def folds(groups) -> Folds:
-    """Turn group labels into `Folds`, which can be passed into `jax.jit`; call it outside.
+    """Turn group labels, or splits, into `Folds`, which can be passed into `jax.jit`; call it
+    outside.
 
     Args:
-        groups: (n,) labels of any kind; rows of equal label are left out together. `Folds` are
-            returned as they are.
+        groups: (n,) labels of any kind; rows of equal label are left out together. Or splits, pairs
+            of row numbers (train, test), as scikit-learn's splitters give them: each test row is
+            predicted by the fit to the training rows alone, and what is in neither part is left
+            out. `Folds` are returned as they are.
 
     Returns:
         The `Folds`, which `kfold` and `fit(groups=…)` take in place of the labels.
 
     Raises:
-        ValueError: unless there are at least two groups, none missing, or inside `jax.jit`.
+        ValueError: unless there are at least two groups, none missing, or inside `jax.jit`; for a
+            row that is in both parts of a split, in several test parts, or twice in one part.
 
     **Cost** O(n log n). **Source**: as `kfold`.
 
     >>> folds([0, 1, 0]).inside.tolist()
     [[0, 2], [1, 1]]
+    >>> folds([([2, 3], [0]), ([0], [2, 3])]).inside.tolist()  # without the rows beside the test
+    [[0, 1], [1, 2]]
     """
     if isinstance(groups, Folds):
         return groups
@@ -73,6 +115,8 @@ def folds(groups) -> Folds:
             f"groups must be labels (n,), one per row of X, and is {groups}: for so many folds "
             f"give np.random.default_rng(0).permutation(n) % {groups}"
         )
+    if isinstance(groups, Iterator) or isinstance(groups, list | tuple) and _is_split(*groups[:1]):
+        return of_splits(groups)
     groups = as_labels("groups", groups)
     labels, member = np.unique(groups, return_inverse=True)
     if len(labels) < 2:
@@ -81,24 +125,113 @@ def folds(groups) -> Folds:
             "nothing to fit"
         )
     inside = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
+    return _in_arrays(inside, member)
+
+
+def _in_arrays(inside: list[np.ndarray], numbers: np.ndarray, others: int | None = None) -> Folds:
+    """`Folds` of the rows that each leaves out and the fold that predicts each row."""
     width = max(map(len, inside))
-    numbers = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in inside])
+    rows = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in inside])
     mask = np.stack([np.arange(width) < len(rows) for rows in inside])
     with jax.ensure_compile_time_eval():  # known inside of jax.jit too
-        made = numbers.astype(np.int32), mask.astype(np.float32), member.astype(np.int32)
-        return Folds(*map(jnp.asarray, made))
+        whole = lambda numbers: jnp.asarray(numbers.astype(np.int32))
+        return Folds(whole(rows), jnp.asarray(mask.astype(np.float32)), whole(numbers), others)
+
+
+# splits -------------------------------------------------------------------------------------------
+
+
+def _is_split(pair: Any = None) -> bool:
+    """Whether it is a pair of arrays, as labels are not."""
+    return isinstance(pair, list | tuple) and len(pair) == 2 and all(map(np.ndim, pair))
+
+
+def of_splits(splits, n: int | None = None) -> Folds:
+    """`folds` of splits; n is the number of rows, by default that of the largest row number."""
+    pairs = [tuple(map(_as_numbers, split)) if _is_split(split) else split for split in splits]
+    _check_splits(pairs)
+    least = 1 + max(int(part.max()) for pair in pairs for part in pair)
+    n = least if n is None else n
+    for rows in (part for pair in pairs for part in pair):
+        check_row_numbers(rows, n)
+    numbers = np.full(n, len(pairs))
+    for number, (_, test) in enumerate(pairs):
+        numbers[test] = number
+    if numbers.max() < len(pairs) and all(len(a) + len(b) == n for a, b in pairs):
+        return folds(numbers)  # each row by all others
+    inside = [np.setdiff1d(np.arange(n), train) for train, _ in pairs]
+    return _in_arrays(inside, numbers, max(len(train) for train, _ in pairs))
+
+
+def _as_numbers(rows) -> np.ndarray:
+    """Row numbers, also of a mask."""
+    rows = np.asarray(rows)
+    if rows.dtype == bool:
+        return np.flatnonzero(rows)
+    return rows if rows.size else rows.astype(int)
+
+
+def _check_splits(pairs) -> None:
+    """Raise unless each is a training part and a test part of different rows, and no row is tested
+    twice.
+    """
+    if not pairs:
+        raise ValueError("splits has none: give one pair (train, test) of row numbers or more")
+    for number, pair in enumerate(pairs):
+        are_numbers = _is_split(pair) and all(p.ndim == 1 and p.dtype.kind in "iu" for p in pair)
+        if not are_numbers:
+            raise ValueError(
+                f"splits must be pairs (train, test) of row numbers, and split {number} is none: "
+                "give labels (n,), or list(cv.split(X))"
+            )
+        train, test = pair
+        if not (len(train) and len(test)):
+            empty = "test" if len(train) else "training"
+            raise ValueError(f"split {number} has no {empty} rows: leave it out")
+        rows, times = np.unique(np.concatenate(pair), return_counts=True)
+        if times.max() > 1:
+            raise ValueError(
+                f"split {number} names row {rows[times.argmax()]} more than once: no row can be in "
+                "both parts, or twice in one; weights= lets a row count several times"
+            )
+    rows, times = np.unique(np.concatenate([test for _, test in pairs]), return_counts=True)
+    if times.max() > 1:
+        raise ValueError(
+            f"row {rows[times.argmax()]} is in the test part of {times.max()} splits, and a row is "
+            "predicted once: give splits whose test parts have no row in common, or fit each "
+            "repetition by itself"
+        )
+
+
+def check_groups(made: Folds, what: str) -> Folds:
+    """The same folds; raise where they are splits."""
+    if made.others is not None:
+        raise ValueError(
+            f"{what} groups of rows, or single rows, that are predicted by all others, and was "
+            "given splits with fewer training rows: give labels (n,) as groups="
+        )
+    return made
 
 
 def as_folds(groups, n: int, count: int | None = None) -> Folds:
     """`Folds` of n rows from labels or `Folds`. Where they are for the first `count` rows, the
-    others are padding of weight 0, put into the group of the last.
+    others are padding of weight 0: in the group of the last, or predicted by no split.
     """
     made = folds(groups)
     if made.rows == count and made.rows < n and is_concrete(made):
-        made = folds(np.pad(np.asarray(made.numbers), (0, n - made.rows), "edge"))
+        if made.others is None:
+            made = folds(np.pad(np.asarray(made.numbers), (0, n - made.rows), "edge"))
+        else:
+            numbers = jnp.pad(made.numbers, (0, n - count), constant_values=len(made.inside))
+            made = replace(made, numbers=numbers)
     if made.rows != n:
         wanted = n if count is None else count
-        raise ValueError(f"groups must have {wanted} labels, one per row of X, and has {made.rows}")
+        raise ValueError(
+            f"groups must have {wanted} labels, one per row of X, and has {made.rows}"
+            if made.others is None
+            else f"splits name rows up to {made.rows - 1}, and X has {wanted} rows: give splits of "
+            "these rows, the last one in some part"
+        )
     return made
 
 
@@ -106,6 +239,6 @@ def named(groups: Folds | None, i: int) -> str:
     """A row, or a fold by its first rows, in words for messages."""
     if groups is None:
         return f"row {i}"
-    rows = np.flatnonzero(np.asarray(groups.numbers) == i)
+    rows = np.flatnonzero(np.asarray(groups.holds(i)))
     first = ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
     return f"the group of row{'s' * (len(rows) > 1)} {first}"

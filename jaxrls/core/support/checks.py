@@ -104,6 +104,34 @@ def as_floats(name: str, value, dtype=None):
     return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
 
+def column_names(X) -> tuple:
+    """The names of the columns of a data frame or a table; () of anything else, and where two are
+    the same.
+    """
+    names = getattr(X, "column_names", getattr(X, "columns", ()))  # of pyarrow, or else
+    if not hasattr(X, "__array__") or callable(names):
+        return ()
+    names = tuple(names.tolist() if hasattr(names, "tolist") else names)
+    known = all(isinstance(name, str | int | tuple) for name in names)
+    return names if known and len({*names}) == len(names) else ()
+
+
+def by_names(name: str, X, names: tuple):
+    """The columns of these names of a data frame or table, in this order; anything without names
+    as it is.
+    """
+    found = column_names(X)
+    if not (names and found) or found == names:
+        return X
+    if missing := [column for column in names if column not in found]:
+        listed = ", ".join(map(repr, missing[:5])) + ", …" * (len(missing) > 5)
+        raise ValueError(
+            f"{name} lacks {len(missing)} of the {len(names)} columns that were fitted, {listed}: "
+            "give a frame that has them, or an array of all columns in the order of the fit"
+        )
+    return X.select([*names]) if hasattr(X, "column_names") else X[[*names]]
+
+
 def as_array(name: str, value, dtype=None) -> jax.Array:
     """A list, a NumPy or a JAX array as a real JAX array."""
     return on_device(as_floats(name, value, dtype))

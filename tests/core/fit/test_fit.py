@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas
+import pyarrow as pa
 import pytest
 import scipy.sparse
 from contract.cases import WIDTH, gaussian
@@ -156,6 +157,48 @@ def test_input_of_every_kind():
         assert fit.errors.dtype == np.float64
         assert_close(fit.errors, expected.errors, 0, type(x).__name__)
         assert_close(fit.predict(x), expected.predict(X), 0, type(x).__name__)
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+def test_columns_of_a_frame_are_taken_by_name(tmp_path):
+    """In any order, beside others, in everything that takes new rows; a missing one is named, and
+    arrays are taken as they are.
+    """
+    X, new = (np.random.default_rng(seed).normal(size=(n, 3)) for seed, n in ((0, 24), (1, 7)))
+    Y = np.sin(X[:, 0]) + X[:, 2]
+    kinds = (
+        lambda A, names: pandas.DataFrame(A, columns=names),
+        lambda A, names: pa.table(dict(zip(names, A.T, strict=True))),
+    )
+    turned = new[:, [2, 0, 1]]
+    for frame, names in ((kinds[0], list("abc")), (kinds[1], list("abc")), (kinds[0], [0, 1, 2])):
+        other = frame(np.c_[turned, new[:, 0]], [*(names[i] for i in (2, 0, 1)), "more"])
+        held = rls.holdout(other, np.ones(7))
+        for options in ({"keep": True}, {"criterion": held}, {"landmarks": 9, "keep": True}):
+            fit = rls.fit(KERNEL, frame(X, names), Y, lams=LAMS, **options)
+            if options.pop("criterion", None):
+                options["criterion"] = rls.holdout(new, np.ones(7))
+            want = rls.fit(KERNEL, X, Y, lams=LAMS, **options)
+            assert fit.model.names == tuple(names)
+            assert_close(fit.errors, want.errors, 1e-10, "errors")
+            assert_close(fit.predict(other), want.predict(new), 1e-10, "by name")
+            assert_close(fit.predict(new), want.predict(new), 1e-10, "an array")
+            assert_close(fit.with_lam(0.5).predict(other), want.with_lam(0.5).predict(new), 1e-10)
+        interval = zip(fit.intervals(other), want.intervals(new), strict=True)
+        assert all((ours == theirs).all() for ours, theirs in interval)
+        more, same = fit.update(other, np.ones(7)), want.update(new, np.ones(7))
+        assert_close(more.predict(other), same.predict(new), 1e-10, "updated")
+        rls.save(tmp_path / "fit.safetensors", fit)
+        again = rls.load(tmp_path / "fit.safetensors")
+        assert_close(again.predict(other), want.predict(new), 1e-10, "from a file")
+        lacking = frame(new[:, 1:], names[1:])
+        words = f"X lacks 1 of the 3 columns that were fitted, {names[0]!r}: give a frame"
+        refused((partial(fit.predict, lacking), words), (partial(fit.posterior, lacking), words))
+    split = [rls.Linear().on(0), rls.Linear().on([1, 2])]
+    frame, given = kinds[0](X, ["a", "b", "c"]), {"shares": [[0.5, 0.5]], "lams": [1.0]}
+    several = rls.several.fit_kernels(split, frame, Y, **given)
+    want = rls.several.fit_kernels(split, X, Y, **given)
+    assert_close(several.predict(kinds[0](turned, ["c", "a", "b"])), want.predict(new), 1e-10)
 
 
 def test_columns_are_standardised_and_the_model_remembers_how():

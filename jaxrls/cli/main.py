@@ -215,10 +215,19 @@ def main(
         parser.error(words)
     if keep and args.cache:
         keep_programs()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        code = exit_code(args)
+    words = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    for warning in dict.fromkeys(words):
+        complain(f"warning: {warning}")
+    return code
+
+
+def exit_code(args) -> int:
+    """Run a command; 0, or 2 with a line on stderr."""
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            args.run(args)
+        args.run(args)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -227,9 +236,6 @@ def main(
         return complain(error)
     except MemoryError as error:
         return complain(f"out of memory: {error or 'use fewer rows, or --landmarks'}")
-    for warning in caught:
-        if warning.category is UserWarning:
-            complain(f"warning: {warning.message}")
     return 0
 
 

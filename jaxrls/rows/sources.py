@@ -95,7 +95,7 @@ def stream(
         progress=progress,
     )
     if isinstance(blocks, Files):
-        rows.names = tuple(blocks.choice.inputs)
+        rows.names = tuple(map(str, blocks.choice.inputs))
     return rows
 
 
@@ -160,7 +160,10 @@ class ColumnChoice:
     def settled(self, file: Table) -> "ColumnChoice":
         """The same columns for other files: by name where this file has names, else by number."""
         found = self.of(file)
-        name = lambda columns: list(dict.fromkeys(file.names[j] for j in columns))
+        named = lambda j: file.named or j >= file.width  # as arrays of a `.npz` file are
+        name = lambda columns: list(
+            dict.fromkeys(file.names[j] if named(j) else j for j in columns)
+        )
         several, target = isinstance(self.target, list | tuple), name(found.target)
         return replace(
             self,
@@ -186,7 +189,7 @@ class ColumnChoice:
                     f"{file.path} has {file.width} columns, and the model was fitted on "
                     f"{len(inputs)}: give the same inputs"
                 )
-            inputs = file.names[: file.width]
+            inputs = list(range(file.width))
             one_hot = inputs[len(inputs) - len(one_hot) :]
         target = "y" if self.target is None else self.target
         known = same or self.width is None and target in file.names

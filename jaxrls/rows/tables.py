@@ -19,6 +19,7 @@ FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
 FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")
 ENDINGS = (*FORMATS, ".npy", ".npz")
 AT_ONCE = 65_536  # rows
+NO_NAMES = ("", "na", "n/a", "null", "true", "false")  # of columns, though they are no numbers
 LOOKED_AT = 2**22  # bytes of a CSV file by which the types of its columns are known
 # Lists of columns as matrices, NaN where a number is missing, and columns of text, empty where it
 # is.
@@ -57,12 +58,15 @@ class Table:
     named: bool = False
 
     def find(self, wanted, what: str) -> list[int]:
-        """All columns of a name, or else the one of this number; of each in a list; or none."""
+        """All columns of a name, or of text that is none, and of a whole number, the one of this
+        number; of each in a list; or none.
+        """
         if isinstance(wanted, list | tuple):
             return [j for name in wanted for j in self.find(name, what)]
         if wanted is None or wanted is False:
             return []
-        found = [j for j, known in enumerate(self.names) if known == str(wanted)]
+        by_name = enumerate(() if isinstance(wanted, int | np.integer) else self.names)
+        found = [j for j, known in by_name if known == str(wanted)]
         if not found and str(wanted).removeprefix("-").isdecimal():
             found = [j % self.width for j in [int(wanted)] if -self.width <= j < self.width]
         if not found:
@@ -110,13 +114,6 @@ def _arrow_table(path: str, header: bool) -> Table:
         fields = inferred.names  # which may not be text
     named = header or not is_text
     names = fields if named else list(map(str, range(len(fields))))
-    with suppress(ValueError):
-        if is_text and header and list(map(float, names)):
-            warnings.warn(
-                f"{path}: the first line holds numbers, which are taken for the names of columns: "
-                "if they are data, say --no-header (header=False)",
-                stacklevel=2,
-            )
 
     def read(columns, texts):
         fields_read = list(inferred)
@@ -142,7 +139,24 @@ def _arrow_table(path: str, header: bool) -> Table:
     is_number = re.compile("u?int|halffloat|float|double|decimal|bool|null").match
     plain = [str(getattr(kind, "value_type", kind)) for kind in inferred.types]
     kinds = [None if is_number(kind) else f"{kind} values" for kind in plain]
+    if is_text and header and _are_data(names, kinds):
+        warnings.warn(
+            f"{path}: the first line holds numbers, which are taken for the names of columns: "
+            "if they are data, say --no-header (header=False)",
+            stacklevel=2,
+        )
     return Table(path, names, kinds, read, len(names), named)
+
+
+def _are_data(names, kinds) -> bool:
+    """Whether every column of numbers has a number for its name, as in a file without names; or
+    nothing, or a truth value, as long as there are numbers.
+    """
+    numbers = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
+    numbers = [name for name in numbers if name.strip().lower() not in NO_NAMES]
+    with suppress(ValueError):
+        return bool(list(map(float, numbers)))
+    return False
 
 
 def _array_table(path: str) -> Table:

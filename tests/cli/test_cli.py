@@ -315,6 +315,11 @@ def test_warnings_and_too_little_memory_are_told_in_a_line(folder):
     code, _, err = told("fit train.csv --lams 1e3,1e4,1e5")
     assert code == 0 and err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1
 
+    Path("bare.csv").write_text("1,2,3\n4,5,6\n7,8,8\n")
+    for line, code in (("fit bare.csv --lams 1,9", 0), ("fit bare.csv --target price", 2)):
+        found, _, err = told(line)
+        assert found == code and err.count("bare.csv: the first line holds numbers") == 1, line
+
     def full(files, source):
         raise MemoryError("Unable to allocate 9 TiB")
 

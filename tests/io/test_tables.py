@@ -2,6 +2,7 @@
 
 import gzip
 import sys
+import warnings
 from decimal import Decimal
 from functools import partial
 
@@ -14,6 +15,7 @@ from support import ANY_PRECISION, refused
 import jaxrls as rls
 from jaxrls.io.writing import writing
 from jaxrls.rows.sources import ColumnChoice, Files, open_files
+from jaxrls.rows.tables import open_table
 
 pytestmark = ANY_PRECISION
 PLAIN = "a,b,y\n1,2,3\n4,5,6\n7,8,9\n"
@@ -94,6 +96,45 @@ def test_columns(write):
     assert found[1] is None and found[3] == [["red", "blue", "red"], ["3", "6", "9"]]
     assert found[4].choice.inputs == ["a", "b", "g"]
     check(read(write(PLAIN.split("\n", 1)[1]), header=False))
+
+
+def test_columns_go_by_their_place_unless_they_are_named(write):
+    """A name may equal the number of another column."""
+    for path in (write("2,1,0\n3,2,1\n6,5,4\n", "n.csv"), write("2,1,y\n3,2,1\n6,5,4\n")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            check(read(path), [[3, 2], [6, 5]], [1, 4])
+            check(read(path, target=2), [[3, 2], [6, 5]], [1, 4])
+            check(read(path, target=-3, inputs=[1]), [[2], [5]], [3, 6])
+            check(read(path, target="2"), [[2, 1], [5, 4]], [3, 6])
+    choice = read(write("7,8,9\n1,2,3\n"), header=False)[4].choice
+    with pytest.warns(UserWarning, match="first line holds numbers"):
+        (piece,) = Files((write("2,1,0\n5,4,3\n"),), choice, predict=True)
+    assert piece.X.tolist() == [[5, 4]] and piece.texts[0].tolist() == ["3"]
+
+
+WITHOUT_NAMES = [
+    "1,2,3",
+    "1.5,,-3e5",
+    "1,NA,3",
+    "5.1,3.5,red",
+    '"1","2","3"',
+    "1,true,red",
+    "1,nan,3",
+]
+WITH_NAMES = ["a,2,3", "0,1,y", "a,b,red"]
+
+
+def test_a_first_line_of_numbers_is_told(write):
+    for line in WITHOUT_NAMES + WITH_NAMES:
+        last = "red" if line.endswith("red") else "6"
+        path = write(f"{line}\n4,{'false' if 'true' in line else 5},{last}\n7,,{last}\n")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            open_table(path)
+            open_table(path, header=False)
+        told = ["first line holds numbers" in str(warning.message) for warning in caught]
+        assert told == [True] * (line in WITHOUT_NAMES), line
 
 
 def test_the_index_that_pandas_writes_is_left_out_with_a_warning(write):

@@ -14,6 +14,7 @@ from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
+from jaxrls.rows.tables import Dialect, quoted, text_among
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
 
@@ -61,7 +62,8 @@ def run_fit(args):
 def show_data(args, table, classes):
     """What was read."""
     (n, d), target = table.X.shape, table.known["layout"]["target"]
-    kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
+    text = "text, " * bool(text_among(classes or ()))
+    kinds = f" ({text}{len(classes)} classes: {', '.join(classes[:5])})" if classes else ""
     files = f"{' '.join(args.data)}{', streamed' * args.stream}"
     show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}")
 
@@ -160,7 +162,7 @@ def read(args) -> Table:
     special = args.columns, args.drop, args.one_hot, args.groups
     labels = not args.stream and (args.classify or None)
     choice = ColumnChoice(args.target, args.weights, *special, labels)
-    files = open_files(paths_of(args.data), choice, args.header, args.missing)
+    files = open_files(paths_of(args.data), choice, dialect_of(args), args.missing)
     layout = {name: getattr(files.choice, name) for name in LAYOUT}
     if args.stream:
         rows = rls.rows.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
@@ -170,9 +172,10 @@ def read(args) -> Table:
     if table.weights is not None:
         check_weights(table.weights, len(table.Y))
     if table.known["classes"] is not None and (args.intervals or args.rank):
+        held = text_among(table.known["classes"]) or "labels"
         raise ValueError(
-            f"--intervals and --rank need a numeric target, and {files.choice.target} holds "
-            "labels: code them as numbers, or leave these options out"
+            f"--intervals and --rank need a numeric target, and {str(files.choice.target)!r} holds "
+            f"{held}: code it as numbers, or leave these options out"
         )
     return table
 
@@ -184,18 +187,21 @@ def read_whole(files, source, known) -> Table:
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if files.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():
-            name = choice.inputs[absent.argmax()]
-            raise ValueError(f"{source}: column {name} is empty: leave it out (--drop {name})")
+            name = str(choice.inputs[absent.argmax()])
+            raise ValueError(f"{source}: column {name!r} is empty: leave it out with --drop")
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)
     check_inputs("X", X)
     if Y is None:
-        Y, classes = rls.classes.encode(rest.pop())
+        words = rest.pop()
+        Y, classes = rls.classes.encode(words)
         known["classes"] = classes.tolist()
         if len(classes) > max(2, len(Y) // 2):
+            held = text_among(words)
             raise ValueError(
-                f"target {choice.target} has {len(classes)} different labels in {len(Y)} rows: "
-                "name the right column with --target"
+                f"the target {str(choice.target)!r} {f'holds {held}, and ' if held else ''}has "
+                f"{len(classes)} different labels in {len(Y)} rows: name the right column with "
+                f"--target{', or code it as numbers' if held else ''}"
             )
     return Table(X, Y, v, rest[0] if rest else None, known)
 
@@ -221,19 +227,26 @@ def joined(files, source):
     return X, Y, v, texts
 
 
-def inputs_of(source, X, texts, known) -> np.ndarray:
+def dialect_of(args) -> Dialect:
+    """How CSV files are written."""
+    return Dialect(args.header, args.sep, args.decimal, args.encoding)
+
+
+def inputs_of(source, X, texts, known, numbers=None) -> np.ndarray:
     """Numbers with medians where they are missing, and an indicator of every category of columns of
-    text.
+    text; of rows with these numbers.
     """
     X = X if X.dtype == np.float32 else X.astype(np.float64)
     if known["medians"]:
         X = np.where(np.isnan(X), np.array(known["medians"], X.dtype), X)
     parts = [X]
-    for categories, words in zip(known["categories"], texts, strict=False):
-        if new := sorted({*words.tolist()} - {*categories}):
+    names = known["layout"].get("one_hot", ())
+    for name, categories, words in zip(names, known["categories"], texts, strict=False):
+        for i in np.flatnonzero(~np.isin(words, categories))[:1]:
             raise ValueError(
-                f"{source} has the category {new[0]!r}, and the model was fitted with "
-                f"{', '.join(categories[:20])} only: leave such rows out"
+                f"{source}: row {numbers[i]}, column {str(name)!r}: the category "
+                f"{str(words[i])!r} is none that the model was fitted with, "
+                f"{quoted(categories)}: leave such rows out"
             )
         parts.append((words[:, None] == np.array(categories)).astype(X.dtype))
     return np.hstack(parts)

@@ -25,6 +25,14 @@ def names(text) -> list[str]:
     return text.split(",")
 
 
+def character(text) -> str:
+    """One character; a tab may be written in words."""
+    found = {"tab": "\t", "\\t": "\t"}.get(text, text)
+    if len(found) != 1:
+        raise argparse.ArgumentTypeError(f"must be one character, such as ; or tab, not {text!r}")
+    return found
+
+
 def lams(text) -> int | str | list[float]:
     """How many λ, those that are named, or "search"."""
     if text == "search":
@@ -42,9 +50,9 @@ example:
   {prog} fit train.csv --target price --tune --out model.safetensors
   {prog} predict model.safetensors new.csv --out predictions.csv
 
-DATA is a table: .csv or .csv.gz with a line of names, .parquet, .arrow or .feather (these need
-pyarrow), .npz with arrays X and y, or .npy. Several files, a pattern or a folder are read as one
-stream of rows, of any size.
+DATA is a table: .csv or .tsv with a line of names, also with .gz after it, .parquet, .arrow or
+.feather (these need pyarrow), .npz with arrays X and y, or .npy. Several files, a pattern or a
+folder are read as one stream of rows, of any size.
 """
 # What can be typed, and its help, two spaces apart: "--width W" takes a value, "--tune" says yes,
 # and "--no-cache" no to `cache`.
@@ -54,6 +62,9 @@ CACHE = """
 READING = """
 --stream           read rows in blocks, which need not fit into memory; always for several files
 --no-header        the first line of CSV files is data, and columns go by number
+--sep S            what separates the columns of CSV files: a comma by default, a tab in .tsv files
+--decimal S        the decimal sign of CSV files, %(default)s by default
+--encoding NAME    of CSV files, such as latin-1; %(default)s by default
 """
 FIT = """
 data DATA          file, files, pattern or folder; all columns but those named below are inputs
@@ -63,7 +74,7 @@ data DATA          file, files, pattern or folder; all columns but those named b
                    or ordered among themselves (pairs, --rank)
 --columns A,B,...  the inputs
 --drop A,B,...     columns to leave out
---one-hot COL      column of text that becomes an indicator of each category; may be repeated
+--one-hot A,B,...  columns of text that become an indicator of each category
 --missing HOW      drop: leave out rows with a missing value; median: fill in the median of the
                    input; by default an error
 --classify         the target holds class labels (always if it is text)
@@ -95,6 +106,9 @@ data DATA          file, files, pattern or folder; columns are found by name whe
                    names
 --interval P       also write columns lower and upper, which hold a label with this probability,
                    such as 0.9 (needs a model fitted with --intervals)
+--missing HOW      drop: leave out rows with a missing input; median: fill in the medians of the
+                   fitted table, which is the default where it was fitted so; else an error
+--keep A,B,...     columns of DATA to write before the predictions, as text
 --out FILE         file to write, .npy, .parquet, .arrow or CSV; by default predictions are printed
 """
 # What kinds of values they take, where these are not text.
@@ -102,7 +116,11 @@ KINDS: dict = {
     "data": {"nargs": "+"},
     "--columns": {"type": names},
     "--drop": {"type": names, "default": []},
-    "--one-hot": {"action": "append", "default": []},
+    "--one-hot": {"action": "extend", "type": names, "default": []},
+    "--keep": {"type": names, "default": []},
+    "--sep": {"type": character},
+    "--decimal": {"type": character, "default": "."},
+    "--encoding": {"default": "utf-8"},
     "--missing": {"choices": ("drop", "median")},
     "--kernel": {"choices": [k for k in KERNELS if k != "precomputed"], "default": "gaussian"},
     "--width": {"type": float},
@@ -215,10 +233,19 @@ def main(
         parser.error(words)
     if keep and args.cache:
         keep_programs()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        code = exit_code(args)
+    words = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    for warning in dict.fromkeys(words):
+        complain(f"warning: {warning}")
+    return code
+
+
+def exit_code(args) -> int:
+    """Run a command; 0, or 2 with a line on stderr."""
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            args.run(args)
+        args.run(args)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -227,9 +254,6 @@ def main(
         return complain(error)
     except MemoryError as error:
         return complain(f"out of memory: {error or 'use fewer rows, or --landmarks'}")
-    for warning in caught:
-        if warning.category is UserWarning:
-            complain(f"warning: {warning.message}")
     return 0
 
 

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.fitting import KNOWN, inputs_of
+from jaxrls.cli.fitting import KNOWN, dialect_of, inputs_of
 from jaxrls.cli.report import at_terminal, count
 from jaxrls.core.support import progress_bar
 from jaxrls.io.writing import predicted, rows_to, writing
@@ -15,26 +15,37 @@ from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 def run_predict(args):
     """Load, read, predict, write, and say the error where the files have the target."""
     model, known = loaded(args.model, args.interval)
-    classes, choice = known["classes"], ColumnChoice(**known["layout"])
-    missing = "median" if known["medians"] else None
-    files = Files(paths_of(args.data), choice, args.header, missing, predict=True)
+    classes, choice = known["classes"], ColumnChoice(**known["layout"], keep=args.keep)
+    missing = args.missing or ("median" if known["medians"] else None)
+    if missing == "median" and not known["medians"]:
+        raise ValueError("--missing median needs a model that was fitted with --missing median")
+    files = Files(paths_of(args.data), choice, dialect_of(args), missing, predict=True)
     tally, rows = np.zeros(3), 0
     with (
         writing(args.out) if args.out else rows_to(sys.stdout.buffer) as write,
         progress_bar(at_terminal(), None, "predict", "row") as reached,
     ):
         for piece in files:
-            X = inputs_of(piece.place, piece.X, piece.texts, known)
+            X = inputs_of(piece.place, piece.X, piece.texts, known, piece.numbers)
             columns = predicted(model, X, args.interval, classes)
-            write(columns)
-            target = piece.texts[len(choice.one_hot) :]
+            rest = piece.texts[len(choice.one_hot) :]
+            target, kept = rest[: len(rest) - len(args.keep)], rest[len(rest) - len(args.keep) :]
+            write(with_kept(columns, args.keep, kept))
             if target and "prediction" in columns:
-                tally += judged(columns, target[0], classes)
+                label = target[0] if classes else np.char.replace(target[0], args.decimal, ".")
+                tally += judged(columns, label, classes)
             rows += len(X)
             reached(rows)
     lines = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
     for line in lines + verdict(tally, classes, args.interval is not None):
         print(line, file=sys.stdout if args.out else sys.stderr)
+
+
+def with_kept(columns, names, kept):
+    """What is written: columns that are kept, and predictions after them."""
+    if both := {*names} & {*columns}:
+        raise ValueError(f"--keep {min(both)} is the name of a column of predictions: rename it")
+    return dict(zip(names, kept, strict=True)) | columns
 
 
 def loaded(path, level):

@@ -57,7 +57,8 @@ def numbers_to(file) -> Iterator[Writer]:
     def write(columns):
         blocks.append(np.column_stack(list(columns.values())))
         if blocks[-1].dtype.kind != "f":
-            raise ValueError("labels are text, and a .npy file holds numbers: write a .csv file")
+            what = "labels and kept columns are text"
+            raise ValueError(f"{what}, and a .npy file holds numbers: write a .csv file")
 
     yield write
     values = np.concatenate(blocks or [np.empty((0, 1))]).astype(np.float64)

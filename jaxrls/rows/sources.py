@@ -2,6 +2,7 @@
 
 import glob
 import os
+import shlex
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import numpy as np
 
 from jaxrls.rows.joint import JointRows
 from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
-from jaxrls.rows.tables import ENDINGS, Table, ending_of, open_table
+from jaxrls.rows.tables import ENDINGS, USUAL, Dialect, Table, ending_of, open_table
 
 
 def stream(
@@ -37,9 +38,9 @@ def stream(
 
     Args:
         source: a path, a pattern such as `"rows/*.parquet"`, a folder, a list of those, or any
-            object whose `__iter__` gives blocks `(X, Y)`, `(X, Y, weights)` or X. Files are `.csv`,
-            `.csv.gz`, `.parquet`, `.arrow` and `.feather` (extra `tables`), `.npy` with a matrix,
-            and `.npz` with arrays `X` and `y`. Further files must have the columns of the first, by
+            object whose `__iter__` gives blocks `(X, Y)`, `(X, Y, weights)` or X. Files are `.csv`
+            and `.tsv`, also with `.gz` after it, `.parquet`, `.arrow` and `.feather` (extra
+            `tables`), `.npy` with a matrix, and `.npz` with arrays `X` and `y`. Further files must have the columns of the first, by
             name where it has names.
         target: one column or a list, by name or number, or an array of `.npz` files; by default the
             last column, or `y`. False for files without labels.
@@ -77,7 +78,8 @@ def stream(
     """
     paths = [source] if isinstance(source, str | os.PathLike) else source
     if isinstance(paths, list | tuple) and paths and isinstance(paths[0], str | os.PathLike):
-        blocks = open_files(paths_of(paths), ColumnChoice(target, weights, columns), header)
+        choice = ColumnChoice(target, weights, columns)
+        blocks = open_files(paths_of(paths), choice, Dialect(header))
     elif target is weights is columns is None:
         blocks = source
     else:
@@ -95,8 +97,12 @@ def stream(
         progress=progress,
     )
     if isinstance(blocks, Files):
-        rows.names = tuple(blocks.choice.inputs)
+        rows.names = tuple(map(str, blocks.choice.inputs))
     return rows
+
+
+# What else to do with text among the inputs.
+ELSE = ", leave it out (--drop {name}), or make indicators of it (--one-hot {name})"
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,7 @@ class ColumnChoice:
     groups: Any = None
     labels: bool | None = False  # whether targets are text; None: as the file has it
     width: int | None = None  # of all files, where columns have no names
+    keep: Any = ()  # what is written beside predictions, as text
 
     def of(self, file: Table) -> "ColumnChoice":
         """The column numbers of a file; raises where a column has two roles."""
@@ -137,30 +144,34 @@ class ColumnChoice:
         if not inputs or len({*inputs, *special}) < len(inputs) + len(special):
             raise ValueError(
                 f"{file.path}: inputs, target, weights and groups must be different columns, and "
-                "one at least is for inputs (are they separated by commas?)"
+                "one at least is for inputs (--sep says what separates them)"
             )
         one_hot = find(self.one_hot, "inputs")
         for j in {*one_hot} - {*inputs}:
             raise ValueError(
-                f"{file.path}: column {file.names[j]} of --one-hot is no input: it is the target, "
+                f"{file.path}: column {file.names[j]!r} of --one-hot is no input: it is the target, "
                 "has another use, or is not in --columns"
             )
         labels = any(file.kinds[j] for j in targets) if self.labels is None else self.labels
         numbers = [j for j in inputs if j not in one_hot]
         for j in (*numbers, *weights, *([] if labels else targets)):
-            if kind := file.kinds[j]:
-                name = file.names[j]
+            if file.kinds[j]:
+                name, what = shlex.quote(file.names[j]), "column" if j in inputs else "target"
                 raise ValueError(
-                    f"{file.path}: column {name} holds {kind}, and not numbers: code it as "
-                    f"numbers, leave it out (--drop {name}), or make indicators of it "
-                    f"(--one-hot {name})"
+                    f"{file.path}: {what if j not in weights else 'weight'} {file.names[j]!r} holds "
+                    f"{file.held(j)}, and not numbers: code it as numbers"
+                    f"{ELSE.format(name=name) if j in inputs else ''}"
                 )
-        return ColumnChoice(targets, weights, numbers, dropped, one_hot, groups, labels)
+        keep = find(self.keep, "columns to keep")
+        return ColumnChoice(targets, weights, numbers, dropped, one_hot, groups, labels, keep=keep)
 
     def settled(self, file: Table) -> "ColumnChoice":
         """The same columns for other files: by name where this file has names, else by number."""
         found = self.of(file)
-        name = lambda columns: list(dict.fromkeys(file.names[j] for j in columns))
+        named = lambda j: file.named or j >= file.width  # as arrays of a `.npz` file are
+        name = lambda columns: list(
+            dict.fromkeys(file.names[j] if named(j) else j for j in columns)
+        )
         several, target = isinstance(self.target, list | tuple), name(found.target)
         return replace(
             self,
@@ -186,12 +197,13 @@ class ColumnChoice:
                     f"{file.path} has {file.width} columns, and the model was fitted on "
                     f"{len(inputs)}: give the same inputs"
                 )
-            inputs = file.names[: file.width]
+            inputs = list(range(file.width))
             one_hot = inputs[len(inputs) - len(one_hot) :]
         target = "y" if self.target is None else self.target
         known = same or self.width is None and target in file.names
         target = target if known else False
-        return ColumnChoice(target, None, inputs, (), one_hot, labels=True).of(file)
+        options: dict = {"labels": True, "keep": self.keep}
+        return ColumnChoice(target, None, inputs, (), one_hot, **options).of(file)
 
 
 @dataclass(frozen=True)
@@ -202,17 +214,18 @@ class Files:
 
     paths: tuple[str, ...]
     choice: ColumnChoice
-    header: bool = True
+    dialect: Dialect = USUAL
     missing: str | None = None
     predict: bool = False
 
     def __iter__(self) -> Iterator[Piece]:
-        """All rows, with one-hot columns, groups and labels as text."""
+        """All rows, with one-hot columns, groups, labels and what is kept as text."""
         for path in self.paths:
-            file, first = open_table(path, self.header), 1
+            file, first = open_table(path, self.dialect), 1
             found = (self.choice.of_inputs if self.predict else self.choice.of)(file)
             numbers = [found.inputs, [] if found.labels else found.target, found.weights]
             texts = [*found.one_hot, *found.groups, *(found.target if found.labels else [])]
+            texts += found.keep
             checked = [*numbers, *([j] for j in (found.one_hot if self.predict else texts))]
             for values, words in file.batches(numbers, texts):
                 used = self._usable(file, first, checked, [*values, *words])
@@ -220,7 +233,8 @@ class Files:
                 several = Y.shape[1] > 1 or isinstance(self.choice.target, list | tuple)
                 Y = (Y if several else Y[:, 0]) if Y.shape[1] else None
                 v = v[:, 0] if v.shape[1] else None
-                yield Piece(X, Y, v, path, [word[used] for word in words])
+                numbered = np.arange(first, first + len(values[0]))[used]
+                yield Piece(X, Y, v, path, [word[used] for word in words], numbered)
                 first += len(values[0])
 
     def _usable(self, file: Table, first: int, columns, parts) -> Any:
@@ -238,20 +252,23 @@ class Files:
             if self.missing == "drop" or self.missing and i == 0:
                 bad = bad & ~missing
             for row, j in np.argwhere(bad)[:1]:
-                dropped = "drop the row, as fit --missing drop does"
+                dropped = "leave the row out, as --missing drop does"
                 what = f"missing: {dropped}" if missing[row, j] else f"{values[row, j]}: correct it"
                 name = file.names[numbers[j]]
                 raise ValueError(
-                    f"{file.path}: row {first + row}, column {name}: the value is {what}"
+                    f"{file.path}: row {first + row}, column {name!r}: the value is {what}"
                 )
         return slice(None) if used.all() else used
 
 
 def open_files(
-    paths: tuple[str, ...], choice: ColumnChoice, header: bool = True, missing: str | None = None
+    paths: tuple[str, ...],
+    choice: ColumnChoice,
+    dialect: Dialect = USUAL,
+    missing: str | None = None,
 ) -> Files:
     """Files with the columns of the first."""
-    return Files(paths, choice.settled(open_table(paths[0], header)), header, missing)
+    return Files(paths, choice.settled(open_table(paths[0], dialect)), dialect, missing)
 
 
 def paths_of(named) -> tuple[str, ...]:

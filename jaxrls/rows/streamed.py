@@ -34,6 +34,7 @@ class Piece(NamedTuple):
     weights: Any = None
     place: str = ""
     texts: Any = ()  # columns of text, if any
+    numbers: Any = ()  # of the rows, from 1
 
 
 class StreamedRows(HostRows):

@@ -15,10 +15,11 @@ import numpy as np
 
 from jaxrls.rows.files import reading
 
-FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
+FORMATS = dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), "csv") | {".parquet": "parquet"}
 FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")
 ENDINGS = (*FORMATS, ".npy", ".npz")
 AT_ONCE = 65_536  # rows
+NO_NAMES = ("", "na", "n/a", "null", "true", "false")  # of columns, though they are no numbers
 LOOKED_AT = 2**22  # bytes of a CSV file by which the types of its columns are known
 # Lists of columns as matrices, NaN where a number is missing, and columns of text, empty where it
 # is.
@@ -42,6 +43,45 @@ def arrow_for(what) -> Any:
 
 
 @dataclass(frozen=True)
+class Dialect:
+    """How a CSV file is written: whether its first line holds names, what separates the columns, by
+    default a comma, or a tab where the path ends so, the decimal sign, and the encoding.
+    """
+
+    header: bool = True
+    sep: str | None = None
+    decimal: str = "."
+    encoding: str = "utf-8"
+
+    def separator(self, path: str) -> str:
+        """What separates the columns of a file."""
+        return self.sep or ("\t" if ".tsv" in ending_of(path) else ",")
+
+
+USUAL = Dialect()
+
+
+def quoted(names) -> str:
+    """Names in a message, the first twenty of them."""
+    return ", ".join(repr(str(name)) for name in names[:20])
+
+
+def text_among(words) -> str:
+    """One of some words that is no number, in words; empty where all are numbers."""
+    found = next((str(word) for word in words if word and not is_number(word)), "")
+    decimal = ", which --decimal , reads as numbers" * bool(re.fullmatch(r"-?\d+,\d+", found))
+    return f"text such as {found!r}{decimal}" if found else ""
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is one that Python reads as a number."""
+    with suppress(ValueError):
+        float(word)
+        return True
+    return False
+
+
+@dataclass(frozen=True)
 class Table:
     """Columns by name; those of a file without names by their number, as text.
 
@@ -57,66 +97,87 @@ class Table:
     named: bool = False
 
     def find(self, wanted, what: str) -> list[int]:
-        """All columns of a name, or else the one of this number; of each in a list; or none."""
+        """All columns of a name, or of text that is none, and of a whole number, the one of this
+        number; of each in a list; or none.
+        """
         if isinstance(wanted, list | tuple):
             return [j for name in wanted for j in self.find(name, what)]
         if wanted is None or wanted is False:
             return []
-        found = [j for j, known in enumerate(self.names) if known == str(wanted)]
+        by_name = enumerate(() if isinstance(wanted, int | np.integer) else self.names)
+        found = [j for j, known in by_name if known == str(wanted)]
         if not found and str(wanted).removeprefix("-").isdecimal():
             found = [j % self.width for j in [int(wanted)] if -self.width <= j < self.width]
         if not found:
-            columns = ", ".join(self.names[:20])
+            spaced = any(name.strip() == str(wanted) for name in self.names)
+            near = ", with spaces around the name" * spaced
+            sep = " (if these are several, --sep says what separates them)" * (self.width == 1)
             raise ValueError(
                 f"{self.path} has no column {str(wanted)!r} for the {what}: its columns are "
-                f"{columns}"
+                f"{quoted(self.names)}{near}{sep}"
             )
         return found
+
+    def held(self, j: int) -> str:
+        """What a column of no numbers holds, with an example of text."""
+        kind = str(self.kinds[j])
+        words = next(self.read([j], [j]), {j: ()})[j] if kind == "text" else ()
+        return text_among(words) or kind
 
     def batches(self, numbers: list[list[int]], texts: list[int]) -> Iterator[Batch]:
         """Batches of at most so many rows."""
         used = sorted({j for part in (*numbers, texts) for j in part})
-        for found in self.read(used, texts):
+        for found in self.read(used, [j for j in texts if not any(j in part for part in numbers)]):
             none = np.empty((len(found[used[0]]), 0))
             parts = [np.column_stack([found[j] for j in p]) if p else none for p in numbers]
             yield parts, [found[j].astype(str) for j in texts]
 
 
-def open_table(path: str, header: bool = True) -> Table:
-    """Open a table, by its ending; without `header` the first line of a CSV file is data.
+def open_table(path: str, dialect: Dialect = USUAL) -> Table:
+    """Open a table, by its ending.
 
     Raises:
         ValueError: for a file that is damaged, or no table.
         ImportError: for a kind of file that needs pyarrow, where it is missing.
     """
-    return _arrow_table(path, header) if ending_of(path) in FORMATS else _array_table(path)
+    return _arrow_table(path, dialect) if ending_of(path) in FORMATS else _array_table(path)
 
 
-def _arrow_table(path: str, header: bool) -> Table:
+def _csv_format(path: str, dialect: Dialect) -> tuple[Any, str]:
+    """How pyarrow reads a CSV file, and what is wrong where it cannot."""
+    arrow, sep, encoding = arrow_for(path), dialect.separator(path), dialect.encoding
+    kind = arrow.dataset.CsvFileFormat(
+        arrow.csv.ParseOptions(delimiter=sep),
+        convert_options=arrow.csv.ConvertOptions(
+            strings_can_be_null=True, decimal_point=dialect.decimal
+        ),
+        read_options=arrow.csv.ReadOptions(
+            block_size=LOOKED_AT,
+            autogenerate_column_names=not dialect.header,
+            encoding=encoding,
+        ),
+    )
+    first = "names" if dialect.header else "data"
+    return kind, f"cannot be read by --sep {sep!r} --encoding {encoding}, {first} in its first line"
+
+
+def _arrow_table(path: str, dialect: Dialect) -> Table:
     """What pyarrow reads."""
-    arrow, kind = arrow_for(path), FORMATS[ending_of(path)]
-    types, csv, is_text = arrow.types, arrow.csv, kind == "csv"
+    arrow, kind, failed = arrow_for(path), FORMATS[ending_of(path)], "cannot be read"
+    types, is_text = arrow.types, kind == "csv"
     if is_text:
-        how = csv.ReadOptions(block_size=LOOKED_AT, autogenerate_column_names=not header)
-        nulls = csv.ConvertOptions(strings_can_be_null=True)
-        kind = arrow.dataset.CsvFileFormat(read_options=how, convert_options=nulls)
+        with reading(path, f"cannot be read by --encoding {dialect.encoding}"):
+            kind, failed = _csv_format(path, dialect)
 
     def source(schema=None):
         where = {"format": kind, "filesystem": arrow.fs.LocalFileSystem()}
         return arrow.dataset.dataset(os.path.abspath(path), schema, **where)
 
-    with reading(path):
+    with reading(path, failed):
         inferred = source().schema
         fields = inferred.names  # which may not be text
-    named = header or not is_text
+    named = dialect.header or not is_text
     names = fields if named else list(map(str, range(len(fields))))
-    with suppress(ValueError):
-        if is_text and header and list(map(float, names)):
-            warnings.warn(
-                f"{path}: the first line holds numbers, which are taken for the names of columns: "
-                "if they are data, say --no-header (header=False)",
-                stacklevel=2,
-            )
 
     def read(columns, texts):
         fields_read = list(inferred)
@@ -124,7 +185,7 @@ def _arrow_table(path: str, header: bool) -> Table:
             if j in texts or not types.is_boolean(fields_read[j].type):
                 kind_read = arrow.string() if j in texts else arrow.float64()
                 fields_read[j] = fields_read[j].with_type(kind_read)
-        with reading(path):
+        with reading(path, failed):
             scanner = source(arrow.schema(fields_read)).scanner(
                 batch_readahead=2, columns=[fields[j] for j in columns], batch_size=AT_ONCE
             )
@@ -138,11 +199,31 @@ def _arrow_table(path: str, header: bool) -> Table:
                     found[j] = column.to_numpy(zero_copy_only=False)
                 yield found
 
-    # Columns of booleans, or without any value, are numbers.
-    is_number = re.compile("u?int|halffloat|float|double|decimal|bool|null").match
-    plain = [str(getattr(kind, "value_type", kind)) for kind in inferred.types]
-    kinds = [None if is_number(kind) else f"{kind} values" for kind in plain]
+    kinds = [_kind_of(str(getattr(kind, "value_type", kind))) for kind in inferred.types]
+    if is_text and dialect.header and _are_data(names, kinds, dialect.decimal):
+        warnings.warn(
+            f"{path}: the first line holds numbers, which are taken for the names of columns: "
+            "if they are data, say --no-header (header=False)",
+            stacklevel=2,
+        )
     return Table(path, names, kinds, read, len(names), named)
+
+
+def _kind_of(type_name: str) -> str | None:
+    """What a column of an Arrow type holds; None if numbers, as of booleans, and without values."""
+    if re.match("u?int|halffloat|float|double|decimal|bool|null", type_name):
+        return None
+    kinds = {"string": "text", "binary": "bytes that are no text in this --encoding"}
+    return kinds.get(type_name.removeprefix("large_"), f"{type_name} values")
+
+
+def _are_data(names, kinds, decimal) -> bool:
+    """Whether every column of numbers has a number for its name, as in a file without names; or
+    nothing, or a truth value, as long as there are numbers.
+    """
+    numbers = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
+    numbers = [name for name in numbers if name.strip().lower() not in NO_NAMES]
+    return bool(numbers) and all(is_number(name.replace(decimal, ".")) for name in numbers)
 
 
 def _array_table(path: str) -> Table:
@@ -178,6 +259,7 @@ def _array_table(path: str) -> Table:
 
     dtypes = [column.dtype for column in columns]
     kinds = [None if d.kind in "fiub" else f"values of dtype {d}" for d in dtypes]
+    kinds = ["text" if d.kind == "U" else kind for d, kind in zip(dtypes, kinds, strict=True)]
     return Table(path, names, kinds, read, width)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from pyarrow import csv
 from scipy.spatial.distance import pdist
 
@@ -146,7 +146,7 @@ def test_predict_by_name_by_number_and_with_the_target(folder):
 
 def test_labels_are_classified(folder):
     out = run("fit labels.csv --out m")
-    assert "target kind (3 classes: high, low, mid)" in out
+    assert "target kind (text, 3 classes: high, low, mid)" in out
     wrong = value(out, "left out")
     best = float(re.search(r"(\S+)  <- best", out).group(1))
     assert 0 <= wrong < 50 and best == pytest.approx(wrong / 100, rel=1e-2, abs=1e-9)
@@ -163,7 +163,7 @@ def test_labels_are_classified(folder):
 
 def test_categories_become_indicators_and_stay_what_they_were(folder):
     told = fails("fit mixed.csv")
-    assert "column kind holds string values" in told and "--one-hot kind" in told
+    assert "column 'kind' holds text such as '" in told and "--one-hot kind" in told
     out = run("fit mixed.csv --one-hot kind --out m")
     assert "4 inputs" in out
     a, _, y, kind, *_ = problem()
@@ -175,9 +175,96 @@ def test_categories_become_indicators_and_stay_what_they_were(folder):
     want = fit.predict(np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]]))
     assert_allclose(found, want, rtol=1e-6)
     Path("few.csv").write_text("kind,a\nnew,1\n")
-    assert "has the category 'new', and the model was fitted with" in fails("predict m few.csv")
+    told = fails("predict m few.csv")
+    assert "few.csv: row 1, column 'kind': the category 'new' is none that" in told
+    assert told.endswith("'high', 'low', 'mid': leave such rows out\n")
     assert "2 inputs" not in run("fit mixed.csv --drop kind")
     assert "1 input," in run("fit mixed.csv --columns a")
+
+
+def test_files_of_other_dialects_are_the_same_table(folder):
+    """Separators, decimal signs and encodings, in `fit` and in `predict`."""
+    rows = [line.split(",") for line in Path("mixed.csv").read_text().splitlines()]
+    rows = [[a, kind.replace("mid", "mïd"), y] for a, kind, y in rows]
+    commas = [[cell.replace(".", ",") for cell in row] for row in rows]
+    write = lambda name, rows, sep, encoding="utf-8": Path(name).write_bytes(
+        "\n".join(map(sep.join, rows)).encode(encoding)
+    )
+    write("plain.csv", rows, ",")
+    write("tabs.tsv", rows, "\t")
+    write("bars.csv", rows, "|", "utf-8-sig")
+    write("europe.csv", commas, ";", "latin-1")
+    run("fit plain.csv --one-hot kind --out m")
+    want, fit = predict("plain.csv"), rls.load("m")
+    for name, options in (
+        ("tabs.tsv", ""),
+        ("tabs.tsv", "--sep tab"),
+        ("bars.csv", "--sep |"),
+        ("europe.csv", "--sep ; --decimal , --encoding latin-1"),
+    ):
+        assert predict(f"{name} {options}") == want
+        run(f"fit {name} --one-hot kind {options} --out n")
+        assert_array_equal(rls.load("n").model.coef, fit.model.coef)
+    for line, words in {
+        "fit bars.csv": "cannot be read by --sep ','|--sep says what separates",
+        "fit bars.csv --target y": r"columns are 'a\|kind\|y' \(if these are several, --sep says",
+        "fit europe.csv": "cannot be read by --sep ',' --encoding utf-8, names in its first line",
+        "fit europe.csv --sep ; --decimal ,": "'kind' holds bytes that|cannot be read by .*utf-8",
+        "fit europe.csv --sep ; --drop kind --encoding latin-1": "'a' .* '.*', which --decimal , re",
+        "fit plain.csv --encoding klingon": "--encoding klingon.*unknown encoding",
+        "fit plain.csv --sep ;;": "must be one character, such as ; or tab",
+    }.items():
+        assert re.search(words, fails(line)), line
+
+
+def test_text_is_called_text_and_names_are_quoted(folder):
+    Path("spaces.csv").write_text("age, price\n" + "1, 2\n3, 4\n")
+    told = fails("fit spaces.csv --target price")
+    assert told.endswith("its columns are 'age', ' price', with spaces around the name\n")
+    Path("dollar.csv").write_text("age,price\n" + "".join(f"{i},${i}.5\n" for i in range(9)))
+    told = fails("fit dollar.csv")
+    assert "the target 'price' holds text such as '$0.5', and has 9 different labels in 9" in told
+    assert "code it as numbers" in told
+    assert "2 classes: 1, 2" in run("fit more.csv --target w --classify")
+
+
+def test_categories_of_several_columns(folder):
+    Path("two.csv").write_text("p,q,y\n" + "u,x,1\nv,x,2\nu,z,3.5\nv,z,5\nu,x,1.5\n")
+    for options in ("--one-hot p,q", "--one-hot p --one-hot q"):
+        assert "4 inputs" in run(f"fit two.csv {options} --out m")
+    Path("few.csv").write_text("q,p\nx,u\nz,v\nz,w\n")
+    told = fails("predict m few.csv")
+    assert "few.csv: row 3, column 'p': the category 'w' is none that the model was fit" in told
+
+
+def test_columns_are_kept_beside_predictions_and_rows_with_gaps_left_out(folder):
+    run("fit train.csv --out m")
+    a, b = read("test.csv")[:3, :2].T
+    lines = ["id,a,b,day", f"007,{a[0]},{b[0]},2020-01-01", f"08,,{b[1]},", f"x y,{a[2]},{b[2]},"]
+    Path("gaps.csv").write_text("\n".join(lines))
+    assert "row 2, column 'a': the value is missing: leave the row out, as --missing drop" in fails(
+        "predict m gaps.csv"
+    )
+    said, found = predict("gaps.csv --missing drop --keep id,day")
+    assert said.startswith("2 predictions") and found.column_names == ["id", "day", "prediction"]
+    written = Path("p.csv").read_text().splitlines()
+    assert written[1].startswith('"007","2020-01-01",') and written[2].startswith('"x y","",')
+    want = rls.load("m").predict(np.column_stack([a, b])[[0, 2]])
+    assert_allclose(found["prediction"].to_numpy(), want, rtol=1e-9)
+    kept = predict("test.csv --keep b,y")[1]  # an input, and the target
+    assert_allclose(kept["b"].to_numpy(), read("test.csv")[:, 1], rtol=1e-15)
+    assert "RMSE" in predict("test.csv --keep y")[0]
+    Path("taken.csv").write_text("prediction,a,b\n1,2,3\n")
+    for line, words in {
+        "predict m test.csv --missing median": "that was fitted with --missing median",
+        "predict m test.csv --keep id": "no column 'id' for the columns to keep",
+        "predict m taken.csv --keep prediction": "--keep prediction is the name of a column of pre",
+        "predict m test.csv --keep a --out p.npy": "kept columns are text, and a .npy file",
+    }.items():
+        assert words in fails(line), line
+    run("fit train.csv --missing median --out m")
+    assert predict("gaps.csv")[0].startswith("3 predictions")
+    assert predict("gaps.csv --missing drop")[0].startswith("2 predictions")
 
 
 def test_missing_numbers(folder):
@@ -186,14 +273,17 @@ def test_missing_numbers(folder):
     Path("gaps.csv").write_text("\n".join(text))
     Path("hole.csv").write_text("a,b\n,1000\n")
     Path("empty.csv").write_text("a,b,y\n,1,2\n,2,3\n")
-    assert "gaps.csv: row 2, column a: the value is missing" in fails("fit gaps.csv")
+    assert "gaps.csv: row 2, column 'a': the value is missing" in fails("fit gaps.csv")
     assert "39 rows" in run("fit gaps.csv --missing drop --out m")
-    assert "row 1, column a: the value is missing" in fails("predict m hole.csv")
+    assert "row 1, column 'a': the value is missing" in fails("predict m hole.csv")
     assert "40 rows" in run("fit gaps.csv --missing median --out m")
     median = np.median(np.delete(read("train.csv")[:, 0], 1))
     Path("full.csv").write_text(f"a,b\n{float(median)!r},1000\n")
     assert predict("hole.csv")[1] == predict("full.csv")[1]
-    for how, words in (("median", "column a is empty"), ("drop", "no rows with all their values")):
+    for how, words in (
+        ("median", "column 'a' is empty"),
+        ("drop", "no rows with all their values"),
+    ):
         assert words in fails(f"fit empty.csv --missing {how}")
 
 
@@ -270,15 +360,15 @@ REFUSED = {
     "fit train.csv --target price": "no column 'price' for the target",
     "fit train.csv --groups 7": "no column '7' for the groups",
     "fit train.csv --classify --target a": "different labels",
-    "fit labels.csv --target a": "column kind holds string values",
+    "fit labels.csv --target a": "column 'kind' holds text such as '",
     "fit train.csv --out no/m": "no folder",
     "fit train.csv --plot no/m.png": "no folder",
     "fit train.csv --folds 0": "--folds must be a whole number",
-    "fit mixed.csv --columns a --target y --one-hot kind": "column kind of --one-hot is no input",
+    "fit mixed.csv --columns a --target y --one-hot kind": "column 'kind' of --one-hot is no input",
     "fit train.csv --out .": "not an ordinary file",
     "fit zero.csv --weights w --target y": "weights are all zero",
     "fit labels.csv --criterion pairs": "needs a numeric target or two classes, and there are 3",
-    "fit labels.csv --rank": "--rank need a numeric target, and kind holds labels",
+    "fit labels.csv --rank": "--rank need a numeric target, and 'kind' holds text such",
     "fit train.csv --width 0": "Gaussian.width must be positive",
     "fit train.csv --lams 1,-1": "lams must be positive",
     "fit train.csv --lams 1": "lams must be how many",
@@ -314,6 +404,11 @@ def test_what_is_wrong_is_told_in_a_line(folder):
 def test_warnings_and_too_little_memory_are_told_in_a_line(folder):
     code, _, err = told("fit train.csv --lams 1e3,1e4,1e5")
     assert code == 0 and err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1
+
+    Path("bare.csv").write_text("1,2,3\n4,5,6\n7,8,8\n")
+    for line, code in (("fit bare.csv --lams 1,9", 0), ("fit bare.csv --target price", 2)):
+        found, _, err = told(line)
+        assert found == code and err.count("bare.csv: the first line holds numbers") == 1, line
 
     def full(files, source):
         raise MemoryError("Unable to allocate 9 TiB")

@@ -105,7 +105,9 @@ def test_labels_are_predicted_to_a_stream(folder):
     assert "a .npy file holds numbers" in told
     assert not Path("p.npy").exists() and not list(folder.glob(".jaxrls*"))
     told = fails(f"fit labels.csv --stream {FEW}")
-    assert "labels.csv: column y holds string values, and not numbers: code it as numbers" in told
+    assert (
+        "labels.csv: target 'y' holds text such as 'high', and not numbers: code it as num" in told
+    )
 
 
 def test_options_mean_what_they_mean_of_a_table(folder):
@@ -137,12 +139,12 @@ def test_columns_of_later_files_are_found_by_name(folder):
 
 
 BAD = {
-    "parts/b.csv: row 8, column b: the value is missing": ("b", "1,,1,2"),
-    "column b holds string values": ("d", "a,b,w,y\n1,x,1,2"),
-    "parts/b.csv cannot be read: ": ("b", "1,2"),
+    "parts/b.csv: row 8, column 'b': the value is missing": ("b", "1,,1,2"),
+    "column 'b' holds text such as 'x'": ("d", "a,b,w,y\n1,x,1,2"),
+    "parts/b.csv cannot be read by ": ("b", "1,2"),
     "parts/d.csv: no column 'b' for the inputs": ("d", "a,z,w,y\n1,2,3,4"),
     "weights must not be negative, and the smallest is -3.0": ("a", "1,2,-3,4"),
-    "parts/c.csv: row 34, column b: the value is inf": ("c", "1,inf,1,2"),
+    "parts/c.csv: row 34, column 'b': the value is inf": ("c", "1,inf,1,2"),
 }
 
 

@@ -27,6 +27,8 @@ INSTEAD = {
 LARGEST_CPU_EIGH = 32766
 # Largest ratio of the largest weight to the smallest positive one.
 MOST_RATIO = {"float32": 1e6, "float64": 1e12}
+# Kinds of real numbers.
+REAL = jnp.bool_, jnp.integer, jnp.floating
 # Above it a progress bar shows counts in thousands and millions.
 MANY = 10_000
 
@@ -86,18 +88,22 @@ def as_floats(name: str, value, dtype=None):
             value = np.asarray(given)
             if value.dtype.kind not in "biufcVO":
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")
-            value = value if value.dtype.kind in "fc" else value.astype(np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
+            value = _in_float64(value) if value.dtype.kind not in "fc" else value
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             columns = getattr(given, "items", dict)  # of a table, to name the wrong one
             for column, part in columns():
                 as_floats(f"{name}[{column!r}]", np.asarray(part))
+            instead = INSTEAD.get(name.partition("[")[0], "")
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
-                f"{INSTEAD.get(name.partition('[')[0], '')}"
+                f"{'' if isinstance(error, RuntimeError) else instead}"
             ) from None
-    if jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool:
-        value = value.astype(jnp.result_type(float))
-    if value.dtype not in (np.float32, np.float64):
+    native = value.dtype.newbyteorder("=")
+    if native in (np.float32, np.float64):
+        value = value if value.dtype == native else value.astype(native)
+    elif any(jnp.issubdtype(value.dtype, kind) for kind in REAL):
+        value = value.astype(float if isinstance(value, np.ndarray) else jnp.result_type(float))
+    else:
         raise ValueError(
             f"{name} must be real, in float32 or float64, and has dtype {value.dtype}: convert it"
         )
@@ -130,6 +136,14 @@ def by_names(name: str, X, names: tuple):
             "give a frame that has them, or an array of all columns in the order of the fit"
         )
     return X.select([*names]) if hasattr(X, "column_names") else X[[*names]]
+
+
+def _in_float64(value: np.ndarray) -> np.ndarray:
+    """Numbers of other kinds; NaN for `pandas.NA`, as for the missing values of a column of floats."""
+    if value.dtype.kind == "O":
+        known = [np.nan if type(part).__name__ == "NAType" else part for part in value.flat]
+        value = np.fromiter(known, object, value.size).reshape(value.shape)
+    return value.astype(np.float64)
 
 
 def as_array(name: str, value, dtype=None) -> jax.Array:
@@ -261,7 +275,7 @@ def check_real(name: str, value) -> None:
     for part in jax.tree.leaves(value, is_leaf=lambda part: part is None):
         check_unmasked(name, part)
         dtype = part.dtype if isinstance(part, jax.Array) else np.asarray(part).dtype
-        if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
+        if not any(jnp.issubdtype(dtype, kind) for kind in REAL):
             raise ValueError(
                 f"{name} must be a real number, or an array of them, and has dtype {dtype}"
                 f"{': in fit and tune a width may be median, or a list' * (dtype.kind == 'U')}"

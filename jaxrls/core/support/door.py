@@ -9,16 +9,18 @@ import difflib
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar, cast, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxrls.core.support.checks import is_concrete
+from jaxrls.core.support.checks import is_concrete, platform
 
 Call = TypeVar("Call", bound=Callable)
 # Names of arguments in other libraries, and what corresponds to them here.
@@ -59,7 +61,8 @@ def door(argument: str = "") -> Callable[[Call], Call]:
     `argument` names what sets the precision: data such as "X", for which NumPy arrays are returned
     where `jax_enable_x64` is off, or a fitted array such as "self.coef", whose kind all results
     have. Without one all arrays are JAX's, and computed as they are. On a mesh with Explicit axes
-    results are sharded as the rows are.
+    results are sharded as the rows are. Arrays of other libraries come in by DLPack, and count as
+    NumPy's on the host, else as JAX's; results that are arrays go back as they came.
     """
     name, *path = argument.split(".")
 
@@ -72,11 +75,14 @@ def door(argument: str = "") -> Callable[[Call], Call]:
             if kwargs.keys() - known.keys():
                 check_known(call.__qualname__, kwargs, known)
             try:
-                values = signature.bind(*args, **kwargs).arguments
+                bound = signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(
                     f"{call.__qualname__}: {error}: it takes {', '.join(known)}"
                 ) from None
+            values = bound.arguments
+            foreign = {name: value for name, value in values.items() if is_foreign(value)}
+            values |= {name: _viewed(value) for name, value in foreign.items()}
             _check(values, signature.parameters)
             like = values.get(name)
             for part in path:
@@ -87,7 +93,11 @@ def door(argument: str = "") -> Callable[[Call], Call]:
             wide = bool(name) and is_wide(like) and (not on or bool(path))
             scope = jax.enable_x64(True) if wide else nullcontext()
             with scope, jax.numpy_rank_promotion("allow"):
-                results = _on_auto_axes(call, args, kwargs)
+                shared = {name: _shared(value, values[name]) for name, value in foreign.items()}
+                values |= shared
+                results = _on_auto_axes(call, bound.args, bound.kwargs)
+                if foreign:
+                    results = _returned(results, [*foreign.values()][0], [*shared.values()])
                 as_given = not wide or isinstance(like, jax.Array)
                 return results if as_given else _to_host(results)
 
@@ -102,7 +112,7 @@ def is_wide(value) -> bool:
     dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
     if isinstance(value, jax.Array):
         return dtype == np.float64
-    return not isinstance(dtype, np.dtype) or dtype.kind != "f" or dtype.itemsize == 8
+    return not isinstance(dtype, np.dtype) or dtype.kind != "f" or dtype.itemsize != 4
 
 
 def _check(values: dict, parameters) -> None:
@@ -165,6 +175,57 @@ def _arrays(change: Callable, tree):
     leaves, structure = jax.tree.flatten(tree)
     changed = [change(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
     return jax.tree.unflatten(structure, changed)
+
+
+# arrays of other libraries
+# --------------------------------------------------------------------------------------------------
+
+
+def is_foreign(value) -> bool:
+    """Whether it is an array of another library, such as Torch or CuPy, which DLPack hands over."""
+    return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | jax.Array)
+
+
+def _viewed(value) -> Any:
+    """A foreign array without a copy, as NumPy sees it on the host, or JAX elsewhere; as it is
+    where neither can: `as_floats` says why.
+    """
+    on_host = value.__dlpack_device__()[0] == 1
+    for library in (np, jnp) if on_host else (jnp,):  # NumPy does not know bfloat16
+        with suppress(Exception), jax.enable_x64(True):
+            return library.from_dlpack(value)
+    return value
+
+
+def _shared(value, view) -> Any:
+    """The same numbers as a JAX array in the memory of the foreign one, where they need not be
+    converted.
+    """
+    dtypes = [np.dtype(np.float32), jax.dtypes.canonicalize_dtype(np.float64)]
+    if isinstance(view, np.ndarray) and view.dtype in dtypes and platform() == "cpu":
+        with suppress(Exception):  # of an order of entries that JAX does not have
+            return jnp.from_dlpack(value)
+    return view
+
+
+def _returned(results, value, shared) -> Any:
+    """Results that are arrays, or a tuple of them, in kind, by the `from_dlpack` of the library of
+    `value`; in others what lies in the memory of a foreign array is copied, as that may change.
+    """
+    jax.block_until_ready((results, shared))
+    library: Any = sys.modules.get(type(value).__module__.partition(".")[0])
+    arrays = results if isinstance(results, tuple) else (results,)
+    plain = all(isinstance(part, np.ndarray | jax.Array) for part in arrays)
+    if plain and hasattr(library, "from_dlpack") and is_concrete(results):
+        return jax.tree.map(lambda part: library.from_dlpack(jnp.asarray(part)), results)
+    places = [_place(part) for part in shared if isinstance(part, jax.Array)]
+    return _arrays(lambda leaf: jnp.array(leaf) if _place(leaf) in places else leaf, results)
+
+
+def _place(array: jax.Array) -> int | None:
+    """Where an array begins in the memory of its device, None for one on several."""
+    whole = is_concrete(array) and len(array.devices()) == 1
+    return array.unsafe_buffer_pointer() if whole else None
 
 
 # several devices

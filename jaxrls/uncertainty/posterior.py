@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from jaxrls.core.fit import Numbers, once_per_fit, solution_of
+from jaxrls.core.fit import Numbers, once_per_fit, solution_of, warn
+from jaxrls.core.kernels import Levels
 from jaxrls.core.linalg import eigh, matmul, safe_sqrt
 from jaxrls.core.problem import compiled, padded
 from jaxrls.core.support import (
@@ -18,6 +19,7 @@ from jaxrls.core.support import (
     is_concrete,
     on_device,
     pytree,
+    static,
 )
 from jaxrls.uncertainty.spread import spread
 
@@ -32,6 +34,8 @@ class Posterior:
         amplitude: τ, () or (t,), by which standard deviations are multiplied.
         noise: λ/w, the variance of a new label of weight w, in the units of `unit_covariance`; ()
             for labels of weight 1, or (m,).
+        names: what each row is, for `Fit.effects`: "intercept", a column's name, a level; else
+            empty.
 
     >>> import jax, jax.numpy as jnp
     >>> from jaxrls.diagnostics import Posterior
@@ -46,6 +50,7 @@ class Posterior:
     unit_covariance: Float[Numbers, "m m"]
     amplitude: Float[Numbers, "*t"]
     noise: Float[Numbers, "*#m"]
+    names: tuple = static(default=())
 
     @property
     def covariance(self) -> Any:
@@ -137,10 +142,10 @@ class GaussianProcess:
         """Standard deviation of a new label, from the variance of f + b in units of the kernel."""
         return deviation(variance + self.lam / weights, self.amplitude(scale))
 
-    def posterior(self, mean, covariance, scale, weights: Any = 1) -> Posterior:
+    def posterior(self, mean, covariance, scale, weights: Any = 1, names=()) -> Posterior:
         """The posterior with this mean, and a covariance in units of the kernel."""
-        parts = mean, covariance, self.amplitude(scale), self.lam / weights
-        return Posterior(*map(jnp.asarray, parts))
+        amplitude, noise = self.amplitude(scale), jnp.asarray(self.lam / weights)
+        return Posterior(jnp.asarray(mean), jnp.asarray(covariance), amplitude, noise, names)
 
 
 @compiled
@@ -182,6 +187,21 @@ def residuals_of_all(fit):
     return on_device(padded(np.asarray(residuals), n - len(residuals)))
 
 
+@once_per_fit
+def warned_of_groups(fit) -> tuple:
+    """Nothing; warns, once for each fit, where rows were held out by groups and the kernel has no
+    part that rows of a group share.
+    """
+    parts = jax.tree.leaves(fit.kernel, is_leaf=lambda part: isinstance(part, Levels))
+    if fit.groups is not None and not any(isinstance(part, Levels) for part in parts):
+        warn(
+            "variances take rows as independent given f, and this fit held out groups: where the "
+            "rows of a group share more, add 1.0 * Levels().on([j]) to the kernel, with the "
+            "number of the group in column j, and tune by criterion='evidence'"
+        )
+    return ()
+
+
 def process_for_rows(fit, diag=None) -> GaussianProcess:
     """`process_of`, for variances of new rows, whose k(x, x) must be known."""
     if fit.kernel.knows_diag != (diag is None):
@@ -209,7 +229,7 @@ def weights_of_new(weights, rows) -> Any:
 
 def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, block_size):
     """Standard deviations of new labels at rows, shaped as their predictions `mean`."""
-    process = process_for_rows(fit, diag)
+    process, _ = process_for_rows(fit, diag), warned_of_groups(fit)
     if diag is not None:
         diag = as_array("diag", diag, mean.dtype)
         check_weights(diag, len(mean), "diag")
@@ -221,7 +241,7 @@ def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, 
 
 def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
     """`Fit.posterior`."""
-    process = process_for_rows(fit)
+    process, _ = process_for_rows(fit), warned_of_groups(fit)
     rows, effects = fit.model.read(X, fixed_effects)
     mean = fit.model.predict(rows, fixed_effects=fixed_effects)
     new, weights = (fit.kernel, rows.dense(), effects), weights_of_new(weights, rows)
@@ -231,9 +251,10 @@ def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
 
 def posterior_of_effects(fit, scale) -> Posterior:
     """`Fit.effects`."""
-    model, process = fit.model, process_of(fit)
+    model, process, _ = fit.model, process_of(fit), warned_of_groups(fit)
     mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
-    return process.posterior(mean, process.spread.of_fixed_effects(), scale)
+    covariance, names = process.spread.of_fixed_effects(), process.spread.fixed.titles
+    return process.posterior(mean, covariance, scale, names=names)
 
 
 @compiled

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from contract.cases import WIDTH, draw, gaussian
 from extended import Truth
+from scipy.optimize import minimize
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, assert_close, refused, solver_of, wide
 
@@ -153,6 +154,68 @@ def test_the_noise_of_a_new_label_is_that_of_its_weight():
     )
     asked = model.predict(X_NEW, return_std=True, sample_weight=WEIGHTS)
     assert_close(asked[1], plain[1], tolerance())
+
+
+@FLOAT64
+def test_a_kernel_of_labels_is_a_mixed_model():
+    """Variances are those of the largest restricted likelihood, by a search of its own, effects and
+    values of the groups those of generalised least squares there, also for a group that is new.
+    """
+    rng, group = np.random.default_rng(4), np.arange(60) % 12
+    B = np.column_stack([np.ones(60), group < 5, rng.normal(size=60)])
+    y = B @ [1.0, 0.5, -2.0] + 0.8 * rng.normal(size=12)[group] + 0.5 * rng.normal(size=60)
+    Z, labels = np.column_stack([rng.normal(size=60), group]), group[:, None] == np.arange(13)
+    start = 1.0 * rls.Levels().on([1])
+    found = rls.tune(
+        start, Z, y, fixed_effects=B[:, 1:], criterion="evidence", standardize=True, steps=200
+    )
+
+    def gls(between, within):
+        V = between * (labels @ labels.T) + within * np.eye(60)
+        inverse = np.linalg.inv(V)
+        cov = np.linalg.inv(B.T @ inverse @ B)
+        beta = cov @ B.T @ inverse @ y
+        volume = np.linalg.slogdet(V)[1] - np.linalg.slogdet(cov)[1]
+        P = inverse - inverse @ B @ cov @ B.T @ inverse
+        return volume + y @ P @ y, beta, cov, P
+
+    best = minimize(lambda x: gls(*np.exp(x))[0], np.zeros(2), method="Nelder-Mead", tol=1e-10)
+    variances = np.array([found.kernel.kernel.scale, found.lam])
+    assert_close(variances, np.exp(best.x), 1e-3)
+    _, beta, cov, P = gls(*variances)
+    effects = found.effects(scale=1)
+    assert_close(effects.mean, beta, 1e-9)
+    assert_close(effects.covariance, cov, 1e-9)
+    assert effects.names == ("intercept", "x0", "x1")
+    a, new = variances[0], np.column_stack([np.zeros(13), np.arange(13)])
+    beside = np.column_stack([np.ones(13), np.zeros((13, 2))])
+    across = a * labels.T
+    inverse = np.linalg.inv(a * (labels @ labels.T) + found.lam * np.eye(60))
+    slack = beside - across @ inverse @ B
+    posterior = found.posterior(new, scale=1, fixed_effects=beside[:, 1:])
+    assert_close(posterior.mean, across @ P @ y + beta[0], 1e-9)
+    assert_close(posterior.mean[12], beta[0], 1e-9)
+    known = a * np.eye(13) - across @ inverse @ across.T
+    assert_close(posterior.covariance, known + slack @ cov @ slack.T, 1e-9)
+
+
+@ANY_PRECISION
+def test_variances_of_a_fit_that_held_out_groups_warn_once_unless_the_kernel_knows_of_them():
+    group = np.arange(N) % 5
+    rows = np.column_stack([INPUT, group]).astype(DTYPE)
+    new = np.column_stack([FRESH, np.zeros(NEW)]).astype(DTYPE)
+    for name in ("predict", "posterior", "effects"):
+        ask = lambda fit, name=name: {
+            "predict": lambda: fit.predict(new, return_std=True),
+            "posterior": lambda: fit.posterior(new),
+            "effects": fit.effects,
+        }[name]()
+        bare = rls.fit(GAUSSIAN.on([0, 1]), rows, OUTPUT, groups=group, **KEPT)
+        with pytest.warns(UserWarning, match=r"held out groups: .* add 1.0 \* Levels\(\)"):
+            ask(bare)
+        ask(bare)
+    knows = GAUSSIAN.on([0, 1]) + 0.5 * rls.Levels().on([2])
+    ask(rls.fit(knows, rows, OUTPUT, groups=group, **KEPT))
 
 
 def test_samples_have_this_mean_and_covariance():

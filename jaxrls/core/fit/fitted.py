@@ -478,7 +478,8 @@ class Fit(Generic[K]):
         the mean.
 
         The prior is f ~ N(0, τ²k) with a flat prior on the intercept b, and labels have noise of
-        variance τ²λ/v. τ² multiplies all variances.
+        variance τ²λ/v. τ² multiplies all variances. Rows are independent given f: where rows of a
+        group share more than k says, variances are too small without `Levels` in the kernel.
 
         Args:
             X: new rows (m, d).
@@ -497,6 +498,7 @@ class Fit(Generic[K]):
         Raises:
             ValueError: for a fit that kept no solution, or for "loo" after `update` or `forget`.
 
+        **Warns** where the fit held out groups, and its kernel has no `Levels`.
         **Cost** as `predict(return_std=True)`, and O(m² r); memory m². **Source**: Rasmussen and
         Williams 2006, eqs. 2.26, 2.42 and 5.10–5.12, §8.3.3.
 
@@ -517,14 +519,16 @@ class Fit(Generic[K]):
         `covariance` and joint samples.
 
         The prior on β is flat, that on f is N(0, τ²k), and noise has variance τ²λ/v. This is
-        generalised least squares: cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹.
+        generalised least squares: cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹. Rows are independent given f and
+        β, as in `posterior`; with `1.0 * Levels()` in the kernel it is a mixed model.
 
         Args:
             scale: how τ² is set, as in `posterior`. "evidence" is the estimate of REML.
 
         Returns:
             A `Posterior` of shape (q,) or (q, t): first the intercept, if one is fitted besides
-            columns, then each column or level, in the order of `model.free`.
+            columns, then each column or level, in the order of `model.free`. Its `names` are those
+            of the columns of a data frame, x0, x1, … of an array, and the labels of levels.
 
         Raises:
             ValueError: as `posterior`.
@@ -536,8 +540,8 @@ class Fit(Generic[K]):
         >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
         >>> fit = rls.fit(rls.Gaussian(0.3), X, y + 3 * (X[:, 0] > 0.5), fixed_effects=X > 0.5)
         >>> beta = fit.effects()
-        >>> bool(abs(beta.mean[1] - 3) < 2 * beta.std[1])
-        True
+        >>> beta.names, bool(abs(beta.mean[1] - 3) < 2 * beta.std[1])
+        (('intercept', 'x0'), True)
         """
         from jaxrls.uncertainty.posterior import posterior_of_effects
 

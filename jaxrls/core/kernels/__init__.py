@@ -22,3 +22,4 @@ from jaxrls.core.kernels.given import (
 )
 from jaxrls.core.kernels.inner import Linear, polynomial_features
 from jaxrls.core.kernels.kernel import Kernel, Scaled, Standardized, Sum
+from jaxrls.core.kernels.stationary import Levels

@@ -2,7 +2,7 @@
 
 from jaxrls.core.problem.compiled import common_size, compiled, first, padded, static_names
 from jaxrls.core.problem.data import Data, DataBlock, Labels
-from jaxrls.core.problem.fixed_effects import FixedEffects, Levels, as_fixed_effects
+from jaxrls.core.problem.fixed_effects import FixedEffects, FixedLevels, as_fixed_effects
 from jaxrls.core.problem.folds import Folds, as_folds, folds
 from jaxrls.core.problem.gram import gram, gram_matmul, kernel_times
 from jaxrls.core.problem.moments import Moments, moments, near_fit

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import default_block_size, matmul, panels, sum_rows, wide_block_size
-from jaxrls.core.problem import FixedEffects, Levels
+from jaxrls.core.problem import FixedEffects, FixedLevels
 from jaxrls.core.support import is_concrete, pytree, static
 
 
@@ -118,7 +118,7 @@ def levels_of_two(fixed: FixedEffects, weights):
     """H (n, q) of the levels that have just two rows of positive weight, and leave with that pair,
     0 for others; None where fixed effects are no levels.
     """
-    if not isinstance(fixed, Levels):
+    if not isinstance(fixed, FixedLevels):
         return None
     counts = fixed.gram(fixed.rows, weights.used.astype(weights.dtype))
     H = weights.scale(fixed.basis(fixed.rows, weights.n))

@@ -161,15 +161,14 @@ callable, default="loo"
         X, y = self._checked(X, y, ensure_min_samples=1 + options["reset"], **options)
         return self._partial_fit(X, y, y, sample_weight, options["reset"])
 
-    def predict(self, X, return_std=False, fixed_effects=None, diag=None):
+    def predict(self, X, return_std=False, fixed_effects=None, diag=None, sample_weight=None):
         """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also the
         standard deviations of new labels: see `Fit.posterior`. A fit with `fixed_effects` needs
         those of the rows of X. Standard deviations of a precomputed kernel need `diag`, k(x, x) of
-        the new rows.
+        the new rows, and are of labels of weight 1 or `sample_weight`.
         """
-        return self._of_path(
-            "predict", X, return_std=return_std, fixed_effects=fixed_effects, diag=diag
-        )
+        options = {"fixed_effects": fixed_effects, "diag": diag, "weights": sample_weight}
+        return self._of_path("predict", X, return_std=return_std, **options)
 
     def score(self, X, y, sample_weight=None, fixed_effects=None):
         """R² of `predict`, the mean over targets; `fixed_effects` are those of the rows of X."""
@@ -179,13 +178,14 @@ callable, default="loo"
         predicted = self.predict(X, fixed_effects=fixed_effects)
         return r2_score(y, predicted, sample_weight=sample_weight)
 
-    def predict_interval(self, X, level=0.9, studentised=False, fixed_effects=None):
+    def predict_interval(
+        self, X, level=0.9, studentised=False, fixed_effects=None, sample_weight=None
+    ):
         """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
         jackknife+, or CV+ where groups or folds were left out: see `Fit.intervals`.
         """
-        return self._of_path(
-            "intervals", X, level, studentised=studentised, fixed_effects=fixed_effects
-        )
+        options = {"fixed_effects": fixed_effects, "weights": sample_weight}
+        return self._of_path("intervals", X, level, studentised=studentised, **options)
 
 
 NO_ROWS = "needs held-out scores, which partial_fit does not have: use fit"

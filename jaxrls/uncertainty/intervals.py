@@ -34,7 +34,12 @@ from jaxrls.core.leave_out import orthonormal, slots
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
 from jaxrls.core.problem import FixedEffects, Folds, Labels, check_groups, compiled
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
-from jaxrls.uncertainty.posterior import process_for_rows, process_of, residuals_of_all
+from jaxrls.uncertainty.posterior import (
+    process_for_rows,
+    process_of,
+    residuals_of_all,
+    weights_of_new,
+)
 from jaxrls.uncertainty.spread import spread
 
 # The largest number of entries of a (new rows, rows) array in a block; with very many rows, blocks
@@ -214,9 +219,9 @@ class Without(ABC):
         results = jax.lax.map(lambda target: fn(*target), (f, self.gaps.T, *columns))
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), results)
 
-    def ratios(self, design, variance: Float[Array, " b"]) -> Float[Array, "b n"]:
+    def ratios(self, design, variance: Float[Array, " b"], weights) -> Float[Array, "b n"]:
         """σ₋ᵢ(x)/σᵢ, standard deviations of a new label and of label i, both in the fit without row
-        i, from the variance of f in the fit to all rows.
+        i, from the variance of f in the fit to all rows and the weight of the new label.
         """
         raise ValueError(
             "studentised=True needs a fit that left out single rows, and this fit left out "
@@ -252,10 +257,10 @@ class WithoutRows(Without):
 
         return self.over_targets(without, design, self.residuals.T, self.beta.T)
 
-    def ratios(self, design, variance):
-        """√(Pᵢᵢ (var f(x) + λ) + wᵢ(x)²)."""
+    def ratios(self, design, variance, weights):
+        """√(Pᵢᵢ (var f(x) + λ/w) + wᵢ(x)²)."""
         w = matmul(design, self.steps)
-        known = jnp.broadcast_to(variance[:, None] + self.lam, w.shape)
+        known = jnp.broadcast_to((variance + self.lam / weights)[:, None], w.shape)
         known = known.at[:, self.landmarks].add(-(matmul(design, self.unit) ** 2))
         return jnp.sqrt(self.information * known + w**2)
 
@@ -294,6 +299,7 @@ class Jackknife:
     expansion: Expansion
     fixed: FixedEffects  # without the values at rows
     count: Float[Numbers, ""]  # the number of rows of positive weight
+    root: Float[Numbers, " n"]  # √v, 1 for rows of weight 0
     flat: bool = static()
 
     def rank(self, level) -> Int[Array, ""]:
@@ -338,43 +344,47 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
     one = lambda parts: jax.tree.map(lambda a: a[None], fits([part[0] for part in parts]))
     # One λ without a loop, in which rows on the host could not be read.
     every = (one if lam.size == 1 else partial(jax.lax.map, fits))(at_lams)
-    return Jackknife(every, factor.expansion, fixed.lean(), weights.count, solution.labels.flat)
+    of_rows = fixed.lean(), weights.count, weights.root_or_one
+    return Jackknife(every, factor.expansion, *of_rows, solution.labels.flat)
 
 
 # intervals
 # --------------------------------------------------------------------------------------------------
 
 
-def intervals(fit, X, level, studentised, fixed_effects, block_size):
+def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
     """`Fit.intervals`."""
     jackknife = jackknife_of(fit)
     spread = process_for_rows(fit).spread if studentised else None
-    new = *fit.model.read(X, fixed_effects), as_levels("level", level, 0)
+    rows, effects = fit.model.read(X, fixed_effects)
+    new = rows, effects, weights_of_new(weights, rows), as_levels("level", level, 0)
     return _intervals(jackknife, fit.kernel, spread, *new, block_size=block_size)
 
 
 @compiled
-def _intervals(jackknife, kernel, spread, rows, effects, level, *, block_size):
-    """Lower and upper ends at rows; where the spread is given, their width follows x."""
+def _intervals(jackknife, kernel, spread, rows, effects, weights, level, *, block_size):
+    """Lower and upper ends at rows; where the spread is given, their width follows x, and where
+    weights are, the noise of each new label.
+    """
     n, rank = jackknife.fits.gaps.shape[-2], jackknife.rank(level)
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
-    def ends_of_block(x, effects):
+    def ends_of_block(x, effects, weights):
         design = jackknife.expansion.design(kernel, x)
         columns = jackknife.fixed.dense(effects, len(design))
         design = jnp.concatenate([design, columns], axis=1)
 
         def ends(fits):
-            ratios = None
+            ratios = None if weights is None else jackknife.root / jnp.sqrt(weights)[:, None]
             if spread is not None:
                 variance = spread.variances(kernel, spread.new_rows(kernel, x, effects))
-                ratios = fits.ratios(design, variance)
+                ratios = fits.ratios(design, variance, 1 if weights is None else weights)
             return fits.for_targets(design, partial(_ends, ratios, rank))
 
         return jackknife.for_lams(ends)
 
-    ends = rows.map(ends_of_block, effects, temporaries=4 * n, block_size=block_size)
+    ends = rows.map(ends_of_block, effects, weights, temporaries=4 * n, block_size=block_size)
     return tuple(end[:, 0] if jackknife.flat else end for end in ends)
 
 

@@ -7,10 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from jaxrls.core.fit import Numbers, once_per_fit, solution_of
+from jaxrls.core.fit import Numbers, once_per_fit, solution_of, warn
+from jaxrls.core.kernels import Levels
 from jaxrls.core.linalg import eigh, matmul, safe_sqrt
 from jaxrls.core.problem import compiled, padded
-from jaxrls.core.support import as_array, check_weights, check_whole, door, on_device, pytree
+from jaxrls.core.support import (
+    as_array,
+    check_weights,
+    check_whole,
+    door,
+    is_concrete,
+    on_device,
+    pytree,
+    static,
+)
 from jaxrls.uncertainty.spread import spread
 
 
@@ -20,31 +30,44 @@ class Posterior:
 
     Args:
         mean: (m,) or (m, t).
-        covariance: (m, m), for a prior whose covariance is the kernel itself: amplitude 1.
+        unit_covariance: (m, m), for a prior whose covariance is the kernel itself: τ = 1.
         amplitude: τ, () or (t,), by which standard deviations are multiplied.
-        noise: λ, the variance of a label of weight 1, in the units of `covariance`.
+        noise: λ/w, the variance of a new label of weight w, in the units of `unit_covariance`; ()
+            for labels of weight 1, or (m,).
+        names: what each row is, for `Fit.effects`: "intercept", a column's name, a level; else
+            empty.
 
     >>> import jax, jax.numpy as jnp
     >>> from jaxrls.diagnostics import Posterior
     >>> posterior = Posterior(jnp.zeros(2), jnp.eye(2), jnp.array(3.0), jnp.array(0.5))
     >>> posterior.std.tolist(), posterior.sample(jax.random.key(0), 4).shape
     ([3.0, 3.0], (4, 2))
+    >>> posterior.covariance.tolist()
+    [[9.0, 0.0], [0.0, 9.0]]
     """
 
     mean: Float[Numbers, "m *t"]
-    covariance: Float[Numbers, "m m"]
+    unit_covariance: Float[Numbers, "m m"]
     amplitude: Float[Numbers, "*t"]
-    noise: Float[Numbers, ""]
+    noise: Float[Numbers, "*#m"]
+    names: tuple = static(default=())
+
+    @property
+    def covariance(self) -> Any:
+        """Covariance of f + b, (m, m) or (m, m, t): τ² times `unit_covariance`."""
+        return for_targets(self.unit_covariance, self.amplitude**2)
 
     @property
     def std(self) -> Any:
         """Standard deviation of f + b, shaped as the mean."""
-        return deviation(self.covariance.diagonal(), self.amplitude)
+        return deviation(self.unit_covariance.diagonal(), self.amplitude)
 
     @property
     def label_std(self) -> Any:
-        """Standard deviation of a new label of weight 1, shaped as the mean."""
-        return deviation(self.covariance.diagonal() + self.noise, self.amplitude)
+        """Standard deviation of a new label, of weight 1 or of the weights that `Fit.posterior` was
+        given, shaped as the mean.
+        """
+        return deviation(self.unit_covariance.diagonal() + self.noise, self.amplitude)
 
     @door("self.mean")
     def sample(self, key: PRNGKeyArray, num: int) -> Float[Numbers, "num m *t"]:
@@ -69,12 +92,17 @@ class Posterior:
 def deviation(variance, amplitude):
     """Standard deviations of variances, for every target."""
     xp: Any = jnp if isinstance(variance, jax.Array) else np
-    return xp.sqrt(variance)[(...,) + (None,) * xp.ndim(amplitude)] * amplitude
+    return for_targets(xp.sqrt(variance), amplitude)
+
+
+def for_targets(values, factors):
+    """Values times a factor, or along a last axis times that of every target."""
+    return values[(...,) + (None,) * np.ndim(factors)] * factors
 
 
 @compiled
 def _drawn(posterior, key, *, num):
-    s, Q = eigh(jnp.asarray(posterior.covariance))
+    s, Q = eigh(jnp.asarray(posterior.unit_covariance))
     mean = jnp.asarray(posterior.mean)
     z = jax.random.normal(key, (num, *mean.shape), mean.dtype)
     moved = matmul(Q * safe_sqrt(jnp.maximum(s, 0)), z.reshape(num, len(mean), -1)).reshape(z.shape)
@@ -110,14 +138,14 @@ class GaussianProcess:
             )
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 
-    def label_std(self, variance, scale) -> Any:
+    def label_std(self, variance, scale, weights: Any = 1) -> Any:
         """Standard deviation of a new label, from the variance of f + b in units of the kernel."""
-        return deviation(variance + self.lam, self.amplitude(scale))
+        return deviation(variance + self.lam / weights, self.amplitude(scale))
 
-    def posterior(self, mean, covariance, scale) -> Posterior:
+    def posterior(self, mean, covariance, scale, weights: Any = 1, names=()) -> Posterior:
         """The posterior with this mean, and a covariance in units of the kernel."""
-        parts = mean, covariance, self.amplitude(scale), self.lam
-        return Posterior(*map(jnp.asarray, parts))
+        amplitude, noise = self.amplitude(scale), jnp.asarray(self.lam / weights)
+        return Posterior(jnp.asarray(mean), jnp.asarray(covariance), amplitude, noise, names)
 
 
 @compiled
@@ -161,6 +189,21 @@ def residuals_of_all(fit):
     return on_device(padded(np.asarray(residuals), n - len(residuals)))
 
 
+@once_per_fit
+def warned_of_groups(fit) -> tuple:
+    """Nothing; warns, once for each fit, where rows were held out by groups and the kernel has no
+    part that rows of a group share.
+    """
+    parts = jax.tree.leaves(fit.kernel, is_leaf=lambda part: isinstance(part, Levels))
+    if fit.groups is not None and not any(isinstance(part, Levels) for part in parts):
+        warn(
+            "variances take rows as independent given f, and this fit held out groups: where the "
+            "rows of a group share more, add 1.0 * Levels().on([j]) to the kernel, with the "
+            "number of the group in column j, and tune by criterion='evidence'"
+        )
+    return ()
+
+
 def process_for_rows(fit, diag=None) -> GaussianProcess:
     """`process_of`, for variances of new rows, whose k(x, x) must be known."""
     if fit.kernel.knows_diag != (diag is None):
@@ -171,31 +214,49 @@ def process_for_rows(fit, diag=None) -> GaussianProcess:
     return process_of(fit)
 
 
-def label_deviations(fit, mean, rows, effects, scale, corrected, diag, block_size):
+def weights_of_new(weights, rows) -> Any:
+    """Weights of the labels of new rows, as given or as the rows bring them, else None for 1."""
+    weights = rows.row_weights if weights is None else weights
+    if weights is None:
+        return None
+    weights = as_array("weights", weights, rows.dtype)
+    check_weights(weights, rows.shape[0])
+    if is_concrete(weights) and (least := np.min(weights)) == 0:
+        raise ValueError(
+            f"weights of new rows must be positive, and the smallest is {least}: the label of a "
+            "row of weight 0 has no finite variance"
+        )
+    return weights
+
+
+def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, block_size):
     """Standard deviations of new labels at rows, shaped as their predictions `mean`."""
-    process = process_for_rows(fit, diag)
+    process, _ = process_for_rows(fit, diag), warned_of_groups(fit)
     if diag is not None:
         diag = as_array("diag", diag, mean.dtype)
         check_weights(diag, len(mean), "diag")
     new = fit.kernel, rows, effects, diag
     variance = _variances(process.spread, *new, corrected=corrected, block_size=block_size)
-    return process.label_std(variance, scale)
+    weights = weights_of_new(weights, rows)
+    return process.label_std(variance, scale, 1 if weights is None else weights)
 
 
-def posterior_at(fit, X, scale, corrected, fixed_effects) -> Posterior:
+def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
     """`Fit.posterior`."""
-    process = process_for_rows(fit)
+    process, _ = process_for_rows(fit), warned_of_groups(fit)
     rows, effects = fit.model.read(X, fixed_effects)
     mean = fit.model.predict(rows, fixed_effects=fixed_effects)
-    new = fit.kernel, rows.dense(), effects
-    return process.posterior(mean, _covariance(process.spread, *new, corrected=corrected), scale)
+    new, weights = (fit.kernel, rows.dense(), effects), weights_of_new(weights, rows)
+    covariance = _covariance(process.spread, *new, corrected=corrected)
+    return process.posterior(mean, covariance, scale, 1 if weights is None else weights)
 
 
 def posterior_of_effects(fit, scale) -> Posterior:
     """`Fit.effects`."""
-    model, process = fit.model, process_of(fit)
+    model, process, _ = fit.model, process_of(fit), warned_of_groups(fit)
     mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
-    return process.posterior(mean, process.spread.of_fixed_effects(), scale)
+    covariance, names = process.spread.of_fixed_effects(), process.spread.fixed.titles
+    return process.posterior(mean, covariance, scale, names=names)
 
 
 @compiled

@@ -73,7 +73,7 @@ def test_the_gaussian_process_of_all_pairs(hard):
             (found.predict(*NEW, pairs=pairs), mean.reshape(shape)),
             (std, want),
             (posterior.mean, mean),
-            (posterior.covariance, covariance),
+            (posterior.covariance, 4 * covariance),
             (posterior.label_std, want.ravel()),
         ):
             assert_close(np.reshape(one, np.shape(other)), other, tolerance())

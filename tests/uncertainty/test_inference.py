@@ -16,6 +16,7 @@ from jaxrls.uncertainty.intervals import smoother
 from jaxrls.uncertainty.spread import spread
 
 LAM, GROUPS = 0.2, PLANS["uneven"]
+OF_NEW = np.geomspace(0.25, 4, NEW)  # weights of new labels
 WITHOUT_POSTERIOR = {"precomputed", "kronecker"}
 NAMES = [
     name
@@ -48,7 +49,7 @@ def measured(case, X, X_new, v, fixed, plan):
             new = of_new.new_rows(case.kernel, X_new, beside, corrected)
             variances = of_new.variances(case.kernel, new)
             posterior += [of_new.between(case.kernel, new, new), variances]
-        found = *found[:-1], rows.ratios(design, variances)
+        found = *found[:-1], rows.ratios(design, variances, array(OF_NEW))
     return found, posterior
 
 
@@ -80,7 +81,7 @@ def true(case, v, fixed):
     for known in (whole, prior([])):
         covariance = truth.fit.covariance(truth.whole[1][None], known, new)[0, 0]
         posterior += [covariance, np.diagonal(covariance)]
-    return [*found, own, np.sqrt(variance + LAM) / own], posterior
+    return [*found, own, np.sqrt(variance + LAM / OF_NEW[:, None]) / own], posterior
 
 
 @FLOAT64

@@ -7,7 +7,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from contract.cases import gaussian
-from extended import Truth, of_features
+from extended import Truth, of_features, sets_of
 from numpy.testing import assert_allclose
 from oracle import of_landmarks
 from scipy.stats import norm
@@ -77,6 +77,26 @@ def test_intervals_are_those_of_refits(landmarks, groups):
         assert_ends(ends, by_refits(groups, level=level, landmarks=landmarks))
 
 
+@pytest.mark.parametrize("groups", [None, GROUPS], ids=["jackknife+", "cv+"])
+def test_intervals_follow_the_weight_of_a_new_label(groups):
+    """|eᵢ| √(vᵢ/w), by refits of labels of weight 1 for one weight of all rows, and by the ends of
+    scaled scores for several.
+    """
+    weights = np.geomspace(0.25, 16, NEW).astype(DTYPE)
+    found = fit(weights=V.astype(DTYPE), groups=groups)
+    ends = found.intervals(FRESH, 0.8, weights=weights, block_size=4)
+    kernel = of_features(of_landmarks(gaussian, X, X_NEW, X, None))
+    sets, row = (np.arange(N), np.arange(N)) if groups is None else (groups, groups)
+    truth = Truth(kernel, Y, Y, V, np.array([LAM]), sets, True, fixed_new=np.ones((NEW, 1)))
+    fits, _, K_new = truth.without(sets_of(sets))
+    used, scores = V > 0, np.abs(truth.held(sets)[0])
+    f = fits.predict(K_new, Y, np.ones((NEW, 1)))[row][used, 0]
+    scores = scores[used][:, None] * np.sqrt(V[used][:, None] / wide(weights))[..., None]
+    k = int(np.ceil(round(0.8 * (used.sum() + 1), 9)))
+    want = np.sort(f - scores, axis=0)[used.sum() - k], np.sort(f + scores, axis=0)[k - 1]
+    assert_ends(ends, want)
+
+
 def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel():
     """N, which goes as 1/unit², leaves the range of float32 where λN does not."""
     options, found = {"landmarks": np.arange(0, N, 3), "keep": True}, []
@@ -114,14 +134,19 @@ def test_a_level_is_the_one_that_was_rounded_to_what_is_given():
         assert_ends(jax.jit(lambda level: found.intervals(FRESH, level))(level), want, 0)
 
 
-def test_studentised_width_follows_x():
+@pytest.mark.parametrize("weights", [None, np.geomspace(0.25, 16, NEW)], ids=["ones", "weights"])
+def test_studentised_width_follows_x(weights):
     """|eᵢ| σ₋ᵢ(x)/σᵢ, by a Gaussian process without each row."""
-    found = fit(keep=True, intercept=False).intervals(FRESH, 0.8, studentised=True)
+    options = {"studentised": True}
+    if weights is not None:
+        options["weights"] = weights.astype(DTYPE)
+    found = fit(keep=True, intercept=False).intervals(FRESH, 0.8, **options)
+    noise = np.concatenate([np.full(N, LAM), LAM / (np.ones(NEW) if weights is None else weights)])
     K, ends = gaussian(np.vstack([X, X_NEW]), X), []
     for i, rest in enumerate(~np.eye(N, dtype=bool)):
         k = K[:, rest]
         P = np.linalg.inv(k[:N][rest] + LAM * np.eye(N - 1))
-        f, std = k @ P @ Y[rest], np.sqrt(1 + LAM - np.sum(k @ P * k, axis=1))
+        f, std = k @ P @ Y[rest], np.sqrt(1 + noise - np.sum(k @ P * k, axis=1))
         width = np.abs(Y[i] - f[i]) * (std[N:] / std[i])[:, None]
         ends.append([f[N:] - width, f[N:] + width])
     lower, upper = np.sort(np.moveaxis(ends, 1, 0), axis=1)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from contract.cases import WIDTH, draw, gaussian
 from extended import Truth
+from scipy.optimize import minimize
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, assert_close, refused, solver_of, wide
 
@@ -48,7 +49,7 @@ def test_scikit_learn():
     found = ours.posterior(X_NEW, scale=1)
     mean, covariance = theirs.predict(X_NEW, return_cov=True)
     assert_close(found.mean, mean, 1e-9)
-    assert_close(found.covariance, covariance[..., 0], 1e-9)
+    assert_close(found.covariance, covariance, 1e-9)
     assert_close(found.std, theirs.predict(X_NEW, return_std=True)[1], 1e-9)
     mean, std = ours.predict(X_NEW, return_std=True, scale=1)
     assert std.dtype == np.float64
@@ -103,11 +104,125 @@ def test_every_target_has_its_own_scale():
     assert_close(one * np.array([1.5, 1]), other, EPS)
 
 
+def test_a_covariance_holds_the_variances_of_every_target():
+    """√ of its diagonal is `std`, and by numbers it is τ² times the posterior of the kernel."""
+    unit = np.asarray(fit().posterior(FRESH, scale=1).covariance)
+    for scale in (4, [4.0, 9.0], "evidence", "loo"):
+        found = fit().posterior(FRESH, scale=scale)
+        diagonal = np.diagonal(found.covariance).T  # (m, t)
+        assert_close(np.sqrt(diagonal), found.std, 4 * EPS)
+        if not isinstance(scale, str):
+            assert_close(found.covariance, unit * np.array(scale), 4 * EPS)
+    one = rls.fit(GAUSSIAN, INPUT, OUTPUT[:, 0], **KEPT).posterior(FRESH)
+    assert_close(np.sqrt(np.diagonal(one.covariance)), one.std, 4 * EPS)
+
+
+WEIGHTS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 100.0])
+
+
+def test_the_noise_of_a_new_label_is_that_of_its_weight():
+    """A label of weight w has variance τ²(var f + λ/w), by generalised least squares, with and
+    without landmarks, fixed effects and a stream that brings weights, at every door.
+    """
+    weights, columns = WEIGHTS.astype(DTYPE), draw(9, N + NEW, 1).astype(DTYPE)
+    options = {"weights": V.astype(DTYPE), "fixed_effects": columns[:N]}
+    found = fit(**options)
+    K, v, B = gaussian(X, X), V, np.column_stack([np.ones(N), wide(columns[:N])])
+    across, beside = gaussian(X_NEW, X), np.column_stack([np.ones(NEW), wide(columns[N:])])
+    inverse = np.linalg.inv(K + LAM * np.diag(1 / v))
+    shared = np.linalg.inv(B.T @ inverse @ B)
+    slack = beside - across @ inverse @ B
+    variance = 1 - np.sum(across @ inverse * across, axis=1) + np.sum(slack @ shared * slack, 1)
+    want = np.sqrt(3 * (variance + LAM / WEIGHTS))[:, None] * np.ones(2)
+    new = {"weights": weights, "fixed_effects": columns[N:], "scale": 3}
+    assert_close(found.predict(FRESH, return_std=True, **new)[1], want, tolerance())
+    assert_close(found.posterior(FRESH, **new).label_std, want, tolerance())
+    inside = jax.jit(lambda w: found.posterior(FRESH, **{**new, "weights": w}).label_std)
+    assert_close(inside(weights), want, tolerance())
+    few = fit(landmarks=INPUT[:8], weights=V.astype(DTYPE))
+    process, noise = few.posterior(FRESH), np.asarray(few.lam) / WEIGHTS[:, None]
+    stream = rls.rows.stream(
+        [(FRESH[:4], OUTPUT[:4], weights[:4]), (FRESH[4:], OUTPUT[4:6], weights[4:])]
+    )
+    want = np.sqrt(wide(process.std) ** 2 + wide(process.amplitude) ** 2 * noise)
+    for given in ((FRESH, weights), (stream, None)):
+        std = few.predict(given[0], return_std=True, weights=given[1])[1]
+        assert_close(std, want, tolerance())
+    model = RLSRegressor(GAUSSIAN, lams=[LAM], keep=True).fit(X, Y, sample_weight=V)
+    plain = rls.fit(GAUSSIAN, X, Y, weights=V, **KEPT).predict(
+        X_NEW, return_std=True, weights=WEIGHTS
+    )
+    asked = model.predict(X_NEW, return_std=True, sample_weight=WEIGHTS)
+    assert_close(asked[1], plain[1], tolerance())
+
+
+@FLOAT64
+def test_a_kernel_of_labels_is_a_mixed_model():
+    """Variances are those of the largest restricted likelihood, by a search of its own, effects and
+    values of the groups those of generalised least squares there, also for a group that is new.
+    """
+    rng, group = np.random.default_rng(4), np.arange(60) % 12
+    B = np.column_stack([np.ones(60), group < 5, rng.normal(size=60)])
+    y = B @ [1.0, 0.5, -2.0] + 0.8 * rng.normal(size=12)[group] + 0.5 * rng.normal(size=60)
+    Z, labels = np.column_stack([rng.normal(size=60), group]), group[:, None] == np.arange(13)
+    start = 1.0 * rls.Levels().on([1])
+    found = rls.tune(
+        start, Z, y, fixed_effects=B[:, 1:], criterion="evidence", standardize=True, steps=200
+    )
+
+    def gls(between, within):
+        V = between * (labels @ labels.T) + within * np.eye(60)
+        inverse = np.linalg.inv(V)
+        cov = np.linalg.inv(B.T @ inverse @ B)
+        beta = cov @ B.T @ inverse @ y
+        volume = np.linalg.slogdet(V)[1] - np.linalg.slogdet(cov)[1]
+        P = inverse - inverse @ B @ cov @ B.T @ inverse
+        return volume + y @ P @ y, beta, cov, P
+
+    best = minimize(lambda x: gls(*np.exp(x))[0], np.zeros(2), method="Nelder-Mead", tol=1e-10)
+    variances = np.array([found.kernel.kernel.scale, found.lam])
+    assert_close(variances, np.exp(best.x), 1e-3)
+    _, beta, cov, P = gls(*variances)
+    effects = found.effects(scale=1)
+    assert_close(effects.mean, beta, 1e-9)
+    assert_close(effects.covariance, cov, 1e-9)
+    assert effects.names == ("intercept", "x0", "x1")
+    a, new = variances[0], np.column_stack([np.zeros(13), np.arange(13)])
+    beside = np.column_stack([np.ones(13), np.zeros((13, 2))])
+    across = a * labels.T
+    inverse = np.linalg.inv(a * (labels @ labels.T) + found.lam * np.eye(60))
+    slack = beside - across @ inverse @ B
+    posterior = found.posterior(new, scale=1, fixed_effects=beside[:, 1:])
+    assert_close(posterior.mean, across @ P @ y + beta[0], 1e-9)
+    assert_close(posterior.mean[12], beta[0], 1e-9)
+    known = a * np.eye(13) - across @ inverse @ across.T
+    assert_close(posterior.covariance, known + slack @ cov @ slack.T, 1e-9)
+
+
+@ANY_PRECISION
+def test_variances_of_a_fit_that_held_out_groups_warn_once_unless_the_kernel_knows_of_them():
+    group = np.arange(N) % 5
+    rows = np.column_stack([INPUT, group]).astype(DTYPE)
+    new = np.column_stack([FRESH, np.zeros(NEW)]).astype(DTYPE)
+    for name in ("predict", "posterior", "effects"):
+        ask = lambda fit, name=name: {
+            "predict": lambda: fit.predict(new, return_std=True),
+            "posterior": lambda: fit.posterior(new),
+            "effects": fit.effects,
+        }[name]()
+        bare = rls.fit(GAUSSIAN.on([0, 1]), rows, OUTPUT, groups=group, **KEPT)
+        with pytest.warns(UserWarning, match=r"held out groups: .* add 1.0 \* Levels\(\)"):
+            ask(bare)
+        ask(bare)
+    knows = GAUSSIAN.on([0, 1]) + 0.5 * rls.Levels().on([2])
+    ask(rls.fit(knows, rows, OUTPUT, groups=group, **KEPT))
+
+
 def test_samples_have_this_mean_and_covariance():
     found, num = fit().posterior(FRESH, scale=2), 20_000
     drawn = np.asarray(found.sample(jax.random.key(1), num))
     assert drawn.shape == (num, NEW, 2)
-    covariance = 2 * np.asarray(found.covariance)
+    covariance = np.asarray(found.covariance)[..., 0]
     width = np.sqrt(np.diag(covariance).max())
     assert np.abs(np.mean(drawn, axis=0) - found.mean).max() < 5 * width / num**0.5
     one, other = np.moveaxis(drawn - np.asarray(found.mean), 2, 0)
@@ -181,6 +296,7 @@ def test_what_a_posterior_refuses():
     K = gaussian(X, X).astype(DTYPE)
     posterior = lambda X=FRESH, **options: lambda: fit().posterior(X, **options)
     deviations = lambda **options: lambda: fit(**options).predict(INPUT, return_std=True)
+    weighted = lambda v: lambda: fit().predict(FRESH, return_std=True, weights=v)
     diagonal = lambda **named: lambda: fit().predict(INPUT, diag=np.ones(N), **named)
     refused(
         (posterior(scale="median"), f"{scale}'median'"),
@@ -192,6 +308,9 @@ def test_what_a_posterior_refuses():
             lambda: rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT).posterior(K[:2]),
             "variances need k.x, x. of new rows, which",
         ),
+        (weighted(np.arange(NEW)), "weights of new rows must be positive, and the smallest is 0"),
+        (weighted(V), r"weights must have shape \(6,\), one per row, and has shape \(24,\)"),
+        (lambda: fit().predict(FRESH, weights=np.ones(NEW)), "weights=, .* pass return_std=True"),
         (diagonal(return_std=True), "a kernel that knows it takes no diag="),
         (diagonal(), "pass return_std=True, or leave"),
     )

@@ -192,7 +192,7 @@ def factorize(
             1.
         intercept: whether to fit a constant without penalty.
         fixed_effects: further columns (n, q) without penalty, f(x) + b·β, or `levels(labels)`, an
-            intercept for each group.
+            intercept for each group, or a list of both.
         landmarks: as in `fit`, but for "auto": the subset of regressors, f(x) = Σₖ k(x, pointsₖ)
         βₖ.
         leave: whether a landmark that is a row of X is held out with its row, so that no held-out

@@ -86,8 +86,8 @@ def fit(
         weights: sample weights (n,), 0 or more; a row of weight 0 counts as absent.
         intercept: whether to fit a constant without penalty.
         fixed_effects: further columns (n, q) without penalty, or `levels(labels)`, an intercept for
-            each group; `predict` takes those of new rows, and the model keeps their coefficients as
-            `free`.
+            each group, or a list of both; `predict` takes those of new rows, and the model keeps
+            their coefficients as `free`.
         standardize: whether to subtract the mean of each column of X and divide by its standard
             deviation; the model keeps both in its kernel and applies them to new rows.
         landmarks: for many rows: a few rows or points. The fit is a sum of kernel functions at

@@ -442,6 +442,7 @@ class Fit(Generic[K]):
         X,
         *,
         return_std: bool = False,
+        weights=None,
         scale="evidence",
         corrected: bool = True,
         fixed_effects=None,
@@ -451,12 +452,14 @@ class Fit(Generic[K]):
         """Predictions for new rows, and with `return_std` also the standard deviation of a new
         label.
 
-        The standard deviation is that of a label of weight 1 by the Gaussian process f ~ N(0, τ²k)
-        with noise of variance τ²λ and a flat prior on the intercept: `posterior(X).label_std`.
+        The standard deviation is that of a label of weight w by the Gaussian process f ~ N(0, τ²k)
+        with noise of variance τ²λ/w and a flat prior on the intercept: `posterior(X).label_std`.
 
         Args:
             X: new rows (m, d), as in `Model.predict`.
             return_std: whether to return the standard deviation too.
+            weights: those w of the new labels (m,), for their standard deviations, as of a mean of
+                w measurements; default those that a source of rows brings, else 1.
             scale: how τ² is set: "evidence", "loo" or a number, as in `posterior`.
             corrected: as in `posterior`.
             fixed_effects: those of the new rows, as in `Model.predict`.
@@ -469,33 +472,36 @@ class Fit(Generic[K]):
             the same shape.
 
         Raises:
-            ValueError: with `return_std` for a fit that kept no solution; without it for `scale` or
-                `corrected`; and as `Model.predict`.
+            ValueError: with `return_std` for a fit that kept no solution, or weights that are not
+                positive; without it for `weights`, `scale` or `corrected`; and as `Model.predict`.
 
         **Cost** of the standard deviation O(m n²) where K of all rows was factored, else O(m r²).
         """
         if not return_std:
-            check_unsaid(scale, corrected, diag)
+            check_unsaid(scale, corrected, diag, weights)
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         if not return_std:
             return mean
         from jaxrls.uncertainty.posterior import label_deviations
 
         rows = self.model.read(X, fixed_effects)
-        return mean, label_deviations(self, mean, *rows, scale, corrected, diag, block_size)
+        options = weights, scale, corrected, diag, block_size
+        return mean, label_deviations(self, mean, *rows, *options)
 
     @door("self.model.coef")
     def posterior(
-        self, X, *, scale="evidence", corrected: bool = True, fixed_effects=None
+        self, X, *, weights=None, scale="evidence", corrected: bool = True, fixed_effects=None
     ) -> "jaxrls.uncertainty.posterior.Posterior":
         """Mean and covariance of f + b at new rows, for the Gaussian process of which this fit is
         the mean.
 
         The prior is f ~ N(0, τ²k) with a flat prior on the intercept b, and labels have noise of
-        variance τ²λ/v. τ² multiplies all variances.
+        variance τ²λ/v. τ² multiplies all variances. Rows are independent given f: where rows of a
+        group share more than k says, variances are too small without `Levels` in the kernel.
 
         Args:
             X: new rows (m, d).
+            weights: those of the new labels, for `label_std`, as in `predict`.
             scale: how τ² is estimated. "evidence": where the evidence is largest, τ² = √vyᵀ(K̃ +
                 λI)⁻¹√vy/(n − 1), over n without an intercept. "loo": where held-out residuals are
                 as large as the process expects, τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ. Or the number τ²
@@ -510,6 +516,7 @@ class Fit(Generic[K]):
         Raises:
             ValueError: for a fit that kept no solution, or for "loo" after `update` or `forget`.
 
+        **Warns** where the fit held out groups, and its kernel has no `Levels`.
         **Cost** as `predict(return_std=True)`, and O(m² r); memory m². **Source**: Rasmussen and
         Williams 2006, eqs. 2.26, 2.42 and 5.10–5.12, §8.3.3.
 
@@ -522,7 +529,7 @@ class Fit(Generic[K]):
         """
         from jaxrls.uncertainty.posterior import posterior_at
 
-        return posterior_at(self, X, scale, corrected, fixed_effects)
+        return posterior_at(self, X, weights, scale, corrected, fixed_effects)
 
     @door("self.model.coef")
     def effects(self, *, scale="evidence") -> "jaxrls.uncertainty.posterior.Posterior":
@@ -530,14 +537,16 @@ class Fit(Generic[K]):
         `covariance` and joint samples.
 
         The prior on β is flat, that on f is N(0, τ²k), and noise has variance τ²λ/v. This is
-        generalised least squares: cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹.
+        generalised least squares: cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹. Rows are independent given f and
+        β, as in `posterior`; with `1.0 * Levels()` in the kernel it is a mixed model.
 
         Args:
             scale: how τ² is set, as in `posterior`. "evidence" is the estimate of REML.
 
         Returns:
             A `Posterior` of shape (q,) or (q, t): first the intercept, if one is fitted besides
-            columns, then each column or level, in the order of `model.free`.
+            columns, then each column or level, in the order of `model.free`. Its `names` are those
+            of the columns of a data frame, x0, x1, … of an array, and the labels of levels.
 
         Raises:
             ValueError: as `posterior`.
@@ -549,8 +558,8 @@ class Fit(Generic[K]):
         >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
         >>> fit = rls.fit(rls.Gaussian(0.3), X, y + 3 * (X[:, 0] > 0.5), fixed_effects=X > 0.5)
         >>> beta = fit.effects()
-        >>> bool(abs(beta.mean[1] - 3) < 2 * beta.std[1])
-        True
+        >>> beta.names, bool(abs(beta.mean[1] - 3) < 2 * beta.std[1])
+        (('intercept', 'x0'), True)
         """
         from jaxrls.uncertainty.posterior import posterior_of_effects
 
@@ -562,6 +571,7 @@ class Fit(Generic[K]):
         X,
         level: float | np.floating | Float[Numbers, ""] = 0.9,
         *,
+        weights=None,
         studentised: bool = False,
         fixed_effects=None,
         block_size: int | None = None,
@@ -576,17 +586,22 @@ class Fit(Generic[K]):
         holds a new label with probability of about `level`. The guarantee is 2·level − 1, or
         2·level − 1 − √(2/n) by CV+ with random folds, for any distribution and any model. It needs
         rows that are exchangeable with the new one, and λ, kernel and landmarks that were not
-        chosen by these labels. Rows of weight 0 do not count; all others count as one. No fit is
+        chosen by these labels. Rows of weight 0 do not count; all others count as one, so that an
+        interval is right on average over weights as those that were fitted. With the `weights` w
+        of new labels each |eᵢ| is multiplied by √(vᵢ/w), and the interval is right at each weight,
+        where residuals are mostly noise of variance ∝ 1/v. No fit is
         repeated: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, where w(x) are the weights of the labels in
         f(x). A landmark is held out with its row.
 
         Args:
             X: new rows (m, d), or a source of rows.
             level: the probability, by default 0.9.
+            weights: those of the new labels (m,); default those that a source of rows brings.
             studentised: whether the width follows x: each |eᵢ| is multiplied by σ₋ᵢ(x)/σᵢ. Both are
                 standard deviations of a label by the fit without row i: of label i, σᵢ² = 1/Pᵢᵢ,
-                and of a new one of weight 1, σ₋ᵢ(x)² = var f(x) + λ + wᵢ(x)²/Pᵢᵢ. On landmarks the
-                prior is that of the functions they span.
+                and of a new one of weight w, by default 1, σ₋ᵢ(x)² = var f(x) + λ/w + wᵢ(x)²/Pᵢᵢ.
+                With `weights` this replaces √(vᵢ/w), and holds where f is uncertain too. On
+                landmarks the prior is that of the functions they span.
             fixed_effects: those of the new rows, as in `Model.predict`.
             block_size: new rows at a time.
 
@@ -594,7 +609,8 @@ class Fit(Generic[K]):
             Lower and upper ends, (m,) or (m, t) each.
 
         Raises:
-            ValueError: for a fit that kept no solution, or a level outside [0, 1].
+            ValueError: for a fit that kept no solution, a level outside [0, 1], or weights that are
+                not positive.
 
         **Cost** for each target one product m × q × n, with q coefficients (for groups m × q ×
         their number), and some 30 passes over m × n numbers, in blocks of rows. **Fails** where the
@@ -613,7 +629,7 @@ class Fit(Generic[K]):
         """
         from jaxrls.uncertainty.intervals import intervals
 
-        return intervals(self, X, level, studentised, fixed_effects, block_size)
+        return intervals(self, X, level, weights, studentised, fixed_effects, block_size)
 
     @door("self.model.coef")
     def loo_predictive(self, *, scale="loo") -> "jaxrls.uncertainty.intervals.Predictive":
@@ -765,12 +781,13 @@ def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
     return recalled
 
 
-def check_unsaid(scale, corrected: bool = True, diag=None) -> None:
+def check_unsaid(scale, corrected: bool = True, diag=None, weights=None) -> None:
     """Raise where options of standard deviations are given, and none are asked for."""
-    if not (isinstance(scale, str) and scale == "evidence" and corrected and diag is None):
+    named = isinstance(scale, str) and scale == "evidence"
+    if not (named and corrected and diag is weights is None):
         raise ValueError(
-            "scale=, corrected= and diag= are for standard deviations, not asked for: pass "
-            "return_std=True, or leave them out"
+            "weights=, scale=, corrected= and diag= are for standard deviations, not asked for: "
+            "pass return_std=True, or leave them out"
         )
 
 

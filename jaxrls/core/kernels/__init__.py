@@ -22,4 +22,4 @@ from jaxrls.core.kernels.given import (
 )
 from jaxrls.core.kernels.inner import Linear, polynomial_features
 from jaxrls.core.kernels.kernel import Kernel, Scaled, Standardized, Sum, Through, parameter
-from jaxrls.core.kernels.stationary import Gaussian, Laplacian, Matern, RationalQuadratic
+from jaxrls.core.kernels.stationary import Gaussian, Laplacian, Levels, Matern, RationalQuadratic

@@ -1,10 +1,10 @@
 """Kernels that are functions of a distance: `Gaussian`, `Laplacian`, `ChiSquared`, `Matern`,
-`RationalQuadratic` and `Periodic`.
+`RationalQuadratic` and `Periodic`; and of whether rows are equal, `Levels`.
 """
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import ClassVar
 
 import jax
@@ -168,6 +168,37 @@ class RationalQuadratic(_Stationary):
     def _profile(self, squared):
         alpha = parameter(self, "alpha", squared)
         return jnp.exp(-alpha * jnp.log1p(squared / (2 * alpha)))
+
+
+@pytree
+class Levels(Kernel):
+    """The kernel of labels: a value of its own for each level, drawn around 0. It is the random
+    intercept of mixed models.
+
+        k(x, z) = 1 if x = z in every column, else 0
+
+    Use it `on` the columns that hold the numbers of groups, in a sum with other kernels:
+    `Gaussian(1.0).on([0]) + 1.0 * Levels().on([1])`. Then rows of a group resemble each other
+    beyond what other columns say, and standard errors know it. A level that was not fitted gets 0,
+    and the full variance of a level. Times another kernel, `Levels().on([1]) * Linear().on([0])`,
+    each level has a function of its own, such as a random slope. For levels without a penalty see
+    `jaxrls.levels`.
+
+    Labels of other kinds become numbers by `np.unique(labels, return_inverse=True)[1]`.
+
+    **Cost** O(n m d). **Source**: Laird and Ware 1982; Robinson 1991, "That BLUP is a good thing".
+
+    >>> import jax.numpy as jnp
+    >>> Levels()(jnp.array([[3.0], [5.0]]), jnp.array([[5.0]])).tolist()
+    [[0.0], [1.0]]
+    """
+
+    def __call__(self, X, Z):
+        equal = [X[:, j, None] == Z[None, :, j] for j in range(X.shape[1])]
+        return reduce(jnp.logical_and, equal).astype(X.dtype)
+
+    def diag(self, X):
+        return jnp.ones(X.shape[0], X.dtype)
 
 
 @pytree

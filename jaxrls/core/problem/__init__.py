@@ -2,7 +2,7 @@
 
 from jaxrls.core.problem.compiled import common_size, compiled, first, padded, static_names
 from jaxrls.core.problem.data import Data, DataBlock, Labels
-from jaxrls.core.problem.fixed_effects import FixedEffects, Levels, as_fixed_effects
+from jaxrls.core.problem.fixed_effects import FixedEffects, FixedLevels, as_fixed_effects
 from jaxrls.core.problem.folds import Folds, as_folds, check_groups, folds, of_splits
 from jaxrls.core.problem.gram import (
     PRODUCTS,

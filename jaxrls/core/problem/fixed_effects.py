@@ -36,7 +36,7 @@ Vector = Float[Array, " n"]
 @pytree
 class FixedEffects:
     """q columns B over n rows without penalty: none, a constant, further columns, or both. T⁻¹ is
-    upper triangular. `Levels` has one column for each group.
+    upper triangular. `FixedLevels` has one column for each group.
 
     Methods take `rows` of a block, so that streamed and sharded rows are never needed all at once.
     """
@@ -44,6 +44,7 @@ class FixedEffects:
     rows: Any  # the columns (n, p) without the constant, or None
     back: Float[Array, "q q"]  # T⁻¹
     intercept: bool = static(default=False)
+    names: tuple = static(default=())  # of further columns, where they have such
 
     @classmethod
     def none(cls, dtype: Any) -> "FixedEffects":
@@ -87,6 +88,12 @@ class FixedEffects:
     def rank(self) -> Any:
         """The dimensions that B spans over the rows of positive weight."""
         return self.count
+
+    @property
+    def titles(self) -> tuple:
+        """What each coefficient belongs to: "intercept", a column, or a level."""
+        free = self.count - self.intercept
+        return ("intercept",) * self.intercept + (self.names or _numbered(free))
 
     @property
     def one(self) -> Float[Array, " q"] | None:
@@ -197,15 +204,7 @@ class FixedEffects:
                     "fixed_effects= was given, and the model was fitted without: leave it out"
                 )
             return None
-        width = self.rows.shape[1]
-        B = None if given is None else as_array("fixed_effects", given, dtype)
-        if B is None or B.shape != (m, width):
-            found = "is None" if B is None else f"has shape {B.shape}"
-            raise ValueError(
-                f"fixed_effects must be the columns ({m}, {width}) of the new rows, and {found}"
-            )
-        check_finite("fixed_effects", B)
-        return B
+        return _new_columns(given, self.names, m, self.rows.shape[1], dtype)
 
     def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
         """Intercept (…, t), 0 where there is none, and the other coefficients, or None."""
@@ -264,14 +263,13 @@ class FixedEffects:
 
 
 @pytree
-class Levels(FixedEffects):
+class FixedLevels(FixedEffects):
     """An intercept for each group of rows: one column for each level, 1 for its rows, so that T is
     diagonal and B is never formed.
     """
 
     rows: Int[Array, " n"]  # the number of each row's level
     back: Any = None  # (q,), 1/√Σv of each level, 0 where it has no weight; None before these
-    names: tuple = static(default=())
 
     @property
     def count(self):
@@ -325,19 +323,9 @@ class Levels(FixedEffects):
         """The numbers of the new rows' levels."""
         if given is None:  # of no level: scores, up to a constant for each group
             return jnp.full(m, self.count, jnp.int32)
-        if isinstance(given, Levels):
-            given = np.asarray(given.names, dtype=object)[np.asarray(given.rows)]
-        labels = as_labels("fixed_effects", given)
-        _check_levels(labels, m)
         weighs = np.asarray(self.back) if is_concrete(self.back) else np.ones(self.count)
         known = {name: at for at, name in enumerate(self.names) if weighs[at]}
-        try:
-            return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
-        except KeyError as error:
-            raise ValueError(
-                f"fixed_effects has the level {error}, which no fitted row that counts has: leave "
-                "it out"
-            ) from None
+        return _numbers_of(given, known, m)
 
     def has_rest(self, weights, folds):
         """Whether each row has another in its level; a level that lies within a fold leaves with
@@ -354,7 +342,111 @@ class Levels(FixedEffects):
         )
 
 
-def levels(labels) -> Levels:
+@pytree
+class Joint(FixedEffects):
+    """Levels and further columns side by side: indicators of every level of the first grouping, and
+    of all but the first level of any other, as those of one grouping sum to a constant.
+    """
+
+    parts: tuple = static(default=())  # of each its labels, or None, and the names of its columns
+
+    @classmethod
+    def of(cls, given, weights: Weights, place: Any) -> "Joint":
+        """Of levels and columns as the caller gives them."""
+        parts: list[tuple] = []
+        for part in given:
+            if isinstance(part, FixedLevels):
+                again = any(labels is not None for labels, _ in parts)
+                parts.append((part.names, part.names[int(again) :]))
+            else:
+                width = np.shape(part)[-1] if np.ndim(part) == 2 else 1
+                parts.append((None, _names_of(part) or _numbered(width)))
+        B = place(_side_by_side(given, parts, weights.n, weights.dtype))
+        _check_width(B, weights.n, False)
+        names = tuple(name for _, names in parts for name in names)
+        joint = FixedEffects.columns(B, weights, False)
+        return cls(B, joint.back, False, names, tuple(parts))
+
+    @property
+    def one(self):
+        """1 for every level of the first grouping."""
+        grouping = [labels is not None for labels, _ in self.parts]
+        first = [at == grouping.index(True) for at in range(len(grouping))]
+        return jnp.repeat(
+            jnp.asarray(first, self.dtype), np.array([len(names) for _, names in self.parts])
+        )
+
+    def new_rows(self, given, m, dtype):
+        """The columns of the new rows, from levels or their labels and from columns."""
+        count = len(self.parts)
+        if not isinstance(given, list | tuple) or len(given) != count:
+            found = f"has {len(given)}" if hasattr(given, "__len__") else f"is {given!r}"
+            raise ValueError(
+                f"fixed_effects must be a list of the {count} parts of the fit, levels and columns "
+                f"in the same order, and {found}"
+            )
+        return _side_by_side(given, self.parts, m, dtype)
+
+
+def _side_by_side(given, parts, m: int, dtype) -> Columns:
+    """Indicators and columns of m rows, one next to the other."""
+    blocks = []
+    for part, (labels, names) in zip(given, parts, strict=True):
+        if labels is None:
+            blocks.append(_new_columns(part, names, m, len(names), dtype))
+        else:
+            numbers = _numbers_of(part, {name: at for at, name in enumerate(labels)}, m)
+            known = jax.nn.one_hot(numbers, len(labels), dtype=dtype)
+            blocks.append(known[:, len(labels) - len(names) :])
+    return jnp.concatenate(blocks, axis=1)
+
+
+def _new_columns(given, names, m: int, width: int, dtype) -> Columns:
+    """Columns (m, width) as given, those of a data frame by the names that were fitted."""
+    found = _names_of(given)
+    if found and names and names != _numbered(width):
+        if missing := [name for name in names if name not in found]:
+            raise ValueError(
+                f"fixed_effects has no column {missing[0]!r}, which was fitted: add it"
+            )
+        given = given[list(names)]
+    B = None if given is None else as_array("fixed_effects", given, dtype)
+    if B is None or B.shape != (m, width):
+        shape = "is None" if B is None else f"has shape {B.shape}"
+        raise ValueError(
+            f"fixed_effects must be the columns ({m}, {width}) of the new rows, and {shape}"
+        )
+    check_finite("fixed_effects", B)
+    return B
+
+
+def _numbers_of(given, known: dict, m: int) -> Any:
+    """The number of each row's level, from `FixedLevels` or labels."""
+    if isinstance(given, FixedLevels):
+        given = np.asarray(given.names, dtype=object)[np.asarray(given.rows)]
+    labels = as_labels("fixed_effects", given)
+    _check_levels(labels, m)
+    try:
+        return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
+    except KeyError as error:
+        raise ValueError(
+            f"fixed_effects has the level {error}, which no fitted row that counts has: leave it "
+            "out"
+        ) from None
+
+
+def _names_of(given) -> tuple:
+    """The names of a data frame's columns, where all are text."""
+    names = tuple(getattr(given, "columns", ()))
+    return names if all(isinstance(name, str) for name in names) else ()
+
+
+def _numbered(count: int) -> tuple:
+    """Names of columns that have none."""
+    return tuple(f"x{j}" for j in range(count))
+
+
+def levels(labels) -> FixedLevels:
     """An intercept without penalty for every group of rows, to pass as `fixed_effects=`.
 
     f(x) + β_g for a row of group g. With `criterion=PairsOut(within=…)` and groups of queries it is
@@ -378,14 +470,14 @@ def levels(labels) -> Levels:
         raise ValueError("labels has no values inside jax.jit: call jaxrls.levels(labels) outside")
     names, rows = np.unique(as_labels("labels", labels), return_inverse=True)
     with jax.ensure_compile_time_eval():
-        return Levels(jnp.asarray(rows.astype(np.int32)), names=tuple(names.tolist()))
+        return FixedLevels(jnp.asarray(rows.astype(np.int32)), names=tuple(names.tolist()))
 
 
 def as_fixed_effects(
     given: Any, intercept: bool, weights: Weights, rows: Any = None
 ) -> FixedEffects:
-    """Fixed effects of n rows from the caller's argument: None, columns (n, q), or
-    `levels(labels)`.
+    """Fixed effects of n rows from the caller's argument: None, columns (n, q), `levels(labels)`, or
+    a list of these.
 
     Levels sum to a constant, so that they contain an intercept already.
     """
@@ -396,24 +488,31 @@ def as_fixed_effects(
             return FixedEffects.constant(weights.total)
         return FixedEffects.none(weights.dtype)
     n, place = weights.n, jnp.asarray if rows is None else rows.column
-    if isinstance(given, Levels):
+    if isinstance(given, FixedLevels):
         numbers = place(given.rows)
         _check_levels(numbers, n)
         return replace(given.from_gram(given.gram(numbers, weights.array)), rows=numbers)
-    B = place(as_floats("fixed_effects", given, weights.dtype))
+    if isinstance(given, list | tuple) and any(isinstance(part, FixedLevels) for part in given):
+        return Joint.of(given, weights, place)
+    names, B = _names_of(given), place(as_floats("fixed_effects", given, weights.dtype))
     if B.ndim != 2 or B.shape[0] != n or not B.shape[1] + intercept:
         hint = ": use fixed_effects[:, None] for a single column" if B.shape == (n,) else ""
         raise ValueError(
-            f"fixed_effects must be levels(labels) or columns ({n}, q), one row for each of X, and "
-            f"has shape {B.shape}{hint}"
+            f"fixed_effects must be levels(labels) or columns ({n}, q), one row for each of X, or a "
+            f"list of both, and has shape {B.shape}{hint}"
         )
+    _check_width(B, n, intercept)
+    check_finite("fixed_effects", B)
+    return replace(FixedEffects.columns(B, weights, intercept), names=names)
+
+
+def _check_width(B, n: int, intercept: bool) -> None:
+    """Raise for more columns than rows."""
     if B.shape[1] + intercept > n:
         raise ValueError(
             f"fixed_effects has shape {B.shape}, and {n} rows take at most {n - intercept} "
             "independent columns: drop some"
         )
-    check_finite("fixed_effects", B)
-    return FixedEffects.columns(B, weights, intercept)
 
 
 def _check_independent(gram, intercept: bool) -> None:

@@ -103,6 +103,7 @@ CASES = {
     "chi-squared, a width per column": Case(rls.ChiSquared(EACH), chi_squared, domain=np.abs),
     "constant": Case(rls.Constant(0.75), lambda x, z: 0.75),
     "tanimoto": Case(rls.Tanimoto(), lambda x, z: x @ z / (x @ x + z @ z - x @ z)),
+    "levels": Case(rls.Levels(), lambda x, z: float((x == z).all()), coincident=None),
     "cosine": Case(rls.Cosine(), lambda x, z: x @ z / np.linalg.norm(x) / np.linalg.norm(z)),
     "sobolev": Case(
         rls.Sobolev(), lambda x, z: min(x[0], z[0]), coincident=None, columns=1, domain=np.abs

@@ -4,10 +4,12 @@ comes of a fit make of them; the contract grid holds every factor with columns t
 
 import jax
 import numpy as np
+import pandas as pd
 from contract.cases import LAMS, POINTS, WEIGHTS, WIDTH, N, Y, draw, gaussian
 from extended import Truth, of_features
 from oracle import of_kernel
 from support import (
+    DTYPE,
     EPS,
     FLOAT64,
     array,
@@ -51,6 +53,53 @@ def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
     refused(
         (lambda: fit.predict(x), words),
         (lambda: fit.predict(x, fixed_effects=INDICATORS[:3]), words),
+    )
+
+
+def test_levels_and_columns_together(tmp_path):
+    """They are the indicators of every level of the first grouping, of all but the first level of
+    the second, and the columns, by name; with weights, of rows on landmarks and new rows too.
+    """
+    x, y = (a.astype(DTYPE) for a in DATA)
+    site, year, age = GROUPS, np.arange(40) // 7, draw(11, 40, 2).astype(DTYPE)
+    y = y + 2 * (year == 3).astype(DTYPE) - 3 * age[:, 1]
+    frame = pd.DataFrame(age, columns=["age", "dose"])
+    B = np.column_stack([age, INDICATORS, np.eye(6)[year][:, 1:]]).astype(DTYPE)
+    names = np.array(["n", "e", "s", "w"])[site]
+    order = [0, 1, 3, 2, *range(4, 11)]  # levels are sorted
+    parts = [frame, rls.levels(names), rls.levels(year)]
+    weights = np.linspace(0.5, 2, 40).astype(DTYPE)
+    for options in ({}, {"landmarks": x[::4], "solver": rls.Cholesky()}):
+        options |= {"lams": [1e-2], "weights": weights, "keep": True}
+        found = rls.fit(rls.Gaussian(0.5), x, y, fixed_effects=parts, **options)
+        want = rls.fit(
+            rls.Gaussian(0.5), x, y, fixed_effects=B[:, order], intercept=False, **options
+        )
+        tolerance = 1e4 * EPS
+        assert_close(found.model.free, want.model.free, tolerance)
+        assert_close(found.loo_residuals, want.loo_residuals, tolerance)
+        assert_close(found.effects().covariance, want.effects().covariance, tolerance)
+        assert found.effects().names == ("age", "dose", "e", "n", "s", "w", 1, 2, 3, 4, 5)
+        assert want.effects().names == tuple(f"x{j}" for j in range(11))
+        new = [frame[["dose", "age"]], names, rls.levels(year)]
+        rls.save(tmp_path / "fit", found)
+        for model in (found, rls.load(tmp_path / "fit")):
+            again = model.predict(x, fixed_effects=new)
+            assert_close(again, want.predict(x, fixed_effects=B[:, order]), tolerance)
+    assert rls.fit(GAUSSIAN, x, y, lams=[1.0]).effects().names == ("intercept",)
+    named = rls.fit(GAUSSIAN, x, y, lams=[1.0], fixed_effects=frame)
+    assert named.effects().names == ("intercept", "age", "dose")
+    asked = lambda fit, new: lambda: fit.predict(x, fixed_effects=new)
+    count = "fixed_effects must be a list of the 3 parts of the fit, .* and "
+    refused(
+        (asked(named, frame[["age"]]), "fixed_effects has no column 'dose', which was fitted"),
+        (asked(found, None), count + "is None"),
+        (asked(found, new[:2]), count + "has 2"),
+        (asked(found, [frame, names, year + 1]), "fixed_effects has the level 6, which no"),
+        (
+            lambda: rls.fit(GAUSSIAN, x, y, fixed_effects=[rls.levels(site), np.ones((40, 1))]),
+            "columns of fixed_effects are linearly dependent",
+        ),
     )
 
 

@@ -3,8 +3,11 @@ does; and what kernels need of a block in as many operations as there are stored
 row that it meets.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +16,14 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.kernels import (
     Block,
+    as_dense,
+    gaps,
     inner_products,
     near_product,
     squared_distances,
+    squared_gap,
     squared_lengths,
+    times,
 )
 from jaxrls.core.linalg import KINDS, split
 from jaxrls.core.problem import KINDS_OF_ROWS, Rows
@@ -85,27 +92,28 @@ def _squared_lengths(X: SparseBlock) -> Float[Array, " b"]:
 
 
 @inner_products.register(SparseBlock)
-def _inner_products(X: SparseBlock, Z: Float[Array, "m d"]) -> Float[Array, "b m"]:
-    """⟨x, z⟩, O(stored entries · m): one entry of every run at a time, so that what is gathered is
-    as large as the result.
+def _inner_products(X: SparseBlock, Z: Any) -> Float[Array, "b m"]:
+    """⟨x, z⟩, O(stored entries · m)."""
+    return _over_entries(lambda x, z, column: x * z, X, Z)
+
+
+@times.register(SparseBlock)
+def _times(X: SparseBlock, w: Float[Array, "d t"]) -> Float[Array, "b t"]:
+    """X w, some columns at a time, so that the transposed product too holds little besides its
+    result.
     """
-    across = Z.T
-
-    @jax.checkpoint
-    def add(total, entry):
-        value, column = entry
-        return total + value[:, None] * across[column], None
-
-    runs = jnp.zeros((len(X.row), Z.shape[0]), X.dtype)
-    return X.by_row(jax.lax.scan(add, runs, (X.values.T, X.columns.T))[0])
+    of_column = lambda column: X.by_row(jnp.sum(X.values * column[X.columns], axis=1))
+    return jax.lax.map(of_column, w.T, batch_size=8).T
 
 
 @squared_distances.register(SparseBlock)
-def _squared_distances(X: SparseBlock, Z: Float[Array, "m d"], inverse: Float[Array, " d"]):
-    """Of rows that are not centred, which would make them dense: errors are at most 12 (2 + √d) eps
-    (16 + r²). **Cost** O(stored entries · m), and that of dense rows where both lie farther than 8
-    widths from 0.
+def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
+    """Of sparse Z from differences. Rows are not centred, which would make them dense: of dense Z
+    errors are at most 12 (2 + √d) eps (16 + r²). **Cost** O(stored entries · m), and that of dense
+    rows where Z is, and both lie farther than 8 widths from 0.
     """
+    if isinstance(Z, SparseBlock):
+        return _gaps(X, Z, inverse, squared_gap)
     return near_product(X.times(inverse), Z * inverse, SPARSE_NEAR, _of_dense, (X, Z, inverse))
 
 
@@ -114,9 +122,51 @@ def _of_dense(_, rows):
     return squared_distances(X.dense(), Z, inverse)
 
 
+@gaps.register(SparseBlock)
+def _gaps(X: SparseBlock, Z: Any, inverse: Float[Array, " d"], gap: Callable):
+    """The gaps at all entries of x, and at those of z where x has none: sums without cancellation,
+    O(stored entries · (b + m)).
+    """
+    if not isinstance(Z, SparseBlock):
+        return gaps(X.dense(), Z, inverse, gap)
+    at = lambda x, z, column: jnp.where(x != 0, gap(x, z, inverse[column]), 0)
+    rest = lambda z, x, column: jnp.where((z != 0) & (x == 0), gap(x, z, inverse[column]), 0)
+    return _over_entries(at, X, Z) + _over_entries(rest, Z, X).T
+
+
+def _over_entries(term: Callable, X: SparseBlock, Z: Any) -> Float[Array, "b m"]:
+    """Σ `term(x, z, column)` over the entries x of each row of X, with those z of each row of Z in
+    the same column: one entry of every run at a time, so that what is gathered is as large as the
+    result.
+    """
+    table, place = _by_column(Z, X.columns)
+
+    @jax.checkpoint
+    def add(total, entry):
+        value, column, place = entry
+        return total + term(value[:, None], table[place], column[:, None]), None
+
+    runs = jnp.zeros((len(X.row), Z.shape[0]), X.dtype)
+    return X.by_row(jax.lax.scan(add, runs, (X.values.T, X.columns.T, place.T))[0])
+
+
+def _by_column(Z: Any, wanted: Any) -> tuple[Array, Array]:
+    """Columns of Z as the lines of a table (c, m), and the line of each of those that are wanted:
+    of sparse Z the columns of which something is stored, and a line of zeros for all others.
+    """
+    if not isinstance(Z, SparseBlock) or Z.shape[1] <= Z.columns.size:
+        return as_dense(Z).T, wanted
+    count = Z.columns.size
+    lines = jnp.full(Z.shape[1], count, jnp.int32)
+    lines = lines.at[Z.columns.ravel()].set(jnp.arange(count, dtype=jnp.int32))  # one of equals
+    table = jnp.zeros((count + 1, len(Z)), Z.dtype)
+    return table.at[lines[Z.columns], Z.row[:, None]].add(Z.values), lines[wanted]
+
+
 # Numbers in one dense block: small enough for a CPU's cache, but with enough rows for a fast matrix
-# product, up to MOST_NUMBERS.
+# product, up to MOST_NUMBERS; in pairs of sparse blocks nothing is dense, and rows are as many.
 BLOCK_NUMBERS, MOST_NUMBERS, FEWEST_ROWS = 2**20, 2**24, 128
+LONGEST_RUN = 64  # entries of a run are taken one after another
 
 
 @pytree
@@ -172,7 +222,7 @@ class SparseRows(Rows):
         """Raise for unsuitable parameters, and for a sample of the rows, outside of the kernel's
         domain; entries were checked when they came.
         """
-        kernel.check(self.some(self.block))
+        kernel.check(self.some(max(1, BLOCK_NUMBERS // self.shape[1])))
 
     def over(self, kind, fn, columns, **hints):
         """As `Rows.over`, in one compiled loop over its own blocks, which are `SparseBlock`s."""
@@ -181,9 +231,75 @@ class SparseRows(Rows):
         over_blocks, _ = KINDS[kind]
         return over_blocks(of_block, (self.whole, whole), rest and (self.rest, rest))
 
+    def as_one_block(self) -> SparseBlock:
+        """All rows."""
+        first = self.block * np.arange(len(self.whole.row), dtype=np.int32)
+        parts: Any = self.whole.values, self.whole.columns, self.whole.row + first[:, None]
+        parts = [a.reshape(-1, *a.shape[2:]) for a in parts]
+        if self.rest is not None:
+            moved = self.rest.row + len(first) * self.block
+            rest = self.rest.values, self.rest.columns, moved
+            parts = [jnp.concatenate(pair) for pair in zip(parts, rest, strict=True)]
+        values, columns, row = parts
+        return SparseBlock(values, columns, row, self.shape)
+
+    def for_pairs(self, kernel):
+        """Where they stay sparse, blocks of FEWEST_ROWS, or so many that a block in the columns of
+        another has about BLOCK_NUMBERS.
+        """
+        (k, s, w), (n, d) = self.whole.values.shape, self.shape
+        rows = min(FEWEST_ROWS, math.isqrt(2 * BLOCK_NUMBERS * self.block // (s * w)))
+        joined = max(1, min(k, rows // self.block))
+        if joined == 1 or not kernel.takes_blocks():
+            return self
+        count, size, every = k // joined, joined * self.block, self.as_one_block()
+        runs, left = count * joined * s, n - count * size
+        cut = lambda a: a[:runs].reshape(count, joined * s, *a.shape[1:])
+        every = replace(every, row=every.row % size)
+        whole = replace(jax.tree.map(cut, every), shape=(size, d))
+        last = replace(jax.tree.map(lambda a: a[runs:], every), shape=(left, d))
+        return SparseRows(whole, last if left else None, self.shape, size)
+
+    def from_origin(self, kernel):
+        """As `Rows.from_origin`: the mean of each column of which every row stores something, 0 in
+        the others, so that nothing is filled in.
+        """
+        if not kernel.is_linear():
+            return self, None
+        every = self.as_one_block()
+        sums = lambda values: jnp.zeros(self.shape[1], self.dtype).at[every.columns].add(values)
+        stored = sums((every.values != 0).astype(self.dtype)) == self.shape[0]
+        origin = jnp.where(stored, sums(every.values) / self.shape[0], 0)
+        minus = lambda block: replace(
+            block, values=jnp.where(block.values != 0, block.values - origin[block.columns], 0)
+        )
+        rest = None if self.rest is None else minus(self.rest)
+        about = replace(self, whole=minus(self.whole), rest=rest)
+        return about, about.map(lambda x: kernel(x, origin[None])[:, 0])
+
     def some(self, num):
         """The first rows."""
-        return jax.tree.map(lambda a: a[0], self.whole).dense()[:num]
+        first, num = jax.tree.map(lambda a: a[0], self.whole), min(num, self.block)
+        values = jnp.where(first.row[:, None] < num, first.values, 0)
+        few = SparseBlock(values, first.columns, first.row % num, (num, self.shape[1]))
+        return few.dense()
+
+    def distinct(self, indices):
+        """As `Rows.distinct`, sparse."""
+        from scipy.sparse import csr_array
+
+        every = jax.tree.map(np.asarray, self.as_one_block())
+        row = np.broadcast_to(every.row[:, None], every.values.shape)
+        entries = every.values.ravel(), (row.ravel(), every.columns.ravel())
+        by_row = csr_array(entries, shape=self.shape)[indices]
+        by_row.eliminate_zeros()
+        by_row.sort_indices()
+        content = {}
+        for number, (a, b) in enumerate(pairwise(by_row.indptr)):
+            content[by_row.indices[a:b].tobytes(), by_row.data[a:b].tobytes()] = number
+        by_row = by_row[sorted(content.values())]
+        block = _in_runs(by_row, by_row.shape[0])
+        return jax.tree.map(lambda a: jnp.asarray(a[0]), block)
 
     def take(self, indices):
         """The rows of these numbers, 0 to n − 1, dense."""
@@ -209,11 +325,11 @@ KINDS_OF_ROWS.append(SparseRows)
 def _in_runs(X, block: int) -> SparseBlock:
     """Blocks of as many rows of a CSR matrix, stacked: values and columns (k, s, w), row (k, s).
 
-    A run is as long as a row's mean number of entries, so that at most half of what is stored is
-    padding.
+    A run is as long as a row's mean number of entries, up to LONGEST_RUN, so that at most half of
+    what is stored is padding.
     """
     (n, d), counts = X.shape, np.diff(X.indptr)
-    width = max(1, -(-X.nnz // n))
+    width = max(1, min(LONGEST_RUN, -(-X.nnz // n)))
     # Numbered over all rows, `runs` has the first of each row, `begins` of each block.
     runs = np.cumsum(np.append(0, -(-counts // width)))
     begins = runs[np.arange(0, n + block, block).clip(max=n)]

@@ -228,7 +228,8 @@ def _of_cholesky(factor: CholeskyGram, lam):
         across = across + fixed.one[:, None] * factor.lift  # type: ignore[index]
     G = weights.scale_both(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
     half = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
-    return _of_matrix(factor, lam, half, matmul(across, half), factor.K)
+    K = factor.K if factor.lift is None else None
+    return _of_matrix(factor, lam, half, matmul(across, half), K)
 
 
 @spread.register(CholeskyFeatures)
@@ -241,11 +242,12 @@ def _of_cholesky_features(factor: CholeskyFeatures, lam):
 
 
 def _of_matrix(factor, lam, half, middle, K) -> Spread:
-    """From a factor of K of all rows."""
+    """From a factor of K of all rows; K is None where that is not the expansion's kernel."""
     fixed, expansion, q = factor.fixed, factor.expansion, factor.fixed.count
     B = fixed.fitted(fixed.rows, fixed.solve(jnp.eye(q, dtype=factor.dtype)))
     share = factor.weights.array[:, None] * jnp.broadcast_to(B, (factor.n, q))
     if expansion.origin is None:
+        K = gram(factor.training[0], expansion.points) if K is None else K
         both = matmul(share.T, matmul(K, share))
         return DualSpread(expansion, fixed.lean(), half, middle, lam, share, both)
     phi = factor.training[0].features(expansion.points)

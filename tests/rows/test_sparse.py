@@ -5,6 +5,7 @@ is stored, in fits, on landmarks and in predictions.
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
@@ -135,17 +136,113 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
 
 
 @FLOAT64
+def test_kernels_of_gaps_and_of_angles_are_those_of_scikit_learn(small_blocks):
+    X, dense, _ = make()
+    X, dense, reference = abs(X), abs(dense), {}
+    reference[rls.Laplacian(DTYPE(2.0))] = lambda X, Z: pairwise.laplacian_kernel(X, Z, gamma=0.5)
+    reference[rls.ChiSquared(DTYPE(2.0))] = lambda X, Z: pairwise.chi2_kernel(X, Z, gamma=0.5)
+    reference[rls.Cosine() + rls.Constant(DTYPE(3.0))] = lambda X, Z: (
+        pairwise.cosine_similarity(X, Z) + 3
+    )
+    rows, few = SparseRows.read("X", X), SparseRows.read("X", X[:9])
+    for kernel, of in reference.items():
+        assert_allclose(rls.extend.gram(kernel, rows), of(dense, dense), atol=100 * EPS)
+        for new in (few, jnp.asarray(dense[:9])):
+            assert_allclose(
+                rls.extend.gram(kernel, new, rows), of(dense[:9], dense), atol=100 * EPS
+            )
+
+
+@EDGE
+@pytest.mark.parametrize("offset", [0, 100.0, 1e4])
+def test_linear_models_of_fewer_rows_than_columns_are_refits_also_far_from_0(offset, small_blocks):
+    """One column of which all rows store something; weights, levels, and no intercept, for which
+    the columns must be near 0. The origin of the column costs no digits.
+    """
+    rng = np.random.default_rng(5)
+    n, d, lams = 30, 60, np.array([0.1, 3.0], DTYPE)
+    dense = rng.normal(size=(n, d)) * (rng.random((n, d)) < 0.15)
+    dense[:, 0] = 1 + rng.random(n)
+    y, v = rng.normal(size=(n, 2)).astype(DTYPE), rng.uniform(0.5, 2, n).astype(DTYPE)
+    dense = dense.astype(DTYPE)
+    moved = dense.copy()
+    moved[:, 0] += DTYPE(offset)
+    dense = moved - DTYPE(offset) * (np.arange(d) == 0).astype(DTYPE)  # as rounded
+    X, group = sp.csr_array(moved), np.arange(n) % 2
+    kernel = DTYPE(0.5) * rls.Linear()
+    for weights, intercept in ((None, True), (v, True), (v, False))[: 2 if offset else 3]:
+        fit = rls.fit(kernel, X, y, lams=lams, weights=weights, intercept=intercept)
+        assert fit.route == "gram" and fit.model.points is None
+        Phi, wide = np.sqrt(0.5) * dense.astype(float), y.astype(float)
+        w = None if weights is None else weights.astype(float)
+        e = [oracle.loo_residuals(Phi, wide, lam, w, intercept) for lam in lams.astype(float)]
+        share = np.ones(n) / n if w is None else w / w.sum()
+        assert_allclose(fit.errors, [share @ part**2 for part in e], rtol=RTOL)
+        coef, b = oracle.refit(Phi, wide, float(fit.lam), w, intercept)
+        assert_allclose(fit.predict(X), Phi @ coef + b, rtol=RTOL, atol=RTOL * (1 + offset**0.5))
+    levels = rls.fit(kernel, X, y, lams=lams, fixed_effects=rls.levels(group))
+    other = rls.fit(kernel, dense, y, lams=lams, fixed_effects=rls.levels(group))
+    assert_allclose(levels.errors, other.errors, rtol=RTOL)
+    for solver in (rls.Spectral(), rls.Cholesky()) if offset < 1e3 else ():
+        ours, theirs = (
+            rls.fit(kernel, rows, y, weights=v, lams=lams[1:], solver=solver) for rows in (X, dense)
+        )
+        std = ours.predict(X, return_std=True)[1]
+        want = theirs.predict(dense, return_std=True)[1]
+        assert_allclose(std, want, rtol=100 * RTOL)
+    assert rls.fit(kernel, X, y, lams=lams, solver=rls.Cholesky()).route == "cholesky"
+
+
+@FLOAT64
+@EDGE
+def test_rows_of_a_million_columns_take_what_their_entries_take():
+    """Fits and predictions by K of SciPy's products, and programs that hold less than 1 % of the
+    dense matrix of 2.5 GB; also the widths from distances, which are NumPy's.
+    """
+    n, d, w = 300, 2**20, 20
+    rng = np.random.default_rng(0)
+    places = np.repeat(np.arange(n), w), rng.integers(0, d, n * w) // rng.choice([1, 9999], n * w)
+    X = sp.csr_array((rng.random(n * w), places), shape=(n, d))
+    X.sum_duplicates()
+    X = X[[*range(5), 3, *range(6, n)]]
+    y, v, lams = rng.normal(size=n), rng.uniform(0.5, 2, n), np.geomspace(0.1, 10, 3)
+    products = (X @ X.T).toarray()
+    lengths = np.diagonal(products)
+    r2 = np.maximum(lengths[:, None] + lengths - 2 * products, 0)
+    reference = {
+        rls.Linear(): products,
+        rls.Polynomial(2): (products + 1) ** 2,
+        rls.Cosine(): products / np.sqrt(np.outer(lengths, lengths)),
+        rls.Gaussian(3.0): np.exp(-r2 / 18),
+        rls.Gaussian(0.02): np.exp(-r2 / 0.0008),  # rows far out
+    }
+    for kernel, K in reference.items():
+        ours = rls.fit(kernel, X, y, lams=lams, weights=v)
+        theirs = rls.fit(rls.Precomputed(), K, y, lams=lams, weights=v)
+        assert_allclose(ours.errors, theirs.errors, rtol=1e-9)
+        for new in (X[:7], X[:2].toarray()):
+            want = theirs.predict(K[: new.shape[0]])
+            assert_allclose(ours.predict(new), want, rtol=1e-9, atol=1e-9)
+    rows = SparseRows.read("X", X)
+    fit = lambda rows, y: rls.fit(rls.Gaussian(3.0), rows, y, lams=lams).predict(rows)
+    linear = lambda rows, y: rls.fit(rls.Linear(), rows, y, lams=lams).predict(rows)
+    for program in (fit, linear):
+        memory = jax.jit(program).lower(rows, jnp.asarray(y)).compile().memory_analysis()
+        assert memory.temp_size_in_bytes < 0.04 * 8 * n * d
+    kept = np.delete(r2, 5, 0)[:, np.delete(np.arange(n), 5)][np.tril_indices(n - 1, -1)]
+    width = rls.fit("gaussian", X, y, lams=lams).kernel.width
+    assert_allclose(width, np.sqrt(np.median(kept)), rtol=1e-9)
+
+
 def test_what_sparse_rows_cannot_do_is_said():
     X, _, y = make()
     chi, positive = rls.ChiSquared(1.0), "ChiSquared is for X ≥ 0"
-    in_one = "needs all rows in one array, .* and X is sparse"
     refused(
         (
             lambda: rls.fit(rls.Gaussian(DTYPE(1.0)).on([0, 0]), X, y),
             r"columns of a sparse X must be named once each, and are \[0, 0\]",
         ),
         (lambda: rls.fit(chi, -abs(X), y), positive),
-        (lambda: rls.factorize(rls.Linear(), X, solver=rls.Spectral("gram")), in_one),
         (lambda: rls.fit(rls.Precomputed(), X @ X.T, y), "and X is sparse"),
     )
 

@@ -2,13 +2,16 @@
 all rows or at landmarks, or explicit features. Also the features φ whose weights are penalised."""
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul, tall_matmul
-from jaxrls.core.problem import gram
+from jaxrls.core.problem import Rows, gram
 from jaxrls.core.support import pytree
 
 
@@ -39,6 +42,7 @@ class AtPoints(Expansion):
 
     points: Any  # (n, d), or sparse rows
     origin: Float[Array, " r"] | None = None
+    shifted: Any = None  # of sparse points: the same, minus what takes the part of the origin
 
     def design(self, kernel, X):
         """k(x, xᵢ)."""
@@ -49,8 +53,14 @@ class AtPoints(Expansion):
     def compact(self, kernel, coef):
         """w = Φᵀc where the kernel has explicit features."""
         points = self.points
-        if kernel.num_features(points.shape[1], points.dtype) is None:
+        if (count := kernel.num_features(points.shape[1], points.dtype)) is None:
             return points, coef
+        flat = coef.reshape(len(coef), -1)
+        if isinstance(points, Rows):
+            start = jnp.zeros((count, flat.shape[1]), flat.dtype)
+            rows = points if self.shifted is None else self.shifted
+            back = jax.vjp(partial(kernel.times, rows.as_one_block()), start)[1]
+            return None, back(flat)[0].reshape(count, *coef.shape[1:])
         phi = kernel.features(points)
         return None, matmul((phi if self.origin is None else phi - self.origin).T, coef)
 

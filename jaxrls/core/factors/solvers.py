@@ -5,6 +5,7 @@ one for the shapes; rooms bring further solvers, and what `landmarks=` is short 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -249,12 +250,15 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> tuple[A
     """
     rows, fixed = data.rows, data.fixed
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
-    if explicit and not rows.in_memory:
+    if explicit and not rows.has_pairs:
         rows.dense()  # raises: coefficients of features need all rows at once
-    if explicit and fixed.one is not None:
+    if explicit and fixed.one is not None and rows.in_memory:
         K, origin, lift = products(rows.features(kernel), fixed)
         return K, AtPoints(rows.points, origin), lift
-    expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
+    expansion: Any = AtPoints(rows.points) if kernel.evaluable else Primal()
+    if not rows.is_dense and fixed.one is not None:
+        rows, lift = rows.from_origin(kernel)
+        return gram(kernel, rows), replace(expansion, shifted=rows), lift
     return gram(kernel, rows, block_size=block_size), expansion, None
 
 
@@ -298,8 +302,8 @@ class Spectral(Solver):
         rows = data.rows
         route = self.route(kernel, rows.shape, rows.dtype)
         explicit = kernel.num_features(rows.shape[1], rows.dtype)
-        if self.of is None and explicit and not rows.in_memory:
-            route = "covariance"
+        if self.of is None and explicit and not (route == "gram" and rows.has_pairs):
+            route = route if rows.in_memory else "covariance"
         if route == "gram":
             K, expansion, lift = kernel_matrix(kernel, data, block_size)
             options = {"training": (kernel, rows), "semidefinite": kernel.is_semidefinite()}

@@ -224,7 +224,7 @@ def planned(problem, lams, per_target: bool, conservative: Any) -> Plan:
     few = SEARCHED if counted else num
     by_cholesky = free and suits_cholesky(problem.kernel, rows.shape[0], few)
     problem = replace(problem, solver=Cholesky() if by_cholesky else problem.solver_or_default)
-    if is_concrete(rows) and (rows.in_memory or not rows.is_dense and problem.explicit is None):
+    if is_concrete(rows) and rows.has_pairs:
         of_problem(problem, lams=num).check()
     way = "search" if counted and by_cholesky else way
     return Plan(problem, way, choice, goes_below=counted and free)

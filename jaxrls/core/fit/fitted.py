@@ -16,7 +16,6 @@ from jaxrls.core.factors import Solution
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel, Standardized
-from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import (
     FixedEffects,
     Folds,
@@ -180,13 +179,15 @@ def _evaluate(model, rows, *, block_size):
         return kernel_times(model.kernel, rows, points, coef, block_size) + model.intercept
 
     def times_coef(x):
-        design = model.kernel.features(x.astype(coef.dtype))
-        if design.shape[1] != coef.shape[0]:
+        x = x.astype(coef.dtype)
+        count = jax.eval_shape(model.kernel.features, x).shape[1]
+        if count != coef.shape[0]:
             raise ValueError(
-                f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was "
+                f"X with {x.shape[1]} columns gives {count} features, and the model was "
                 f"fitted on {coef.shape[0]}"
             )
-        return matmul(design, coef)
+        products = model.kernel.times(x, coef.reshape(count, -1))
+        return products.reshape(len(products), *coef.shape[1:])
 
     return rows.map(times_coef, block_size=block_size) + model.intercept
 

@@ -12,7 +12,13 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import HoldOut, LeaveOneOut, loo
 from jaxrls.core.fit.grid import lambda_grid
-from jaxrls.core.kernels import Kernel, city_block_distances, squared_distances
+from jaxrls.core.kernels import (
+    Block,
+    Kernel,
+    as_dense,
+    city_block_distances,
+    squared_distances,
+)
 from jaxrls.core.linalg import safe_sqrt
 from jaxrls.core.problem import DenseRows, Rows, compiled
 from jaxrls.core.support import as_array, check_inputs, check_matrix, check_real, door, is_concrete
@@ -55,11 +61,11 @@ def median_distance(X, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Arra
     """
     if order not in ORDERS.values():
         raise ValueError(f"order must be 1, city-block, or 2, Euclidean, and is {order!r}")
-    if not isinstance(X, Rows):
+    if not isinstance(X, Rows | Block):
         X = as_array("X", X)
         check_matrix("X", X)
         X = DenseRows(X)
-    some = X.some(rows)
+    some: Any = X if isinstance(X, Block) else X.some(rows)
     check_inputs("X", some)
     between = city_block_distances if order == 1 else squared_distances
     distances = between(some, some, jnp.ones(some.shape[1], some.dtype))
@@ -103,6 +109,7 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
         order, width = ORDERS[part.metric], getattr(part, name)
         if not isinstance(width, list | tuple) and np.ndim(width) == 0:
             return median_distance(columns, order=order)
+        columns = as_dense(columns)
         spread = jnp.std(columns, axis=0)
         spread = jnp.where(spread > 0, spread, 1)
         return spread * median_distance(columns / spread, order=order)
@@ -121,6 +128,8 @@ def from_data(kernel, rows, weights) -> Kernel:
     n = some.shape[0]
     used = np.arange(n) if v is None or not is_concrete(v) else np.flatnonzero(v)
     used = used[np.linspace(0, len(used) - 1, min(len(used), MEDIAN_ROWS)).astype(int)]
+    if isinstance(some, Rows) and is_concrete(some):
+        return _from_data(kernel, some.distinct(used))
     if isinstance(some, Rows):
         some = some.take(used)
     elif len(used) < n:

@@ -5,10 +5,13 @@ from jaxrls.core.kernels.block import (
     as_block,
     as_dense,
     city_block_distances,
+    gaps,
     inner_products,
     near_product,
     squared_distances,
+    squared_gap,
     squared_lengths,
+    times,
 )
 from jaxrls.core.kernels.given import (
     KERNELS,

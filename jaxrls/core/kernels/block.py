@@ -80,6 +80,12 @@ def inner_products(X: Any, Z: Float[Array, "m d"]) -> Gram:
 
 
 @singledispatch
+def times(X: Any, w: Float[Array, "d t"]) -> Float[Array, "n t"]:
+    """X w."""
+    return matmul(X, w)
+
+
+@singledispatch
 def squared_lengths(X: Any) -> Float[Array, " n"]:
     """⟨x, x⟩ of every row."""
     return jnp.sum(X * X, axis=1)
@@ -100,7 +106,7 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
     both X and Z lie far out.
     """
     if X.shape[1] <= FEW_COLUMNS.get(platform(), 2):
-        return _by_columns(_square, X, Z, inverse)
+        return _by_columns(squared_gap, X, Z, inverse)
     # The center changes no distance, but its rounding error.
     center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
     x, z = (X - center) * inverse, (Z - center) * inverse
@@ -127,18 +133,22 @@ def near_product(x: Any, z: Float[Array, "m d"], near: float, far: Callable, row
     return jnp.where(is_near, product - rounded, across)
 
 
-def city_block_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"]) -> Gram:
-    """Σₖ |xₖ − zₖ| · inverseₖ, which is no matrix product, so it is summed column by column: O(n m
-    d) time at O(n m) memory.
+@singledispatch
+def gaps(X: Any, Z: Any, inverse: Float[Array, " d"], gap: Callable) -> Gram:
+    """Σₖ gap(xₖ, zₖ, inverseₖ), which is no matrix product, so it is summed column by column: O(n m
+    d) time at O(n m) memory. gap(0, 0, ·) is 0.
     """
-    return _by_columns(_absolute, as_dense(X), Z, inverse)
+    return _by_columns(gap, X, Z, inverse)
 
 
-def chi_squared_distances(X: Any, Z, inverse) -> Gram:
-    """Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for non-negative rows, where 0/0 counts as 0; computed
-    as `city_block_distances`.
-    """
-    return _by_columns(_chi_squared, as_dense(X), Z, inverse)
+def city_block_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
+    """Σₖ |xₖ − zₖ| · inverseₖ."""
+    return gaps(X, Z, inverse, _absolute)
+
+
+def chi_squared_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
+    """Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for non-negative rows, where 0/0 counts as 0."""
+    return gaps(X, Z, inverse, _chi_squared)
 
 
 def _by_product(scaled, _):
@@ -146,7 +156,7 @@ def _by_product(scaled, _):
 
 
 def _by_differences(_, rows):
-    return _by_columns(_square, *rows)
+    return _by_columns(squared_gap, *rows)
 
 
 @jax.custom_batching.custom_vmap
@@ -165,7 +175,8 @@ def _for_all_of_a_batch(size, batched, flags):
 # Gaps between numbers of one column, as functions of the module: each is compiled once.
 
 
-def _square(x, z, scale):
+def squared_gap(x, z, scale):
+    """Of `squared_distances`."""
     gap = (x - z) * scale
     return gap * gap
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.core.kernels.block import as_dense, inner_products, squared_lengths
+from jaxrls.core.kernels.block import as_dense, inner_products, squared_lengths, times
 from jaxrls.core.kernels.kernel import Kernel, Matrix, check_not_negative, parameter
 from jaxrls.core.linalg import safe_sqrt
 from jaxrls.core.support import is_concrete, pytree, static
@@ -45,6 +45,12 @@ class Linear(Kernel):
     def features(self, X):
         return as_dense(X)
 
+    def times(self, X, w):
+        return times(X, w)
+
+    def is_linear(self):
+        return True
+
 
 @pytree
 class Constant(Kernel):
@@ -66,6 +72,7 @@ class Constant(Kernel):
     """
 
     positive = ("value",)
+    sparse = True
     value: Scalars = 1.0
 
     def __call__(self, X, Z):
@@ -97,13 +104,29 @@ class Cosine(Kernel):
     [[1.0, 0.0]]
     """
 
+    sparse = True
+
+    def __call__(self, X, Z):
+        return inner_products(X, Z) * self._scale(X)[:, None] * self._scale(Z)
+
+    def diag(self, X):
+        return squared_lengths(X) * self._scale(X) ** 2
+
     def num_features(self, d, dtype):
         return d
 
     def features(self, X):
-        squares = jnp.sum(X * X, axis=1, keepdims=True)
+        return as_dense(X) * self._scale(X)[:, None]
+
+    def times(self, X, w):
+        return times(X, w) * self._scale(X)[:, None]
+
+    @staticmethod
+    def _scale(X):
+        """1/‖x‖ of every row, 0 of rows of zeros."""
+        squares = squared_lengths(X)
         used = squares > 0
-        return jnp.where(used, X / jnp.sqrt(jnp.where(used, squares, 1)), 0)
+        return jnp.where(used, 1 / jnp.sqrt(jnp.where(used, squares, 1)), 0)
 
 
 @pytree

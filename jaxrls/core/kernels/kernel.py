@@ -117,6 +117,20 @@ class Kernel:
             "defines num_features and features, or __call__ and diag)"
         )
 
+    def times(self, X: Any, w: Float[Array, "r t"]) -> Float[Array, "n t"]:
+        """φ(X) w, where `num_features` is a number."""
+        return matmul(self.features(X), w)
+
+    def is_linear(self) -> bool:
+        """Whether its features are a linear function of X."""
+        return False
+
+    def takes_blocks(self) -> bool:
+        """Whether sparse rows stay sparse, in this kernel and its parts."""
+        owner = next(base for base in type(self).__mro__ if "__call__" in vars(base))
+        parts = self._parts().values()
+        return vars(owner).get("sparse", False) and all(part.takes_blocks() for part in parts)
+
     def check(self, X) -> None:
         """Check parameters and data, as far as their values are known.
 
@@ -261,6 +275,13 @@ class Sum(OfTwo):
     def features(self, X):
         return jnp.concatenate([self.left.features(X), self.right.features(X)], axis=1)
 
+    def times(self, X, w):
+        count = self.left.num_features(X.shape[1], X.dtype)
+        return self.left.times(X, w[:count]) + self.right.times(X, w[count:])
+
+    def is_linear(self):
+        return self.left.is_linear() and self.right.is_linear()
+
 
 @pytree
 class Product(OfTwo):
@@ -300,6 +321,12 @@ class Scaled(_OfKernels):
     def features(self, X):
         return safe_sqrt(parameter(self, "scale", X)) * self.kernel.features(X)
 
+    def times(self, X, w):
+        return safe_sqrt(parameter(self, "scale", X)) * self.kernel.times(X, w)
+
+    def is_linear(self):
+        return self.kernel.is_linear()
+
 
 @pytree
 class Through(_OfKernels, ABC):
@@ -331,6 +358,9 @@ class Through(_OfKernels, ABC):
     def features(self, X):
         return self.kernel.features(self.take(X))
 
+    def times(self, X, w):
+        return self.kernel.times(self.take(X), w)
+
 
 @pytree
 class On(Through):
@@ -361,6 +391,9 @@ class On(Through):
 
     def num_features(self, d, dtype):
         return self.kernel.num_features(len(self.columns), dtype)
+
+    def is_linear(self):
+        return self.kernel.is_linear()
 
 
 @pytree

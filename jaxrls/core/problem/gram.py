@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.kernels import Block, Kernel, as_block, as_dense
+from jaxrls.core.kernels import Block, Kernel, as_block
 from jaxrls.core.linalg import check_block_size, default_block_size, matmul
 from jaxrls.core.problem.rows import DenseRows, Rows
 from jaxrls.core.support import door, parts_of
@@ -61,15 +61,21 @@ def gram(
 def _kernel_values(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None):
     """K of rows, blocks or arrays; raises for all pairs of rows that are read from elsewhere."""
     if isinstance(Z, Rows):
-        return Z.map(lambda z: _kernel_values(kernel, X, as_dense(z)).T).T
+        whole = isinstance(X, Rows)
+        of_block = lambda z: _kernel_values(kernel, X, z).T if whole else kernel(z, X)
+        return Z.for_pairs(kernel).map(of_block).T
     if Z is None and isinstance(X, Rows):
         X = X.points if kernel.evaluable else X.dense()
     rows = X if isinstance(X, Rows) else DenseRows(X)
     if rows is not X and (isinstance(X, Block) or not kernel.evaluable):
         return kernel(X, X if Z is None else Z)
+    rows = rows.for_pairs(kernel)
     size = _block_size(X, X if Z is None else Z, block_size)
     if Z is not None:
-        return rows.map(lambda x: kernel(x, Z), block_size=size)
+        # Of a block and an array, the block comes first.
+        swap = lambda x: isinstance(Z, Block) and not isinstance(x, Block)
+        of_block = lambda x: kernel(Z, x).T if swap(x) else kernel(x, Z)
+        return rows.map(of_block, block_size=size)
     n = X.shape[0]
 
     def with_diagonal(x, number):
@@ -100,6 +106,7 @@ def _one_array(X):
 def times_in_blocks(kernel: Kernel, X, Z, V, block_size: int | None = None):
     """K·V, a block of rows of K after another."""
     rows = X if isinstance(X, Rows) else DenseRows(X)
+    rows = rows.for_pairs(kernel)
     size = _block_size(rows, Z, block_size, rows.parts)
     return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)
 

@@ -44,6 +44,7 @@ class Rows:
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
     some: Callable  # of a number: at most so many rows, to estimate their mean
+    as_one_block: Callable  # where zeros are not stored: all rows in a `Block`
     take: Callable  # of row numbers: these rows, where they can be read so
 
     def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
@@ -101,9 +102,28 @@ class Rows:
         )
 
     @property
+    def has_pairs(self) -> bool:
+        """Whether K of all pairs can be made."""
+        return self.in_memory or not self.is_dense
+
+    def for_pairs(self, kernel: Kernel) -> "Rows":
+        """The rows in blocks that suit kernel values of pairs of blocks."""
+        return self
+
+    def from_origin(self, kernel: Kernel) -> tuple["Rows", Any]:
+        """The rows minus an origin in the middle of them, where features are linear in X, and what
+        to add to each row of their K to get the kernel of any rows with these, or None.
+        """
+        return self, None
+
+    @property
     def points(self) -> Any:
         """All rows, as the second argument of a kernel."""
         return self.dense()
+
+    def distinct(self, indices: np.ndarray) -> Any:
+        """The rows of these numbers, those that are equal once, of known values."""
+        return np.unique(self.take(indices), axis=0)
 
     def column(self, values) -> Array:
         """Labels or weights as an array that is distributed as the rows are."""

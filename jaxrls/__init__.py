@@ -6,6 +6,7 @@ What is used every day stands here; the rest in modules: `classes`, `diagnostics
 """
 
 import jaxrls.fused.products
+import jaxrls.iterative.lam_walk
 import jaxrls.landmarks.growing
 import jaxrls.landmarks.named
 import jaxrls.rows.sharded

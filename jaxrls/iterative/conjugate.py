@@ -81,12 +81,14 @@ def conjugate_gradients(
     apply: Callable,
     B: Float[Array, "n k"],
     precondition: Callable,
+    begin: Float[Array, "n k"] | None = None,
     *,
     measure: Callable,
     tol: float,
     steps: int,
 ) -> tuple[Float[Array, "n k"], Run]:
-    """X of A X = B for a symmetric positive definite A, column by column with shared products.
+    """X of A X = B for a symmetric positive definite A, column by column with shared products; from
+    an X to `begin` with, by default 0.
 
     `apply(V)` is A V and `precondition(R)` M R with M near A⁻¹, also symmetric positive definite,
     for V and R (n, k). A column has converged where its `measure(X, R, MR)` with R = B − A X is at
@@ -94,7 +96,7 @@ def conjugate_gradients(
     from a recurrence. **Cost** one product and one preconditioning a step. **Source**: Hestenes and
     Stiefel 1952; Golub and Van Loan 2013, algorithm 11.5.1."""
 
-    start = _start(B, precondition, measure, steps)
+    start = _start(apply, B, begin, precondition, measure, steps)
     unfinished = lambda now: (now.step < steps) & jnp.any(now.reason == ALL_STEPS)
     following = partial(_following, apply, precondition, measure, tol)
     last = jax.lax.while_loop(unfinished, following, start)
@@ -105,13 +107,14 @@ def conjugate_gradients(
     return X, Run(left, last.history, last.step, jnp.where(hidden, STALLED, last.reason))
 
 
-def _start(B, precondition, measure, steps: int) -> Iterate:
-    """X = 0, where columns of B that are 0 have converged."""
-    X, Z, length = jnp.zeros_like(B), precondition(B), jnp.linalg.norm(B, axis=0)
-    best = Best(X, measure(X, B, Z), jnp.zeros_like(length, int))
+def _start(apply, B, begin, precondition, measure, steps: int) -> Iterate:
+    """The first X, where columns whose residual is 0 have converged."""
+    X, R = (jnp.zeros_like(B), B) if begin is None else (begin, B - apply(begin))
+    Z, length = precondition(R), jnp.linalg.norm(R, axis=0)
+    best = Best(X, measure(X, R, Z), jnp.zeros_like(length, int))
     reason = jnp.where(length > 0, ALL_STEPS, CONVERGED)
     history = jnp.full((steps, len(length)), jnp.nan, B.dtype)
-    return Iterate(0, X, B, Z, jnp.sum(B * Z, axis=0), best, reason, history)
+    return Iterate(0, X, R, Z, jnp.sum(R * Z, axis=0), best, reason, history)
 
 
 def _following(apply, precondition, measure, tol, now: Iterate) -> Iterate:

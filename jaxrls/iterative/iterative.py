@@ -185,6 +185,7 @@ class IterativeGram(Factor):
     signs: Float[Array, "n p"]
     iteration: Iterative
     block_size: int | None = static()
+    begin: Float[Array, "n k"] | None = None  # with which columns an iteration begins
 
     @property
     def has_residuals(self):
@@ -200,6 +201,10 @@ class IterativeGram(Factor):
         kernel, X = self.near.kernel, self.near.X
         flat = V.reshape(self.n, -1).astype(X.dtype)
         return kernel_times(kernel, X, X, flat, self.block_size).astype(self.dtype).reshape(V.shape)
+
+    def columns(self, solution) -> Float[Array, "n k"]:
+        """What is solved for, of targets and probes."""
+        return jnp.concatenate([solution.state, self.signs], axis=1)
 
     def solve_columns(self, lam, inverse: NearInverse, B: Float[Array, "n k"]):
         """P̃ B at λ, NaN where fitted values are too far off to be of use; and how the iteration
@@ -218,7 +223,9 @@ class IterativeGram(Factor):
             return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 
         stop: dict = {"tol": self.iteration.tol, "steps": self.iteration.steps}
-        X, run = conjugate_gradients(apply, centred(B), inverse, measure=measure, **stop)
+        known = self.begin is not None and self.begin.shape == B.shape
+        begin = self.begin if known else None
+        X, run = conjugate_gradients(apply, centred(B), inverse, begin, measure=measure, **stop)
         # Steps add, by rounding, what `apply` and hence `measure` do not see.
         return jnp.where(run.residuals <= USELESS, centred(X), jnp.nan), run
 
@@ -237,7 +244,7 @@ class IterativeGram(Factor):
         used, unscale = self.weights.used, self.weights.unscale
         R, growth = leverages_from_probes(lam, inverse, signs, solved, lam * dual, used)
         e = jax.vmap(lambda R, growth: unscale(lam * dual / R[:, None] * growth))(R, growth)
-        return Solved(dual, run, jnp.sum(jnp.where(used, 1 - R[0], 0))[None], e[0], e[1:])
+        return Solved(dual, run, jnp.sum(jnp.where(used, 1 - R[0], 0))[None], e[0], e[1:], X)
 
     def dual(self, solution, lams):
         """c̃ alone, (L, n, t)."""
@@ -301,6 +308,7 @@ class Solved(NamedTuple):
     dof: Any = None  # (L, k)
     e: Any = None  # (L, n, t)
     others: Any = None  # (L, p, n, t)
+    columns: Any = None  # (L, n, t + p), of targets and probes
 
 
 class Expanded(NamedTuple):

@@ -26,7 +26,7 @@ from support import (
 
 import jaxrls as rls
 from jaxrls.core.support import checks
-from jaxrls.iterative import conjugate
+from jaxrls.iterative import conjugate, lam_walk
 
 tune_module = importlib.import_module("jaxrls.core.fit.tune")
 
@@ -354,3 +354,31 @@ def drawn(n):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 2))
     return array(X), array(np.sin(2 * X[:, 0]) + 0.2 * rng.normal(size=n))
+
+
+@EDGE
+def test_lam_is_found_by_a_walk_from_that_of_few_rows():
+    """In few iterations, each from the columns of the one before, and the model from the best."""
+    X, Y = (np.asarray(part) for part in drawn(400))
+    kernel, solver = rls.Gaussian(1.5), rls.Iterative(60, tol=1e-3, probes=300)
+    fit = rls.fit(kernel, X, Y, solver=solver)
+    exact = rls.fit(kernel, X, Y, lams=np.geomspace(1e-3, 10, 60), solver=rls.Spectral())
+    assert len(fit.lams) <= lam_walk.MOST and fit.run.steps <= 1
+    assert fit.error < exact.error * 1.02 + 4 * fit.loo_standard_error
+    at_lam = rls.loo(rls.factorize(kernel, X), Y, [float(fit.lam)])[0]
+    assert abs(fit.error - at_lam) < 5 * fit.loo_standard_error + 1e-3 * at_lam
+    two = rls.fit(kernel, X, np.stack([Y, 0.5 * Y], axis=1), solver=solver)
+    assert_close(two.lam, fit.lam, 0.1)
+
+
+def test_a_walk_ends_where_errors_rise_on_both_sides():
+    """At the minimum of a parabola, at an end of the line, and next to what broke down."""
+    step, log = lam_walk.STEP, lam_walk.next_step
+    assert log(np.array([0.0]), np.array([2.0]), -9, 9) == -step
+    assert log(np.array([0.0, -step]), np.array([2.0, 1.0]), -9, 9) == -2 * step
+    assert log(np.array([0.0, -step]), np.array([1.0, 2.0]), -9, 9) == step
+    assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), -step, 9))
+    places = np.array([0.0, -step, -2 * step])
+    assert abs(log(places, (places + step * 1.3) ** 2 + 0.1, -9, 9) + 1.3 * step) < 1e-9
+    assert np.isnan(log(places, (places + step) ** 2 + 0.1, -9, 9))
+    assert np.isnan(log(places, np.array([2.0, 1.0, np.nan]), -9, 9))

@@ -22,9 +22,10 @@ from jaxrls.core.fit.fitted import (
     solution_of,
     without_solution,
 )
-from jaxrls.core.fit.grid import Choice, Chosen, choose_lam, lambda_grid
+from jaxrls.core.fit.grid import Choice, Chosen, choose_lam, lambda_grid, lambda_range
+from jaxrls.core.fit.lam_search import Visited, visit
 from jaxrls.core.fit.memory import Memory, of_problem
 from jaxrls.core.fit.objective import best_lam
 from jaxrls.core.fit.problem import Problem, criterion_error
-from jaxrls.core.fit.start import median_distance, start_from_data
+from jaxrls.core.fit.start import lam_on_few, median_distance, start_from_data
 from jaxrls.core.fit.tune import CANNOT_GROW, ROWS, search_by

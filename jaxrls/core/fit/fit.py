@@ -295,8 +295,7 @@ def _searched(problem, per_target):
             "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
             "or call fit outside"
         )
-    solution = _solution(problem)
-    chosen, words = search(problem, solution, per_target)
+    chosen, solution, words = search(problem, _solution(problem), per_target)
     fit = _concluded(problem, solution, chosen)
     return replace(fit, plan=f"{problem.solver.name}, a search for λ: {words}"), solution
 

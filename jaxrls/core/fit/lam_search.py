@@ -5,10 +5,14 @@ Where every λ needs a Cholesky factor, these and one for the model are the whol
 spectrum, the result is finer than that of a grid.
 """
 
+from functools import singledispatch
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.core.factors import Solution
 from jaxrls.core.fit.grid import Chosen, choose_lam, lambda_range
 from jaxrls.core.problem import compiled
 
@@ -20,13 +24,27 @@ WIDE = 1.5  # a gap this wide may hide a minimum
 LOW = 0.1  # if one of its ends is this low
 
 
-def search(problem, solution, per_target: bool) -> tuple[Chosen, str]:
-    """The best λ, or one for each target, searched in parallel, among all that were evaluated; and
-    a description of the search.
-    """
+class Searched(NamedTuple):
+    """The chosen λ among all that were evaluated, the solution, and the search in words."""
+
+    chosen: Chosen
+    solution: Solution
+    words: str
+
+
+class Visited(NamedTuple):
+    """All λ that a search evaluated."""
+
+    log_lams: Any  # (looks, searches)
+    errors: Any  # (looks, targets)
+    solution: Solution  # with what it may have learned
+
+
+def search(problem, solution, per_target: bool) -> Searched:
+    """The best λ, or one for each target, searched in parallel."""
     factor, separate = solution.factor, per_target and problem.Y.ndim == 2
     count = problem.Y.shape[1] if separate else 1
-    log_lams, errors = _visited(problem, solution, count)
+    log_lams, errors, solution = visit(factor, problem, solution, count)
     # Ascending, without λ at which the factor broke down, unless it did at all.
     defined = np.isfinite(errors).all(axis=1)
     keep = defined if defined.any() else ~defined
@@ -35,11 +53,14 @@ def search(problem, solution, per_target: bool) -> tuple[Chosen, str]:
     lams = jnp.asarray(np.exp(log_lams if separate else log_lams[:, 0]), factor.dtype)
     known = jnp.asarray(table.reshape(len(lams), *problem.Y.shape[1:]))
     chosen = Chosen(lams, known, *choose_lam(lams, known, separate))
-    return chosen, _words(factor, len(errors), count)
+    return Searched(chosen, solution, _words(factor, len(errors), count))
 
 
-def _visited(problem, solution, count):
-    """All log λ, a column for each of `count` searches, and the errors of every target there."""
+@singledispatch
+def visit(factor: Any, problem, solution, count: int) -> Visited:
+    """Evaluate λ for `count` searches on the whole line; a factor for which a λ is expensive has
+    another function.
+    """
     look = _look_at_once if problem.traceable else _look
     dtype, (low, high) = solution.factor.dtype, jax.device_get(_ends(solution.factor))
     low, high = np.log([low, high], dtype=float)
@@ -53,7 +74,7 @@ def _visited(problem, solution, count):
         error, *point = jax.device_get(look(problem, solution, jnp.asarray(log_lams, dtype)))
         errors.append(error.reshape(-1))
         points = np.concatenate([points, np.stack([log_lams, *point], axis=1)[None]])
-    return points[1:, :, 0], np.stack(errors)
+    return Visited(points[1:, :, 0], np.stack(errors), solution)
 
 
 _ends = compiled(lambda_range)

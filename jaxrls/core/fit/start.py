@@ -190,6 +190,14 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
     return [given[1]] if best is given else [given[1], best[1]]
 
 
+def lam_on_few(problem: Any) -> float:
+    """The best λ of the problem's kernel on NEAR_ROWS of its rows. That of all rows is near it, as
+    λ is the variance of the noise over that of the function.
+    """
+    ((_, guess),) = _judged(replace(problem, solver=None), [problem.kernel], NEAR_ROWS, None)
+    return float(guess.lam)
+
+
 def _multiple(kernel, factor, rows):
     """The kernel with all widths multiplied."""
     scaled = lambda part, name, _: np.asarray(np.asarray(getattr(part, name)) * factor, rows.dtype)

@@ -1,0 +1,84 @@
+"""The best λ of all of K by products, where every λ costs tens of them: from the best λ of some of
+the rows, in steps, each iteration from the columns of the one before."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.core.criteria import LeaveOneOut
+from jaxrls.core.fit import Visited, lam_on_few, lambda_range, visit
+from jaxrls.core.problem import compiled
+from jaxrls.iterative.iterative import IterativeGram, sum_and_error
+
+STEP = np.log(3.0)
+MOST = 6  # λ in all
+GAIN = 3e-3  # the least promised decrease, as a share of the error, that is worth another λ
+
+
+@visit.register
+def _(factor: IterativeGram, problem, solution, count: int) -> Visited:
+    """Walk for one λ by the estimated leave-one-out error; else as other factors."""
+    walks = count == 1 and isinstance(problem.criterion, LeaveOneOut) and factor.has_residuals
+    if not walks or problem.criterion.groups is not None:
+        return visit.dispatch(object)(factor, problem, solution, count)
+    low, high = np.log(jax.device_get(lambda_range(factor)))
+    place = np.clip(np.log(lam_on_few(problem)), low, high)
+    places: list[float] = []
+    errors: list[np.ndarray] = []
+    best = np.inf
+    solution = nearest = _from(solution, jnp.zeros_like(factor.columns(solution)))
+    while len(places) < MOST and not np.isnan(place):
+        error, columns = _look(problem, solution, jnp.asarray(place, factor.dtype))
+        places.append(float(place))
+        errors.append(np.asarray(error))
+        if np.isfinite(value := float(np.mean(error))):
+            solution = _from(solution, columns)
+            best, nearest = (value, solution) if value < best else (best, nearest)
+        place = next_step(np.array(places), np.mean(errors, axis=1), low, high)
+    return Visited(np.array(places)[:, None], np.stack(errors), nearest)
+
+
+def _from(solution, columns):
+    """The solution whose next iteration begins with these columns."""
+    return replace(solution, factor=replace(solution.factor, begin=columns))
+
+
+@compiled
+def _look(problem, solution, log_lam):
+    """The estimated errors of all targets at λ, and the columns there."""
+    factor = solution.factor
+    solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
+    total, _ = sum_and_error(solution, solved, problem.criterion.total)
+    return total[0] / factor.weights.total, solved.columns[0]
+
+
+def next_step(places, errors, low: float, high: float) -> float:
+    """Where between `low` and `high` to go next: a STEP down at first, on while errors fall, then
+    the minimum of the parabola through the best three; NaN where nothing is worth it.
+
+    >>> import numpy as np
+    >>> float(next_step(np.array([0.0]), np.array([2.0]), -9.0, 9.0).round(3))
+    -1.099
+    """
+    errors = np.where(np.isfinite(errors), errors, np.inf)
+    order = np.argsort(places)
+    x, f = places[order], errors[order]
+    best = int(np.argmin(f))
+    if len(x) == 1:
+        return _inside(x[0] - STEP, x, low, high)
+    if best in (0, len(x) - 1):
+        return _inside(x[best] + (STEP if best else -STEP), x, low, high)
+    three = slice(best - 1, best + 2)
+    if not np.isfinite(f[three]).all():
+        return np.nan
+    a, b, c = np.polyfit(x[three] - x[best], f[three], 2)
+    promised = b * b / (4 * a) if a > 0 else 0.0
+    return x[best] - b / (2 * a) if promised > GAIN * f[best] else np.nan
+
+
+def _inside(place, x, low, high):
+    """The place, on the line; NaN where that was seen."""
+    place = np.clip(place, low, high)
+    return np.nan if np.abs(x - place).min() < STEP / 4 else place

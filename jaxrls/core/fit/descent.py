@@ -240,8 +240,9 @@ def _best_of(visited, problem, way, start_value):
     """The best of all points, with the history."""
     values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():
+        wider = ", or float64" * (problem.rows.dtype == np.float32)
         raise ValueError(
-            "the error is not finite at the start: use a larger lam, a smaller width, or float64"
+            f"the error is not finite at the start: use a larger lam, or a smaller width{wider}"
         )
     best, points = int(np.argmin(values)), jax.device_get([point.at for point in visited])
     kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *points)

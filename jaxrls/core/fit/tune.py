@@ -141,7 +141,7 @@ def _tuned(problem, guesses, way, grow, keep):
     if (lam := float(fit.lam)) < 0.99 * (floor := float(fit.floor)):
         warn(
             f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
-            "start from a narrower kernel, or use float64"
+            f"start from a narrower kernel{', or use float64' * (fit.lam.dtype == np.float32)}"
         )
     choice = Choice(problem.criterion, fit.lams)
     return finished(fit, solution, problem, choice, keep, n)

@@ -87,8 +87,8 @@ def cholesky_on_landmarks(
 def landmarks_report(dictionary: Dictionary, sums: Moments, taken) -> Report:
     """The floor, and whether the moments stand above it."""
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
-    report, seen = Report("cholesky", floor, jnp.zeros_like(floor)), jnp.linalg.norm(sums.second)
-    return report.asked(*information(sums, taken, seen, NEAR * floor))
+    report, largest = Report("cholesky", floor, jnp.zeros_like(floor)), jnp.linalg.norm(sums.second)
+    return report.asked(*information(sums, taken, largest, NEAR * floor))
 
 
 def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""]:

@@ -117,13 +117,13 @@ def spectrum_on_landmarks(
     hidden, s = s < level, jnp.maximum(s, level)
     floor, root = floor_on_landmarks(dictionary, s, V, level, data.weights.total), jnp.sqrt(s)
     report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge)
-    seen = jnp.max(jnp.where(hidden, 0, s))
+    largest = jnp.max(jnp.where(hidden, 0, s))
     return LandmarkSpectrum(
         data=data,
         s=s,
         across=matmul(sums.origin, V * root),
         expansion=AtPoints(dictionary.points),
-        report=report.asked(*information(sums, taken, seen, NEAR * floor)),
+        report=report.asked(*information(sums, taken, largest, NEAR * floor)),
         rotation=V / root,
         origin=sums.origin,
         directions=matmul(dictionary.back, V) * root,

@@ -103,7 +103,7 @@ class Criterion(ABC):
         """The solution, with a floor above which what the criterion leaves out can be."""
         if self.groups is None:
             return solution
-        return replace(solution, factor=solution.factor.leaving(self.groups))
+        return replace(solution, factor=solution.factor.allowing(self.groups))
 
     def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
         """The criterion with its sign set so that smaller is better, (L,) where the labels came as

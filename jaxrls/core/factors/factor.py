@@ -167,7 +167,7 @@ class Factor(ABC):
 
         return one_by_one(of_lam, lams, stack)
 
-    def leaving(self, folds: Folds | None) -> "Factor":
+    def allowing(self, folds: Folds | None) -> "Factor":
         """The factor, with a floor above which these folds can be held out, or single rows."""
         return self
 
@@ -300,7 +300,7 @@ class OneByOne(Factor):
     def coefficients(self, solution, lams):
         """At one λ after another."""
         coef, beta = self._each(solution, lams, "coef", "beta")
-        return self.report.told(coef), self.report.told(beta, solution.labels.start)
+        return self.report.informed(coef), self.report.informed(beta, solution.labels.start)
 
     def data_fit(self, solution, lams):
         """At one λ after another."""

@@ -162,7 +162,7 @@ def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> 
     s, below = clip(s, constant)
     floor = moments_roundings(sums, len(s)) * eigh_rounding(len(s), s, constant)
     report = Report("covariance", floor, below).asked(*information(sums, constant, jnp.max(s)))
-    s = report.told(jnp.where(s > eigh_rounding(len(s), s), s, 0))
+    s = report.informed(jnp.where(s > eigh_rounding(len(s), s), s, 0))
     kept = s > 0
     directions = V * jnp.sqrt(s)
     return PrimalSpectrum(

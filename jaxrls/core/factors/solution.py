@@ -58,7 +58,7 @@ class Report:
         floor = jnp.where(informative, self.floor, whole)
         return replace(self, floor=floor, informative=informative)
 
-    def told(self, values: Array, else_: Any = 0) -> Array:
+    def informed(self, values: Array, else_: Any = 0) -> Array:
         """The values, or 0 or others where K has no information."""
         return values if self.informative is None else jnp.where(self.informative, values, else_)
 

@@ -73,7 +73,7 @@ class Spectrum(Factor):
 
     def coefficients(self, solution, lams):
         """directions (D ∘ z), O(c r t L)."""
-        solved = self.report.told(solution.state[:, None] / (self.s[:, None, None] + lams))
+        solved = self.report.informed(solution.state[:, None] / (self.s[:, None, None] + lams))
         beta = solution.labels.start[:, None] - times(self.across, solved)
         coef = times(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
@@ -209,7 +209,7 @@ class DualSpectrum(Spectrum):
             return refit_folds(self, solution, fn, lams, folds, stack)
         return super().sweep_folds(solution, fn, lams, folds, stack=stack)
 
-    def leaving(self, folds):
+    def allowing(self, folds):
         """Of features, whose own floor is that of fits to all rows."""
         if self.route != "features" or self.complete and folds is None:
             return self
@@ -279,7 +279,7 @@ def factor_symmetric(
     report = Report("gram", floor, below).asked(jnp.max(s), NEAR * floor, whole)
     return DualSpectrum(
         data=replace(data, rows=Whole(U)),
-        s=report.told(s),
+        s=report.informed(s),
         across=across,
         expansion=expansion,
         report=report,
@@ -305,7 +305,7 @@ def factor_svd(kernel, data: Data) -> Factor:
     report = report.asked(jnp.max(sigma), centred_rounding(whole), whole)
     factor = DualSpectrum(
         data=replace(data, rows=Whole(fixed.project(weights, U))),
-        s=report.told(sigma**2),
+        s=report.informed(sigma**2),
         across=matmul(origin, basis),
         expansion=Primal(),
         report=report,
@@ -314,7 +314,7 @@ def factor_svd(kernel, data: Data) -> Factor:
         origin=origin,
         complete=complete,
     )
-    return factor.leaving(None)
+    return factor.allowing(None)
 
 
 def centred_rounding(whole):

@@ -35,9 +35,9 @@ from jaxrls.core.support import as_lam, as_lams, door, is_concrete
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
 NO_INFORMATION = (
-    "the kernel cannot tell the rows apart: beyond the fixed effects K has nothing above rounding, so "
-    "the fit is that of the intercept or fixed effects alone: check that columns of X vary, and the "
-    "width of the kernel against their units"
+    "the kernel matrix has no information beyond the intercept or fixed effects: what is left of it "
+    "is rounding, and the fit is that of these alone: check that columns of X vary, and that the "
+    "width of the kernel suits their units"
 )
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
 
@@ -116,7 +116,7 @@ def fit(
             cannot be checked.
 
     **Warns** where the chosen λ is at the edge of the grid or below the precision of the factor, or
-    K is not positive semidefinite. **Cost** one factorization, O(n³) or O(n r²), and O(n r L t);
+    K is not positive semidefinite, or has no information beside the fixed effects. **Cost** one factorization, O(n³) or O(n r²), and O(n r L t);
     where `lams` names up to five values a Cholesky factor for each takes the place of K's spectrum.
     **Source**: Rifkin (lecture), "Leave-One-Out CV".
 

@@ -134,7 +134,8 @@ class Iterative(Solver):
     def explain(self, run):
         """In units of the residuals of the fit."""
         where = "with fitted values off by {:.0%} of the residuals".format
-        return run.why(where, "more landmarks, a larger λ, or float64")
+        narrow = "float32" in (self.dtype, run.residuals.dtype)
+        return run.why(where, f"more landmarks, or a larger λ{', or float64' * narrow}")
 
     def enough(self, n: int) -> int:
         """The default number of landmarks for n rows."""

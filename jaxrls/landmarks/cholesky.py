@@ -2,6 +2,7 @@
 landmarks too: ψ = k(x, points), φ = L⁻¹ψ with K_RR = LLᵀ.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,11 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.factors import (
+    NEAR,
     AtPoints,
     CholeskyFeatures,
     Report,
     Shrunk,
     Solution,
+    information,
     moments_rounding,
 )
 from jaxrls.core.linalg import matmul, rounding
@@ -66,19 +69,26 @@ def cholesky_on_landmarks(
     dictionary: Dictionary, data: Data, sums: Moments, labels: Labels, indices, block_size
 ) -> Solution:
     """The solution from moments of Φ."""
-    sums = sums.centred(data.fixed)
-    floor = landmarks_rounding(*jax.lax.stop_gradient((dictionary, sums.second, sums.trace)))
+    taken, sums = sums.taken(data.fixed), sums.centred(data.fixed)
+    report = landmarks_report(*jax.lax.stop_gradient((dictionary, sums, taken)))
     factor = CholeskyLandmarks(
         data=data,
         map=dictionary,
         second=sums.second,
         origin=sums.origin,
         expansion=AtPoints(dictionary.points),
-        report=Report("cholesky", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge),
+        report=replace(report, trace_residual=sums.trace, ridge=dictionary.ridge),
         block_size=block_size,
         indices=indices,
     )
     return Solution(factor, labels, sums.cross)
+
+
+def landmarks_report(dictionary: Dictionary, sums: Moments, taken) -> Report:
+    """The floor, and whether the moments stand above it."""
+    floor = landmarks_rounding(dictionary, sums.second, sums.trace)
+    report, largest = Report("cholesky", floor, jnp.zeros_like(floor)), jnp.linalg.norm(sums.second)
+    return report.asked(*information(sums, taken, largest, NEAR * floor))
 
 
 def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""]:

@@ -10,7 +10,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors import AtPoints, PrimalSpectrum, Report, spectrum_of, times
+from jaxrls.core.factors import (
+    NEAR,
+    AtPoints,
+    PrimalSpectrum,
+    Report,
+    information,
+    spectrum_of,
+    times,
+)
 from jaxrls.core.linalg import eigh, eigh_rounding, matmul
 from jaxrls.core.problem import Data, DataBlock, Moments
 from jaxrls.core.support import pytree
@@ -101,19 +109,21 @@ def spectrum_on_landmarks(
     Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far
     along them. They count for nothing in sums.
     """
-    sums = sums.centred(data.fixed)
+    taken, sums = sums.taken(data.fixed), sums.centred(data.fixed)
     s, V = eigh(sums.second)
     diagonal = jnp.maximum(jnp.diagonal(sums.second), before)
     level = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, V**2))
     level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
     hidden, s = s < level, jnp.maximum(s, level)
     floor, root = floor_on_landmarks(dictionary, s, V, level, data.weights.total), jnp.sqrt(s)
+    report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge)
+    largest = jnp.max(jnp.where(hidden, 0, s))
     return LandmarkSpectrum(
         data=data,
         s=s,
         across=matmul(sums.origin, V * root),
         expansion=AtPoints(dictionary.points),
-        report=Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge),
+        report=report.asked(*information(sums, taken, largest, NEAR * floor)),
         rotation=V / root,
         origin=sums.origin,
         directions=matmul(dictionary.back, V) * root,

@@ -123,9 +123,9 @@ def _check_memory(shape: tuple[int, int], tables, keep, itemsize):
 def _inspect(fit: KroneckerFit, n, default_grid):
     """Raise for errors that are not finite and kernels that are not semidefinite; warn of λ."""
     if not np.isfinite(np.asarray(fit.errors)).all():
+        wider = "float64 (NumPy float64 input), " * (fit.lam.dtype == np.float32)
         raise ValueError(
-            "errors are not finite: use float64 (NumPy float64 input), a larger smallest λ, or a "
-            "smaller kernel width"
+            f"errors are not finite: use {wider}a larger smallest λ, or a smaller kernel width"
         )
     check_semidefinite("the kernel matrix of a side", fit.indefinite, n)
     inspect_lam(fit, default_grid)

@@ -74,7 +74,8 @@ class Criterion(ABC):
         labels = solution.labels.given
         criterion = self.bind(labels)
         criterion.check_rows(labels, factor.weights)
-        grid = as_grid(lams, factor, labels.shape[1:])
+        solution = criterion.held_out_of(solution)
+        grid = as_grid(lams, solution.factor, labels.shape[1:])
         return solution.labels.drop_axis(criterion.values(solution, grid, kernel))
 
     @abstractmethod
@@ -102,6 +103,12 @@ class Criterion(ABC):
         """The criterion with columns of rows of its own taken by their names, if it has such."""
         del names
         return self
+
+    def held_out_of(self, solution: Solution) -> Solution:
+        """The solution, with a floor above which what the criterion leaves out can be."""
+        if self.groups is None:
+            return solution
+        return replace(solution, factor=solution.factor.allowing(self.groups))
 
     def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
         """The criterion with its sign set so that smaller is better, (L,) where the labels came as

@@ -9,9 +9,15 @@ from jaxrls.core.factors.cholesky_features import (
 )
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal
 from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
+from jaxrls.core.factors.primal_spectrum import (
+    PrimalSpectrum,
+    feature_moments,
+    information,
+    spectrum_of,
+)
 from jaxrls.core.factors.solution import (
     COLUMNS_AT_ONCE,
+    NEAR,
     Coefficients,
     Outcome,
     Report,

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import AtLam, OneByOne
-from jaxrls.core.factors.solution import Report, Solution
+from jaxrls.core.factors.solution import NEAR, Report, Solution
 from jaxrls.core.leave_out import Dense
 from jaxrls.core.linalg import (
     inverse,
@@ -107,13 +107,18 @@ class CholeskyGram(DualOneByOne):
         if self.weights.values is not None:
             largest = jnp.minimum(largest, 3 * _largest_that_costs(K))
         floor = 6 * rounding(self.weights.count, largest[None])
-        return Report(self.name, floor, jnp.zeros((), self.dtype))
+        report = Report(self.name, floor, jnp.zeros((), self.dtype))
+        left = jax.lax.stop_gradient(self.trace())
+        return report.asked(left, NEAR * floor, jnp.trace(K))
 
     def trace(self):
-        """Σ vᵢKᵢᵢ, without the share of the fixed effects."""
+        """Σ vᵢKᵢᵢ, without the share of the fixed effects; about the mean of K, which a constant
+        among these takes off, so that less is lost to rounding.
+        """
         H, scale = self.H, self.weights.scale
-        whole = jnp.sum(self.weights.array * jnp.diagonal(self.K))
-        return whole - jnp.sum(H * scale(matmul(self.K, scale(H))))
+        K = self.K if self.fixed.one is None else self.K - jnp.mean(self.K)
+        whole = jnp.sum(self.weights.array * jnp.diagonal(K))
+        return whole - jnp.sum(H * scale(matmul(K, scale(H))))
 
     def solved(self, lam, solution):
         """By the Cholesky factor."""

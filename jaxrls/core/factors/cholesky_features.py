@@ -19,11 +19,12 @@ from jaxtyping import Array, Float
 from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.other_folds import PrimalForm
+from jaxrls.core.factors.primal_spectrum import information, moments_roundings
 from jaxrls.core.factors.solution import Report, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRank
 from jaxrls.core.linalg import matmul, rounding, tall_matmul, triangular_inverse
-from jaxrls.core.problem import Data, DataBlock, Labels, moments, near_fit
+from jaxrls.core.problem import Data, DataBlock, Labels, Moments, moments, near_fit
 from jaxrls.core.support import pytree, static
 
 
@@ -180,18 +181,26 @@ def solve_cholesky(
     features = Features(kernel)
     origin = jax.lax.stop_gradient(near_fit(data, features))
     options: dict = {"block_size": block_size, "origin": origin, "label_origin": labels.start}
-    sums = moments(data, features, labels.Y, **options).centred(data.fixed)
-    floor = moments_rounding(jax.lax.stop_gradient(sums.second))
+    sums = moments(data, features, labels.Y, **options)
+    taken, sums = sums.taken(data.fixed), sums.centred(data.fixed)
     factor = CholeskyFeatures(
         data=data,
         map=features,
         second=sums.second,
         origin=sums.origin,
         expansion=Primal(),
-        report=Report("cholesky", floor, jnp.zeros_like(floor)),
+        report=moments_report(*jax.lax.stop_gradient((sums, taken))),
         block_size=block_size,
     )
     return Solution(factor, labels, sums.cross)
+
+
+def moments_report(sums: Moments, taken) -> Report:
+    """That of a Cholesky factor of centred moments, of which so much was taken off."""
+    r, largest = len(sums.second), jnp.linalg.norm(sums.second)
+    floor = moments_roundings(sums, r) * rounding(r, largest[None], taken)
+    report = Report("cholesky", floor, jnp.zeros_like(floor))
+    return report.asked(*information(sums, taken, largest))
 
 
 def moments_rounding(second) -> Float[Array, ""]:

@@ -167,6 +167,10 @@ class Factor(ABC):
 
         return one_by_one(of_lam, lams, stack)
 
+    def allowing(self, folds: Folds | None) -> "Factor":
+        """The factor, with a floor above which these folds can be held out, or single rows."""
+        return self
+
     def jitter_effect(self, kernel, lams: Float[Array, " k"], coef, missed) -> Any:
         """How far `report.ridge`, without which a matrix could not be factored, moves the fit with
         these coefficients, as a share of residuals of the lengths `missed`.
@@ -295,7 +299,8 @@ class OneByOne(Factor):
 
     def coefficients(self, solution, lams):
         """At one λ after another."""
-        return self._each(solution, lams, "coef", "beta")
+        coef, beta = self._each(solution, lams, "coef", "beta")
+        return self.report.informed(coef), self.report.informed(beta, solution.labels.start)
 
     def data_fit(self, solution, lams):
         """At one λ after another."""

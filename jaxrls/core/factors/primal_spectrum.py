@@ -14,8 +14,13 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion, Primal
 from jaxrls.core.factors.other_folds import PrimalForm
-from jaxrls.core.factors.solution import Report, Solution, times
-from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum, factor_symmetric
+from jaxrls.core.factors.solution import NEAR, Report, Solution, times
+from jaxrls.core.factors.spectrum import (
+    DualSpectrum,
+    Spectrum,
+    centred_rounding,
+    factor_symmetric,
+)
 from jaxrls.core.kernels import Linear, Standardized
 from jaxrls.core.leave_out import LowRank
 from jaxrls.core.linalg import clip, eigh, eigh_rounding, matmul, transposed_matmul
@@ -128,6 +133,22 @@ def feature_moments(data: Data, labels: Labels) -> Moments:
     return moments(data, Linear(), labels.Y, **origins)
 
 
+def moments_roundings(sums: Moments, r: int) -> Any:
+    """How many times the rounding of their moments r features need for what is left out to be right
+    to 5 %: more where rows are few, and the others, without some, may interpolate.
+    """
+    return jnp.where(sums.count < 8 * r, 16, 2).astype(sums.second.dtype)
+
+
+def information(sums: Moments, taken, largest, least: Any = 0) -> tuple[Any, Any, Any]:
+    """What `Report.asked` wants to know of centred moments of which so much was `taken` off: their
+    largest eigenvalue, the least that is told from rounding, and tr K before.
+    """
+    whole, rounding = sums.whole, NEAR * eigh_rounding(len(sums.second), taken[None])
+    least = jnp.maximum(jnp.maximum(least, rounding), centred_rounding(whole) ** 2)
+    return largest, least, whole
+
+
 @singledispatch
 def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> PrimalSpectrum:
     """The spectrum from moments of rows of explicit features; for landmarks another function. Where
@@ -139,15 +160,17 @@ def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> 
     sums = sums.centred(data.fixed)
     s, V = eigh(sums.second)
     s, below = clip(s, constant)
-    kept = s > eigh_rounding(len(s), s)
-    s = jnp.where(kept, s, 0)
+    floor = moments_roundings(sums, len(s)) * eigh_rounding(len(s), s, constant)
+    report = Report("covariance", floor, below).asked(*information(sums, constant, jnp.max(s)))
+    s = report.informed(jnp.where(s > eigh_rounding(len(s), s), s, 0))
+    kept = s > 0
     directions = V * jnp.sqrt(s)
     return PrimalSpectrum(
         data=data,
         s=s,
         across=matmul(sums.origin, directions),
         expansion=Primal(),
-        report=Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
+        report=report,
         rotation=jnp.where(kept, V / jnp.sqrt(jnp.where(kept, s, 1)), 0),
         origin=sums.origin,
         directions=directions,
@@ -180,5 +203,5 @@ def _factor_outer(kernel, data: Data, features: Rows) -> DualSpectrum:
     turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
     basis = features.sum(turn, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
-    report = Report("covariance", floor, dual.report.indefinite)
+    report = replace(dual.report, route="covariance", floor=floor)
     return replace(dual, basis=basis, origin=fit, report=report)

@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.linalg import map_blocks, matmul, split
 from jaxrls.core.problem import Folds, Labels
 from jaxrls.core.support import pytree, static
 
+# How many times the floor of a spectrum is to stand above the rounding of K: from there on what is
+# left out is right to 1 %.
+NEAR = 5
 # λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
 # as many fit into memory with U.
 COLUMNS_AT_ONCE = 1024
@@ -31,6 +34,9 @@ class Report:
         trace_residual: tr √v(K − K̂)√v on landmarks, else None.
         ridge: jitter that was added to the diagonal of the landmarks' kernel matrix, relative to
             it, else None.
+        informative: whether eigenvalues stand above the rounding of K before fixed effects were
+            projected out. Else the fit is that of the fixed effects alone, at any λ, and the floor
+            is the trace of that K. None where it was not asked.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.factorize(rls.Precomputed(), jnp.eye(3)).report.route
@@ -42,6 +48,19 @@ class Report:
     indefinite: Float[Array, ""]
     trace_residual: Float[Array, ""] | None = None
     ridge: Float[Array, ""] | None = None
+    informative: Bool[Array, ""] | None = None
+
+    def asked(self, largest, least, whole) -> "Report":
+        """With whether K is informative: whether its largest eigenvalue is above the `least` that
+        is told from rounding. `whole` is tr K before fixed effects were projected out.
+        """
+        informative = largest > least
+        floor = jnp.where(informative, self.floor, whole)
+        return replace(self, floor=floor, informative=informative)
+
+    def informed(self, values: Array, else_: Any = 0) -> Array:
+        """The values, or 0 or others where K has no information."""
+        return values if self.informative is None else jnp.where(self.informative, values, else_)
 
 
 class Coefficients(NamedTuple):

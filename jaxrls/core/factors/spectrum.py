@@ -17,8 +17,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion, Primal
 from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.interpolation import interpolation_floor
 from jaxrls.core.factors.other_folds import pays_to_refit, refit_folds
-from jaxrls.core.factors.solution import Report, over_lams, times
+from jaxrls.core.factors.solution import NEAR, Report, over_lams, times
 from jaxrls.core.leave_out import LowRank
 from jaxrls.core.linalg import clip, eigh, eigh_rounding, matmul, rounding, svd, transposed_matmul
 from jaxrls.core.problem import Data, DataBlock, DenseRows
@@ -72,7 +73,7 @@ class Spectrum(Factor):
 
     def coefficients(self, solution, lams):
         """directions (D ∘ z), O(c r t L)."""
-        solved = solution.state[:, None] / (self.s[:, None, None] + lams)
+        solved = self.report.informed(solution.state[:, None] / (self.s[:, None, None] + lams))
         beta = solution.labels.start[:, None] - times(self.across, solved)
         coef = times(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
@@ -208,6 +209,13 @@ class DualSpectrum(Spectrum):
             return refit_folds(self, solution, fn, lams, folds, stack)
         return super().sweep_folds(solution, fn, lams, folds, stack=stack)
 
+    def allowing(self, folds):
+        """Of features, whose own floor is that of fits to all rows."""
+        if self.route != "features" or self.complete and folds is None:
+            return self
+        floor = jnp.maximum(self.report.floor, interpolation_floor(self, folds))
+        return replace(self, report=replace(self.report, floor=floor))
+
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
         labels, weights, U = solution.labels, self.weights, self.left_vectors()
@@ -254,6 +262,7 @@ def factor_symmetric(
     1·lift. Source: Rifkin (lecture), "Varying λ".
     """
     weights, fixed = data.weights, data.fixed
+    whole = jnp.sum(weights.array * jnp.diagonal(K))
     K, across, taken = fixed.centre_both(weights, K)
     if lift is not None:
         across = across + fixed.one[:, None] * lift  # type: ignore[index]
@@ -267,19 +276,20 @@ def factor_symmetric(
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(s.dtype)
     across = across if solved is None else across * solved
     s, below = clip(s, constant)
+    report = Report("gram", floor, below).asked(jnp.max(s), NEAR * floor, whole)
     return DualSpectrum(
         data=replace(data, rows=Whole(U)),
-        s=s,
+        s=report.informed(s),
         across=across,
         expansion=expansion,
-        report=Report("gram", floor, below),
+        report=report,
         training=training,
         solved=solved,
         complete=True,
     )
 
 
-def factor_svd(kernel, data: Data) -> DualSpectrum:
+def factor_svd(kernel, data: Data) -> Factor:
     """Explicit features by their thin SVD, the most precise route: K's condition number is never
     squared. Cost: O(n r min(n, r)), some 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD approach".
     """
@@ -290,14 +300,25 @@ def factor_svd(kernel, data: Data) -> DualSpectrum:
     complete = U.shape[0] == U.shape[1]
     basis = Vt.T * sigma
     floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
-    return DualSpectrum(
+    whole = jnp.sum(weights.scale(Phi) ** 2)
+    report = Report("features", floor, jnp.zeros((), Phi.dtype))
+    report = report.asked(jnp.max(sigma), centred_rounding(whole), whole)
+    factor = DualSpectrum(
         data=replace(data, rows=Whole(fixed.project(weights, U))),
-        s=sigma**2,
+        s=report.informed(sigma**2),
         across=matmul(origin, basis),
         expansion=Primal(),
-        report=Report("features", floor, jnp.zeros((), Phi.dtype)),
+        report=report,
         training=(kernel, rows),
         basis=basis,
         origin=origin,
         complete=complete,
     )
+    return factor.allowing(None)
+
+
+def centred_rounding(whole):
+    """How large singular values of features may be by rounding alone after they were centred, from
+    the sum of their squares before.
+    """
+    return 2 * float(jnp.finfo(whole.dtype).eps) * jnp.sqrt(whole)

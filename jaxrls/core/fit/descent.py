@@ -19,6 +19,8 @@ from jaxrls.core.support import on_device, progress_bar, pytree, static
 REACH = 16.0
 # Of log λ: errors change as much for λ times e³ as for a width times e.
 LAM_UNIT = 3.0
+# On so few rows likelihoods have several minima and plateaus: a search begins at every guess.
+FEW_ROWS = 100
 
 
 @cache
@@ -154,12 +156,16 @@ def descend(problem, guesses: list, way, learned=None) -> Best:
         best = int(np.argmin([float(point.value) for point in points]))
         carries = learned is not None and best == len(guesses) - 1
         carries = carries and way.optimizer is default_optimizer()
-        first = points[best]
-        begins = [first._replace(state=_carried(learned, first)) if carries else first]
+        first, space = points[best], spaces[best]
+        begins = [(first._replace(state=_carried(learned, first)) if carries else first, space)]
         if way.starts > 1:
             keys = jax.random.split(way.key, way.starts)[1:]
-            begins += [at_start(spaces[best], key) for key in keys]
-        walks = [_walk(point, spaces[best], problem, way, carries) for point in begins]
+            begins += [(at_start(space, key), space) for key in keys]
+        if problem.criterion.unit == "nats" and len(problem.Y) <= FEW_ROWS:
+            rest = zip(points, spaces, strict=True)
+            begins += [pair for i, pair in enumerate(rest) if i != best]
+            way = way._replace(tol=way.tol / len(problem.Y))  # of all rows, as nats are
+        walks = [_walk(*begin, problem, way, carries) for begin in begins]
         walk = min(walks, key=lambda walk: min(float(point.value) for point in walk))
         return _best_of(walk, problem, way, points[0].value)
 
@@ -240,8 +246,9 @@ def _best_of(visited, problem, way, start_value):
     """The best of all points, with the history."""
     values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():
+        wider = ", or float64" * (problem.rows.dtype == np.float32)
         raise ValueError(
-            "the error is not finite at the start: use a larger lam, a smaller width, or float64"
+            f"the error is not finite at the start: use a larger lam, or a smaller width{wider}"
         )
     best, points = int(np.argmin(values)), jax.device_get([point.at for point in visited])
     kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *points)

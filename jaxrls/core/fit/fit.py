@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
 from jaxrls.core.factors import (
+    NEAR,
     SEARCHED,
     WITHOUT_K,
     Cholesky,
@@ -34,8 +35,12 @@ from jaxrls.core.support import as_lam, as_lams, door, is_concrete
 
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
+NO_INFORMATION = (
+    "the kernel matrix has no information beyond the intercept or fixed effects: what is left of it "
+    "is rounding, and the fit is that of these alone: check that columns of X vary, and that the "
+    "width of the kernel suits their units"
+)
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
-NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
 
 @door("X")
@@ -115,7 +120,7 @@ def fit(
             cannot be checked.
 
     **Warns** where the chosen λ is at the edge of the grid or below the precision of the factor, or
-    K is not positive semidefinite. **Cost** one factorization, O(n³) or O(n r²), and O(n r L t);
+    K is not positive semidefinite, or has no information beside the fixed effects. **Cost** one factorization, O(n³) or O(n r²), and O(n r L t);
     where `lams` names up to five values a Cholesky factor for each takes the place of K's spectrum.
     **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
@@ -357,6 +362,7 @@ def _fit_of(kernel, solution, chosen, outcome, **more) -> Fit:
         dof=None if outcome.dof is None else outcome.dof.reshape(lam.shape),
         floor=report.floor,
         indefinite=report.indefinite,
+        informative=report.informative,
         route=report.route,
         trace_residual=report.trace_residual,
         num_landmarks=0 if report.trace_residual is None else len(factor.points),
@@ -399,13 +405,10 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
     if values is None:
         what, which, values = "the model", "coefficients", fit.model.coef
     bad = ~np.isfinite(np.asarray(values))
-    if bad.any():
-        why = stopped or (
-            "the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, "
-            "a smaller kernel width, or solver=Spectral()"
-        )
-        raise ValueError(f"{what} is not finite at {bad.sum()} of {bad.size} {which}: {why}")
     dtype, residuals = fit.model.coef.dtype, fit.loo_residuals
+    if bad.any():
+        why = stopped or _why_not_finite(fit, bad, dtype == np.float32)
+        raise ValueError(f"{what} is not finite at {bad.sum()} of {bad.size} {which}: {why}")
     rounding = 100 * float(np.finfo(dtype).eps)
     if residuals is not None and float(fit.indefinite) > len(residuals) * rounding:
         warn(
@@ -413,6 +416,9 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
             f"{float(fit.indefinite):.2g} of the largest, was set to 0: "
             "check the matrix, or take another kernel"
         )
+    if fit.informative is not None and not fit.informative:
+        warn(NO_INFORMATION)
+        return
     if stopped:
         warn(stopped)
     if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
@@ -424,9 +430,24 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
     inspect_lam(fit, default_grid)
 
 
+def _why_not_finite(fit, bad, narrow: bool) -> str:
+    """Why errors at these λ, or coefficients, are not finite, and what to do."""
+    of_errors, floor = fit.errors is not None, float(fit.floor)
+    lams = np.asarray(fit.lams)[bad.reshape(len(bad), -1).any(axis=1)] if of_errors else fit.lam
+    if np.max(lams) < 0.99 * floor:
+        wider = ", or use float64 (NumPy float64 input)" * narrow
+        return f"λ below {floor:.2g} is below the precision of the factor: leave it out{wider}"
+    wider = "use float64 (NumPy float64 input), " if narrow else "take "
+    return (
+        f"the factorization broke down; {wider}a larger smallest λ, a smaller kernel width, or "
+        "solver=Spectral()"
+    )
+
+
 def inspect_lam(fit: Any, default_grid: bool) -> None:
     """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`."""
     chosen, floor = np.asarray(fit.lam), float(fit.floor)
+    narrow = chosen.dtype == np.float32
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
     known = lams >= 0.99 * floor
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ
@@ -434,7 +455,7 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
     if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
         warn(
             f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
-            f"{lams.min():.2g}: leave such λ out, or use float64"
+            f"{lams.min():.2g}: leave such λ out{', or use float64' * narrow}"
         )
     if fit.lams is None or len(lams) == 1:
         return
@@ -444,7 +465,7 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
         edge, further = ("smallest", "smaller") if low else ("largest", "larger")
         remedy = f"pass lams= that reach {further} values"
         if low and lams.min() <= 1.01 * floor:
-            remedy = "below it is rounding, so use float64"
+            remedy = "below it is rounding" + ", so use float64" * narrow
         warn(
             f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: "
             f"{remedy}, or change the kernel"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit.grid import Choice
@@ -270,6 +270,8 @@ class Fit(Generic[K]):
             `Iterative`.
         ridge_effect: how far jitter, which nearly dependent landmarks need, moved the fit at most,
             as a share of the held-out residuals; above 1 % `fit` warns.
+        informative: whether K tells rows apart beyond the fixed effects. If not, the fit is that of
+            these alone, such as the mean, and `fit` warns. None where it was not asked.
         r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)²,
             0 for constant labels.
         history: the `History` of a search by `tune`, else None.
@@ -304,6 +306,7 @@ class Fit(Generic[K]):
     run: Any = None
     loo_standard_error: Float[Numbers, "*#t"] | None = None
     ridge_effect: Float[Numbers, ""] | None = None
+    informative: Bool[Numbers, ""] | None = None
     r2: Float[Numbers, ""] | None = None
     history: History | None = None
     solution: Solution | None = None

@@ -197,7 +197,8 @@ class Problem:
         """Factor the rows and attach the labels: the one expensive step."""
         data = Data(self.rows, self.weights, self.fixed)
         labels, solver = Labels.of(self.Y, self.weights, self.fixed), self.solver_or_default
-        return solver.solve(self.kernel, data, labels, block_size=self.block_size)
+        solution = solver.solve(self.kernel, data, labels, block_size=self.block_size)
+        return self.criterion.held_out_of(solution)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
         """The criterion at each λ, (L,) or (L, t); smaller is better."""

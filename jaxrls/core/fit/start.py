@@ -170,8 +170,9 @@ class Guess(NamedTuple):
 def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
     """The given kernel, and the one that `start` suggests if it is another.
 
-    They are judged by leave-one-out error on a sample of the rows, whatever the search minimises,
-    so that no large matrix is factored for its spectrum. With `near`, widths around the best are
+    They are judged on a sample of the rows, so that no large matrix is factored for its spectrum:
+    by what the search minimises where that is a sum, such as the evidence, else by leave-one-out
+    error. With `near`, widths around the best are
     then judged on a larger sample: errors have several minima, some of which a small sample misses.
     """
     problem = replace(problem, solver=None)
@@ -220,7 +221,8 @@ def _judged(problem, kernels, most, lams):
     """A guess for each of the kernels, with its error on at most so many rows."""
     criterion, n, guesses = problem.criterion, problem.rows.shape[0], []
     has_loss = isinstance(criterion, LeaveOneOut | HoldOut)
-    measured = LeaveOneOut(criterion.loss) if has_loss else loo
+    measured = criterion if criterion.of_sums else loo
+    measured = LeaveOneOut(criterion.loss) if has_loss else measured
     # The columns of a kernel matrix are its rows.
     few = problem.some(most)[0].padded() if problem.kernel.evaluable else problem
     for kernel in kernels:
@@ -233,7 +235,7 @@ def _judged(problem, kernels, most, lams):
 
 @compiled
 def _judge(problem, measured, lams):
-    """The leave-one-out error at the best λ of the grid, that λ, and the precision of K."""
+    """The error at the best λ of the grid, that λ, and the precision of K."""
     solution = problem.solution()
     grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams
     errors = measured.errors(solution, grid, problem.kernel)

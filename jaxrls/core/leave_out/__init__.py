@@ -8,6 +8,7 @@ from jaxrls.core.leave_out.view import (
     View,
     fold_residuals,
     folds_in_chunks,
+    levels_inside,
     orthonormal,
     slots,
 )

@@ -83,6 +83,16 @@ class Moments:
         """
         return jnp.sum(self.first * fixed.solve(self.first))
 
+    @property
+    def whole(self) -> Any:
+        """Σ v|φ|², of centred moments, with their fit."""
+        scaled = (
+            self.gram[:, None] * self.origin
+            if self.gram.ndim == 1
+            else matmul(self.gram, self.origin)
+        )
+        return jnp.trace(self.second) + jnp.sum(self.origin * scaled)
+
     def centred(self, fixed: Any) -> "Moments":
         """The moments after the fit of the fixed effects is subtracted exactly."""
         share, shift = fixed.solve(self.first), fixed.solve(self.label)

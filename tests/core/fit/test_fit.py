@@ -352,7 +352,9 @@ def test_warns_below_the_precision_of_the_factor():
             KERNEL, X, Y, lams=lams, criterion=with_errors(*2 * [np.abs(np.arange(8.0) - best)])
         )
         words = f"λ below {fit.floor:.2g} is below the precision of the factor, and the grid "
-        words += "goes down to 1e-16: leave such λ out, or use float64"
+        words += "goes down to 1e-16: leave such λ out" + ", or use float64" * (
+            fit.lam.dtype == np.float32
+        )
         assert [m for m in messages if "precision" in m] == [words] * warned and fit.lam == lams[
             best
         ]
@@ -464,4 +466,4 @@ def test_a_broken_factorization_is_said():
     """Errors that are not finite stop the fit, instead of an argmin over NaN."""
     (X, Y), criterion = data(), with_errors([1, np.nan, 1, 1, 1])
     call = partial(rls.fit, KERNEL, X, Y[:, 0], lams=np.arange(1.0, 6.0), criterion=criterion)
-    refused((call, "not finite at 1 of 5 λ: the factorization broke down; use float64"))
+    refused((call, "not finite at 1 of 5 λ: the factorization broke down; (take|use float64)"))

@@ -1,0 +1,128 @@
+"""What is left out where the rows that stay hardly determine a fit: as λ → 0 they are interpolated,
+and 1 − leverage goes to 0. Above the floor it is what refits in extended precision say; below it a
+fit warns.
+"""
+
+import warnings
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from extended import LONG, Fits, sets_of
+from support import FLOAT64
+
+import jaxrls as rls
+
+pytestmark = FLOAT64  # both precisions at once
+
+SVD, COVARIANCE = rls.Spectral("features"), rls.Spectral("covariance")
+
+
+def case(n, d, seed=0, folds=None, v=None, fixed=None, change=None):
+    """X, y, the fold of each row, weights and fixed effects beside an intercept."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    X = (X if change is None else change(X)).astype(np.float32).astype(float)
+    y = (X @ rng.normal(size=d) + 0.2 * rng.normal(size=n)).astype(np.float32).astype(float)
+    fixed = np.empty((n, 0)) if fixed is None else rng.normal(size=(n, fixed))
+    v = np.ones(n) if v is None else v.astype(np.float32).astype(float)
+    return X, y, np.arange(n) if folds is None else np.arange(n) % folds, v, fixed
+
+
+def dummy(*rows):
+    """The last column is not 0 in these rows alone."""
+
+    def change(X):
+        X[:, -1] = np.isin(np.arange(len(X)), rows)
+        return X
+
+    return change
+
+
+ROWS = np.arange(24)
+CASES = {
+    "n = d + 1": case(20, 19),
+    "n = d + 2": case(20, 18, 1),
+    "two folds": case(20, 16, 3, folds=2),
+    "three folds": case(21, 18, folds=3),
+    "fixed effects": case(24, 14, fixed=8),
+    "rows of weight 0": case(24, 15, v=np.where(ROWS < 8, 0, 1)),
+    "folds with these": case(24, 15, folds=4, v=np.where(ROWS < 4, 0, 1)),
+    "weights": case(20, 19, v=10 ** np.random.default_rng(0).uniform(-2, 2, 20)),
+    "heavy rows": case(20, 19, v=np.where(ROWS[:20] < 3, 1e4, 1)),
+    "a column of one row": case(20, 5, change=dummy(7)),
+    "a column of one fold": case(20, 5, folds=10, change=dummy(3, 13)),
+    "scales": case(20, 16, 1, folds=2, change=lambda X: X * 10.0 ** np.linspace(-2, 2, 16)),
+}
+
+
+def refitted(X, y, folds, v, fixed, lams):
+    """Mean squares of held-out residuals (L,), by refits in extended precision."""
+    K, B = X.astype(LONG) @ X.T.astype(LONG), np.column_stack([np.ones(len(y)), fixed])
+    sets = sets_of(folds)
+    without = np.stack([np.where(np.isin(np.arange(len(y)), gone), 0, v) for gone in sets])
+    Ks = np.stack([K] * len(sets))
+    fits = Fits(Ks, without.astype(LONG), np.asarray(lams, LONG), B)
+    predicted = fits.predict(Ks, y[:, None].astype(LONG), B)[..., 0]
+    errors = [v[gone] * (y - f)[:, gone] ** 2 for gone, f in zip(sets, predicted, strict=True)]
+    return sum(e.sum(axis=1) for e in errors) / v.sum()
+
+
+@partial(jax.jit, static_argnames=("dtype", "solver"))
+def errors(dtype, solver, X, y, v, fixed, folds):
+    """The floor, and the errors at 1, 10 and 1000 times it."""
+    X, y, v, fixed = (a.astype(dtype) for a in (X, y, v, fixed))
+    problem = rls.extend.Problem.of(
+        rls.Linear(), X, y, weights=v, fixed_effects=fixed, groups=folds, solver=solver
+    )
+    solution = problem.solution()
+    lams = solution.factor.precision_floor() * jnp.array([1, 10, 1000], dtype)
+    return lams, problem.errors(solution, lams)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_above_the_floor_errors_are_those_of_refits(name):
+    """To 5 %, by all routes of features and in both precisions; and the floor is not far above
+    where rounding begins: it was 1e12 times lower.
+    """
+    X, y, folds, v, fixed = CASES[name]
+    plan = None if len(set(folds)) == len(folds) else rls.folds(folds)
+    for solver in (SVD, COVARIANCE, rls.Cholesky()):
+        for dtype in (jnp.float32, jnp.float64):
+            lams, found = map(np.asarray, errors(dtype, solver, X, y, v, fixed, plan))
+            want = refitted(X, y, folds, v, fixed, lams).astype(float)
+            size = np.linalg.norm(np.sqrt(v)[:, None] * X, 2) ** 2
+            assert np.abs(found / want - 1).max() <= 0.05, (solver, dtype)
+            assert 0 < lams[0] <= 500 * np.finfo(dtype).eps * size, (solver, dtype)
+
+
+def test_where_rows_suffice_the_floor_is_that_of_singular_values():
+    """Twenty rows for ten features, and folds that leave enough."""
+    for folds in (None, rls.folds(np.arange(24) % 4)):
+        X, y, _, v, fixed = case(24, 8)
+        lams = errors(jnp.float64, SVD, X, y, v, fixed, folds)[0]
+        assert float(lams[0]) < 1e-24
+
+
+def test_a_lam_below_that_floor_is_warned_of_and_a_search_stays_above():
+    """Float64 is not told to use float64. A search began at 1e-26, where errors were noise."""
+    X, y, folds, _, _ = CASES["two folds"]
+    saturated = X[:, :15]
+    for given, options in ((X, {"groups": folds}), (CASES["n = d + 1"][0], {})):
+        with pytest.warns(UserWarning) as seen:
+            try:
+                rls.fit(rls.Linear(), given, y, lams=[1e-15, 1e-14], **options)
+            except ValueError as error:
+                warnings.warn(str(error), UserWarning, stacklevel=1)
+        words = " ".join(str(one.message) for one in seen)
+        assert "is below the precision of the factor" in words and "float64" not in words
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the chosen λ")
+            fit = rls.fit(rls.Linear(), given, y, lams="search", **options)
+        v, none = np.ones(20), np.empty((20, 0))
+        rows = options.get("groups", np.arange(20))
+        want = refitted(given, y, rows, v, none, np.atleast_1d(fit.lam))
+        np.testing.assert_allclose(fit.error, float(want[0]), rtol=0.01)
+    assert rls.fit(rls.Linear(), saturated, y, lams=[0.0], groups=folds).lam > 1e-14

@@ -74,11 +74,11 @@ def deviation(variance, amplitude):
 
 @compiled
 def _drawn(posterior, key, *, num):
-    s, Q = eigh(jnp.asarray(posterior.covariance))
     mean = jnp.asarray(posterior.mean)
+    s, Q = eigh(jnp.asarray(posterior.covariance, mean.dtype))
     z = jax.random.normal(key, (num, *mean.shape), mean.dtype)
     moved = matmul(Q * safe_sqrt(jnp.maximum(s, 0)), z.reshape(num, len(mean), -1)).reshape(z.shape)
-    return mean + moved * posterior.amplitude
+    return mean + moved * jnp.asarray(posterior.amplitude, mean.dtype)
 
 
 @pytree
@@ -116,8 +116,8 @@ class GaussianProcess:
 
     def posterior(self, mean, covariance, scale) -> Posterior:
         """The posterior with this mean, and a covariance in units of the kernel."""
-        parts = mean, covariance, self.amplitude(scale), self.lam
-        return Posterior(*map(jnp.asarray, parts))
+        parts = covariance, self.amplitude(scale), self.lam
+        return Posterior(mean, *map(jnp.asarray, parts))
 
 
 @compiled
@@ -194,7 +194,12 @@ def posterior_at(fit, X, scale, corrected, fixed_effects) -> Posterior:
 def posterior_of_effects(fit, scale) -> Posterior:
     """`Fit.effects`."""
     model, process = fit.model, process_of(fit)
-    mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
+    dtype, origin = model.coef.dtype, fit.origin
+    constant = model.intercept if origin is None else model.intercept - origin
+    mean = process.spread.fixed.joined(jnp.asarray(constant, dtype), model.free)
+    if origin is not None:
+        mean = np.asarray(mean, np.float64)
+        mean = np.concatenate([mean[:1] + origin, mean[1:]])
     return process.posterior(mean, process.spread.of_fixed_effects(), scale)
 
 

@@ -7,7 +7,6 @@ from jaxrls.core.fit.fit import (
     fit_by,
     inspect_fit,
     inspect_lam,
-    warn,
 )
 from jaxrls.core.fit.fitted import (
     Fit,
@@ -20,6 +19,8 @@ from jaxrls.core.fit.fitted import (
     once_per_fit,
     scored,
     solution_of,
+    told,
+    with_constant,
     without_solution,
 )
 from jaxrls.core.fit.grid import Choice, Chosen, choose_lam, lambda_grid

@@ -10,14 +10,22 @@ import numpy as np
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
-from jaxrls.core.fit.fit import conclude, finished, warn
-from jaxrls.core.fit.fitted import Fit, K, with_names
+from jaxrls.core.fit.fit import conclude, finished
+from jaxrls.core.fit.fitted import Fit, K, told
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
 from jaxrls.core.problem import compiled, kind_of
-from jaxrls.core.support import as_lams, check_whole, door, is_concrete, on_device
+from jaxrls.core.support import (
+    as_lams,
+    check_whole,
+    column_names,
+    door,
+    is_concrete,
+    on_device,
+    warn,
+)
 
 # Rows of a sample on which a search may begin: enough to distinguish widths.
 ROWS = 4000
@@ -127,7 +135,8 @@ def tune(
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     guesses = _beginning(problem, start, lams, near=landmarks is None)
-    return with_names(_tuned(problem, guesses, way, grow, keep), X)
+    tuned = _tuned(problem, guesses, way, grow, keep)
+    return told(tuned, column_names(X), problem.origin)
 
 
 def _tuned(problem, guesses, way, grow, keep):

@@ -121,9 +121,9 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 57.3, "landmarks": 11.4, "iterative": 6.75, "rows": 14.45}
+BUDGET = {"core": 58.4, "landmarks": 11.4, "iterative": 6.75, "rows": 14.45}
 BUDGET |= {"uncertainty": 9.45, "ranking": 3.75, "two_sided": 5.55}
-BUDGET |= {"several": 3.45, "io": 1.75, "sklearn": 5.4, "cli": 4.7}
+BUDGET |= {"several": 4.15, "io": 1.75, "sklearn": 5.5, "cli": 4.7}
 BUDGET |= {"pictures": 1.1}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 PARTS = {"FSTRING_START": 1, "FSTRING_END": -1}  # of one string, since Python 3.12

@@ -21,11 +21,11 @@ from jaxrls.core.fit import (
     Chosen,
     Fit,
     Problem,
+    completed,
     conclude_moments,
     inspect_fit,
     once_per_fit,
     solution_of,
-    told,
 )
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.problem import (
@@ -224,7 +224,7 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     if known:
         _inspect_digits(float(cancellation), coef.dtype)
         inspect_fit(updated, fit.choice is not None and fit.choice.lams is None)
-    return told(updated, fit.model.names, fit.origin)
+    return completed(updated, fit.model.names, fit.origin)
 
 
 def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):

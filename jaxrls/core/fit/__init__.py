@@ -16,10 +16,10 @@ from jaxrls.core.fit.fitted import (
     Stage,
     as_predicted,
     check_unsaid,
+    completed,
     once_per_fit,
     scored,
     solution_of,
-    told,
     with_constant,
     without_solution,
 )

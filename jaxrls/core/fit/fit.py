@@ -21,7 +21,7 @@ from jaxrls.core.factors import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.fit.fitted import Fit, K, Model, r_squared, solution_of, told
+from jaxrls.core.fit.fitted import Fit, K, Model, completed, r_squared, solution_of
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
@@ -129,12 +129,12 @@ def fit(
     wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if wanted is not X:  # rows of another dtype, in which everything is computed
         result = fit(kernel, wanted, Y, **options, **how, progress=progress)
-        return told(result, column_names(X))
+        return completed(result, column_names(X))
     problem = Problem.of(kernel, X, Y, **options)
     result = fit_by(problem.solver, problem, partial(_best, **how), progress)
     if is_concrete(result):
         inspect_fit(result, np.ndim(lams) == 0, problem.solver)
-    return told(result, column_names(X), problem.origin)
+    return completed(result, column_names(X), problem.origin)
 
 
 @singledispatch
@@ -290,6 +290,8 @@ def conclude(problem, solution, chosen, plan: str = "") -> Fit:
         counted = weights if criterion.groups is None else criterion.groups.counted(weights)
         e = jnp.where(counted.used[:, None], outcome.residuals[0], 0)
         more["r2"] = r_squared(e, labels.Y, counted.values, jnp)
+        squares = jnp.average(e**2, axis=0, weights=counted.values)
+        more["loo_rms"] = labels.drop_axis(jnp.sqrt(squares))
     return _fit_of(problem.kernel, solution, chosen, outcome, plan=plan, **more)
 
 
@@ -467,4 +469,4 @@ def with_lam(fit, lam) -> Fit:
     inspect_fit(changed, False, problem.solver)
     keep, n = fit.saved or None, len(fit.loo_residuals)
     changed = finished(changed, solution, problem, fit.choice, keep, n)
-    return told(changed, fit.model.names, fit.origin)
+    return completed(changed, fit.model.names, fit.origin)

@@ -155,7 +155,7 @@ def unnamed(model):
     return replace(model, names=()) if model.names else model
 
 
-def told(fit, names: tuple, origin=None):
+def completed(fit, names: tuple, origin=None):
     """The fit with what only the host knows: the names of columns, and in the intercept, then in
     float64, what was taken off labels before they were fitted.
     """
@@ -292,6 +292,7 @@ class Fit(Generic[K]):
             as a share of the held-out residuals; above 1 % `fit` warns.
         r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)²,
             0 for constant labels.
+        loo_rms: the root mean square of the held-out residuals, with weights, () or (t,).
         history: the `History` of a search by `tune`, else None.
         solution: the factor with labels, a `Solution`, where the fit keeps it: see `keep` of `fit`.
 
@@ -325,6 +326,7 @@ class Fit(Generic[K]):
     loo_standard_error: Float[Numbers, "*#t"] | None = None
     ridge_effect: Float[Numbers, ""] | None = None
     r2: Float[Numbers, ""] | None = None
+    loo_rms: Float[Numbers, "*t"] | None = None
     history: History | None = None
     solution: Solution | None = None
     # What else later calls need of a fit that keeps its solution.

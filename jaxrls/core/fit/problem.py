@@ -257,9 +257,9 @@ def far_from_zero(Y, weights, removable: bool) -> np.ndarray | None:
     with np.errstate(all="ignore"):  # of what is refused later
         mean = np.average(Y, axis=0, weights=v)
         spread = np.sqrt(np.average((Y - mean) ** 2, axis=0, weights=v))
-    lost, exact = (float(np.finfo(d).eps) * np.abs(mean) for d in (weights.dtype, Y.dtype))
+    rounded, exact = (float(np.finfo(d).eps) * np.abs(mean) for d in (weights.dtype, Y.dtype))
     # Labels that are the same to rounding have nothing to lose.
-    far = (lost > ROUNDED * spread) & (spread > 100 * exact) & (spread > SMALLEST)
+    far = (rounded > ROUNDED * spread) & (spread > 100 * exact) & (spread > SMALLEST)
     if not far.any() or np.abs(Y).max() > LARGEST:
         return None
     if removable:

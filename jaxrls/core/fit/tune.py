@@ -11,7 +11,7 @@ from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
 from jaxrls.core.fit.fit import conclude, finished
-from jaxrls.core.fit.fitted import Fit, K, told
+from jaxrls.core.fit.fitted import Fit, K, completed
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
@@ -136,7 +136,7 @@ def tune(
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     guesses = _beginning(problem, start, lams, near=landmarks is None)
     tuned = _tuned(problem, guesses, way, grow, keep)
-    return told(tuned, column_names(X), problem.origin)
+    return completed(tuned, column_names(X), problem.origin)
 
 
 def _tuned(problem, guesses, way, grow, keep):

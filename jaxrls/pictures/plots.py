@@ -62,7 +62,8 @@ def plot_errors(fit, ax=None):
 
 
 def plot_left_out(fit, Y, ax=None):
-    """Plot labels against their held-out predictions, with the diagonal where they agree.
+    """Plot labels against their held-out predictions, with the diagonal where they agree, and the
+    root mean square of their differences, with the weights of the fit.
 
     Args:
         Y: the labels that were fitted, (n,) or (n, t).
@@ -80,7 +81,7 @@ def plot_left_out(fit, Y, ax=None):
             f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape "
             f"{Y.shape}"
         )
-    label = [f"root mean square {rms:.4g}" for rms in np.sqrt((residuals**2).mean(0)).reshape(-1)]
+    label = [f"root mean square {rms:.4g}" for rms in np.reshape(fit.loo_rms, -1)]
     x, y = (part.reshape(len(Y), -1) for part in (Y - residuals, Y))
     return _on_diagonal(
         _axes(ax), x, y, ".", label, Y.min(), xlabel="predicted, the row left out", ylabel="label"

@@ -62,6 +62,7 @@ class Ordered(Positive):
     """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known."""
 
     unit = "AUC"
+    of_differences = True
     pairs: Any  # `Pairs`, None for all
     events: Any = None
 

@@ -21,11 +21,11 @@ from jaxrls.core.fit import (
     Chosen,
     Fit,
     Problem,
+    completed,
     conclude_moments,
     inspect_fit,
     once_per_fit,
     solution_of,
-    warn,
 )
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.problem import (
@@ -39,7 +39,7 @@ from jaxrls.core.problem import (
     compiled,
     moments,
 )
-from jaxrls.core.support import by_names, is_concrete, pytree, static
+from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
 
 # Subtracting up to so many times the remaining sum costs no digits worth reporting.
 MODEST = 10
@@ -201,6 +201,8 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     """The fit with rows added, or with a negative `sign` removed."""
     summed, coef = summed_of(fit), fit.model.coef
     X = by_names("X", X, fit.model.names)
+    if fit.origin is not None and Y is not None:
+        Y = np.asarray(Y, np.float64) - fit.origin
     more = _moments_of(summed, coef, X, Y, weights, fixed_effects, block_size)
     flat, lam = coef.ndim == 1, jnp.asarray(fit.lam)
     changed = _changed(fit.model.kernel, summed, more, fit.choice, lam, sign=sign, flat=flat)
@@ -218,12 +220,11 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
         unit=fit.unit,
         choice=fit.choice,
         saved=fit.saved,
-        model=replace(updated.model, names=fit.model.names),
     )
     if known:
         _inspect_digits(float(cancellation), coef.dtype)
         inspect_fit(updated, fit.choice is not None and fit.choice.lams is None)
-    return updated
+    return completed(updated, fit.model.names, fit.origin)
 
 
 def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):

@@ -4,7 +4,7 @@ along the gradient; predictions and scores split by kernel.
 
 from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,16 @@ from jaxrls.core.fit import (
     as_predicted,
     choose_lam,
     default_optimizer,
+    inspect_lam,
     lambda_grid,
     look,
     scored,
     step,
+    with_constant,
 )
 from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import compiled, gram
+from jaxrls.core.problem import as_rows, compiled, gram
 from jaxrls.core.support import (
     as_floats,
     as_lams,
@@ -57,6 +59,12 @@ class KernelsFit:
         shares: (K, t), the weights of the kernels for every target.
         lam: (t,), the chosen λ.
         error: (t,), the leave-one-out error of each target at its λ.
+        lams: λ of the grid, (L,).
+        tried: (S, K), the weights that were tried.
+        errors: (S, t), the error of each of these at its best λ of the grid.
+        r2: (t,), R² of the held-out predictions, 1 − error / Σ v (y − ȳ)² · Σ v; 0 for a constant
+            target.
+        floor: (t,), the λ below which rounding errors dominate.
         names: those of the kernels, where `fit_kernels` was given a dictionary.
         columns: those of the columns of X, where it was a data frame.
 
@@ -75,6 +83,11 @@ class KernelsFit:
     shares: Float[Numbers, "k t"]
     lam: Float[Numbers, " t"]
     error: Float[Numbers, " t"]
+    lams: Float[Numbers, " L"]
+    tried: Float[Numbers, "s k"]
+    errors: Float[Numbers, "s t"]
+    r2: Float[Numbers, " t"]
+    floor: Float[Numbers, " t"]
     names: tuple[str, ...] = static(default=())
     columns: tuple = static(default=())
 
@@ -85,7 +98,8 @@ class KernelsFit:
         shares = zip(self.names or range(count), np.mean(self.shares, axis=1), strict=True)
         words = ", ".join(f"{name} {share:.3g}" for name, share in shares)
         return (
-            f"{count} kernels, {t} targets: mean error {np.mean(self.error):.3g}\nshares: {words}"
+            f"{count} kernels, {t} targets: mean error {np.mean(self.error):.3g}, held-out R² "
+            f"{np.mean(self.r2):.3g}\nshares: {words}"
         )
 
     def kernel(self, target: int) -> Kernel:
@@ -93,6 +107,31 @@ class KernelsFit:
         weights above 0.
         """
         return weighted(self.kernels, self.shares[:, target])
+
+    @door("self.coef")
+    def coefficients(self) -> tuple[Float[Numbers, "_ t"], ...]:
+        """The weights of each kernel's features, for kernels that have explicit ones: of a linear
+        kernel one for each of its columns, as in banded ridge.
+
+        W_k = shares_k Σⱼ φ_k(pointsⱼ) coefⱼ, so that kernel k contributes φ_k(x) W_k.
+
+        Returns:
+            For each kernel (r_k, t), with r_k features.
+
+        Raises:
+            ValueError: for a kernel without explicit features.
+
+        **Cost** O(q r_k t) for each kernel.
+        """
+        for k, kernel in enumerate(self.kernels):
+            if kernel.num_features(self.points.shape[1], self.coef.dtype) is None:
+                name = self.names[k] if self.names else k
+                raise ValueError(
+                    f"coefficients are of explicit features, which kernel {name!r}, "
+                    f"{type(kernel).__name__}, has not: use predict_split, or a linear kernel"
+                )
+        rows = as_rows(self.kernels[0], self.points, dtype=self.coef.dtype)
+        return _coefficients(replace(self, columns=()), rows)
 
     @door("self.coef")
     def predict_split(self, X, *, block_size: int | None = None) -> Float[Numbers, "k m t"]:
@@ -119,7 +158,8 @@ class KernelsFit:
         """Predictions (m, t) for the rows of X (m, d): the sum of `predict_split`, and the
         intercept.
         """
-        return self.predict_split(X, block_size=block_size).sum(axis=0) + self.intercept
+        varying = self.predict_split(X, block_size=block_size).sum(axis=0)
+        return with_constant(varying, self.intercept)
 
     @door("self.coef")
     def score(self, X, Y, weights=None) -> Any:
@@ -136,7 +176,8 @@ class KernelsFit:
         """Score predictions by R², split by kernel (the product measure).
 
         Kernel k has Σᵢ f_k(xᵢ) (2(yᵢ − b) − f(xᵢ)) / Σᵢ (yᵢ − ȳ)² with f = Σₖ f_k. The sum over
-        kernels is R² + n(ȳ − b)²/Σ(yᵢ − ȳ)², which is R² where the intercept b is the mean of Y.
+        kernels is R² + n(ȳ − b)²/Σ(yᵢ − ȳ)², which is R² where the intercept b is the mean of Y. A
+        constant target scores 0, as in `Fit.score`.
 
         Args:
             X: rows (m, d).
@@ -151,9 +192,13 @@ class KernelsFit:
         **Cost** as `predict_split`. **Source**: Pratt 1987; as himalaya's `r2_score_split`.
         """
         split = self.predict_split(X)
-        Y = as_predicted(split[0], Y)
-        shares = split * (2 * (Y - self.intercept) - split.sum(axis=0))
-        return shares.sum(axis=1) / ((Y - Y.mean(axis=0)) ** 2).sum(axis=0)
+        Y = as_predicted(with_constant(split[0], self.intercept), Y)
+        xp: Any = jnp if isinstance(split, jax.Array) else np
+        about = xp.asarray(Y - self.intercept, split.dtype)
+        varies = xp.asarray(Y - Y[:1], split.dtype)  # exactly 0 where constant
+        shares = (split * (2 * about - split.sum(axis=0))).sum(axis=1)
+        square = ((varies - varies.mean(axis=0)) ** 2).sum(axis=0)
+        return xp.where(square > 0, shares / xp.where(square > 0, square, 1), 0)
 
 
 @door("X")
@@ -196,12 +241,12 @@ def fit_kernels(
         progress: show a bar of the weights that are tried (needs tqdm).
 
     Returns:
-        A `KernelsFit`.
+        A `KernelsFit`, computed when it is returned.
 
     Raises:
         ValueError: for fewer than two kernels, shares below 0, and as `fit`.
 
-    **Cost** `num` spectra, O(num n³), whatever the number of targets and λ; O(num n m²) on
+    **Warns** of λ as `fit` does. **Cost** `num` spectra, O(num n³), whatever the number of targets and λ; O(num n m²) on
     landmarks; with `steps` a few evaluations of `objective` and its gradient for each step and
     target.
     **Fails**: with many kernels few of the draws lie near the best: use `steps`. **Source**: Dupré
@@ -239,13 +284,29 @@ def fit_kernels(
     dtype = problem.rows.dtype
     tried = _shares(len(kernels), num, shares, key, dtype)
     lams = None if lams is None else as_lams(lams, dtype)
-    best = _searched(problem, kernels, tried, lams, progress)
+    best, search = _searched(problem, kernels, tried, lams, progress)
     if steps:
         check_whole("steps", steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
             best = _descended(problem, kernels, best, steps=int(steps))
     points = problem.solver_or_default.points(problem.rows)
-    return KernelsFit(kernels, points, **best, names=names, columns=column_names(X))
+    best["r2"] = _r2(problem, best["error"])
+    if is_concrete(best):
+        best = jax.block_until_ready(best)
+        # A search by gradient goes beyond the grid.
+        grid = None if steps else search["lams"]
+        inspect_lam(Found(best["lam"], grid, np.max(best["floor"])), lams is None)
+    if problem.origin is not None:
+        best["intercept"] = np.asarray(best["intercept"], np.float64) + problem.origin
+    return KernelsFit(kernels, points, **best, **search, names=names, columns=column_names(X))
+
+
+class Found(NamedTuple):
+    """What warnings about λ are made of."""
+
+    lam: Any
+    lams: Any
+    floor: Any
 
 
 def _checked(kernels) -> tuple[Kernel, ...]:
@@ -288,16 +349,20 @@ def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
 
 
 def _searched(problem, kernels, tried, lams, progress):
-    """The best of all weights that are tried, for every target: one after another under a bar."""
-    if not progress:
-        return _search(problem, kernels, tried, lams)[0]
+    """The best of all weights that are tried, for every target, and all that were tried: one after
+    another under a bar.
+    """
+    errors: list = []
     best: Any = None
+    parts = tried[:, None] if progress else tried[None]
     with progress_bar(progress, len(tried), "weights", "draw") as reached:
-        for i, shares in enumerate(tried, start=1):
-            new, lams = _search(problem, kernels, shares[None], lams)
+        for i, shares in enumerate(parts, start=1):
+            new, lams, of_part = _search(problem, kernels, shares, lams)
+            errors.append(of_part)
             best = new if best is None else _better(best, new)
             reached(i)
-    return best
+    errors = errors if len(errors) == 1 else [jnp.concatenate(errors)]
+    return best, {"lams": lams, "tried": tried, "errors": errors[0]}
 
 
 def _judged(problem, kernels, shares, lams):
@@ -312,6 +377,7 @@ def _judged(problem, kernels, shares, lams):
         "shares": jnp.broadcast_to(shares[:, None], (len(shares), len(error))),
         "lam": lam,
         "error": error,
+        "floor": jnp.broadcast_to(solution.factor.precision_floor(), error.shape),
     }
 
 
@@ -322,16 +388,29 @@ def _better(old, new):
 
 @compiled
 def _search(problem, kernels, tried, lams):
-    """The best of all for every target, and λ, by default the grid of the first."""
+    """The best of all for every target; λ, by default the grid of the first; and the errors of
+    each.
+    """
     if lams is None:
         first = replace(problem, kernel=weighted(kernels, tried[0]))
         lams = lambda_grid(first.solution().factor)
 
     def try_one(best, shares):
-        return _better(best, _judged(problem, kernels, shares, lams)), None
+        new = _judged(problem, kernels, shares, lams)
+        return _better(best, new), new["error"]
 
-    best, _ = jax.lax.scan(try_one, _judged(problem, kernels, tried[0], lams), tried[1:])
-    return best, lams
+    one = _judged(problem, kernels, tried[0], lams)
+    best, errors = jax.lax.scan(try_one, one, tried[1:])
+    return best, lams, jnp.concatenate([one["error"][None], errors])
+
+
+@compiled
+def _r2(problem, error):
+    """1 − error over the variance of each target; 0 where that is 0."""
+    Y, v = problem.Y.reshape(len(problem.Y), -1), problem.weights.array
+    Y = Y - Y[jnp.argmax(v)]  # exactly 0 where constant
+    variance = matmul(v, (Y - matmul(v, Y) / jnp.sum(v)) ** 2) / jnp.sum(v)
+    return jnp.where(variance > 0, 1 - error / jnp.where(variance > 0, variance, 1), 0)
 
 
 @pytree
@@ -373,6 +452,13 @@ def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
     """Σₖ sharesₖ kₖ."""
     parts: Any = map(Scaled, shares, kernels)
     return reduce(Sum, parts)
+
+
+@compiled
+def _coefficients(fit: KernelsFit, rows):
+    of_block = lambda x, coef: tuple(matmul(k.features(x).T, coef) for k in fit.kernels)
+    shares = jnp.asarray(fit.shares)
+    return tuple(map(jnp.multiply, rows.sum(of_block, jnp.asarray(fit.coef)), shares))
 
 
 @compiled

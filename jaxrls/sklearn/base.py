@@ -138,7 +138,7 @@ class RLSEstimator(BaseEstimator):
 
     def _fit(self, X, y, Y, sample_weight, groups, fixed_effects=None):
         """Fit the targets Y, numbers or the codes of y."""
-        Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
+        weights = self._weights(X, y, sample_weight)
         options = {"weights": weights, "intercept": self.fit_intercept}
         options |= {"fixed_effects": fixed_effects, **self._criterion(X, y, groups)}
         kernel = self._tuned(X, Y, options)
@@ -163,12 +163,14 @@ class RLSEstimator(BaseEstimator):
     def _cv_results(self, held_out, Y):
         """What was left out at every λ, which come last."""
         if self.scoring is None and self.store_cv_results != "predictions":
+            Y = np.asarray(Y, held_out.dtype)
             held_out = np.stack([losses(self._loss, Y - part, Y) for part in held_out])
         return np.moveaxis(held_out, 0, -1)
 
     def _left_out(self, Y, weights):
         """The fitted attributes of rows left out, at the chosen λ."""
         residuals = self.path_.loo_residuals
+        Y = np.asarray(Y, self.intercept_.dtype)  # float64 where labels are far from 0
         self.loo_predictions_, self.loo_error_ = Y - residuals, self.path_.error[()]
         if self.scoring is not None or self.path_.criterion not in ("loo", "kfold"):
             known = predicted(residuals)
@@ -229,7 +231,7 @@ class RLSEstimator(BaseEstimator):
                 warnings.simplefilter("ignore", UserWarning)
                 options["solver"] = rls.Spectral()
             fit = self._fitted(kernel, X, Y, options)
-        return fit, Y - np.asarray(left_out(fit))
+        return fit, np.asarray(Y, fit.model.intercept.dtype) - np.asarray(left_out(fit))
 
     def _scored(self, fit, held_out, y, Y, of_rows, numbers):
         """The fit at the λ of the best score, and that score; of several targets that each have a
@@ -249,7 +251,8 @@ class RLSEstimator(BaseEstimator):
         lam, error = map(np.asarray, best(np.asarray(fit.lams), errors))
         if errors.ndim < Y.ndim:
             errors = np.broadcast_to(errors[:, None], (len(errors), Y.shape[1]))
-        errors, error = errors.astype(Y.dtype), error.astype(Y.dtype)
+        dtype = fit.model.coef.dtype
+        errors, error = errors.astype(dtype), error.astype(dtype)
         fit = replace(fit.with_lam(lam), lams=fit.lams, errors=errors, error=error)
         inspect_lam(fit, isinstance(self._lams(), int))
         return fit, {"best_score_": -error[()]}
@@ -267,7 +270,7 @@ class RLSEstimator(BaseEstimator):
 
     def _partial_fit(self, X, y, Y, sample_weight, first):
         """Fit the first targets, or add further ones to the moments of those before."""
-        Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
+        weights = self._weights(X, y, sample_weight)
         if not first:
             return self._keep(self.path_.update(X, Y, weights=weights))
         options = {"weights": weights, "intercept": self.fit_intercept, "criterion": rls.gcv}

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.factors import Expansion
-from jaxrls.core.fit import Numbers, once_per_fit, solution_of
+from jaxrls.core.fit import Numbers, once_per_fit, solution_of, with_constant
 from jaxrls.core.leave_out import orthonormal, slots
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
 from jaxrls.core.problem import FixedEffects, Folds, Labels, check_groups, compiled
@@ -358,7 +358,8 @@ def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
     spread = process_for_rows(fit).spread if studentised else None
     rows, effects = fit.model.read(X, fixed_effects)
     new = rows, effects, weights_of_new(weights, rows), as_levels("level", level, 0)
-    return _intervals(jackknife, fit.kernel, spread, *new, block_size=block_size)
+    ends = _intervals(jackknife, fit.kernel, spread, *new, block_size=block_size)
+    return ends if fit.origin is None else tuple(with_constant(end, fit.origin) for end in ends)
 
 
 @compiled

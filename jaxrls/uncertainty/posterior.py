@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from jaxrls.core.fit import Numbers, once_per_fit, solution_of, warn
+from jaxrls.core.fit import Numbers, once_per_fit, solution_of
 from jaxrls.core.kernels import Levels
 from jaxrls.core.linalg import eigh, matmul, safe_sqrt
 from jaxrls.core.problem import compiled, padded
@@ -20,6 +20,7 @@ from jaxrls.core.support import (
     on_device,
     pytree,
     static,
+    warn,
 )
 from jaxrls.uncertainty.spread import spread
 
@@ -102,11 +103,11 @@ def for_targets(values, factors):
 
 @compiled
 def _drawn(posterior, key, *, num):
-    s, Q = eigh(jnp.asarray(posterior.unit_covariance))
     mean = jnp.asarray(posterior.mean)
+    s, Q = eigh(jnp.asarray(posterior.unit_covariance, mean.dtype))
     z = jax.random.normal(key, (num, *mean.shape), mean.dtype)
     moved = matmul(Q * safe_sqrt(jnp.maximum(s, 0)), z.reshape(num, len(mean), -1)).reshape(z.shape)
-    return mean + moved * posterior.amplitude
+    return mean + moved * jnp.asarray(posterior.amplitude, mean.dtype)
 
 
 @pytree
@@ -145,7 +146,7 @@ class GaussianProcess:
     def posterior(self, mean, covariance, scale, weights: Any = 1, names=()) -> Posterior:
         """The posterior with this mean, and a covariance in units of the kernel."""
         amplitude, noise = self.amplitude(scale), jnp.asarray(self.lam / weights)
-        return Posterior(jnp.asarray(mean), jnp.asarray(covariance), amplitude, noise, names)
+        return Posterior(mean, jnp.asarray(covariance), amplitude, noise, names)
 
 
 @compiled
@@ -254,7 +255,12 @@ def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
 def posterior_of_effects(fit, scale) -> Posterior:
     """`Fit.effects`."""
     model, process, _ = fit.model, process_of(fit), warned_of_groups(fit)
-    mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
+    dtype, origin = model.coef.dtype, fit.origin
+    constant = model.intercept if origin is None else model.intercept - origin
+    mean = process.spread.fixed.joined(jnp.asarray(constant, dtype), model.free)
+    if origin is not None:
+        mean = np.asarray(mean, np.float64)
+        mean = np.concatenate([mean[:1] + origin, mean[1:]])
     covariance, names = process.spread.of_fixed_effects(), process.spread.fixed.titles
     return process.posterior(mean, covariance, scale, names=names)
 

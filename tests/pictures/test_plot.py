@@ -74,6 +74,25 @@ def test_left_out_and_function(fit, data):
     )
 
 
+def test_root_mean_squares_left_out_have_weights(data):
+    """Those of the fit, for every target, whether it kept its solution; a row of weight 0 counts
+    as absent, and so does one that no split tests.
+    """
+    X, y = data
+    Y, v = np.c_[y, -2 * y + 0.1], np.linspace(0, 3, len(y)).astype(DTYPE)
+    rows = np.arange(len(y))
+    past = rls.kfold([(rows[:15], rows[16:20]), (rows[:20], rows[20:])])
+    for options in ({"keep": True}, {"keep": False}, {"criterion": past}):
+        fit = rls.fit(rls.Gaussian(0.3), X, Y, weights=v, lams=[0.1, 1.0], **options)
+        e = np.asarray(fit.loo_residuals)
+        known = np.isfinite(e[:, 0])
+        rms = np.sqrt(np.average(e[known] ** 2, axis=0, weights=v[known]))
+        assert_allclose(fit.loo_rms, rms, rtol=1e-4)
+        shown = texts(fit.plot_left_out(Y))
+        assert f"target 0, root mean square {fit.loo_rms[0]:.4g}" in shown
+        assert f"target 1, root mean square {fit.loo_rms[1]:.4g}" in shown
+
+
 def test_search(data):
     tuned = rls.tune(rls.Gaussian(1.0), *data, steps=3)
     above, below = tuned.plot()

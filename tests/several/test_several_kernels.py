@@ -2,8 +2,13 @@
 standard error, against sums by hand.
 """
 
+import re
+import warnings
+from functools import partial
+
 import jax
 import numpy as np
+import pytest
 from extended import Fits
 from numpy.testing import assert_allclose
 from oracle import group_residuals
@@ -40,6 +45,8 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
     assert f"shares: near {fit.shares[0].mean():.3g}, far" in repr(fit)
     one_by_one = rls.several.fit_kernels(KERNELS, X, Y, progress=True, **given)
     assert_allclose(one_by_one.coef, fit.coef, rtol=1e-10)
+    assert_allclose(one_by_one.errors, fit.errors, rtol=1e-10)
+    assert (fit.lams == LAMS).all() and (fit.tried == SHARES).all()
     across = matrices(NEW, X)
     for t, y in enumerate(Y.T):
         made = np.tensordot(SHARES, np.stack(matrices(X, X)), 1)
@@ -47,6 +54,8 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
         i, j = np.unravel_index(errors.argmin(), errors.shape)
         assert (fit.shares[:, t] == SHARES[i]).all() and fit.lam[t] == LAMS[j]
         assert_allclose(fit.error[t], errors.min(), rtol=1e-8)
+        assert_allclose(fit.errors[:, t], errors.min(axis=1), rtol=1e-8)
+        assert_allclose(fit.r2[t], 1 - errors.min() / y.var(), rtol=1e-8)
         exact = Fits(made[i][None], np.ones((1, N)), LAMS[j : j + 1], True)
         c, b = (part[0, 0, :, 0].astype(float) for part in exact.solve(y[:, None]))
         split = np.stack([s * K @ c for s, K in zip(SHARES[i], across, strict=True)])
@@ -59,6 +68,52 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
     assert_allclose(fit.score_split(NEW, labels), scores, rtol=1e-10)
     r2 = 1 - ((labels - fit.predict(NEW)) ** 2).sum(axis=0) / square
     assert_allclose(fit.score(NEW, labels), r2.mean(), rtol=1e-8)
+
+
+def test_banded_ridge_gives_the_coefficients_of_its_columns():
+    """Of every target, all rows or landmarks and weights: predictions are X W + b; and each band by
+    least squares where its penalty is that of its share.
+    """
+    v, bands = RNG.uniform(0.5, 2, N), {"a": rls.Linear().on(0), "b": 2.0 * rls.Linear().on([1, 2])}
+    for landmarks in (None, np.arange(0, N, 3)):
+        options = {"shares": SHARES[:2], "lams": LAMS, "weights": v, "landmarks": landmarks}
+        fit = rls.several.fit_kernels(bands, X, Y, **options)
+        one, two = fit.coefficients()
+        assert one.shape == (1, 2) and two.shape == (2, 2)
+        two = two * 2**0.5  # features are of the scaled kernel
+        by_hand = NEW[:, :1] @ one + NEW[:, 1:] @ two + fit.intercept
+        assert_allclose(fit.predict(NEW), by_hand, rtol=1e-8)
+    fit = rls.several.fit_kernels(bands, X, Y, shares=SHARES[:2], lams=LAMS, weights=v)
+    W = np.concatenate(fit.coefficients())
+    A = np.c_[X[:, :1], 2**0.5 * X[:, 1:]]
+    A, y = (M - np.average(M, axis=0, weights=v) for M in (A, Y))
+    for t in range(2):
+        penalty = np.diag(fit.lam[t] / fit.shares[[0, 1, 1], t])
+        w = np.linalg.solve((A * v[:, None]).T @ A + penalty, (A * v[:, None]).T @ y[:, t])
+        assert_allclose(W[:, t], w, rtol=1e-8)
+    words = "coefficients are of explicit features, which kernel 0, On, has not: use predict_split"
+    near = rls.several.fit_kernels(KERNELS, X, Y, shares=SHARES, lams=LAMS)
+    refused((near.coefficients, words))
+
+
+def test_what_fit_warns_of_is_warned_of_and_a_constant_target_scores_0():
+    """At an edge of the grid with the number of targets, of one or both ends."""
+    dull = np.c_[Y, np.full(N, 2.5), RNG.normal(size=N)]
+    calls = (
+        partial(rls.several.fit_kernels, KERNELS, X, dull, shares=SHARES),
+        partial(rls.fit, KERNELS[0], X, dull, per_target=True),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for edge, lams in (("smallest", [1e4, 1e5]), ("largest", [1e-9, 1e-8])):
+            end = re.escape(f"{lams[edge == 'largest']:.3g}")
+            for call in calls:
+                with pytest.warns(match=f"the chosen λ of . of 4 targets, {end}, is the {edge}"):
+                    call(lams=lams)
+    fit = rls.several.fit_kernels(KERNELS, X, dull, shares=SHARES, lams=LAMS)
+    with np.errstate(all="raise"):
+        scores = fit.score_split(X, dull)
+    assert (scores[:, 2] == 0).all() and fit.r2[2] == 0 and np.isfinite(scores).all()
 
 
 def test_the_gradient_ends_where_no_weights_nearby_are_better():

@@ -47,6 +47,8 @@ class Criterion(ABC):
     # Whether it can be computed on some of the rows, because it holds no data about single rows.
     of_some_rows: bool = False
     groups: Any = None  # `Folds` of rows that it leaves out together
+    # Whether it stays the same where a constant is added to all labels, and one is fitted.
+    of_differences: bool = False
 
     @door()
     def __call__(
@@ -99,9 +101,11 @@ class Criterion(ABC):
         count = None if rows is None else rows.count
         return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
-    def matched(self, names: tuple) -> "Criterion":
-        """The criterion with columns of rows of its own taken by their names, if it has such."""
-        del names
+    def matched(self, names: tuple, origin) -> "Criterion":
+        """The criterion with rows of its own, if it has such, as those that are fitted: columns by
+        their names, labels less an origin.
+        """
+        del names, origin
         return self
 
     def held_out_of(self, solution: Solution) -> Solution:

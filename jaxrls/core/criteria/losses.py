@@ -77,6 +77,8 @@ def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
     return jnp.broadcast_to(wrong[:, None], label.shape).astype(label.dtype)
 
 
+# Losses that do not see labels, only residuals.
+OF_RESIDUALS: set[Callable] = {squared_error, absolute_error}
 # Losses whose derivative is 0 everywhere. A room adds those of its own.
 PIECEWISE_CONSTANT: set[Callable] = {zero_one_loss}
 

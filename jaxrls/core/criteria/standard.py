@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive
-from jaxrls.core.criteria.losses import squared_error
+from jaxrls.core.criteria.losses import OF_RESIDUALS, squared_error
 from jaxrls.core.factors import as_columns
 from jaxrls.core.kernels import Linear, as_dense
 from jaxrls.core.linalg import matmul
@@ -75,6 +75,11 @@ class LeaveOneOut(Positive):
     def of_some_rows(self):  # type: ignore[override]
         """True unless it holds groups, which are of all rows."""
         return self.groups is None
+
+    @property
+    def of_differences(self):  # type: ignore[override]
+        """Whether its loss is of residuals alone."""
+        return self.loss in OF_RESIDUALS
 
     @property
     def total(self):
@@ -154,7 +159,7 @@ class LogPredictive(Criterion):
 
     scale: Any = static(default=1.0)
     name, unit = "log_predictive_density", "nats"
-    larger_is_better = of_some_rows = True
+    larger_is_better = of_some_rows = of_differences = True
 
     def __post_init__(self):
         if self.scale == "loo":
@@ -203,7 +208,7 @@ class GCV(Positive):
     """
 
     name, title = "gcv", "GCV error"
-    of_sums = of_some_rows = True
+    of_sums = of_some_rows = of_differences = True
 
     def values(self, solution, lams, kernel):
         """From the residual norm and its degrees of freedom; one row with an intercept has none, as
@@ -234,7 +239,7 @@ class Evidence(Criterion):
     """
 
     name, unit = "log_marginal_likelihood", "nats"
-    larger_is_better = of_sums = of_some_rows = True
+    larger_is_better = of_sums = of_some_rows = of_differences = True
 
     def values(self, solution, lams, kernel):
         """−½ (data fit + log determinant + constants)."""
@@ -301,9 +306,15 @@ class HoldOut(Positive):
             )
         return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
 
-    def matched(self, names):
-        """With columns of X by name."""
-        return replace(self, X=by_names("X of holdout", self.X, names))
+    def matched(self, names, origin):
+        """With columns of X by name, and labels less an origin."""
+        Y = self.Y if origin is None else np.asarray(self.Y, np.float64) - origin
+        return replace(self, X=by_names("X of holdout", self.X, names), Y=Y)
+
+    @property
+    def of_differences(self):  # type: ignore[override]
+        """Whether its loss is of residuals alone."""
+        return self.loss in OF_RESIDUALS
 
     def check(self, kernel):
         """Raise for held-out rows outside the kernel's domain."""

@@ -7,7 +7,6 @@ from jaxrls.core.fit.fit import (
     fit_by,
     inspect_fit,
     inspect_lam,
-    warn,
 )
 from jaxrls.core.fit.fitted import (
     Fit,
@@ -17,9 +16,11 @@ from jaxrls.core.fit.fitted import (
     Stage,
     as_predicted,
     check_unsaid,
+    completed,
     once_per_fit,
     scored,
     solution_of,
+    with_constant,
     without_solution,
 )
 from jaxrls.core.fit.grid import Choice, Chosen, choose_lam, lambda_grid, lambda_range

@@ -2,8 +2,6 @@
 numbers; and the solution that is kept for what may be asked later.
 """
 
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, singledispatch
@@ -25,13 +23,13 @@ from jaxrls.core.factors import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.fit.fitted import Fit, K, Model, r_squared, solution_of, with_names
+from jaxrls.core.fit.fitted import Fit, K, Model, completed, r_squared, solution_of
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.problem import compiled, first
-from jaxrls.core.support import as_lam, as_lams, door, is_concrete
+from jaxrls.core.support import as_lam, as_lams, column_names, door, is_concrete, warn
 
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
@@ -138,8 +136,9 @@ def fit(
     wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if wanted is not X:  # rows of another dtype, in which everything is computed
         result = fit(kernel, wanted, Y, **options, **how, progress=progress)
-        return with_names(result, X)
-    return with_names(best_fit(Problem.of(kernel, X, Y, **options), how, progress), X)
+        return completed(result, column_names(X))
+    problem = Problem.of(kernel, X, Y, **options)
+    return completed(best_fit(problem, how, progress), column_names(X), problem.origin)
 
 
 def best_fit(problem, how: dict, progress: bool) -> Fit:
@@ -325,6 +324,8 @@ def conclude(problem, solution, chosen, plan: str = "") -> Fit:
         counted = weights if criterion.groups is None else criterion.groups.counted(weights)
         e = jnp.where(counted.used[:, None], outcome.residuals[0], 0)
         more["r2"] = r_squared(e, labels.Y, counted.values, jnp)
+        squares = jnp.average(e**2, axis=0, weights=counted.values)
+        more["loo_rms"] = labels.drop_axis(jnp.sqrt(squares))
     return _fit_of(problem.kernel, solution, chosen, outcome, plan=plan, **more)
 
 
@@ -459,25 +460,22 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
         )
     if fit.lams is None or len(lams) == 1:
         return
-    low, high = (chosen <= lams.min(axis=0)).any(), (chosen >= lams.max(axis=0)).any()
-    unregularised = default_grid and lams.min() > 2 * floor  # below it the fit no longer changes
-    if high or low and not unregularised:
-        edge, further = ("smallest", "smaller") if low else ("largest", "larger")
+    low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
+    if default_grid and lams.min() > 2 * floor:  # below it the fit no longer changes
+        low = low & False
+    for at, end, edge, further in (
+        (low, lams.min(), "smallest", "smaller"),
+        (high, lams.max(), "largest", "larger"),
+    ):
         remedy = f"pass lams= that reach {further} values"
-        if low and lams.min() <= 1.01 * floor:
+        if edge == "smallest" and lams.min() <= 1.01 * floor:
             remedy = "below it is rounding" + ", so use float64" * narrow
-        warn(
-            f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: "
-            f"{remedy}, or change the kernel"
-        )
-
-
-def warn(message: str) -> None:
-    """Warn at the line outside of the library that called it."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back and frame.f_globals["__name__"].startswith("jaxrls."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, UserWarning, stacklevel=level)
+        of_targets = f" of {at.sum()} of {at.size} targets" if at.size > 1 else ""
+        if at.any():
+            warn(
+                f"the chosen λ{of_targets}, {end:.3g}, is the {edge} of the grid: "
+                f"{remedy}, or change the kernel"
+            )
 
 
 # what a fit keeps
@@ -519,6 +517,6 @@ def with_lam(fit, lam) -> Fit:
         problem, solution, Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
     )
     inspect_fit(changed, False, problem.solver)
-    changed = replace(changed, model=replace(changed.model, names=fit.model.names))
     keep, n = fit.saved or None, len(fit.loo_residuals)
-    return finished(changed, solution, problem, fit.choice, keep, n)
+    changed = finished(changed, solution, problem, fit.choice, keep, n)
+    return completed(changed, fit.model.names, fit.origin)

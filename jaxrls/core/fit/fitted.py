@@ -32,7 +32,6 @@ from jaxrls.core.support import (
     by_names,
     check_finite,
     check_weights,
-    column_names,
     door,
     is_concrete,
     pytree,
@@ -61,7 +60,8 @@ class Model:
         kernel: the kernel k.
         points: rows (q, d), dense or sparse, or None for weights of explicit features.
         coef: coefficients (q,) or (q, t).
-        intercept: () or (t,).
+        intercept: () or (t,); in float64 where the model is in float32 and labels were far from 0,
+            as then are predictions.
         free: coefficients of fixed effects (p,) or (p, t), None without; `predict` takes the fixed
             effects of new rows.
         effects: what the fixed effects are, without their rows; None without.
@@ -107,6 +107,12 @@ class Model:
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
         """
 
+        if getattr(self.intercept, "dtype", self.coef.dtype) != self.coef.dtype:
+            nothing = np.zeros(np.shape(self.intercept), self.coef.dtype)
+            varying = replace(self, intercept=nothing).predict(
+                X, fixed_effects=fixed_effects, block_size=block_size
+            )
+            return with_constant(varying, self.intercept)
         effects: Any = self.effects
         if effects is None and fixed_effects is None:
             return predict_in_common_size(self, X, block_size)
@@ -148,10 +154,25 @@ def unnamed(model):
     return replace(model, names=()) if model.names else model
 
 
-def with_names(fit, X):
-    """The fit with the names of the columns of X, if it has such."""
-    names = column_names(X)
-    return replace(fit, model=replace(fit.model, names=names)) if names else fit
+def completed(fit, names: tuple, origin=None):
+    """The fit with what only the host knows: the names of columns, and in the intercept, then in
+    float64, what was taken off labels before they were fitted.
+    """
+    model = replace(fit.model, names=names) if names else fit.model
+    if origin is not None:
+        model = replace(model, intercept=np.asarray(model.intercept, np.float64) + origin)
+    return fit if model is fit.model else replace(fit, model=model, origin=origin)
+
+
+def with_constant(predictions, constant):
+    """Predictions and a constant, in the dtype of the constant where it is wider and values are
+    known.
+    """
+    if getattr(constant, "dtype", predictions.dtype) == predictions.dtype:
+        return predictions + constant
+    if is_concrete(predictions):
+        return np.asarray(predictions, constant.dtype) + np.asarray(constant)
+    return predictions + jnp.asarray(constant, predictions.dtype)
 
 
 def predict_in_common_size(model, X, block_size):
@@ -274,6 +295,7 @@ class Fit(Generic[K]):
             these alone, such as the mean, and `fit` warns. None where it was not asked.
         r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)²,
             0 for constant labels.
+        loo_rms: the root mean square of the held-out residuals, with weights, () or (t,).
         history: the `History` of a search by `tune`, else None.
         solution: the factor with labels, a `Solution`, where the fit keeps it: see `keep` of `fit`.
 
@@ -308,6 +330,7 @@ class Fit(Generic[K]):
     ridge_effect: Float[Numbers, ""] | None = None
     informative: Bool[Numbers, ""] | None = None
     r2: Float[Numbers, ""] | None = None
+    loo_rms: Float[Numbers, "*t"] | None = None
     history: History | None = None
     solution: Solution | None = None
     # What else later calls need of a fit that keeps its solution.
@@ -315,6 +338,7 @@ class Fit(Generic[K]):
     groups: Folds | None = None  # of rows that were left out together
     choice: Choice | None = None  # how moments choose λ again; None where they do not suffice
     saved: bool = static(default=False)  # whether `save` writes the solution
+    origin: Any = None  # what was taken off labels before they were fitted, as `intercept` knows
     # Results of functions under `once_per_fit`, by their names, in place of rows that are not kept.
     stored: dict[str, Any] = field(default_factory=dict)
 

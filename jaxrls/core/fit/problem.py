@@ -21,6 +21,7 @@ from jaxrls.core.problem import (
     DenseRows,
     FixedEffects,
     Labels,
+    FixedLevels,
     Rows,
     Weights,
     as_fixed_effects,
@@ -41,7 +42,12 @@ from jaxrls.core.support import (
     on_device,
     pytree,
     static,
+    warn,
 )
+
+# The share of the standard deviation of labels that rounding may take; and labels whose squares
+# stay within float32.
+ROUNDED, SMALLEST, LARGEST = 1e-5, 1e-9, 1e18
 
 
 @pytree
@@ -57,6 +63,7 @@ class Problem:
         criterion: what λ is chosen by.
         block_size: rows at a time, None to choose by memory.
         solver: how to factor, None for `Spectral()`.
+        origin: what was taken off the labels, (t,) or (), where rounding them would lose much.
 
     >>> from jaxrls import extend
     >>> import numpy as np, jaxrls as rls
@@ -73,6 +80,7 @@ class Problem:
     criterion: Criterion
     block_size: int | None = static()
     solver: Solver | None = None
+    origin: Any = None
 
     @classmethod
     def of(
@@ -103,14 +111,18 @@ class Problem:
         kernel = NAMED.get(kernel, kernel) if isinstance(kernel, str) else kernel
         check_kernel(kernel)
         solver, rows = named_solver(solver, landmarks), as_rows(kernel, X)
-        Y = read_labels(Y, rows)
         weights = Weights.of_rows(weights, rows)
         check_ratio(weights.values)
+        criterion = as_criterion(criterion, groups)
+        parts = fixed_effects if isinstance(fixed_effects, list | tuple) else [fixed_effects]
+        constant = intercept and not any(isinstance(part, FixedLevels) for part in parts)
+        origin = far_from_zero(Y, weights, constant and criterion.of_differences)
+        Y = read_labels(Y if origin is None else np.asarray(Y, np.float64) - origin, rows)
         if standardize:
             kernel = standardized(kernel, rows, weights)
         kernel = from_median(kernel, rows, weights)
         rows.check(kernel)
-        criterion = as_criterion(criterion, groups).matched(column_names(X)).bind(Y, rows)
+        criterion = criterion.matched(column_names(X), origin).bind(Y, rows)
         criterion.check(kernel)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
         criterion.check_rest(fixed, weights)
@@ -121,7 +133,7 @@ class Problem:
             return jnp.asarray(leaf, rows.dtype) if real else leaf
 
         kernel = jax.tree.map(cast, kernel)
-        return cls(kernel, rows, weights, fixed, Y, criterion, block_size, solver)
+        return cls(kernel, rows, weights, fixed, Y, criterion, block_size, solver, origin)
 
     @property
     def explicit(self) -> int | None:
@@ -231,6 +243,36 @@ def sample(weights, count, often):
     drawn = np.random.default_rng(0).choice(places, count, replace=often, p=chances)
     places, times = np.unique(drawn, return_counts=True)
     return places, times * weights.mean()
+
+
+def far_from_zero(Y, weights, removable: bool) -> np.ndarray | None:
+    """The mean of float64 labels, rounded to float32, where the rows are in float32 and rounding
+    labels so would lose more than `ROUNDED` of their standard deviation: 0 for other targets, and
+    None where there is none. Warns of such labels where it is not `removable`.
+    """
+    if weights.dtype == np.float64 or not is_concrete(Y, weights) or np.ma.isMaskedArray(Y):
+        return None
+    Y = as_floats("Y", Y) if Y is not None else np.zeros(0)
+    if Y.dtype == weights.dtype or Y.shape[:1] != (weights.n,) or Y.size == 0:
+        return None
+    v, Y = (None if a is None else np.asarray(a, np.float64) for a in (weights.values, Y))
+    with np.errstate(all="ignore"):  # of what is refused later
+        mean = np.average(Y, axis=0, weights=v)
+        spread = np.sqrt(np.average((Y - mean) ** 2, axis=0, weights=v))
+    rounded, exact = (float(np.finfo(d).eps) * np.abs(mean) for d in (weights.dtype, Y.dtype))
+    # Labels that are the same to rounding have nothing to lose.
+    far = (rounded > ROUNDED * spread) & (spread > 100 * exact) & (spread > SMALLEST)
+    if not far.any() or np.abs(Y).max() > LARGEST:
+        return None
+    if removable:
+        return np.where(far, mean.astype(np.float32), 0).astype(np.float64)
+    rounding = np.abs(Y.astype(weights.dtype) - Y).max(axis=0)
+    if (rounding > ROUNDED * spread).any():
+        warn(
+            f"float32, the dtype of X, rounds labels by up to {np.max(rounding):.2g}, and they vary "
+            f"by {np.min(spread):.2g}: give X in float64, or take the mean of Y off first"
+        )
+    return None
 
 
 def read_labels(Y, rows) -> Float[Array, "n *t"]:

@@ -10,14 +10,22 @@ import numpy as np
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
-from jaxrls.core.fit.fit import best_fit, conclude, finished, warn, without_matrix
-from jaxrls.core.fit.fitted import Fit, K, with_names
+from jaxrls.core.fit.fit import best_fit, conclude, finished, without_matrix
+from jaxrls.core.fit.fitted import Fit, K, completed
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
 from jaxrls.core.problem import compiled, kind_of
-from jaxrls.core.support import as_lams, check_whole, door, is_concrete, on_device
+from jaxrls.core.support import (
+    as_lams,
+    check_whole,
+    column_names,
+    door,
+    is_concrete,
+    on_device,
+    warn,
+)
 
 # Rows of a sample on which a search may begin: enough to distinguish widths.
 ROWS = 4000
@@ -134,11 +142,12 @@ def tune(
     guesses = _beginning(problem, start, lams, near=landmarks is None)
     tuned = _tuned(problem, guesses, way, grow, keep)
     if many is None:
-        return with_names(tuned, X)
+        return completed(tuned, column_names(X), problem.origin)
     how = {"lams": "search", "per_target": False, "conservative": False, "keep": keep}
     fit = best_fit(replace(many, kernel=tuned.kernel, solver=None), how, progress)
     plan = f"{tuned.plan}, on {ROWS} rows; {fit.plan}"
-    return with_names(replace(fit, history=tuned.history, plan=plan), X)
+    fit = replace(fit, history=tuned.history, plan=plan)
+    return completed(fit, column_names(X), many.origin)
 
 
 def _tuned(problem, guesses, way, grow, keep):

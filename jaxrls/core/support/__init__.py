@@ -29,6 +29,7 @@ from jaxrls.core.support.checks import (
     progress_bar,
     value_of,
     values_unknown,
+    warn,
     why_too_large,
 )
 from jaxrls.core.support.door import auto, door, hints_at_names, is_wide, parts_of

@@ -5,6 +5,8 @@ array has no values yet. Below them are what is known of the device, and the pro
 """
 
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -388,6 +390,14 @@ def check_symmetric(name: str, K) -> None:
             f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: "
             "use (K + K.T) / 2 if that is meant"
         )
+
+
+def warn(message: str) -> None:
+    """Warn at the line outside of the library that called it."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith("jaxrls."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 def platform() -> str:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria import Criterion, as_criterion, loo
 from jaxrls.core.factors import Cholesky, Solution, Solver, Spectral, choose_route, named_solver
 from jaxrls.core.fit.start import from_median
-from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel
+from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel, columns_by_number
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.problem import (
     Data,
@@ -101,6 +101,7 @@ class Problem:
         """
         kernel = NAMED.get(kernel, kernel) if isinstance(kernel, str) else kernel
         check_kernel(kernel)
+        kernel = columns_by_number(kernel, names_of(X))
         solver, rows = named_solver(solver, landmarks), as_rows(kernel, X)
         Y = read_labels(Y, rows)
         weights = Weights.of_rows(weights, rows)
@@ -229,6 +230,12 @@ def sample(weights, count, often):
     drawn = np.random.default_rng(0).choice(places, count, replace=often, p=chances)
     places, times = np.unique(drawn, return_counts=True)
     return places, times * weights.mean()
+
+
+def names_of(X) -> Any:
+    """The names of the columns of a table, or of a stream of files; None where there are none."""
+    found = (getattr(X, name, None) for name in ("column_names", "columns", "names"))
+    return next((names for names in found if names is not None), None)
 
 
 def read_labels(Y, rows) -> Float[Array, "n *t"]:

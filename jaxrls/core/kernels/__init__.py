@@ -21,4 +21,4 @@ from jaxrls.core.kernels.given import (
     check_kernel,
 )
 from jaxrls.core.kernels.inner import Linear, polynomial_features
-from jaxrls.core.kernels.kernel import Kernel, Scaled, Standardized, Sum
+from jaxrls.core.kernels.kernel import Kernel, Scaled, Standardized, Sum, columns_by_number

@@ -22,11 +22,12 @@ from jaxrls.core.fit import (
     inspect_lam,
     lambda_grid,
     look,
+    names_of,
     scored,
     step,
     with_constant,
 )
-from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel
+from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel, columns_by_number
 from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import as_rows, compiled, gram
 from jaxrls.core.support import (
@@ -263,7 +264,7 @@ def fit_kernels(
     (True, True)
     """
     names = tuple(map(str, kernels)) if isinstance(kernels, dict) else ()
-    kernels = _checked([*kernels.values()] if names else kernels)
+    kernels = _checked([*kernels.values()] if names else kernels, names_of(X))
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
     problem = Problem.of(
         equal,
@@ -309,7 +310,7 @@ class Found(NamedTuple):
     floor: Any
 
 
-def _checked(kernels) -> tuple[Kernel, ...]:
+def _checked(kernels, names) -> tuple[Kernel, ...]:
     if not isinstance(kernels, list | tuple) or len(kernels) < 2:
         raise ValueError(
             "kernels must be a list of two kernels or more: with one, fit(kernel, X, Y, "
@@ -322,7 +323,7 @@ def _checked(kernels) -> tuple[Kernel, ...]:
                 "kernels must be functions of rows, and one stands for a given matrix: wrap that "
                 "in a FunctionKernel, with row numbers as X"
             )
-    return tuple(kernels)
+    return tuple(columns_by_number(kernel, names) for kernel in kernels)
 
 
 def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:

@@ -18,12 +18,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.core.criteria import CRITERIA, as_criterion
 from jaxrls.core.fit import KEPT_ROWS, inspect_lam, without_solution
-from jaxrls.core.kernels import KERNELS
+from jaxrls.core.kernels import KERNELS, columns_by_number
 from jaxrls.core.problem import folds, of_splits
 from jaxrls.core.support import check_unmasked, hints_at_names
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel
-from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, predicted, scores, some
+from jaxrls.sklearn.scoring import Regressed, chosen, left_out, losses, predicted, scores, some
+from jaxrls.sklearn.support import CallbackSupportMixin
 
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
 LOSSES = {
@@ -44,20 +45,19 @@ NOT_ALWAYS = [
 ]
 
 
-def adds_rows(estimator) -> bool:
-    """Whether there is a `partial_fit`, for `available_if`; which says why not."""
+def adds_rows(estimator) -> None:
+    """Raise unless there is a `partial_fit`."""
     plain = estimator.criterion in ("loo", "gcv") and estimator.loss == "squared_error"
     if not plain or any((estimator.cv, estimator.scoring, estimator.store_cv_results)):
         raise AttributeError(
             "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss=, cv=, "
             "scoring= and store_cv_results= out, or use fit"
         )
-    return True
 
 
 @hints_at_names
 @dataclass(eq=False, repr=False)
-class RLSEstimator(BaseEstimator):
+class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     """All that regression and classification share: kernel, criterion, fit, and the scores that it
     predicts.
     """
@@ -101,6 +101,17 @@ class RLSEstimator(BaseEstimator):
         tags.input_tags.pairwise = self._pairwise
         tags.input_tags.sparse = not tags.input_tags.pairwise
         return tags
+
+    def get_metadata_routing(self):
+        """As everywhere in scikit-learn; `groups` are asked for where `cv` splits by them."""
+        routing, of_cv = (
+            super().get_metadata_routing(),
+            getattr(self.cv, "get_metadata_routing", None),
+        )
+        by_groups = of_cv is not None and of_cv().split.requests.get("groups") is True
+        if by_groups and routing.fit.requests["groups"] is None:
+            routing.fit.add_request(param="groups", alias=True)
+        return routing
 
     @property
     def _pairwise(self):
@@ -199,6 +210,7 @@ class RLSEstimator(BaseEstimator):
             raise ValueError(f"kernel must be an object, and is the class {kernel.__name__}")
         elif not isinstance(kernel, rls.extend.Kernel):
             kernel = rls.FunctionKernel(kernel)
+        kernel = columns_by_number(kernel, getattr(self, "feature_names_in_", None))
         if not (self.tune and jax.tree.leaves(kernel)):
             return kernel
         options = options | {"landmarks": landmarks_to_tune(self.landmarks, len(Y)), "keep": False}
@@ -248,7 +260,8 @@ class RLSEstimator(BaseEstimator):
             errors = -np.stack(parts, axis=1)
         else:
             errors = -score(held_out, y)
-        lam, error = map(np.asarray, best(np.asarray(fit.lams), errors))
+        squares = np.average((held_out - Y) ** 2, axis=1, weights=of_rows) if by_target else 0.0
+        lam, error = chosen(np.asarray(fit.lams), errors, squares, self.scoring, self.by_fold)
         if errors.ndim < Y.ndim:
             errors = np.broadcast_to(errors[:, None], (len(errors), Y.shape[1]))
         dtype = fit.model.coef.dtype

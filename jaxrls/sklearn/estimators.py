@@ -13,7 +13,6 @@ from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import (
     _check_partial_fit_first_call,
     check_classification_targets,
@@ -25,6 +24,7 @@ import jaxrls as rls
 from jaxrls.core.support import hints_at_names
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
 from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, labels, predicted, probabilities, some
+from jaxrls.sklearn.support import available, calls_back
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
@@ -39,11 +39,12 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     ----------
     kernel : str or jaxrls kernel, default="gaussian"
         "linear", "polynomial" (or "poly"), "gaussian" (or "rbf"), "laplacian", "matern12",
-        "matern32", "matern52", "rational_quadratic" or "precomputed", or an object such as `0.5 *
-        jaxrls.Gaussian(2.0) + jaxrls.Linear()`.
-    width : float, array of shape (n_features,) or "median", default="median"
+        "matern32", "matern52", "rational_quadratic", "chi2", "cosine", "tanimoto" or "precomputed",
+        or an object such as `0.5 * jaxrls.Gaussian(2.0) + jaxrls.Linear()`.
+    width : float, array of shape (n_features,), "median" or list of those, default="median"
         Width of a kernel of distances, as in exp(−‖x − z‖² / (2 width²)). Scale the columns alike
-        first. "median" is the median distance between distinct rows.
+        first. "median" is the median distance between distinct rows; `["median"] * n_features` is
+        one for each column.
     gamma : float, "auto", "scale" or None, default=None
         γ of "gaussian", exp(−γ‖x − z‖²), and "laplacian", exp(−γ Σ |xⱼ − zⱼ|), in place of `width`;
         of "polynomial", where None is 1. "auto" is 1/n_features, what None is in `KernelRidge`, and
@@ -140,6 +141,7 @@ callable, default="loo"
     True
     """
 
+    @calls_back
     def fit(self, X, y, sample_weight=None, groups=None, fixed_effects=None):
         """Fit to X (n, d) and y (n,) or (n, t), weighted by `sample_weight` (n,); rows of equal
         `groups` (n,) are left out together, and `fixed_effects`, columns (n, q) or
@@ -148,7 +150,7 @@ callable, default="loo"
         X, y = self._checked(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         return self._fit(X, y, y, sample_weight, groups, fixed_effects)
 
-    @available_if(adds_rows)
+    @available(adds_rows)
     def partial_fit(self, X, y, sample_weight=None):
         """Add rows to those of earlier calls, exactly: coefficients are those of all rows so far.
 
@@ -186,6 +188,15 @@ callable, default="loo"
         """
         options = {"fixed_effects": fixed_effects, "weights": sample_weight}
         return self._of_path("intervals", X, level, studentised=studentised, **options)
+
+
+def has_probabilities(estimator) -> None:
+    """Raise unless there is a `predict_proba`."""
+    if estimator.probability is None:
+        raise AttributeError(
+            "predict_proba needs probability='sigmoid' or 'isotonic', by which scores become "
+            "probabilities: RLSClassifier(probability='sigmoid')"
+        )
 
 
 NO_ROWS = "needs held-out scores, which partial_fit does not have: use fit"
@@ -259,6 +270,7 @@ scoring, by_fold, store_cv_results
         tags.classifier_tags.multi_label = True
         return tags
 
+    @calls_back
     def fit(self, X, y, sample_weight=None, groups=None):
         """Fit to X (n, d) and labels y (n,), or an indicator matrix (n, t) of 0 and 1, one column
         for each label that a row may have.
@@ -284,7 +296,7 @@ scoring, by_fold, store_cv_results
             self._rows = (X if conformal else None, *held_out[1:], weight)
         return self
 
-    @available_if(adds_rows)
+    @available(adds_rows)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Add rows to those of earlier calls, as `RLSRegressor.partial_fit` does; the first one
         names all `classes` that there will be.
@@ -362,7 +374,7 @@ scoring, by_fold, store_cv_results
         """
         return labels(self._of_path("predict", X), self.classes_, self.multilabel_)
 
-    @available_if(lambda self: self.probability is not None)
+    @available(has_probabilities)
     def predict_proba(self, X):
         """Probabilities (m, n_classes), which add up to 1; for an indicator matrix those of each
         label by itself (m, t).

@@ -26,7 +26,7 @@ def named_kernel(
     Args:
         name: one of `KERNELS`.
         X: rows (n, d), dense or sparse, from which "auto" and "scale" are computed.
-        width: a number, one for each column, or "median", which `fit` computes.
+        width: a number, one for each column, or "median", which `fit` computes, or a list of it.
         gamma: a number in place of a width; "auto" is 1/d, "scale" 1/(d · variance of all of X).
         degree: of "polynomial", (γ⟨x, z⟩ + coef0)^degree, where γ is 1 by default.
         coef0: of "polynomial".
@@ -39,9 +39,11 @@ def named_kernel(
         return kernel if gamma == 1 else gamma**degree * kernel
     if name in PLAIN:
         return PLAIN[name]()
-    median = isinstance(width, str)
+    median = {*map(str, np.ravel(width))} == {"median"}
     if gamma is None:
-        return RADIAL[name](width if median else np.asarray(as_floats("width", width, X.dtype)))
+        return RADIAL[name](
+            np.asarray(width).tolist() if median else np.asarray(as_floats("width", width, X.dtype))
+        )
     if name not in BY_GAMMA or not median:
         known = ", ".join((*BY_GAMMA, *POLYNOMIAL))
         raise ValueError(

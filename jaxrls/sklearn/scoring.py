@@ -13,7 +13,7 @@ from sklearn.metrics import get_scorer
 
 import jaxrls as rls
 from jaxrls.core.fit import choose_lam
-from jaxrls.core.support import door
+from jaxrls.core.support import door, warn
 
 
 @door("fit.model.coef")
@@ -95,15 +95,32 @@ def scores(scoring, make, predictions, y, weights, folds):
         weighted = {} if weights is None else {"sample_weight": weights[part]}
         return scorer(make(held_out), held_out[part], y[part], **weighted)
 
-    means = np.array(
+    return np.array(
         [np.mean([score(held_out, part) for part in parts]) for held_out in predictions]
     )
-    if bad := (~np.isfinite(means)).sum():
+
+
+def chosen(lams, errors, squares, scoring, by_fold):
+    """The λ of the smallest error (L,), and that error; or of each of several targets (L, t), by
+    squared errors where a score is no number at any λ, as that of a target that is constant.
+    """
+    bad = ~np.isfinite(errors)
+    if errors.ndim == 1 and bad.any():
+        remedy = "take folds in which it is defined, or leave by_fold= out"
         raise ValueError(
-            f"the score of scoring={scoring!r} is not a number at {bad} of {len(means)} λ: take "
-            "folds in which it is defined, or leave by_fold= out"
+            f"the score of scoring={scoring!r} is not a number at {bad.sum()} of {len(bad)} λ: "
+            f"{remedy if by_fold else 'take another, which is defined for these labels'}"
         )
-    return means
+    undefined = bad.all(axis=0)
+    if undefined.any():
+        warn(
+            f"the score of scoring={scoring!r} is not a number for {undefined.sum()} of "
+            f"{len(undefined)} targets, number {undefined.argmax()} the first: their λ are those "
+            "of the smallest squared errors"
+        )
+    known = np.where(bad, np.inf, errors)
+    lam, error = map(np.asarray, best(lams, np.where(undefined, squares, known)))
+    return lam, np.where(undefined, np.nan, error)
 
 
 class Isotonic:

@@ -164,6 +164,24 @@ def test_what_does_not_go_with_a_scorer_is_refused():
     )
 
 
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:the chosen")
+def test_a_constant_target_does_not_end_a_fit_of_each_target():
+    """Its score is undefined for it alone."""
+    labels = np.column_stack([Y[:, :2], np.full(len(Y), 2.5)])
+    correlation = make_scorer(lambda y, held_out: np.corrcoef(y, held_out)[0, 1])
+    options = {"lams": [0.1, 1.0, 10.0], "scoring": correlation, "per_target": True}
+    with pytest.warns(UserWarning, match="not a number for 1 of 3 targets, number 2 the first"):
+        model = RLSRegressor("linear", **options).fit(X, labels)
+    alone = RLSRegressor("linear", **options).fit(X, Y[:, :2])
+    assert_close(model.lam_[:2], alone.lam_, TOLERANCE, "λ of the others")
+    assert_close(model.best_score_[:2], alone.best_score_, TOLERANCE, "their scores")
+    assert np.isnan(model.best_score_[2]) and np.isfinite(model.lam_[2])
+    assert_close(model.predict(X)[:, 2], labels[:, 2], 1e-6, "the constant")
+    one = RLSRegressor("linear", **options | {"per_target": False})
+    words = "is not a number at 3 of 3 λ: take another, which is defined for these labels"
+    refused((lambda: one.fit(X, labels[:, 2]), words))
+
+
 def test_a_scorer_takes_one_factorization():
     """Of which scores, what is stored and the model are all made; a shape of its own, so that
     programs are traced here.

@@ -3,14 +3,26 @@ labels, an alpha for each target, and `partial_fit`, against fits to all rows at
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
+import sklearn
 from scipy.spatial.distance import pdist
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    LeaveOneGroupOut,
+    StratifiedGroupKFold,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from support import ANY_PRECISION, EDGE, assert_close, refused
 
 import jaxrls as rls
+from jaxrls.core.kernels.given import KERNELS
 from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
 pytestmark = ANY_PRECISION  # estimators compute in float64 where the switch is off
@@ -293,9 +305,83 @@ def test_there_is_none_beside_what_takes_rows():
     beside = {"cv": 5, "loss": "absolute_error", "scoring": "r2", "store_cv_results": True}
     for option in beside.items():
         assert not hasattr(RLSClassifier(**dict([option])), "partial_fit")
-        with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as error:
+        with pytest.raises(AttributeError, match=why):
             RLSRegressor(**dict([option])).partial_fit(X, Y)
-        assert why in str(error.value.__cause__)
+    assert not hasattr(RLSClassifier(), "predict_proba")
+    with pytest.raises(AttributeError, match="predict_proba needs probability='sigmoid' or 'iso"):
+        RLSClassifier("linear", lams=1.0).fit(X, NAMES).predict_proba(X)
+
+
+def test_a_median_width_for_each_column_and_columns_by_name():
+    given = rls.fit(rls.Gaussian(["median"] * 5), X, Y, lams=[1.0])
+    for width in (["median"] * 5, np.array(["median"] * 5), ("median",) * 5):
+        found = RLSRegressor(width=width, lams=1.0).fit(X, Y)
+        assert_close(found.kernel_.width, given.kernel.width, TOLERANCE, "widths")
+    table = pd.DataFrame(X, columns=[*"abcde"])
+    one, other = rls.Gaussian(1.0).on("b"), rls.Gaussian(1.0).on(1)
+    named, numbered = RLSRegressor(one, lams=1.0).fit(table, Y), RLSRegressor(other, lams=1.0)
+    assert_close(named.predict(table), numbered.fit(X, Y).predict(X), TOLERANCE, "by name")
+    refused(
+        (lambda: RLSRegressor(width=["median", 1.0]).fit(X, Y), "width must hold real numbers"),
+        (lambda: RLSRegressor(one).fit(X, Y), "column 'b' goes by name"),
+        (lambda: RLSRegressor(lambda x, z: x @ z).fit(X, Y), "FunctionKernel.fn failed: it takes"),
+    )
+
+
+def test_the_docstring_names_every_kernel():
+    assert [name for name in KERNELS if f'"{name}"' not in RLSRegressor.__doc__] == []
+
+
+@EDGE
+def test_groups_go_where_cv_splits_by_them():
+    """Without being asked for; unless the estimator is told otherwise."""
+    groups = np.arange(N) // 5
+    want = RLSRegressor("linear", cv=GroupKFold(3)).fit(X, Y, groups=groups)
+    with sklearn.config_context(enable_metadata_routing=True):
+        for cv in (GroupKFold(3), LeaveOneGroupOut(), StratifiedGroupKFold(3)):
+            asks = RLSClassifier("linear", cv=cv).get_metadata_routing()
+            assert asks.fit.requests["groups"] is True
+        model = make_pipeline(StandardScaler(), RLSRegressor("linear", cv=GroupKFold(3)))
+        model.fit(X, Y, groups=groups)
+        scaled = RLSRegressor("linear", cv=GroupKFold(3))
+        scaled.fit(StandardScaler().fit_transform(X), Y, groups=groups)
+        assert_close(model[-1].lam_, scaled.lam_, TOLERANCE, "in a pipeline")
+        search = GridSearchCV(want, {"degree": [3]}, cv=GroupKFold(3)).fit(X, Y, groups=groups)
+        assert_close(search.best_estimator_.lam_, want.lam_, TOLERANCE, "the same folds")
+        for cv in (None, 5, KFold(5)):
+            assert RLSRegressor(cv=cv).get_metadata_routing().fit.requests["groups"] is None
+        told = RLSRegressor(cv=GroupKFold(3)).set_fit_request(groups=False)
+        assert told.get_metadata_routing().fit.requests["groups"] is False
+
+
+def test_callbacks_are_told():
+    callback = pytest.importorskip("sklearn.callback")
+    seen = []
+
+    class Told:
+        def setup(self, estimator, context):
+            seen.append("setup")
+
+        def on_fit_task_begin(self, estimator, context, *, X, metadata):
+            seen.append(("begin", X is not None, metadata))
+
+        def on_fit_task_end(self, estimator, context, *, fitted_estimator):
+            seen.append(("end", fitted_estimator.predict(NEW).shape))
+
+        def teardown(self, estimator, context):
+            seen.append("teardown")
+
+    for model, labels in ((RLSRegressor("linear"), Y), (RLSClassifier("linear"), NAMES)):
+        seen.clear()
+        assert model.set_callbacks(Told()).fit(X, labels, V) is model
+        assert seen[0] == "setup" and seen[-1] == "teardown" and len(seen) == 4
+        assert seen[1][:2] == ("begin", True) and (seen[1][2]["sample_weight"] == V).all()
+        assert seen[2] == ("end", model.predict(NEW).shape)
+        with pytest.raises(ValueError, match="inconsistent"):
+            model.fit(X, labels[:-1])
+        assert seen[-1] == "teardown"
+    monitor = callback.ScoringMonitor(scoring="r2")
+    RLSRegressor("linear").set_callbacks(monitor).fit(X, Y)
 
 
 def test_parts_that_do_not_go_together():

@@ -27,6 +27,6 @@ from jaxrls.core.fit.grid import Choice, Chosen, choose_lam, lambda_grid, lambda
 from jaxrls.core.fit.lam_search import Visited, visit
 from jaxrls.core.fit.memory import Memory, of_problem
 from jaxrls.core.fit.objective import best_lam
-from jaxrls.core.fit.problem import Problem, criterion_error
+from jaxrls.core.fit.problem import Problem, criterion_error, names_of
 from jaxrls.core.fit.start import lam_on_few, median_distance, start_from_data
 from jaxrls.core.fit.tune import CANNOT_GROW, ROWS, search_by

@@ -14,14 +14,14 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria import Criterion, as_criterion, loo
 from jaxrls.core.factors import Cholesky, Solution, Solver, Spectral, choose_route, named_solver
 from jaxrls.core.fit.start import from_median
-from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel
+from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel, columns_by_number
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.problem import (
     Data,
     DenseRows,
     FixedEffects,
-    Labels,
     FixedLevels,
+    Labels,
     Rows,
     Weights,
     as_fixed_effects,
@@ -110,6 +110,7 @@ class Problem:
         """
         kernel = NAMED.get(kernel, kernel) if isinstance(kernel, str) else kernel
         check_kernel(kernel)
+        kernel = columns_by_number(kernel, names_of(X))
         solver, rows = named_solver(solver, landmarks), as_rows(kernel, X)
         weights = Weights.of_rows(weights, rows)
         check_ratio(weights.values)
@@ -273,6 +274,12 @@ def far_from_zero(Y, weights, removable: bool) -> np.ndarray | None:
             f"by {np.min(spread):.2g}: give X in float64, or take the mean of Y off first"
         )
     return None
+
+
+def names_of(X) -> Any:
+    """The names of the columns of a table, or of a stream of files; None where there are none."""
+    found = (getattr(X, name, None) for name in ("column_names", "columns", "names"))
+    return next((names for names in found if names is not None), None)
 
 
 def read_labels(Y, rows) -> Float[Array, "n *t"]:

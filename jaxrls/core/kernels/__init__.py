@@ -24,5 +24,13 @@ from jaxrls.core.kernels.given import (
     check_kernel,
 )
 from jaxrls.core.kernels.inner import Linear, polynomial_features
-from jaxrls.core.kernels.kernel import Kernel, Scaled, Standardized, Sum, Through, parameter
+from jaxrls.core.kernels.kernel import (
+    Kernel,
+    Scaled,
+    Standardized,
+    Sum,
+    Through,
+    columns_by_number,
+    parameter,
+)
 from jaxrls.core.kernels.stationary import Gaussian, Laplacian, Levels, Matern, RationalQuadratic

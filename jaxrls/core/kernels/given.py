@@ -40,11 +40,20 @@ class OfFunction(Kernel):
         matrix and, where `columns` is given, that many columns.
         """
         name, n = f"{type(self).__name__}.fn", matrices[0].shape[0]
-        with values_unknown(name):
-            values = self.fn(*matrices) if self.params is None else self.fn(self.params, *matrices)
+        takes = " and ".join(str(part.shape) for part in matrices)
+        takes = f"it takes whole matrices, {takes}{', and not two rows' * (columns is not None)}"
+        args = matrices if self.params is None else (self.params, *matrices)
+        try:
+            with values_unknown(name):
+                values = jnp.asarray(self.fn(*args))
+        except (TypeError, ValueError) as error:
+            if isinstance(error.__cause__, jax.errors.JAXTypeError):  # of values_unknown
+                raise
+            raise ValueError(f"{name} failed: {takes}: {error}") from error
         if values.shape[:1] != (n,) or values.ndim != 2 or columns not in (None, values.shape[1]):
             raise ValueError(
-                f"{name} must return shape ({n}, {columns or 'r'}), and returned {values.shape}"
+                f"{name} must return shape ({n}, {columns or 'r'}), and returned {values.shape}: "
+                f"{takes}"
             )
         if jnp.issubdtype(values.dtype, jnp.complexfloating):
             raise ValueError(

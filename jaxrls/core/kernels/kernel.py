@@ -178,20 +178,29 @@ class Kernel:
             if isinstance(value := getattr(self, f.name), Kernel)
         }
 
-    def on(self, columns: int | Sequence[int]) -> "Kernel":
+    def on(self, columns: int | str | slice | Sequence[int | bool | str]) -> "Kernel":
         """The same kernel on some columns of X only.
 
         Args:
-            columns: one column index or several, such as 0, [0, 2] or range(3).
+            columns: one column index or several, such as 0, [0, 2] or range(3); a slice with an
+                end, such as `slice(2, 5)`, or of the last columns, `slice(-3, None)`; a mask, with
+                True for each of them; or names, which `fit`, `tune` and the estimators find among
+                those of X, a data frame or files.
 
         Raises:
-            ValueError: for what is no such index, or a kernel given as a matrix.
+            ValueError: for what is no such index, a slice whose end depends on the number of
+                columns, or a kernel given as a matrix.
         """
+        columns = _sliced(columns) if isinstance(columns, slice) else columns
         indices = np.atleast_1d(columns)
+        if indices.ndim == 1 and indices.dtype == bool:
+            indices = np.flatnonzero(indices)
+        if indices.ndim == 1 and indices.size and all(isinstance(name, str) for name in indices):
+            return On(self, tuple(map(str, indices)))
         if indices.ndim > 1 or not indices.size or indices.dtype.kind not in "iu":
             raise ValueError(
                 "columns must be one index or several, such as 0, [0, 2] or range(3), and is "
-                f"{columns!r}"
+                f"{columns!r}: names, a mask or a slice with an end are taken too"
             )
         return On(self, tuple(indices.tolist()))
 
@@ -205,6 +214,15 @@ class Kernel:
         return Scaled(other, self) if scalar else NotImplemented
 
     __rmul__ = __mul__
+
+
+def _sliced(columns: slice) -> Any:
+    """The indices of a slice, or itself where they depend on the number of columns."""
+    first, end, step = columns.start or 0, columns.stop, columns.step or 1
+    if end is None and first < 0:
+        return range(first, 0, step)
+    unknown = end is None or (first < 0) != (end < 0)
+    return columns if unknown or step < 0 else range(first, end, step)
 
 
 def check_not_negative(what: str, X, then: str) -> None:
@@ -370,7 +388,7 @@ class On(Through):
 
     Args:
         kernel: the kernel of those columns.
-        columns: their indices, static.
+        columns: their indices, static; or their names, until X is there.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.Linear().on([0, 2])(jnp.array([[1.0, 9.0, 2.0]]), jnp.array([[3.0, 9.0, 4.0]])).tolist()
@@ -378,10 +396,16 @@ class On(Through):
     """
 
     sparse = True
-    columns: tuple[int, ...] = static()
+    columns: tuple[Any, ...] = static()
 
     def take(self, X):
         """The columns of X that the kernel is given."""
+        for name in self.columns:
+            if isinstance(name, str):
+                raise ValueError(
+                    f"column {name!r} goes by name, and names of columns are known to fit, tune "
+                    "and estimators alone, of data frames and files: give its number"
+                )
         outside = [c for c in self.columns if not -X.shape[1] <= c < X.shape[1]]
         if outside:
             raise ValueError(
@@ -394,6 +418,27 @@ class On(Through):
 
     def is_linear(self):
         return self.kernel.is_linear()
+
+
+def columns_by_number(kernel: Kernel, names: Any) -> Kernel:
+    """The kernel with columns that go by name as numbers, where `names` are those of X, or None."""
+    if isinstance(kernel, On):
+        known = [] if names is None else [*map(str, names)]
+        if names is not None:
+            kernel = replace(kernel, columns=tuple(_number(c, known) for c in kernel.columns))
+            names = [known[c] for c in kernel.columns if -len(known) <= c < len(known)]
+    parts = {name: columns_by_number(part, names) for name, part in kernel._parts().items()}
+    return replace(kernel, **parts) if parts else kernel  # type: ignore[type-var]
+
+
+def _number(column: Any, names: list[str]) -> int:
+    """The number of a column by its name, or as it is."""
+    if isinstance(column, str) and names.count(column) != 1:
+        raise ValueError(
+            f"columns must be names of X, and include {column!r}, which {names.count(column)} of "
+            f"its columns have: {', '.join(map(repr, names[:20]))}"
+        )
+    return names.index(column) if isinstance(column, str) else column
 
 
 @pytree

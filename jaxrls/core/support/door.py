@@ -127,7 +127,9 @@ def _check(values: dict, parameters) -> None:
             words, fits = KINDS[name]
             named = isinstance(value, str) and str in get_args(annotation)
             if not named and not fits(value):
-                raise ValueError(f"{name} must be {words}, and is a {type(value).__name__}")
+                plain = name == "kernel" and callable(value) and not isinstance(value, type)
+                hint = ": a function of two matrices is a kernel as FunctionKernel(fn)" * plain
+                raise ValueError(f"{name} must be {words}, and is a {type(value).__name__}{hint}")
 
 
 def check_known(call: str, given, known: dict) -> None:

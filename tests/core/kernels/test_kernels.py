@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from jax.flatten_util import ravel_pytree
 from sklearn.metrics import pairwise
@@ -254,6 +255,9 @@ def test_algebra():
         (array(0.5) * a, whole / 2),
         (a.on(1), on([1])),
         (a.on(range(1, 3)) + a.on(-3), on([1, 2]) + on([0])),
+        (a.on(slice(0, 3, 2)) + a.on(slice(-2, None)), on([0, 2]) + on([1, 2])),
+        (a.on(slice(1)) + a.on(slice(-3, -1)), on([0]) + on([0, 1])),
+        (a.on(np.array([True, False, True])) + a.on([False, True, False]), on([0, 2]) + on([1])),
     ):
         assert_close(gram(combined, X, Z), expected, 4 * EPS, repr(combined))
     refused(
@@ -264,6 +268,28 @@ def test_algebra():
     K, words = rls.Precomputed(), r"Precomputed\(\) has no sums, .*: compute them into K, such as"
     combine = lambda: K + a, lambda: a * K, lambda: 2.0 * K, lambda: K.on(0)
     refused(*((combined, words) for combined in combine))
+
+
+def test_columns_by_name():
+    """In sums and within each other, of tables and of files."""
+    X, Y = np.asarray(normal(0, 9, 3)), np.asarray(normal(1, 9))
+    table, a = pd.DataFrame(X, columns=["u", "v", "w"]), rls.Gaussian(1.5)
+    named = a.on("w") + 2 * a.on(["v", "w"]).on(pd.Index(["w", "v"]))
+    wanted = a.on(2) + 2 * a.on([2, 1])
+    for options in ({"standardize": True}, {}):
+        fit = rls.fit(named.on(["u", "w", "v"]), table, Y, lams=[0.1], **options)
+        assert_close(fit.error, rls.fit(wanted, X, Y, lams=[0.1], **options).error, 9 * EPS, "fit")
+    shares = np.full((1, 2), 0.5)
+    both = [
+        rls.several.fit_kernels([a.on(n), a.on(c)], F, Y[:, None], shares=shares, lams=[0.1])
+        for n, c, F in (("u", "w", table), (0, 2, X))
+    ]
+    assert_close(both[0].predict(X), both[1].predict(X), 9 * EPS, "fit_kernels")
+    refused(
+        (lambda: rls.fit(a.on("q"), table, Y), "include 'q', which 0 of its .*: 'u', 'v', 'w'"),
+        (lambda: rls.fit(a.on("q"), X, Y), "column 'q' goes by name, .*: give its number"),
+        (lambda: rls.fit(a.on("u").on(["v", "w"]), table, Y), "include 'u'.*: 'v', 'w'"),
+    )
 
 
 def test_polynomial_features():
@@ -324,11 +350,24 @@ MESSAGES = {
     "columns must be one index or several, such as 0, [0, 2] or range(3), and is []": lambda: (
         rls.Linear().on([])
     ),
+    "a mask or a slice with an end": lambda: rls.Linear().on(slice(1, None)),
+    "columns must be one index": lambda: rls.Linear().on(slice(0, -1)),
+    "range(3), and is array([False, False])": lambda: rls.Linear().on(np.zeros(2, bool)),
+    "column 'a' goes by name": lambda: rls.Linear().on(["a"])(X, X),
     "columns [3] are not in X, which has 3 columns": lambda: rls.Linear().on([0, 3])(X, X),
     "FeatureMap.fn must return shape (4, r), and returned (3,)": lambda: rls.FeatureMap(
         lambda X: X[0]
     ).features(X),
     "FeatureMap.fn must be a function, and is 3": lambda: rls.FeatureMap(3),
+    "FunctionKernel.fn failed: it takes whole matrices, (4, 3) and (4, 3), and not two rows": (
+        lambda: rls.FunctionKernel(lambda x, z: x @ z)(X, X)
+    ),
+    "FunctionKernel.fn must return shape (4, 4), and returned (): it takes whole matrices": (
+        lambda: rls.FunctionKernel(lambda x, z: jnp.exp(-jnp.sum((x - z) ** 2)))(X, X)
+    ),
+    "and is a function: a function of two matrices is a kernel as FunctionKernel(fn)": (
+        lambda: rls.fit(lambda X, Z: X @ Z.T, X, X)
+    ),
     "FunctionKernel.fn must be a function, and is 'k'": lambda: rls.FunctionKernel("k"),
     "FunctionKernel.fn must return shape (4, 4), and returned (4, 3)": lambda: rls.FunctionKernel(
         lambda X, Z: X

@@ -1,0 +1,52 @@
+"""What scikit-learn's versions have in different forms, or not at all: callbacks of `fit`, and
+methods that only some estimators have.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from types import MethodType
+from typing import Any
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # before scikit-learn 1.9
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """No callbacks."""
+
+
+def calls_back(fit: Callable) -> Callable:
+    """A `fit` of one step, which tells the callbacks of the estimator when it begins and ends."""
+    if not hasattr(CallbackSupportMixin, "set_callbacks"):
+        return fit
+
+    @with_callbacks
+    @wraps(fit)
+    def run(self, X, y, sample_weight=None, *args, **options):
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        task: dict = {"estimator": self, "X": X, "y": y, "metadata": metadata}
+        context = self._init_callback_context()
+        context.call_on_fit_task_begin(**task)
+        fit(self, X, y, sample_weight, *args, **options)
+        context.call_on_fit_task_end(**task, reconstruction_attributes={})
+        return self
+
+    return run
+
+
+def available(check: Callable[[Any], Any]) -> Callable:
+    """Decorate a method of the estimators that pass a check: to others the error of the check is
+    the attribute's own, where scikit-learn's `available_if` would hide its words.
+    """
+
+    class Available:
+        def __init__(self, method):
+            self.method = method
+
+        def __get__(self, estimator, owner=None):
+            if estimator is None:
+                return self.method
+            check(estimator)
+            return MethodType(self.method, estimator)
+
+    return Available

@@ -3,12 +3,14 @@ contract between factors and criteria, moments. And the classes of results, whic
 """
 
 from jaxrls.core.criteria import (
+    CRPS,
     Criterion,
     LeaveOneOut,
     LogPredictive,
     Path,
     absolute_error,
     coef,
+    crps,
     log_predictive_density,
     squared_error,
 )
@@ -39,6 +41,7 @@ __all__ = [
     "Kernel",
     "Landmarks",
     "LeaveOneOut",
+    "CRPS",
     "LogPredictive",
     "Memory",
     "Model",
@@ -57,6 +60,7 @@ __all__ = [
     "gram",
     "gram_matmul",
     "lambda_grid",
+    "crps",
     "log_predictive_density",
     "median_distance",
     "moments",

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import combinations
 
 import numpy as np
+from scipy.stats import norm
 
 LONG = np.longdouble
 
@@ -61,6 +62,13 @@ def turned(A):
 def log_of_square(L):
     """log |LLᵀ|."""
     return 2 * np.sum(np.log(np.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
+
+
+def crps(e, variance):
+    """Ranked probability scores of N(0, τ variance) at e, with τ the mean of e²/variance."""
+    std = np.sqrt(variance * np.mean(e**2 / variance, axis=1, keepdims=True)).astype(float)
+    z = e.astype(float) / std
+    return std * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi))
 
 
 @dataclass
@@ -214,6 +222,7 @@ class Truth:
             "residuals": e,
             "pairs": self.pairs(np.array([*combinations(np.flatnonzero(used), 2)]))[0],
             "density": density.mean(axis=1),
+            "crps": crps(e[:, used], variance).mean(axis=1),
         }
 
     # how far off a factor may be

@@ -122,9 +122,9 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {"core": 59.9, "landmarks": 11.4, "iterative": 7.6, "rows": 16.2}
-BUDGET |= {"uncertainty": 10.5, "ranking": 3.75, "two_sided": 5.55}
-BUDGET |= {"several": 3.45, "io": 1.75, "sklearn": 5.6, "cli": 6.0}
-BUDGET |= {"pictures": 1.1, "fused": 2.1}
+BUDGET |= {"uncertainty": 11.0, "ranking": 3.75, "two_sided": 5.55}
+BUDGET |= {"several": 3.45, "io": 1.75, "sklearn": 6.2, "cli": 6.0}
+BUDGET |= {"pictures": 1.4, "fused": 2.1}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 PARTS = {"FSTRING_START": 1, "FSTRING_END": -1}  # of one string, since Python 3.12
 

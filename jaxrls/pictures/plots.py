@@ -1,8 +1,12 @@
 """Plots of fits: errors over λ or over the steps of a search, held-out predictions, a function of
-one input, and coverage.
+one input, effects of a column, and coverage.
 """
 
+from statistics import NormalDist
+
 import numpy as np
+
+from jaxrls.uncertainty.effect import partial_effects
 
 
 def _axes(axes, rows=1):
@@ -117,6 +121,28 @@ def plot_function(fit, X, Y, ax=None, level=None):
             words = f"{100 * level:.3g} % of labels"
             ax.fill_between(grid, lower, upper, color=line.get_color(), alpha=0.2, label=words)
     return _finished(ax, xlabel="x", ylabel="y")
+
+
+def plot_effect(fit, X, column, ax=None, level=0.95):
+    """Plot the partial effect of a column, one line for each target, with bands: see
+    `Fit.plot_effect`.
+    """
+    X = np.asarray(X)
+    X = X[:: max(1, -(-len(X) // 200))]
+    values = np.unique(X[:, column])
+    if len(values) > 10:
+        values = np.linspace(values[0], values[-1], 50)
+    found, ax = partial_effects(fit, X, column, values), _axes(ax)
+    mean, std = (np.reshape(part, (len(values), -1)) for part in (found.mean, found.std))
+    reach = NormalDist().inv_cdf((1 + level) / 2) * std
+    for j, (line, wide) in enumerate(zip(mean.T, reach.T, strict=True)):
+        label = f"target {j}" if mean.shape[1] > 1 else "effect"
+        color = ax.plot(values, line, "o-" if len(values) <= 10 else "-", label=label)[
+            0
+        ].get_color()
+        band = f"{100 * level:.3g} % band"
+        ax.fill_between(values, line - wide, line + wide, color=color, alpha=0.2, label=band)
+    return _finished(ax, xlabel=f"column {column}", ylabel="change of the prediction")
 
 
 def plot_coverage(predictive, ax=None):

@@ -57,7 +57,7 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         λ to choose from: "auto", 100 values from the spectrum; "search", the best without a grid;
         an array (L,); or one number, which is taken. An array (L, n_targets) has values for each
         column of y.
-    criterion : "loo", "kfold", "gcv", "evidence", "log_predictive_density", "pairs", Criterion or \
+    criterion : "loo", "kfold", "gcv", "evidence", "log_predictive_density", "crps", "pairs", Criterion or \
 callable, default="loo"
         What λ is chosen by, as in `jaxrls.fit`.
     loss : "squared_error", "absolute_error", "zero_one_loss" or callable, default="squared_error"

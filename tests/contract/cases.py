@@ -126,7 +126,9 @@ class Case:
     lacks: tuple = ()
 
     def offers(self, quantity):
-        """Whether that can be asked for."""
+        """Whether that can be asked for; of rows elsewhere not what reads them for every λ."""
+        if quantity == "crps" and not self.traceable:
+            return False
         return quantity.split()[0] not in self.lacks and quantity not in self.lacks
 
     @property

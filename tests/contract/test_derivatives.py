@@ -44,6 +44,7 @@ def smooth(plan, scale):
         rls.gcv,
         rls.log_marginal_likelihood,
         rls.extend.LogPredictive(scale),
+        rls.extend.CRPS(scale),
         *COLUMNS.values(),
     )
     assert all(criterion.smooth for criterion in found)

@@ -66,6 +66,7 @@ def criteria(plans, held, loss=every_loss) -> dict[str, rls.extend.Criterion]:
         "evidence": rls.log_marginal_likelihood,
         "given": FunctionCriterion(own_loo),
         "density": rls.extend.LogPredictive(),
+        "crps": rls.extend.CRPS(),
     }
     found |= {f"kfold {name}": rls.kfold(plan, loss) for name, plan in plans.items()}
     return found | COLUMNS | ELSEWHERE
@@ -80,7 +81,7 @@ def asked(case, fixed):
     if fixed == "columns":
         names.remove("kfold uneven")
     else:
-        names += ["gcv", "density", "holdout"]
+        names += ["gcv", "density", "crps", "holdout"]
     names += [] if PER_TARGET[fixed] else COLUMNS
     return list(filter(case.offers, names)), list(filter(case.offers, PARTS))
 

@@ -12,7 +12,7 @@ from jaxrls.iterative.refined import RefinedGram
 
 def by_products():
     """All of K by products, with as many probes as rows, which tell the diagonal itself."""
-    lacks = ("kfold", "evidence", "density", "pairs", "logdet", "residuals uneven")
+    lacks = ("kfold", "evidence", "density", "crps", "pairs", "logdet", "residuals uneven")
 
     def make(kernel, X, **options):
         solver = rls.Iterative(LANDMARKS, tol=10 * EPS, probes=N)

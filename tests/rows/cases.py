@@ -38,7 +38,7 @@ class Moved(Case):
 
 def moved(case):
     """The same problem by `Moved`, which reads no row again."""
-    lacks = ("loo", "kfold", "residuals", "given", "density", "pairs")
+    lacks = ("loo", "kfold", "residuals", "given", "density", "crps", "pairs")
     return Moved(**{**vars(case), "lacks": lacks, "fixed": ("none", "constant")})
 
 

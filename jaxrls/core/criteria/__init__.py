@@ -12,11 +12,13 @@ from jaxrls.core.criteria.losses import (
 from jaxrls.core.criteria.path import Path, coef, effective_dof, loo_residuals, one_lam
 from jaxrls.core.criteria.standard import (
     CRITERIA,
+    CRPS,
     NAMED,
     HoldOut,
     LeaveOneOut,
     LogPredictive,
     as_criterion,
+    crps,
     log_predictive_density,
     loo,
 )

@@ -60,13 +60,40 @@ def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     assert_close(larger + np.log(100), by_factor(factor, Y[:, 0], LAMS), 1e-10)
 
 
+@FLOAT64
+@EDGE
+def test_the_ranked_probability_score_is_that_of_predictive_distributions():
+    """Of `loo_predictive`, whose scores are held to integrals, with weights, by the name too; the
+    unit of the labels multiplies it.
+    """
+    v = np.where(np.arange(N) % 5 == 2, 0, V)
+    fit = rls.fit(KERNEL, X, Y, weights=v, lams=LAMS, criterion="crps", per_target=True)
+    assert fit.criterion == "crps" and fit.unit == "error"
+    factor = factorize(KERNEL, X, weights=v)
+    for at, lam in enumerate(LAMS[::3]):
+        kept = rls.fit(KERNEL, X, Y, weights=v, lams=[lam], keep=True)
+        for scale in ("loo", 2.0):
+            want = np.nanmean(kept.loo_predictive(scale=scale).crps, axis=0)
+            found = rls.extend.CRPS(scale)(factor, Y, [lam])[0]
+            assert_close(found, want, 1e-10)
+        assert_close(
+            rls.extend.crps(factor, 100 * Y, [lam])[0],
+            100 * rls.extend.crps(factor, Y, [lam])[0],
+            1e-10,
+        )
+        assert_close(fit.errors[3 * at], rls.extend.crps(factor, Y, [lam])[0], 1e-10)
+    searched = rls.fit(KERNEL, X, Y[:, 0], lams="search", criterion="crps")
+    grid = rls.fit(KERNEL, X, Y[:, 0], lams=200, criterion="crps")
+    assert searched.error <= grid.error * (1 + 1e-4)
+
+
 def test_rows_that_the_others_predict_exactly_give_numbers():
     """A row of leverage 1, and labels of 0: large densities of one sign or the other, and no
     NaN.
     """
     design = array(np.column_stack([X, np.arange(N) == 3]))
     factor = factorize(rls.Linear(), 1e4 * design, solver=rls.Spectral("covariance"))
-    for of in (density, by_factor):
+    for of in (density, by_factor, rls.extend.crps, rls.extend.CRPS(1.0)):
         for labels in (array(Y), array(0 * Y)):
             assert np.isfinite(of(factor, labels, array([1e-6, 1.0]))).all()
 
@@ -79,6 +106,11 @@ def test_what_it_refuses():
     iterative = rls.Iterative(np.arange(8))
     refused(
         *((partial(rls.extend.LogPredictive, scale), words) for scale in (0.0, "evidence", True)),
+        (partial(rls.extend.CRPS, "evidence"), words),
+        (
+            lambda: rls.fit(rls.Linear(), rls.rows.stream([(X, Y)]), criterion="crps"),
+            "criterion crps reads the rows anew for every λ",
+        ),
         (fit(lams=[1.0], solver=iterative), "has no determinant, exact leverages"),
     )
 

@@ -1,0 +1,178 @@
+"""Effects of a column with their standard errors: what a fitted function changes by, on average over
+rows, as the column moves.
+
+An average derivative, or difference, is a linear functional L of f. Its posterior has the mean L f
+and the variance L L' of the posterior covariance, whose coordinates (`spread.py`) L is applied to;
+fixed effects, which do not move with the column, drop out.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxrls.core.fit import Numbers
+from jaxrls.core.linalg import matmul
+from jaxrls.core.problem import compiled
+from jaxrls.core.support import door, is_concrete, pytree
+from jaxrls.uncertainty.posterior import deviation, process_for_rows, warned_of_groups
+
+ROWS_AT_ONCE = 2**20  # pairs of rows whose prior covariance is computed at once
+
+
+@pytree
+class Effect:
+    """The average effect of a column, as `Fit.effect` returns it.
+
+    Args:
+        mean: () or (t,), in units of the label, for each unit of the column unless it has two
+            values.
+        std: its standard error, of the same shape.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxrls.diagnostics import Effect
+    >>> float(Effect(jnp.array(2.0), jnp.array(0.5)).std)
+    0.5
+    """
+
+    mean: Float[Numbers, "*t"]
+    std: Float[Numbers, "*t"]
+
+
+def effect(fit, X, column, scale) -> Effect:
+    """`Fit.effect`."""
+    X = _rows_of(fit, X, column)
+    values = np.unique(np.asarray(X[:, column]))
+    ends = jnp.asarray(values) if len(values) == 2 else None
+    if ends is None:
+        _check_smooth(fit.kernel, X, column, values)
+    move = _derivative if ends is None else _difference
+    parts = _posterior_of(process_for_rows(fit), fit.model, X, column, ends, move=move)
+    return _found(fit, scale, *parts)
+
+
+@door("fit.model.coef")
+def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
+    """What f changes by on average over rows as all take one of `values` (g,), from what it is at
+    the rows: mean and standard errors (g,) or (g, t).
+    """
+    X, values = _rows_of(fit, X, column), jnp.asarray(values, fit.model.coef.dtype)
+    parts = _posteriors_of(process_for_rows(fit), fit.model, X, column, values)
+    return _found(fit, scale, *parts)
+
+
+def _rows_of(fit, X, column):
+    """The rows, as an array; the column is checked."""
+    warned_of_groups(fit)
+    if not is_concrete(X):
+        raise ValueError(
+            "effect needs the values of X, to see whether a column has two: call it "
+            "outside of jax.jit"
+        )
+    X = replace(fit.model, effects=None).read(X)[0].dense()
+    whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
+    if not whole or not -X.shape[1] <= column < X.shape[1]:
+        raise ValueError(
+            f"column must be the index of a column of X, which has {X.shape[1]}, and is {column!r}"
+        )
+    return X
+
+
+def _found(fit, scale, mean, variance) -> Effect:
+    amplitude = process_for_rows(fit).amplitude(scale)
+    return Effect(mean, deviation(jnp.maximum(variance, 0), amplitude))
+
+
+def _check_smooth(kernel, X, column: int, values) -> None:
+    """Raise where the functions of a kernel have no derivative in the column: k(x, x) + k(z, z) −
+    2 k(x, z) falls as the square of a small step, for others as the step or not at all.
+    """
+
+    def wider(leaf):
+        return np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
+
+    with jax.enable_x64(True):
+        x, step = jnp.asarray(np.asarray(X[:8], np.float64)), 1e-3 * float(np.ptp(values) or 1)
+        wide, narrow, size = map(float, _gaps(jax.tree.map(wider, kernel), x, column, step))
+    if wide > 1e-10 * size and wide < 8 * narrow:
+        raise ValueError(
+            f"functions of {type(kernel).__name__} have no derivative in column {column}: take a "
+            "smoother kernel, such as Gaussian or Matern(1.5, …), or a column of two values"
+        )
+
+
+@compiled
+def _gaps(kernel, x, column, step):
+    """Σ k(x, x) + k(z, z) − 2 k(x, z) at a step and a quarter of it, and Σ k(x, x)."""
+
+    def gap(step):
+        z = x.at[:, column].add(step)
+        both = jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(x, z)
+        return jnp.sum(kernel.diag(x) + kernel.diag(z) - 2 * both)
+
+    return gap(step), gap(step / 4), jnp.sum(kernel.diag(x))
+
+
+# linear functionals of the posterior
+# --------------------------------------------------------------------------------------------------
+
+
+def _derivative(fn: Callable, X, column, ends):
+    """The derivative of `fn(X)` as the column of all rows moves."""
+    return jax.jvp(fn, (X,), (jnp.zeros_like(X).at[:, column].set(1),))[1]
+
+
+def _difference(fn: Callable, X, column, ends):
+    """`fn(X)` with the column at the second of two values, less that at the first; of one value
+    less that at X.
+    """
+    before = X if len(ends) == 1 else X.at[:, column].set(ends[0])
+    return jax.tree.map(jnp.subtract, fn(X.at[:, column].set(ends[-1])), fn(before))
+
+
+@compiled
+def _posterior_of(process, model, X, column, ends, *, move):
+    """Mean and variance of the average over rows, in units of the kernel."""
+    spread, kernel, m = process.spread, model.kernel, len(X)
+    change = lambda fn, X: move(fn, X, column, ends)
+
+    def new(X):
+        design = spread.expansion.design(kernel, X)
+        nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
+        return spread.coordinates(X, design, nothing, True)
+
+    def sums(X):
+        rows = new(X)
+        return _values(model, X).sum(axis=0), rows.added.sum(axis=0), rows.taken.sum(axis=0)
+
+    def prior(x, X):
+        a, b = new(x).X, new(X).X
+        return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b))
+
+    def with_all(x):
+        return change(lambda x: change(lambda X: prior(x, X), X), x[None])
+
+    mean, added, taken = change(sums, X)
+    at_once = max(1, min(m, ROWS_AT_ONCE // m))
+    own = jnp.sum(jax.lax.map(with_all, X, batch_size=at_once))
+    known = jnp.sum(spread.signed(taken[None])[0] * taken)
+    return mean / m, (jnp.sum(added**2) + own - known) / m**2
+
+
+@compiled
+def _posteriors_of(process, model, X, column, values):
+    """The same for each of several values that all rows take."""
+    at = lambda value: _posterior_of(process, model, X, column, value[None], move=_difference)
+    return jax.lax.map(at, values)
+
+
+def _values(model, X) -> Any:
+    """f without fixed effects, (m, *t)."""
+    coef = jnp.asarray(model.coef)
+    if model.points is None:
+        return matmul(model.kernel.features(X), coef)
+    return matmul(model.kernel(X, jax.tree.map(jnp.asarray, model.points)), coef)

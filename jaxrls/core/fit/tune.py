@@ -17,7 +17,14 @@ from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
 from jaxrls.core.problem import compiled, kind_of
-from jaxrls.core.support import as_lams, check_whole, door, is_concrete, on_device
+from jaxrls.core.support import (
+    as_lams,
+    check_whole,
+    door,
+    is_concrete,
+    on_device,
+    progress_bar,
+)
 
 # Rows of a sample on which a search may begin: enough to distinguish widths.
 ROWS = 4000
@@ -85,7 +92,7 @@ def tune(
             sixteen rows for each landmark, then on all rows. If the number of landmarks was given,
             each stage chooses its own. By default only if a step on all rows is expensive, and
             never for groups or pairs.
-        progress: show a bar (needs tqdm).
+        progress: show bars, of which the first says that a first call compiles (needs tqdm).
 
     Returns:
         A `Fit` at the best kernel and λ found, never worse than the start. Its `history` is that of
@@ -126,7 +133,10 @@ def tune(
     _check(problem, optimizer, start, starts, key, steps, tol)
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
-    guesses = _beginning(problem, start, lams, near=landmarks is None)
+    what = "tune: where to start; a first call compiles"
+    with progress_bar(progress, 1, what, "start") as reached:
+        guesses = _beginning(problem, start, lams, near=landmarks is None)
+        reached(1)
     return _tuned(problem, guesses, way, grow, keep)
 
 

@@ -13,11 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.problem.rows import Rows
-from jaxrls.core.support import is_concrete, platform
+from jaxrls.core.support import ONE_THREAD, is_concrete, platform
 
 Function = TypeVar("Function", bound=Callable)
 # With more rows the weights of a padded fit cost too much: 1.5 times its time at 1000 rows.
 FEW = 512
+# Up to so many rows a second thread gains little where the cores are idle, at best half of 0.1 s;
+# where they are not, it costs 5 to 40 times the time.
+FOR_ONE_THREAD = 1000
 # Compilation is most of a first fit to few rows. Without LLVM's optimisations it takes three
 # quarters of the time, and the program 1.4 times as long; with the older code generator, which JAX
 # has up to 0.10, a quarter and 1.2 times.
@@ -30,8 +33,8 @@ QUICK = (
 def compiled(fn: Function, often: bool = False) -> Function:
     """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static. On a CPU
     calls with known values, at most FEW along every axis, are compiled with the options QUICK,
-    unless the program runs so often in one call of a user that it pays to make it well. Rows that
-    no program takes run `fn` themselves.
+    unless the program runs so often in one call of a user that it pays to make it well; up to
+    FOR_ONE_THREAD they run LAPACK on one thread. Rows that no program takes run `fn` themselves.
 
     >>> double = compiled(lambda x, *, times: 2 * times * x)
     >>> float(double(1.5, times=2))
@@ -46,11 +49,14 @@ def compiled(fn: Function, often: bool = False) -> Function:
         leaves = jax.tree.leaves(args)
         if outside := [leaf for leaf in leaves if isinstance(leaf, Rows)]:
             return outside[0].call(fn, args, options)
-        if not often and _is_small(leaves):
-            # What is closed over may be traced; no part of a program may have options.
-            with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
-                return quick()(*args, **options)
-        return whole(*args, **options)
+        if not _is_small(leaves, FOR_ONE_THREAD):
+            return whole(*args, **options)
+        with ONE_THREAD:
+            if not often and _is_small(leaves, FEW):
+                # What is closed over may be traced; no part of a program may have options.
+                with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
+                    return jax.block_until_ready(quick()(*args, **options))
+            return jax.block_until_ready(whole(*args, **options))
 
     return run  # type: ignore[return-value]
 
@@ -61,12 +67,12 @@ def static_names(fn: Callable) -> list[str]:
     return [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
 
 
-def _is_small(leaves: list) -> bool:
-    """Whether values are known, outside of any program, and at most FEW along every axis, on a
+def _is_small(leaves: list, most: int) -> bool:
+    """Whether values are known, outside of any program, and so many at most along every axis, on a
     CPU.
     """
     axes = [length for leaf in leaves for length in np.shape(leaf)]
-    small = is_concrete(leaves) and max(axes, default=0) <= FEW and platform() == "cpu"
+    small = is_concrete(leaves) and max(axes, default=0) <= most and platform() == "cpu"
     return small and is_concrete(jnp.zeros(()))
 
 

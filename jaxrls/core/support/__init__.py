@@ -38,3 +38,4 @@ from jaxrls.core.support.pytrees import (
     pytree,
     static,
 )
+from jaxrls.core.support.threads import ONE_THREAD

@@ -5,6 +5,14 @@ What is used every day stands here; the rest in modules: `classes`, `diagnostics
 `rows`, `several`, `two_sided`, and `extend` for parts of your own.
 """
 
+import os
+
+# The threads of the OpenBLAS that JAX's decompositions run on go to sleep after 2^18 cycles without
+# work, in place of 2^26, in which they would take the time of whoever else computes; much sooner,
+# and waking costs more. Read when SciPy loads that library, which is later than this unless the
+# caller loaded it.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
+
 import jaxrls.fused.products
 import jaxrls.iterative.lam_walk
 import jaxrls.landmarks.growing

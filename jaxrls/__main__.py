@@ -12,11 +12,6 @@ def run(prog: str = "jaxrls") -> int:
     """What a process that was called as `prog` does from its arguments to its exit code; the
     console script is this.
     """
-    # The threads of the OpenBLAS that JAX's decompositions run on go to sleep after 2^18 cycles
-    # without work, in place of 2^26, in which they would take the time of whoever else computes;
-    # much sooner, and waking costs more. Read when SciPy loads that library, which is later than
-    # this.
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:

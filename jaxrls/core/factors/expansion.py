@@ -15,6 +15,13 @@ from jaxrls.core.problem import Rows, gram
 from jaxrls.core.support import pytree
 
 
+def stays_dual(n: int, d: int, r: int, t: int) -> bool:
+    """Whether weights of r features for t targets are more numbers than n rows (n, d) and their
+    coefficients (n, t).
+    """
+    return r * t > n * (d + t)
+
+
 class Expansion(ABC):
     """f(x) = design(x) · coefficients."""
 
@@ -51,15 +58,17 @@ class AtPoints(Expansion):
         return matmul(kernel.features(X), (kernel.features(self.points) - self.origin).T)
 
     def compact(self, kernel, coef):
-        """w = Φᵀc where the kernel has explicit features."""
-        points = self.points
-        if (count := kernel.num_features(points.shape[1], points.dtype)) is None:
-            return points, coef
+        """w = Φᵀc where the kernel has explicit features, and w is no larger than points and c."""
+        points = self.points if self.shifted is None else self.shifted
+        count = kernel.num_features(points.shape[1], points.dtype)
         flat = coef.reshape(len(coef), -1)
+        if count is None or stays_dual(len(flat), points.shape[1], count, flat.shape[1]):
+            # Any origin gives the same sum where Σᵢ cᵢ = 0; this one rounds least.
+            far = self.origin is not None and kernel.is_linear()
+            return points - jnp.mean(points, axis=0) if far else points, coef
         if isinstance(points, Rows):
             start = jnp.zeros((count, flat.shape[1]), flat.dtype)
-            rows = points if self.shifted is None else self.shifted
-            back = jax.vjp(partial(kernel.times, rows.as_one_block()), start)[1]
+            back = jax.vjp(partial(kernel.times, points.as_one_block()), start)[1]
             return None, back(flat)[0].reshape(count, *coef.shape[1:])
         phi = kernel.features(points)
         return None, matmul((phi if self.origin is None else phi - self.origin).T, coef)

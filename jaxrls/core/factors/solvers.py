@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import solve_cholesky
-from jaxrls.core.factors.expansion import AtPoints, Primal
+from jaxrls.core.factors.expansion import AtPoints, Primal, stays_dual
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.primal_spectrum import products, solve_covariance
 from jaxrls.core.factors.solution import COLUMNS_AT_ONCE, Solution
@@ -48,6 +48,11 @@ class Shape(NamedTuple):
         """Columns of the products for all λ and targets that are in memory at once."""
         count = 1 if self.gradient else self.lams or 100
         return max(self.targets, min(count * self.targets, COLUMNS_AT_ONCE))
+
+    def coefficients(self) -> int:
+        """Numbers of the coefficients that a model keeps."""
+        (n, d, t), r = (self.rows, self.columns, self.targets), self.features
+        return (n if r is None or stays_dual(n, d, r, t) else r) * t
 
     def block(self, width: int) -> int:
         """Numbers of a block of rows with so many features each, and of its products."""

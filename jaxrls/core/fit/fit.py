@@ -29,7 +29,7 @@ from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.problem import compiled, first
-from jaxrls.core.support import as_lam, as_lams, column_names, door, is_concrete, warn
+from jaxrls.core.support import as_lam, as_lams, column_names, door, is_concrete, progress_bar, warn
 
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
@@ -105,7 +105,8 @@ def fit(
             n·r on r features or landmarks. By default it is kept up to 2000 rows, outside of
             `jax.jit`. `save` writes the solution only with `keep=True`.
         block_size: rows at a time while K or sums over rows are made.
-        progress: show a bar while landmarks are chosen (needs tqdm).
+        progress: show bars of the fit, which says that a first call compiles, and of the choice of
+            landmarks (needs tqdm).
 
     Returns:
         A `Fit`; for float64 NumPy input in float64, and as NumPy arrays where JAX is set to
@@ -145,7 +146,9 @@ def best_fit(problem, how: dict, progress: bool) -> Fit:
     """The fit with the best λ; where no solver was named and K is too large, by one without K."""
     many = without_matrix(problem) if not how["keep"] else None
     problem = many or problem
-    result = fit_by(problem.solver, problem, partial(_best, **how), progress)
+    with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
+        result = fit_by(problem.solver, problem, partial(_best, **how), progress)
+        reached(1)
     if is_concrete(result):
         inspect_fit(result, np.ndim(how["lams"]) == 0, problem.solver)
     if many is None:

@@ -55,7 +55,8 @@ class Model:
         f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept without points
 
     Kernels with explicit features keep the weights of the features alone, so that a linear model
-    predicts in O(d) a row.
+    predicts in O(d) a row; but of r features and t targets they keep n rows (n, d) and their
+    coefficients where r·t exceeds n·(d + t).
 
     Args:
         kernel: the kernel k.

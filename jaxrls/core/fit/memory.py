@@ -179,6 +179,7 @@ def of_training(
     # Weights scale K; fixed effects are taken off features.
     copies = weights if held.of_kernel else twice * fixed_effects
     numbers = held.numbers + n * held.width * 2 * (keep + copies) + 4 * n * shape.targets
+    numbers += 0 if on_landmarks else shape.coefficients()
     if groups:  # the largest group
         numbers += 8 * twice * min(groups, held.width) ** 2 + n * held.width * twice * (
             2 + 4 * pairs

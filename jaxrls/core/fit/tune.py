@@ -96,7 +96,7 @@ def tune(
             sixteen rows for each landmark, then on all rows. If the number of landmarks was given,
             each stage chooses its own. By default only if a step on all rows is expensive, and
             never for groups or pairs.
-        progress: show a bar (needs tqdm).
+        progress: show bars, of which the first says that a first call compiles (needs tqdm).
 
     Returns:
         A `Fit` at the best kernel and λ found, never worse than the start. Its `history` is that of

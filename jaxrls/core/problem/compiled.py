@@ -13,11 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.problem.rows import Rows
-from jaxrls.core.support import is_concrete, platform
+from jaxrls.core.support import ONE_THREAD, is_concrete, platform
 
 Function = TypeVar("Function", bound=Callable)
 # With more rows the weights of a padded fit cost too much: 1.5 times its time at 1000 rows.
 FEW = 512
+# Up to so many rows a second thread gains little where the cores are idle, at best half of 0.1 s;
+# where they are not, it costs 5 to 40 times the time.
+FOR_ONE_THREAD = 1000
 # Options of XLA by platform, of which the first that it takes are used: they are not part of its
 # interface. On CPUs compilation is most of a first fit to few rows. Without LLVM's optimisations it
 # takes three quarters of the time, and the program 1.4 times as long; with the older code
@@ -36,7 +39,8 @@ def compiled(fn: Function, often: bool = False) -> Function:
     """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static. Calls with
     known values are compiled quickly, by the platform's OPTIONS; on a CPU those with at most FEW
     along every axis, unless the program runs so `often` in one call of a user that it pays to make
-    it well. Rows that no program takes run `fn` themselves.
+    it well; up to FOR_ONE_THREAD they run LAPACK on one thread. Rows that no program takes run `fn`
+    themselves.
 
     >>> double = compiled(lambda x, *, times: 2 * times * x)
     >>> float(double(1.5, times=2))
@@ -53,11 +57,16 @@ def compiled(fn: Function, often: bool = False) -> Function:
         leaves, where = jax.tree.leaves(args), platform()
         if outside := [leaf for leaf in leaves if isinstance(leaf, Rows)]:
             return outside[0].call(fn, args, options)
-        if _known(leaves) and (where == "gpu" or where == "cpu" and not often and _few(leaves)):
-            # What is closed over may be traced; no part of a program may have options.
-            with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
-                return quick(where)(*args, **options)
-        return whole(*args, **options)
+        if not _known(leaves):
+            return whole(*args, **options)
+        if where == "gpu":
+            return _quick(quick(where), whole, args, options)
+        if where != "cpu" or _most(leaves) > FOR_ONE_THREAD:
+            return whole(*args, **options)
+        with ONE_THREAD:
+            if often or _most(leaves) > FEW:
+                return jax.block_until_ready(whole(*args, **options))
+            return jax.block_until_ready(_quick(quick(where), whole, args, options))
 
     return run  # type: ignore[return-value]
 
@@ -68,14 +77,23 @@ def static_names(fn: Callable) -> list[str]:
     return [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
 
 
+def _quick(program: Callable, whole: Callable, args, options) -> Any:
+    """The program's result; that of `whole` where values that it closes over are traced, as no part
+    of a program may have options.
+    """
+    with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
+        return program(*args, **options)
+    return whole(*args, **options)
+
+
 def _known(leaves: list) -> bool:
     """Whether values are known, outside of any program."""
     return is_concrete(leaves) and is_concrete(jnp.zeros(()))
 
 
-def _few(leaves: list) -> bool:
-    """Whether there are at most FEW along every axis."""
-    return max((length for leaf in leaves for length in np.shape(leaf)), default=0) <= FEW
+def _most(leaves: list) -> int:
+    """The most along any axis."""
+    return max((length for leaf in leaves for length in np.shape(leaf)), default=0)
 
 
 @cache

@@ -3,6 +3,7 @@
 Theory: `docs/theory.md`, "The objective".
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +17,8 @@ from jaxrls.core.problem.rows import DenseRows, Rows
 from jaxrls.core.support import door, parts_of
 
 
-def _block_size(X, Z, block_size, parts=1):
-    n, row = X.shape[0] // parts, Z.shape[0] * X.dtype.itemsize
+def _block_size(X, Z, block_size, parts=1, more=0):
+    n, row = X.shape[0] // parts, (Z.shape[0] + more) * X.dtype.itemsize
     return check_block_size(block_size, n) or default_block_size(n, row)
 
 
@@ -107,7 +108,7 @@ def times_in_blocks(kernel: Kernel, X, Z, V, block_size: int | None = None):
     """K·V, a block of rows of K after another."""
     rows = X if isinstance(X, Rows) else DenseRows(X)
     rows = rows.for_pairs(kernel)
-    size = _block_size(rows, Z, block_size, rows.parts)
+    size = _block_size(rows, Z, block_size, rows.parts, math.prod(V.shape[1:]))
     return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)
 
 

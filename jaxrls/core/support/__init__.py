@@ -41,3 +41,4 @@ from jaxrls.core.support.pytrees import (
     pytree,
     static,
 )
+from jaxrls.core.support.threads import ONE_THREAD

@@ -64,6 +64,7 @@ def test_criteria_and_progress(own, capsys):
         tuned = rls.tune(rls.Gaussian(4.0), X, Y, weights=v, steps=8, progress=progress, **options)
         said = capsys.readouterr().err
         assert ("tune" in said) == progress == bool(said)
+        assert ("a first call compiles" in said) == progress
         assert ("landmarks: 100%" in said) == (progress and not own)
     assert tuned.error < tuned.history.start_error and tuned.predict(X).shape == (40, 2)
 

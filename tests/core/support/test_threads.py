@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
+import scipy
 
 import jaxrls as rls
+from jaxrls.core.support import threads
 
 THREADS, ROUNDS = 8, 2
 RNG = np.random.default_rng(0)
@@ -38,6 +40,32 @@ def bits(way, dtype):
     found = [np.asarray(leaf) for leaf in jax.tree.leaves((fit, fit.predict(X.astype(dtype))))]
     assert {leaf.dtype for leaf in found if leaf.dtype.kind == "f"} == {np.dtype(dtype)}
     return [(leaf.dtype.name, leaf.shape, leaf.tobytes()) for leaf in found]
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+def test_lapack_has_one_thread_for_few_rows_and_then_as_many_as_before(monkeypatch):
+    """Also after an error, and while another caller is still within."""
+    number, put = [7], []
+    calls = lambda: number[0], lambda threads: (put.append(threads), number.__setitem__(0, threads))
+    monkeypatch.setattr(threads, "of_openblas", lambda: calls)
+    rls.fit(rls.Gaussian(1.0), X, Y, lams=LAMS)
+    assert 1 in put and number == [7]
+    put.clear()
+    long = np.linspace(0, 1, 1100)[:, None]
+    rls.fit(rls.Linear(), long, long[:, 0], lams=LAMS)
+    assert not put
+    with threads.ONE_THREAD:
+        with pytest.raises(ZeroDivisionError), threads.ONE_THREAD:
+            1 / 0  # noqa: B018
+        assert number == [1]
+    assert number == [7]
+
+
+def test_the_openblas_of_scipy_is_found():
+    """In the wheels of Linux, which this tests where SciPy has that library."""
+    found = threads.of_openblas()
+    build = scipy.show_config(mode="dicts")["Build Dependencies"]["lapack"]["name"]
+    assert build != "scipy-openblas" or found[0]() >= 1
 
 
 @pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:λ below")

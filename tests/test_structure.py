@@ -121,7 +121,7 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 57.8, "landmarks": 11.4, "iterative": 6.75, "rows": 14.45}
+BUDGET = {"core": 57.9, "landmarks": 11.4, "iterative": 6.75, "rows": 14.45}
 BUDGET |= {"uncertainty": 9.45, "ranking": 3.75, "two_sided": 5.55}
 BUDGET |= {"several": 3.45, "io": 1.75, "sklearn": 5.3, "cli": 4.7}
 BUDGET |= {"pictures": 1.1}

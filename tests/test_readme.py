@@ -162,7 +162,7 @@ def test_troubleshooting_quotes_what_is_said():
         if isinstance(node, ast.JoinedStr)
         or (isinstance(node, ast.Constant) and isinstance(node.value, str))
     ]
-    assert len(quoted) == 12
+    assert len(quoted) == 13
     assert [one for one in quoted if not any(one in part for part in parts)] == []
 
 

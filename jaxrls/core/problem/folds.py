@@ -100,8 +100,8 @@ def folds(groups) -> Folds:
 
     >>> folds([0, 1, 0]).inside.tolist()
     [[0, 2], [1, 1]]
-    >>> folds([([2, 3], [0]), ([0], [2, 3])]).inside.tolist()  # without the rows beside the test
-    [[0, 1], [1, 2]]
+    >>> folds([([2, 3], [0]), ([0], [2, 3])]).inside.tolist()  # row 1 too, and padding
+    [[0, 1, 1], [1, 2, 3]]
     """
     if isinstance(groups, Folds):
         return groups

@@ -121,7 +121,7 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 57.3, "landmarks": 11.4, "iterative": 6.75, "rows": 14.45}
+BUDGET = {"core": 57.55, "landmarks": 11.4, "iterative": 6.75, "rows": 14.45}
 BUDGET |= {"uncertainty": 10.9, "ranking": 3.75, "two_sided": 5.55}
 BUDGET |= {"several": 3.45, "io": 1.75, "sklearn": 5.31, "cli": 4.7}
 BUDGET |= {"pictures": 1.35}

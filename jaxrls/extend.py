@@ -32,6 +32,7 @@ from jaxrls.core.support import pytree, static
 from jaxrls.landmarks.points import Landmarks, certified_lam
 
 __all__ = [
+    "CRPS",
     "Criterion",
     "Data",
     "Factor",
@@ -41,7 +42,6 @@ __all__ = [
     "Kernel",
     "Landmarks",
     "LeaveOneOut",
-    "CRPS",
     "LogPredictive",
     "Memory",
     "Model",
@@ -57,10 +57,10 @@ __all__ = [
     "best_lam",
     "certified_lam",
     "coef",
+    "crps",
     "gram",
     "gram_matmul",
     "lambda_grid",
-    "crps",
     "log_predictive_density",
     "median_distance",
     "moments",

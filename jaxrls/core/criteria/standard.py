@@ -233,21 +233,24 @@ class CRPS(OfPredictive, Positive):
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
     >>> round(float(rls.extend.crps(factor, jnp.array([1.0, 3.0]), [1.0])[0]), 4)
-    1.1931
+    1.3114
     """
 
     scale: Any = static(default="loo")
     name, title = "crps", "continuous ranked probability score"
     of_some_rows = True
 
-    def values(self, solution, lams, kernel):
-        """One λ after another, as rows must know τλ."""
-        data = getattr(solution.factor, "data", None)
-        if data is not None and not data.rows.traceable:
+    def bind(self, Y, rows=None):
+        """The same, for rows that a program takes."""
+        if rows is not None and not rows.traceable:
             raise ValueError(
                 "criterion crps reads the rows anew for every λ, which these rows do not allow: "
                 "take criterion='log_predictive_density', or put them into memory"
             )
+        return super().bind(Y, rows)
+
+    def values(self, solution, lams, kernel):
+        """One λ after another, as rows must know τλ."""
         count = solution.factor.weights.count
 
         def of_lam(lam):

@@ -40,8 +40,8 @@ def stream(
         source: a path, a pattern such as `"rows/*.parquet"`, a folder, a list of those, or any
             object whose `__iter__` gives blocks `(X, Y)`, `(X, Y, weights)` or X. Files are `.csv`
             and `.tsv`, also with `.gz` after it, `.parquet`, `.arrow` and `.feather` (extra
-            `tables`), `.npy` with a matrix, and `.npz` with arrays `X` and `y`. Further files must have the columns of the first, by
-            name where it has names.
+            `tables`), `.npy` with a matrix, and `.npz` with arrays `X` and `y`. Further files must
+            have the columns of the first, by name where it has names.
         target: one column or a list, by name or number, or an array of `.npz` files; by default the
             last column, or `y`. False for files without labels.
         weights: the column of sample weights.

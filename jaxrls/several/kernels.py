@@ -247,9 +247,9 @@ def fit_kernels(
     Raises:
         ValueError: for fewer than two kernels, shares below 0, and as `fit`.
 
-    **Warns** of λ as `fit` does. **Cost** `num` spectra, O(num n³), whatever the number of targets and λ; O(num n m²) on
-    landmarks; with `steps` a few evaluations of `objective` and its gradient for each step and
-    target.
+    **Warns** of λ as `fit` does. **Cost** `num` spectra, O(num n³), whatever the number of targets
+    and λ; O(num n m²) on landmarks; with `steps` a few evaluations of `objective` and its gradient
+    for each step and target.
     **Fails**: with many kernels few of the draws lie near the best: use `steps`. **Source**: Dupré
     la Tour, Eickenberg, Nunez-Elizalde and Gallant 2022, "Feature-space selection with banded ridge
     regression".

@@ -57,7 +57,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         λ to choose from: "auto", 100 values from the spectrum; "search", the best without a grid;
         an array (L,); or one number, which is taken. An array (L, n_targets) has values for each
         column of y.
-    criterion : "loo", "kfold", "gcv", "evidence", "log_predictive_density", "crps", "pairs", Criterion or \
+    criterion : "loo", "kfold", "gcv", "evidence", "log_predictive_density", "crps", "pairs",
+    Criterion or \
 callable, default="loo"
         What λ is chosen by, as in `jaxrls.fit`.
     loss : "squared_error", "absolute_error", "zero_one_loss" or callable, default="squared_error"
@@ -220,7 +221,8 @@ scoring, by_fold, store_cv_results
         kernel parameters by squared error still; `per_target` chooses one λ for each class; folds
         are stratified.
     class_weight : dict, "balanced", list of them for several labels, or None, default=None
-        Factors of row weights by class. "balanced" is n_samples / (n_classes · rows of the class), of rows of positive weight.
+        Factors of row weights by class. "balanced" is n_samples / (n_classes · rows of the class),
+        of rows of positive weight.
     probability : "sigmoid", "isotonic" or None, default=None
         How `predict_proba` turns scores into probabilities: Platt's sigmoid, or isotonic
         regression, which needs more rows. Either is fitted to held-out scores, one class against

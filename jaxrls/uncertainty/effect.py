@@ -1,5 +1,5 @@
-"""Effects of a column with their standard errors: what a fitted function changes by, on average over
-rows, as the column moves.
+"""Effects of a column with their standard errors: what a fitted function changes by, on average
+over rows, as the column moves.
 
 An average derivative, or difference, is a linear functional L of f. Its posterior has the mean L f
 and the variance L L' of the posterior covariance, whose coordinates (`spread.py`) L is applied to;

@@ -2,8 +2,10 @@
 in place of a solve with R_SS for each λ. The residuals are the same.
 
 Where folds have more rows than there are features, one reading of the rows for each fold gives the
-moments of the others, from which nothing is subtracted. One more reading gives the residuals. Of K it gains where there are many λ and few folds: 2.4 to 4.8
-products of a fold's size a fit, against one for each λ."""
+moments of the others, from which nothing is subtracted. One more reading gives the residuals. Of K
+it gains where there are many λ and few folds: 2.4 to 4.8 products of a fold's size a fit, against
+one for each λ.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -222,8 +222,8 @@ class Solution:
             groups: `Folds` of rows that are left out together; None for single rows.
 
         Returns:
-            (L, n, t), in units of Y, NaN for a row that no split predicts; inside `jax.jit` NaN for a row if the fixed effects cannot be
-            fitted without it or its group.
+            (L, n, t), in units of Y, NaN for a row that no split predicts; inside `jax.jit` NaN for
+            a row if the fixed effects cannot be fitted without it or its group.
 
         Raises:
             ValueError: outside `jax.jit`, where that is so for some row.

@@ -119,8 +119,9 @@ def fit(
             cannot be checked.
 
     **Warns** where the chosen λ is at the edge of the grid or below the precision of the factor, or
-    K is not positive semidefinite, or has no information beside the fixed effects. **Cost** one factorization, O(n³) or O(n r²), and O(n r L t);
-    where `lams` names up to five values a Cholesky factor for each takes the place of K's spectrum.
+    K is not positive semidefinite, or has no information beside the fixed effects. **Cost** one
+    factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names up to five values a Cholesky
+    factor for each takes the place of K's spectrum.
     **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import numpy as np, jaxrls as rls

@@ -476,8 +476,8 @@ def levels(labels) -> FixedLevels:
 def as_fixed_effects(
     given: Any, intercept: bool, weights: Weights, rows: Any = None
 ) -> FixedEffects:
-    """Fixed effects of n rows from the caller's argument: None, columns (n, q), `levels(labels)`, or
-    a list of these.
+    """Fixed effects of n rows from the caller's argument: None, columns (n, q), `levels(labels)`,
+    or a list of these.
 
     Levels sum to a constant, so that they contain an intercept already.
     """

@@ -149,8 +149,8 @@ class ColumnChoice:
         one_hot = find(self.one_hot, "inputs")
         for j in {*one_hot} - {*inputs}:
             raise ValueError(
-                f"{file.path}: column {file.names[j]!r} of --one-hot is no input: it is the target, "
-                "has another use, or is not in --columns"
+                f"{file.path}: column {file.names[j]!r} of --one-hot is no input: it is the "
+                "target, has another use, or is not in --columns"
             )
         labels = any(file.kinds[j] for j in targets) if self.labels is None else self.labels
         numbers = [j for j in inputs if j not in one_hot]
@@ -158,8 +158,8 @@ class ColumnChoice:
             if file.kinds[j]:
                 name, what = shlex.quote(file.names[j]), "column" if j in inputs else "target"
                 raise ValueError(
-                    f"{file.path}: {what if j not in weights else 'weight'} {file.names[j]!r} holds "
-                    f"{file.held(j)}, and not numbers: code it as numbers"
+                    f"{file.path}: {what if j not in weights else 'weight'} {file.names[j]!r} "
+                    f"holds {file.held(j)}, and not numbers: code it as numbers"
                     f"{ELSE.format(name=name) if j in inputs else ''}"
                 )
         keep = find(self.keep, "columns to keep")

@@ -34,8 +34,8 @@ from jaxrls.core.support import as_lam, as_lams, column_names, door, is_concrete
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
 NO_INFORMATION = (
-    "the kernel matrix has no information beyond the intercept or fixed effects: what is left of it "
-    "is rounding, and the fit is that of these alone: check that columns of X vary, and that the "
+    "the kernel matrix has no information beyond the intercept or fixed effects: what is left of "
+    "it is rounding, and the fit is that of these alone: check that columns of X vary, and that the "
     "width of the kernel suits their units"
 )
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning

@@ -270,8 +270,8 @@ def far_from_zero(Y, weights, removable: bool) -> np.ndarray | None:
     rounding = np.abs(Y.astype(weights.dtype) - Y).max(axis=0)
     if (rounding > ROUNDED * spread).any():
         warn(
-            f"float32, the dtype of X, rounds labels by up to {np.max(rounding):.2g}, and they vary "
-            f"by {np.min(spread):.2g}: give X in float64, or take the mean of Y off first"
+            f"float32, the dtype of X, rounds labels by up to {np.max(rounding):.2g}, and they "
+            f"vary by {np.min(spread):.2g}: give X in float64, or take the mean of Y off first"
         )
     return None
 

@@ -498,8 +498,8 @@ def as_fixed_effects(
     if B.ndim != 2 or B.shape[0] != n or not B.shape[1] + intercept:
         hint = ": use fixed_effects[:, None] for a single column" if B.shape == (n,) else ""
         raise ValueError(
-            f"fixed_effects must be levels(labels) or columns ({n}, q), one row for each of X, or a "
-            f"list of both, and has shape {B.shape}{hint}"
+            f"fixed_effects must be levels(labels) or columns ({n}, q), one row for each of X, or "
+            f"a list of both, and has shape {B.shape}{hint}"
         )
     _check_width(B, n, intercept)
     check_finite("fixed_effects", B)

@@ -196,7 +196,7 @@ def test_rows_far_from_the_first_lose_digits_too():
         first.update(far, some("rest")["Y"]).forget(**some("gone"))
     digits, floor = (str(each.message) for each in said[-2:])
     assert (
-        "digits, as sums over rows were" in digits and "below the precision of the factor" in floor
+        "digits, as sums over rows were" in digits and "matrix has no information beyond" in floor
     )
 
 

@@ -274,6 +274,6 @@ def test_command_line(tmp_path, capsys):
     labels.write_text("a,y\n1,u\n2,v\n3,u\n4,v\n")
     for words, told in (
         (["predict", model, table, "--interval", "0.8"], "need: fit with --intervals"),
-        (["fit", str(labels), "--intervals"], "--rank need a numeric target, and y holds labels"),
+        (["fit", str(labels), "--intervals"], "--rank need a numeric target, and 'y' holds text"),
     ):
         assert main(words) == 2 and told in capsys.readouterr().err

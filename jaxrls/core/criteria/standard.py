@@ -5,6 +5,7 @@ Theory: `docs/theory.md`, "Criteria".
 """
 
 import inspect
+import math
 from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import replace
@@ -269,8 +270,8 @@ def _crps(noise, residuals, remaining, labels, weights):
     variance = noise / _information(remaining, weights)
     std = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))
     z = residuals / std
-    normal = jnp.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-    scores = std * (z * jax.scipy.special.erf(z / 2**0.5) + 2 * normal - 1 / np.sqrt(np.pi))
+    normal = jnp.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    scores = std * (z * jax.scipy.special.erf(z / 2**0.5) + 2 * normal - 1 / math.sqrt(math.pi))
     return jnp.sum(jnp.where(weights[:, None] > 0, scores, 0), axis=0)
 
 

@@ -278,8 +278,7 @@ def far_from_zero(Y, weights, removable: bool) -> np.ndarray | None:
 
 def names_of(X) -> Any:
     """The names of the columns of a table, or of a stream of files; None where there are none."""
-    found = (getattr(X, name, None) for name in ("column_names", "columns", "names"))
-    return next((names for names in found if names is not None), None)
+    return column_names(X) or (getattr(X, "names", None) if isinstance(X, Rows) else None)
 
 
 def read_labels(Y, rows) -> Float[Array, "n *t"]:

@@ -24,6 +24,7 @@ from jaxrls.core.support import (
     door,
     is_concrete,
     on_device,
+    progress_bar,
     warn,
 )
 
@@ -139,7 +140,11 @@ def tune(
     problem = problem.some(ROWS)[0] if many else problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
-    guesses = _beginning(problem, start, lams, near=landmarks is None)
+    with progress_bar(
+        progress, 1, "tune: where to start; a first call compiles", "start"
+    ) as reached:
+        guesses = _beginning(problem, start, lams, near=landmarks is None)
+        reached(1)
     tuned = _tuned(problem, guesses, way, grow, keep)
     if many is None:
         return completed(tuned, column_names(X), problem.origin)

@@ -21,6 +21,7 @@ from jaxrls.core.support import (
     as_floats,
     as_labels,
     check_finite,
+    column_names,
     is_concrete,
     on_device,
     pytree,
@@ -437,7 +438,7 @@ def _numbers_of(given, known: dict, m: int) -> Any:
 
 def _names_of(given) -> tuple:
     """The names of a data frame's columns, where all are text."""
-    names = tuple(getattr(given, "columns", ()))
+    names = column_names(given)
     return names if all(isinstance(name, str) for name in names) else ()
 
 

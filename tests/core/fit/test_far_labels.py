@@ -37,6 +37,7 @@ def assert_same(got, want, origin=OFFSET, what=""):
     assert_close(np.asarray(got) - origin, np.asarray(want) - origin, TOLERANCE, what)
 
 
+@pytest.mark.filterwarnings("ignore:variances take rows as independent")
 @pytest.mark.parametrize(
     "options",
     [

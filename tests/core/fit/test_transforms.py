@@ -25,6 +25,7 @@ from support import (
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.core.linalg.decompositions import SpectralDerivativeError
+from jaxrls.core.problem import data as data_module
 
 GROUPS, GAUSSIAN = np.arange(12) % 4, rls.Gaussian(1.5)
 
@@ -103,7 +104,14 @@ def sides(p):
 
 
 CHOSEN = jnp.arange(4)
+
+
 # Each group is one program: what its members share is traced and compiled once.
+def data_of(problem):
+    """What moments are of."""
+    return data_module.Data(problem.rows, problem.weights, problem.fixed)
+
+
 COMPUTATIONS: dict = {
     "kernels and landmarks": {
         "gram": lambda p: rls.extend.gram(kernel(p), p.X, p.new, block_size=5),
@@ -136,7 +144,7 @@ COMPUTATIONS: dict = {
         "factorize, landmarks": lambda p: rls.loo(factor(p, None, CHOSEN), p.Y, p.lams),
         "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),
         "moments": lambda p: extend.moments(
-            extend.Problem.of(rls.Linear(), p.X, p.Y, weights=p.weights).data,
+            data_of(extend.Problem.of(rls.Linear(), p.X, p.Y, weights=p.weights)),
             rls.Linear(),
             p.Y,
         ),
@@ -158,6 +166,7 @@ COMPUTATIONS: dict = {
         "holdout": lambda p: rls.holdout(kernel(p)(p.new, p.X), p.Y_new)(*solved(p)),
         "log_marginal_likelihood": lambda p: rls.log_marginal_likelihood(*solved(p)),
         "log_predictive_density": lambda p: rls.extend.log_predictive_density(*solved(p)),
+        "crps": lambda p: rls.extend.crps(*solved(p)),
         "pairwise_ranking_error": lambda p: rls.ranking.pairwise_ranking_error(
             factor(p), p.Y[:, 0], p.lams
         ),

@@ -23,7 +23,7 @@ def _(factor: IterativeGram, problem, solution, count: int) -> Visited:
     walks = count == 1 and isinstance(problem.criterion, LeaveOneOut) and factor.has_residuals
     if not walks or problem.criterion.groups is not None:
         return visit.dispatch(object)(factor, problem, solution, count)
-    low, high = np.log(jax.device_get(lambda_range(factor)))
+    low, high = map(float, np.log(jax.device_get(lambda_range(factor))))
     place = np.clip(np.log(lam_on_few(problem)), low, high)
     places: list[float] = []
     errors: list[np.ndarray] = []
@@ -54,7 +54,7 @@ def _look(problem, solution, log_lam):
     return total[0] / factor.weights.total, solved.columns[0]
 
 
-def next_step(places, errors, low: float, high: float) -> float:
+def next_step(places, errors, low, high) -> float:
     """Where between `low` and `high` to go next: a STEP down at first, on while errors fall, then
     the minimum of the parabola through the best three; NaN where nothing is worth it.
 

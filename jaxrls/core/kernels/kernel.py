@@ -9,7 +9,7 @@ static. Parameters take the dtype of the data. `fit` and `tune` check values thr
 import inspect
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
@@ -178,7 +178,7 @@ class Kernel:
             if isinstance(value := getattr(self, f.name), Kernel)
         }
 
-    def on(self, columns: int | str | slice | Sequence[int | bool | str]) -> "Kernel":
+    def on(self, columns: Any) -> "Kernel":
         """The same kernel on some columns of X only.
 
         Args:

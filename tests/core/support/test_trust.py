@@ -117,6 +117,7 @@ def test_complex_numbers_are_refused_with_their_dtype():
     refused(fit(features), f"FeatureMap{OUTPUT}")
 
 
+@pytest.mark.float64
 def test_sparse_rows_are_real_and_in_the_precisions_of_dense_ones():
     refused(fit(rls.Linear(), scipy.sparse.csr_array(X * (1 + 1j))), f"{OF_ROWS}complex")
     half = BCOO.fromdense(jnp.asarray(X, jnp.float16))

@@ -242,9 +242,7 @@ class Solution:
         if not factor.fixed.count:
             return e
         rest = factor.fixed.has_rest(factor.weights, groups)
-        rest = (
-            rest if groups is None else rest.at[groups.numbers].get(mode="fill", fill_value=False)
-        )
+        rest = rest if groups is None else rest[groups.numbers]
         return jnp.where(rest[:, None], e, jnp.nan)
 
     def estimated(self, lams, fn: Callable | None = None) -> Outcome:

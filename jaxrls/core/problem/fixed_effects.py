@@ -248,8 +248,7 @@ class FixedEffects:
             used = np.ones(weights.n, int) if v is None else weights.used.astype(int)
             if folds is None:
                 return used.sum() > used
-            inside = on_device(used)[folds.inside]
-            return used.sum() > jnp.sum(jnp.where(folds.inside_mask > 0, inside, 0), axis=1)
+            return used.sum() > folds.sums_of_left_out(on_device(used))
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
         if folds is None:
             return 1 - self.leverage(self.rows, weights.array) > least

@@ -68,6 +68,14 @@ class Folds:
         """Sums over the rows that each fold predicts, (k, …)."""
         return jax.ops.segment_sum(A, self.numbers, len(self.inside))
 
+    def sums_of_left_out(self, A: Int[Array, " n"]) -> Int[Array, " k"]:
+        """Sums over the rows that each fold leaves out; of groups, on several devices, without
+        moving rows.
+        """
+        if self.others is None:
+            return self.sums(A)
+        return jnp.sum(jnp.where(self.inside_mask > 0, A[self.inside], 0), axis=1)
+
     def as_rows(self, A: Float[Array, "k b *t"]) -> Float[Array, "n *t"]:
         """What is known of the rows of every fold, for those that it predicts, in the order of the
         rows.

@@ -37,7 +37,7 @@ def fits(kernel: rls.extend.Kernel) -> float:
     best, left_out = fit.errors.argmin(), y - fit.loo_residuals
     assert fit.lams[best] == fit.lam and left_out.shape == y.shape
     mean, std = fit.predict(X, return_std=True)
-    assert_type(fit.update(X, y), rls.extend.Fit)
+    assert_type(fit.update(X, y), rls.extend.Fit[rls.extend.Kernel])
     lower, upper = fit.intervals(X, 0.9)
     residuals = y - fit.predict(X)
     return float(fit.error) + float(

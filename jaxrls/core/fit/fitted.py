@@ -467,7 +467,7 @@ class Fit(Generic[K]):
         return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights)
 
     @door("self.model.coef")
-    def with_lam(self, lam) -> "Fit":
+    def with_lam(self, lam) -> "Fit[K]":
         """The fit at another λ, from the solution that it keeps.
 
         Args:
@@ -760,7 +760,7 @@ class Fit(Generic[K]):
     @door("self.model.coef")
     def update(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
-    ) -> "Fit":
+    ) -> "Fit[K]":
         """Add rows: the fit to all rows, on the same landmarks, from the moments that this fit
         keeps.
 
@@ -800,7 +800,7 @@ class Fit(Generic[K]):
     @door("self.model.coef")
     def forget(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
-    ) -> "Fit":
+    ) -> "Fit[K]":
         """Remove rows: the opposite of `update`, and otherwise like it.
 
         The result has the rounding errors of the sums over all rows, before the removal.

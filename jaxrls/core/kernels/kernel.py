@@ -79,7 +79,7 @@ class Kernel:
     knows_diag: ClassVar[bool] = True
     sparse: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **options):
+    def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in ("__call__", "diag", "features", "take"):
             if name in vars(cls):

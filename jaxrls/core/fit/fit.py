@@ -473,7 +473,7 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
     ):
         remedy = f"pass lams= that reach {further} values"
         if edge == "smallest" and lams.min() <= 1.01 * floor:
-            remedy = "below it is rounding" + ", so use float64" * narrow
+            remedy = f"below it is rounding, so {'use float64' if narrow else 'keep it'}"
         of_targets = f" of {at.sum()} of {at.size} targets" if at.size > 1 else ""
         if at.any():
             warn(

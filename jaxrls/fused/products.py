@@ -4,6 +4,7 @@ sums and multiples, on few columns.
 
 import math
 import warnings
+from collections.abc import Callable
 from functools import cache, singledispatch
 from importlib import import_module
 from importlib.util import find_spec
@@ -42,7 +43,8 @@ def fused_times(kernel: Kernel, X: Any, Z: Any, V: Any) -> Float[Array, "n *t"] 
     """
     if platform() not in PLATFORMS or not all(isinstance(part, jax.Array) for part in (X, Z, V)):
         return None
-    if V.dtype not in (np.float32, np.float64) or not _takes(kernel, X.shape[1]) or not _works():
+    known = V.dtype in (np.float32, np.float64) and product_of(kernel, X) is not None
+    if not known or not _works():
         return None
     columns = V.reshape(V.shape[0], -1)
     product = _product(kernel, X.astype(V.dtype), Z.astype(V.dtype), columns)
@@ -54,8 +56,9 @@ PRODUCTS.append(fused_times)
 
 @jax.custom_jvp
 def _product(kernel, X, Z, V):
+    times: Any = product_of(kernel, X)
     parts = range(0, V.shape[1], MOST_TARGETS)
-    products = [_values(kernel, X, Z, V[:, part : part + MOST_TARGETS]) for part in parts]
+    products = [times(Z, V[:, part : part + MOST_TARGETS]) for part in parts]
     return jnp.concatenate(products, axis=1)
 
 
@@ -68,73 +71,63 @@ def _product_jvp(primals, tangents):
 
 
 @singledispatch
-def _takes(kernel: Any, d: int) -> bool:
-    """Whether a kernel of rows of d columns can be computed so."""
-    return False
+def product_of(kernel: Any, X) -> Callable | None:
+    """The function of Z and V that gives K·V of a kernel on rows X by one kernel of the device;
+    None where there is none.
+    """
+    return None
 
 
-@singledispatch
-def _values(kernel: Any, X, Z, V) -> Any:
-    """K·V."""
-    raise NotImplementedError
+@product_of.register
+def _(kernel: Sum, X):
+    parts: Any = product_of(kernel.left, X), product_of(kernel.right, X)
+    return None if None in parts else lambda *args: parts[0](*args) + parts[1](*args)
 
 
-@_takes.register(Gaussian | Laplacian | Matern | RationalQuadratic)
-def _(kernel, d):
-    return 0 < d <= MOST_COLUMNS
+@product_of.register
+def _(kernel: Scaled, X):
+    product = product_of(kernel.kernel, X)
+    return product and (lambda Z, V: parameter(kernel, "scale", X) * product(Z, V))
 
 
-@_takes.register
-def _(kernel: Sum, d):
-    return _takes(kernel.left, d) and _takes(kernel.right, d)
+@product_of.register
+def _(kernel: Through, X):
+    product = product_of(kernel.kernel, kernel.take(X))
+    return product and (lambda Z, V: product(kernel.take(Z), V))
 
 
-@_takes.register(Scaled | Through)
-def _(kernel, d):
-    return _takes(kernel.kernel, d)
+@product_of.register
+def _(kernel: Gaussian, X):
+    return _of_widths(kernel, X, "exponential", math.sqrt(0.5))
 
 
-@_values.register
-def _(kernel: Sum, X, Z, V):
-    return _values(kernel.left, X, Z, V) + _values(kernel.right, X, Z, V)
+@product_of.register
+def _(kernel: Laplacian, X):
+    return _of_widths(kernel, X, "exponential", 1.0, distance="city_block")
 
 
-@_values.register
-def _(kernel: Scaled, X, Z, V):
-    return parameter(kernel, "scale", X) * _values(kernel.kernel, X, Z, V)
-
-
-@_values.register
-def _(kernel: Through, X, Z, V):
-    return _values(kernel.kernel, kernel.take(X), kernel.take(Z), V)
-
-
-@_values.register
-def _(kernel: Gaussian, X, Z, V):
-    return _of_widths(kernel, "exponential", math.sqrt(0.5), X, Z, V)
-
-
-@_values.register
-def _(kernel: Laplacian, X, Z, V):
-    return _of_widths(kernel, "exponential", 1.0, X, Z, V, distance="city_block")
-
-
-@_values.register
-def _(kernel: Matern, X, Z, V):
+@product_of.register
+def _(kernel: Matern, X):
     order = int(2 * kernel.nu)
-    return _of_widths(kernel, f"matern_{order}", math.sqrt(order), X, Z, V)
+    return _of_widths(kernel, X, f"matern_{order}", math.sqrt(order))
 
 
-@_values.register
-def _(kernel: RationalQuadratic, X, Z, V):
+@product_of.register
+def _(kernel: RationalQuadratic, X):
     alpha = parameter(kernel, "alpha", X)
-    return _of_widths(kernel, "rational_quadratic", 1 / jnp.sqrt(2 * alpha), X, Z, V, alpha)
+    return _of_widths(kernel, X, "rational_quadratic", 1 / jnp.sqrt(2 * alpha), alpha)
 
 
-def _of_widths(kernel, profile, factor, X, Z, V, shape=0.0, distance="squared"):
-    """By the Warp kernel of a profile, on rows in units of the width."""
-    scale = factor / parameter(kernel, "width", X, per_column=True)
-    return _times()(profile, distance, X * scale, Z * scale, V, jnp.asarray(shape, V.dtype))
+def _of_widths(kernel, X, profile, factor, shape=0.0, distance="squared"):
+    """By the Warp kernel of a profile, on rows in units of the width over a factor."""
+    if not 0 < X.shape[1] <= MOST_COLUMNS:
+        return None
+
+    def product(Z, V):
+        scale = factor / parameter(kernel, "width", X, per_column=True)
+        return _times()(profile, distance, X * scale, Z * scale, V, jnp.asarray(shape, V.dtype))
+
+    return product
 
 
 def _times():

@@ -159,7 +159,13 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _steps(jaxpr) -> list[Step]:
-    """What was traced, cut at its readings. A program gives what later steps need."""
+    """What was traced, cut at its readings. A program gives what later steps need.
+
+    Raises:
+        NotImplementedError: for a reading within a loop, before any step has run.
+    """
+    if any(map(_reads_within, jaxpr.eqns)):
+        raise NotImplementedError("a reading is part of a program")
     parts: list[list] = [[]]
     for equation in jaxpr.eqns:
         if equation.primitive is reading:
@@ -181,6 +187,14 @@ def _steps(jaxpr) -> list[Step]:
         needed.update(_variables(step.takes))
         steps.append(step)
     return steps[::-1]
+
+
+def _reads_within(equation) -> bool:
+    """Whether a program that is part of an equation, such as the body of a loop, has a reading."""
+    is_program = lambda part: hasattr(part, "eqns") or hasattr(part, "jaxpr")
+    parts = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
+    inside = [each for part in parts for each in getattr(getattr(part, "jaxpr", part), "eqns", ())]
+    return any(each.primitive is reading or _reads_within(each) for each in inside)
 
 
 def _variables(names) -> list:

@@ -84,6 +84,19 @@ def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a
     assert blocks.readings == 3 + 1 + 3  # none for what is kept, until it is asked for
 
 
+@EDGE
+@ANY_PRECISION
+def test_groups_are_held_out_in_few_readings():
+    """Small ones in two more than the fit, large ones in four: nothing is read twice where readings
+    lie in loops, which no program takes.
+    """
+    for size, more in ((3, 2), (30, 4)):
+        blocks = Blocks(X, Y)
+        groups = np.arange(N) // size
+        rls.fit(KERNEL, rls.rows.stream(blocks), landmarks=X[ROWS], lams=LAMS, groups=groups)
+        assert blocks.readings == 2 + more
+
+
 def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
     """In the order that was asked for, doubles included, and by the measure of all rows; blocks may
     be bare arrays.

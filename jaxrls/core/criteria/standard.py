@@ -133,6 +133,7 @@ class OfPredictive(Criterion):
     """
 
     scale: Any = static(default=1.0)
+    of_some_rows = of_differences = True
 
     def __post_init__(self):
         if self.scale == "loo":
@@ -182,7 +183,7 @@ class LogPredictive(OfPredictive):
     """
 
     name, unit = "log_predictive_density", "nats"
-    larger_is_better = of_some_rows = of_differences = True
+    larger_is_better = True
 
     def values(self, solution, lams, kernel):
         """From one pass over the rows: with 1/σᵢ² = vᵢ(1 − hᵢ)/λ, the means of its logarithm and of
@@ -239,7 +240,6 @@ class CRPS(OfPredictive, Positive):
 
     scale: Any = static(default="loo")
     name, title = "crps", "continuous ranked probability score"
-    of_some_rows = True
 
     def bind(self, Y, rows=None):
         """The same, for rows that a program takes."""

@@ -18,8 +18,9 @@ from jaxrls.core.support import ONE_THREAD, is_concrete, platform
 Function = TypeVar("Function", bound=Callable)
 # With more rows the weights of a padded fit cost too much: 1.5 times its time at 1000 rows.
 FEW = 512
-# Up to so many rows a second thread gains little where the cores are idle, at best half of 0.1 s;
-# where they are not, it costs 5 to 40 times the time.
+# Up to so many rows LAPACK has one thread. On two cores a fit of 600 rows then takes 1.3 times as
+# long where they are idle and .63 times beside one busy process, one of 1000 rows 1.15 and .81
+# times: in the sum of both one thread takes less. More work beside it, and two take many times.
 FOR_ONE_THREAD = 1000
 # Options of XLA by platform, of which the first that it takes are used: they are not part of its
 # interface. On CPUs compilation is most of a first fit to few rows. Without LLVM's optimisations it

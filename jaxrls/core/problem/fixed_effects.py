@@ -20,6 +20,7 @@ from jaxrls.core.support import (
     as_array,
     as_floats,
     as_labels,
+    by_names,
     check_finite,
     column_names,
     is_concrete,
@@ -403,13 +404,7 @@ def _side_by_side(given, parts, m: int, dtype) -> Columns:
 
 def _new_columns(given, names, m: int, width: int, dtype) -> Columns:
     """Columns (m, width) as given, those of a data frame by the names that were fitted."""
-    found = _names_of(given)
-    if found and names and names != _numbered(width):
-        if missing := [name for name in names if name not in found]:
-            raise ValueError(
-                f"fixed_effects has no column {missing[0]!r}, which was fitted: add it"
-            )
-        given = given[list(names)]
+    given = by_names("fixed_effects", given, names if names != _numbered(width) else ())
     B = None if given is None else as_array("fixed_effects", given, dtype)
     if B is None or B.shape != (m, width):
         shape = "is None" if B is None else f"has shape {B.shape}"

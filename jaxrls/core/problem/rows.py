@@ -3,6 +3,7 @@
 No caller knows whether blocks are cut from an array, made dense from a sparse matrix, or read.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from jaxrls.core.support import (
 )
 
 
-class Rows:
+class Rows(ABC):
     """The n rows of X, as factors use them: `sum(fn, *columns)` adds `fn(block, *parts)` over
     blocks of rows, and `map` stacks the results.
 
@@ -47,9 +48,9 @@ class Rows:
     as_one_block: Callable  # where zeros are not stored: all rows in a `Block`
     take: Callable  # of row numbers: these rows, where they can be read so
 
+    @abstractmethod
     def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
         """`sum` or `map`, as `kind` says."""
-        raise NotImplementedError
 
     def call(self, fn: Callable, args: tuple, options: dict) -> Any:
         """`fn(*args, **options)`, where these rows, which no program takes, are among the
@@ -84,8 +85,12 @@ class Rows:
         """
         return self.over("map", fn, columns, **hints)
 
-    def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
-        """Raise `ValueError` for known values that cannot be fitted or predicted."""
+    def check(  # noqa: B027
+        self, kernel: Kernel, name: str = "X", *, training: bool = True
+    ) -> None:
+        """Raise `ValueError` for known values that cannot be fitted or predicted; by default
+        nothing, as most kinds are checked when they are made.
+        """
 
     def candidates(self) -> tuple[Any, Any]:
         """Row numbers, None where they are all, and the rows that landmarks are chosen from, an

@@ -92,7 +92,10 @@ def test_levels_and_columns_together(tmp_path):
     asked = lambda fit, new: lambda: fit.predict(x, fixed_effects=new)
     count = "fixed_effects must be a list of the 3 parts of the fit, .* and "
     refused(
-        (asked(named, frame[["age"]]), "fixed_effects has no column 'dose', which was fitted"),
+        (
+            asked(named, frame[["age"]]),
+            "fixed_effects lacks 1 of the 2 columns that were fitted, 'dose'",
+        ),
         (asked(found, None), count + "is None"),
         (asked(found, new[:2]), count + "has 2"),
         (asked(found, [frame, names, year + 1]), "fixed_effects has the level 6, which no"),

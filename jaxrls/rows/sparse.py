@@ -37,7 +37,8 @@ from jaxrls.core.support import (
     static,
 )
 
-# As `NEAR` of dense rows. Elsewhere sparse rows become dense, which costs more than the digits.
+# As `NEAR` of dense rows. Beyond it the gaps of all entries are taken, or rows become dense, which
+# costs more than the digits.
 SPARSE_NEAR = 64.0
 
 
@@ -108,13 +109,19 @@ def _times(X: SparseBlock, w: Float[Array, "d t"]) -> Float[Array, "b t"]:
 
 @squared_distances.register(SparseBlock)
 def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
-    """Of sparse Z from differences. Rows are not centred, which would make them dense: of dense Z
-    errors are at most 12 (2 + √d) eps (16 + r²). **Cost** O(stored entries · m), and that of dense
-    rows where Z is, and both lie farther than 8 widths from 0.
+    """Rows are not centred, which would make them dense. **Cost** O(stored entries · m); of rows
+    that both lie far from 0 twice that, from the gaps of entries, and of dense Z that of dense rows.
+    Errors are at most 12 (2 + √d) eps (16 + r²), r² the bound of `near_product`.
     """
     if isinstance(Z, SparseBlock):
-        return _gaps(X, Z, inverse, squared_gap)
-    return near_product(X.times(inverse), Z * inverse, SPARSE_NEAR, _of_dense, (X, Z, inverse))
+        scaled, far = (X.times(inverse), Z.times(inverse)), _by_gaps
+    else:
+        scaled, far = (X.times(inverse), Z * inverse), _of_dense
+    return near_product(*scaled, SPARSE_NEAR, far, (X, Z, inverse))
+
+
+def _by_gaps(_, rows):
+    return _gaps(*rows, squared_gap)
 
 
 def _of_dense(_, rows):

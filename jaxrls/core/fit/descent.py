@@ -161,10 +161,12 @@ def descend(problem, guesses: list, way, learned=None) -> Best:
         if way.starts > 1:
             keys = jax.random.split(way.key, way.starts)[1:]
             begins += [(at_start(space, key), space) for key in keys]
-        if problem.criterion.unit == "nats" and len(problem.Y) <= FEW_ROWS:
-            rest = zip(points, spaces, strict=True)
+        if problem.criterion.unit == "nats":
+            # Of all rows, as nats are, down to rounding.
+            rounding = 50 * float(jnp.finfo(problem.rows.dtype).eps)
+            way = way._replace(tol=max(way.tol / len(problem.Y), rounding))
+            rest = zip(points, spaces, strict=True) if len(problem.Y) <= FEW_ROWS else ()
             begins += [pair for i, pair in enumerate(rest) if i != best]
-            way = way._replace(tol=way.tol / len(problem.Y))  # of all rows, as nats are
         walks = [_walk(*begin, problem, way, carries) for begin in begins]
         walk = min(walks, key=lambda walk: min(float(point.value) for point in walk))
         return _best_of(walk, problem, way, points[0].value)

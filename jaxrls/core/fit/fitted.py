@@ -187,8 +187,9 @@ def predict_in_common_size(model, X, block_size):
     m = len(X)
     size = 2 ** (m - 1).bit_length() if m <= PADDED else m
     if isinstance(model.points, jax.Array | np.ndarray):
-        points, coef = map(np.asarray, (model.points, model.coef))
-        if missing := common_size(len(points)) - len(points):
+        # Many points are not padded, and stay on their device.
+        if missing := common_size(len(model.points)) - len(model.points):
+            points, coef = map(np.asarray, (model.points, model.coef))
             points, coef = padded(points, missing, "edge"), padded(coef, missing)
             model = replace(model, points=points, coef=coef)
     return run(X) if size == m else first(run(X[np.minimum(np.arange(size), m - 1)]), m)

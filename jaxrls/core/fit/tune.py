@@ -83,9 +83,9 @@ def tune(
         steps: the largest number of steps.
         tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row lower log E by
             less than tol/20. After `grow`, with the default optimiser, it ends at the first step
-            that lowers log E by less than tol/2. Of the evidence, E in place of log E, in nats for
-            each row, but of all rows where there are at most 100: there a search also begins at
-            the given kernel, and the best is kept.
+            that lowers log E by less than tol/2. Of the evidence, E in place of log E, in nats of
+            all rows. With at most 100 rows a search by it also begins at the given kernel, and the
+            best is kept.
         start: `"screen"` first multiplies all widths by the best of seven factors from 1/16 to 16,
             judged on at most 300 rows. A single width without landmarks is then refined in smaller
             steps, judged on 1200 rows. `"data"` sets widths to the median distance; `"kernel"`

@@ -161,9 +161,10 @@ class JointRows(StreamedRows):
 
 def check_alike(everyones: list[Known]) -> None:
     """Raise where rows of different processes do not match."""
-    form = lambda known: [part is not None and part.shape[1:] for part in known[1:5]]
-    for i, known in enumerate(everyones):
-        if form(known) != form(everyones[0]):
+    parts = [(known.drawn.rows, known.labels, known.weights) for known in everyones]
+    forms = [[part is not None and part.shape[1:] for part in of_process] for of_process in parts]
+    for i, form in enumerate(forms):
+        if form != forms[0]:
             raise ValueError(
                 f"rows of process {i} do not match those of process 0: give all of them as many "
                 "columns and labels, and weights to all or none"
@@ -174,11 +175,9 @@ def merged(everyones: list[Known], most: int) -> Known:
     """What is known of the rows of all processes, with the sample that a single process would have
     drawn from all of them.
     """
-    counts = [int(known.n) for known in everyones]
-    firsts = np.cumsum([0, *counts])
-    drawn = [
-        (known.drawn + first, known.sample, known.tickets)
-        for known, first in zip(everyones, firsts, strict=False)
-    ]
+    n, samples = 0, []
+    for known in everyones:
+        samples.append(known.drawn._replace(numbers=known.drawn.numbers + n))
+        n += int(known.n)
     labels, weights = (together([known[i] for known in everyones]) for i in (1, 2))
-    return Known(sum(counts), labels, weights, *drawn_of(drawn, most), 0)
+    return Known(n, labels, weights, drawn_of(samples, most), 0)

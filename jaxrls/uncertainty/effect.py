@@ -8,6 +8,7 @@ fixed effects, which do not move with the column, drop out.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -52,7 +53,7 @@ def effect(fit, X, column, scale) -> Effect:
         _check_smooth(fit.kernel, X, column, values)
     move = _derivative if ends is None else _difference
     parts = _posterior_of(process_for_rows(fit), fit.model, X, column, ends, move=move)
-    return _found(fit, scale, *parts)
+    return _effect(fit, scale, *parts)
 
 
 @door("fit.model.coef")
@@ -62,7 +63,7 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     """
     X, values = _rows_of(fit, X, column), jnp.asarray(values, fit.model.coef.dtype)
     parts = _posteriors_of(process_for_rows(fit), fit.model, X, column, values)
-    return _found(fit, scale, *parts)
+    return _effect(fit, scale, *parts)
 
 
 def _rows_of(fit, X, column):
@@ -82,7 +83,7 @@ def _rows_of(fit, X, column):
     return X
 
 
-def _found(fit, scale, mean, variance) -> Effect:
+def _effect(fit, scale, mean, variance) -> Effect:
     amplitude = process_for_rows(fit).amplitude(scale)
     return Effect(mean, deviation(jnp.maximum(variance, 0), amplitude))
 
@@ -140,27 +141,32 @@ def _posterior_of(process, model, X, column, ends, *, move):
     spread, kernel, m = process.spread, model.kernel, len(X)
     change = lambda fn, X: move(fn, X, column, ends)
 
-    def new(X):
-        design = spread.expansion.design(kernel, X)
-        nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
-        return spread.coordinates(X, design, nothing, True)
-
     def sums(X):
-        rows = new(X)
+        rows = _coordinates(spread, kernel, X)
         return _values(model, X).sum(axis=0), rows.added.sum(axis=0), rows.taken.sum(axis=0)
 
-    def prior(x, X):
-        a, b = new(x).X, new(X).X
-        return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b))
-
-    def with_all(x):
-        return change(lambda x: change(lambda X: prior(x, X), X), x[None])
+    def prior_with_all(x):
+        prior = lambda x, X: _prior(spread, kernel, x, X)
+        return change(lambda x: change(partial(prior, x), X), x[None])
 
     mean, added, taken = change(sums, X)
     at_once = max(1, min(m, ROWS_AT_ONCE // m))
-    own = jnp.sum(jax.lax.map(with_all, X, batch_size=at_once))
+    prior = jnp.sum(jax.lax.map(prior_with_all, X, batch_size=at_once))
     known = jnp.sum(spread.signed(taken[None])[0] * taken)
-    return mean / m, (jnp.sum(added**2) + own - known) / m**2
+    return mean / m, (jnp.sum(added**2) + prior - known) / m**2
+
+
+def _coordinates(spread, kernel, X):
+    """New rows without fixed effects."""
+    design = spread.expansion.design(kernel, X)
+    nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
+    return spread.coordinates(X, design, nothing, True)
+
+
+def _prior(spread, kernel, x, X):
+    """The sum of the covariances that the kernel has for a row with all."""
+    a, b = (_coordinates(spread, kernel, rows).X for rows in (x, X))
+    return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b))
 
 
 @compiled

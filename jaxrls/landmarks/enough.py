@@ -107,5 +107,12 @@ def kernel_mass(problem: Problem) -> float:
 
 def chosen_rows(problem: Problem, num: int, progress: bool, tol: float | None = None) -> Landmarks:
     """So many rows at most, or as many as miss a share `tol` of the trace."""
-    options: dict = {"weights": problem.weights.values, "progress": progress, "tol": tol}
-    return choose_landmarks(problem.kernel, problem.rows, num, key=jax.random.key(0), **options)
+    return choose_landmarks(
+        problem.kernel,
+        problem.rows,
+        num,
+        tol=tol,
+        key=jax.random.key(0),
+        weights=problem.weights.values,
+        progress=progress,
+    )

@@ -129,9 +129,9 @@ def _gaps(X: SparseBlock, Z: Any, inverse: Float[Array, " d"], gap: Callable):
     """
     if not isinstance(Z, SparseBlock):
         return gaps(X.dense(), Z, inverse, gap)
-    at = lambda x, z, column: jnp.where(x != 0, gap(x, z, inverse[column]), 0)
-    rest = lambda z, x, column: jnp.where((z != 0) & (x == 0), gap(x, z, inverse[column]), 0)
-    return _over_entries(at, X, Z) + _over_entries(rest, Z, X).T
+    of_x = lambda x, z, column: jnp.where(x != 0, gap(x, z, inverse[column]), 0)
+    of_z = lambda z, x, column: jnp.where((z != 0) & (x == 0), gap(x, z, inverse[column]), 0)
+    return _over_entries(of_x, X, Z) + _over_entries(of_z, Z, X).T
 
 
 def _over_entries(term: Callable, X: SparseBlock, Z: Any) -> Float[Array, "b m"]:
@@ -187,7 +187,7 @@ class SparseRows(Rows):
     @classmethod
     def takes(cls, X) -> bool:
         """Whether X is a SciPy sparse matrix or array, or a JAX BCOO."""
-        return hasattr(X, "tocsr") or type(X).__name__ in ("BCOO", "BCSR")
+        return hasattr(X, "tocsr") or type(X).__name__ == "BCOO"
 
     @classmethod
     def read(cls, name: str, X, dtype=None) -> "SparseRows":
@@ -337,8 +337,6 @@ def _coordinates(X):
     if hasattr(X, "tocsr"):
         X = X.tocoo()
         return X.data, X.row, X.col
-    if type(X).__name__ == "BCSR":
-        X = X.to_bcoo()
     if X.n_batch or X.n_dense:
         raise ValueError(
             "a BCOO matrix X must have no batch and no dense dimensions: convert it by "

@@ -123,8 +123,8 @@ class StreamedRows(HostRows):
             if not key:
                 if not any(map(np.any, jax.tree.leaves(out))):
                     continue  # as of rows of weight 0: the same for any sum
-                own = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
-                key = key_of(out, (own, self.block_sizes), self.known.checksum)
+                parts = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
+                key = key_of(out, (parts, self.block_sizes), self.known.checksum)
                 if (before := self.checkpoint.find(key)) is not None:
                     done, leaves = before
                     total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
@@ -168,9 +168,9 @@ def ahead(items: Iterable, depth: int = 2) -> Iterator:
     """
     source = iter(items)
     with ThreadPoolExecutor(1) as thread:
-        made = deque(thread.submit(next, source, END) for _ in range(depth))
-        while (item := made.popleft().result()) is not END:
-            made.append(thread.submit(next, source, END))
+        begun = deque(thread.submit(next, source, END) for _ in range(depth))
+        while (item := begun.popleft().result()) is not END:
+            begun.append(thread.submit(next, source, END))
             yield item
 
 

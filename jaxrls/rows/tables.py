@@ -165,8 +165,8 @@ def _arrow_table(path: str, dialect: Dialect) -> Table:
             to_read = to_read.set(j, _csv_field(schema.field(j), j in texts))
         names_read = [fields[j] for j in columns]
         with reading(path, failed):
-            dataset, options = _dataset(path, kind, to_read), {"batch_readahead": 2}
-            for batch in dataset.to_batches(names_read, batch_size=AT_ONCE, **options):
+            dataset = _dataset(path, kind, to_read)
+            for batch in dataset.to_batches(names_read, batch_size=AT_ONCE, batch_readahead=2):
                 in_columns = zip(columns, batch.columns, strict=True)
                 yield {j: _in_numpy(column, j in texts) for j, column in in_columns}
 
@@ -181,8 +181,8 @@ def _arrow_table(path: str, dialect: Dialect) -> Table:
 def _dataset(path: str, kind: Any, schema=None) -> Any:
     """The rows of a file of this kind, in the types of a schema or those that pyarrow infers."""
     arrow = arrow_for(path)
-    where = {"format": kind, "filesystem": arrow.fs.LocalFileSystem()}
-    return arrow.dataset.dataset(os.path.abspath(path), schema, **where)
+    local = arrow.fs.LocalFileSystem()
+    return arrow.dataset.dataset(os.path.abspath(path), schema, format=kind, filesystem=local)
 
 
 def _csv_format(path: str, dialect: Dialect) -> Any:

@@ -172,8 +172,8 @@ def _prior(spread, kernel, x, X):
 @compiled
 def _posteriors_of(process, model, X, column, values):
     """The same for each of several values that all rows take."""
-    at = lambda value: _posterior_of(process, model, X, column, value[None], move=_difference)
-    return jax.lax.map(at, values)
+    of_value = lambda value: _posterior_of(process, model, X, column, value[None], move=_difference)
+    return jax.lax.map(of_value, values)
 
 
 def _values(model, X) -> Any:

@@ -356,8 +356,10 @@ def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
         check_single_rows(fit, "studentised=True")
         spread = process_for_rows(fit).spread
     rows, effects = fit.model.read(X, fixed_effects)
-    new = rows, effects, weights_of_new(weights, rows), as_levels("level", level, 0)
-    ends = _intervals(jackknife, fit.kernel, spread, *new, block_size=block_size)
+    weights, level = weights_of_new(weights, rows), as_levels("level", level, 0)
+    ends = _intervals(
+        jackknife, fit.kernel, spread, rows, effects, weights, level, block_size=block_size
+    )
     return ends if fit.origin is None else tuple(with_constant(end, fit.origin) for end in ends)
 
 

@@ -240,8 +240,15 @@ def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, 
     if diag is not None:
         diag = as_array("diag", diag, mean.dtype)
         check_weights(diag, len(mean), "diag")
-    options = {"corrected": corrected, "block_size": block_size}
-    variance = _variances(process.spread, fit.kernel, rows, effects, diag, **options)
+    variance = _variances(
+        process.spread,
+        fit.kernel,
+        rows,
+        effects,
+        diag,
+        corrected=corrected,
+        block_size=block_size,
+    )
     return process.label_std(variance, scale, weights_of_new(weights, rows))
 
 

@@ -122,10 +122,10 @@ def near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -
 
 
 def resolve_landmarks(
-    kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False
+    kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False, tol=None
 ) -> Landmarks:
     """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
-    chosen rows, the same ones every time.
+    chosen rows, the same ones every time, or as many as miss a share `tol` of the trace.
     """
     check_evaluable(kernel, rows)
     if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
@@ -136,6 +136,7 @@ def resolve_landmarks(
         kernel,
         rows,
         int(landmarks),
+        tol=tol,
         key=jax.random.key(0),
         weights=weights.values,
         progress=progress,

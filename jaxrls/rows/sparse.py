@@ -285,9 +285,9 @@ class SparseRows(Rows):
         by_row = csr_array(entries, shape=self.shape)[indices]
         by_row.eliminate_zeros()
         by_row.sort_indices()
-        last = {}  # the row of each content
-        for number, (a, b) in enumerate(pairwise(by_row.indptr)):
-            last[by_row.indices[a:b].tobytes(), by_row.data[a:b].tobytes()] = number
+        parts = [slice(*ends) for ends in pairwise(by_row.indptr)]
+        contents = [by_row.indices[part].tobytes() + by_row.data[part].tobytes() for part in parts]
+        last = {content: number for number, content in enumerate(contents)}
         by_row = by_row[sorted(last.values())]
         blocks = _in_runs(by_row, by_row.shape[0])
         return jax.tree.map(lambda a: jnp.asarray(a[0]), blocks)

@@ -92,14 +92,12 @@ def _check_smooth(kernel, X, column: int, values) -> None:
     """Raise where the functions of a kernel have no derivative in the column: k(x, x) + k(z, z) −
     2 k(x, z) falls as the square of a small step, for others as the step or not at all.
     """
-
-    def wider(leaf):
-        return np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
-
+    wide = lambda leaf: np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
     with jax.enable_x64(True):
-        x, step = jnp.asarray(np.asarray(X[:8], np.float64)), 1e-3 * float(np.ptp(values) or 1)
-        wide, narrow, size = map(float, _gaps(jax.tree.map(wider, kernel), x, column, step))
-    if wide > 1e-10 * size and wide < 8 * narrow:
+        kernel, x = jax.tree.map(wide, kernel), jnp.asarray(np.asarray(X[:8], np.float64))
+        step = 1e-3 * float(np.ptp(values) or 1)
+        far, near = (float(_difference_along(kernel, x, column, h)) for h in (step, step / 4))
+    if 1e-10 < far < 8 * near:
         raise ValueError(
             f"functions of {type(kernel).__name__} have no derivative in column {column}: take a "
             "smoother kernel, such as Gaussian or Matern(1.5, …), or a column of two values"
@@ -107,15 +105,12 @@ def _check_smooth(kernel, X, column: int, values) -> None:
 
 
 @compiled
-def _gaps(kernel, x, column, step):
-    """Σ k(x, x) + k(z, z) − 2 k(x, z) at a step and a quarter of it, and Σ k(x, x)."""
-
-    def gap(step):
-        z = x.at[:, column].add(step)
-        both = jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(x, z)
-        return jnp.sum(kernel.diag(x) + kernel.diag(z) - 2 * both)
-
-    return gap(step), gap(step / 4), jnp.sum(kernel.diag(x))
+def _difference_along(kernel, x, column, step):
+    """Σ k(x, x) + k(z, z) − 2 k(x, z) at a step along the column, as a share of Σ k(x, x)."""
+    z = x.at[:, column].add(step)
+    both = jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(x, z)
+    diag = kernel.diag(x)
+    return jnp.sum(diag + kernel.diag(z) - 2 * both) / jnp.sum(diag)
 
 
 # linear functionals of the posterior

@@ -214,11 +214,10 @@ def _csv_field(field, as_text: bool) -> Any:
 
 def _in_numpy(column, as_text: bool) -> np.ndarray:
     """A column of pyarrow's as numbers, or as text."""
-    arrow = arrow_for("a table")
     if as_text:
-        column = column.cast(arrow.string()).fill_null("")
-    elif column.type != arrow.float32():
-        column = column.cast(arrow.float64(), safe=False)
+        column = column.cast("string").fill_null("")
+    elif column.type != "float32":
+        column = column.cast("float64", safe=False)
     return column.to_numpy(zero_copy_only=False)
 
 

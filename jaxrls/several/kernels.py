@@ -275,9 +275,8 @@ def fit_kernels(
             f"fit_kernels needs X in memory, and X is {type(problem.rows).__name__}: give an array "
             "of all rows or of some"
         )
-    dtype = problem.rows.dtype
-    tried = _shares(len(kernels), num, shares, key, dtype)
-    grid = None if lams is None else as_lams(lams, dtype)
+    tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
+    grid = None if lams is None else as_lams(lams, problem.rows.dtype)
     best, grid, errors = _searched(problem, kernels, tried, grid, progress)
     if steps:
         check_whole("steps", steps)
@@ -294,18 +293,13 @@ def fit_kernels(
         names=names,
         columns=column_names(X),
     )
-    return _finished(fit, problem.origin, lams is None, beyond_grid=steps > 0)
-
-
-def _finished(fit: KernelsFit, origin, default_grid: bool, beyond_grid: bool) -> KernelsFit:
-    """The fit to labels about an origin as one to the labels; warns of its λ."""
     if is_concrete(fit):
         fit = jax.block_until_ready(fit)
-        lams: Any = None if beyond_grid else fit.lams
-        inspect_lam(replace(fit, lams=lams, floor=np.max(fit.floor)), default_grid)
-    if origin is None:
+        known: Any = None if steps else grid  # a search by gradient goes beyond the grid
+        inspect_lam(replace(fit, lams=known, floor=np.max(fit.floor)), lams is None)
+    if problem.origin is None:
         return fit
-    return replace(fit, intercept=np.asarray(fit.intercept, np.float64) + origin)
+    return replace(fit, intercept=with_constant(fit.intercept, problem.origin))
 
 
 def _checked(kernels, names) -> tuple[Kernel, ...]:
@@ -368,16 +362,14 @@ class Searched(NamedTuple):
 
 def _searched(problem, kernels, tried, lams, progress) -> Searched:
     """The best of all weights that are tried: all at once, or one after another under a bar."""
-    if not progress:
-        return _search(problem, kernels, tried, lams)
     parts: list[Searched] = []
     with progress_bar(progress, len(tried), "weights", "draw") as reached:
-        for i, shares in enumerate(tried[:, None], start=1):
+        for i, shares in enumerate(tried[:, None] if progress else tried[None], start=1):
             parts.append(_search(problem, kernels, shares, lams))
             lams = parts[0].lams
             reached(i)
-    best = reduce(_better, [part.best for part in parts])
-    return Searched(best, lams, jnp.concatenate([part.errors for part in parts]))
+    all_best, _, errors = zip(*parts, strict=True)
+    return Searched(reduce(_better, all_best), lams, jnp.concatenate(errors))
 
 
 def _judged(problem, kernels, shares, lams) -> Judged:

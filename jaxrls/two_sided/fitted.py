@@ -118,22 +118,17 @@ def as_side(name, X, kernel, dtype=None, columns=None) -> jax.Array:
     return X
 
 
-def _first(spread: SidesSpread | None, model: KroneckerModel, X1):
-    """What means take from rows of side 1, and with a spread what variances do."""
-    K = gram(model.kernel1, X1, jnp.asarray(model.points1))
-    return matmul(K, jnp.asarray(model.coef)), spread and spread.first(K, model.kernel1.diag(X1))
-
-
 @compiled
 def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs):
     """Means, and with a spread variances of f + b, of all pairs or of those named, in blocks of
     rows of X2 or of pairs.
     """
     X1, X2, pairs = new
-    first = _first(spread, model, X1)
+    K1 = gram(model.kernel1, X1, model.points1)
+    first = matmul(K1, model.coef), spread and spread.first(K1, model.kernel1.diag(X1))
 
     def second(x):
-        K = gram(model.kernel2, x, jnp.asarray(model.points2))
+        K = gram(model.kernel2, x, model.points2)
         return K, spread and (model.kernel2.diag(x), matmul(K, spread.basis2))
 
     def of_pair(first, second):
@@ -159,8 +154,7 @@ def _covariance(spread: SidesSpread, model: KroneckerModel, new: NewPairs):
     X1, X2, pairs = new
     i, j = pairs.T
     prior = gram(model.kernel1, X1)[i][:, i] * gram(model.kernel2, X2)[j][:, j]
-    K1 = gram(model.kernel1, X1, jnp.asarray(model.points1))[i]
-    K2 = gram(model.kernel2, X2, jnp.asarray(model.points2))[j]
+    K1, K2 = gram(model.kernel1, X1, model.points1)[i], gram(model.kernel2, X2, model.points2)[j]
     return spread.covariance(K1, K2, prior)
 
 

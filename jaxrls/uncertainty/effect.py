@@ -173,7 +173,6 @@ def _posteriors_of(process, model, X, column, values):
 
 def _values(model, X) -> Any:
     """f without fixed effects, (m, *t)."""
-    coef = jnp.asarray(model.coef)
-    if model.points is None:
-        return matmul(model.kernel.features(X), coef)
-    return matmul(model.kernel(X, jax.tree.map(jnp.asarray, model.points)), coef)
+    kernel, points = model.kernel, model.points
+    design = kernel.features(X) if points is None else kernel(X, points)
+    return matmul(design, model.coef)

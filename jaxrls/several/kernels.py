@@ -459,8 +459,7 @@ def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
 @compiled
 def _coefficients(fit: KernelsFit, rows):
     of_block = lambda x, coef: tuple(matmul(k.features(x).T, coef) for k in fit.kernels)
-    shares = jnp.asarray(fit.shares)
-    return tuple(map(jnp.multiply, rows.sum(of_block, jnp.asarray(fit.coef)), shares))
+    return tuple(map(jnp.multiply, rows.sum(of_block, fit.coef), fit.shares))
 
 
 @compiled

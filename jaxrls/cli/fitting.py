@@ -43,7 +43,7 @@ def run_fit(args):
     show_data(args, table, classes)
     start = time.perf_counter()
     options: dict = {"intercept": args.intercept, "standardize": args.standardize}
-    options |= {"progress": at_terminal()}
+    options["progress"] = at_terminal()
     name = args.criterion or ("kfold" if args.groups else "pairs" if args.rank else "loo")
     if name == "kfold" and table.groups is None:
         numbers = np.random.default_rng(0).permutation(len(table.Y))
@@ -51,8 +51,16 @@ def run_fit(args):
     if args.tune:
         kernel = tuned(kernel, table, CRITERIA[name], args.landmarks, options)
     options |= chosen(args, name, classes, table.groups)
-    options |= {"lams": args.lams, "landmarks": args.landmarks, "keep": args.intervals}
-    fit = rls.fit(kernel, table.X, table.Y, weights=table.weights, **options)
+    fit = rls.fit(
+        kernel,
+        table.X,
+        table.Y,
+        weights=table.weights,
+        lams=args.lams,
+        landmarks=args.landmarks,
+        keep=args.intervals,
+        **options,
+    )
     show("kernel", f"{args.kernel}{numbers_of(fit.kernel)}")
     report(fit, table.Y, classes, table.weights, scores=args.rank)
     show("time", f"{time.perf_counter() - start:.1f} s, compilation included")
@@ -98,8 +106,17 @@ def tuned(kernel, table, criterion, landmarks, options):
     parts: Any = (part if part is None else part[rows] for part in table[1:4])
     Y, v, groups = parts
     show("tuning", f"on {count(len(Y), 'row')}{f' and {m} landmarks' * bool(m)}")
-    options = options | {"criterion": criterion, "groups": groups, "weights": v, "landmarks": m}
-    fit: Any = rls.tune(kernel, table.sample, Y, keep=False, **options)
+    fit: Any = rls.tune(
+        kernel,
+        table.sample,
+        Y,
+        criterion=criterion,
+        groups=groups,
+        weights=v,
+        landmarks=m,
+        keep=False,
+        **options,
+    )
     steps = count(len(fit.history.errors) - 1, "step")
     errors = f"{float(fit.history.start_error):.4g} -> {float(fit.error):.4g}"
     show("tuned", f"{fit.criterion} error {errors} in {steps}: {fit.history.reason}")

@@ -27,10 +27,10 @@ def names(text) -> list[str]:
 
 def character(text) -> str:
     """One character; a tab may be written in words."""
-    found = {"tab": "\t", "\\t": "\t"}.get(text, text)
-    if len(found) != 1:
+    text = {"tab": "\t", "\\t": "\t"}.get(text, text)
+    if len(text) != 1:
         raise argparse.ArgumentTypeError(f"must be one character, such as ; or tab, not {text!r}")
-    return found
+    return text
 
 
 def lams(text) -> int | str | list[float]:

@@ -78,8 +78,8 @@ DISTANCES = {"squared": squared, "city_block": city_block}
 
 def rows_in_thread(dtype: str, d: int, t: int) -> int:
     """How many rows of X a thread holds, with two sums for each."""
-    each = (d + 2 * t) * (2 if dtype == "float64" else 1)
-    return next(rows for rows in (4, 2, 1) if rows * each <= NUMBERS or rows == 1)
+    numbers_a_row = (d + 2 * t) * (2 if dtype == "float64" else 1)
+    return next(rows for rows in (4, 2, 1) if rows * numbers_a_row <= NUMBERS or rows == 1)
 
 
 @functools.cache
@@ -102,8 +102,8 @@ def product_kernel(profile: str, distance: str, dtype: str, d: int, t: int) -> A
     ):
         i, share = wp.tid()
         m, step = z.shape[0], x.shape[0] // rows
-        each = (m + out.shape[0] - 1) // out.shape[0]
-        begin, end = share * each, wp.min((share + 1) * each, m)
+        length = (m + out.shape[0] - 1) // out.shape[0]
+        begin, end = share * length, wp.min((share + 1) * length, m)
         a, total, parameter = rows_of_x(), sums(), p[0]
         for r in range(rows):
             a[r] = x[i + r * step]
@@ -133,6 +133,7 @@ def times(profile: str, distance: str, X, Z, V, parameter) -> Any:
     X = jnp.pad(X, ((0, -n % rows), (0, 0)))
     threads = len(X) // rows
     shares = max(1, min(-(-THREADS // threads), m // FEWEST))
+    product = _as_jax(profile, distance, dtype, d, t)
     sizes: dict = {"launch_dims": (threads, shares), "output_dims": {"out": (shares, len(X))}}
-    (out,) = _as_jax(profile, distance, dtype, d, t)(X, Z, V, parameter.reshape(1), **sizes)
+    (out,) = product(X, Z, V, parameter.reshape(1), **sizes)
     return out.sum(axis=0)[:n]

@@ -223,10 +223,17 @@ class IterativeGram(Factor):
             off = jnp.linalg.norm(R - lam * near, axis=0)
             return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 
-        stop: dict = {"tol": self.iteration.tol, "steps": self.iteration.steps}
         known = self.begin is not None and self.begin.shape == B.shape
         begin = self.begin if known else None
-        X, run = conjugate_gradients(apply, centred(B), inverse, begin, measure=measure, **stop)
+        X, run = conjugate_gradients(
+            apply,
+            centred(B),
+            inverse,
+            begin,
+            measure=measure,
+            tol=self.iteration.tol,
+            steps=self.iteration.steps,
+        )
         # Steps add, by rounding, what `apply` and hence `measure` do not see.
         return jnp.where(run.residuals <= USELESS, centred(X), jnp.nan), run
 

@@ -39,7 +39,7 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
 
     def landmarks_left_out(self, solution, lams):
         """At one λ after the other."""
-        of_lam = lambda lam, one: self.left_out_by(one, self.shrunk(lam, one.state))
+        of_lam = lambda lam, target: self.left_out_by(target, self.shrunk(lam, target.state))
         return solution.at_each(lams, of_lam)
 
     def left_out_by(self, solution, shrunk: Shrunk, corner=None):
@@ -49,8 +49,8 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
         u, W = self.coordinates(corner, b, shrunk), unit_rows(shrunk)
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = (jnp.sum(W * a, axis=1, keepdims=True) for a in (W, u))
-        of_labels = matmul(W, shrunk.q), matmul(u, shrunk.q)
-        return self.left_out_at(solution, d, rho, *of_labels, remaining[:, None])
+        alpha, fitted = matmul(W, shrunk.q), matmul(u, shrunk.q)
+        return self.left_out_at(solution, d, rho, alpha, fitted, remaining[:, None])
 
     def constraints(self, solution, lam):
         """In the coordinates u."""

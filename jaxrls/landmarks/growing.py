@@ -20,12 +20,12 @@ DEAR = 1e9
 LANDMARKS_TO_TUNE = 500
 
 
-def landmarks_to_tune(given, n: int):
+def landmarks_to_tune(landmarks, n: int):
     """The landmarks on which to tune a kernel for a fit to n rows; "auto", which needs a kernel,
     becomes a number or None.
     """
-    if not isinstance(given, str):
-        return given
+    if not isinstance(landmarks, str):
+        return landmarks
     return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
 
 
@@ -93,10 +93,10 @@ def final_landmarks(
     whole: Problem, solver: Subset, some: Sample, kernel, progress: bool
 ) -> Landmarks:
     """Those that were given, or as many rows of the sample, chosen by the kernel that was found."""
-    given = solver.landmarks
-    if not np.ndim(given) and not isinstance(given, Landmarks):
+    landmarks = solver.landmarks
+    if not np.ndim(landmarks) and not isinstance(landmarks, Landmarks):
         most = whole.rows.candidates()[1].shape[0]
         check_whole("landmarks, as their number,", solver.count, most)
         chosen = chosen_for(kernel, some.problem, solver.count, progress)
-        given = some.numbers[np.asarray(chosen.indices)]
-    return as_landmarks(whole.rows, given)
+        landmarks = some.numbers[np.asarray(chosen.indices)]
+    return as_landmarks(whole.rows, landmarks)

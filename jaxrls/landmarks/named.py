@@ -1,7 +1,7 @@
 """What `landmarks=` of public calls is short for."""
 
 from jaxrls.core.factors import SHORT_FOR, Cholesky, Solver, Spectral
-from jaxrls.landmarks.enough import Enough
+from jaxrls.landmarks.enough import CHOOSES_SOLVER, Enough
 from jaxrls.landmarks.solver import Subset
 
 
@@ -9,10 +9,7 @@ def solver_on(landmarks, solver: Solver | None, leave: bool = True) -> Solver:
     """The solver on landmarks; `solver` is the one that was named beside them, or None."""
     if isinstance(landmarks, str) and landmarks == "auto":
         if solver is not None:
-            raise ValueError(
-                "landmarks='auto' chooses the solver too, by known values: leave solver= out, and "
-                "inside jax.jit give a number"
-            )
+            raise ValueError(CHOOSES_SOLVER)
         return Enough()
     if not isinstance(solver, Spectral | Cholesky | None) or getattr(solver, "of", None):
         raise ValueError(

@@ -101,8 +101,17 @@ def fit_kronecker(
         num = len(lams)
     _check_memory(shape, num * (setting == "both"), keep, X1.dtype.itemsize)
     sides, weights = (kernel1, X1, kernel2, X2), side_weights(weights, shape, X1.dtype)
-    options = {"setting": setting, "loss": loss, "intercept": intercept, "keep": keep}
-    fit = _fit(sides, Y, weights, lams, num=num, **options)
+    fit = _fit(
+        sides,
+        Y,
+        weights,
+        lams,
+        num=num,
+        setting=setting,
+        loss=loss,
+        intercept=intercept,
+        keep=keep,
+    )
     if is_concrete(fit):
         _inspect(fit, max(shape), default_grid)
     return fit

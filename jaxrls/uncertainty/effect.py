@@ -8,6 +8,7 @@ fixed effects, which do not move with the column, drop out.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -52,7 +53,7 @@ def effect(fit, X, column, scale) -> Effect:
         _check_smooth(fit.kernel, X, column, values)
     move = _derivative if ends is None else _difference
     parts = _posterior_of(process_for_rows(fit), fit.model, X, column, ends, move=move)
-    return _found(fit, scale, *parts)
+    return _effect(fit, scale, *parts)
 
 
 @door("fit.model.coef")
@@ -62,7 +63,7 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     """
     X, values = _rows_of(fit, X, column), jnp.asarray(values, fit.model.coef.dtype)
     parts = _posteriors_of(process_for_rows(fit), fit.model, X, column, values)
-    return _found(fit, scale, *parts)
+    return _effect(fit, scale, *parts)
 
 
 def _rows_of(fit, X, column):
@@ -82,7 +83,7 @@ def _rows_of(fit, X, column):
     return X
 
 
-def _found(fit, scale, mean, variance) -> Effect:
+def _effect(fit, scale, mean, variance) -> Effect:
     amplitude = process_for_rows(fit).amplitude(scale)
     return Effect(mean, deviation(jnp.maximum(variance, 0), amplitude))
 
@@ -91,14 +92,12 @@ def _check_smooth(kernel, X, column: int, values) -> None:
     """Raise where the functions of a kernel have no derivative in the column: k(x, x) + k(z, z) −
     2 k(x, z) falls as the square of a small step, for others as the step or not at all.
     """
-
-    def wider(leaf):
-        return np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
-
+    wide = lambda leaf: np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
     with jax.enable_x64(True):
-        x, step = jnp.asarray(np.asarray(X[:8], np.float64)), 1e-3 * float(np.ptp(values) or 1)
-        wide, narrow, size = map(float, _gaps(jax.tree.map(wider, kernel), x, column, step))
-    if wide > 1e-10 * size and wide < 8 * narrow:
+        kernel, x = jax.tree.map(wide, kernel), jnp.asarray(np.asarray(X[:8], np.float64))
+        step = 1e-3 * float(np.ptp(values) or 1)
+        far, near = (float(_difference_along(kernel, x, column, h)) for h in (step, step / 4))
+    if 1e-10 < far < 8 * near:
         raise ValueError(
             f"functions of {type(kernel).__name__} have no derivative in column {column}: take a "
             "smoother kernel, such as Gaussian or Matern(1.5, …), or a column of two values"
@@ -106,15 +105,12 @@ def _check_smooth(kernel, X, column: int, values) -> None:
 
 
 @compiled
-def _gaps(kernel, x, column, step):
-    """Σ k(x, x) + k(z, z) − 2 k(x, z) at a step and a quarter of it, and Σ k(x, x)."""
-
-    def gap(step):
-        z = x.at[:, column].add(step)
-        both = jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(x, z)
-        return jnp.sum(kernel.diag(x) + kernel.diag(z) - 2 * both)
-
-    return gap(step), gap(step / 4), jnp.sum(kernel.diag(x))
+def _difference_along(kernel, x, column, step):
+    """Σ k(x, x) + k(z, z) − 2 k(x, z) at a step along the column, as a share of Σ k(x, x)."""
+    z = x.at[:, column].add(step)
+    both = jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(x, z)
+    diag = kernel.diag(x)
+    return jnp.sum(diag + kernel.diag(z) - 2 * both) / jnp.sum(diag)
 
 
 # linear functionals of the posterior
@@ -140,39 +136,43 @@ def _posterior_of(process, model, X, column, ends, *, move):
     spread, kernel, m = process.spread, model.kernel, len(X)
     change = lambda fn, X: move(fn, X, column, ends)
 
-    def new(X):
-        design = spread.expansion.design(kernel, X)
-        nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
-        return spread.coordinates(X, design, nothing, True)
-
     def sums(X):
-        rows = new(X)
+        rows = _coordinates(spread, kernel, X)
         return _values(model, X).sum(axis=0), rows.added.sum(axis=0), rows.taken.sum(axis=0)
 
-    def prior(x, X):
-        a, b = new(x).X, new(X).X
-        return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b))
-
-    def with_all(x):
-        return change(lambda x: change(lambda X: prior(x, X), X), x[None])
+    def prior_with_all(x):
+        prior = lambda x, X: _prior(spread, kernel, x, X)
+        return change(lambda x: change(partial(prior, x), X), x[None])
 
     mean, added, taken = change(sums, X)
     at_once = max(1, min(m, ROWS_AT_ONCE // m))
-    own = jnp.sum(jax.lax.map(with_all, X, batch_size=at_once))
+    prior = jnp.sum(jax.lax.map(prior_with_all, X, batch_size=at_once))
     known = jnp.sum(spread.signed(taken[None])[0] * taken)
-    return mean / m, (jnp.sum(added**2) + own - known) / m**2
+    return mean / m, (jnp.sum(added**2) + prior - known) / m**2
+
+
+def _coordinates(spread, kernel, X):
+    """New rows without fixed effects."""
+    design = spread.expansion.design(kernel, X)
+    nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
+    return spread.coordinates(X, design, nothing, True)
+
+
+def _prior(spread, kernel, x, X):
+    """The sum of the covariances that the kernel has for a row with all."""
+    a, b = (_coordinates(spread, kernel, rows).X for rows in (x, X))
+    return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b))
 
 
 @compiled
 def _posteriors_of(process, model, X, column, values):
     """The same for each of several values that all rows take."""
-    at = lambda value: _posterior_of(process, model, X, column, value[None], move=_difference)
-    return jax.lax.map(at, values)
+    of_value = lambda value: _posterior_of(process, model, X, column, value[None], move=_difference)
+    return jax.lax.map(of_value, values)
 
 
 def _values(model, X) -> Any:
     """f without fixed effects, (m, *t)."""
-    coef = jnp.asarray(model.coef)
-    if model.points is None:
-        return matmul(model.kernel.features(X), coef)
-    return matmul(model.kernel(X, jax.tree.map(jnp.asarray, model.points)), coef)
+    kernel, points = model.kernel, model.points
+    design = kernel.features(X) if points is None else kernel(X, points)
+    return matmul(design, model.coef)

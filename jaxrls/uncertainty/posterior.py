@@ -139,13 +139,17 @@ class GaussianProcess:
             )
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 
-    def label_std(self, variance, scale, weights: Any = 1) -> Any:
-        """Standard deviation of a new label, from the variance of f + b in units of the kernel."""
-        return deviation(variance + self.lam / weights, self.amplitude(scale))
+    def noise(self, weights) -> Any:
+        """The variance of labels of these weights, None for 1, in units of the kernel."""
+        return self.lam if weights is None else self.lam / weights
 
-    def posterior(self, mean, covariance, scale, weights: Any = 1, names=()) -> Posterior:
+    def label_std(self, variance, scale, weights=None) -> Any:
+        """Standard deviation of a new label, from the variance of f + b in units of the kernel."""
+        return deviation(variance + self.noise(weights), self.amplitude(scale))
+
+    def posterior(self, mean, covariance, scale, weights=None, names=()) -> Posterior:
         """The posterior with this mean, and a covariance in units of the kernel."""
-        amplitude, noise = self.amplitude(scale), jnp.asarray(self.lam / weights)
+        amplitude, noise = self.amplitude(scale), jnp.asarray(self.noise(weights))
         return Posterior(mean, jnp.asarray(covariance), amplitude, noise, names)
 
 
@@ -236,10 +240,16 @@ def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, 
     if diag is not None:
         diag = as_array("diag", diag, mean.dtype)
         check_weights(diag, len(mean), "diag")
-    new = fit.kernel, rows, effects, diag
-    variance = _variances(process.spread, *new, corrected=corrected, block_size=block_size)
-    weights = weights_of_new(weights, rows)
-    return process.label_std(variance, scale, 1 if weights is None else weights)
+    variance = _variances(
+        process.spread,
+        fit.kernel,
+        rows,
+        effects,
+        diag,
+        corrected=corrected,
+        block_size=block_size,
+    )
+    return process.label_std(variance, scale, weights_of_new(weights, rows))
 
 
 def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
@@ -247,9 +257,9 @@ def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
     process, _ = process_for_rows(fit), warned_of_groups(fit)
     rows, effects = fit.model.read(X, fixed_effects)
     mean = fit.model.predict(rows, fixed_effects=fixed_effects)
-    new, weights = (fit.kernel, rows.dense(), effects), weights_of_new(weights, rows)
-    covariance = _covariance(process.spread, *new, corrected=corrected)
-    return process.posterior(mean, covariance, scale, 1 if weights is None else weights)
+    X = rows.dense()
+    covariance = _covariance(process.spread, fit.kernel, X, effects, corrected=corrected)
+    return process.posterior(mean, covariance, scale, weights_of_new(weights, rows))
 
 
 def posterior_of_effects(fit, scale) -> Posterior:

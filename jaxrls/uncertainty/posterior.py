@@ -211,7 +211,7 @@ def warned_of_groups(fit) -> tuple:
 
 def process_for_rows(fit, diag=None) -> GaussianProcess:
     """`process_of`, for variances of new rows, whose k(x, x) must be known."""
-    if fit.kernel.knows_diag != (diag is None):
+    if fit.kernel.evaluable != (diag is None):
         raise ValueError(
             "variances need k(x, x) of new rows, which a kernel matrix does not have: give "
             "predict(K, return_std=True, diag=…); a kernel that knows it takes no diag="

@@ -169,7 +169,7 @@ class Precomputed(Kernel):
     [[2.0, 1.0], [1.0, 2.0]]
     """
 
-    evaluable = knows_diag = False
+    evaluable = False
     sparse = True
 
     def __call__(self, X, Z):

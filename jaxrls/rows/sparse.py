@@ -25,7 +25,7 @@ from jaxrls.core.kernels import (
     squared_lengths,
     times,
 )
-from jaxrls.core.linalg import KINDS, split
+from jaxrls.core.linalg import REDUCTIONS, split
 from jaxrls.core.problem import KINDS_OF_ROWS, Rows
 from jaxrls.core.support import (
     as_floats,
@@ -228,7 +228,7 @@ class SparseRows(Rows):
         """As `Rows.over`, in one compiled loop over its own blocks, which are `SparseBlock`s."""
         whole, rest = split((jnp.arange(self.shape[0]), *columns), self.block)
         of_block = lambda parts: fn(parts[0], *parts[1][1:])
-        over_blocks, _ = KINDS[kind]
+        over_blocks, _ = REDUCTIONS[kind]
         return over_blocks(of_block, (self.whole, whole), rest and (self.rest, rest))
 
     def as_one_block(self) -> SparseBlock:

@@ -535,9 +535,10 @@ class Fit(Generic[K]):
             return mean
         from jaxrls.uncertainty.posterior import label_deviations
 
-        rows = self.model.read(X, fixed_effects)
-        options = weights, scale, corrected, diag, block_size
-        return mean, label_deviations(self, mean, *rows, *options)
+        rows, effects = self.model.read(X, fixed_effects)
+        return mean, label_deviations(
+            self, mean, rows, effects, weights, scale, corrected, diag, block_size
+        )
 
     @door("self.model.coef")
     def posterior(

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria import Criterion, HoldOut
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import Folds, Weights
 from jaxrls.core.support import check_whole, door, pytree, static
 
 
@@ -127,7 +126,7 @@ def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
     return (spread if lam.ndim else spread[0]) / weights.total
 
 
-def counted_residuals(residuals, weights: Weights, groups: Folds | None) -> tuple[Any, Weights]:
+def counted_residuals(residuals, weights, groups):
     """Held-out residuals, 0 for rows that do not count in means over them, and the weights of
     rows in these means.
     """

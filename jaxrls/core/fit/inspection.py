@@ -79,20 +79,18 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
     if fit.lams is None or len(lams) == 1:
         return
     low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
-    if low.any() and not (default_grid and lams.min() > 2 * floor):  # there fits change no more
-        remedy = "pass lams= that reach smaller values"
-        if lams.min() <= 1.01 * floor:
+    if default_grid and lams.min() > 2 * floor:  # below it the fit no longer changes
+        low = low & False
+    for at_edge, lam, edge, further in (
+        (low, lams.min(), "smallest", "smaller"),
+        (high, lams.max(), "largest", "larger"),
+    ):
+        remedy = f"pass lams= that reach {further} values"
+        if edge == "smallest" and lam <= 1.01 * floor:
             remedy = f"below it is rounding, so {'use float64' if narrow else 'keep it'}"
-        _warn_of_edge(low, lams.min(), "smallest", remedy)
-    if high.any():
-        _warn_of_edge(high, lams.max(), "largest", "pass lams= that reach larger values")
-
-
-def _warn_of_edge(at_edge, lam: float, edge: str, remedy: str) -> None:
-    """Warn of λ that were chosen at an edge of the grid, of all targets or some."""
-    count, size = at_edge.sum(), at_edge.size
-    of_targets = f" of {count} of {size} targets" if size > 1 else ""
-    warn(
-        f"the chosen λ{of_targets}, {lam:.3g}, is the {edge} of the grid: {remedy}, or change the "
-        "kernel"
-    )
+        of_targets = f" of {at_edge.sum()} of {at_edge.size} targets" if at_edge.size > 1 else ""
+        if at_edge.any():
+            warn(
+                f"the chosen λ{of_targets}, {lam:.3g}, is the {edge} of the grid: {remedy}, or "
+                "change the kernel"
+            )

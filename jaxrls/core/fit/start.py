@@ -163,10 +163,10 @@ class Guess(NamedTuple):
     them.
     """
 
-    kernel: Kernel
+    kernel: Any
     lam: Any
     floor: Any
-    error: float
+    error: Any
 
 
 def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
@@ -174,8 +174,8 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
 
     They are judged on a sample of the rows, so that no large matrix is factored for its spectrum:
     by what the search minimises where that is a sum, such as the evidence, else by leave-one-out
-    error. With `near`, widths around the best are
-    then judged on a larger sample: errors have several minima, some of which a small sample misses.
+    error. With `near`, widths around the best are then judged on a larger sample: errors have
+    several minima, some of which a small sample misses.
     """
     problem = replace(problem, solver=None)
     kernel, rows = problem.kernel, problem.rows
@@ -223,19 +223,20 @@ def _judged(problem, kernels, most: int, lams) -> list[Guess]:
     # The columns of a kernel matrix are its rows.
     few = problem.some(most)[0].padded() if problem.kernel.evaluable else problem
     for kernel in kernels:
-        error, lam, floor = jax.device_get(_judge(replace(few, kernel=kernel), measured, lams))
+        guess = jax.device_get(_judge(replace(few, kernel=kernel), measured, lams))
         # s_max grows as the number of rows, and the rounding of K relative to it as its root.
-        floor = floor * (n / min(most, n)) ** 1.5
-        guesses.append(Guess(kernel, lam, floor, error if np.isfinite(error) else np.inf))
+        floor = guess.floor * (n / min(most, n)) ** 1.5
+        error = guess.error if np.isfinite(guess.error) else np.inf
+        guesses.append(Guess(kernel, guess.lam, floor, error))
     return guesses
 
 
 @compiled
 def _judge(problem, measured, lams):
-    """The error at the best λ of the grid, that λ, and the precision of K."""
+    """A guess without its kernel: the best λ of the grid, the precision of K, and the error."""
     solution = problem.solution()
     grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams
     errors = measured.errors(solution, grid, problem.kernel)
     errors = jnp.mean(errors.reshape(len(grid), -1), axis=1)
     best = jnp.argmin(errors)
-    return errors[best], grid[best], solution.factor.precision_floor()
+    return Guess(None, grid[best], solution.factor.precision_floor(), errors[best])

@@ -116,7 +116,7 @@ def near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -
     rows that are not kept.
     """
     known = kept and data.weights.values is not None
-    if data.fixed.count == 1 and data.fixed.rows is None and not known:
+    if data.fixed.only_intercept and not known:
         return jnp.mean(corner, axis=0)[None]
     return jax.lax.stop_gradient(near_fit(data, Linear()))
 

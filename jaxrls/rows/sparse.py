@@ -25,7 +25,7 @@ from jaxrls.core.kernels import (
     squared_lengths,
     times,
 )
-from jaxrls.core.linalg import KINDS, split
+from jaxrls.core.linalg import REDUCTIONS, split
 from jaxrls.core.problem import KINDS_OF_ROWS, Rows, padded
 from jaxrls.core.support import (
     as_floats,
@@ -234,7 +234,7 @@ class SparseRows(Rows):
             block = jax.tree.map(lambda a: a[numbers[0] // self.block], self.blocks)
             return fn(replace(block, shape=(len(numbers), self.shape[1])), *parts)
 
-        over_blocks, _ = KINDS[kind]
+        over_blocks, _ = REDUCTIONS[kind]
         return over_blocks(of_block, *split((jnp.arange(self.shape[0]), *columns), self.block))
 
     def as_one_block(self) -> SparseBlock:

@@ -65,7 +65,7 @@ class CholeskyFeatures(OneByOne):
 
         def of_block(block, y):
             phi = self.map.features(block.x) - self.fixed.fitted(block.b, self.origin)
-            return matmul(phi.T, self.weights.block(block.v, len(y)).scale(y))
+            return matmul(phi.T, block.weights.scale(y))
 
         return self.data.sum(of_block, labels.scaled, **self.hints)
 
@@ -109,7 +109,7 @@ class CholeskyFeatures(OneByOne):
         shrunk_at_all = self.shrunk_at_all(solution, lams)
 
         def of_block(block, y, *columns):
-            psi, weights = self.map.raw(block.x), self.weights.block(block.v, len(y))
+            psi, weights = self.map.raw(block.x), block.weights
             h = self.fixed.leverage(block.b, weights.array)
 
             def fitted(shrunk):

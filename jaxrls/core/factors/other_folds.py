@@ -60,7 +60,7 @@ def sweep_other_folds(
 
         e, _ = jax.lax.scan(put, jnp.zeros((len(Y), L, t), Y.dtype), fits)
         counted = fold_of_row < len(folds.inside)  # as `Folds.counted`, of a block
-        return fn(e, Y, jnp.where(counted, data.weights.block(block.v, len(Y)).array, 0))
+        return fn(e, Y, jnp.where(counted, block.weights.array, 0))
 
     read = data.map if stack else data.sum
     return read(of_block, labels.Y, numbers, temporaries=2 * L * t)

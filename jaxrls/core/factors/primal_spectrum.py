@@ -57,7 +57,7 @@ class PrimalSpectrum(Spectrum):
     def centred(self, block: DataBlock) -> Float[Array, "b p"]:
         """√v (features − B origin) of a block of rows."""
         features = block.x - self.fixed.fitted(block.b, self.origin)
-        return self.weights.block(block.v, len(features)).scale(features)
+        return block.weights.scale(features)
 
     def left(self, block):
         """The centred features, rotated."""

@@ -43,8 +43,10 @@ if TYPE_CHECKING:
     import jaxrls.uncertainty.intervals
     import jaxrls.uncertainty.posterior
 
-K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
 Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
+PerTarget = Float[Numbers, "*#t"]  # (), or (t,) where each target has its own
+Number = Float[Numbers, ""]
+K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
 PADDED = 1024  # up to so many new rows in NumPy, their number is padded to a power of two
 
 
@@ -163,7 +165,7 @@ def completed(fit, names: tuple, origin=None):
     model = replace(fit.model, names=names) if names else fit.model
     if origin is not None:
         model = replace(model, intercept=np.asarray(model.intercept, np.float64) + origin)
-    return fit if model is fit.model else replace(fit, model=model, origin=origin)
+    return replace(fit, model=model, origin=origin)
 
 
 def with_constant(predictions, constant):
@@ -186,13 +188,13 @@ def predict_in_common_size(model, X, block_size):
         return run(X)
     m = len(X)
     size = 2 ** (m - 1).bit_length() if m <= PADDED else m
-    if isinstance(model.points, jax.Array | np.ndarray):
-        # Many points are not padded, and stay on their device.
-        if missing := common_size(len(model.points)) - len(model.points):
-            points, coef = map(np.asarray, (model.points, model.coef))
-            points, coef = padded(points, missing, "edge"), padded(coef, missing)
-            model = replace(model, points=points, coef=coef)
-    return run(X) if size == m else first(run(X[np.minimum(np.arange(size), m - 1)]), m)
+    array = isinstance(model.points, jax.Array | np.ndarray)
+    # Many points are not padded, and stay on their device.
+    if array and (missing := common_size(len(model.points)) - len(model.points)):
+        points, coef = map(np.asarray, (model.points, model.coef))
+        points, coef = padded(points, missing, "edge"), padded(coef, missing)
+        model = replace(model, points=points, coef=coef)
+    return first(run(padded(X, size - m, "edge")), m) if size > m else run(X)
 
 
 @compiled
@@ -243,7 +245,7 @@ class History:
     gradient_norms: Float[Array, " S"]
     lams: Float[Array, " S"]
     kernels: Any
-    start_error: Float[Numbers, ""] | None = None
+    start_error: Number | None = None
     converged: bool = static(default=False)
     reason: str = static(default="")
     stages: "tuple[Stage, ...]" = ()
@@ -315,24 +317,24 @@ class Fit(Generic[K]):
     model: Model
     lams: Float[Numbers, "L *#t"] | Any
     errors: Float[Numbers, "L *t"] | Any
-    lam: Float[Numbers, "*#t"]
-    error: Float[Numbers, "*#t"] | Any
+    lam: PerTarget
+    error: PerTarget | Any
     loo_residuals: Float[Numbers, "n *t"] | Any
-    dof: Float[Numbers, "*#t"] | Any
-    floor: Float[Numbers, ""]
-    indefinite: Float[Numbers, ""]
+    dof: PerTarget | Any
+    floor: Number
+    indefinite: Number
     route: str = static()
     criterion: str = static(default="")
     title: str = static(default="")
     unit: str = static(default="")
     plan: str = static(default="")
-    trace_residual: Float[Numbers, ""] | None = None
+    trace_residual: Number | None = None
     num_landmarks: int = static(default=0)
     run: Any = None
-    loo_standard_error: Float[Numbers, "*#t"] | None = None
-    ridge_effect: Float[Numbers, ""] | None = None
+    loo_standard_error: PerTarget | None = None
+    ridge_effect: Number | None = None
     informative: Bool[Numbers, ""] | None = None
-    r2: Float[Numbers, ""] | None = None
+    r2: Number | None = None
     loo_rms: Float[Numbers, "*t"] | None = None
     history: History | None = None
     solution: Solution | None = None
@@ -346,23 +348,23 @@ class Fit(Generic[K]):
     stored: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        values = [self.lam, self.error, self.dof]
-        if not is_concrete(*values) or np.ndim(self.dof) > 1:
-            return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
-        lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
-        freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
-        among = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
-        left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
-        name = f"{self.criterion.removesuffix('_error')} error"
-        name = self.title if self.unit == "nats" else name
-        reached = "" if error is None else f", {name} {error:.3g}"
-        if self.r2 is not None and self.unit != "AUC":
-            reached += f", held-out R² {float(self.r2):.3g}"
         kernel, standardized = self.model.kernel, ""
+        if not is_concrete(self.lam, self.error, self.dof) or np.ndim(self.dof) > 1:
+            return f"Fit(kernel={kernel}, criterion={self.criterion!r})"
         if isinstance(kernel, Standardized):
             kernel, standardized = kernel.kernel, ", standardized"
-        of_rows = f"{type(kernel).__name__}{left}{standardized}"
-        return f"{of_rows}: λ = {lam:.3g}{among}{reached}{freedom}\n{self.plan}"
+        name = f"{self.criterion.removesuffix('_error')} error"
+        name = self.title if self.unit == "nats" else name
+        rows = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
+        among = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
+        numbers = f"λ = {np.mean(self.lam):.3g}{among}"
+        if self.error is not None:
+            numbers += f", {name} {np.mean(self.error):.3g}"
+        if self.r2 is not None and self.unit != "AUC":
+            numbers += f", held-out R² {float(self.r2):.3g}"
+        if self.dof is not None:
+            numbers += f", {np.mean(self.dof):.1f} degrees of freedom"
+        return f"{type(kernel).__name__}{rows}{standardized}: {numbers}\n{self.plan}"
 
     @property
     def kernel(self) -> K:
@@ -483,7 +485,7 @@ class Fit(Generic[K]):
 
         **Cost** O(n r) where the solution is a spectrum.
         """
-        from jaxrls.core.fit.fit import with_lam
+        from jaxrls.core.fit.conclude import with_lam
 
         return with_lam(self, lam)
 
@@ -528,16 +530,16 @@ class Fit(Generic[K]):
 
         **Cost** of the standard deviation O(m n²) where K of all rows was factored, else O(m r²).
         """
-        if not return_std:
-            check_unsaid(scale, corrected, diag, weights)
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         if not return_std:
+            check_unsaid(scale, corrected, diag, weights)
             return mean
         from jaxrls.uncertainty.posterior import label_deviations
 
-        rows = self.model.read(X, fixed_effects)
-        options = weights, scale, corrected, diag, block_size
-        return mean, label_deviations(self, mean, *rows, *options)
+        rows, effects = self.model.read(X, fixed_effects)
+        return mean, label_deviations(
+            self, mean, rows, effects, weights, scale, corrected, diag, block_size
+        )
 
     @door("self.model.coef")
     def posterior(
@@ -658,7 +660,7 @@ class Fit(Generic[K]):
     def intervals(
         self,
         X,
-        level: float | np.floating | Float[Numbers, ""] = 0.9,
+        level: float | np.floating | Number = 0.9,
         *,
         weights=None,
         studentised: bool = False,

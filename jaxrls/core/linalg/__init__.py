@@ -2,7 +2,7 @@
 
 from jaxrls.core.linalg.blocks import (
     FEWEST_ROWS,
-    KINDS,
+    REDUCTIONS,
     block_bytes,
     check_block_size,
     default_block_size,

@@ -110,7 +110,7 @@ def in_parts(run: Callable, arrays, parts: int, place: Callable):
 
 
 # By kind: the function for blocks, and the one that joins the results of parts.
-KINDS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, joined)}
+REDUCTIONS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, joined)}
 
 
 def over_rows(
@@ -119,7 +119,7 @@ def over_rows(
     """A "sum" or a "map" of `fn` over blocks of rows of a pytree of arrays (n, …); with several
     `parts` over blocks of each, whose sums are added or results stacked at the end.
     """
-    over_blocks, together = KINDS[kind]
+    over_blocks, together = REDUCTIONS[kind]
     if parts > 1:
         of_part = lambda part: over_rows(kind, fn, part, block_size)
         return jax.tree.map(together, in_parts(of_part, arrays, parts, place))

@@ -110,18 +110,17 @@ def _times(X: SparseBlock, w: Float[Array, "d t"]) -> Float[Array, "b t"]:
 @squared_distances.register(SparseBlock)
 def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
     """Rows are not centred, which would make them dense. **Cost** O(stored entries · m); of rows
-    that both lie far from 0 twice that, from the gaps of entries, and of dense Z that of dense rows.
+    that both lie far from 0 twice that, by gaps of entries, and of dense Z that of dense rows.
     Errors are at most 12 (2 + √d) eps (16 + r²), r² the bound of `near_product`.
     """
-    if isinstance(Z, SparseBlock):
-        scaled, far = (X.times(inverse), Z.times(inverse)), _by_gaps
-    else:
-        scaled, far = (X.times(inverse), Z * inverse), _of_dense
-    return near_product(*scaled, SPARSE_NEAR, far, (X, Z, inverse))
+    sparse = isinstance(Z, SparseBlock)
+    z, far = (Z.times(inverse), _by_gaps) if sparse else (Z * inverse, _of_dense)
+    return near_product(X.times(inverse), z, SPARSE_NEAR, far, (X, Z, inverse))
 
 
 def _by_gaps(_, rows):
-    return _gaps(*rows, squared_gap)
+    X, Z, inverse = rows
+    return gaps(X, Z, inverse, squared_gap)
 
 
 def _of_dense(_, rows):

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import compiled
+from jaxrls.core.problem import Weights, compiled
 from jaxrls.core.support import door, is_concrete, pytree
 from jaxrls.uncertainty.posterior import deviation, process_for_rows, warned_of_groups
 
@@ -44,15 +44,15 @@ class Effect:
     std: Float[Numbers, "*t"]
 
 
-def effect(fit, X, column, scale) -> Effect:
+def effect(fit, X, column, values, weights, scale) -> Effect:
     """`Fit.effect`."""
-    X = _rows_of(fit, X, column)
-    values = np.unique(np.asarray(X[:, column]))
-    ends = jnp.asarray(values) if len(values) == 2 else None
+    X, column = rows_and_column(fit, X, column)
+    ends = _two_values(fit.model, X, column) if values is None else _checked(values)
     if ends is None:
-        _check_smooth(fit.kernel, X, column, values)
-    move = _derivative if ends is None else _difference
-    parts = _posterior_of(process_for_rows(fit), fit.model, X, column, ends, move=move)
+        _check_smooth(fit.kernel, X, column)
+    move, shares = _derivative if ends is None else _difference, _shares(weights, X)
+    ends = None if ends is None else jnp.asarray(ends, X.dtype)
+    parts = _posterior_of(process_for_rows(fit), fit.model, X, column, ends, shares, move=move)
     return _effect(fit, scale, *parts)
 
 
@@ -61,13 +61,14 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     """What f changes by on average over rows as all take one of `values` (g,), from what it is at
     the rows: mean and standard errors (g,) or (g, t).
     """
-    X, values = _rows_of(fit, X, column), jnp.asarray(values, fit.model.coef.dtype)
-    parts = _posteriors_of(process_for_rows(fit), fit.model, X, column, values)
+    (X, column), values = rows_and_column(fit, X, column), jnp.asarray(values)
+    values, shares = values.astype(fit.model.coef.dtype), _shares(None, X)
+    parts = _posteriors_of(process_for_rows(fit), fit.model, X, column, values, shares)
     return _effect(fit, scale, *parts)
 
 
-def _rows_of(fit, X, column):
-    """The rows, as an array; the column is checked."""
+def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
+    """The rows as an array, with columns in the order of the fit, and the index of the column."""
     warned_of_groups(fit)
     if not is_concrete(X):
         raise ValueError(
@@ -75,12 +76,45 @@ def _rows_of(fit, X, column):
             "outside of jax.jit"
         )
     X = replace(fit.model, effects=None).read(X)[0].dense()
+    return X, column_number(column, fit.model.names, X.shape[1])
+
+
+def column_number(column, names: tuple, count: int) -> int:
+    """The index of a column that is given by it or by its name in the fit."""
+    if isinstance(column, str) and column in names:
+        return names.index(column)
     whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
-    if not whole or not -X.shape[1] <= column < X.shape[1]:
+    if not whole or not -count <= column < count:
+        named = f"names {', '.join(map(repr, names[:5]))}" if names else "no names"
         raise ValueError(
-            f"column must be the index of a column of X, which has {X.shape[1]}, and is {column!r}"
+            f"column must be a name or an index of a column of X, of the {count} that were fitted, "
+            f"with {named}, and is {column!r}"
         )
-    return X
+    return int(column) % count
+
+
+def _two_values(model, X, column: int) -> np.ndarray | None:
+    """The values of a column that has two in the fit, or where no rows are kept, in X."""
+    fitted = model.points
+    kept = isinstance(fitted, jax.Array | np.ndarray) and np.shape(fitted)[1:] == X.shape[1:]
+    values = np.unique(np.asarray((fitted if kept else X)[:, column]))
+    return values if len(values) == 2 else None
+
+
+def _checked(values) -> np.ndarray:
+    """Two values, as they are given."""
+    ends = np.asarray(values, np.float64)
+    if ends.shape != (2,) or not np.isfinite(ends).all():
+        raise ValueError(f"values must be two numbers to compare, and is {values!r}")
+    return ends
+
+
+def _shares(weights, X):
+    """What each row counts in an average, (m,); 1 in all."""
+    if weights is None:
+        return jnp.full(len(X), 1 / len(X), X.dtype)
+    array = Weights.of(weights, len(X), X.dtype).array
+    return array / jnp.sum(array)
 
 
 def _effect(fit, scale, mean, variance) -> Effect:
@@ -88,14 +122,14 @@ def _effect(fit, scale, mean, variance) -> Effect:
     return Effect(mean, deviation(jnp.maximum(variance, 0), amplitude))
 
 
-def _check_smooth(kernel, X, column: int, values) -> None:
+def _check_smooth(kernel, X, column: int) -> None:
     """Raise where the functions of a kernel have no derivative in the column: k(x, x) + k(z, z) −
     2 k(x, z) falls as the square of a small step, for others as the step or not at all.
     """
     wide = lambda leaf: np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
     with jax.enable_x64(True):
         kernel, x = jax.tree.map(wide, kernel), jnp.asarray(np.asarray(X[:8], np.float64))
-        step = 1e-3 * float(np.ptp(values) or 1)
+        step = 1e-3 * float(np.ptp(np.asarray(X[:, column])) or 1)
         far, near = (float(_difference_along(kernel, x, column, h)) for h in (step, step / 4))
     if 1e-10 < far < 8 * near:
         raise ValueError(
@@ -131,24 +165,25 @@ def _difference(fn: Callable, X, column, ends):
 
 
 @compiled
-def _posterior_of(process, model, X, column, ends, *, move):
-    """Mean and variance of the average over rows, in units of the kernel."""
+def _posterior_of(process, model, X, column, ends, shares, *, move):
+    """Mean and variance of the average over rows with these shares, in units of the kernel."""
     spread, kernel, m = process.spread, model.kernel, len(X)
     change = lambda fn, X: move(fn, X, column, ends)
 
-    def sums(X):
+    def averages(X):
         rows = _coordinates(spread, kernel, X)
-        return _values(model, X).sum(axis=0), rows.added.sum(axis=0), rows.taken.sum(axis=0)
+        parts = _values(model, X), rows.added, rows.taken
+        return [jnp.tensordot(shares, part, axes=1, precision="highest") for part in parts]
 
     def prior_with_all(x):
-        prior = lambda x, X: _prior(spread, kernel, x, X)
+        prior = lambda x, X: _prior(spread, kernel, x, X, shares)
         return change(lambda x: change(partial(prior, x), X), x[None])
 
-    mean, added, taken = change(sums, X)
+    mean, added, taken = change(averages, X)
     at_once = max(1, min(m, ROWS_AT_ONCE // m))
-    prior = jnp.sum(jax.lax.map(prior_with_all, X, batch_size=at_once))
+    prior = jnp.sum(shares * jax.lax.map(prior_with_all, X, batch_size=at_once))
     known = jnp.sum(spread.signed(taken[None])[0] * taken)
-    return mean / m, (jnp.sum(added**2) + prior - known) / m**2
+    return mean, jnp.sum(added**2) + prior - known
 
 
 def _coordinates(spread, kernel, X):
@@ -158,16 +193,19 @@ def _coordinates(spread, kernel, X):
     return spread.coordinates(X, design, nothing, True)
 
 
-def _prior(spread, kernel, x, X):
-    """The sum of the covariances that the kernel has for a row with all."""
+def _prior(spread, kernel, x, X, shares):
+    """The average of the covariances that the kernel has for a row with all."""
     a, b = (_coordinates(spread, kernel, rows).X for rows in (x, X))
-    return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b))
+    return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b) * shares)
 
 
 @compiled
-def _posteriors_of(process, model, X, column, values):
+def _posteriors_of(process, model, X, column, values, shares):
     """The same for each of several values that all rows take."""
-    of_value = lambda value: _posterior_of(process, model, X, column, value[None], move=_difference)
+
+    def of_value(value):
+        return _posterior_of(process, model, X, column, value[None], shares, move=_difference)
+
     return jax.lax.map(of_value, values)
 
 

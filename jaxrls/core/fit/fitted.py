@@ -423,7 +423,7 @@ class Fit(Generic[K]):
 
         Args:
             X: rows to average over (m, d); of more than 200, 200 of them.
-            column: the index of the column.
+            column: its name, or its index among the columns that were fitted.
             ax: Matplotlib axes; by default those of a new figure.
             level: the level of the band.
 
@@ -619,18 +619,25 @@ class Fit(Generic[K]):
         return posterior_of_effects(self, scale)
 
     @door("self.model.coef")
-    def effect(self, X, column, *, scale="evidence") -> "jaxrls.uncertainty.effect.Effect":
+    def effect(
+        self, X, column, *, values=None, weights=None, scale="evidence"
+    ) -> "jaxrls.uncertainty.effect.Effect":
         """The average effect of a column of X on f, with its standard error from the posterior.
 
             (1/m) Σᵢ ∂f(xᵢ)/∂x_column, for a column of two values a < b
             (1/m) Σᵢ f(xᵢ with b) − f(xᵢ with a)
+
+        The effect on those that were treated is that over their rows.
 
         The posterior is that of `posterior`, with its assumptions. Fixed effects are those of other
         columns, and stay as they are; their own are in `effects`.
 
         Args:
             X: rows to average over (m, d), such as those that were fitted.
-            column: the index of the column.
+            column: its name, or its index among the columns that were fitted.
+            values: two values (a, b) to compare. By default those of a column that had two in the
+                fit, or in X where the model keeps no rows; else None, for the derivative.
+            weights: what each row counts in the average (m,). Default 1.
             scale: how τ² is set, as in `posterior`.
 
         Returns:
@@ -654,7 +661,7 @@ class Fit(Generic[K]):
         """
         from jaxrls.uncertainty.effect import effect
 
-        return effect(self, X, column, scale)
+        return effect(self, X, column, values, weights, scale)
 
     @door("self.model.coef")
     def intervals(

@@ -184,8 +184,7 @@ callable, default="loo"
     def score(self, X, y, sample_weight=None, fixed_effects=None):
         """R² of `predict`, the mean over targets; `fixed_effects` are those of the rows of X."""
         check_is_fitted(self)
-        if self.path_.model.free is not None and fixed_effects is None:
-            raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")
+        self.path_.model.check_effects("score", fixed_effects)
         predicted = self.predict(X, fixed_effects=fixed_effects)
         return r2_score(y, predicted, sample_weight=sample_weight)
 

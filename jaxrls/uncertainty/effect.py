@@ -94,10 +94,11 @@ def column_number(column, names: tuple, count: int) -> int:
 
 
 def _two_values(model, X, column: int) -> np.ndarray | None:
-    """The values of a column that has two in the fit, or where no rows are kept, in X."""
-    fitted = model.points
-    kept = isinstance(fitted, jax.Array | np.ndarray) and np.shape(fitted)[1:] == X.shape[1:]
-    values = np.unique(np.asarray((fitted if kept else X)[:, column]))
+    """The values of a column that has two in X and the rows that the model keeps; None of more."""
+    parts, fitted = [X], model.points
+    if isinstance(fitted, jax.Array | np.ndarray) and np.shape(fitted)[1:] == X.shape[1:]:
+        parts.append(fitted)
+    values = np.unique(np.concatenate([np.asarray(part[:, column]) for part in parts]))
     return values if len(values) == 2 else None
 
 

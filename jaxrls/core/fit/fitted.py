@@ -99,7 +99,8 @@ class Model:
                 taken by name where the fit was to one.
             fixed_effects: those of the new rows where the fit had such: columns (m, p) or labels of
                 levels (m,). Without labels of levels predictions are right up to a constant for
-                each group, as in ranking.
+                each group, as in ranking; whatever is about labels, such as `score`, `intervals`
+                and standard deviations, needs them.
             block_size: rows at a time.
 
         Returns:
@@ -134,6 +135,13 @@ class Model:
         rows.check(self.kernel, training=False)
         effects = self.effects or FixedEffects.none(self.coef.dtype)
         return rows, effects.new_rows(fixed_effects, rows.shape[0], self.coef.dtype)
+
+    def check_effects(self, call: str, fixed_effects) -> None:
+        """Raise where a call is about labels, and the fixed effects of their rows are not given."""
+        if self.free is not None and fixed_effects is None:
+            raise ValueError(
+                f"{call} is about labels, which have fixed effects: give fixed_effects="
+            )
 
     def check_columns(self, d: int) -> None:
         """Raise for rows with another number d of columns than those that were fitted, where that
@@ -465,8 +473,7 @@ class Fit(Generic[K]):
         Raises:
             ValueError: where the fit has fixed effects, and none are given.
         """
-        if self.model.free is not None and fixed_effects is None:
-            raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")
+        self.model.check_effects("score", fixed_effects)
         return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights)
 
     @door("self.model.coef")
@@ -534,6 +541,7 @@ class Fit(Generic[K]):
         if not return_std:
             check_unsaid(scale, corrected, diag, weights)
             return mean
+        self.model.check_effects("return_std", fixed_effects)
         from jaxrls.uncertainty.posterior import label_deviations
 
         rows, effects = self.model.read(X, fixed_effects)
@@ -580,6 +588,7 @@ class Fit(Generic[K]):
         >>> bool(far > 10 * near)
         True
         """
+        self.model.check_effects("posterior", fixed_effects)
         from jaxrls.uncertainty.posterior import posterior_at
 
         return posterior_at(self, X, weights, scale, corrected, fixed_effects)
@@ -635,8 +644,8 @@ class Fit(Generic[K]):
         Args:
             X: rows to average over (m, d), such as those that were fitted.
             column: its name, or its index among the columns that were fitted.
-            values: two values (a, b) to compare. By default those of a column that had two in the
-                fit, or in X where the model keeps no rows; else None, for the derivative.
+            values: two values (a, b) to compare. By default those of a column that has two in X and
+                the rows that the model keeps; else None, for the derivative.
             weights: what each row counts in the average (m,). Default 1.
             scale: how τ² is set, as in `posterior`.
 
@@ -725,6 +734,7 @@ class Fit(Generic[K]):
         >>> bool(abs(np.mean((lower <= y[100:]) & (y[100:] <= upper)) - 0.9) < 0.05)
         True
         """
+        self.model.check_effects("intervals", fixed_effects)
         from jaxrls.uncertainty.intervals import intervals
 
         return intervals(self, X, level, weights, studentised, fixed_effects, block_size)
@@ -803,6 +813,7 @@ class Fit(Generic[K]):
         >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
         True
         """
+        self.model.check_effects("update", fixed_effects)
         from jaxrls.rows.update import with_rows
 
         return with_rows(self, 1, X, Y, weights, fixed_effects, block_size)
@@ -838,6 +849,7 @@ class Fit(Generic[K]):
         >>> bool(abs(fit.forget(X[20:], 2 * X[20:, 0]).model.coef - some.model.coef) < 1e-12)
         True
         """
+        self.model.check_effects("forget", fixed_effects)
         from jaxrls.rows.update import with_rows
 
         return with_rows(self, -1, X, Y, weights, fixed_effects, block_size)

@@ -318,22 +318,28 @@ KINDS_OF_ROWS.append(SparseRows)
 def _in_runs(X, block: int) -> SparseBlock:
     """Blocks of as many rows of a CSR matrix, stacked: values and columns (k, s, w), row (k, s).
 
-    A run is as long as a row's mean number of entries, up to LONGEST_RUN, so that at most half of
-    what is stored is padding.
+    A run is about as long as a row's mean number of entries, up to LONGEST_RUN, so that at most
+    some half of what is stored is padding.
     """
     (n, d), counts = X.shape, np.diff(X.indptr)
-    width = max(1, min(LONGEST_RUN, -(-X.nnz // n)))
+    width = min(LONGEST_RUN, _common_count(-(-X.nnz // n)))
     # Numbered over all rows, `runs` has the first of each row, `begins` of each block.
     runs = np.cumsum(np.append(0, -(-counts // width)))
     begins = runs[np.arange(0, n + block, block).clip(max=n)]
     row = np.repeat(np.arange(n), counts)
     run, within = np.divmod(np.arange(X.nnz) - X.indptr[row], width)
     place = row // block, runs[row] - begins[row // block] + run, within
-    shape = len(begins) - 1, max(1, np.diff(begins).max()), width
+    shape = len(begins) - 1, _common_count(np.diff(begins).max()), width
     values, columns = np.zeros(shape, X.dtype), np.zeros(shape, np.int32)
     rows = np.zeros(shape[:2], np.int32)
     values[place], columns[place], rows[place[:2]] = X.data, X.indices, row % block
     return SparseBlock(values, columns, rows, (block, d))
+
+
+def _common_count(count: int) -> int:
+    """So many, rounded up to one of four counts for each doubling, as every count compiles anew."""
+    step = 2 ** max(0, (int(count) - 1).bit_length() - 3)
+    return max(1, -(-int(count) // step) * step)
 
 
 def _coordinates(X):

@@ -26,13 +26,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.factors import Expansion
 from jaxrls.core.fit import Numbers, once_per_fit, solution_of, with_constant
 from jaxrls.core.leave_out import orthonormal, slots
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
-from jaxrls.core.problem import FixedEffects, Folds, Labels, check_groups, compiled
+from jaxrls.core.problem import FixedEffects, FixedLevels, Folds, Labels, check_groups, compiled
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
 from jaxrls.uncertainty.posterior import (
     process_for_rows,
@@ -313,7 +314,20 @@ def jackknife_of(fit) -> Jackknife:
         )
     if fit.groups is not None:
         check_groups(fit.groups, "intervals and predictive distributions need")
+        _check_levels(solution.factor.fixed, fit.groups)
     return _jackknife(solution, fit.groups, jnp.asarray(fit.lam), residuals_of_all(fit))
+
+
+def _check_levels(fixed, groups: Folds) -> None:
+    """Raise where a fold holds a whole level of fixed effects, whose constant its rows alone tell."""
+    if isinstance(fixed, FixedLevels) and is_concrete(fixed, groups):
+        pairs = np.unique(np.stack([fixed.rows, groups.numbers]), axis=1)
+        if (np.bincount(pairs[0])[np.unique(pairs[0])] == 1).any():
+            raise ValueError(
+                "groups= held out whole levels of fixed_effects, so that residuals are known up to "
+                "a constant for each, too few for intervals: fit without groups=, or take "
+                "1.0 * Levels() in the kernel in place of fixed effects"
+            )
 
 
 @compiled

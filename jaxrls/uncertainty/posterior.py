@@ -204,7 +204,8 @@ def warned_of_groups(fit) -> tuple:
         warn(
             "variances take rows as independent given f, and this fit held out groups: where the "
             "rows of a group share more, add 1.0 * Levels().on([j]) to the kernel, with the "
-            "number of the group in column j, and tune by criterion='evidence'"
+            "number of the group in column j, tune it by criterion='evidence' without groups=, and "
+            "fit it with lams=[tuned.lam]"
         )
     return ()
 

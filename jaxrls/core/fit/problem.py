@@ -33,6 +33,7 @@ from jaxrls.core.support import (
     arrays_alone,
     as_floats,
     as_lam,
+    check_index,
     check_labels,
     check_ratio,
     check_targets,
@@ -109,6 +110,7 @@ class Problem:
         """
         kernel = NAMED.get(kernel, kernel) if isinstance(kernel, str) else kernel
         check_kernel(kernel)
+        check_index(X, Y)
         kernel = columns_by_number(kernel, names_of(X))
         solver, rows = named_solver(solver, landmarks), as_rows(kernel, X)
         weights = Weights.of_rows(weights, rows)

@@ -83,6 +83,16 @@ def column_names(X) -> tuple:
     return names if known and len({*names}) == len(names) else ()
 
 
+def check_index(X, Y) -> None:
+    """Raise where labels have another index than rows, as of a data frame that was sorted since."""
+    rows, labels = (getattr(data, "index", None) for data in (X, Y))
+    if hasattr(rows, "equals") and hasattr(labels, "equals") and not rows.equals(labels):
+        raise ValueError(
+            "Y has another index than X, and rows are taken in their order: give Y.loc[X.index], "
+            "or Y.to_numpy() where the order is right"
+        )
+
+
 def by_names(name: str, X, names: tuple):
     """The columns of these names of a data frame or table, in this order; anything without names
     as it is.

@@ -48,12 +48,14 @@ def effect(fit, X, column, scale) -> Effect:
     """`Fit.effect`."""
     X = _rows_of(fit, X, column)
     values = np.unique(np.asarray(X[:, column]))
-    ends = jnp.asarray(values) if len(values) == 2 else None
-    if ends is None:
+    ends: Any = values
+    move = _difference
+    if len(values) != 2:
         _check_smooth(fit.kernel, X, column, values)
-    move = _derivative if ends is None else _difference
-    parts = _posterior_of(process_for_rows(fit), fit.model, X, column, ends, move=move)
-    return _effect(fit, scale, *parts)
+        ends, move = None, _derivative
+    process = process_for_rows(fit)
+    mean, variance = _posterior_of(process, fit.model, X, column, ends, move=move)
+    return _effect(process, scale, mean, variance)
 
 
 @door("fit.model.coef")
@@ -62,8 +64,9 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     the rows: mean and standard errors (g,) or (g, t).
     """
     X, values = _rows_of(fit, X, column), jnp.asarray(values, fit.model.coef.dtype)
-    parts = _posteriors_of(process_for_rows(fit), fit.model, X, column, values)
-    return _effect(fit, scale, *parts)
+    process = process_for_rows(fit)
+    mean, variance = _posteriors_of(process, fit.model, X, column, values)
+    return _effect(process, scale, mean, variance)
 
 
 def _rows_of(fit, X, column):
@@ -83,9 +86,8 @@ def _rows_of(fit, X, column):
     return X
 
 
-def _effect(fit, scale, mean, variance) -> Effect:
-    amplitude = process_for_rows(fit).amplitude(scale)
-    return Effect(mean, deviation(jnp.maximum(variance, 0), amplitude))
+def _effect(process, scale, mean, variance) -> Effect:
+    return Effect(mean, deviation(jnp.maximum(variance, 0), process.amplitude(scale)))
 
 
 def _check_smooth(kernel, X, column: int, values) -> None:

@@ -20,7 +20,7 @@ from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import compiled
 from jaxrls.core.support import door, is_concrete, pytree
-from jaxrls.uncertainty.posterior import deviation, process_for_rows, warned_of_groups
+from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
 
 ROWS_AT_ONCE = 2**20  # pairs of rows whose prior covariance is computed at once
 
@@ -71,7 +71,7 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
 
 def _rows_of(fit, X, column):
     """The rows, as an array; the column is checked."""
-    warned_of_groups(fit)
+    warn_of_groups(fit)
     if not is_concrete(X):
         raise ValueError(
             "effect needs the values of X, to see whether a column has two: call it "

@@ -224,7 +224,7 @@ def check_uses(file: Table, inputs, special, one_hot) -> None:
         )
 
 
-def check_numbers(file: Table, **columns: list[int]) -> None:
+def check_numbers(file: Table, **columns) -> None:
     """Raise where columns, by what they are used as, do not hold numbers."""
     for use, numbers in columns.items():
         for j in filter(file.kinds.__getitem__, numbers):

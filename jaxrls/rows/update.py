@@ -94,6 +94,31 @@ class Summed:
     past: Sizes  # the largest
     fixed: FixedEffects
 
+    @classmethod
+    def of_solution(cls, solution: Solution, problem: Problem | None) -> "Summed":
+        """Of a first fit, with no rows subtracted."""
+        if solution.summed is not None:
+            features, sums = solution.summed
+            return cls(features, sums, _sizes(sums), solution.factor.fixed)
+        if problem is None or problem.explicit is None:
+            raise ValueError(
+                "update and forget need a fit on features or landmarks, and this one has the full "
+                "kernel matrix: fit with landmarks=, or fit all rows again"
+            )
+        return _summed_features(problem, solution.labels)
+
+    def moments_of(self, data: Data, Y, *, block_size=None) -> Moments:
+        """Moments of other rows, about the same origins."""
+        return moments(
+            data,
+            self.features,
+            Y,
+            left_over=self.features.left_over,
+            block_size=block_size,
+            origin=self.moments.origin,
+            label_origin=self.moments.label_origin,
+        )
+
     def changed(self, more: Moments, sign: int) -> "Summed":
         """With moments of other rows added, or subtracted."""
         total = self.moments + more if sign > 0 else self.moments - more
@@ -179,17 +204,8 @@ def _summed_features(problem: Problem, labels: Labels) -> Summed:
 
 @once_per_fit
 def summed_of(fit: Fit) -> Summed:
-    """Moments of the rows of a fit that kept its solution, with no rows subtracted."""
-    solution, problem = solution_of(fit), fit.problem
-    if solution.summed is not None:
-        features, sums = solution.summed
-        return Summed(features, sums, _sizes(sums), solution.factor.fixed)
-    if problem is None or problem.explicit is None:
-        raise ValueError(
-            "update and forget need a fit on features or landmarks, and this one has the full "
-            "kernel matrix: fit with landmarks=, or fit all rows again"
-        )
-    return _summed_features(problem, solution.labels)
+    """Moments of the rows of a fit that kept its solution."""
+    return Summed.of_solution(solution_of(fit), fit.problem)
 
 
 def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int | None) -> Fit:
@@ -248,25 +264,15 @@ def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
     return _summed(summed, data, new.Y.reshape(n, -1), block_size=block_size)
 
 
-@compiled
-def _summed(summed: Summed, data: Data, Y, *, block_size) -> Moments:
-    return moments(
-        data,
-        summed.features,
-        Y,
-        left_over=summed.features.left_over,
-        block_size=block_size,
-        origin=summed.moments.origin,
-        label_origin=summed.moments.label_origin,
-    )
+_summed = compiled(Summed.moments_of)
 
 
 class Changed(NamedTuple):
     """A fit to other rows; whether such rows can exist; and by how much rounding has grown."""
 
     fit: Fit
-    possible: Bool[Array, ""]
-    cancellation: Float[Array, ""]
+    possible: Any
+    cancellation: Any
 
 
 @compiled

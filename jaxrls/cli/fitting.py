@@ -14,6 +14,7 @@ from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
+from jaxrls.rows.streamed import Piece
 from jaxrls.rows.tables import Dialect, quoted, text_among
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
@@ -199,7 +200,8 @@ def read(args) -> Table:
 
 def read_whole(files, source, known) -> Table:
     """All rows in numbers; what these stand for goes into `known`."""
-    (X, Y, v, texts), choice = joined(files, source), files.choice
+    whole, choice = joined(files, source), files.choice
+    X, Y, texts = whole.X, whole.Y, whole.texts
     categories, rest = texts[: len(choice.one_hot)], texts[len(choice.one_hot) :]
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if files.missing == "median":
@@ -220,11 +222,11 @@ def read_whole(files, source, known) -> Table:
                 f"{len(classes)} different labels in {len(Y)} rows: name the right column with "
                 f"--target{', or code it as numbers' if held else ''}"
             )
-    return Table(X, Y, v, rest[0] if rest else None, known)
+    return Table(X, Y, whole.weights, rest[0] if rest else None, known)
 
 
-def joined(files, source):
-    """Inputs, target and weights of all rows, and columns of text."""
+def joined(files, source) -> Piece:
+    """All rows in one."""
     parts: list = []
     held, limit = 0.0, memory_bytes()
     for piece in files:
@@ -241,7 +243,7 @@ def joined(files, source):
         )
     whole = (None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
     X, Y, v, *texts = whole
-    return X, Y, v, texts
+    return Piece(X, Y, v, texts=texts)
 
 
 def dialect_of(args) -> Dialect:

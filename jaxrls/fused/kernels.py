@@ -133,7 +133,6 @@ def times(profile: str, distance: str, X, Z, V, parameter) -> Any:
     X = jnp.pad(X, ((0, -n % rows), (0, 0)))
     threads = len(X) // rows
     shares = max(1, min(-(-THREADS // threads), m // FEWEST))
-    product = _as_jax(profile, distance, dtype, d, t)
     sizes: dict = {"launch_dims": (threads, shares), "output_dims": {"out": (shares, len(X))}}
-    (out,) = product(X, Z, V, parameter.reshape(1), **sizes)
+    (out,) = _as_jax(profile, distance, dtype, d, t)(X, Z, V, parameter.reshape(1), **sizes)
     return out.sum(axis=0)[:n]

@@ -134,12 +134,12 @@ def plot_effect(fit, X, column, ax=None, level=0.95):
         values = np.linspace(values[0], values[-1], 50)
     effect, ax = partial_effects(fit, X, column, values), _axes(ax)
     mean, std = (np.reshape(part, (len(values), -1)) for part in (effect.mean, effect.std))
-    reach = NormalDist().inv_cdf((1 + level) / 2) * std
+    reach, band = NormalDist().inv_cdf((1 + level) / 2) * std, f"{100 * level:.3g} % band"
     for j, (line, wide) in enumerate(zip(mean.T, reach.T, strict=True)):
         label = f"target {j}" if mean.shape[1] > 1 else "effect"
         (drawn,) = ax.plot(values, line, "o-" if len(values) <= 10 else "-", label=label)
-        color, band = drawn.get_color(), f"{100 * level:.3g} % band"
-        ax.fill_between(values, line - wide, line + wide, color=color, alpha=0.2, label=band)
+        ends = line - wide, line + wide
+        ax.fill_between(values, *ends, color=drawn.get_color(), alpha=0.2, label=band)
     name = fit.model.names[column] if fit.model.names else f"column {column}"
     return _finished(ax, xlabel=name, ylabel="change of the prediction")
 

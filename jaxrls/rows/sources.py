@@ -6,7 +6,7 @@ import shlex
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -105,10 +105,22 @@ def stream(
 OTHER_USES = ", leave it out (--drop {name}), or make indicators of it (--one-hot {name})"
 
 
+class Columns(NamedTuple):
+    """Column numbers of one file, by what they are used as."""
+
+    targets: list[int]
+    weights: list[int]
+    numbers: list[int]  # inputs that are read as numbers
+    one_hot: list[int]  # and as text
+    groups: list[int]
+    keep: list[int]
+    labels: bool  # whether targets are read as text
+
+
 @dataclass(frozen=True)
 class ColumnChoice:
     """Which columns are inputs, targets and weights, by name or number: plain data, which a model
-    file keeps; or, for one file, lists of numbers.
+    file keeps.
     """
 
     target: Any = None
@@ -121,8 +133,8 @@ class ColumnChoice:
     width: int | None = None  # of all files, where columns have no names
     keep: Any = ()  # what is written beside predictions, as text
 
-    def of(self, file: Table) -> "ColumnChoice":
-        """The column numbers of a file; raises where a column has two roles."""
+    def of(self, file: Table) -> Columns:
+        """The column numbers of a file; raises where a column has two uses."""
         find = file.find
         if self.width not in (None, file.width):
             raise ValueError(
@@ -144,26 +156,26 @@ class ColumnChoice:
         numbers = [j for j in inputs if j not in one_hot]
         check_numbers(file, column=numbers, weight=weights, target=[] if labels else targets)
         keep = find(self.keep, "columns to keep")
-        return ColumnChoice(targets, weights, numbers, dropped, one_hot, groups, labels, keep=keep)
+        return Columns(targets, weights, numbers, one_hot, groups, keep, labels)
 
     def settled(self, file: Table) -> "ColumnChoice":
         """The same columns for other files: by name where this file has names, else by number."""
         columns = self.of(file)
         named = lambda j: file.named or j >= file.width  # as arrays of a `.npz` file are
         name = lambda numbers: [*dict.fromkeys(file.names[j] if named(j) else j for j in numbers)]
-        several, target = isinstance(self.target, list | tuple), name(columns.target)
+        several, target = isinstance(self.target, list | tuple), name(columns.targets)
         return replace(
             self,
             target=(target if several else target[0]) if target else False,
             weights=name(columns.weights),
-            inputs=name([*columns.inputs, *columns.one_hot]),
+            inputs=name([*columns.numbers, *columns.one_hot]),
             drop=(),
             one_hot=name(columns.one_hot),
             labels=columns.labels,
             width=None if file.named else file.width,
         )
 
-    def of_inputs(self, file: Table) -> "ColumnChoice":
+    def of_inputs(self, file: Table) -> Columns:
         """The same inputs of a file to predict, and the target as text if the file has it.
 
         By name where both have names, else by number in a file of the same width; any other file
@@ -180,8 +192,13 @@ class ColumnChoice:
             one_hot = inputs[len(inputs) - len(one_hot) :]
         target = "y" if self.target is None else self.target
         known = same or self.width is None and target in file.names
-        choice = ColumnChoice(target if known else False, labels=True, keep=self.keep)
-        return replace(choice, inputs=inputs, one_hot=one_hot).of(file)
+        return ColumnChoice(
+            target=target if known else False,
+            inputs=inputs,
+            one_hot=one_hot,
+            labels=True,
+            keep=self.keep,
+        ).of(file)
 
 
 def unnamed_index(file: Table) -> list[int]:
@@ -193,7 +210,7 @@ def unnamed_index(file: Table) -> list[int]:
     return [0]
 
 
-def check_uses(file: Table, inputs: list[int], special: list[int], one_hot: list[int]) -> None:
+def check_uses(file: Table, inputs, special, one_hot) -> None:
     """Raise where a column has two uses, none is an input, or one to code is none."""
     if not inputs or len({*inputs, *special}) < len(inputs) + len(special):
         raise ValueError(
@@ -207,7 +224,7 @@ def check_uses(file: Table, inputs: list[int], special: list[int], one_hot: list
         )
 
 
-def check_numbers(file: Table, **columns: list[int]) -> None:
+def check_numbers(file: Table, **columns) -> None:
     """Raise where columns, by what they are used as, do not hold numbers."""
     for use, numbers in columns.items():
         for j in filter(file.kinds.__getitem__, numbers):
@@ -234,14 +251,13 @@ class Files:
         """All rows, with one-hot columns, groups, labels and what is kept as text."""
         for path in self.paths:
             file = open_table(path, self.dialect)
-            yield from self._pieces(
-                file, (self.choice.of_inputs if self.predict else self.choice.of)(file)
-            )
+            columns = self.choice.of_inputs(file) if self.predict else self.choice.of(file)
+            yield from self._pieces(file, columns)
 
-    def _pieces(self, file: Table, columns: ColumnChoice) -> Iterator[Piece]:
-        """The rows of one file, of these column numbers."""
-        labels, targets = (columns.target, []) if columns.labels else ([], columns.target)
-        numbers = [columns.inputs, targets, columns.weights]
+    def _pieces(self, file: Table, columns: Columns) -> Iterator[Piece]:
+        """The rows of one file."""
+        labels, targets = (columns.targets, []) if columns.labels else ([], columns.targets)
+        numbers = [columns.numbers, targets, columns.weights]
         texts = [*columns.one_hot, *columns.groups, *labels]
         checked = [*numbers, *([j] for j in (columns.one_hot if self.predict else texts))]
         several = len(targets) > 1 or targets and isinstance(self.choice.target, list | tuple)

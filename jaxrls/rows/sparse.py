@@ -230,7 +230,8 @@ class SparseRows(Rows):
 
         def of_block(parts):
             numbers, *parts = parts
-            block = jax.tree.map(lambda a: a[numbers[0] // self.block], self.blocks)
+            number = numbers[0] // self.block
+            block = jax.tree.map(lambda a: jnp.asarray(a)[number], self.blocks)
             return fn(replace(block, shape=(len(numbers), self.shape[1])), *parts)
 
         over_blocks, _ = REDUCTIONS[kind]

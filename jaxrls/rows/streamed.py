@@ -208,22 +208,21 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     block that is unusable or does not match those before it.
     """
     n, checksum, form = 0, 0, None
-    labels: list = []
-    weights: list = []
+    kept: list[tuple] = []  # labels and weights
     drawn: list[Drawn] = []
     rng = np.random.default_rng(seed)
     for piece in pieces:
         arrays = _arrays_of(piece, form)
         form, X = _form_of(arrays), arrays["X"]
-        labels.append(arrays.get("Y"))
-        weights.append(arrays.get("weights"))
+        kept.append((arrays.get("Y"), arrays.get("weights")))
         new = Drawn(np.arange(n, n + len(X)), X, rng.random(len(X)))
         drawn = [drawn_of([*drawn, new], most)]
         checksum = zlib.crc32(np.ascontiguousarray(X).data, checksum)
         n += len(X)
     if not n:
         raise ValueError("source has no rows: give files or blocks that have some")
-    return Known(n, together(labels), together(weights), drawn[0], checksum)
+    labels, weights = map(together, zip(*kept, strict=True))
+    return Known(n, labels, weights, drawn[0], checksum)
 
 
 def _arrays_of(piece: Piece, form: dict | None) -> dict[str, np.ndarray]:
@@ -252,7 +251,7 @@ def _form_of(arrays: dict[str, np.ndarray]) -> dict[str, tuple]:
     return {name: part.shape[1:] for name, part in arrays.items()}
 
 
-def together(parts: list) -> Any:
+def together(parts) -> Any:
     """One array of several, None where they are."""
     return None if parts[0] is None else np.concatenate(parts)
 

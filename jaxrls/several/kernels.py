@@ -362,14 +362,15 @@ class Searched(NamedTuple):
 
 def _searched(problem, kernels, tried, lams, progress) -> Searched:
     """The best of all weights that are tried: all at once, or one after another under a bar."""
-    parts: list[Searched] = []
+    best: Any = None
+    errors: list = []
     with progress_bar(progress, len(tried), "weights", "draw") as reached:
         for i, shares in enumerate(tried[:, None] if progress else tried[None], start=1):
-            parts.append(_search(problem, kernels, shares, lams))
-            lams = parts[0].lams
+            new, lams, of_part = _search(problem, kernels, shares, lams)
+            best = new if best is None else _better(best, new)
+            errors.append(of_part)
             reached(i)
-    all_best, _, errors = zip(*parts, strict=True)
-    return Searched(reduce(_better, all_best), lams, jnp.concatenate(errors))
+    return Searched(best, lams, jnp.concatenate(errors))
 
 
 def _judged(problem, kernels, shares, lams) -> Judged:

@@ -20,7 +20,7 @@ from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import Weights, compiled
 from jaxrls.core.support import door, is_concrete, pytree
-from jaxrls.uncertainty.posterior import deviation, process_for_rows, warned_of_groups
+from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
 
 ROWS_AT_ONCE = 2**20  # pairs of rows whose prior covariance is computed at once
 
@@ -47,13 +47,14 @@ class Effect:
 def effect(fit, X, column, values, weights, scale) -> Effect:
     """`Fit.effect`."""
     X, column = rows_and_column(fit, X, column)
-    ends = _two_values(fit.model, X, column) if values is None else _checked(values)
+    ends: Any = _two_values(fit.model, X, column) if values is None else _checked(values)
+    move = _difference
     if ends is None:
         _check_smooth(fit.kernel, X, column)
-    move, shares = _derivative if ends is None else _difference, _shares(weights, X)
-    ends = None if ends is None else jnp.asarray(ends, X.dtype)
-    parts = _posterior_of(process_for_rows(fit), fit.model, X, column, ends, shares, move=move)
-    return _effect(fit, scale, *parts)
+        move = _derivative
+    process, shares = process_for_rows(fit), _shares(weights, X)
+    mean, variance = _posterior_of(process, fit.model, X, column, ends, shares, move=move)
+    return _effect(process, scale, mean, variance)
 
 
 @door("fit.model.coef")
@@ -61,15 +62,16 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     """What f changes by on average over rows as all take one of `values` (g,), from what it is at
     the rows: mean and standard errors (g,) or (g, t).
     """
-    (X, column), values = rows_and_column(fit, X, column), jnp.asarray(values)
-    values, shares = values.astype(fit.model.coef.dtype), _shares(None, X)
-    parts = _posteriors_of(process_for_rows(fit), fit.model, X, column, values, shares)
-    return _effect(fit, scale, *parts)
+    X, column = rows_and_column(fit, X, column)
+    values, process = jnp.asarray(values, fit.model.coef.dtype), process_for_rows(fit)
+    shares = _shares(None, X)
+    mean, variance = _posteriors_of(process, fit.model, X, column, values, shares)
+    return _effect(process, scale, mean, variance)
 
 
 def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
     """The rows as an array, with columns in the order of the fit, and the index of the column."""
-    warned_of_groups(fit)
+    warn_of_groups(fit)
     if not is_concrete(X):
         raise ValueError(
             "effect needs the values of X, to see whether a column has two: call it "
@@ -104,7 +106,7 @@ def _two_values(model, X, column: int) -> np.ndarray | None:
 
 def _checked(values) -> np.ndarray:
     """Two values, as they are given."""
-    ends = np.asarray(values, np.float64)
+    ends = np.asarray(values, float)
     if ends.shape != (2,) or not np.isfinite(ends).all():
         raise ValueError(f"values must be two numbers to compare, and is {values!r}")
     return ends
@@ -118,9 +120,8 @@ def _shares(weights, X):
     return array / jnp.sum(array)
 
 
-def _effect(fit, scale, mean, variance) -> Effect:
-    amplitude = process_for_rows(fit).amplitude(scale)
-    return Effect(mean, deviation(jnp.maximum(variance, 0), amplitude))
+def _effect(process, scale, mean, variance) -> Effect:
+    return Effect(mean, deviation(jnp.maximum(variance, 0), process.amplitude(scale)))
 
 
 def _check_smooth(kernel, X, column: int) -> None:

@@ -346,8 +346,14 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
     # One λ without a loop, in which rows on the host could not be read.
     one_fit = lambda: jax.tree.map(lambda a: a[None], fits_at([part[0] for part in parts]))
     fits = one_fit() if lam.size == 1 else jax.lax.map(fits_at, parts)
-    of_rows = fixed.lean(), weights.count, weights.root_or_one
-    return Jackknife(fits, factor.expansion, *of_rows, solution.labels.flat)
+    return Jackknife(
+        fits,
+        factor.expansion,
+        fixed.lean(),
+        weights.count,
+        weights.root_or_one,
+        solution.labels.flat,
+    )
 
 
 def check_single_rows(fit, what: str) -> None:

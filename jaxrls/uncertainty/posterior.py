@@ -195,7 +195,7 @@ def residuals_of_all(fit):
 
 
 @once_per_fit
-def warned_of_groups(fit) -> tuple:
+def warn_of_groups(fit) -> tuple:
     """Nothing; warns, once for each fit, where rows were held out by groups and the kernel has no
     part that rows of a group share.
     """
@@ -237,7 +237,8 @@ def weights_of_new(weights, rows) -> Any:
 
 def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, block_size):
     """Standard deviations of new labels at rows, shaped as their predictions `mean`."""
-    process, _ = process_for_rows(fit, diag), warned_of_groups(fit)
+    process = process_for_rows(fit, diag)
+    warn_of_groups(fit)
     if diag is not None:
         diag = as_array("diag", diag, mean.dtype)
         check_weights(diag, len(mean), "diag")
@@ -255,7 +256,8 @@ def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, 
 
 def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
     """`Fit.posterior`."""
-    process, _ = process_for_rows(fit), warned_of_groups(fit)
+    process = process_for_rows(fit)
+    warn_of_groups(fit)
     rows, effects = fit.model.read(X, fixed_effects)
     mean = fit.model.predict(rows, fixed_effects=fixed_effects)
     X = rows.dense()
@@ -265,7 +267,8 @@ def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
 
 def posterior_of_effects(fit, scale) -> Posterior:
     """`Fit.effects`."""
-    model, process, _ = fit.model, process_of(fit), warned_of_groups(fit)
+    model, process = fit.model, process_of(fit)
+    warn_of_groups(fit)
     dtype, origin = model.coef.dtype, fit.origin
     constant = model.intercept if origin is None else model.intercept - origin
     mean = process.spread.fixed.joined(jnp.asarray(constant, dtype), model.free)

@@ -112,7 +112,7 @@ class CholeskyGram(DualOneByOne):
         if self.weights.values is not None:
             largest = jnp.minimum(largest, 3 * _largest_that_costs(K))
         floor = 6 * rounding(self.weights.count, largest[None])
-        report = Report(self.name, floor, jnp.zeros((), self.dtype))
+        report = Report(self.name, floor, jnp.zeros_like(floor))
         left = jax.lax.stop_gradient(self.trace())
         return report.asked(left, ABOVE_ROUNDING * floor, jnp.trace(K))
 

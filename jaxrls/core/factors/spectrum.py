@@ -299,7 +299,7 @@ def factor_svd(kernel, data: Data) -> Factor:
     basis = Vt.T * sigma
     floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
     whole = jnp.sum(weights.scale(Phi) ** 2)
-    report = Report("features", floor, jnp.zeros((), Phi.dtype))
+    report = Report("features", floor, jnp.zeros_like(floor))
     report = report.asked(jnp.max(sigma), centred_rounding(whole), whole)
     factor = DualSpectrum(
         data=replace(data, rows=Whole(fixed.project(weights, U))),

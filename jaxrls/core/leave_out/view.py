@@ -90,11 +90,12 @@ class LowRank(View):
 
     def some(self, rows: Int[Array, " b"]) -> "LowRank":
         """The view of some of the rows."""
-        names = "residuals", "diagonal", "H", "U", "left", "left_H", "identity"
-        part: dict = {name: getattr(self, name)[rows] for name in names}
-        if (out := self.constraints) is not None:
-            part["constraints"] = replace(out, slots=out.slots[rows], rows=out.rows[rows])
-        return replace(self, **part)
+        known = self.constraints
+        part = jax.tree.map(lambda a: a[rows], replace(self, constraints=None))
+        if known is None:
+            return part
+        of_rows = replace(known, slots=known.slots[rows], rows=known.rows[rows])
+        return replace(part, constraints=of_rows)
 
 
 @pytree

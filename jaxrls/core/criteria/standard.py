@@ -345,15 +345,7 @@ class Evidence(Criterion):
 
 @pytree
 class HoldOut(Positive):
-    """The error on held-out rows, as a criterion: what `holdout` makes.
-
-    Σⱼ vⱼ loss(yⱼ − f(xⱼ), yⱼ) / Σⱼ vⱼ over the held-out rows.
-
-    Args:
-        X: held-out rows (m, d).
-        Y: their labels, (m,) or (m, t).
-        weights: (m,), 0 or more. Default 1.
-        loss: as in `LeaveOneOut`.
+    """The error on held-out rows, as a criterion: what `holdout` makes, of the same arguments.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.holdout(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name

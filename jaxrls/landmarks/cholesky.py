@@ -10,14 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.factors import (
-    NEAR,
+    ABOVE_ROUNDING,
     AtPoints,
     CholeskyFeatures,
     Report,
     Shrunk,
     Solution,
-    information,
-    moments_rounding,
 )
 from jaxrls.core.linalg import matmul, rounding
 from jaxrls.core.problem import Data, Labels, Moments
@@ -28,7 +26,7 @@ from jaxrls.landmarks.held_out import OnLandmarks
 
 @pytree
 class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
-    """Landmarks as features, factored at each λ; row k of `Shrunk.R` is A⁻¹L⁻¹eₖ of landmark k."""
+    """Landmarks as features, factored at each λ; row k of `Shrunk.half` is A⁻¹L⁻¹eₖ of landmark k."""
 
     indices: Any = None  # (m,), of the landmarks that leave with their row
 
@@ -59,10 +57,11 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
 
 
 def unit_rows(shrunk: Shrunk) -> Float[Array, "m m"]:
-    """The constraints βₖ = 0: R in units of each row's largest entry, as constraints have no scale,
-    and derivatives square theirs again.
+    """The constraints βₖ = 0: `half` in units of each row's largest entry, as constraints have no
+    scale, and derivatives square theirs again.
     """
-    return shrunk.R / jax.lax.stop_gradient(jnp.max(jnp.abs(shrunk.R), axis=1, keepdims=True))
+    half = shrunk.half
+    return half / jax.lax.stop_gradient(jnp.max(jnp.abs(half), axis=1, keepdims=True))
 
 
 def cholesky_on_landmarks(
@@ -88,7 +87,7 @@ def landmarks_report(dictionary: Dictionary, sums: Moments, taken) -> Report:
     """The floor, and whether the moments stand above it."""
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
     report, largest = Report("cholesky", floor, jnp.zeros_like(floor)), jnp.linalg.norm(sums.second)
-    return report.asked(*information(sums, taken, largest, NEAR * floor))
+    return report.asked_of_moments(sums, taken, largest, ABOVE_ROUNDING * floor)
 
 
 def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""]:
@@ -98,4 +97,4 @@ def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""
     amplified = jnp.linalg.norm(jnp.sqrt(diag)[:, None] * dictionary.back)
     moved = amplified * jnp.sqrt(jnp.trace(second) + trace)
     by_kernel = 6 * rounding(1 / m, jnp.sqrt(largest)) * moved
-    return jnp.maximum(moments_rounding(second), by_kernel)
+    return jnp.maximum(2 * rounding(m, largest), by_kernel)

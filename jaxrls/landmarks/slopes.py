@@ -105,22 +105,22 @@ class Slopes(NamedTuple):
     @property
     def of_lam(self) -> Float[Array, ""]:
         """The slope in λ."""
-        shrink = self.shrunk.shrink
-        return jnp.sum(self.t * matmul(shrink, shrink.T))
+        root = self.shrunk.root
+        return jnp.sum(self.t * matmul(root, root.T))
 
     def of_kernel_rows(self, psi, v, part: "Columns") -> Float[Array, "b m"]:
         """The cotangents of rows k(x, points)."""
-        factor, R, q = self.solution.factor, self.shrunk.R, self.shrunk.q
+        factor, half, q = self.solution.factor, self.shrunk.half, self.shrunk.q
         u = factor.coordinates(psi, None, self.shrunk) if part.u is None else part.u
         _, g, a = row_errors(factor, self.total, q, v, part._replace(u=u))
         about = part.Y - self.solution.labels.mean
         by_sums = 2 * matmul(u, self.t) + matmul(about, self.z.T) + self.constant
         by_sums = by_sums if v is None else v[:, None] * by_sums
-        return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, R.T)
+        return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, half.T)
 
     def along(self, start, change) -> Float[Array, ""]:
         """The slope along a change of (kernel, points): one more reading of the rows."""
-        factor, R = self.solution.factor, self.shrunk.R
+        factor, half = self.solution.factor, self.shrunk.half
         moved = lambda fn: jax.jvp(fn, start, change)
 
         def of_block(block, part):
@@ -128,9 +128,9 @@ class Slopes(NamedTuple):
             return jnp.sum(self.of_kernel_rows(psi, block.v, part) * psi_moved)
 
         of_rows = factor.data.sum(of_block, columns_of(self.solution, self.u), **factor.hints)
-        i, ridge = jnp.arange(len(R)), factor.report.ridge
+        i, ridge = jnp.arange(len(half)), factor.report.ridge
         K_moved = moved(gram)[1].at[i, i].multiply(1 + ridge)
-        of_penalty = jnp.sum(self.lam * matmul(matmul(R, self.t), R.T) * K_moved)
+        of_penalty = jnp.sum(self.lam * matmul(matmul(half, self.t), half.T) * K_moved)
         corner_moved = moved(lambda kernel, points: kernel(points, points))[1]
         return of_rows + of_penalty + jnp.sum(self.corner * corner_moved)
 
@@ -222,8 +222,8 @@ def landmarks_error(
     factor: CholeskyLandmarks = solution.factor
     A = jnp.linalg.cholesky(jnp.eye(len(changes.t), dtype=corner.dtype) + changes.t)
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
-    middle = solve((shrunk.middle + changes.mean).T).T
-    moved = shrunk._replace(R=solve(shrunk.R.T).T, q=solve(shrunk.q + changes.z), middle=middle)
+    half, q = solve(shrunk.half.T).T, solve(shrunk.q + changes.z)
+    moved = shrunk._replace(half=half, q=q, middle=solve((shrunk.middle + changes.mean).T).T)
     e, _ = factor.left_out_by(solution, moved, corner)
     Y, v = solution.labels.Y[factor.indices], factor.weights.array[factor.indices]
     return jnp.sum(total(e, Y, v))

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
 from jaxrls.core.factors import (
-    NEAR,
+    ABOVE_ROUNDING,
     SEARCHED,
     WITHOUT_K,
     Cholesky,
@@ -202,7 +202,7 @@ def _best(problem, asked: Asked) -> Fit:
     if not searches:
         fit, solution = fit_on_grid(problem, choice, kept=keeps(problem, keep))
         # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
-        searches = plan.goes_below and float(fit.lam) < NEAR * float(fit.floor)
+        searches = plan.goes_below and float(fit.lam) < ABOVE_ROUNDING * float(fit.floor)
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
         fit, solution = _searched(problem, choice.per_target)

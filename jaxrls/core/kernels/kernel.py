@@ -85,6 +85,8 @@ class Kernel:
         for name in {"__call__", "diag", "features", "take"} & vars(cls).keys():
             setattr(cls, name, _of_rows(vars(cls)[name]))
 
+    # what a kernel of one's own defines: `__call__` and `diag`, or `num_features` and `features` ----
+
     @_of_rows
     def __call__(self, X: Matrix, Z: Float[Array, "m d"]) -> Gram:
         """The kernel matrix (n, m): k(xᵢ, zⱼ) for every row of X (n, d) and every row of Z (m,
@@ -116,6 +118,8 @@ class Kernel:
             f"{type(self).__name__} has no explicit features: use gram (a kernel of one's own "
             "defines num_features and features, or __call__ and diag)"
         )
+
+    # what else may be asked of it -----------------------------------------------------------------
 
     def times(self, X: Any, w: Float[Array, "r t"]) -> Float[Array, "n t"]:
         """φ(X) w, where `num_features` is a number."""
@@ -172,6 +176,8 @@ class Kernel:
             for f in fields(self)  # type: ignore[arg-type]
             if isinstance(value := getattr(self, f.name), Kernel)
         }
+
+    # algebra --------------------------------------------------------------------------------------
 
     def on(self, columns: Any) -> "Kernel":
         """The same kernel on some columns of X only.
@@ -414,11 +420,12 @@ class On(Through):
 
 def columns_by_number(kernel: Kernel, names: Any) -> Kernel:
     """The kernel with columns that go by name as numbers, where `names` are those of X, or None."""
+    if names is None:
+        return kernel
     if isinstance(kernel, On):
-        known = [] if names is None else [*map(str, names)]
-        if names is not None:
-            kernel = replace(kernel, columns=tuple(_number(c, known) for c in kernel.columns))
-            names = [known[c] for c in kernel.columns if -len(known) <= c < len(known)]
+        known = [*map(str, names)]
+        kernel = replace(kernel, columns=tuple(_number(c, known) for c in kernel.columns))
+        names = [known[c] for c in kernel.columns if -len(known) <= c < len(known)]
     parts = {name: columns_by_number(part, names) for name, part in kernel._parts().items()}
     return replace(kernel, **parts) if parts else kernel  # type: ignore[type-var]
 

@@ -64,16 +64,12 @@ def map_blocks(fn: Callable, whole, rest):
     block instead of keeping its temporaries.
     """
     rows = jax.tree.map(joined, jax.lax.map(jax.checkpoint(fn), whole))
-    return rows if rest is None else jax.tree.map(_appended, rows, fn(rest))
+    return rows if rest is None else jax.tree.map(lambda *a: jnp.concatenate(a), rows, fn(rest))
 
 
 def joined(a):
     """Blocks (k, block, …) as rows, also where there are no columns."""
     return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
-
-
-def _appended(a, b):
-    return jnp.concatenate([a, b])
 
 
 def sum_blocks(fn: Callable, whole, rest):

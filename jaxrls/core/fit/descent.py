@@ -20,7 +20,7 @@ from jaxrls.core.support import on_device, progress_bar, pytree, static
 REACH = 16.0
 # Of log λ: errors change as much for λ times e³ as for a width times e.
 LAM_UNIT = 3.0
-# On so few rows likelihoods have several minima and plateaus: a search begins at every guess.
+# On so few rows likelihoods have several minima and plateaus: a search starts at every guess.
 FEW_ROWS = 100
 
 
@@ -154,23 +154,24 @@ def descend(problem, guesses: list, way, learned=None) -> Best:
             look(space.first(key), space, problem, optimizer=way.optimizer),
             space,
         )
-        given = [begin(Space.around(guess)) for guess in guesses]
-        best = min(given, key=lambda pair: float(pair[0].value))
+        guessed = [begin(Space.around(guess)) for guess in guesses]
+        best = min(guessed, key=lambda pair: float(pair[0].value))
         point, space = best
-        carries = learned is not None and best is given[-1]
+        carries = learned is not None and best is guessed[-1]
         carries = carries and way.optimizer is default_optimizer()
-        begins = [(_carried(learned, point) if carries else point, space)]
+        starts = [(_carried(learned, point) if carries else point, space)]
         if way.starts > 1:
-            begins += [begin(space, key) for key in jax.random.split(way.key, way.starts)[1:]]
+            starts += [begin(space, key) for key in jax.random.split(way.key, way.starts)[1:]]
         if problem.criterion.unit == "nats":
             # Of all rows, as nats are, down to rounding.
             rounding = 50 * float(jnp.finfo(problem.rows.dtype).eps)
             way = way._replace(tol=max(way.tol / len(problem.Y), rounding))
             few = len(problem.Y) <= FEW_ROWS
-            begins += [pair for pair in given if few and pair is not best]
-        walks = [_walk(point, space, problem, way, carries) for point, space in begins]
+            starts += [pair for pair in guessed if few and pair is not best]
+        walks = [_walk(point, space, problem, way, carries) for point, space in starts]
         walk = min(walks, key=lambda walk: min(float(point.value) for point in walk))
-        return _best_of(walk, problem, way, given[0][0].value)
+        at_given, _ = guessed[0]
+        return _best_of(walk, problem, way, at_given.value)
 
 
 @jax.jit  # so that it is traced once for what looks and what steps

@@ -28,8 +28,9 @@ from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.problem import compiled
-from jaxrls.core.support import as_lams, column_names, door, is_concrete, progress_bar
+from jaxrls.core.support import as_lams, column_names, door, is_concrete, platform, progress_bar
 
+MOST_ROWS = 2**14  # whose K a CPU factors, in some ten minutes, where no solver is named
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 
 
@@ -90,7 +91,7 @@ def fit(
             `jaxrls.choose_landmarks`; `"auto"` takes as many as keep the fit close to that of the
             full K. A landmark is held out with its row.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
-            exact one for the shapes, or where K is too large for the device, `Iterative()`, whose
+            exact one for the shapes, or where K is too large to be factored, `Iterative()`, whose
             leave-one-out error is an estimate: `fit.plan` says which.
         keep: whether the fit keeps its solution, which `posterior`, `predict(return_std=True)`,
             `intervals`, `loo_predictive`, `update`, `forget` and `with_lam` need: n² numbers, or
@@ -167,19 +168,21 @@ def best_fit(problem, asked: Asked, progress: bool) -> Fit:
     how_exact = (
         "" if error is None or spread is None else f", {np.mean(error):.3g} ± {np.mean(spread):.1g}"
     )
-    words = f"{result.plan}; K is too large, so the {result.title} is an estimate{how_exact}"
+    words = f"{result.plan}; K is too large to be factored, so the {result.title} is an estimate{how_exact}"
     return replace(result, plan=words)
 
 
 def without_matrix(problem, call: str = "fit") -> Problem | None:
-    """The problem with a solver that needs no K, where no solver was named, K is too large for the
-    device, and single rows are held out; else None.
+    """The problem with a solver that needs no K, where no solver was named, single rows are held
+    out, and K is too large for the device or its factorization takes many minutes; else None.
     """
     criterion = problem.criterion
     able = problem.solver is None and is_concrete(problem) and problem.rows.in_memory
+    able = able and problem.rows.is_dense
     able = able and problem.kernel.evaluable and problem.explicit is None
     able = able and isinstance(criterion, LeaveOneOut) and criterion.groups is None
-    if able and of_problem(problem, call).why_not():
+    slow = platform() == "cpu" and len(problem.Y) > MOST_ROWS
+    if able and (slow or of_problem(problem, call).why_not()):
         for solver in WITHOUT_K:
             many = replace(problem, solver=solver())
             if not of_problem(many).why_not():

@@ -85,7 +85,8 @@ def column_names(X) -> tuple:
 
 def check_index(X, Y) -> None:
     """Raise where labels have another index than rows, as of a data frame that was sorted since."""
-    rows, labels = (getattr(data, "index", None) for data in (X, Y))
+    rows: Any = getattr(X, "index", None)
+    labels: Any = getattr(Y, "index", None)
     if hasattr(rows, "equals") and hasattr(labels, "equals") and not rows.equals(labels):
         raise ValueError(
             "Y has another index than X, and rows are taken in their order: give Y.loc[X.index], "

@@ -38,7 +38,8 @@ class Table(NamedTuple):
 def run_fit(args):
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
-    check_whole("--folds", args.folds)
+    folds = 10 if args.folds is None else args.folds
+    check_whole("--folds", folds)
     table = read(args)
     kernel, classes = kernel_of(args, table.X.shape[1]), table.known["classes"]
     show_data(args, table, classes)
@@ -48,7 +49,7 @@ def run_fit(args):
     name = args.criterion or ("kfold" if args.groups else "pairs" if args.rank else "loo")
     if name == "kfold" and table.groups is None:
         numbers = np.random.default_rng(0).permutation(len(table.Y))
-        table = table._replace(groups=numbers % min(args.folds, len(numbers)))
+        table = table._replace(groups=numbers % min(folds, len(numbers)))
     if args.tune:
         kernel = tuned(kernel, table, CRITERIA[name], args.landmarks, options)
     options |= chosen(args, name, classes, table.groups)

@@ -13,6 +13,7 @@ from jaxrls.rows.tables import arrow_for
 from jaxrls.uncertainty.classes import decode
 
 Writer = Callable[[Mapping[str, np.ndarray]], None]  # of the next rows of some columns
+ENDINGS = ("", ".csv", ".txt", ".parquet", ".arrow", ".feather", ".npy")
 
 
 @contextmanager
@@ -21,10 +22,16 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
     block ends without an error.
 
     `.npy` is a vector, or a matrix of several columns; `.parquet`, `.arrow` and `.feather` are
-    tables; any other ending is CSV.
+    tables; `.csv`, `.txt` and no ending are CSV.
+
+    Raises:
+        ValueError: for another ending.
     """
+    ending = os.path.splitext(path)[1]
+    if ending not in ENDINGS:
+        known = ", ".join(filter(None, ENDINGS))
+        raise ValueError(f"{os.fspath(path)} must end in one of {known}, and ends in {ending}")
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        ending = os.path.splitext(path)[1]
         with numbers_to(file) if ending == ".npy" else rows_to(file, ending) as write:
             yield write
 

@@ -163,15 +163,16 @@ class KernelsFit:
         return with_constant(varying, self.intercept)
 
     @door("self.coef")
-    def score(self, X, Y, weights=None) -> Any:
-        """R² of the predictions, averaged over targets, as `Fit.score`.
+    def score(self, X, Y, weights=None, *, per_target: bool = False) -> Any:
+        """R² of the predictions, as `Fit.score`.
 
         Args:
             X: rows (m, d).
             Y: labels (m, t), or (m,) for a single target.
             weights: sample weights (m,); by default all are 1.
+            per_target: whether to return that of every target (t,), in place of their mean.
         """
-        return scored(self.predict(X), Y, weights)
+        return scored(self.predict(X), Y, weights, per_target)
 
     def score_split(self, X, Y) -> Float[Numbers, "k t"]:
         """Score predictions by R², split by kernel (the product measure).

@@ -204,6 +204,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return LOSSES.get(self.loss, self.loss)
 
     def _lams(self):
+        if isinstance(self.lams, str) and self.lams not in ("auto", "search"):
+            raise ValueError(f"lams must be 'auto', 'search' or numbers, and is {self.lams!r}")
         if isinstance(self.lams, str):
             return 100 if self.lams == "auto" else self.lams
         return np.atleast_1d(self.lams)

@@ -45,7 +45,7 @@ def conclude(problem, solution: Solution, chosen: Chosen, plan: str = "") -> Fit
         return fit
     e, counted = counted_residuals(outcome.residuals[0], weights, groups)
     squares = jnp.average(e**2, axis=0, weights=counted.values)
-    r2 = r_squared(e, labels.Y, counted.values, jnp)
+    r2 = jnp.mean(r_squared(e, labels.Y, counted.values, jnp))
     return replace(fit, r2=r2, loo_rms=labels.drop_axis(jnp.sqrt(squares)))
 
 

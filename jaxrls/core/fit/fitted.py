@@ -365,7 +365,8 @@ class Fit(Generic[K]):
         name = self.title if self.unit == "nats" else name
         rows = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         among = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
-        numbers = f"λ = {np.mean(self.lam):.3g}{among}"
+        low, high = np.min(self.lam), np.max(self.lam)
+        numbers = f"λ = {low:.3g}" + f" to {high:.3g}" * bool(high > low) + among
         if self.error is not None:
             numbers += f", {name} {np.mean(self.error):.3g}"
         if self.r2 is not None and self.unit != "AUC":
@@ -460,21 +461,21 @@ class Fit(Generic[K]):
         return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
 
     @door("self.model.coef")
-    def score(self, X, Y, weights=None, *, fixed_effects=None) -> Any:
-        """R² of the predictions, averaged over targets: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for
-        constant labels.
+    def score(self, X, Y, weights=None, *, fixed_effects=None, per_target: bool = False) -> Any:
+        """R² of the predictions: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for constant labels.
 
         Args:
             X: rows (m, d).
             Y: their labels (m,) or (m, t).
             weights: sample weights v (m,); by default all are 1.
             fixed_effects: those of the rows, as in `predict`.
+            per_target: whether to return that of every target (t,), in place of their mean.
 
         Raises:
             ValueError: where the fit has fixed effects, and none are given.
         """
         self.model.check_effects("score", fixed_effects)
-        return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights)
+        return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 
     @door("self.model.coef")
     def with_lam(self, lam) -> "Fit[K]":
@@ -917,18 +918,19 @@ def as_predicted(predictions, Y) -> Any:
     return Y
 
 
-def scored(predictions, Y, weights) -> np.floating:
-    """R² of predictions of labels Y, averaged over targets: see `Fit.score`."""
+def scored(predictions, Y, weights, per_target: bool = False) -> np.floating | np.ndarray:
+    """R² of predictions of labels Y: see `Fit.score`."""
     predictions = np.asarray(predictions, float)
     Y = np.asarray(as_predicted(predictions, Y))
     if weights is not None:
         weights = as_floats("weights", weights)
         check_weights(weights, len(Y))
-    return r_squared(Y - predictions, Y, weights, np)
+    values = r_squared(Y - predictions, Y, weights, np)
+    return values if per_target else np.mean(values)
 
 
 def r_squared(residuals, Y, weights, xp: Any) -> Any:
-    """1 − Σ v e² / Σ v (y − ȳ)², averaged over targets; 0 for constant labels."""
+    """1 − Σ v e² / Σ v (y − ȳ)² of every target, 0 for constant labels."""
     mean, Y = partial(xp.average, axis=0, weights=weights), Y - Y[:1]  # exactly 0 where constant
     missed, square = mean(residuals**2), mean((Y - mean(Y)) ** 2)
-    return xp.mean(xp.where(square > 0, 1 - missed / xp.where(square > 0, square, 1), 0))
+    return xp.where(square > 0, 1 - missed / xp.where(square > 0, square, 1), 0)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -31,9 +32,9 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
     if ending not in ENDINGS:
         known = ", ".join(filter(None, ENDINGS))
         raise ValueError(f"{os.fspath(path)} must end in one of {known}, and ends in {ending}")
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        with numbers_to(file) if ending == ".npy" else rows_to(file, ending) as write:
-            yield write
+    writer = numbers_to if ending == ".npy" else partial(rows_to, ending=ending)
+    with replacing(path) as temporary, open(temporary, "wb") as file, writer(file) as write:
+        yield write
 
 
 @contextmanager

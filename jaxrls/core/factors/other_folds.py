@@ -75,16 +75,11 @@ class PrimalFits(NamedTuple):
 
 def fits_to_other_folds(form: PrimalForm, labels, folds: Folds, lams) -> PrimalFits:
     """From the moments of the rows that each fold does not leave out."""
-    data = form.data
-
-    def moments_of_others(number) -> Moments:
-        v = jnp.where(folds.holds(number), 0, data.weights.array)
-        others = replace(data, weights=data.weights.block(v, len(v)))
-        return moments(others, form.map, labels.Y, origin=form.origin, label_origin=labels.start)
+    of_others = jax.checkpoint(lambda number: moments_of_others(form, labels, folds, number))
 
     def without(number) -> PrimalFits:
-        sums, turn = jax.checkpoint(moments_of_others)(number), form.turn
-        sums = sums.centred(data.fixed.from_gram(sums.gram))
+        sums, turn = of_others(number), form.turn
+        sums = sums.centred(form.data.fixed.from_gram(sums.gram))
         if form.planes is not None:  # its landmarks' directions are taken out
             inside = folds.holds(number)[form.indices][:, None]
             Q = orthonormal(jnp.where(inside, form.planes, 0))
@@ -95,6 +90,14 @@ def fits_to_other_folds(form: PrimalForm, labels, folds: Folds, lams) -> PrimalF
         return PrimalFits(number, w, beta)
 
     return jax.lax.map(without, folds.each)
+
+
+def moments_of_others(form: PrimalForm, labels, folds: Folds, number) -> Moments:
+    """The moments of all rows that a fold does not leave out."""
+    data = form.data
+    v = jnp.where(folds.holds(number), 0, data.weights.array)
+    others = replace(data, weights=data.weights.block(v, len(v)))
+    return moments(others, form.map, labels.Y, origin=form.origin, label_origin=labels.start)
 
 
 # folds of K --------------------------------------------------------------------------------------

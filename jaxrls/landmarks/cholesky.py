@@ -26,7 +26,7 @@ from jaxrls.landmarks.held_out import OnLandmarks
 
 @pytree
 class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
-    """Landmarks as features, factored at each λ; row k of `Shrunk.half` is A⁻¹L⁻¹eₖ of landmark k."""
+    """Landmarks as features, factored at each λ; row k of `half` is A⁻¹L⁻¹eₖ of landmark k."""
 
     indices: Any = None  # (m,), of the landmarks that leave with their row
 

@@ -52,8 +52,8 @@ class OfFunction(Kernel):
             raise ValueError(f"{name} failed: {takes}: {error}") from error
         if values.ndim != 2 or len(values) != rows or columns not in (None, values.shape[1]):
             raise ValueError(
-                f"{name} must return shape ({rows}, {columns or 'r'}), and returned {values.shape}: "
-                f"{takes}"
+                f"{name} must return shape ({rows}, {columns or 'r'}), and returned "
+                f"{values.shape}: {takes}"
             )
         if jnp.issubdtype(values.dtype, jnp.complexfloating):
             raise ValueError(

@@ -85,7 +85,7 @@ class Kernel:
         for name in {"__call__", "diag", "features", "take"} & vars(cls).keys():
             setattr(cls, name, _of_rows(vars(cls)[name]))
 
-    # what a kernel of one's own defines: `__call__` and `diag`, or `num_features` and `features` ----
+    # what one of your own defines: `__call__` and `diag`, or `num_features` and `features` -----
 
     @_of_rows
     def __call__(self, X: Matrix, Z: Float[Array, "m d"]) -> Gram:

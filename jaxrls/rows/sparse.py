@@ -338,8 +338,8 @@ def _in_runs(X, block: int) -> SparseBlock:
 
 
 def _common_count(count: int) -> int:
-    """So many, rounded up to one of four counts for each doubling, as every count compiles anew."""
-    step = 2 ** max(0, (int(count) - 1).bit_length() - 3)
+    """So many, rounded up to one of two counts for each doubling, as every count compiles anew."""
+    step = 2 ** max(0, (int(count) - 1).bit_length() - 2)
     return max(1, -(-int(count) // step) * step)
 
 

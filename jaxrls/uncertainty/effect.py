@@ -175,7 +175,7 @@ def _posterior_of(process, model, X, column, ends, shares, *, move):
     def averages(X):
         rows = _coordinates(spread, kernel, X)
         parts = _values(model, X), rows.added, rows.taken
-        return [jnp.tensordot(shares, part, axes=1, precision="highest") for part in parts]
+        return [matmul(shares, part) for part in parts]
 
     def prior_with_all(x):
         prior = lambda x, X: _prior(spread, kernel, x, X, shares)

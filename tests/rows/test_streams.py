@@ -399,3 +399,17 @@ def test_rows_held_out_may_be_a_stream_with_weights_of_its_own():
         got = rls.fit(KERNEL, rows, Y[:60], **options)
         e = Y[60:] - np.asarray(got.predict(X[60:]))
         assert_close(got.errors[0], np.average(e**2, axis=0, weights=V[60:]), 1e3 * EPS)
+
+
+@FLOAT64
+@pytest.mark.parametrize("column", [False, True])
+def test_deviations_of_a_stream_of_fewer_rows_than_features_are_those_of_its_rows(column):
+    kernel = rls.FeatureMap(lambda X: jnp.concatenate([X**k for k in range(1, 8)], axis=1))
+    n, effects = 7 * D - 2, X[:, :1] ** 9 if column else None
+    of = lambda m: {"fixed_effects": effects[:m]} if column else {}
+    v, options = np.linspace(0.2, 3, n), {"lams": [1.0], "keep": True, **of(n)}
+    whole = rls.fit(kernel, X[:n], Y[:n, 0], weights=v, **options)
+    parts = [(X[rows], Y[rows, 0], v[rows]) for rows in (slice(5), slice(5, n))]
+    read = rls.fit(kernel, rls.rows.stream(parts), **options)
+    std, want = (fit.predict(X[:4], return_std=True, **of(4))[1] for fit in (read, whole))
+    assert_close(std, want, 1e-9)

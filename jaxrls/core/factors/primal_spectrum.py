@@ -152,13 +152,15 @@ def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> 
 def _factor_outer(kernel, data: Data, features: Rows) -> DualSpectrum:
     """By K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
     K, origin, lift = centred_products(features, data.fixed)
-    weighted = replace(data.weights, values=data.weights.array)
-    fit = near_fit(Data(features, weighted, data.fixed), Linear())
-    fit = jnp.zeros((0, features.shape[1]), features.dtype) if fit is None else fit
     matrix = KernelMatrix(K, data, Primal(), lift, (kernel, data.rows))
     dual = factor_symmetric(matrix, semidefinite=True)
-    turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
-    basis = features.sum(turn, dual.directions)
+    fixed = data.fixed
+
+    def of_block(block, scaled):
+        of_effects = fixed.sums(block.b, block.weights.array, block.x)
+        return transposed_matmul(block.x - origin, scaled), of_effects
+
+    basis, sums = Data(features, data.weights, fixed).sum(of_block, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
     report = replace(dual.report, route="covariance", floor=floor)
-    return replace(dual, basis=basis, origin=fit, report=report)
+    return replace(dual, basis=basis, origin=fixed.solve(sums), report=report)

@@ -136,6 +136,7 @@ def with_lam(fit, lam) -> Fit:
         problem, solution, Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
     )
     inspect_fit(changed, False, problem.solver)
-    keep, n = fit.saved or None, len(fit.loo_residuals)
+    keep = fit.saved or None
+    n = len(problem.Y if fit.loo_residuals is None else fit.loo_residuals)
     changed = finished(changed, solution, problem, fit.choice, keep, n)
     return completed(changed, fit.model.names, fit.origin)

@@ -14,7 +14,7 @@ from jaxtyping import ArrayLike as Scalars
 from jaxrls.core.kernels.block import as_dense, inner_products, squared_lengths, times
 from jaxrls.core.kernels.kernel import Kernel, Matrix, check_not_negative, parameter
 from jaxrls.core.linalg import safe_sqrt
-from jaxrls.core.support import is_concrete, pytree, static
+from jaxrls.core.support import door, is_concrete, pytree, static
 
 
 @pytree
@@ -240,6 +240,7 @@ class Sobolev(Kernel):
             )
 
 
+@door()
 def polynomial_features(X: Matrix, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:
     """All monomials of the columns of X up to a degree, scaled so that their inner products are the
     polynomial kernel.

@@ -71,7 +71,9 @@ def platform() -> str:
 
 def memory_bytes() -> int | None:
     """Memory of the default device, or None where it is unknown."""
-    device = jax.devices()[0]
+    device = jax.config.jax_default_device
+    if device is None or isinstance(device, str):
+        device = jax.devices(device)[0]
     if device.platform != "cpu":
         return (device.memory_stats() or {}).get("bytes_limit")
     try:

@@ -404,7 +404,7 @@ def test_rows_held_out_may_be_a_stream_with_weights_of_its_own():
 @FLOAT64
 @pytest.mark.parametrize("column", [False, True])
 def test_deviations_of_a_stream_of_fewer_rows_than_features_are_those_of_its_rows(column):
-    kernel = rls.FeatureMap(lambda X: jnp.concatenate([X**k for k in range(1, 8)], axis=1))
+    kernel = rls.FeatureMap(lambda X: jax.numpy.concatenate([X**k for k in range(1, 8)], axis=1))
     n, effects = 7 * D - 2, X[:, :1] ** 9 if column else None
     of = lambda m: {"fixed_effects": effects[:m]} if column else {}
     v, options = np.linspace(0.2, 3, n), {"lams": [1.0], "keep": True, **of(n)}

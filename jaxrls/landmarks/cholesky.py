@@ -87,7 +87,7 @@ def landmarks_report(dictionary: Dictionary, sums: Moments, taken) -> Report:
     """The floor, and whether the moments stand above it."""
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
     report, largest = Report("cholesky", floor, jnp.zeros_like(floor)), jnp.linalg.norm(sums.second)
-    return report.asked_of_moments(sums, taken, largest, ABOVE_ROUNDING * floor)
+    return report.with_information_of(sums, taken, largest, ABOVE_ROUNDING * floor)
 
 
 def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""]:

@@ -122,7 +122,7 @@ def spectrum_on_landmarks(
         s=s,
         across=matmul(sums.origin, V * root),
         expansion=AtPoints(dictionary.points),
-        report=report.asked_of_moments(sums, taken, largest, least),
+        report=report.with_information_of(sums, taken, largest, least),
         rotation=V / root,
         origin=sums.origin,
         directions=matmul(dictionary.back, V) * root,

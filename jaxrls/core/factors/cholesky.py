@@ -114,7 +114,7 @@ class CholeskyGram(DualOneByOne):
         floor = 6 * rounding(self.weights.count, largest[None])
         report = Report(self.name, floor, jnp.zeros_like(floor))
         left = jax.lax.stop_gradient(self.trace())
-        return report.asked(left, ABOVE_ROUNDING * floor, jnp.trace(K))
+        return report.with_information(left, ABOVE_ROUNDING * floor, jnp.trace(K))
 
     def trace(self):
         """Σ vᵢKᵢᵢ, without the share of the fixed effects; about the mean of K, which a constant

@@ -172,7 +172,7 @@ def solve_cholesky(
         second=sums.second,
         origin=sums.origin,
         expansion=Primal(),
-        report=report.asked_of_moments(known, taken, largest),
+        report=report.with_information_of(known, taken, largest),
         block_size=block_size,
     )
     return Solution(factor, labels, sums.cross)

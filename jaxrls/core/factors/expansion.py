@@ -43,7 +43,7 @@ class Expansion(ABC):
 
 @pytree
 class AtPoints(Expansion):
-    """Σᵢ k(x, pointsᵢ) cᵢ over all rows, or landmarks; `points` is None where only K is known.
+    """Σᵢ k(x, pointsᵢ) cᵢ over all rows, or landmarks.
 
     With explicit features, and a constant without penalty, so that Σᵢ cᵢ = 0, an `origin` reduces
     rounding: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ is the same sum.

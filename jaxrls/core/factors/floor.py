@@ -55,7 +55,7 @@ class Report:
     ridge: Number | None = None
     informative: Bool[Array, ""] | None = None
 
-    def asked(self, largest, least, whole) -> "Report":
+    def with_information(self, largest, least, whole) -> "Report":
         """With whether K is informative: whether its largest eigenvalue is above the `least` that
         is told from rounding. `whole` is tr K before fixed effects were projected out.
         """
@@ -63,11 +63,11 @@ class Report:
         floor = jnp.where(informative, self.floor, whole)
         return replace(self, floor=floor, informative=informative)
 
-    def asked_of_moments(self, sums: Moments, taken, largest, least: Any = 0) -> "Report":
+    def with_information_of(self, sums: Moments, taken, largest, least: Any = 0) -> "Report":
         """The same of centred moments, of which so much was `taken` off."""
         rounding = ABOVE_ROUNDING * eigh_rounding(len(sums.second), taken[None])
         least = jnp.maximum(jnp.maximum(least, rounding), centred_rounding(sums.whole) ** 2)
-        return self.asked(largest, least, sums.whole)
+        return self.with_information(largest, least, sums.whole)
 
     def informed(self, values: Array, else_: Any = 0) -> Array:
         """The values, or 0 or others where K has no information."""

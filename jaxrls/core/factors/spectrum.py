@@ -274,7 +274,9 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
         solved = jnp.where(s < -floor, 0, 1).astype(s.dtype)
         across = across * solved
     s, below = clip(s, constant)
-    report = Report("gram", floor, below).asked(jnp.max(s), ABOVE_ROUNDING * floor, whole)
+    report = Report("gram", floor, below).with_information(
+        jnp.max(s), ABOVE_ROUNDING * floor, whole
+    )
     return DualSpectrum(
         data=replace(matrix.data, rows=Whole(U)),
         s=report.informed(s),
@@ -300,7 +302,7 @@ def factor_svd(kernel, data: Data) -> Factor:
     floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
     whole = jnp.sum(weights.scale(Phi) ** 2)
     report = Report("features", floor, jnp.zeros_like(floor))
-    report = report.asked(jnp.max(sigma), centred_rounding(whole), whole)
+    report = report.with_information(jnp.max(sigma), centred_rounding(whole), whole)
     factor = DualSpectrum(
         data=replace(data, rows=Whole(fixed.project(weights, U))),
         s=report.informed(sigma**2),

@@ -113,8 +113,8 @@ def fit(
 
     **Warns** where the chosen λ is at the edge of the grid or below the precision of the factor, or
     K is not positive semidefinite, or has no information beside the fixed effects. **Cost** one
-    factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names up to five values a Cholesky
-    factor for each takes the place of K's spectrum.
+    factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names few values, on a
+    CPU up to five, a Cholesky factor for each takes the place of K's spectrum.
     **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import numpy as np, jaxrls as rls
@@ -268,14 +268,13 @@ def planned(problem, asked: Asked) -> Plan:
     searches, counted = isinstance(lams, str), isinstance(lams, int)
     free = _may_take_cholesky(problem, per_target)
     if searches:
-        num, lams = 1, None
+        num, as_long_as, lams = 1, 1, None
     elif counted:
-        num, lams, free = lams, None, free and criterion.smooth and not conservative
+        num, as_long_as, lams = lams, SEARCHED, None
+        free = free and criterion.smooth and not conservative
     else:
-        num = len(lams)
-    by_cholesky = free and suits_cholesky(
-        problem.kernel, rows.shape[0], SEARCHED if counted else num
-    )
+        num = as_long_as = len(lams)
+    by_cholesky = free and suits_cholesky(problem.kernel, rows.shape[0], as_long_as)
     problem = replace(problem, solver=Cholesky() if by_cholesky else problem.solver_or_default)
     if is_concrete(rows) and rows.has_pairs:
         of_problem(problem, lams=num).check()

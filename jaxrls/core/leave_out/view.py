@@ -60,7 +60,9 @@ class View(ABC):
 
 @pytree
 class LowRank(View):
-    """R from left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or U diag(D) Uᵀ where U is square."""
+    """R = diag(identity) + left Uᵀ − left_H Hᵀ from left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or
+    U diag(D) Uᵀ where U is square.
+    """
 
     U: Float[Array, "n r"]
     left: Float[Array, "n r"]  # −U kept; of rows U D, where U is square

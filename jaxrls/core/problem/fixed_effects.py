@@ -251,7 +251,8 @@ class FixedEffects:
         """Raise where the columns become dependent without a row, or fold, if values are known."""
         if not self.count or not is_concrete(self, weights, folds):
             return
-        if self.rows is weights.values is folds is None and weights.n > 1:
+        plain = self.rows is None and weights.values is None and folds is None
+        if plain and weights.n > 1:
             return  # any other row does for a constant
         with jax.ensure_compile_time_eval():
             rest = self.has_rest(weights, folds)

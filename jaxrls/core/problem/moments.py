@@ -78,7 +78,7 @@ class Moments:
         return replace(sums, origin=self.origin, label_origin=self.label_origin)
 
     def taken(self, fixed: Any) -> Any:
-        """‖Tᵀ(fit − origin)‖²: what `centred` subtracts from the second moments, whose rounding
+        """‖T(fit − origin)‖²: what `centred` subtracts from the second moments, whose rounding
         errors remain.
         """
         return jnp.sum(self.first * fixed.solve(self.first))

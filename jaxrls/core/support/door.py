@@ -1,5 +1,5 @@
 """The decorator `door` of public calls: checks the names and kinds of arguments, sets the precision
-by the inputs, and returns NumPy arrays for NumPy arrays.
+by the inputs, and returns NumPy arrays for float64 NumPy arrays.
 """
 
 import difflib
@@ -51,7 +51,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 def door(argument: str = "") -> Callable[[Call], Call]:
     """Decorate a public call: float64 input is computed in float64, whatever `jax_enable_x64` says,
-    and NumPy input gives NumPy output.
+    and its results are NumPy arrays as far as `argument` says.
 
     `argument` names what sets the precision: data such as "X", for which NumPy arrays are returned
     where `jax_enable_x64` is off, or a fitted array such as "self.coef", whose kind all results

@@ -28,7 +28,7 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
     Raises:
         ValueError: for another ending.
     """
-    ending = os.path.splitext(path)[1]
+    ending = os.path.splitext(path)[1].lower()
     if ending not in ENDINGS:
         known = ", ".join(filter(None, ENDINGS))
         raise ValueError(f"{os.fspath(path)} must end in one of {known}, and ends in {ending}")

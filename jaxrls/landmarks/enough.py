@@ -95,4 +95,6 @@ def on_all_rows(problem: Problem, run: Callable, why: str) -> Any:
 def most_landmarks(problem: Problem) -> int:
     """As many as save time, or as memory allows for choosing them and for the fit on them."""
     too_many = lambda m: bool(of_problem(replace(problem, solver=Subset(m))).why_not())
-    return bisect_left(range(1, problem.rows.shape[0] // 2 + 1), True, key=too_many)
+    there = problem.rows.candidates()[1].shape[0]  # of a stream a sample
+    most = min(problem.rows.shape[0] // 2, there)
+    return bisect_left(range(1, most + 1), True, key=too_many)

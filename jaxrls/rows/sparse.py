@@ -192,8 +192,8 @@ class SparseRows(Rows):
 
     @classmethod
     def takes(cls, X) -> bool:
-        """Whether X is a SciPy sparse matrix or array, or a JAX BCOO."""
-        return hasattr(X, "tocsr") or type(X).__name__ == "BCOO"
+        """Whether X is a SciPy sparse matrix or array, or a JAX BCOO or BCSR."""
+        return hasattr(X, "tocsr") or type(X).__name__ in ("BCOO", "BCSR")
 
     @classmethod
     def read(cls, name: str, X, dtype=None) -> "SparseRows":
@@ -350,6 +350,8 @@ def _coordinates(X):
     if hasattr(X, "tocsr"):
         X = X.tocoo()
         return X.data, X.row, X.col
+    if type(X).__name__ == "BCSR":
+        X = X.to_bcoo()
     if X.n_batch or X.n_dense:
         raise ValueError(
             "a BCOO matrix X must have no batch and no dense dimensions: convert it by "

@@ -52,6 +52,7 @@ def effect(fit, X, column, values, weights, scale) -> Effect:
     if ends is None:
         _check_smooth(fit.kernel, X, column)
         move = _derivative
+    ends = None if ends is None else ends.astype(X.dtype)
     process, shares = process_for_rows(fit), _shares(weights, X)
     mean, variance = _posterior_of(process, fit.model, X, column, ends, shares, move=move)
     return _effect(process, scale, mean, variance)
@@ -101,6 +102,11 @@ def _two_values(model, X, column: int) -> np.ndarray | None:
     if isinstance(fitted, jax.Array | np.ndarray) and np.shape(fitted)[1:] == X.shape[1:]:
         parts.append(fitted)
     values = np.unique(np.concatenate([np.asarray(part[:, column]) for part in parts]))
+    if len(values) == 1 and len(X) > 1:
+        raise ValueError(
+            f"all rows have {values[0]:g} in column {column}: give the values= to compare, or rows "
+            "in which the column varies"
+        )
     return values if len(values) == 2 else None
 
 

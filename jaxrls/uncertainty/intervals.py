@@ -314,15 +314,16 @@ def jackknife_of(fit) -> Jackknife:
         )
     if fit.groups is not None:
         check_groups(fit.groups, "intervals and predictive distributions need")
-        _check_levels(solution.factor.fixed, fit.groups)
+        _check_levels(solution.factor.fixed, fit.groups, solution.factor.weights)
     return _jackknife(solution, fit.groups, jnp.asarray(fit.lam), residuals_of_all(fit))
 
 
-def _check_levels(fixed, groups: Folds) -> None:
+def _check_levels(fixed, groups: Folds, weights) -> None:
     """Raise where a fold holds a whole level of fixed effects, whose constant its rows alone tell."""
-    if isinstance(fixed, FixedLevels) and is_concrete(fixed, groups):
-        pairs = np.unique(np.stack([fixed.rows, groups.numbers]), axis=1)
-        if (np.bincount(pairs[0])[np.unique(pairs[0])] == 1).any():
+    if isinstance(fixed, FixedLevels) and is_concrete(fixed, groups, weights):
+        pairs = np.stack([fixed.rows, groups.numbers])[:, np.asarray(weights.used)]
+        folds_of_level = np.bincount(np.unique(pairs, axis=1)[0])
+        if (folds_of_level == 1).any():
             raise ValueError(
                 "groups= held out whole levels of fixed_effects, so that residuals are known up to "
                 "a constant for each, too few for intervals: fit without groups=, or take "

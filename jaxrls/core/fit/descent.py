@@ -164,7 +164,7 @@ def descend(problem, guesses: list, way, learned=None) -> Best:
             starts += [begin(space, key) for key in jax.random.split(way.key, way.starts)[1:]]
         if problem.criterion.unit == "nats":
             # Of all rows, as nats are, down to rounding.
-            rounding = 50 * float(jnp.finfo(problem.rows.dtype).eps)
+            rounding = float(jnp.finfo(problem.rows.dtype).eps) ** 0.5
             way = way._replace(tol=max(way.tol / len(problem.Y), rounding))
             few = len(problem.Y) <= FEW_ROWS
             starts += [pair for pair in guessed if few and pair is not best]

@@ -155,7 +155,8 @@ class Asked(NamedTuple):
 
 def best_fit(problem, asked: Asked, progress: bool) -> Fit:
     """The fit with the best λ; where no solver was named and K is too large, by one without K."""
-    many = without_matrix(problem) if not asked.keep else None
+    any_lam = isinstance(asked.lams, int | str) and not asked.conservative
+    many = without_matrix(problem, any_lam=any_lam) if not asked.keep else None
     problem = many or problem
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
         result = fit_by(problem.solver, problem, partial(_best, asked=asked), progress)
@@ -168,20 +169,22 @@ def best_fit(problem, asked: Asked, progress: bool) -> Fit:
     how_exact = (
         "" if error is None or spread is None else f", {np.mean(error):.3g} ± {np.mean(spread):.1g}"
     )
-    words = f"{result.plan}; K is too large to be factored, so the {result.title} is an estimate{how_exact}"
+    plan = f"{result.plan}; K of all rows is not factored"
+    words = f"{plan}, so the {result.title} is an estimate{how_exact}"
     return replace(result, plan=words)
 
 
-def without_matrix(problem, call: str = "fit") -> Problem | None:
+def without_matrix(problem, call: str = "fit", any_lam: bool = True) -> Problem | None:
     """The problem with a solver that needs no K, where no solver was named, single rows are held
-    out, and K is too large for the device or its factorization takes many minutes; else None.
+    out, and K is too large for the device, or its spectrum takes many minutes and any λ will do;
+    else None.
     """
     criterion = problem.criterion
     able = problem.solver is None and is_concrete(problem) and problem.rows.in_memory
     able = able and problem.rows.is_dense
     able = able and problem.kernel.evaluable and problem.explicit is None
     able = able and isinstance(criterion, LeaveOneOut) and criterion.groups is None
-    slow = platform() == "cpu" and len(problem.Y) > MOST_ROWS
+    slow = any_lam and platform() == "cpu" and len(problem.Y) > MOST_ROWS
     if able and (slow or of_problem(problem, call).why_not()):
         for solver in WITHOUT_K:
             many = replace(problem, solver=solver())

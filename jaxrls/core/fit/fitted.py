@@ -31,6 +31,7 @@ from jaxrls.core.support import (
     as_floats,
     by_names,
     check_finite,
+    check_index,
     check_weights,
     door,
     is_concrete,
@@ -474,6 +475,7 @@ class Fit(Generic[K]):
         Raises:
             ValueError: where the fit has fixed effects, and none are given.
         """
+        check_index(X, Y)
         self.model.check_effects("score", fixed_effects)
         return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 

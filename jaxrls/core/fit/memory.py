@@ -124,7 +124,8 @@ def memory(
         A `Memory`, whose text gives route, bytes and matrices. It counts the leading terms of
         the largest matrices, on top of X and Y and the up to two copies that a call makes of them,
         without compiled programs (50 to 80 MB), and is within a factor of 2 of what is measured
-        on a CPU for n ≥ 2000 (`benchmarks/scaling.py --memory`).
+        on a CPU for n ≥ 2000 (`benchmarks/scaling.py --memory`). Without `solver=` it counts K,
+        also where `fit` would take `Iterative`.
 
     Raises:
         ValueError: for an unknown call, route or dtype, and for a number that is not whole or is

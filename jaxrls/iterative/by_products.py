@@ -75,6 +75,7 @@ class ByProducts(Factor):
         coef, (r, drawn) = at.coef[:, : Y.shape[1]], jnp.split(at.residuals, [Y.shape[1]], axis=1)
         if not p:
             return Solved(coef, r, run)
+        # Squares of fits to signs are leverages, but for what λ takes.
         near = 1 / (1 + jnp.mean((signs - drawn) ** 2, axis=1)) if at.near is None else at.near
         probes = signs * drawn
         if at.rough is not None and p < n:

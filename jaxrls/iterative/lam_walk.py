@@ -1,4 +1,4 @@
-"""The best λ of all of K by products, where every λ costs tens of them: from the best λ of some of
+"""The best λ of a factor by products, where every λ costs tens of them: from the best λ of some of
 the rows, in steps, each iteration from the columns of the one before."""
 
 from dataclasses import replace

@@ -393,8 +393,63 @@ def iterative(
             say(f"falkon, {count} centres: {falkon}")
 
 
-IN_FLOAT64 = (tuning, intervals, landmarks)
-STUDIES = (float32, search, tuning, intervals, landmarks, iterative)
+def effects(data, draws=100, rows=150):
+    """How often 95 % intervals of the effect of a treatment hold the truth, .5, where the function
+    is fixed: its column in the kernel, widths tuned by the evidence; its width set to 1; and as a
+    fixed effect. Data are drawn (ten minutes).
+    """
+    tables = {name: [] for name in ("width tuned", "width 1", "fixed effect")}
+    for draw in range(draws):
+        rng = np.random.default_rng(draw)
+        X, treated = rng.normal(size=(rows, 3)), rng.integers(0, 2, rows).astype(float)
+        y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] / 2 + treated / 2 + 0.3 * rng.normal(size=rows)
+        inputs, fit = np.column_stack([X, treated]), partial(rls.fit, criterion="evidence")
+        tuned = rls.tune(rls.Gaussian(np.ones(4)), inputs, y, criterion="evidence")
+        width = np.asarray(tuned.kernel.width)
+        wide = fit(rls.Gaussian(np.append(width[:3], 1.0)), inputs, y)
+        free = fit(rls.Gaussian(width[:3]), X, y, fixed_effects=treated[:, None]).effects()
+        found = tuned.effect(inputs, 3), wide.effect(inputs, 3), free
+        for rows_of_table, effect in zip(tables.values(), found, strict=True):
+            rows_of_table.append((np.ravel(effect.mean)[-1], np.ravel(effect.std)[-1]))
+    say(head("treatment", "holds the truth", "mean − truth", "scatter of means", "standard error"))
+    for name, values in tables.items():
+        mean, std = np.transpose(values)
+        holds = np.mean(np.abs(mean - 0.5) < 1.96 * std)
+        numbers = holds, mean.mean() - 0.5, mean.std(), std.mean()
+        say(line(name, *(f"{number:.3f}" for number in numbers)))
+
+
+def one_call(data, only=("kin40k",), dtype="float32", rows=36_000):
+    """`tune` of a width for each column on all rows, where K is too large to be stored: errors, the
+    λ that were visited and products of K with targets and probes (half an hour on two cores).
+    """
+    from jaxrls.iterative.iterative import IterativeGram  # to count its products
+
+    jax.config.update("jax_enable_x64", dtype == "float64")
+    for name, parts in each(only, data, rows, new=4000):
+        X, y, X_new, y_new = (part.astype(dtype) for part in parts)
+        columns, plain = [], IterativeGram.times_kernel
+
+        def counted(factor, V, columns=columns, plain=plain):
+            jax.debug.callback(lambda: columns.append(V.shape[1]))
+            return plain(factor, V)
+
+        IterativeGram.times_kernel = counted
+        try:
+            start = rls.Gaussian(np.ones(X.shape[1], dtype))
+            seconds, fit = timed(lambda: rls.tune(start, X, y))
+        finally:
+            IterativeGram.times_kernel = plain
+        say(f"{name}, {X.shape}, {dtype}: {fit.plan}")
+        loo, sure = float(fit.error) ** 0.5, float(fit.loo_standard_error)
+        say(f"test RMSE {test_error(fit, X_new, y_new) ** 0.5:.4f}, leave-one-out {loo:.4f}")
+        say(f"λ {', '.join(f'{lam:.3g}' for lam in np.ravel(fit.lams))}; best {float(fit.lam):.3g}")
+        products = {count: columns.count(count) for count in sorted(set(columns))}
+        say(f"products by their columns {products}; {seconds:.0f} s; error ± {sure:.2g}")
+
+
+IN_FLOAT64 = (tuning, intervals, landmarks, effects)
+STUDIES = (float32, search, tuning, intervals, landmarks, iterative, effects, one_call)
 
 
 def main():

@@ -39,7 +39,7 @@ from jaxrls.core.kernels.stationary import (
     Periodic,
     RationalQuadratic,
 )
-from jaxrls.core.problem.fixed_effects import levels
+from jaxrls.core.problem.effects_given import levels
 from jaxrls.core.problem.folds import folds
 from jaxrls.io.archive import load, save
 from jaxrls.io.writing import predict_to_file

@@ -14,6 +14,7 @@ from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
+from jaxrls.rows.streamed import Piece
 from jaxrls.rows.tables import Dialect, quoted, text_among
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
@@ -37,22 +38,31 @@ class Table(NamedTuple):
 def run_fit(args):
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
-    check_whole("--folds", args.folds)
+    folds = 10 if args.folds is None else args.folds
+    check_whole("--folds", folds)
     table = read(args)
     kernel, classes = kernel_of(args, table.X.shape[1]), table.known["classes"]
     show_data(args, table, classes)
     start = time.perf_counter()
     options: dict = {"intercept": args.intercept, "standardize": args.standardize}
-    options |= {"progress": at_terminal()}
+    options["progress"] = at_terminal()
     name = args.criterion or ("kfold" if args.groups else "pairs" if args.rank else "loo")
     if name == "kfold" and table.groups is None:
         numbers = np.random.default_rng(0).permutation(len(table.Y))
-        table = table._replace(groups=numbers % min(args.folds, len(numbers)))
+        table = table._replace(groups=numbers % min(folds, len(numbers)))
     if args.tune:
         kernel = tuned(kernel, table, CRITERIA[name], args.landmarks, options)
     options |= chosen(args, name, classes, table.groups)
-    options |= {"lams": args.lams, "landmarks": args.landmarks, "keep": args.intervals}
-    fit = rls.fit(kernel, table.X, table.Y, weights=table.weights, **options)
+    fit = rls.fit(
+        kernel,
+        table.X,
+        table.Y,
+        weights=table.weights,
+        lams=args.lams,
+        landmarks=args.landmarks,
+        keep=args.intervals,
+        **options,
+    )
     show("kernel", f"{args.kernel}{numbers_of(fit.kernel)}")
     report(fit, table.Y, classes, table.weights, scores=args.rank)
     show("time", f"{time.perf_counter() - start:.1f} s, compilation included")
@@ -98,8 +108,17 @@ def tuned(kernel, table, criterion, landmarks, options):
     parts: Any = (part if part is None else part[rows] for part in table[1:4])
     Y, v, groups = parts
     show("tuning", f"on {count(len(Y), 'row')}{f' and {m} landmarks' * bool(m)}")
-    options = options | {"criterion": criterion, "groups": groups, "weights": v, "landmarks": m}
-    fit: Any = rls.tune(kernel, table.sample, Y, keep=False, **options)
+    fit: Any = rls.tune(
+        kernel,
+        table.sample,
+        Y,
+        criterion=criterion,
+        groups=groups,
+        weights=v,
+        landmarks=m,
+        keep=False,
+        **options,
+    )
     steps = count(len(fit.history.errors) - 1, "step")
     errors = f"{float(fit.history.start_error):.4g} -> {float(fit.error):.4g}"
     show("tuned", f"{fit.criterion} error {errors} in {steps}: {fit.history.reason}")
@@ -182,7 +201,8 @@ def read(args) -> Table:
 
 def read_whole(files, source, known) -> Table:
     """All rows in numbers; what these stand for goes into `known`."""
-    (X, Y, v, texts), choice = joined(files, source), files.choice
+    whole, choice = joined(files, source), files.choice
+    X, Y, texts = whole.X, whole.Y, whole.texts
     categories, rest = texts[: len(choice.one_hot)], texts[len(choice.one_hot) :]
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if files.missing == "median":
@@ -203,11 +223,11 @@ def read_whole(files, source, known) -> Table:
                 f"{len(classes)} different labels in {len(Y)} rows: name the right column with "
                 f"--target{', or code it as numbers' if held else ''}"
             )
-    return Table(X, Y, v, rest[0] if rest else None, known)
+    return Table(X, Y, whole.weights, rest[0] if rest else None, known)
 
 
-def joined(files, source):
-    """Inputs, target and weights of all rows, and columns of text."""
+def joined(files, source) -> Piece:
+    """All rows in one."""
     parts: list = []
     held, limit = 0.0, memory_bytes()
     for piece in files:
@@ -224,7 +244,7 @@ def joined(files, source):
         )
     whole = (None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
     X, Y, v, *texts = whole
-    return X, Y, v, texts
+    return Piece(X, Y, v, texts=texts)
 
 
 def dialect_of(args) -> Dialect:

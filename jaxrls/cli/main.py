@@ -27,10 +27,10 @@ def names(text) -> list[str]:
 
 def character(text) -> str:
     """One character; a tab may be written in words."""
-    found = {"tab": "\t", "\\t": "\t"}.get(text, text)
-    if len(found) != 1:
+    text = {"tab": "\t", "\\t": "\t"}.get(text, text)
+    if len(text) != 1:
         raise argparse.ArgumentTypeError(f"must be one character, such as ; or tab, not {text!r}")
-    return found
+    return text
 
 
 def lams(text) -> int | str | list[float]:
@@ -89,7 +89,7 @@ data DATA          file, files, pattern or folder; all columns but those named b
 --ard              with --tune, a width for each input
 --criterion NAME   what to minimise: %(choices)s; by default loo (leave-one-out), with --rank
                    pairs
---folds K          of kfold without --groups, %(default)s by default
+--folds K          of kfold without --groups, 10 by default
 --lams N           how many lambdas, or which, such as 0.1,1,10, or search; %(default)s by default
 --landmarks M      approximate the kernel matrix on M rows, or on as many as needed (auto): for more
                    than 10000 rows
@@ -126,7 +126,7 @@ KINDS: dict = {
     "--width": {"type": float},
     "--degree": {"type": int, "default": 2},
     "--criterion": {"choices": CRITERIA},
-    "--folds": {"type": int, "default": 10},
+    "--folds": {"type": int},
     "--lams": {"type": lams, "default": 100},
     "--landmarks": {"type": landmarks},
     "--interval": {"type": float},
@@ -216,6 +216,8 @@ def check_fit(args):
         yield "--tune needs a gradient, which the order of pairs does not have: give --width"
     if args.rank and args.intervals:
         yield "--intervals hold labels, and --rank gives scores in other units: leave one out"
+    if args.folds is not None and (args.criterion != "kfold" or args.groups):
+        yield "--folds goes with --criterion kfold, without --groups: give that, or leave it out"
     if args.rank and args.criterion == "kfold" and args.groups is None:
         yield "--criterion kfold with --rank holds out whole groups: name them with --groups"
 

@@ -15,30 +15,34 @@ from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 def run_predict(args):
     """Load, read, predict, write, and say the error where the files have the target."""
     model, known = loaded(args.model, args.interval)
-    classes, choice = known["classes"], ColumnChoice(**known["layout"], keep=args.keep)
+    choice = ColumnChoice(**known["layout"], keep=args.keep)
     missing = args.missing or ("median" if known["medians"] else None)
     if missing == "median" and not known["medians"]:
         raise ValueError("--missing median needs a model that was fitted with --missing median")
     files = Files(paths_of(args.data), choice, dialect_of(args), missing, predict=True)
-    tally, rows = np.zeros(3), 0
-    with (
-        writing(args.out) if args.out else rows_to(sys.stdout.buffer) as write,
-        progress_bar(at_terminal(), None, "predict", "row") as reached,
-    ):
+    with writing(args.out) if args.out else rows_to(sys.stdout.buffer) as write:
+        rows, tally = predict_files(model, known, files, args, write)
+    lines = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
+    for line in lines + verdict(tally, known["classes"], args.interval is not None):
+        print(line, file=sys.stdout if args.out else sys.stderr)
+
+
+def predict_files(model, known, files, args, write):
+    """Write the predictions of all rows; how many there are, and what `judged` counts."""
+    classes, rows, tally = known["classes"], 0, np.zeros(3)
+    with progress_bar(at_terminal(), None, "predict", "row") as reached:
         for piece in files:
             X = inputs_of(piece.place, piece.X, piece.texts, known, piece.numbers)
             columns = predicted(model, X, args.interval, classes)
-            rest = piece.texts[len(choice.one_hot) :]
-            target, kept = rest[: len(rest) - len(args.keep)], rest[len(rest) - len(args.keep) :]
-            write(with_kept(columns, args.keep, kept))
+            first_kept = len(piece.texts) - len(args.keep)
+            target = piece.texts[len(files.choice.one_hot) : first_kept]
+            write(with_kept(columns, args.keep, piece.texts[first_kept:]))
             if target and "prediction" in columns:
                 label = target[0] if classes else np.char.replace(target[0], args.decimal, ".")
                 tally += judged(columns, label, classes)
             rows += len(X)
             reached(rows)
-    lines = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
-    for line in lines + verdict(tally, classes, args.interval is not None):
-        print(line, file=sys.stdout if args.out else sys.stderr)
+    return rows, tally
 
 
 def with_kept(columns, names, kept):

@@ -78,8 +78,8 @@ DISTANCES = {"squared": squared, "city_block": city_block}
 
 def rows_in_thread(dtype: str, d: int, t: int) -> int:
     """How many rows of X a thread holds, with two sums for each."""
-    each = (d + 2 * t) * (2 if dtype == "float64" else 1)
-    return next(rows for rows in (4, 2, 1) if rows * each <= NUMBERS or rows == 1)
+    numbers_a_row = (d + 2 * t) * (2 if dtype == "float64" else 1)
+    return next(rows for rows in (4, 2, 1) if rows * numbers_a_row <= NUMBERS or rows == 1)
 
 
 @functools.cache
@@ -102,8 +102,8 @@ def product_kernel(profile: str, distance: str, dtype: str, d: int, t: int) -> A
     ):
         i, share = wp.tid()
         m, step = z.shape[0], x.shape[0] // rows
-        each = (m + out.shape[0] - 1) // out.shape[0]
-        begin, end = share * each, wp.min((share + 1) * each, m)
+        length = (m + out.shape[0] - 1) // out.shape[0]
+        begin, end = share * length, wp.min((share + 1) * length, m)
         a, total, parameter = rows_of_x(), sums(), p[0]
         for r in range(rows):
             a[r] = x[i + r * step]

@@ -142,8 +142,8 @@ def _works() -> bool:
         return False
     try:
         with jax.core.eval_context():  # also where a product is traced
-            one = jnp.ones((1, 1))
-            jax.block_until_ready(_times()("exponential", "squared", one, one, one, one))
+            X = jnp.ones((1, 1))
+            jax.block_until_ready(_times()("exponential", "squared", X, X, X, X))
     except Exception as error:
         warnings.warn(f"K·V is computed in blocks, as Warp fails: {error}", stacklevel=2)
         return False

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from jaxrls.rows.tables import arrow_for
 from jaxrls.uncertainty.classes import decode
 
 Writer = Callable[[Mapping[str, np.ndarray]], None]  # of the next rows of some columns
+ENDINGS = ("", ".csv", ".txt", ".parquet", ".arrow", ".feather", ".npy")
 
 
 @contextmanager
@@ -21,12 +23,18 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
     block ends without an error.
 
     `.npy` is a vector, or a matrix of several columns; `.parquet`, `.arrow` and `.feather` are
-    tables; any other ending is CSV.
+    tables; `.csv`, `.txt` and no ending are CSV.
+
+    Raises:
+        ValueError: for another ending.
     """
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        ending = os.path.splitext(path)[1]
-        with numbers_to(file) if ending == ".npy" else rows_to(file, ending) as write:
-            yield write
+    ending = os.path.splitext(path)[1]
+    if ending not in ENDINGS:
+        known = ", ".join(filter(None, ENDINGS))
+        raise ValueError(f"{os.fspath(path)} must end in one of {known}, and ends in {ending}")
+    writer = numbers_to if ending == ".npy" else partial(rows_to, ending=ending)
+    with replacing(path) as temporary, open(temporary, "wb") as file, writer(file) as write:
+        yield write
 
 
 @contextmanager

@@ -20,9 +20,16 @@ GAIN = 3e-3  # the least promised decrease, as a share of the error, that is wor
 @visit.register
 def _(factor: ByProducts, problem, solution, count: int) -> Visited:
     """Walk for one λ by the estimated leave-one-out error; else as other factors."""
-    walks = count == 1 and isinstance(problem.criterion, LeaveOneOut) and factor.has_residuals
-    if not walks or problem.criterion.groups is not None:
+    criterion = problem.criterion
+    by_loo = isinstance(criterion, LeaveOneOut) and criterion.groups is None
+    if count != 1 or not by_loo or not factor.has_residuals:
         return visit.dispatch(object)(factor, problem, solution, count)
+    return _walked(problem, solution)
+
+
+def _walked(problem, solution) -> Visited:
+    """One λ after another, each iteration from the columns at the last."""
+    factor = solution.factor
     low, high = map(float, np.log(jax.device_get(lambda_range(factor))))
     place = np.clip(np.log(lam_on_few(problem)), low, high)
     places: list[float] = []
@@ -33,9 +40,11 @@ def _(factor: ByProducts, problem, solution, count: int) -> Visited:
         error, columns = _look(problem, solution, jnp.asarray(place, factor.dtype))
         places.append(float(place))
         errors.append(np.asarray(error))
-        if np.isfinite(value := float(np.mean(error))):
+        mean = float(np.mean(error))
+        if np.isfinite(mean):
             solution = _from(solution, columns)
-            best, nearest = (value, solution) if value < best else (best, nearest)
+        if mean < best:
+            best, nearest = mean, solution
         place = next_step(np.array(places), np.mean(errors, axis=1), low, high)
     return Visited(np.array(places)[:, None], np.stack(errors), nearest)
 

@@ -99,13 +99,23 @@ def refined_inverse(G: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return matmul(root.T, root)
 
 
+class RefinedParts(NamedTuple):
+    """`InverseParts`, and the distances of its steps from the identity."""
+
+    X: Float[Array, "n k"]
+    diagonal: Float[Array, " n"]
+    logdet: Float[Array, ""]
+    distances: Float[Array, " steps"]
+
+
 @jax.custom_jvp
 def refined_solve_diag(
     K: Float[Array, "n n"], shift: Float[Array, ""], B: Float[Array, "n k"]
-) -> tuple[Float[Array, "n k"], Float[Array, " n"], Float[Array, ""], Float[Array, " steps"]]:
+) -> RefinedParts:
     """`solve_diag` by `inverse_root`, and the distances of its steps."""
     root, logdet, distances = inverse_root(K + shift * jnp.eye(len(K), dtype=K.dtype))
-    return matmul(root.T, matmul(root, B)), jnp.sum(root * root, axis=0), logdet, distances
+    X = matmul(root.T, matmul(root, B))
+    return RefinedParts(X, jnp.sum(root * root, axis=0), logdet, distances)
 
 
 refined_inverse.defjvp(rule_of_inverse(refined_inverse))
@@ -129,14 +139,11 @@ class RefinedGram(CholeskyGram):
 
     name: ClassVar[str] = "refined"
     inverse = staticmethod(refined_inverse)
+    solve_diag = staticmethod(refined_solve_diag)
 
     def inverse_root(self, G):
         """By steps."""
         return inverse_root(G).root
-
-    def solved(self, lam, solution):
-        """By the refined inverse."""
-        return refined_solve_diag(*self.system(lam, solution))[:3]
 
     def outcome(self, solution, lams, groups, fn):
         """All from one inverse, and how it was found: `residuals` of the run are distances from the
@@ -144,17 +151,21 @@ class RefinedGram(CholeskyGram):
         """
 
         def with_distances(lam, solution):
-            *solved, distances = refined_solve_diag(*self.system(lam, solution))
-            return self.results(lam, solution, *solved), distances[:, None]
+            solved: Any = self.solved(lam, solution)
+            return self.results(lam, solution, solved), solved.distances[:, None]
 
         results, distances = solution.per_target(lams[0], with_distances)
         count = jnp.sum(jnp.isfinite(distances), axis=0)
         last = jnp.take_along_axis(distances, jnp.maximum(count - 1, 0)[None], axis=0)[0]
         run = Run(last, distances, jnp.max(count), jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS))
         plain = groups is None and self.weights.values is None
-        e = (results.r / results.R)[None] if plain else solution.residuals(lams, groups)
+        e = (
+            (results.residuals / results.diagonal)[None]
+            if plain
+            else solution.residuals(lams, groups)
+        )
         coefficients = Coefficients(results.coef[None], *self.fixed.split(results.beta[None]))
-        return Outcome(coefficients, e, self.weights.count - results.dof[None], run=run)
+        return Outcome(coefficients, e, self.weights.count - results.residual_dof[None], run=run)
 
 
 @pytree
@@ -184,8 +195,8 @@ class Refined(Solver):
 
     def solve(self, kernel, data, labels, *, block_size=None):
         """Factor K of all rows."""
-        K, expansion, lift = kernel_matrix(kernel, data, block_size)
-        return RefinedGram(K, data, expansion, lift, (kernel, data.rows)).solve_labels(labels)
+        matrix = kernel_matrix(kernel, data, block_size)
+        return RefinedGram(**matrix._asdict()).solve_labels(labels)
 
     def memory(self, shape):
         """K, and what its refined inverse is made of."""

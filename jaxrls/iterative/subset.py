@@ -67,7 +67,7 @@ class IterativeSubset(Solver):
         """From the moments of some of the rows, about the exact fit of all by the fixed effects."""
         dictionary, fixed = Dictionary.of(kernel, self.landmarks.points), data.fixed
         m, back = len(dictionary.back), dictionary.back
-        across = lambda block: fixed.sums(block.b, block.weights, dictionary.raw(block.x))
+        across = lambda block: fixed.sums(block.b, block.weights.array, dictionary.raw(block.x))
         across = data.sum(across, temporaries=m, block_size=block_size)
         origin = matmul(fixed.solve(across), back)
         some, share = some_rows(data, SAMPLED * m)
@@ -140,10 +140,9 @@ class IterativeLandmarks(ByProducts):
         """Φ̃ᵀ√v u with u = `of_block(block, ψ, *columns)`: each block ψ of K_TR is made once."""
 
         def sums(block, *columns):
-            psi = self.kernel(block.x, self.points)
+            psi, v = self.kernel(block.x, self.points), block.weights.array
             u = of_block(block, psi, *columns)
-            of_fixed = self.fixed.sums(block.b, block.weights, u)
-            return matmul(psi.T, block.weights[:, None] * u), of_fixed
+            return matmul(psi.T, v[:, None] * u), self.fixed.sums(block.b, v, u)
 
         hints = {"temporaries": len(self.back), "block_size": self.block_size}
         of_rows, of_fixed = self.data.sum(sums, *columns, **hints)

@@ -110,24 +110,22 @@ def choose_landmarks(
     limit, shown = num or X.shape[0], progress and known
     with progress_bar(shown, limit, "landmarks", "row") as reached:
         stages = _stages(limit, known and tol is not None, shown)
-        options: dict = {"method": method, "fill": not known}
-        chosen = _chosen(kernel, X, weights, tol, key, stages, reached, options)
+        grow = partial(_grow, kernel, X, weights, method=method, fill=not known)
+        chosen = _chosen(grow, X, tol, key, known, stages, reached)
     if drawn is not None:
         return Landmarks(jnp.asarray(drawn, jnp.int32)[chosen.indices], chosen.points, None)
     return chosen
 
 
-def _chosen(kernel, X, weights, tol, key, stages, reached, options) -> Landmarks:
+def _chosen(grow, X, tol, key, known, stages, reached) -> Landmarks:
     """Landmarks by a factor that grows in stages, fewer where more are not needed."""
     state = _State(
         np.zeros((X.shape[0], 0), X.dtype), None, np.zeros(0, np.int32), np.int32(0), key
     )
     tol = np.asarray(tol or 0, X.dtype)
     for stop, room in stages:
-        state, chosen = _grow(
-            kernel, X, weights, np.int32(stop), tol, state, capacity=room, **options
-        )
-        if options["fill"]:
+        state, chosen = grow(np.int32(stop), tol, state, capacity=room)
+        if not known:
             return chosen
         reached(count := int(state.total))
         if count < stop:
@@ -271,9 +269,10 @@ def _accept(draw, proposals, most):
         accepted = accepted.at[count].set(j)  # one that is not is overwritten next
         return C.at[count].set(row), accepted, count + takes.astype(jnp.int32)
 
-    C, accepted = jnp.zeros((draw.block + 1, len(H)), H.dtype), jnp.zeros(draw.block, jnp.int32)
-    C, accepted, count = jax.lax.fori_loop(0, len(H), consider, (C, accepted, jnp.int32(0)))
-    used = jnp.arange(draw.block, dtype=jnp.int32)[:, None] < count
+    slots = jnp.arange(draw.block, dtype=jnp.int32)
+    start = jnp.zeros((len(slots) + 1, len(H)), H.dtype), jnp.zeros_like(slots), jnp.int32(0)
+    C, accepted, count = jax.lax.fori_loop(0, len(H), consider, start)
+    used = slots[:, None] < count
     L = jnp.where(used, jnp.tril(C[:-1, accepted].T), jnp.eye(len(used), dtype=H.dtype))
     return _Pivots(rows[accepted], count, jnp.where(used, triangular_inverse(L), 0))
 

@@ -10,14 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.factors import (
-    NEAR,
+    ABOVE_ROUNDING,
     AtPoints,
     CholeskyFeatures,
     Report,
     Shrunk,
     Solution,
-    information,
-    moments_rounding,
 )
 from jaxrls.core.linalg import matmul, rounding
 from jaxrls.core.problem import Data, Labels, Moments
@@ -28,7 +26,7 @@ from jaxrls.landmarks.held_out import OnLandmarks
 
 @pytree
 class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
-    """Landmarks as features, factored at each λ; row k of `Shrunk.R` is A⁻¹L⁻¹eₖ of landmark k."""
+    """Landmarks as features, factored at each λ; row k of `half` is A⁻¹L⁻¹eₖ of landmark k."""
 
     indices: Any = None  # (m,), of the landmarks that leave with their row
 
@@ -39,7 +37,7 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
 
     def landmarks_left_out(self, solution, lams):
         """At one λ after the other."""
-        of_lam = lambda lam, one: self.left_out_by(one, self.shrunk(lam, one.state))
+        of_lam = lambda lam, target: self.left_out_by(target, self.shrunk(lam, target.state))
         return solution.at_each(lams, of_lam)
 
     def left_out_by(self, solution, shrunk: Shrunk, corner=None):
@@ -49,8 +47,8 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
         u, W = self.coordinates(corner, b, shrunk), unit_rows(shrunk)
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = (jnp.sum(W * a, axis=1, keepdims=True) for a in (W, u))
-        of_labels = matmul(W, shrunk.q), matmul(u, shrunk.q)
-        return self.left_out_at(solution, d, rho, *of_labels, remaining[:, None])
+        alpha, fitted = matmul(W, shrunk.q), matmul(u, shrunk.q)
+        return self.left_out_at(solution, d, rho, alpha, fitted, remaining[:, None])
 
     def constraints(self, solution, lam):
         """In the coordinates u."""
@@ -59,10 +57,11 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
 
 
 def unit_rows(shrunk: Shrunk) -> Float[Array, "m m"]:
-    """The constraints βₖ = 0: R in units of each row's largest entry, as constraints have no scale,
-    and derivatives square theirs again.
+    """The constraints βₖ = 0: `half` in units of each row's largest entry, as constraints have no
+    scale, and derivatives square theirs again.
     """
-    return shrunk.R / jax.lax.stop_gradient(jnp.max(jnp.abs(shrunk.R), axis=1, keepdims=True))
+    half = shrunk.half
+    return half / jax.lax.stop_gradient(jnp.max(jnp.abs(half), axis=1, keepdims=True))
 
 
 def cholesky_on_landmarks(
@@ -88,7 +87,7 @@ def landmarks_report(dictionary: Dictionary, sums: Moments, taken) -> Report:
     """The floor, and whether the moments stand above it."""
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
     report, largest = Report("cholesky", floor, jnp.zeros_like(floor)), jnp.linalg.norm(sums.second)
-    return report.asked(*information(sums, taken, largest, NEAR * floor))
+    return report.asked_of_moments(sums, taken, largest, ABOVE_ROUNDING * floor)
 
 
 def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""]:
@@ -98,4 +97,4 @@ def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""
     amplified = jnp.linalg.norm(jnp.sqrt(diag)[:, None] * dictionary.back)
     moved = amplified * jnp.sqrt(jnp.trace(second) + trace)
     by_kernel = 6 * rounding(1 / m, jnp.sqrt(largest)) * moved
-    return jnp.maximum(moments_rounding(second), by_kernel)
+    return jnp.maximum(2 * rounding(m, largest), by_kernel)

@@ -20,12 +20,12 @@ DEAR = 1e9
 LANDMARKS_TO_TUNE = 500
 
 
-def landmarks_to_tune(given, n: int):
+def landmarks_to_tune(landmarks, n: int):
     """The landmarks on which to tune a kernel for a fit to n rows; "auto", which needs a kernel,
     becomes a number or None.
     """
-    if not isinstance(given, str):
-        return given
+    if not isinstance(landmarks, str):
+        return landmarks
     return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
 
 
@@ -34,7 +34,7 @@ def _(solver: Subset, problem: Problem, guesses: list, way: Way, grow: bool | No
     """On the landmarks that the best kernel known at the start chooses, or in stages."""
     if begins_on_few(problem, solver.count, grow):
         return search_in_stages(problem, solver, guesses, way)
-    chooses = replace(problem, kernel=guesses[-1][0])
+    chooses = replace(problem, kernel=guesses[-1].kernel)
     return descend(chooses.prepared(way.progress), guesses, way)
 
 
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 
 def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) -> Best:
     """A search on few rows, then on the final landmarks with some rows for each, then on all."""
-    n, m, floor = len(whole.Y), solver.count, guesses[-1][2]
+    n, m = len(whole.Y), solver.count
     more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
     between = ROWS < more <= n / 3
     some = Sample(*whole.some(more)) if between else Sample(whole, np.arange(n))
@@ -67,10 +67,10 @@ def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) ->
     final = final_landmarks(whole, solver, some, best.kernel, way.progress)
     if between:
         sample = replace(some.problem, solver=Subset(replace(final, indices=None), True))
-        here = [(best.kernel, best.lam, floor)]
+        here = [guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
         best = descend(sample, here, way, learned=best.learned)
         stages.append(Stage(len(sample.Y), len(final.points), best.history))
-    last = [guesses[0], (best.kernel, best.lam, floor)]
+    last = [guesses[0], guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
     best = descend(replace(whole, solver=Subset(final, True)), last, way, learned=best.learned)
     return best._replace(history=replace(best.history, stages=tuple(stages)))
 
@@ -78,7 +78,7 @@ def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) ->
 def on_few_rows(whole: Problem, num: int, guesses: list, way: Way) -> tuple[Best, Stage]:
     """The search on few rows, and on landmarks that the kernel at its start chooses."""
     few = whole.some(ROWS)[0]
-    landmarks = chosen_for(guesses[-1][0], few, num, way.progress)
+    landmarks = chosen_for(guesses[-1].kernel, few, num, way.progress)
     best = descend(replace(few, solver=Subset(landmarks, True)), guesses, way)
     return best, Stage(len(few.Y), num, best.history)
 
@@ -93,10 +93,10 @@ def final_landmarks(
     whole: Problem, solver: Subset, some: Sample, kernel, progress: bool
 ) -> Landmarks:
     """Those that were given, or as many rows of the sample, chosen by the kernel that was found."""
-    given = solver.landmarks
-    if not np.ndim(given) and not isinstance(given, Landmarks):
+    landmarks = solver.landmarks
+    if not np.ndim(landmarks) and not isinstance(landmarks, Landmarks):
         most = whole.rows.candidates()[1].shape[0]
         check_whole("landmarks, as their number,", solver.count, most)
         chosen = chosen_for(kernel, some.problem, solver.count, progress)
-        given = some.numbers[np.asarray(chosen.indices)]
-    return as_landmarks(whole.rows, given)
+        landmarks = some.numbers[np.asarray(chosen.indices)]
+    return as_landmarks(whole.rows, landmarks)

@@ -45,7 +45,9 @@ class OnLandmarks(Factor):
         return e, remaining / d
 
     def jitter_effect(self, kernel, lams, coef, missed):
-        """Of the jitter of the landmarks' kernel matrix."""
+        """How far the jitter of the landmarks' kernel matrix moves the fit with these coefficients,
+        as a share of residuals of the lengths `missed`.
+        """
         K = gram(kernel, self.points)
         return ridge_effect(K, self.report.ridge, coef, lams, missed)
 

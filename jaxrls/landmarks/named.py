@@ -3,7 +3,7 @@
 from functools import singledispatch
 
 from jaxrls.core.factors import SHORT_FOR, Cholesky, Solver, Spectral
-from jaxrls.landmarks.enough import Enough
+from jaxrls.landmarks.enough import CHOOSES_SOLVER, Enough
 from jaxrls.landmarks.solver import Subset
 
 
@@ -11,10 +11,7 @@ def solver_on(landmarks, solver: Solver | None, leave: bool = True) -> Solver:
     """The solver on landmarks; `solver` is the one that was named beside them, or None."""
     if isinstance(landmarks, str) and landmarks == "auto":
         if solver is not None:
-            raise ValueError(
-                "landmarks='auto' chooses the solver too, by known values: leave solver= out, and "
-                "inside jax.jit give a number"
-            )
+            raise ValueError(CHOOSES_SOLVER)
         return Enough()
     return solver_with_landmarks(solver, landmarks, leave)
 

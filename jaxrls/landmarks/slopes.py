@@ -105,53 +105,63 @@ class Slopes(NamedTuple):
     @property
     def of_lam(self) -> Float[Array, ""]:
         """The slope in λ."""
-        shrink = self.shrunk.shrink
-        return jnp.sum(self.t * matmul(shrink, shrink.T))
+        root = self.shrunk.root
+        return jnp.sum(self.t * matmul(root, root.T))
 
-    def of_kernel_rows(self, psi, v, u, counted, y, Y) -> Float[Array, "b m"]:
+    def of_kernel_rows(self, psi, v, part: "Columns") -> Float[Array, "b m"]:
         """The cotangents of rows k(x, points)."""
-        factor, R, q = self.solution.factor, self.shrunk.R, self.shrunk.q
-        u = factor.coordinates(psi, None, self.shrunk) if u is None else u
-        _, g, a = row_errors(factor, self.total, q, u, v, counted, y, Y)
-        about = Y - self.solution.labels.mean
+        factor, half, q = self.solution.factor, self.shrunk.half, self.shrunk.q
+        u = factor.coordinates(psi, None, self.shrunk) if part.u is None else part.u
+        _, g, a = row_errors(factor, self.total, q, v, part._replace(u=u))
+        about = part.Y - self.solution.labels.mean
         by_sums = 2 * matmul(u, self.t) + matmul(about, self.z.T) + self.constant
         by_sums = by_sums if v is None else v[:, None] * by_sums
-        return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, R.T)
+        return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, half.T)
 
     def along(self, start, change) -> Float[Array, ""]:
         """The slope along a change of (kernel, points): one more reading of the rows."""
-        factor, R = self.solution.factor, self.shrunk.R
+        factor, half = self.solution.factor, self.shrunk.half
         moved = lambda fn: jax.jvp(fn, start, change)
 
-        def of_block(block, *columns):
+        def of_block(block, part):
             psi, psi_moved = moved(lambda kernel, points: kernel(block.x, points))
-            return jnp.sum(self.of_kernel_rows(psi, block.v, *columns) * psi_moved)
+            return jnp.sum(self.of_kernel_rows(psi, block.v, part) * psi_moved)
 
-        of_rows = factor.data.sum(of_block, *_columns(self.solution, self.u), **factor.hints)
-        i, ridge = jnp.arange(len(R)), factor.report.ridge
+        of_rows = factor.data.sum(of_block, columns_of(self.solution, self.u), **factor.hints)
+        i, ridge = jnp.arange(len(half)), factor.report.ridge
         K_moved = moved(gram)[1].at[i, i].multiply(1 + ridge)
-        of_penalty = jnp.sum(self.lam * matmul(matmul(R, self.t), R.T) * K_moved)
+        of_penalty = jnp.sum(self.lam * matmul(matmul(half, self.t), half.T) * K_moved)
         corner_moved = moved(lambda kernel, points: kernel(points, points))[1]
         return of_rows + of_penalty + jnp.sum(self.corner * corner_moved)
 
 
-def _columns(solution: Solution, u) -> tuple[Any, Any, Any, Any]:
-    """What blocks of rows bring: u, weights of the rows that count, √v (y − mean), and labels."""
+class Columns(NamedTuple):
+    """What blocks of rows bring."""
+
+    u: Any  # None where it is computed anew
+    counted: Any  # weights of the rows that count, None for 1
+    y: Any  # √v (y − mean)
+    Y: Any
+
+
+def columns_of(solution: Solution, u) -> Columns:
+    """Of all rows."""
     factor, labels = solution.factor, solution.labels
     others = factor.indices is None
     counted = factor.weights if others else factor.weights.without(factor.indices)
-    return u, counted.values, labels.scaled, labels.Y
+    return Columns(u, counted.values, labels.scaled, labels.Y)
 
 
-def row_errors(factor: CholeskyLandmarks, total: Callable, q, u, v, counted, y, Y) -> RowErrors:
+def row_errors(factor: CholeskyLandmarks, total: Callable, q, v, part: Columns) -> RowErrors:
     """The errors of a block of rows from their coordinates u."""
-    weights, counted = factor.weights.block(v, len(u)), factor.weights.block(counted, len(u))
+    u, n = part.u, len(part.u)
+    weights, counted = factor.weights.block(v, n), factor.weights.block(part.counted, n)
     h = factor.fixed.leverage(None, weights.array)
 
     def error(r, s):
         remaining = jnp.where(counted.used, 1 - weights.array * s - h, 1)
-        e = weights.unscale((y - weights.scale(r)) / remaining[:, None])
-        return jnp.sum(total(jnp.where(counted.used[:, None], e, 0), Y, counted.array))
+        e = weights.unscale((part.y - weights.scale(r)) / remaining[:, None])
+        return jnp.sum(total(jnp.where(counted.used[:, None], e, 0), part.Y, counted.array))
 
     value, (g, a) = jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
     return RowErrors(value, g, a)
@@ -164,12 +174,12 @@ def slopes_of(solution: Solution, total: Callable, lam) -> Slopes:
     u, sums = sums_of_rows(solution, shrunk, total)
     corner = jnp.zeros_like(sums.t)
     if factor.indices is not None:
-        unmoved = jax.tree.map(jnp.zeros_like, sums[1:])
+        unmoved, corner = jax.tree.map(jnp.zeros_like, sums), factor.map.raw(factor.map.points)
         of_landmarks = partial(landmarks_error, solution, shrunk, total)
-        of_held, pull = jax.vjp(of_landmarks, *unmoved, factor.map.raw(factor.map.points))
-        *more, corner = pull(jnp.ones_like(of_held))
-        more[0] = (more[0] + more[0].T) / 2
-        sums = jax.tree.map(jnp.add, sums, ErrorSums(of_held, *more))
+        value, pull = jax.vjp(of_landmarks, unmoved, corner)
+        more, corner = pull(jnp.ones_like(value))
+        more = more._replace(value=value, t=(more.t + more.t.T) / 2)
+        sums = jax.tree.map(jnp.add, sums, more)
     constant = sums.mean / factor.weights.total * int(factor.intercept)
     return Slopes(solution, total, lam, shrunk, u, sums.value, sums.t, sums.z, constant, corner)
 
@@ -191,30 +201,29 @@ def sums_of_rows(solution: Solution, shrunk: Shrunk, total: Callable) -> tuple[A
     keeps = keeps_rows(rows.shape[0] // rows.parts, len(q), itemsize)
     u = factor.data.map(coordinates, **factor.hints) if keeps else None
 
-    def of_block(block, u, *columns):
-        u = coordinates(block) if u is None else u
-        value, g, a = row_errors(factor, total, q, u, block.v, *columns)
+    def of_block(block, part):
+        u = coordinates(block) if part.u is None else part.u
+        value, g, a = row_errors(factor, total, q, block.v, part._replace(u=u))
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
 
-    columns = _columns(solution, u)
-    value, w, z, by_a, g = factor.data.sum(of_block, *columns, **factor.hints)
+    value, w, z, by_a, g = factor.data.sum(of_block, columns_of(solution, u), **factor.hints)
     both = matmul(z, q.T)
     t, mean = -from_panels(w) - (both + both.T) / 2, -(2 * by_a + matmul(q, g))
     return u, ErrorSums(value, t, z, mean)
 
 
 def landmarks_error(
-    solution: Solution, shrunk: Shrunk, total: Callable, step, cross, mean, corner
+    solution: Solution, shrunk: Shrunk, total: Callable, changes: ErrorSums, corner
 ) -> Float[Array, ""]:
-    """The sum over rows that are landmarks, as a function of changes of S, Dᵀ diag(v) y, the mean
-    and k(points, points), the first three in the coordinates of u.
+    """The sum over rows that are landmarks, as a function of changes of S, Dᵀ diag(v) y and the
+    mean, in the coordinates of u, and of k(points, points).
     """
     factor: CholeskyLandmarks = solution.factor
-    A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)
+    A = jnp.linalg.cholesky(jnp.eye(len(changes.t), dtype=corner.dtype) + changes.t)
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
-    middle = solve((shrunk.middle + mean).T).T
-    moved = shrunk._replace(R=solve(shrunk.R.T).T, q=solve(shrunk.q + cross), middle=middle)
+    half, q = solve(shrunk.half.T).T, solve(shrunk.q + changes.z)
+    moved = shrunk._replace(half=half, q=q, middle=solve((shrunk.middle + changes.mean).T).T)
     e, _ = factor.left_out_by(solution, moved, corner)
     Y, v = solution.labels.Y[factor.indices], factor.weights.array[factor.indices]
     return jnp.sum(total(e, Y, v))

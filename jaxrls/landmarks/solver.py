@@ -72,11 +72,18 @@ class Subset(Solver):
         origin = near_fit_on_landmarks(of_features, corner, kept is not None)
         trace = None if self.cholesky else chosen.trace_residual
         left_over = dictionary.left_over if trace is None else None
-        options: dict = {"origin": origin, "label_origin": labels.start, "block_size": block_size}
-        sums = moments(data, dictionary, labels.Y, kept=kept, left_over=left_over, **options)
+        sums = moments(
+            data,
+            dictionary,
+            labels.Y,
+            kept=kept,
+            left_over=left_over,
+            origin=origin,
+            label_origin=labels.start,
+            block_size=block_size,
+        )
         if self.cholesky:
-            made_of = dictionary, data, sums, labels, chosen.indices
-            return cholesky_on_landmarks(*made_of, block_size)
+            return cholesky_on_landmarks(dictionary, data, sums, labels, chosen.indices, block_size)
         if trace is not None:
             sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
         factor = spectrum_on_landmarks(dictionary, of_features, sums)
@@ -109,24 +116,31 @@ def near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -
     rows that are not kept.
     """
     known = kept and data.weights.values is not None
-    if data.fixed.count == 1 and data.fixed.rows is None and not known:
+    if data.fixed.only_intercept and not known:
         return jnp.mean(corner, axis=0)[None]
     return jax.lax.stop_gradient(near_fit(data, Linear()))
 
 
 def resolve_landmarks(
-    kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False
+    kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False, tol=None
 ) -> Landmarks:
     """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
-    chosen rows, the same ones every time.
+    chosen rows, the same ones every time, or as many as miss a share `tol` of the trace.
     """
     check_evaluable(kernel, rows)
     if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
         return as_landmarks(rows, landmarks)
     most = rows.candidates()[1].shape[0]
     check_whole("landmarks, as their number, or 'auto' in fit,", landmarks, most)
-    options: dict = {"weights": weights.values, "progress": progress}
-    return choose_landmarks(kernel, rows, int(landmarks), key=jax.random.key(0), **options)
+    return choose_landmarks(
+        kernel,
+        rows,
+        int(landmarks),
+        tol=tol,
+        key=jax.random.key(0),
+        weights=weights.values,
+        progress=progress,
+    )
 
 
 @criterion_error.register

@@ -11,13 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.factors import (
-    NEAR,
+    ABOVE_ROUNDING,
     AtPoints,
     PrimalSpectrum,
     Report,
-    information,
+    matmul_lams,
     spectrum_of,
-    times,
 )
 from jaxrls.core.linalg import eigh, eigh_rounding, matmul
 from jaxrls.core.problem import Data, DataBlock, Moments
@@ -70,11 +69,11 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         block = DataBlock(None, v, self.fixed.rows_at(self.indices))
         outside = self.outside(jnp.sqrt(v)[:, None] * u, block)[:, None, None]
         return jax.vmap(partial(self.left_out_at, solution), 1)(
-            times(W * W, share),
-            times(W * u, slope),
-            times(W, slope * z),
-            times(u, (1 - share) * z),
-            outside + v[:, None, None] * times(u * u, share),
+            matmul_lams(W * W, share),
+            matmul_lams(W * u, slope),
+            matmul_lams(W, slope * z),
+            matmul_lams(u, (1 - share) * z),
+            outside + v[:, None, None] * matmul_lams(u * u, share),
         )
 
     def constraints(self, solution, lam):
@@ -117,13 +116,13 @@ def spectrum_on_landmarks(
     hidden, s = s < level, jnp.maximum(s, level)
     floor, root = floor_on_landmarks(dictionary, s, V, level, data.weights.total), jnp.sqrt(s)
     report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge)
-    largest = jnp.max(jnp.where(hidden, 0, s))
+    largest, least = jnp.max(jnp.where(hidden, 0, s)), ABOVE_ROUNDING * floor
     return LandmarkSpectrum(
         data=data,
         s=s,
         across=matmul(sums.origin, V * root),
         expansion=AtPoints(dictionary.points),
-        report=report.asked(*information(sums, taken, largest, NEAR * floor)),
+        report=report.asked_of_moments(sums, taken, largest, least),
         rotation=V / root,
         origin=sums.origin,
         directions=matmul(dictionary.back, V) * root,

@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from jaxrls.uncertainty.effect import partial_effects
+from jaxrls.uncertainty.effect import partial_effects, rows_and_column
 
 
 def _axes(axes, rows=1):
@@ -127,22 +127,21 @@ def plot_effect(fit, X, column, ax=None, level=0.95):
     """Plot the partial effect of a column, one line for each target, with bands: see
     `Fit.plot_effect`.
     """
-    X = np.asarray(X)
-    X = X[:: max(1, -(-len(X) // 200))]
+    X, column = rows_and_column(fit, X, column)
+    X = np.asarray(X)[:: max(1, -(-len(X) // 200))]
     values = np.unique(X[:, column])
     if len(values) > 10:
         values = np.linspace(values[0], values[-1], 50)
-    found, ax = partial_effects(fit, X, column, values), _axes(ax)
-    mean, std = (np.reshape(part, (len(values), -1)) for part in (found.mean, found.std))
-    reach = NormalDist().inv_cdf((1 + level) / 2) * std
+    effect, ax = partial_effects(fit, X, column, values), _axes(ax)
+    mean, std = (np.reshape(part, (len(values), -1)) for part in (effect.mean, effect.std))
+    reach, band = NormalDist().inv_cdf((1 + level) / 2) * std, f"{100 * level:.3g} % band"
     for j, (line, wide) in enumerate(zip(mean.T, reach.T, strict=True)):
         label = f"target {j}" if mean.shape[1] > 1 else "effect"
-        color = ax.plot(values, line, "o-" if len(values) <= 10 else "-", label=label)[
-            0
-        ].get_color()
-        band = f"{100 * level:.3g} % band"
-        ax.fill_between(values, line - wide, line + wide, color=color, alpha=0.2, label=band)
-    return _finished(ax, xlabel=f"column {column}", ylabel="change of the prediction")
+        (drawn,) = ax.plot(values, line, "o-" if len(values) <= 10 else "-", label=label)
+        ends = line - wide, line + wide
+        ax.fill_between(values, *ends, color=drawn.get_color(), alpha=0.2, label=band)
+    name = fit.model.names[column] if fit.model.names else f"column {column}"
+    return _finished(ax, xlabel=name, ylabel="change of the prediction")
 
 
 def plot_coverage(predictive, ax=None):

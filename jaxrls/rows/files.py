@@ -107,20 +107,20 @@ def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[st
     that is truncated, changed or of another program, and `ValueError` for a later version.
     """
     with safe_open(path, "np") as file:
-        found = json.loads((file.metadata() or {})[KEY])
-        if found["version"] > VERSION:
-            raise ValueError(f"its format is {found['version']}, and this jaxrls reads {VERSION}")
+        content = json.loads((file.metadata() or {})[KEY])
+        if (version := content["version"]) > VERSION:
+            raise ValueError(f"its format is {version}, and this jaxrls reads {VERSION}")
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if found.pop("checksum") != checksum(found, arrays):
+    if content.pop("checksum") != checksum(content, arrays):
         raise ValueError("its checksum is wrong")
-    return arrays, found["header"]
+    return arrays, content["header"]
 
 
 def checksum(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> int:
     """CRC-32 of the JSON text and of the arrays' names, types, shapes and bytes."""
-    found = zlib.crc32(json.dumps(content).encode())
+    crc = zlib.crc32(json.dumps(content).encode())
     for name in sorted(arrays):
         array = arrays[name]
-        found = zlib.crc32(f"{name} {array.dtype} {array.shape} ".encode(), found)
-        found = zlib.crc32(array.reshape(-1).view(np.uint8).data, found)
-    return found
+        crc = zlib.crc32(f"{name} {array.dtype} {array.shape} ".encode(), crc)
+        crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc)
+    return crc

@@ -49,8 +49,8 @@ def in_step(items: Iterable) -> Iterator:
     >>> list(in_step([1, 2]))
     [1, 2]
     """
-    own = iter(items)
-    while any(_meet(bool(item := list(islice(own, 1))))):
+    items = iter(items)
+    while any(_meet(bool(item := list(islice(items, 1))))):
         yield from item
 
 
@@ -62,9 +62,9 @@ def add_up(tree: Any) -> Any:
         return tree
     firsts = np.array(jax.devices()).reshape(jax.process_count(), -1)[:, 0]
     mesh = Mesh(firsts, ("processes",))
-    own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
+    local = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
     with _connected():
-        spread = multihost_utils.host_local_array_to_global_array(own, mesh, P("processes"))
+        spread = multihost_utils.host_local_array_to_global_array(local, mesh, P("processes"))
         total = jax.block_until_ready(_total(spread, everywhere=NamedSharding(mesh, P())))
         return multihost_utils.global_array_to_host_local_array(total, mesh, P())
 
@@ -77,10 +77,10 @@ def _total(spread: Any, *, everywhere: NamedSharding) -> Any:
 
 def gather(tree: Any) -> list:
     """The pytrees of NumPy arrays of all processes, on the host; shapes and dtypes may differ."""
-    own = np.frombuffer(pickle.dumps(tree), np.uint8)  # processes of one program trust each other
-    sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
-    gathered = _gathered(np.pad(own, (0, int(sizes.max()) - len(own))))
-    return [pickle.loads(one[:size].tobytes()) for one, size in zip(gathered, sizes, strict=True)]
+    pickled = np.frombuffer(pickle.dumps(tree), np.uint8)  # processes of one program are trusted
+    sizes = _gathered(np.array([len(pickled)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
+    gathered = _gathered(np.pad(pickled, (0, int(sizes.max()) - len(pickled))))
+    return [pickle.loads(a[:size].tobytes()) for a, size in zip(gathered, sizes, strict=True)]
 
 
 def _meet(state: bool | str) -> list:
@@ -94,11 +94,11 @@ def _meet(state: bool | str) -> list:
     return states
 
 
-def _gathered(own: np.ndarray) -> np.ndarray:
+def _gathered(array: np.ndarray) -> np.ndarray:
     """Arrays of one shape of all processes, stacked."""
     with _connected():
-        every = np.asarray(multihost_utils.process_allgather(own))
-    return every.reshape(jax.process_count(), *own.shape)
+        every = np.asarray(multihost_utils.process_allgather(array))
+    return every.reshape(jax.process_count(), *array.shape)
 
 
 @contextmanager
@@ -155,15 +155,16 @@ class JointRows(StreamedRows):
 
     def rows_here(self, indices):
         with in_unison():
-            found = super().rows_here(indices)
-        return sum(gather(found))
+            rows = super().rows_here(indices)
+        return sum(gather(rows))
 
 
 def check_alike(everyones: list[Known]) -> None:
     """Raise where rows of different processes do not match."""
-    form = lambda known: [part is not None and part.shape[1:] for part in known[1:5]]
-    for i, known in enumerate(everyones):
-        if form(known) != form(everyones[0]):
+    parts = [(known.drawn.rows, known.labels, known.weights) for known in everyones]
+    forms = [[part is not None and part.shape[1:] for part in of_process] for of_process in parts]
+    for i, form in enumerate(forms):
+        if form != forms[0]:
             raise ValueError(
                 f"rows of process {i} do not match those of process 0: give all of them as many "
                 "columns and labels, and weights to all or none"
@@ -174,11 +175,9 @@ def merged(everyones: list[Known], most: int) -> Known:
     """What is known of the rows of all processes, with the sample that a single process would have
     drawn from all of them.
     """
-    counts = [int(known.n) for known in everyones]
-    firsts = np.cumsum([0, *counts])
-    drawn = [
-        (known.drawn + first, known.sample, known.tickets)
-        for known, first in zip(everyones, firsts, strict=False)
-    ]
+    n, samples = 0, []
+    for known in everyones:
+        samples.append(known.drawn._replace(numbers=known.drawn.numbers + n))
+        n += int(known.n)
     labels, weights = (together([known[i] for known in everyones]) for i in (1, 2))
-    return Known(sum(counts), labels, weights, *drawn_of(drawn, most), 0)
+    return Known(n, labels, weights, drawn_of(samples, most), 0)

@@ -193,8 +193,9 @@ def _reads_within(equation) -> bool:
     """Whether a program that is part of an equation, such as the body of a loop, has a reading."""
     is_program = lambda part: hasattr(part, "eqns") or hasattr(part, "jaxpr")
     parts = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
-    inside = [each for part in parts for each in getattr(getattr(part, "jaxpr", part), "eqns", ())]
-    return any(each.primitive is reading or _reads_within(each) for each in inside)
+    programs = [getattr(part, "jaxpr", part) for part in parts]
+    inside = [step for program in programs for step in getattr(program, "eqns", ())]
+    return any(step.primitive is reading or _reads_within(step) for step in inside)
 
 
 def _variables(names) -> list:

@@ -6,7 +6,7 @@ import shlex
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,13 +102,25 @@ def stream(
 
 
 # What else to do with text among the inputs.
-ELSE = ", leave it out (--drop {name}), or make indicators of it (--one-hot {name})"
+OTHER_USES = ", leave it out (--drop {name}), or make indicators of it (--one-hot {name})"
+
+
+class Columns(NamedTuple):
+    """Column numbers of one file, by what they are used as."""
+
+    targets: list[int]
+    weights: list[int]
+    numbers: list[int]  # inputs that are read as numbers
+    one_hot: list[int]  # and as text
+    groups: list[int]
+    keep: list[int]
+    labels: bool  # whether targets are read as text
 
 
 @dataclass(frozen=True)
 class ColumnChoice:
     """Which columns are inputs, targets and weights, by name or number: plain data, which a model
-    file keeps; or, for one file, lists of numbers.
+    file keeps.
     """
 
     target: Any = None
@@ -121,8 +133,8 @@ class ColumnChoice:
     width: int | None = None  # of all files, where columns have no names
     keep: Any = ()  # what is written beside predictions, as text
 
-    def of(self, file: Table) -> "ColumnChoice":
-        """The column numbers of a file; raises where a column has two roles."""
+    def of(self, file: Table) -> Columns:
+        """The column numbers of a file; raises where a column has two uses."""
         find = file.find
         if self.width not in (None, file.width):
             raise ValueError(
@@ -131,60 +143,39 @@ class ColumnChoice:
             )
         weights, groups = find(self.weights, "weights"), find(self.groups, "groups")
         dropped = find(self.drop, "columns to drop")
-        if self.inputs is None and file.width > 1 and not file.names[0]:  # pandas' index
-            dropped += [0]
-            words = "the first column has no name, and is left out: give it a name to use it"
-            warnings.warn(f"{file.path}: {words}", stacklevel=2)
+        dropped += unnamed_index(file) if self.inputs is None else []
         special = [*weights, *groups, *dropped]
         free = [j for j in range(file.width) if j not in special]
         last = "y" if file.path.endswith(".npz") else free[-1:]
         targets = find(last if self.target is None else self.target, "target")
         special += targets
         inputs = find(self.inputs, "inputs") or [j for j in free if j not in targets]
-        if not inputs or len({*inputs, *special}) < len(inputs) + len(special):
-            raise ValueError(
-                f"{file.path}: inputs, target, weights and groups must be different columns, and "
-                "one at least is for inputs (--sep says what separates them)"
-            )
         one_hot = find(self.one_hot, "inputs")
-        for j in {*one_hot} - {*inputs}:
-            raise ValueError(
-                f"{file.path}: column {file.names[j]!r} of --one-hot is no input: it is the "
-                "target, has another use, or is not in --columns"
-            )
+        check_uses(file, inputs, special, one_hot)
         labels = any(file.kinds[j] for j in targets) if self.labels is None else self.labels
         numbers = [j for j in inputs if j not in one_hot]
-        for j in (*numbers, *weights, *([] if labels else targets)):
-            if file.kinds[j]:
-                name, what = shlex.quote(file.names[j]), "column" if j in inputs else "target"
-                raise ValueError(
-                    f"{file.path}: {what if j not in weights else 'weight'} {file.names[j]!r} "
-                    f"holds {file.held(j)}, and not numbers: code it as numbers"
-                    f"{ELSE.format(name=name) if j in inputs else ''}"
-                )
+        check_numbers(file, column=numbers, weight=weights, target=[] if labels else targets)
         keep = find(self.keep, "columns to keep")
-        return ColumnChoice(targets, weights, numbers, dropped, one_hot, groups, labels, keep=keep)
+        return Columns(targets, weights, numbers, one_hot, groups, keep, labels)
 
     def settled(self, file: Table) -> "ColumnChoice":
         """The same columns for other files: by name where this file has names, else by number."""
-        found = self.of(file)
+        columns = self.of(file)
         named = lambda j: file.named or j >= file.width  # as arrays of a `.npz` file are
-        name = lambda columns: list(
-            dict.fromkeys(file.names[j] if named(j) else j for j in columns)
-        )
-        several, target = isinstance(self.target, list | tuple), name(found.target)
+        name = lambda numbers: [*dict.fromkeys(file.names[j] if named(j) else j for j in numbers)]
+        several, target = isinstance(self.target, list | tuple), name(columns.targets)
         return replace(
             self,
             target=(target if several else target[0]) if target else False,
-            weights=name(found.weights),
-            inputs=name([*found.inputs, *found.one_hot]),
+            weights=name(columns.weights),
+            inputs=name([*columns.numbers, *columns.one_hot]),
             drop=(),
-            one_hot=name(found.one_hot),
-            labels=found.labels,
+            one_hot=name(columns.one_hot),
+            labels=columns.labels,
             width=None if file.named else file.width,
         )
 
-    def of_inputs(self, file: Table) -> "ColumnChoice":
+    def of_inputs(self, file: Table) -> Columns:
         """The same inputs of a file to predict, and the target as text if the file has it.
 
         By name where both have names, else by number in a file of the same width; any other file
@@ -201,9 +192,47 @@ class ColumnChoice:
             one_hot = inputs[len(inputs) - len(one_hot) :]
         target = "y" if self.target is None else self.target
         known = same or self.width is None and target in file.names
-        target = target if known else False
-        options: dict = {"labels": True, "keep": self.keep}
-        return ColumnChoice(target, None, inputs, (), one_hot, **options).of(file)
+        return ColumnChoice(
+            target=target if known else False,
+            inputs=inputs,
+            one_hot=one_hot,
+            labels=True,
+            keep=self.keep,
+        ).of(file)
+
+
+def unnamed_index(file: Table) -> list[int]:
+    """The first column where it has no name, as pandas writes its index; warns of it."""
+    if file.width < 2 or file.names[0]:
+        return []
+    words = "the first column has no name, and is left out: give it a name to use it"
+    warnings.warn(f"{file.path}: {words}", stacklevel=2)
+    return [0]
+
+
+def check_uses(file: Table, inputs, special, one_hot) -> None:
+    """Raise where a column has two uses, none is an input, or one to code is none."""
+    if not inputs or len({*inputs, *special}) < len(inputs) + len(special):
+        raise ValueError(
+            f"{file.path}: inputs, target, weights and groups must be different columns, and "
+            "one at least is for inputs (--sep says what separates them)"
+        )
+    for j in {*one_hot} - {*inputs}:
+        raise ValueError(
+            f"{file.path}: column {file.names[j]!r} of --one-hot is no input: it is the "
+            "target, has another use, or is not in --columns"
+        )
+
+
+def check_numbers(file: Table, **columns) -> None:
+    """Raise where columns, by what they are used as, do not hold numbers."""
+    for use, numbers in columns.items():
+        for j in filter(file.kinds.__getitem__, numbers):
+            options = OTHER_USES.format(name=shlex.quote(file.names[j])) if use == "column" else ""
+            raise ValueError(
+                f"{file.path}: {use} {file.names[j]!r} holds {file.held(j)}, and not numbers: code "
+                f"it as numbers{options}"
+            )
 
 
 @dataclass(frozen=True)
@@ -221,21 +250,26 @@ class Files:
     def __iter__(self) -> Iterator[Piece]:
         """All rows, with one-hot columns, groups, labels and what is kept as text."""
         for path in self.paths:
-            file, first = open_table(path, self.dialect), 1
-            found = (self.choice.of_inputs if self.predict else self.choice.of)(file)
-            numbers = [found.inputs, [] if found.labels else found.target, found.weights]
-            texts = [*found.one_hot, *found.groups, *(found.target if found.labels else [])]
-            texts += found.keep
-            checked = [*numbers, *([j] for j in (found.one_hot if self.predict else texts))]
-            for values, words in file.batches(numbers, texts):
-                used = self._usable(file, first, checked, [*values, *words])
-                X, Y, v = (part[used] for part in values)
-                several = Y.shape[1] > 1 or isinstance(self.choice.target, list | tuple)
-                Y = (Y if several else Y[:, 0]) if Y.shape[1] else None
-                v = v[:, 0] if v.shape[1] else None
-                numbered = np.arange(first, first + len(values[0]))[used]
-                yield Piece(X, Y, v, path, [word[used] for word in words], numbered)
-                first += len(values[0])
+            file = open_table(path, self.dialect)
+            columns = self.choice.of_inputs(file) if self.predict else self.choice.of(file)
+            yield from self._pieces(file, columns)
+
+    def _pieces(self, file: Table, columns: Columns) -> Iterator[Piece]:
+        """The rows of one file."""
+        labels, targets = (columns.targets, []) if columns.labels else ([], columns.targets)
+        numbers = [columns.numbers, targets, columns.weights]
+        texts = [*columns.one_hot, *columns.groups, *labels]
+        checked = [*numbers, *([j] for j in (columns.one_hot if self.predict else texts))]
+        several = len(targets) > 1 or targets and isinstance(self.choice.target, list | tuple)
+        only = lambda part: part[:, 0] if part.shape[1] else None
+        first = 1
+        for values, words in file.batches(numbers, [*texts, *columns.keep]):
+            used = self._usable(file, first, checked, [*values, *words])
+            X, Y, v = (part[used] for part in values)
+            numbered = np.arange(first, first + len(values[0]))[used]
+            texts_used = [word[used] for word in words]
+            yield Piece(X, Y if several else only(Y), only(v), file.path, texts_used, numbered)
+            first += len(values[0])
 
     def _usable(self, file: Table, first: int, columns, parts) -> Any:
         """The usable rows; raises for infinity, and for a missing number unless `missing` allows
@@ -252,11 +286,11 @@ class Files:
             if self.missing == "drop" or self.missing and i == 0:
                 bad = bad & ~missing
             for row, j in np.argwhere(bad)[:1]:
-                dropped = "leave the row out, as --missing drop does"
-                what = f"missing: {dropped}" if missing[row, j] else f"{values[row, j]}: correct it"
-                name = file.names[numbers[j]]
+                remedy = "missing: leave the row out, as --missing drop does"
+                words = remedy if missing[row, j] else f"{values[row, j]}: correct it"
                 raise ValueError(
-                    f"{file.path}: row {first + row}, column {name!r}: the value is {what}"
+                    f"{file.path}: row {first + row}, column {file.names[numbers[j]]!r}: the value "
+                    f"is {words}"
                 )
         return slice(None) if used.all() else used
 
@@ -273,15 +307,15 @@ def open_files(
 
 def paths_of(named) -> tuple[str, ...]:
     """Every file that paths, patterns and folders name, in order."""
-    found: list[str] = []
+    paths: list[str] = []
     for path in map(os.fspath, named):
         pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
         inside = sorted(glob.glob(pattern, recursive=True))
-        more = [path] if os.path.isfile(path) else list(filter(ending_of, inside))
-        if not more:
+        files = [path] if os.path.isfile(path) else list(filter(ending_of, inside))
+        if not files:
             raise FileNotFoundError(f"there is no file {path}: check its name and folder")
-        found += more
-    for path in found:
+        paths += files
+    for path in paths:
         if not ending_of(path):
             raise ValueError(f"{path} must end in {', '.join(ENDINGS)}")
-    return tuple(found)
+    return tuple(paths)

@@ -25,8 +25,8 @@ from jaxrls.core.kernels import (
     squared_lengths,
     times,
 )
-from jaxrls.core.linalg import KINDS, split
-from jaxrls.core.problem import KINDS_OF_ROWS, Rows
+from jaxrls.core.linalg import REDUCTIONS, split
+from jaxrls.core.problem import KINDS_OF_ROWS, Rows, padded
 from jaxrls.core.support import (
     as_floats,
     check_inputs,
@@ -37,7 +37,8 @@ from jaxrls.core.support import (
     static,
 )
 
-# As `NEAR` of dense rows. Elsewhere sparse rows become dense, which costs more than the digits.
+# As `NEAR` of dense rows. Beyond it the gaps of all entries are taken, or rows become dense, which
+# costs more than the digits.
 SPARSE_NEAR = 64.0
 
 
@@ -108,13 +109,18 @@ def _times(X: SparseBlock, w: Float[Array, "d t"]) -> Float[Array, "b t"]:
 
 @squared_distances.register(SparseBlock)
 def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
-    """Of sparse Z from differences. Rows are not centred, which would make them dense: of dense Z
-    errors are at most 12 (2 + √d) eps (16 + r²). **Cost** O(stored entries · m), and that of dense
-    rows where Z is, and both lie farther than 8 widths from 0.
+    """Rows are not centred, which would make them dense. **Cost** O(stored entries · m); of rows
+    that both lie far from 0 twice that, by gaps of entries, and of dense Z that of dense rows.
+    Errors are at most 12 (2 + √d) eps (16 + r²), r² the bound of `near_product`.
     """
-    if isinstance(Z, SparseBlock):
-        return _gaps(X, Z, inverse, squared_gap)
-    return near_product(X.times(inverse), Z * inverse, SPARSE_NEAR, _of_dense, (X, Z, inverse))
+    sparse = isinstance(Z, SparseBlock)
+    z, far = (Z.times(inverse), _by_gaps) if sparse else (Z * inverse, _of_dense)
+    return near_product(X.times(inverse), z, SPARSE_NEAR, far, (X, Z, inverse))
+
+
+def _by_gaps(_, rows):
+    X, Z, inverse = rows
+    return gaps(X, Z, inverse, squared_gap)
 
 
 def _of_dense(_, rows):
@@ -129,9 +135,9 @@ def _gaps(X: SparseBlock, Z: Any, inverse: Float[Array, " d"], gap: Callable):
     """
     if not isinstance(Z, SparseBlock):
         return gaps(X.dense(), Z, inverse, gap)
-    at = lambda x, z, column: jnp.where(x != 0, gap(x, z, inverse[column]), 0)
-    rest = lambda z, x, column: jnp.where((z != 0) & (x == 0), gap(x, z, inverse[column]), 0)
-    return _over_entries(at, X, Z) + _over_entries(rest, Z, X).T
+    of_x = lambda x, z, column: jnp.where(x != 0, gap(x, z, inverse[column]), 0)
+    of_z = lambda z, x, column: jnp.where((z != 0) & (x == 0), gap(x, z, inverse[column]), 0)
+    return _over_entries(of_x, X, Z) + _over_entries(of_z, Z, X).T
 
 
 def _over_entries(term: Callable, X: SparseBlock, Z: Any) -> Float[Array, "b m"]:
@@ -171,8 +177,8 @@ LONGEST_RUN = 64  # entries of a run are taken one after another
 
 @pytree
 class SparseRows(Rows):
-    """A sparse matrix (n, d) as blocks of `block` rows, padded to the same number of runs of
-    entries, and a ragged last block.
+    """A sparse matrix (n, d) as blocks of `block` rows, the last of which may have fewer, padded to
+    the same number of runs of entries.
 
     Each block is used as it is stored, or made dense; the whole matrix never is.
     """
@@ -180,15 +186,14 @@ class SparseRows(Rows):
     traceable: ClassVar[bool] = True
     is_dense: ClassVar[bool] = False
     lies = "is sparse"
-    whole: SparseBlock  # of k blocks, at least one: values and columns (k, s, w), row (k, s)
-    rest: SparseBlock | None  # the last block, if it is smaller
+    blocks: SparseBlock  # of k blocks, at least one: values and columns (k, s, w), row (k, s)
     shape: tuple[int, int] = static()
     block: int = static()
 
     @classmethod
     def takes(cls, X) -> bool:
         """Whether X is a SciPy sparse matrix or array, or a JAX BCOO."""
-        return hasattr(X, "tocsr") or type(X).__name__ in ("BCOO", "BCSR")
+        return hasattr(X, "tocsr") or type(X).__name__ == "BCOO"
 
     @classmethod
     def read(cls, name: str, X, dtype=None) -> "SparseRows":
@@ -202,16 +207,12 @@ class SparseRows(Rows):
         check_inputs(f"{name}.data", entries, places[1])
         by_row = csr_array((entries, tuple(places)), shape=(n, d))  # without duplicates
         block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
-        (k, ragged), blocks = divmod(n, block), _in_runs(by_row, block)
-        whole = jax.tree.map(lambda a: jnp.asarray(a[:k]), blocks)
-        last = jax.tree.map(lambda a: jnp.asarray(a[-1]), blocks)
-        rest = replace(last, shape=(ragged, d)) if ragged else None
-        return cls(whole, rest, (n, d), block)
+        return cls(jax.tree.map(jnp.asarray, _in_runs(by_row, block)), (n, d), block)
 
     @property
     def dtype(self):
         """The dtype of the entries."""
-        return self.whole.dtype
+        return self.blocks.dtype
 
     @property
     def points(self):
@@ -226,39 +227,38 @@ class SparseRows(Rows):
 
     def over(self, kind, fn, columns, **hints):
         """As `Rows.over`, in one compiled loop over its own blocks, which are `SparseBlock`s."""
-        whole, rest = split((jnp.arange(self.shape[0]), *columns), self.block)
-        of_block = lambda parts: fn(parts[0], *parts[1][1:])
-        over_blocks, _ = KINDS[kind]
-        return over_blocks(of_block, (self.whole, whole), rest and (self.rest, rest))
+
+        def of_block(parts):
+            numbers, *parts = parts
+            number = numbers[0] // self.block
+            block = jax.tree.map(lambda a: jnp.asarray(a)[number], self.blocks)
+            return fn(replace(block, shape=(len(numbers), self.shape[1])), *parts)
+
+        over_blocks, _ = REDUCTIONS[kind]
+        return over_blocks(of_block, *split((jnp.arange(self.shape[0]), *columns), self.block))
 
     def as_one_block(self) -> SparseBlock:
         """All rows."""
-        first = self.block * np.arange(len(self.whole.row), dtype=np.int32)
-        parts: Any = self.whole.values, self.whole.columns, self.whole.row + first[:, None]
-        parts = [a.reshape(-1, *a.shape[2:]) for a in parts]
-        if self.rest is not None:
-            moved = self.rest.row + len(first) * self.block
-            rest = self.rest.values, self.rest.columns, moved
-            parts = [jnp.concatenate(pair) for pair in zip(parts, rest, strict=True)]
-        values, columns, row = parts
-        return SparseBlock(values, columns, row, self.shape)
+        before = self.block * jnp.arange(len(self.blocks.row), dtype=jnp.int32)
+        numbered = replace(self.blocks, row=self.blocks.row + before[:, None])
+        every = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), numbered)
+        return replace(every, shape=self.shape)
 
     def for_pairs(self, kernel):
         """Where they stay sparse, blocks of FEWEST_ROWS, or so many that a block in the columns of
         another has about BLOCK_NUMBERS.
         """
-        (k, s, w), (n, d) = self.whole.values.shape, self.shape
+        k, s, w = self.blocks.values.shape
         rows = min(FEWEST_ROWS, math.isqrt(2 * BLOCK_NUMBERS * self.block // (s * w)))
-        joined = max(1, min(k, rows // self.block))
-        if joined == 1 or not kernel.takes_blocks():
+        count = -(-k // max(1, rows // self.block))  # of longer blocks, about equal
+        in_one = -(-k // count)
+        if in_one == 1 or not kernel.takes_blocks():
             return self
-        count, size, every = k // joined, joined * self.block, self.as_one_block()
-        runs, left = count * joined * s, n - count * size
-        cut = lambda a: a[:runs].reshape(count, joined * s, *a.shape[1:])
-        every = replace(every, row=every.row % size)
-        whole = replace(jax.tree.map(cut, every), shape=(size, d))
-        last = replace(jax.tree.map(lambda a: a[runs:], every), shape=(left, d))
-        return SparseRows(whole, last if left else None, self.shape, size)
+        before = self.block * (jnp.arange(k, dtype=jnp.int32) % in_one)
+        join = lambda a: padded(a, -k % in_one).reshape(count, in_one * s, *a.shape[2:])
+        blocks = jax.tree.map(join, replace(self.blocks, row=self.blocks.row + before[:, None]))
+        size = in_one * self.block
+        return SparseRows(replace(blocks, shape=(size, self.shape[1])), self.shape, size)
 
     def from_origin(self, kernel):
         """As `Rows.from_origin`: the mean of each column of which every row stores something, 0 in
@@ -270,16 +270,14 @@ class SparseRows(Rows):
         sums = lambda values: jnp.zeros(self.shape[1], self.dtype).at[every.columns].add(values)
         stored = sums((every.values != 0).astype(self.dtype)) == self.shape[0]
         origin = jnp.where(stored, sums(every.values) / self.shape[0], 0)
-        minus = lambda block: replace(
-            block, values=jnp.where(block.values != 0, block.values - origin[block.columns], 0)
-        )
-        rest = None if self.rest is None else minus(self.rest)
-        about = replace(self, whole=minus(self.whole), rest=rest)
+        values, columns = self.blocks.values, self.blocks.columns
+        values = jnp.where(values != 0, values - origin[columns], 0)
+        about = replace(self, blocks=replace(self.blocks, values=values))
         return about, about.map(lambda x: kernel(x, origin[None])[:, 0])
 
     def some(self, num):
         """The first rows."""
-        first, num = jax.tree.map(lambda a: a[0], self.whole), min(num, self.block)
+        first, num = jax.tree.map(lambda a: a[0], self.blocks), min(num, self.block)
         values = jnp.where(first.row[:, None] < num, first.values, 0)
         few = SparseBlock(values, first.columns, first.row % num, (num, self.shape[1]))
         return few.dense()
@@ -294,24 +292,20 @@ class SparseRows(Rows):
         by_row = csr_array(entries, shape=self.shape)[indices]
         by_row.eliminate_zeros()
         by_row.sort_indices()
-        content = {}
-        for number, (a, b) in enumerate(pairwise(by_row.indptr)):
-            content[by_row.indices[a:b].tobytes(), by_row.data[a:b].tobytes()] = number
-        by_row = by_row[sorted(content.values())]
-        block = _in_runs(by_row, by_row.shape[0])
-        return jax.tree.map(lambda a: jnp.asarray(a[0]), block)
+        parts = [slice(*ends) for ends in pairwise(by_row.indptr)]
+        contents = [by_row.indices[part].tobytes() + by_row.data[part].tobytes() for part in parts]
+        last = {content: number for number, content in enumerate(contents)}
+        by_row = by_row[sorted(last.values())]
+        blocks = _in_runs(by_row, by_row.shape[0])
+        return jax.tree.map(lambda a: jnp.asarray(a[0]), blocks)
 
     def take(self, indices):
         """The rows of these numbers, 0 to n − 1, dense."""
-        n, d = self.shape
+        n, count, every = self.shape[0], len(indices), self.as_one_block()
         check_row_numbers(indices, n)
-        count = len(indices)
-        firsts = jnp.arange(0, n, self.block, dtype=jnp.int32)  # of every block
         place = jnp.full(n, count).at[indices].set(jnp.arange(count))
-        rows = jnp.zeros((count + 1, d), self.dtype)  # the last one of all that are not taken
-        for part, first in ((self.whole, firsts[: n // self.block, None]), (self.rest, firsts[-1])):
-            if part is not None:
-                rows = rows.at[place[first + part.row][..., None], part.columns].add(part.values)
+        rows = jnp.zeros((count + 1, self.shape[1]), self.dtype)  # the last of those not taken
+        rows = rows.at[place[every.row][:, None], every.columns].add(every.values)
         return rows[place[indices]]  # a row that is named twice is read once
 
     def candidates(self):
@@ -325,22 +319,28 @@ KINDS_OF_ROWS.append(SparseRows)
 def _in_runs(X, block: int) -> SparseBlock:
     """Blocks of as many rows of a CSR matrix, stacked: values and columns (k, s, w), row (k, s).
 
-    A run is as long as a row's mean number of entries, up to LONGEST_RUN, so that at most half of
-    what is stored is padding.
+    A run is about as long as a row's mean number of entries, up to LONGEST_RUN, so that at most
+    some half of what is stored is padding.
     """
     (n, d), counts = X.shape, np.diff(X.indptr)
-    width = max(1, min(LONGEST_RUN, -(-X.nnz // n)))
+    width = min(LONGEST_RUN, _common_count(-(-X.nnz // n)))
     # Numbered over all rows, `runs` has the first of each row, `begins` of each block.
     runs = np.cumsum(np.append(0, -(-counts // width)))
     begins = runs[np.arange(0, n + block, block).clip(max=n)]
     row = np.repeat(np.arange(n), counts)
     run, within = np.divmod(np.arange(X.nnz) - X.indptr[row], width)
     place = row // block, runs[row] - begins[row // block] + run, within
-    shape = len(begins) - 1, max(1, np.diff(begins).max()), width
+    shape = len(begins) - 1, _common_count(np.diff(begins).max()), width
     values, columns = np.zeros(shape, X.dtype), np.zeros(shape, np.int32)
     rows = np.zeros(shape[:2], np.int32)
     values[place], columns[place], rows[place[:2]] = X.data, X.indices, row % block
     return SparseBlock(values, columns, rows, (block, d))
+
+
+def _common_count(count: int) -> int:
+    """So many, rounded up to one of four counts for each doubling, as every count compiles anew."""
+    step = 2 ** max(0, (int(count) - 1).bit_length() - 3)
+    return max(1, -(-int(count) // step) * step)
 
 
 def _coordinates(X):
@@ -350,8 +350,6 @@ def _coordinates(X):
     if hasattr(X, "tocsr"):
         X = X.tocoo()
         return X.data, X.row, X.col
-    if type(X).__name__ == "BCSR":
-        X = X.to_bcoo()
     if X.n_batch or X.n_dense:
         raise ValueError(
             "a BCOO matrix X must have no batch and no dense dimensions: convert it by "

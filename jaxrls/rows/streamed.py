@@ -70,10 +70,10 @@ class StreamedRows(HostRows):
         self.source, self.block_size, self.progress, self.readings = source, block_size, progress, 0
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         self.known = known = self._first_reading(sample, seed)
-        self.shape = _, d = int(known.n), known.sample.shape[1]
         self.labels, self.row_weights = known.labels, known.weights
-        self.drawn, self.sample = known.drawn, known.sample
-        self.host_dtype = known.sample.dtype  # float32 where every block was, else float64
+        self.drawn, self.sample = known.drawn.numbers, known.drawn.rows
+        self.shape = int(known.n), self.sample.shape[1]
+        self.host_dtype = self.sample.dtype  # float32 where every block was, else float64
 
     def _first_reading(self, sample: int, seed: Any) -> "Known":
         pieces = self._watched(self.pieces(), None, lambda piece: len(piece.X))
@@ -123,8 +123,8 @@ class StreamedRows(HostRows):
             if not key:
                 if not any(map(np.any, jax.tree.leaves(out))):
                     continue  # as of rows of weight 0: the same for any sum
-                own = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
-                key = key_of(out, (own, self.block_sizes), self.known.checksum)
+                parts = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
+                key = key_of(out, (parts, self.block_sizes), self.known.checksum)
                 if (before := self.checkpoint.find(key)) is not None:
                     done, leaves = before
                     total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
@@ -168,9 +168,9 @@ def ahead(items: Iterable, depth: int = 2) -> Iterator:
     """
     source = iter(items)
     with ThreadPoolExecutor(1) as thread:
-        made = deque(thread.submit(next, source, END) for _ in range(depth))
-        while (item := made.popleft().result()) is not END:
-            made.append(thread.submit(next, source, END))
+        begun = deque(thread.submit(next, source, END) for _ in range(depth))
+        while (item := begun.popleft().result()) is not END:
+            begun.append(thread.submit(next, source, END))
             yield item
 
 
@@ -178,17 +178,21 @@ def ahead(items: Iterable, depth: int = 2) -> Iterator:
 # --------------------------------------------------------------------------------------------------
 
 
+class Drawn(NamedTuple):
+    """A random sample: row numbers, ascending; the rows; and the random numbers that chose them."""
+
+    numbers: Any
+    rows: Any
+    tickets: Any
+
+
 class Known(NamedTuple):
-    """What the first reading keeps: `drawn` are the row numbers of the sample, ascending, and
-    `tickets` the random numbers that chose them.
-    """
+    """What the first reading keeps."""
 
     n: Any
     labels: Any
     weights: Any
-    drawn: Any
-    sample: Any
-    tickets: Any
+    drawn: Drawn
     checksum: Any
 
 
@@ -200,55 +204,65 @@ def _wide(part) -> np.ndarray:
 
 
 def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
-    """The first reading; raises where there are no rows, or for a block that is unusable or does
-    not match those before it.
+    """The first reading, with a sample of `most` rows; raises where there are no rows, or for a
+    block that is unusable or does not match those before it.
     """
-    n, checksum, first = 0, 0, None
-    lists: Any = [], [], []
-    labels, weights, drawn = lists
+    n, checksum, form = 0, 0, None
+    kept: list[tuple] = []  # labels and weights
+    drawn: list[Drawn] = []
     rng = np.random.default_rng(seed)
     for piece in pieces:
-        given: dict[str, Any] = {
-            name: np.asarray(as_floats(f"{piece.place}: {name}", _wide(part)))
-            for name, part in zip(("X", "Y", "weights"), piece, strict=False)
-            if part is not None
-        }
-        X, Y, v = given["X"], given.get("Y"), given.get("weights")
-        lengths = {part.shape[:1] for part in given.values()}
-        shapes = {name: part.shape[1:] for name, part in given.items()}
-        first = first or shapes
-        if X.ndim != 2 or len(lengths) > 1 or shapes != first or (v is not None and v.ndim > 1):
-            found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
-            raise ValueError(
-                f"{piece.place} has {found}: every block must be X (b, d), Y (b,) or (b, t) and "
-                "weights (b,), in the form of the first; fit takes arrays as they are"
-            )
-        for name, part in given.items():
-            (check_inputs if name == "X" else check_finite)(f"{piece.place}: {name}", part)
-        labels.append(Y)
-        weights.append(v)
-        new = np.arange(n, n + len(X)), X, rng.random(len(X))
+        arrays = _arrays_of(piece, form)
+        form, X = _form_of(arrays), arrays["X"]
+        kept.append((arrays.get("Y"), arrays.get("weights")))
+        new = Drawn(np.arange(n, n + len(X)), X, rng.random(len(X)))
         drawn = [drawn_of([*drawn, new], most)]
         checksum = zlib.crc32(np.ascontiguousarray(X).data, checksum)
         n += len(X)
     if not n:
         raise ValueError("source has no rows: give files or blocks that have some")
-    known = together(labels), together(weights), *drawn_of(drawn, most)
-    return Known(n, *known, checksum)
+    labels, weights = map(together, zip(*kept, strict=True))
+    return Known(n, labels, weights, drawn[0], checksum)
 
 
-def together(parts: list) -> Any:
+def _arrays_of(piece: Piece, form: dict | None) -> dict[str, np.ndarray]:
+    """X, Y and weights of a piece, where it has them; raises unless they are in the `form` of those
+    before.
+    """
+    arrays = {
+        name: np.asarray(as_floats(f"{piece.place}: {name}", _wide(part)))
+        for name, part in zip(("X", "Y", "weights"), piece, strict=False)
+        if part is not None
+    }
+    lengths, new = {part.shape[:1] for part in arrays.values()}, _form_of(arrays)
+    if len(new["X"]) != 1 or new.get("weights") or len(lengths) > 1 or form not in (None, new):
+        held = ", ".join(f"{name} {part.shape}" for name, part in arrays.items())
+        raise ValueError(
+            f"{piece.place} has {held}: every block must be X (b, d), Y (b,) or (b, t) and "
+            "weights (b,), in the form of the first; fit takes arrays as they are"
+        )
+    for name, part in arrays.items():
+        (check_inputs if name == "X" else check_finite)(f"{piece.place}: {name}", part)
+    return arrays
+
+
+def _form_of(arrays: dict[str, np.ndarray]) -> dict[str, tuple]:
+    """The shapes of a row."""
+    return {name: part.shape[1:] for name, part in arrays.items()}
+
+
+def together(parts) -> Any:
     """One array of several, None where they are."""
     return None if parts[0] is None else np.concatenate(parts)
 
 
-def drawn_of(parts: list, most: int) -> tuple[Any, Any, Any]:
-    """Numbers, rows and tickets of the rows with the smallest tickets, one random number a row:
-    every row has the same chance, whatever the blocks.
+def drawn_of(samples: list[Drawn], most: int) -> Drawn:
+    """The rows with the smallest tickets, one random number a row: every row has the same chance,
+    whatever the blocks.
     """
-    numbers, rows, tickets = map(np.concatenate, zip(*parts, strict=True))
-    kept = np.sort(np.argsort(tickets, kind="stable")[:most])
-    return numbers[kept], rows[kept], tickets[kept]
+    joined = Drawn(*map(np.concatenate, zip(*samples, strict=True)))
+    kept = np.sort(np.argsort(joined.tickets, kind="stable")[:most])
+    return Drawn(*(part[kept] for part in joined))
 
 
 # Checkpoints
@@ -296,8 +310,8 @@ class Checkpoint:
 
 def key_of(first: Any, columns: Any, checksum: int) -> str:
     """What identifies a sum."""
-    found = hashlib.sha256(str((checksum, jax.tree.structure(first))).encode())
+    key = hashlib.sha256(str((checksum, jax.tree.structure(first))).encode())
     for leaf in jax.tree.leaves((first, columns)):
         array = np.ascontiguousarray(leaf)
-        found.update(f"{array.dtype} {array.shape} ".encode() + array.tobytes())
-    return found.hexdigest()[:32]
+        key.update(f"{array.dtype} {array.shape} ".encode() + array.tobytes())
+    return key.hexdigest()[:32]

@@ -57,6 +57,12 @@ class Dialect:
         """What separates the columns of a file."""
         return self.sep or ("\t" if ".tsv" in ending_of(path) else ",")
 
+    def in_words(self, path: str) -> str:
+        """By which options a file is read."""
+        first = "names" if self.header else "data"
+        options = f"--sep {self.separator(path)!r} --encoding {self.encoding}"
+        return f"{options}, {first} in its first line"
+
 
 USUAL = Dialect()
 
@@ -68,9 +74,9 @@ def quoted(names) -> str:
 
 def text_among(words) -> str:
     """One of some words that is no number, in words; empty where all are numbers."""
-    found = next((str(word) for word in words if word and not is_number(word)), "")
-    decimal = ", which --decimal , reads as numbers" * bool(re.fullmatch(r"-?\d+,\d+", found))
-    return f"text such as {found!r}{decimal}" if found else ""
+    example = next((str(word) for word in words if word and not is_number(word)), "")
+    decimal = ", which --decimal , reads as numbers" * bool(re.fullmatch(r"-?\d+,\d+", example))
+    return f"text such as {example!r}{decimal}" if example else ""
 
 
 def is_number(word: str) -> bool:
@@ -104,11 +110,11 @@ class Table:
             return [j for name in wanted for j in self.find(name, what)]
         if wanted is None or wanted is False:
             return []
-        by_name = enumerate(() if isinstance(wanted, int | np.integer) else self.names)
-        found = [j for j, known in by_name if known == str(wanted)]
-        if not found and str(wanted).removeprefix("-").isdecimal():
-            found = [j % self.width for j in [int(wanted)] if -self.width <= j < self.width]
-        if not found:
+        by_name = () if isinstance(wanted, int | np.integer) else self.names
+        numbers = [j for j, name in enumerate(by_name) if name == str(wanted)]
+        if not numbers and re.fullmatch(r"-?\d+", str(wanted)):
+            numbers = [j % self.width for j in [int(wanted)] if -self.width <= j < self.width]
+        if not numbers:
             spaced = any(name.strip() == str(wanted) for name in self.names)
             near = ", with spaces around the name" * spaced
             sep = " (if these are several, --sep says what separates them)" * (self.width == 1)
@@ -116,7 +122,7 @@ class Table:
                 f"{self.path} has no column {str(wanted)!r} for the {what}: its columns are "
                 f"{quoted(self.names)}{near}{sep}"
             )
-        return found
+        return numbers
 
     def held(self, j: int) -> str:
         """What a column of no numbers holds, with an example of text."""
@@ -127,10 +133,11 @@ class Table:
     def batches(self, numbers: list[list[int]], texts: list[int]) -> Iterator[Batch]:
         """Batches of at most so many rows."""
         used = sorted({j for part in (*numbers, texts) for j in part})
-        for found in self.read(used, [j for j in texts if not any(j in part for part in numbers)]):
-            none = np.empty((len(found[used[0]]), 0))
-            parts = [np.column_stack([found[j] for j in p]) if p else none for p in numbers]
-            yield parts, [found[j].astype(str) for j in texts]
+        as_text = [j for j in texts if not any(j in part for part in numbers)]
+        for columns in self.read(used, as_text):
+            none = np.empty((len(columns[used[0]]), 0))
+            parts = [np.column_stack([columns[j] for j in p]) if p else none for p in numbers]
+            yield parts, [columns[j].astype(str) for j in texts]
 
 
 def open_table(path: str, dialect: Dialect = USUAL) -> Table:
@@ -143,70 +150,75 @@ def open_table(path: str, dialect: Dialect = USUAL) -> Table:
     return _arrow_table(path, dialect) if ending_of(path) in FORMATS else _array_table(path)
 
 
-def _csv_format(path: str, dialect: Dialect) -> tuple[Any, str]:
-    """How pyarrow reads a CSV file, and what is wrong where it cannot."""
-    arrow, sep, encoding = arrow_for(path), dialect.separator(path), dialect.encoding
-    kind = arrow.dataset.CsvFileFormat(
-        arrow.csv.ParseOptions(delimiter=sep),
-        convert_options=arrow.csv.ConvertOptions(
-            strings_can_be_null=True, decimal_point=dialect.decimal
-        ),
-        read_options=arrow.csv.ReadOptions(
-            block_size=LOOKED_AT,
-            autogenerate_column_names=not dialect.header,
-            encoding=encoding,
-        ),
-    )
-    first = "names" if dialect.header else "data"
-    return kind, f"cannot be read by --sep {sep!r} --encoding {encoding}, {first} in its first line"
-
-
 def _arrow_table(path: str, dialect: Dialect) -> Table:
     """What pyarrow reads."""
-    arrow, kind, failed = arrow_for(path), FORMATS[ending_of(path)], "cannot be read"
-    types, is_text = arrow.types, kind == "csv"
-    if is_text:
-        with reading(path, f"cannot be read by --encoding {dialect.encoding}"):
-            kind, failed = _csv_format(path, dialect)
-
-    def source(schema=None):
-        where = {"format": kind, "filesystem": arrow.fs.LocalFileSystem()}
-        return arrow.dataset.dataset(os.path.abspath(path), schema, **where)
-
+    kind, failed = FORMATS[ending_of(path)], "cannot be read"
+    if is_csv := kind == "csv":
+        kind, failed = _csv_format(path, dialect), f"cannot be read by {dialect.in_words(path)}"
     with reading(path, failed):
-        inferred = source().schema
-        fields = inferred.names  # which may not be text
-    named = dialect.header or not is_text
-    names = fields if named else list(map(str, range(len(fields))))
+        schema = _dataset(path, kind).schema
+        fields = schema.names  # which may not be text
 
     def read(columns, texts):
-        fields_read = list(inferred)
-        for j in columns if is_text else ():  # whole numbers at first may be followed by fractions
-            if j in texts or not types.is_boolean(fields_read[j].type):
-                kind_read = arrow.string() if j in texts else arrow.float64()
-                fields_read[j] = fields_read[j].with_type(kind_read)
+        to_read = schema
+        for j in columns if is_csv else ():
+            to_read = to_read.set(j, _csv_field(schema.field(j), j in texts))
+        names_read = [fields[j] for j in columns]
         with reading(path, failed):
-            scanner = source(arrow.schema(fields_read)).scanner(
-                batch_readahead=2, columns=[fields[j] for j in columns], batch_size=AT_ONCE
-            )
-            for batch in scanner.to_batches():
-                found = dict(zip(columns, batch.columns, strict=True))
-                for j, column in found.items():
-                    if j in texts:
-                        column = column.cast(arrow.string()).fill_null("")
-                    elif column.type != arrow.float32():
-                        column = column.cast(arrow.float64(), safe=False)
-                    found[j] = column.to_numpy(zero_copy_only=False)
-                yield found
+            dataset = _dataset(path, kind, to_read)
+            for batch in dataset.to_batches(names_read, batch_size=AT_ONCE, batch_readahead=2):
+                in_columns = zip(columns, batch.columns, strict=True)
+                yield {j: _in_numpy(column, j in texts) for j, column in in_columns}
 
-    kinds = [_kind_of(str(getattr(kind, "value_type", kind))) for kind in inferred.types]
-    if is_text and dialect.header and _are_data(names, kinds, dialect.decimal):
-        warnings.warn(
-            f"{path}: the first line holds numbers, which are taken for the names of columns: "
-            "if they are data, say --no-header (header=False)",
-            stacklevel=2,
+    kinds = [_kind_of(str(getattr(kind, "value_type", kind))) for kind in schema.types]
+    if is_csv and not dialect.header:
+        return Table(path, list(map(str, range(len(fields)))), kinds, read, len(fields))
+    if is_csv:
+        _warn_of_data(path, fields, kinds, dialect.decimal)
+    return Table(path, fields, kinds, read, len(fields), named=True)
+
+
+def _dataset(path: str, kind: Any, schema=None) -> Any:
+    """The rows of a file of this kind, in the types of a schema or those that pyarrow infers."""
+    arrow = arrow_for(path)
+    local = arrow.fs.LocalFileSystem()
+    return arrow.dataset.dataset(os.path.abspath(path), schema, format=kind, filesystem=local)
+
+
+def _csv_format(path: str, dialect: Dialect) -> Any:
+    """How pyarrow reads a CSV file."""
+    arrow = arrow_for(path)
+    with reading(path, f"cannot be read by --encoding {dialect.encoding}"):
+        return arrow.dataset.CsvFileFormat(
+            arrow.csv.ParseOptions(delimiter=dialect.separator(path)),
+            convert_options=arrow.csv.ConvertOptions(
+                strings_can_be_null=True, decimal_point=dialect.decimal
+            ),
+            read_options=arrow.csv.ReadOptions(
+                block_size=LOOKED_AT,
+                autogenerate_column_names=not dialect.header,
+                encoding=dialect.encoding,
+            ),
         )
-    return Table(path, names, kinds, read, len(names), named)
+
+
+def _csv_field(field, as_text: bool) -> Any:
+    """A column of a CSV file with the type that it is read in: whole numbers at first may be
+    followed by fractions.
+    """
+    arrow = arrow_for("a CSV file")
+    if as_text:
+        return field.with_type(arrow.string())
+    return field if field.type == arrow.bool_() else field.with_type(arrow.float64())
+
+
+def _in_numpy(column, as_text: bool) -> np.ndarray:
+    """A column of pyarrow's as numbers, or as text."""
+    if as_text:
+        column = column.cast("string").fill_null("")
+    elif column.type != "float32":
+        column = column.cast("float64", safe=False)
+    return column.to_numpy(zero_copy_only=False)
 
 
 def _kind_of(type_name: str) -> str | None:
@@ -217,50 +229,64 @@ def _kind_of(type_name: str) -> str | None:
     return kinds.get(type_name.removeprefix("large_"), f"{type_name} values")
 
 
-def _are_data(names, kinds, decimal) -> bool:
-    """Whether every column of numbers has a number for its name, as in a file without names; or
+def _warn_of_data(path, names, kinds, decimal) -> None:
+    """Warn where every column of numbers has a number for its name, as in a file without names; or
     nothing, or a truth value, as long as there are numbers.
     """
-    numbers = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
-    numbers = [name for name in numbers if name.strip().lower() not in NO_NAMES]
-    return bool(numbers) and all(is_number(name.replace(decimal, ".")) for name in numbers)
+    of_numbers = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
+    of_numbers = [name for name in of_numbers if name.strip().lower() not in NO_NAMES]
+    if of_numbers and all(is_number(name.replace(decimal, ".")) for name in of_numbers):
+        warnings.warn(
+            f"{path}: the first line holds numbers, which are taken for the names of columns: "
+            "if they are data, say --no-header (header=False)",
+            stacklevel=2,
+        )
 
 
 def _array_table(path: str) -> Table:
     """The matrix of a `.npy` file, or X of a `.npz` archive, with the columns of its other arrays
     of as many rows under their names.
     """
-    arrays = {}
+    X, others = _arrays_of(path)
+    n, width = X.shape
+    columns, names = list(X.T), list(map(str, range(width)))
+    for name, array in others.items():
+        if array.ndim in (1, 2) and len(array) == n:
+            more = array.reshape(n, -1).T
+            columns.extend(more)
+            names += [name] * len(more)
+
+    def read(numbers, texts):
+        step = max(1, min(AT_ONCE, 2**20 // width))  # as many rows as caches hold
+        for first in range(0, n, step):
+            parts = {j: columns[j][first : first + step] for j in numbers}
+            for j in texts:  # NaN and NaT are missing
+                with reading(path):
+                    parts[j] = np.where(parts[j] == parts[j], parts[j].astype(str), "")
+            yield parts
+
+    return Table(path, names, [_kind_of_dtype(column.dtype) for column in columns], read, width)
+
+
+def _arrays_of(path: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The matrix X of a file, and other arrays by name."""
     with reading(path):
         if path.endswith(".npy"):
-            arrays["X"] = np.load(path, mmap_mode="r")
+            arrays = {"X": np.load(path, mmap_mode="r")}
         else:
             with open(path, "rb") as opened, np.load(opened) as archive:
                 arrays = dict(archive)
         X = arrays.pop("X", np.empty(()))
         if X.ndim != 2:
             raise ValueError(f"X must be a matrix, and has shape {X.shape}")
-    n, width = X.shape
-    columns, names = list(X.T), list(map(str, range(width)))
-    for name, array in arrays.items():
-        if array.ndim in (1, 2) and len(array) == n:
-            more = list(array.reshape(n, -1).T)
-            columns += more
-            names += [name] * len(more)
+    return X, arrays
 
-    def read(numbers, texts):
-        step = max(1, min(AT_ONCE, 2**20 // width))  # as many rows as caches hold
-        for first in range(0, n, step):
-            found = {j: columns[j][first : first + step] for j in numbers}
-            for j in texts:  # NaN and NaT are missing
-                with reading(path):
-                    found[j] = np.where(found[j] == found[j], found[j].astype(str), "")
-            yield found
 
-    dtypes = [column.dtype for column in columns]
-    kinds = [None if d.kind in "fiub" else f"values of dtype {d}" for d in dtypes]
-    kinds = ["text" if d.kind == "U" else kind for d, kind in zip(dtypes, kinds, strict=True)]
-    return Table(path, names, kinds, read, width)
+def _kind_of_dtype(dtype: np.dtype) -> str | None:
+    """As `_kind_of`, of an array."""
+    if dtype.kind in "fiub":
+        return None
+    return "text" if dtype.kind == "U" else f"values of dtype {dtype}"
 
 
 def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

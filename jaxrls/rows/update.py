@@ -8,7 +8,7 @@ digits.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,6 +75,15 @@ class Explicit(Features):
 
 
 @pytree
+class Sizes:
+    """How large sums are."""
+
+    weight: Any  # Σv
+    diagonal: Any  # of the second moments
+    squares: Any  # of labels
+
+
+@pytree
 class Summed:
     """Moments about the origins of the first rows, the features that they are of, and the largest
     values that they have had.
@@ -82,7 +91,7 @@ class Summed:
 
     features: Any  # `Explicit`, or landmarks as features
     moments: Moments
-    past: tuple[Any, Any, Any]  # the largest Σv, diagonal of the second moments, squares of labels
+    past: Sizes  # the largest
     fixed: FixedEffects
 
     @classmethod
@@ -97,6 +106,18 @@ class Summed:
                 "kernel matrix: fit with landmarks=, or fit all rows again"
             )
         return _summed_features(problem, solution.labels)
+
+    def moments_of(self, data: Data, Y, *, block_size=None) -> Moments:
+        """Moments of other rows, about the same origins."""
+        return moments(
+            data,
+            self.features,
+            Y,
+            left_over=self.features.left_over,
+            block_size=block_size,
+            origin=self.moments.origin,
+            label_origin=self.moments.label_origin,
+        )
 
     def changed(self, more: Moments, sign: int) -> "Summed":
         """With moments of other rows added, or subtracted."""
@@ -113,18 +134,6 @@ class Summed:
         if not fits:
             raise ValueError(f"X must have as many columns as the rows of the fit, and has {d}")
 
-    def moments_of(self, data: Data, Y, *, block_size=None) -> Moments:
-        """Moments of other rows, about the same origins."""
-        return moments(
-            data,
-            self.features,
-            Y,
-            left_over=self.features.left_over,
-            block_size=block_size,
-            origin=self.moments.origin,
-            label_origin=self.moments.label_origin,
-        )
-
     def solution(self, flat: bool) -> Solution:
         """The solution, for all that needs no rows; its floor includes the rounding of earlier,
         larger sums.
@@ -132,7 +141,8 @@ class Summed:
         sums, fixed = self.moments, self.fixed.from_gram(self.moments.gram)
         centred, dtype = sums.centred(fixed), sums.second.dtype
         weights = SummedWeights(None, 0, dtype, sums=(sums.weight, sums.count, sums.log_weight))
-        before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
+        largest = self.past.diagonal
+        before = jnp.where(largest > MODEST * jnp.diagonal(sums.second), largest, 0)
         factor = spectrum_of(self.features, Data(NoRows(dtype), weights, fixed), sums, before)
         none = jnp.zeros((0, sums.cross.shape[1]), dtype)
         labels = Labels(none, centred.label_origin, none[:1], none, flat)
@@ -142,12 +152,12 @@ class Summed:
         """How many times larger rounding is than in a fit to the remaining rows alone, at the
         smallest λ; 1/eps where it hides them.
         """
-        sums, (_, diagonal, squares) = self.moments, self.past
+        sums, past = self.moments, self.past
         centred = sums.centred(self.fixed.from_gram(sums.gram))
         now = jnp.trace(centred.second) + jnp.min(lam)
         # Coefficients are linear in labels, so that it is their length that counts.
-        labels = jnp.max(jnp.sqrt(_ratio(squares, sums.square, 2)), initial=0)
-        return jnp.maximum(_ratio(jnp.sum(diagonal), now), labels)
+        labels = jnp.max(jnp.sqrt(_ratio(past.squares, sums.square, 2)), initial=0)
+        return jnp.maximum(_ratio(jnp.sum(past.diagonal), now), labels)
 
     def possible(self) -> Bool[Array, ""]:
         """Whether some rows can have these moments, up to rounding: weight is left, and no square
@@ -156,9 +166,10 @@ class Summed:
         By a Cholesky factor of the moments of φ, and what it leaves of those of the labels, in
         units of their largest values so far.
         """
-        sums, weight = self.moments, self.past[0]
+        sums, past = self.moments, self.past
         centred = sums.centred(self.fixed.from_gram(sums.gram))
-        unit, label_unit = (1 / jnp.sqrt(jnp.where(past > 0, past, 1)) for past in self.past[1:])
+        sizes = past.diagonal, past.squares
+        unit, label_unit = (1 / jnp.sqrt(jnp.where(size > 0, size, 1)) for size in sizes)
         # Half of the digits: rows that go differ by rounding from what they were when they came.
         eps, k = float(jnp.finfo(unit.dtype).eps), len(unit) + self.fixed.count
         tolerance = eps**0.5
@@ -168,7 +179,7 @@ class Summed:
         half = jax.scipy.linalg.solve_triangular(L, cross, lower=True)
         rest = label_unit**2 * centred.square + tolerance - jnp.sum(half**2, axis=0)
         least = 1 + int(self.fixed.one is not None)
-        enough = (centred.weight > 4 * k * eps * weight) & (jnp.round(centred.count) >= least)
+        enough = (centred.weight > 4 * k * eps * past.weight) & (jnp.round(centred.count) >= least)
         return enough & jnp.all(rest >= 0)  # which NaN is not
 
 
@@ -179,8 +190,8 @@ def _ratio(past, now, power=1):
     return jnp.where(past > 0, ratio, 0)
 
 
-def _sizes(sums: Moments):
-    return sums.weight, jnp.diagonal(sums.second), sums.square
+def _sizes(sums: Moments) -> Sizes:
+    return Sizes(sums.weight, jnp.diagonal(sums.second), sums.square)
 
 
 @compiled
@@ -206,15 +217,14 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     more = _moments_of(summed, coef, X, Y, weights, fixed_effects, block_size)
     flat, lam = coef.ndim == 1, jnp.asarray(fit.lam)
     changed = _changed(fit.model.kernel, summed, more, fit.choice, lam, sign=sign, flat=flat)
-    updated, possible, cancellation = changed
     known = is_concrete(changed)
-    if known and sign < 0 and not possible:
+    if known and sign < 0 and not changed.possible:
         raise ValueError(
             "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
             "these labels and weights"
         )
     updated = replace(
-        updated,
+        changed.fit,
         criterion=fit.criterion,
         title=fit.title,
         unit=fit.unit,
@@ -222,7 +232,7 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
         saved=fit.saved,
     )
     if known:
-        _inspect_digits(float(cancellation), coef.dtype)
+        _inspect_digits(float(changed.cancellation), coef.dtype)
         inspect_fit(updated, fit.choice is not None and fit.choice.lams is None)
     return completed(updated, fit.model.names, fit.origin)
 
@@ -257,16 +267,26 @@ def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
 _summed = compiled(Summed.moments_of)
 
 
-@compiled
-def _changed(kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat):
+class Changed(NamedTuple):
     """A fit to other rows; whether such rows can exist; and by how much rounding has grown."""
+
+    fit: Fit
+    possible: Any
+    cancellation: Any
+
+
+@compiled
+def _changed(
+    kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat
+) -> Changed:
+    """The fit with moments added or subtracted."""
     summed = summed.changed(more, sign)
     solution = summed.solution(flat)
     chosen = Chosen(None, None, lam) if choice is None else choice.of(solution, kernel)
     words = "sums over rows that were added or removed"
     fit = conclude_moments(kernel, solution, chosen, plan=words)
     fit = replace(fit, solution=solution, stored={summed_of.__name__: summed})
-    return fit, summed.possible(), summed.cancellation(chosen.lam)
+    return Changed(fit, summed.possible(), summed.cancellation(chosen.lam))
 
 
 def _inspect_digits(cancellation: float, dtype) -> None:

@@ -163,15 +163,16 @@ class KernelsFit:
         return with_constant(varying, self.intercept)
 
     @door("self.coef")
-    def score(self, X, Y, weights=None) -> Any:
-        """R² of the predictions, averaged over targets, as `Fit.score`.
+    def score(self, X, Y, weights=None, *, per_target: bool = False) -> Any:
+        """R² of the predictions, as `Fit.score`.
 
         Args:
             X: rows (m, d).
             Y: labels (m, t), or (m,) for a single target.
             weights: sample weights (m,); by default all are 1.
+            per_target: whether to return that of every target (t,), in place of their mean.
         """
-        return scored(self.predict(X), Y, weights)
+        return scored(self.predict(X), Y, weights, per_target)
 
     def score_split(self, X, Y) -> Float[Numbers, "k t"]:
         """Score predictions by R², split by kernel (the product measure).
@@ -265,49 +266,41 @@ def fit_kernels(
     """
     names = tuple(map(str, kernels)) if isinstance(kernels, dict) else ()
     kernels = _checked([*kernels.values()] if names else kernels, names_of(X))
+    options = {"weights": weights, "intercept": intercept, "groups": groups, "landmarks": landmarks}
+    if landmarks is None:
+        options["solver"] = Spectral("gram")  # for coefficients of rows
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
-    problem = Problem.of(
-        equal,
-        X,
-        Y,
-        weights=weights,
-        intercept=intercept,
-        groups=groups,
-        landmarks=landmarks,
-        # For coefficients of rows, or of landmarks.
-        solver=Spectral("gram") if landmarks is None else None,
-    ).prepared()
+    problem = Problem.of(equal, X, Y, **options).prepared()
     if not problem.traceable:
         raise ValueError(
             f"fit_kernels needs X in memory, and X is {type(problem.rows).__name__}: give an array "
             "of all rows or of some"
         )
-    dtype = problem.rows.dtype
-    tried = _shares(len(kernels), num, shares, key, dtype)
-    lams = None if lams is None else as_lams(lams, dtype)
-    best, search = _searched(problem, kernels, tried, lams, progress)
+    tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
+    grid = None if lams is None else as_lams(lams, problem.rows.dtype)
+    best, grid, errors = _searched(problem, kernels, tried, grid, progress)
     if steps:
         check_whole("steps", steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
             best = _descended(problem, kernels, best, steps=int(steps))
-    points = problem.solver_or_default.points(problem.rows)
-    best["r2"] = _r2(problem, best["error"])
-    if is_concrete(best):
-        best = jax.block_until_ready(best)
-        # A search by gradient goes beyond the grid.
-        grid = None if steps else search["lams"]
-        inspect_lam(Found(best["lam"], grid, np.max(best["floor"])), lams is None)
-    if problem.origin is not None:
-        best["intercept"] = np.asarray(best["intercept"], np.float64) + problem.origin
-    return KernelsFit(kernels, points, **best, **search, names=names, columns=column_names(X))
-
-
-class Found(NamedTuple):
-    """What warnings about λ are made of."""
-
-    lam: Any
-    lams: Any
-    floor: Any
+    fit = KernelsFit(
+        kernels,
+        problem.solver_or_default.points(problem.rows),
+        **best._asdict(),
+        lams=grid,
+        tried=tried,
+        errors=errors,
+        r2=_r2(problem, best.error),
+        names=names,
+        columns=column_names(X),
+    )
+    if is_concrete(fit):
+        fit = jax.block_until_ready(fit)
+        known: Any = None if steps else grid  # a search by gradient goes beyond the grid
+        inspect_lam(replace(fit, lams=known, floor=np.max(fit.floor)), lams is None)
+    if problem.origin is None:
+        return fit
+    return replace(fit, intercept=with_constant(fit.intercept, problem.origin))
 
 
 def _checked(kernels, names) -> tuple[Kernel, ...]:
@@ -349,60 +342,69 @@ def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
     return shares / sums
 
 
-def _searched(problem, kernels, tried, lams, progress):
-    """The best of all weights that are tried, for every target, and all that were tried: one after
-    another under a bar.
-    """
-    errors: list = []
+class Judged(NamedTuple):
+    """The model at the best λ of every target, as `KernelsFit` has it."""
+
+    coef: Any
+    intercept: Any
+    shares: Any
+    lam: Any
+    error: Any
+    floor: Any
+
+
+class Searched(NamedTuple):
+    """The best of some weights for every target, the λ of the grid, and the errors of each."""
+
+    best: Judged
+    lams: Any
+    errors: Any
+
+
+def _searched(problem, kernels, tried, lams, progress) -> Searched:
+    """The best of all weights that are tried: all at once, or one after another under a bar."""
     best: Any = None
-    parts = tried[:, None] if progress else tried[None]
+    errors: list = []
     with progress_bar(progress, len(tried), "weights", "draw") as reached:
-        for i, shares in enumerate(parts, start=1):
+        for i, shares in enumerate(tried[:, None] if progress else tried[None], start=1):
             new, lams, of_part = _search(problem, kernels, shares, lams)
-            errors.append(of_part)
             best = new if best is None else _better(best, new)
+            errors.append(of_part)
             reached(i)
-    errors = errors if len(errors) == 1 else [jnp.concatenate(errors)]
-    return best, {"lams": lams, "tried": tried, "errors": errors[0]}
+    return Searched(best, lams, jnp.concatenate(errors))
 
 
-def _judged(problem, kernels, shares, lams):
+def _judged(problem, kernels, shares, lams) -> Judged:
     """The best λ for every target with the weighted sum of kernels, and the model there."""
     solution = replace(problem, kernel=weighted(kernels, shares)).solution()
     errors = problem.errors(solution, lams).reshape(len(lams), -1)
     lam, error = choose_lam(lams, errors, per_target=True)
     coefficients = solution.coefficients(lam[None])
-    return {
-        "coef": coefficients.coef[0],
-        "intercept": coefficients.intercept[0],
-        "shares": jnp.broadcast_to(shares[:, None], (len(shares), len(error))),
-        "lam": lam,
-        "error": error,
-        "floor": jnp.broadcast_to(solution.factor.precision_floor(), error.shape),
-    }
+    of_targets = jnp.broadcast_to(shares[:, None], (len(shares), len(error)))
+    floor = jnp.broadcast_to(solution.factor.precision_floor(), error.shape)
+    coef, intercept = coefficients.coef[0], coefficients.intercept[0]
+    return Judged(coef, intercept, of_targets, lam, error, floor)
 
 
-def _better(old, new):
-    wins = (new["error"] < old["error"]) | jnp.isnan(old["error"])
+def _better(old: Judged, new: Judged) -> Judged:
+    wins = (new.error < old.error) | jnp.isnan(old.error)
     return jax.tree.map(lambda old, new: jnp.where(wins, new, old), old, new)
 
 
 @compiled
-def _search(problem, kernels, tried, lams):
-    """The best of all for every target; λ, by default the grid of the first; and the errors of
-    each.
-    """
+def _search(problem, kernels, tried, lams) -> Searched:
+    """The best for every target; λ are by default the grid of the first weights."""
     if lams is None:
         first = replace(problem, kernel=weighted(kernels, tried[0]))
         lams = lambda_grid(first.solution().factor)
 
     def try_one(best, shares):
         new = _judged(problem, kernels, shares, lams)
-        return _better(best, new), new["error"]
+        return _better(best, new), new.error
 
-    one = _judged(problem, kernels, tried[0], lams)
-    best, errors = jax.lax.scan(try_one, one, tried[1:])
-    return best, lams, jnp.concatenate([one["error"][None], errors])
+    first = _judged(problem, kernels, tried[0], lams)
+    best, errors = jax.lax.scan(try_one, first, tried[1:])
+    return Searched(best, lams, jnp.concatenate([first.error[None], errors]))
 
 
 @compiled
@@ -431,21 +433,22 @@ def _descended(problem, kernels, best, *, steps):
     """Descent from the best of every target along the gradient; a weight of 0 starts at a hundredth
     of the mean.
     """
-    options: dict = {"optimizer": default_optimizer()}
+    optimizer = default_optimizer()
 
     def of_target(j):
         before = jax.tree.map(lambda a: a[..., j], best)
         alone = replace(problem, Y=problem.Y.reshape(len(problem.Y), -1)[:, j])
-        space = Logarithms(kernels, before["lam"])
-        start = jnp.log(jnp.maximum(before["shares"], 0.01 / len(kernels)))
-        go_on = lambda point, _: (step(point, space, alone, **options), None)
-        end, _ = jax.lax.scan(go_on, look(start, space, alone, **options), length=steps)
+        space = Logarithms(kernels, before.lam)
+        start = jnp.log(jnp.maximum(before.shares, 0.01 / len(kernels)))
+        go_on = lambda point, _: (step(point, space, alone, optimizer=optimizer), None)
+        begin = look(start, space, alone, optimizer=optimizer)
+        end, _ = jax.lax.scan(go_on, begin, length=steps)
         shares = jnp.exp(end.params)
         total = jnp.sum(shares)
-        after = _judged(alone, kernels, shares / total, before["lam"][None] / total)
+        after = _judged(alone, kernels, shares / total, before.lam[None] / total)
         return _better(before, jax.tree.map(lambda a: a[..., 0], after))
 
-    targets = jax.lax.map(of_target, jnp.arange(len(best["lam"])))  # one after another
+    targets = jax.lax.map(of_target, jnp.arange(len(best.lam)))  # one after another
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), targets)
 
 
@@ -458,8 +461,7 @@ def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
 @compiled
 def _coefficients(fit: KernelsFit, rows):
     of_block = lambda x, coef: tuple(matmul(k.features(x).T, coef) for k in fit.kernels)
-    shares = jnp.asarray(fit.shares)
-    return tuple(map(jnp.multiply, rows.sum(of_block, jnp.asarray(fit.coef)), shares))
+    return tuple(map(jnp.multiply, rows.sum(of_block, fit.coef), fit.shares))
 
 
 @compiled

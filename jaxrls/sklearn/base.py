@@ -23,7 +23,16 @@ from jaxrls.core.problem import folds, of_splits
 from jaxrls.core.support import check_unmasked, hints_at_names
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel
-from jaxrls.sklearn.scoring import Regressed, chosen, left_out, losses, predicted, scores, some
+from jaxrls.sklearn.scoring import (
+    HeldOut,
+    Regressed,
+    chosen,
+    left_out,
+    losses,
+    predicted,
+    scores,
+    some,
+)
 from jaxrls.sklearn.support import CallbackSupportMixin
 
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
@@ -104,10 +113,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
 
     def get_metadata_routing(self):
         """As everywhere in scikit-learn; `groups` are asked for where `cv` splits by them."""
-        routing, of_cv = (
-            super().get_metadata_routing(),
-            getattr(self.cv, "get_metadata_routing", None),
-        )
+        routing = super().get_metadata_routing()
+        of_cv = getattr(self.cv, "get_metadata_routing", None)
         by_groups = of_cv is not None and of_cv().split.requests.get("groups") is True
         if by_groups and routing.fit.requests["groups"] is None:
             routing.fit.add_request(param="groups", alias=True)
@@ -126,18 +133,21 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         options["accept_sparse"] = not self._pairwise and "csr"
         return validate_data(self, X, *args, dtype=[np.float64, np.float32], **options)
 
-    def _weights(self, X, y, sample_weight):
-        """Those of the rows, checked."""
+    def _row_weights(self, X, sample_weight):
+        """Those that were given, checked."""
         if sample_weight is None:
             return None
         check_unmasked("sample_weight", sample_weight)
         return _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
 
-    def _keep(self, fit, **scored):
+    def _weights(self, X, y, sample_weight):
+        """Those that rows are fitted with."""
+        return self._row_weights(X, sample_weight)
+
+    def _keep(self, fit):
         """The fitted attributes."""
         for name in NOT_ALWAYS:  # of an earlier fit
             self.__dict__.pop(name, None)
-        self.__dict__ |= scored
         self.path_: Any = jax.tree.map(np.asarray, fit)
         model, self.lam_ = self.path_.model, self.path_.lam[()]
         self.kernel_, self.intercept_ = model.kernel, model.intercept[()]
@@ -155,20 +165,19 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         kernel = self._tuned(X, Y, options)
         options["landmarks"] = self.landmarks
         if self.scoring is None and not self.store_cv_results:
-            self._keep(self._fitted(kernel, X, Y, options))
-        else:
-            fit, held_out = self._swept(kernel, X, Y, options)
-            scored: dict = {}
-            if self.scoring is not None:
-                of_rows = RLSEstimator._weights(self, X, y, sample_weight)  # not those of classes
-                numbers = options["groups"] and np.asarray(options["groups"].numbers)
-                known = predicted(held_out[0])
-                parts = some(known, y, Y, of_rows, numbers)
-                fit, scored = self._scored(fit, held_out[:, known], *parts)
-            kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
-            self._keep(fit if kept else without_solution(fit), **scored)
-            if self.store_cv_results:
-                self.cv_results_ = self._cv_results(held_out, Y)
+            return self._keep(self._fitted(kernel, X, Y, options))._left_out(Y, weights)
+        fit, held_out = self._swept(kernel, X, Y, options)
+        if self.scoring is not None:
+            known = predicted(held_out[0])
+            folds = options["groups"].numbers if self.by_fold else None
+            of_rows = some(known, y, Y, self._row_weights(X, sample_weight), folds)
+            fit = self._at_best_score(fit, HeldOut(held_out[:, known], *of_rows))
+        kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
+        self._keep(fit if kept else without_solution(fit))
+        if self.scoring is not None:
+            self.best_score_ = -self.path_.error[()]
+        if self.store_cv_results:
+            self.cv_results_ = self._cv_results(held_out, Y)
         return self._left_out(Y, weights)
 
     def _cv_results(self, held_out, Y):
@@ -195,6 +204,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return LOSSES.get(self.loss, self.loss)
 
     def _lams(self):
+        if isinstance(self.lams, str) and self.lams not in ("auto", "search"):
+            raise ValueError(f"lams must be 'auto', 'search' or numbers, and is {self.lams!r}")
         if isinstance(self.lams, str):
             return 100 if self.lams == "auto" else self.lams
         return np.atleast_1d(self.lams)
@@ -245,32 +256,28 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             fit = self._fitted(kernel, X, Y, options)
         return fit, np.asarray(Y, fit.model.intercept.dtype) - np.asarray(left_out(fit))
 
-    def _scored(self, fit, held_out, y, Y, of_rows, numbers):
-        """The fit at the λ of the best score, and that score; of several targets that each have a
-        λ, by themselves.
+    def _at_best_score(self, fit, rows: HeldOut):
+        """The fit at the λ of the best score; of several targets that each have a λ, by
+        themselves.
         """
-        by_target = Y.ndim == 2 and (self.per_target or fit.lams.ndim == 2)
+        by_target = rows.Y.ndim == 2 and (self.per_target or fit.lams.ndim == 2)
         if by_target and is_classifier(self):
             raise ValueError("scoring= chooses one λ for all classes: leave per_target= out")
-        make = partial(self._estimator, Y=Y, weights=of_rows)
-        numbers = numbers if self.by_fold else None
-        score = lambda held_out, y: scores(self.scoring, make, held_out, y, of_rows, numbers)
+        score = partial(scores, self.scoring, partial(self._estimator, rows.Y, rows.weights))
         if by_target:
-            parts = [score(held_out[..., t], y[:, t]) for t in range(Y.shape[1])]
-            errors = -np.stack(parts, axis=1)
+            errors = -np.stack([score(target) for target in rows.of_targets()], axis=1)
+            squares = np.average((rows.predictions - rows.Y) ** 2, axis=1, weights=rows.weights)
         else:
-            errors = -score(held_out, y)
-        squares = np.average((held_out - Y) ** 2, axis=1, weights=of_rows) if by_target else 0.0
+            errors = squares = -score(rows)
         lam, error = chosen(np.asarray(fit.lams), errors, squares, self.scoring, self.by_fold)
-        if errors.ndim < Y.ndim:
-            errors = np.broadcast_to(errors[:, None], (len(errors), Y.shape[1]))
-        dtype = fit.model.coef.dtype
-        errors, error = errors.astype(dtype), error.astype(dtype)
+        if errors.ndim < rows.Y.ndim:
+            errors = np.broadcast_to(errors[:, None], (len(errors), rows.Y.shape[1]))
+        errors, error = (part.astype(fit.model.coef.dtype) for part in (errors, error))
         fit = replace(fit.with_lam(lam), lams=fit.lams, errors=errors, error=error)
         inspect_lam(fit, isinstance(self._lams(), int))
-        return fit, {"best_score_": -error[()]}
+        return fit
 
-    def _estimator(self, held_out, Y, weights):
+    def _estimator(self, Y, weights, held_out):
         """What a scorer takes for the estimator of these predictions of rows left out."""
         return Regressed()
 

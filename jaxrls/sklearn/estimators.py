@@ -4,7 +4,7 @@ several for each row, or of several labels at once.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -160,9 +160,11 @@ callable, default="loo"
         sums over rows only; "search" finds it in the first call. There are no `loo_error_` and
         `loo_predictions_`, which need the rows. `path_.forget(X, y)` removes rows.
         """
-        options = {"multi_output": True, "y_numeric": True, "reset": self._begins()}
-        X, y = self._checked(X, y, ensure_min_samples=1 + options["reset"], **options)
-        return self._partial_fit(X, y, y, sample_weight, options["reset"])
+        first = self._begins()
+        X, y = self._checked(
+            X, y, reset=first, ensure_min_samples=1 + first, multi_output=True, y_numeric=True
+        )
+        return self._partial_fit(X, y, y, sample_weight, first)
 
     def predict(self, X, return_std=False, fixed_effects=None, diag=None, sample_weight=None):
         """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also the
@@ -170,14 +172,19 @@ callable, default="loo"
         those of the rows of X. Standard deviations of a precomputed kernel need `diag`, k(x, x) of
         the new rows, and are of labels of weight 1 or `sample_weight`.
         """
-        options = {"fixed_effects": fixed_effects, "diag": diag, "weights": sample_weight}
-        return self._of_path("predict", X, return_std=return_std, **options)
+        return self._of_path(
+            "predict",
+            X,
+            return_std=return_std,
+            fixed_effects=fixed_effects,
+            diag=diag,
+            weights=sample_weight,
+        )
 
     def score(self, X, y, sample_weight=None, fixed_effects=None):
         """R² of `predict`, the mean over targets; `fixed_effects` are those of the rows of X."""
         check_is_fitted(self)
-        if self.path_.model.free is not None and fixed_effects is None:
-            raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")
+        self.path_.model.check_effects("score", fixed_effects)
         predicted = self.predict(X, fixed_effects=fixed_effects)
         return r2_score(y, predicted, sample_weight=sample_weight)
 
@@ -187,8 +194,14 @@ callable, default="loo"
         """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
         jackknife+, or CV+ where groups or folds were left out: see `Fit.intervals`.
         """
-        options = {"fixed_effects": fixed_effects, "weights": sample_weight}
-        return self._of_path("intervals", X, level, studentised=studentised, **options)
+        return self._of_path(
+            "intervals",
+            X,
+            level,
+            studentised=studentised,
+            fixed_effects=fixed_effects,
+            weights=sample_weight,
+        )
 
 
 def has_probabilities(estimator) -> None:
@@ -198,6 +211,15 @@ def has_probabilities(estimator) -> None:
             "predict_proba needs probability='sigmoid' or 'isotonic', by which scores become "
             "probabilities: RLSClassifier(probability='sigmoid')"
         )
+
+
+class Labelled(NamedTuple):
+    """What `predict_set` needs of the rows; X only where sets can be conformal."""
+
+    X: Any
+    codes: Any
+    weights: Any
+    of_classes: Any  # weights of labels
 
 
 NO_ROWS = "needs held-out scores, which partial_fit does not have: use fit"
@@ -283,19 +305,16 @@ scoring, by_fold, store_cv_results
         codes, self.classes_ = self._coded(y)
         self.multilabel_ = y.ndim == 2
         self._fit(X, y, codes, sample_weight, groups)
-        held_out = (
-            self.loo_predictions_,
-            codes.astype(X.dtype),
-            super()._weights(X, y, sample_weight),
-        )
+        codes, weights = codes.astype(X.dtype), self._row_weights(X, sample_weight)
         if self.probability is not None:
-            known = some(predicted(self.loo_predictions_), *held_out)
-            self.calibration_ = CALIBRATIONS[self.probability](*known)
-        conformal = self.path_.solution is not None and groups is None
+            known = predicted(self.loo_predictions_)
+            scored = some(known, self.loo_predictions_, codes, weights)
+            self.calibration_ = CALIBRATIONS[self.probability](*scored)
         if not self.multilabel_:
             _, first = np.unique(y, return_index=True)
-            weight = self.class_weight and self._of_classes(y, held_out[2])[first]
-            self._rows = (X if conformal else None, *held_out[1:], weight)
+            of_classes = self.class_weight and self._of_classes(y, weights)[first]
+            conformal = self.path_.solution is not None and groups is None
+            self._rows = Labelled(X if conformal else None, codes, weights, of_classes)
         return self
 
     @available(adds_rows)
@@ -349,13 +368,13 @@ scoring, by_fold, store_cv_results
 
     def _weights(self, X, y, sample_weight):
         """Those of rows times those of their classes."""
-        rows = super()._weights(X, y, sample_weight)
+        rows = self._row_weights(X, sample_weight)
         if self.class_weight is None:
             return rows
         of_classes = self._of_classes(y, rows).astype(X.dtype)
         return of_classes if rows is None else rows * of_classes
 
-    def _estimator(self, held_out, Y, weights):
+    def _estimator(self, Y, weights, held_out):
         calibrate = partial(CALIBRATIONS[self.probability or "sigmoid"], held_out, Y, weights)
         return Classified(self.classes_, self.multilabel_, calibrate)
 
@@ -408,20 +427,20 @@ scoring, by_fold, store_cv_results
             )
         if not hasattr(self, "_rows"):
             raise ValueError(f"predict_set {NO_ROWS}")
-        rows, codes, weights, of_classes = self._rows
+        X_fitted, codes, weights, of_classes = self._rows
         if method == "jackknife":
             scores = self._of_path("predict", X)
             known = predicted(self.loo_predictions_)
             left_out, codes, weights = some(known, self.loo_predictions_, codes, weights)
             p = rls.classes.label_p_values(left_out, codes, scores, weights)
             return np.asarray(p) > 1 - level
-        if rows is None:
+        if X_fitted is None:
             raise ValueError(
                 "method='conformal' needs keep=True and a fit without groups: fit so, or use "
                 "method='jackknife'"
             )
         if not hasattr(self, "_conformal"):
-            rows = rows.toarray() if scipy.sparse.issparse(rows) else rows
-            p_values = rls.classes.conformal_labels(self.path_, rows, codes, weights, of_classes)
-            self._conformal = jax.tree.map(np.asarray, p_values)
+            dense = X_fitted.toarray() if scipy.sparse.issparse(X_fitted) else X_fitted
+            sets = rls.classes.conformal_labels(self.path_, dense, codes, weights, of_classes)
+            self._conformal = jax.tree.map(np.asarray, sets)
         return self._conformal.p_values(self._checked(X, reset=False)) > 1 - level

@@ -3,6 +3,7 @@ isotonic regression.
 """
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,20 +85,36 @@ def labels(scores, classes, several):
     return (scores > 0).astype(int) if several else rls.classes.decode(scores, classes)
 
 
-def scores(scoring, make, predictions, y, weights, folds):
+class HeldOut(NamedTuple):
+    """Rows left out: their predictions at every λ, labels, targets and weights, and folds where
+    each is scored by itself.
+    """
+
+    predictions: Any  # (L, n) or (L, n, t)
+    y: Any
+    Y: Any
+    weights: Any
+    folds: Any
+
+    def of_targets(self):
+        """One target after another."""
+        for t in range(self.Y.shape[1]):
+            yield self._replace(predictions=self.predictions[..., t], y=self.y[:, t])
+
+
+def scores(scoring, make, rows: HeldOut):
     """The score at every λ (L,): of all rows at once, or the mean of those of folds where there
     are; `make` makes an estimator of the predictions of all rows.
     """
-    scorer = get_scorer(scoring)
+    scorer, folds = get_scorer(scoring), rows.folds
     parts = [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)]
 
     def score(held_out, part):
-        weighted = {} if weights is None else {"sample_weight": weights[part]}
-        return scorer(make(held_out), held_out[part], y[part], **weighted)
+        weighted = {} if rows.weights is None else {"sample_weight": rows.weights[part]}
+        return scorer(make(held_out), held_out[part], rows.y[part], **weighted)
 
-    return np.array(
-        [np.mean([score(held_out, part) for part in parts]) for held_out in predictions]
-    )
+    by_lam = [[score(held_out, part) for part in parts] for held_out in rows.predictions]
+    return np.mean(by_lam, axis=1)
 
 
 def chosen(lams, errors, squares, scoring, by_fold):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxrls.core.criteria import check_loss, squared_error
-from jaxrls.core.fit import choose_lam, inspect_lam, lambda_grid
+from jaxrls.core.fit import Memory, choose_lam, inspect_lam, lambda_grid
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.problem import compiled, gram
 from jaxrls.core.support import (
@@ -18,7 +18,6 @@ from jaxrls.core.support import (
     check_whole,
     door,
     is_concrete,
-    why_too_large,
 )
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel, as_side
 from jaxrls.two_sided.kronecker import check_semidefinite, factor_kronecker, side_weights
@@ -101,8 +100,17 @@ def fit_kronecker(
         num = len(lams)
     _check_memory(shape, num * (setting == "both"), keep, X1.dtype.itemsize)
     sides, weights = (kernel1, X1, kernel2, X2), side_weights(weights, shape, X1.dtype)
-    options = {"setting": setting, "loss": loss, "intercept": intercept, "keep": keep}
-    fit = _fit(sides, Y, weights, lams, num=num, **options)
+    fit = _fit(
+        sides,
+        Y,
+        weights,
+        lams,
+        num=num,
+        setting=setting,
+        loss=loss,
+        intercept=intercept,
+        keep=keep,
+    )
     if is_concrete(fit):
         _inspect(fit, max(shape), default_grid)
     return fit
@@ -115,8 +123,7 @@ def _check_memory(shape: tuple[int, int], tables, keep, itemsize):
     n1, n2 = shape
     larger = max(shape)
     numbers = 4 * larger**2 + (12 + tables) * n1 * n2 + keep * (n1 + n2) ** 2
-    why = why_too_large(larger, "gram", numbers * itemsize)
-    if why:
+    if why := Memory("fit", "gram", numbers * itemsize, "K of both sides", larger).why_not():
         raise ValueError(f"the larger side is too large: {why}")
 
 

@@ -1,6 +1,6 @@
 """Results of a fit of two-sided data: a function of one row of each side."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,14 +73,15 @@ class KroneckerModel:
         **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), in blocks of rows of both kernel matrices; for p
         pairs with m₂ = p and m₁ = 1.
         """
-        return _predict(None, self, *self.read(X1, X2, pairs))[0]
+        mean, _ = _predict(None, self, self.read(X1, X2, pairs))
+        return mean
 
-    def read(self, X1, X2, pairs) -> tuple[Any, Any, Any]:
+    def read(self, X1, X2, pairs) -> "NewPairs":
         """New rows of both sides, and the pairs of them, checked."""
         X1 = as_side("X1", X1, self.kernel1, self.coef.dtype, self.points1.shape[1])
         X2 = as_side("X2", X2, self.kernel2, self.coef.dtype, self.points2.shape[1])
         if pairs is None:
-            return X1, X2, None
+            return NewPairs(X1, X2, None)
         pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
         if pairs.shape[1:] != (2,) or not len(pairs):
             raise ValueError(
@@ -89,7 +90,15 @@ class KroneckerModel:
             )
         check_row_numbers(pairs[:, 0], len(X1))
         check_row_numbers(pairs[:, 1], len(X2))
-        return X1, X2, jnp.asarray(pairs)
+        return NewPairs(X1, X2, jnp.asarray(pairs))
+
+
+class NewPairs(NamedTuple):
+    """New rows of both sides, and pairs of them, None for all."""
+
+    X1: Any
+    X2: Any
+    pairs: Any
 
 
 def as_side(name, X, kernel, dtype=None, columns=None) -> jax.Array:
@@ -109,21 +118,17 @@ def as_side(name, X, kernel, dtype=None, columns=None) -> jax.Array:
     return X
 
 
-def _first(spread: SidesSpread | None, model: KroneckerModel, X1):
-    """What means take from rows of side 1, and with a spread what variances do."""
-    K = gram(model.kernel1, X1, jnp.asarray(model.points1))
-    return matmul(K, jnp.asarray(model.coef)), spread and spread.first(K, model.kernel1.diag(X1))
-
-
 @compiled
-def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
+def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs):
     """Means, and with a spread variances of f + b, of all pairs or of those named, in blocks of
     rows of X2 or of pairs.
     """
-    first = _first(spread, model, X1)
+    X1, X2, pairs = new
+    K1 = gram(model.kernel1, X1, model.points1)
+    first = matmul(K1, model.coef), spread and spread.first(K1, model.kernel1.diag(X1))
 
     def second(x):
-        K = gram(model.kernel2, x, jnp.asarray(model.points2))
+        K = gram(model.kernel2, x, model.points2)
         return K, spread and (model.kernel2.diag(x), matmul(K, spread.basis2))
 
     def of_pair(first, second):
@@ -145,11 +150,11 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
 
 
 @compiled
-def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
+def _covariance(spread: SidesSpread, model: KroneckerModel, new: NewPairs):
+    X1, X2, pairs = new
     i, j = pairs.T
     prior = gram(model.kernel1, X1)[i][:, i] * gram(model.kernel2, X2)[j][:, j]
-    K1 = gram(model.kernel1, X1, jnp.asarray(model.points1))[i]
-    K2 = gram(model.kernel2, X2, jnp.asarray(model.points2))[j]
+    K1, K2 = gram(model.kernel1, X1, model.points1)[i], gram(model.kernel2, X2, model.points2)[j]
     return spread.covariance(K1, K2, prior)
 
 
@@ -227,8 +232,8 @@ class KroneckerFit:
         if not return_std:
             check_unsaid(scale)
             return self.model.predict(X1, X2, pairs=pairs)
-        process, rows = self._process(), self.model.read(X1, X2, pairs)
-        mean, variance = _predict(process.spread, self.model, *rows)
+        process, new = self._process(), self.model.read(X1, X2, pairs)
+        mean, variance = _predict(process.spread, self.model, new)
         return mean, process.label_std(variance, scale)
 
     @door("self.model.coef")
@@ -262,12 +267,11 @@ class KroneckerFit:
         >>> bool(far > 10 * near)
         True
         """
-        process, (X1, X2, pairs) = self._process(), self.model.read(X1, X2, pairs)
+        process, new = self._process(), self.model.read(X1, X2, pairs)
         if pairs is None:
-            pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
-        new = self.model, X1, X2, pairs
-        mean, _ = _predict(None, *new)
-        return process.posterior(mean, _covariance(process.spread, *new), scale)
+            new = new._replace(pairs=jnp.indices((len(new.X1), len(new.X2))).reshape(2, -1).T)
+        mean, _ = _predict(None, self.model, new)
+        return process.posterior(mean, _covariance(process.spread, self.model, new), scale)
 
     def _process(self) -> GaussianProcess:
         if self.process is None:

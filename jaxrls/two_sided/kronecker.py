@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report
 from jaxrls.core.leave_out import View
-from jaxrls.core.linalg import clip, eigh, matmul, rounding, whitened
+from jaxrls.core.linalg import InverseParts, clip, eigh, matmul, rounding, whitened
 from jaxrls.core.problem import Data, Weights, as_fixed_effects
 from jaxrls.core.support import (
     Listed,
@@ -290,7 +290,7 @@ class Kronecker(DualOneByOne):
             [self.tables(solution.state), self.constant / jnp.sqrt(self.weights.total)]
         )
         diagonal = turned(self.first.U**2, self.second.U**2, w).ravel()
-        return self.turned(w * Z), diagonal, -total(jnp.log(w))
+        return InverseParts(self.turned(w * Z), diagonal, -total(jnp.log(w)))
 
     def unseen(self, solution, lams):
         """y − f of all pairs, none of which has weight 0."""
@@ -298,11 +298,11 @@ class Kronecker(DualOneByOne):
 
     def view(self, solution, lam):
         """U diag(D) Uᵀ − wwᵀ."""
-        results, solved = self.at_lam(lam, solution), self.solved(lam, solution)[0]
+        results, solved = self.at_lam(lam, solution), self.solved(lam, solution).X
         half, _ = whitened(solved[:, solution.state.shape[1] :], self.H)
         return SidesView(
-            results.r,
-            results.R[:, 0],
+            results.residuals,
+            results.diagonal[:, 0],
             self.H,
             self.first.U,
             self.second.U,

@@ -6,7 +6,7 @@ The labels with p > α are a set of level 1 − α.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -115,8 +115,16 @@ def decode(scores, classes) -> np.ndarray:
     return classes[best.astype(int)]
 
 
-def _scored(name, scores, codes, weights):
-    """Scores and codes of rows, and their weights, checked."""
+class Scored(NamedTuple):
+    """Scores and codes of rows, and their weights."""
+
+    scores: Any
+    codes: Any
+    weights: Any
+
+
+def _scored(name, scores, codes, weights) -> Scored:
+    """Those that were given, checked."""
     scores = as_array(name, scores)
     codes = as_array("codes", codes, scores.dtype)
     check_targets(name, scores)
@@ -126,7 +134,7 @@ def _scored(name, scores, codes, weights):
         )
     check_labels(name, scores)
     check_finite("codes", codes)
-    return scores, codes, Weights.of(weights, len(scores), scores.dtype).array
+    return Scored(scores, codes, Weights.of(weights, len(scores), scores.dtype).array)
 
 
 # probabilities
@@ -265,14 +273,18 @@ def _newton(data, start):
     """
     limits = jnp.finfo(start.dtype)
 
-    def more(state):
-        return (state[0] < MOST_STEPS) & (state[1] > limits.eps**0.5)
+    def goes_on(state):
+        number, change, _ = state
+        return (number < MOST_STEPS) & (change > limits.eps**0.5)
 
-    def go(state):
-        step, r = _step(data, state[2])
-        return state[0] + 1, r, state[2] - step * jnp.log1p(r) / jnp.maximum(r, limits.tiny)
+    def next_point(state):
+        number, _, point = state
+        step, r = _step(data, point)
+        return number + 1, r, point - step * jnp.log1p(r) / jnp.maximum(r, limits.tiny)
 
-    return jax.lax.while_loop(more, go, (0, jnp.full_like(start[0], jnp.inf), start))[2]
+    start_state = 0, jnp.full_like(start[0], jnp.inf), start
+    _, _, point = jax.lax.while_loop(goes_on, next_point, start_state)
+    return point
 
 
 def _step(data, point):

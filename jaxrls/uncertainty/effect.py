@@ -8,6 +8,7 @@ fixed effects, which do not move with the column, drop out.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,9 +18,9 @@ from jaxtyping import Float
 
 from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import compiled
+from jaxrls.core.problem import Weights, compiled
 from jaxrls.core.support import door, is_concrete, pytree
-from jaxrls.uncertainty.posterior import deviation, process_for_rows, warned_of_groups
+from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
 
 ROWS_AT_ONCE = 2**20  # pairs of rows whose prior covariance is computed at once
 
@@ -43,16 +44,17 @@ class Effect:
     std: Float[Numbers, "*t"]
 
 
-def effect(fit, X, column, scale) -> Effect:
+def effect(fit, X, column, values, weights, scale) -> Effect:
     """`Fit.effect`."""
-    X = _rows_of(fit, X, column)
-    values = np.unique(np.asarray(X[:, column]))
-    ends = jnp.asarray(values) if len(values) == 2 else None
+    X, column = rows_and_column(fit, X, column)
+    ends: Any = _two_values(fit.model, X, column) if values is None else _checked(values)
+    move = _difference
     if ends is None:
-        _check_smooth(fit.kernel, X, column, values)
-    move = _derivative if ends is None else _difference
-    parts = _posterior_of(process_for_rows(fit), fit.model, X, column, ends, move=move)
-    return _found(fit, scale, *parts)
+        _check_smooth(fit.kernel, X, column)
+        move = _derivative
+    process, shares = process_for_rows(fit), _shares(weights, X)
+    mean, variance = _posterior_of(process, fit.model, X, column, ends, shares, move=move)
+    return _effect(process, scale, mean, variance)
 
 
 @door("fit.model.coef")
@@ -60,45 +62,78 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     """What f changes by on average over rows as all take one of `values` (g,), from what it is at
     the rows: mean and standard errors (g,) or (g, t).
     """
-    X, values = _rows_of(fit, X, column), jnp.asarray(values, fit.model.coef.dtype)
-    parts = _posteriors_of(process_for_rows(fit), fit.model, X, column, values)
-    return _found(fit, scale, *parts)
+    X, column = rows_and_column(fit, X, column)
+    values, process = jnp.asarray(values, fit.model.coef.dtype), process_for_rows(fit)
+    shares = _shares(None, X)
+    mean, variance = _posteriors_of(process, fit.model, X, column, values, shares)
+    return _effect(process, scale, mean, variance)
 
 
-def _rows_of(fit, X, column):
-    """The rows, as an array; the column is checked."""
-    warned_of_groups(fit)
+def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
+    """The rows as an array, with columns in the order of the fit, and the index of the column."""
+    warn_of_groups(fit)
     if not is_concrete(X):
         raise ValueError(
             "effect needs the values of X, to see whether a column has two: call it "
             "outside of jax.jit"
         )
     X = replace(fit.model, effects=None).read(X)[0].dense()
+    return X, column_number(column, fit.model.names, X.shape[1])
+
+
+def column_number(column, names: tuple, count: int) -> int:
+    """The index of a column that is given by it or by its name in the fit."""
+    if isinstance(column, str) and column in names:
+        return names.index(column)
     whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
-    if not whole or not -X.shape[1] <= column < X.shape[1]:
+    if not whole or not -count <= column < count:
+        named = f"names {', '.join(map(repr, names[:5]))}" if names else "no names"
         raise ValueError(
-            f"column must be the index of a column of X, which has {X.shape[1]}, and is {column!r}"
+            f"column must be a name or an index of a column of X, of the {count} that were fitted, "
+            f"with {named}, and is {column!r}"
         )
-    return X
+    return int(column) % count
 
 
-def _found(fit, scale, mean, variance) -> Effect:
-    amplitude = process_for_rows(fit).amplitude(scale)
-    return Effect(mean, deviation(jnp.maximum(variance, 0), amplitude))
+def _two_values(model, X, column: int) -> np.ndarray | None:
+    """The values of a column that has two in X and the rows that the model keeps; None of more."""
+    parts, fitted = [X], model.points
+    if isinstance(fitted, jax.Array | np.ndarray) and np.shape(fitted)[1:] == X.shape[1:]:
+        parts.append(fitted)
+    values = np.unique(np.concatenate([np.asarray(part[:, column]) for part in parts]))
+    return values if len(values) == 2 else None
 
 
-def _check_smooth(kernel, X, column: int, values) -> None:
+def _checked(values) -> np.ndarray:
+    """Two values, as they are given."""
+    ends = np.asarray(values, float)
+    if ends.shape != (2,) or not np.isfinite(ends).all():
+        raise ValueError(f"values must be two numbers to compare, and is {values!r}")
+    return ends
+
+
+def _shares(weights, X):
+    """What each row counts in an average, (m,); 1 in all."""
+    if weights is None:
+        return jnp.full(len(X), 1 / len(X), X.dtype)
+    array = Weights.of(weights, len(X), X.dtype).array
+    return array / jnp.sum(array)
+
+
+def _effect(process, scale, mean, variance) -> Effect:
+    return Effect(mean, deviation(jnp.maximum(variance, 0), process.amplitude(scale)))
+
+
+def _check_smooth(kernel, X, column: int) -> None:
     """Raise where the functions of a kernel have no derivative in the column: k(x, x) + k(z, z) −
     2 k(x, z) falls as the square of a small step, for others as the step or not at all.
     """
-
-    def wider(leaf):
-        return np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
-
+    wide = lambda leaf: np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
     with jax.enable_x64(True):
-        x, step = jnp.asarray(np.asarray(X[:8], np.float64)), 1e-3 * float(np.ptp(values) or 1)
-        wide, narrow, size = map(float, _gaps(jax.tree.map(wider, kernel), x, column, step))
-    if wide > 1e-10 * size and wide < 8 * narrow:
+        kernel, x = jax.tree.map(wide, kernel), jnp.asarray(np.asarray(X[:8], np.float64))
+        step = 1e-3 * float(np.ptp(np.asarray(X[:, column])) or 1)
+        far, near = (float(_difference_along(kernel, x, column, h)) for h in (step, step / 4))
+    if 1e-10 < far < 8 * near:
         raise ValueError(
             f"functions of {type(kernel).__name__} have no derivative in column {column}: take a "
             "smoother kernel, such as Gaussian or Matern(1.5, …), or a column of two values"
@@ -106,15 +141,12 @@ def _check_smooth(kernel, X, column: int, values) -> None:
 
 
 @compiled
-def _gaps(kernel, x, column, step):
-    """Σ k(x, x) + k(z, z) − 2 k(x, z) at a step and a quarter of it, and Σ k(x, x)."""
-
-    def gap(step):
-        z = x.at[:, column].add(step)
-        both = jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(x, z)
-        return jnp.sum(kernel.diag(x) + kernel.diag(z) - 2 * both)
-
-    return gap(step), gap(step / 4), jnp.sum(kernel.diag(x))
+def _difference_along(kernel, x, column, step):
+    """Σ k(x, x) + k(z, z) − 2 k(x, z) at a step along the column, as a share of Σ k(x, x)."""
+    z = x.at[:, column].add(step)
+    both = jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(x, z)
+    diag = kernel.diag(x)
+    return jnp.sum(diag + kernel.diag(z) - 2 * both) / jnp.sum(diag)
 
 
 # linear functionals of the posterior
@@ -135,44 +167,52 @@ def _difference(fn: Callable, X, column, ends):
 
 
 @compiled
-def _posterior_of(process, model, X, column, ends, *, move):
-    """Mean and variance of the average over rows, in units of the kernel."""
+def _posterior_of(process, model, X, column, ends, shares, *, move):
+    """Mean and variance of the average over rows with these shares, in units of the kernel."""
     spread, kernel, m = process.spread, model.kernel, len(X)
     change = lambda fn, X: move(fn, X, column, ends)
 
-    def new(X):
-        design = spread.expansion.design(kernel, X)
-        nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
-        return spread.coordinates(X, design, nothing, True)
+    def averages(X):
+        rows = _coordinates(spread, kernel, X)
+        parts = _values(model, X), rows.added, rows.taken
+        return [jnp.tensordot(shares, part, axes=1, precision="highest") for part in parts]
 
-    def sums(X):
-        rows = new(X)
-        return _values(model, X).sum(axis=0), rows.added.sum(axis=0), rows.taken.sum(axis=0)
+    def prior_with_all(x):
+        prior = lambda x, X: _prior(spread, kernel, x, X, shares)
+        return change(lambda x: change(partial(prior, x), X), x[None])
 
-    def prior(x, X):
-        a, b = new(x).X, new(X).X
-        return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b))
-
-    def with_all(x):
-        return change(lambda x: change(lambda X: prior(x, X), X), x[None])
-
-    mean, added, taken = change(sums, X)
+    mean, added, taken = change(averages, X)
     at_once = max(1, min(m, ROWS_AT_ONCE // m))
-    own = jnp.sum(jax.lax.map(with_all, X, batch_size=at_once))
+    prior = jnp.sum(shares * jax.lax.map(prior_with_all, X, batch_size=at_once))
     known = jnp.sum(spread.signed(taken[None])[0] * taken)
-    return mean / m, (jnp.sum(added**2) + own - known) / m**2
+    return mean, jnp.sum(added**2) + prior - known
+
+
+def _coordinates(spread, kernel, X):
+    """New rows without fixed effects."""
+    design = spread.expansion.design(kernel, X)
+    nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
+    return spread.coordinates(X, design, nothing, True)
+
+
+def _prior(spread, kernel, x, X, shares):
+    """The average of the covariances that the kernel has for a row with all."""
+    a, b = (_coordinates(spread, kernel, rows).X for rows in (x, X))
+    return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b) * shares)
 
 
 @compiled
-def _posteriors_of(process, model, X, column, values):
+def _posteriors_of(process, model, X, column, values, shares):
     """The same for each of several values that all rows take."""
-    at = lambda value: _posterior_of(process, model, X, column, value[None], move=_difference)
-    return jax.lax.map(at, values)
+
+    def of_value(value):
+        return _posterior_of(process, model, X, column, value[None], shares, move=_difference)
+
+    return jax.lax.map(of_value, values)
 
 
 def _values(model, X) -> Any:
     """f without fixed effects, (m, *t)."""
-    coef = jnp.asarray(model.coef)
-    if model.points is None:
-        return matmul(model.kernel.features(X), coef)
-    return matmul(model.kernel(X, jax.tree.map(jnp.asarray, model.points)), coef)
+    kernel, points = model.kernel, model.points
+    design = kernel.features(X) if points is None else kernel(X, points)
+    return matmul(design, model.coef)

@@ -26,13 +26,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.factors import Expansion
 from jaxrls.core.fit import Numbers, once_per_fit, solution_of, with_constant
 from jaxrls.core.leave_out import orthonormal, slots
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
-from jaxrls.core.problem import FixedEffects, Folds, Labels, check_groups, compiled
+from jaxrls.core.problem import FixedEffects, FixedLevels, Folds, Labels, check_groups, compiled
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
 from jaxrls.uncertainty.posterior import (
     process_for_rows,
@@ -133,44 +134,6 @@ class Smoother(NamedTuple):
     indices: Any  # the rows of the landmarks, (m,)
     directions: Any  # (c, r)
 
-    def without_rows(self, weights, lam, coef, e) -> "WithoutRows":
-        """The fits without each row, from the coefficients of all rows and the held-out residuals
-        e.
-        """
-        steps, information, rows, directions = self
-        own = directions[: len(rows)]
-        lengths = jnp.linalg.norm(own, axis=1)  # √Nₖₖ
-        unit = matmul(directions, (own / lengths[:, None]).T)
-        moved = steps[jnp.arange(len(rows)), rows] / lengths  # of βₖ by its label
-        steps = steps.at[:, rows].add(-unit * moved)
-        information = jnp.where(weights.used, information.at[rows].add(moved**2), 1)
-        beta, gaps = coef[: len(rows)] / lengths[:, None], counted(weights, e)
-        return WithoutRows(coef, gaps, e, steps, information, lam, rows, unit, beta)
-
-    def without_folds(self, weights, folds, coef, e) -> "WithoutFolds":
-        """The fits without each fold, from the same.
-
-        The coefficients of a fold's own landmarks are 0. With Q an orthonormal basis of the rows of
-        D_B, D_B = AQ and N_·B N_BB⁻¹ = D Qᵀ A⁻¹.
-        """
-        steps = jax.lax.map(lambda e: folds.sums((self.steps * e).T), e.T)
-        D, m = self.directions, len(self.indices)
-        numbers = slots(self.indices, folds.rows)
-
-        def of_fold(fold):
-            rows, mask, steps = fold
-            slot = jnp.where(mask > 0, numbers[rows], m)
-            own = lambda A: A[:m].at[slot].get(mode="fill", fill_value=0)
-            Q = orthonormal(own(D))
-            A = matmul(own(D), Q.T) + jnp.diag(jnp.where(slot < m, 0, 1))
-            beta = jnp.linalg.solve(A, own(coef - steps.T))
-            return steps + matmul(matmul(D, Q.T), beta).T
-
-        if m:
-            by_fold = folds.inside, folds.inside_mask, jnp.moveaxis(steps, 1, 0)
-            steps = jnp.moveaxis(jax.lax.map(of_fold, by_fold), 0, 1)
-        return WithoutFolds(coef, counted(weights, e), steps, folds.numbers)
-
 
 def smoother(factor, lam: Float[Array, ""]) -> Smoother:
     """The linear map from labels to coefficients and fixed effects at one λ: column i is the fit to
@@ -186,11 +149,6 @@ def smoother(factor, lam: Float[Array, ""]) -> Smoother:
         posterior = spread(factor, lam)
         indices, directions = factor.indices, jnp.concatenate([posterior.half, -posterior.middle])
     return Smoother(steps, weights.array * R / lam, indices, directions)
-
-
-def counted(weights, e):
-    """|e| of held-out residuals, infinite for rows of weight 0."""
-    return jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
 
 
 # the fits
@@ -219,21 +177,10 @@ class Without(ABC):
         results = jax.lax.map(lambda target: fn(*target), (f, self.gaps.T, *columns))
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), results)
 
-    def ratios(self, design, variance: Float[Array, " b"], weights) -> Float[Array, "b n"]:
-        """σ₋ᵢ(x)/σᵢ, standard deviations of a new label and of label i, both in the fit without row
-        i, from the variance of f in the fit to all rows and the weight of the new label.
-        """
-        raise ValueError(
-            "studentised=True needs a fit that left out single rows, and this fit left out "
-            "groups: fit without groups="
-        )
 
-    def deviations(self) -> Float[Array, " n"]:
-        """σᵢ of every label given all others; infinite for one of weight 0."""
-        raise ValueError(
-            "loo_predictive needs a fit that left out single rows, and this fit left out groups: "
-            "fit without groups="
-        )
+def gaps_of(weights, e):
+    """|e| of held-out residuals, infinite for rows of weight 0."""
+    return jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
 
 
 @pytree
@@ -248,6 +195,19 @@ class WithoutRows(Without):
     unit: Float[Array, "*k c m"]  # Nₖ/√Nₖₖ, a column for each landmark
     beta: Float[Array, "*k m t"]  # βₖ/√Nₖₖ
 
+    @classmethod
+    def of(cls, smoother: Smoother, weights, lam, coef, e) -> "WithoutRows":
+        """From the coefficients of all rows, and the held-out residuals e."""
+        steps, information, rows, directions = smoother
+        of_landmarks = directions[: len(rows)]
+        lengths = jnp.linalg.norm(of_landmarks, axis=1)  # √Nₖₖ
+        unit = matmul(directions, (of_landmarks / lengths[:, None]).T)
+        moved = steps[jnp.arange(len(rows)), rows] / lengths  # of βₖ by its label
+        steps = steps.at[:, rows].add(-unit * moved)
+        information = jnp.where(weights.used, information.at[rows].add(moved**2), 1)
+        beta, gaps = coef[: len(rows)] / lengths[:, None], gaps_of(weights, e)
+        return cls(coef, gaps, e, steps, information, lam, rows, unit, beta)
+
     def for_targets(self, design, use):
         """f(x) − w(x)e, less what coefficients of landmarks that become 0 move."""
         w, along = matmul(design, self.steps), matmul(design, self.unit)
@@ -257,15 +217,18 @@ class WithoutRows(Without):
 
         return self.over_targets(without, design, self.residuals.T, self.beta.T)
 
-    def ratios(self, design, variance, weights):
-        """√(Pᵢᵢ (var f(x) + λ/w) + wᵢ(x)²)."""
+    def ratios(self, design, variance: Float[Array, " b"], weights) -> Float[Array, "b n"]:
+        """σ₋ᵢ(x)/σᵢ = √(Pᵢᵢ (var f(x) + λ/w) + wᵢ(x)²), standard deviations of a new label and of
+        label i, both in the fit without row i, from the variance of f in the fit to all rows and
+        the weight of the new label.
+        """
         w = matmul(design, self.steps)
         known = jnp.broadcast_to((variance + self.lam / weights)[:, None], w.shape)
         known = known.at[:, self.landmarks].add(-(matmul(design, self.unit) ** 2))
         return jnp.sqrt(self.information * known + w**2)
 
-    def deviations(self):
-        """1/√Pᵢᵢ."""
+    def deviations(self) -> Float[Array, " n"]:
+        """σᵢ = 1/√Pᵢᵢ of every label given all others; infinite for one of weight 0."""
         return jnp.where(jnp.isinf(self.gaps[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
 
 
@@ -275,6 +238,32 @@ class WithoutFolds(Without):
 
     steps: Float[Array, "*k t g c"]
     fold: Int[Array, "*k n"]
+
+    @classmethod
+    def of(cls, smoother: Smoother, weights, folds: Folds, coef, e) -> "WithoutFolds":
+        """From the coefficients of all rows, and the held-out residuals e.
+
+        The coefficients of a fold's own landmarks become 0. With Q an orthonormal basis of the rows
+        of D_B, D_B = AQ and N_·B N_BB⁻¹ = D Qᵀ A⁻¹.
+        """
+        steps = jax.lax.map(lambda e: folds.sums((smoother.steps * e).T), e.T)
+        D, m = smoother.directions, len(smoother.indices)
+        numbers = slots(smoother.indices, folds.rows)
+
+        def of_fold(fold):
+            rows, mask, steps = fold
+            slot = jnp.where(mask > 0, numbers[rows], m)
+            of_landmarks = lambda A: A[:m].at[slot].get(mode="fill", fill_value=0)
+            D_B = of_landmarks(D)
+            Q = orthonormal(D_B)
+            A = matmul(D_B, Q.T) + jnp.diag(jnp.where(slot < m, 0, 1))
+            beta = jnp.linalg.solve(A, of_landmarks(coef - steps.T))
+            return steps + matmul(matmul(D, Q.T), beta).T
+
+        if m:
+            by_fold = folds.inside, folds.inside_mask, jnp.moveaxis(steps, 1, 0)
+            steps = jnp.moveaxis(jax.lax.map(of_fold, by_fold), 0, 1)
+        return cls(coef, gaps_of(weights, e), steps, folds.numbers)
 
     def for_targets(self, design, use):
         """f(x) − w(x)e, summed over the fold."""
@@ -325,7 +314,20 @@ def jackknife_of(fit) -> Jackknife:
         )
     if fit.groups is not None:
         check_groups(fit.groups, "intervals and predictive distributions need")
+        _check_levels(solution.factor.fixed, fit.groups)
     return _jackknife(solution, fit.groups, jnp.asarray(fit.lam), residuals_of_all(fit))
+
+
+def _check_levels(fixed, groups: Folds) -> None:
+    """Raise where a fold holds a whole level of fixed effects, whose constant its rows alone tell."""
+    if isinstance(fixed, FixedLevels) and is_concrete(fixed, groups):
+        pairs = np.unique(np.stack([fixed.rows, groups.numbers]), axis=1)
+        if (np.bincount(pairs[0])[np.unique(pairs[0])] == 1).any():
+            raise ValueError(
+                "groups= held out whole levels of fixed_effects, so that residuals are known up to "
+                "a constant for each, too few for intervals: fit without groups=, or take "
+                "1.0 * Levels() in the kernel in place of fixed effects"
+            )
 
 
 @compiled
@@ -334,18 +336,33 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
     coef = jnp.concatenate([part[0] for part in factor.coefficients(solution, lam.reshape(1, -1))])
     by_lam = lambda a: jnp.moveaxis(a.reshape(len(a), lam.size, -1), 1, 0)
 
-    def fits(at_lam) -> Without:
-        lam, coef, e = at_lam
+    def fits_at(part) -> Without:
+        lam, coef, e = part
         if groups is None:
-            return smoother(factor, lam).without_rows(weights, lam, coef, e)
-        return smoother(factor, lam).without_folds(weights, groups, coef, e)
+            return WithoutRows.of(smoother(factor, lam), weights, lam, coef, e)
+        return WithoutFolds.of(smoother(factor, lam), weights, groups, coef, e)
 
-    at_lams = lam.reshape(-1), by_lam(coef), by_lam(left_out)
-    one = lambda parts: jax.tree.map(lambda a: a[None], fits([part[0] for part in parts]))
+    parts = lam.reshape(-1), by_lam(coef), by_lam(left_out)
     # One λ without a loop, in which rows on the host could not be read.
-    every = (one if lam.size == 1 else partial(jax.lax.map, fits))(at_lams)
-    of_rows = fixed.lean(), weights.count, weights.root_or_one
-    return Jackknife(every, factor.expansion, *of_rows, solution.labels.flat)
+    one_fit = lambda: jax.tree.map(lambda a: a[None], fits_at([part[0] for part in parts]))
+    fits = one_fit() if lam.size == 1 else jax.lax.map(fits_at, parts)
+    return Jackknife(
+        fits,
+        factor.expansion,
+        fixed.lean(),
+        weights.count,
+        weights.root_or_one,
+        solution.labels.flat,
+    )
+
+
+def check_single_rows(fit, what: str) -> None:
+    """Raise where a fit left out groups."""
+    if fit.groups is not None:
+        raise ValueError(
+            f"{what} needs a fit that left out single rows, and this fit left out groups: fit "
+            "without groups="
+        )
 
 
 # intervals
@@ -354,11 +371,15 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
 
 def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
     """`Fit.intervals`."""
-    jackknife = jackknife_of(fit)
-    spread = process_for_rows(fit).spread if studentised else None
+    jackknife, spread = jackknife_of(fit), None
+    if studentised:
+        check_single_rows(fit, "studentised=True")
+        spread = process_for_rows(fit).spread
     rows, effects = fit.model.read(X, fixed_effects)
-    new = rows, effects, weights_of_new(weights, rows), as_levels("level", level, 0)
-    ends = _intervals(jackknife, fit.kernel, spread, *new, block_size=block_size)
+    weights, level = weights_of_new(weights, rows), as_levels("level", level, 0)
+    ends = _intervals(
+        jackknife, fit.kernel, spread, rows, effects, weights, level, block_size=block_size
+    )
     return ends if fit.origin is None else tuple(with_constant(end, fit.origin) for end in ends)
 
 
@@ -377,7 +398,7 @@ def _intervals(jackknife, kernel, spread, rows, effects, weights, level, *, bloc
         design = jnp.concatenate([design, columns], axis=1)
 
         def ends(fits):
-            ratios = None if weights is None else jackknife.root / jnp.sqrt(weights)[:, None]
+            ratios = 1 if weights is None else jackknife.root / jnp.sqrt(weights)[:, None]
             if spread is not None:
                 variance = spread.variances(kernel, spread.new_rows(kernel, x, effects))
                 ratios = fits.ratios(design, variance, 1 if weights is None else weights)
@@ -394,10 +415,9 @@ def _ends(ratios, rank, left_out, gaps):
     f₋ᵢ(x) + gap, which mirror each other; infinite where there are fewer, as gaps of rows are that
     do not count.
     """
-    above = gaps if ratios is None else gaps * ratios
 
     def end(sign):
-        ranked = jnp.sort(sign * left_out + above, axis=1)
+        ranked = jnp.sort(sign * left_out + gaps * ratios, axis=1)
         return sign * ranked.at[:, rank - 1].get(mode="fill", fill_value=jnp.inf)
 
     return end(-1), end(1)
@@ -409,9 +429,11 @@ def _ends(ratios, rank, left_out, gaps):
 
 def loo_predictive(fit, scale) -> Predictive:
     """`Fit.loo_predictive`."""
+    jackknife = jackknife_of(fit)
+    check_single_rows(fit, "loo_predictive")
     by_loo = isinstance(scale, str) and scale == "loo"
     amplitude = None if by_loo else process_of(fit).amplitude(scale)
-    return _predictive(jackknife_of(fit), fit.loo_residuals, amplitude)
+    return _predictive(jackknife, fit.loo_residuals, amplitude)
 
 
 @compiled

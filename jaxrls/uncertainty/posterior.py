@@ -139,13 +139,17 @@ class GaussianProcess:
             )
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 
-    def label_std(self, variance, scale, weights: Any = 1) -> Any:
-        """Standard deviation of a new label, from the variance of f + b in units of the kernel."""
-        return deviation(variance + self.lam / weights, self.amplitude(scale))
+    def noise(self, weights) -> Any:
+        """The variance of labels of these weights, None for 1, in units of the kernel."""
+        return self.lam if weights is None else self.lam / weights
 
-    def posterior(self, mean, covariance, scale, weights: Any = 1, names=()) -> Posterior:
+    def label_std(self, variance, scale, weights=None) -> Any:
+        """Standard deviation of a new label, from the variance of f + b in units of the kernel."""
+        return deviation(variance + self.noise(weights), self.amplitude(scale))
+
+    def posterior(self, mean, covariance, scale, weights=None, names=()) -> Posterior:
         """The posterior with this mean, and a covariance in units of the kernel."""
-        amplitude, noise = self.amplitude(scale), jnp.asarray(self.lam / weights)
+        amplitude, noise = self.amplitude(scale), jnp.asarray(self.noise(weights))
         return Posterior(mean, jnp.asarray(covariance), amplitude, noise, names)
 
 
@@ -191,7 +195,7 @@ def residuals_of_all(fit):
 
 
 @once_per_fit
-def warned_of_groups(fit) -> tuple:
+def warn_of_groups(fit) -> tuple:
     """Nothing; warns, once for each fit, where rows were held out by groups and the kernel has no
     part that rows of a group share.
     """
@@ -200,14 +204,15 @@ def warned_of_groups(fit) -> tuple:
         warn(
             "variances take rows as independent given f, and this fit held out groups: where the "
             "rows of a group share more, add 1.0 * Levels().on([j]) to the kernel, with the "
-            "number of the group in column j, and tune by criterion='evidence'"
+            "number of the group in column j, tune it by criterion='evidence' without groups=, and "
+            "fit it with lams=[tuned.lam]"
         )
     return ()
 
 
 def process_for_rows(fit, diag=None) -> GaussianProcess:
     """`process_of`, for variances of new rows, whose k(x, x) must be known."""
-    if fit.kernel.knows_diag != (diag is None):
+    if fit.kernel.evaluable != (diag is None):
         raise ValueError(
             "variances need k(x, x) of new rows, which a kernel matrix does not have: give "
             "predict(K, return_std=True, diag=…); a kernel that knows it takes no diag="
@@ -232,29 +237,38 @@ def weights_of_new(weights, rows) -> Any:
 
 def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, block_size):
     """Standard deviations of new labels at rows, shaped as their predictions `mean`."""
-    process, _ = process_for_rows(fit, diag), warned_of_groups(fit)
+    process = process_for_rows(fit, diag)
+    warn_of_groups(fit)
     if diag is not None:
         diag = as_array("diag", diag, mean.dtype)
         check_weights(diag, len(mean), "diag")
-    new = fit.kernel, rows, effects, diag
-    variance = _variances(process.spread, *new, corrected=corrected, block_size=block_size)
-    weights = weights_of_new(weights, rows)
-    return process.label_std(variance, scale, 1 if weights is None else weights)
+    variance = _variances(
+        process.spread,
+        fit.kernel,
+        rows,
+        effects,
+        diag,
+        corrected=corrected,
+        block_size=block_size,
+    )
+    return process.label_std(variance, scale, weights_of_new(weights, rows))
 
 
 def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
     """`Fit.posterior`."""
-    process, _ = process_for_rows(fit), warned_of_groups(fit)
+    process = process_for_rows(fit)
+    warn_of_groups(fit)
     rows, effects = fit.model.read(X, fixed_effects)
     mean = fit.model.predict(rows, fixed_effects=fixed_effects)
-    new, weights = (fit.kernel, rows.dense(), effects), weights_of_new(weights, rows)
-    covariance = _covariance(process.spread, *new, corrected=corrected)
-    return process.posterior(mean, covariance, scale, 1 if weights is None else weights)
+    X = rows.dense()
+    covariance = _covariance(process.spread, fit.kernel, X, effects, corrected=corrected)
+    return process.posterior(mean, covariance, scale, weights_of_new(weights, rows))
 
 
 def posterior_of_effects(fit, scale) -> Posterior:
     """`Fit.effects`."""
-    model, process, _ = fit.model, process_of(fit), warned_of_groups(fit)
+    model, process = fit.model, process_of(fit)
+    warn_of_groups(fit)
     dtype, origin = model.coef.dtype, fit.origin
     constant = model.intercept if origin is None else model.intercept - origin
     mean = process.spread.fixed.joined(jnp.asarray(constant, dtype), model.free)

@@ -236,7 +236,7 @@ def _of_cholesky(factor: CholeskyGram, lam):
 def _of_cholesky_features(factor: CholeskyFeatures, lam):
     """By the factor itself."""
     shrunk, root = factor.shrunk(lam, factor.second[:, :0]), jnp.sqrt(lam)
-    half, middle = root * shrunk.R, root * shrunk.middle
+    half, middle = root * shrunk.half, root * shrunk.middle
     fixed = factor.fixed.lean()
     return PrimalSpread(factor.expansion, fixed, half, middle, lam, factor.map.back)
 

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import pairwise
-from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, X64, refused
+from support import ANY_PRECISION, COMPILED, DTYPE, EDGE, EPS, FLOAT64, X64, refused
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation
@@ -191,6 +191,19 @@ def test_linear_models_of_fewer_rows_than_columns_are_refits_also_far_from_0(off
         want = theirs.predict(dense, return_std=True)[1]
         assert_allclose(std, want, rtol=100 * RTOL)
     assert rls.fit(kernel, X, y, lams=lams, solver=rls.Cholesky()).route == "cholesky"
+
+
+@ANY_PRECISION
+def test_rows_with_about_as_many_entries_compile_nothing_again():
+    """As the texts of one fold after another."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=40).astype(DTYPE)
+    for entries in (900, 893, 951):
+        places = rng.integers(0, 40, entries), rng.integers(0, 5000, entries)
+        X = sp.csr_array((rng.random(entries).astype(DTYPE), places), shape=(40, 5000))
+        COMPILED.clear()
+        rls.fit(rls.Linear(), X, y, lams=[1.0]).predict(X[:10])
+    assert not COMPILED
 
 
 @FLOAT64

@@ -104,7 +104,7 @@ def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
     blocks = Blocks(X)
     source = rls.rows.stream(blocks, sample=10)
     rows = np.concatenate([np.asarray(block) for block in source.blocks()])
-    before, drawn = blocks.readings, np.asarray(source.known.drawn)
+    before, drawn = blocks.readings, np.asarray(source.drawn)
     assert_array_equal(source.take(drawn[[3, 0, 3, 9]]), rows[drawn[[3, 0, 3, 9]]])
     assert blocks.readings == before
     asked = np.array([89, drawn[2], 0, 40, 39, 40, 46, 47])
@@ -125,7 +125,7 @@ def test_landmarks_of_a_stream_are_those_of_its_sample():
     assert_array_equal(got.indices, want.indices)
     assert_array_equal(got.points, want.points)
     assert_array_equal(some.points, X[np.asarray(some.indices)])
-    assert set(some.indices.tolist()) <= set(part.known.drawn.tolist()) & set(range(50))
+    assert set(some.indices.tolist()) <= set(part.drawn.tolist()) & set(range(50))
     assert some.trace_residual is None
 
 
@@ -151,7 +151,7 @@ def test_every_row_has_the_same_chance_to_be_in_the_sample():
     rows = [(np.arange(start, start + 5.0)[:, None],) for start in range(0, 40, 5)]
     counts = np.zeros(40)
     for seed in range(400):
-        counts[rls.rows.stream(rows, sample=10, seed=seed).known.drawn] += 1
+        counts[rls.rows.stream(rows, sample=10, seed=seed).drawn] += 1
     assert np.abs(counts - 100).max() < 5 * np.sqrt(
         400 * 0.25 * 0.75
     )  # five standard deviations of a binomial

@@ -5,6 +5,7 @@ at moved rows, and by the formulas of the Gaussian kernel.
 import jax
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 from contract.cases import WIDTH, draw, gaussian
 from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, assert_close, refused, wide
@@ -65,7 +66,7 @@ KERNELS = {
 @pytest.mark.parametrize(("kernel", "column", "options"), KERNELS.values(), ids=KERNELS)
 def test_effects_are_those_of_the_posterior_at_moved_rows(kernel, column, options):
     """A difference by differences, also with levels beside; a derivative by differences of order
-    4, whose variances are of 4m rows at once.
+    4, whose variances are of 4m rows at once. Rows count by weights.
     """
     levels = rls.levels(np.arange(N) % 3)
     fit = rls.fit(kernel, X, Y[:, 0], fixed_effects=levels, **OPTIONS, **options)
@@ -73,13 +74,33 @@ def test_effects_are_those_of_the_posterior_at_moved_rows(kernel, column, option
     for h, share in {-2: 1, -1: -8, 1: 8, 2: -1}.items() if column != 2 else ():
         steps[h] = share / 12 / 0.02
     rows = [moved(column, at if column == 2 else X[:, column] + 0.02 * at) for at in steps]
-    weights = np.repeat([*steps.values()], N) / N
+    weights = np.outer([*steps.values()], V / V.sum()).ravel()
     beside = np.tile(np.arange(N) % 3, len(rows))
     want = fit.posterior(np.concatenate(rows), fixed_effects=beside)
-    found = fit.effect(X, column)
+    found = fit.effect(X, column, weights=V)
     assert_close(found.mean, weights @ want.mean, 1e-5)
     assert_close(found.std, np.sqrt(weights @ want.covariance @ weights), 1e-4)
     assert found.mean.shape == found.std.shape == ()
+
+
+@FLOAT64
+def test_an_effect_on_the_treated_compares_the_two_values_of_the_fit():
+    """Columns by name, of a frame in another order, and rows in which a column has one value."""
+    frame = pd.DataFrame(X, columns=["dose", "age", "treated", "site"])
+    fit, treated = rls.fit(GAUSSIAN, frame, Y[:, 0], **OPTIONS), frame[X[:, 2] == 1]
+    found = fit.effect(treated[["site", "treated", "age", "dose"]], "treated")
+    change = fit.predict(moved(2, 1)) - fit.predict(moved(2, 0))
+    assert_close(found.mean, change[X[:, 2] == 1].mean(), 1e-9)
+    assert_close(fit.effect(frame, 0, values=(2.0, -1.0)).mean, -_change(fit, -1.0, 2.0), 1e-9)
+    few = fit.effect(frame[:2], "dose")  # a derivative, though these rows have two values
+    step = [fit.predict(X[:2] + [h, 0, 0, 0]) for h in (-1e-4, 1e-4)]
+    assert_close(few.mean, np.mean(step[1] - step[0]) / 2e-4, 1e-5)
+    assert fit.plot_effect(treated, "dose").get_xlabel() == "dose"
+    mpl.pyplot.close("all")
+
+
+def _change(fit, before, after):
+    return np.mean(fit.predict(moved(0, after)) - fit.predict(moved(0, before)))
 
 
 @FLOAT64
@@ -117,8 +138,9 @@ def test_what_an_effect_refuses():
                 "Sum": rls.Linear() + rls.Levels().on([0]),
             }.items()
         ),
-        (asked(known, 4), "column must be the index of a column of X, which has 4, and is 4"),
-        (asked(known, "a"), "which has 4, and is 'a'"),
+        (asked(known, 4), "column must be a name or an index of a column of X, of the 4 that were"),
+        (asked(known, "a"), "with no names, and is 'a'"),
+        (lambda: known.effect(INPUT, 0, values=[1.0]), "values must be two numbers to compare"),
         (lambda: jax.jit(lambda X: known.effect(X, 0))(INPUT), "effect needs the values of X"),
     )
     for smooth in (rls.Matern(1.5, 1.0), rls.Gaussian(0.05), rls.Linear(), rls.Polynomial(3)):

@@ -12,7 +12,7 @@ from support import ANY_PRECISION, FLOAT64, array, assert_close, refused, wide
 
 import jaxrls as rls
 from jaxrls.core.kernels.inner import Linear
-from jaxrls.uncertainty.intervals import smoother
+from jaxrls.uncertainty.intervals import WithoutFolds, WithoutRows, smoother
 from jaxrls.uncertainty.spread import spread
 
 LAM, GROUPS = 0.2, PLANS["uneven"]
@@ -38,8 +38,9 @@ def measured(case, X, X_new, v, fixed, plan):
     design = factor.expansion.design(case.kernel, X_new)
     design = jnp.concatenate([design, effects.dense(beside, NEW)], axis=1)
     by_labels, e = smoother(factor, lams[0]), solution.residuals(lams, plan)[0]
-    rows = by_labels.without_rows(factor.weights, lams[0], coef, solution.residuals(lams)[0])
-    groups = by_labels.without_folds(factor.weights, plan, coef, e)
+    of_rows = factor.weights, lams[0], coef, solution.residuals(lams)[0]
+    rows = WithoutRows.of(by_labels, *of_rows)
+    groups = WithoutFolds.of(by_labels, factor.weights, plan, coef, e)
     both, posterior = lambda *pair: pair, []
     found = *rows.for_targets(design, both), *groups.for_targets(design, both)
     found = *found, rows.deviations(), None

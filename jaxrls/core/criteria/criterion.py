@@ -10,7 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.losses import PIECEWISE_CONSTANT, check_loss, squared_error
+from jaxrls.core.criteria.losses import (
+    OF_RESIDUALS,
+    PIECEWISE_CONSTANT,
+    check_loss,
+    squared_error,
+)
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.problem import FixedEffects, Rows, Weights, as_folds
@@ -55,7 +60,7 @@ class Criterion(ABC):
         self,
         factor: Factor,
         Y: Float[Array, "n *t"] | Listed,
-        lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
+        lams: Float[Array, "L *k"] | Listed,
         kernel: Kernel | None = None,
     ) -> Float[Array, "L *t"]:
         """Evaluate the criterion at every λ, from one factorization.
@@ -177,6 +182,11 @@ class Positive(Criterion):
 
     def __post_init__(self):
         check_loss(self.loss)
+
+    @property
+    def of_differences(self):  # type: ignore[override]
+        """Whether its loss is of residuals alone."""
+        return self.loss in OF_RESIDUALS
 
     @property
     def smooth(self):

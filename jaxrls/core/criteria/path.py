@@ -32,11 +32,11 @@ class Path:
     (2, 2)
     """
 
-    lams: Float[Array, " L"]
-    coef: Float[Array, "L q"] | Float[Array, "L q t"]
-    intercept: Float[Array, " L"] | Float[Array, "L t"]
-    loo: Float[Array, " L"] | Float[Array, "L t"]
-    free: Float[Array, "L p"] | Float[Array, "L p t"] | None = None
+    lams: Float[Array, "L *k"]
+    coef: Float[Array, "L q *t"]
+    intercept: Float[Array, "L *t"]
+    loo: Float[Array, "L *t"]
+    free: Float[Array, "L p *t"] | None = None
 
 
 def one_lam(lam, solution: Solution) -> Float[Array, "1 *k"]:
@@ -49,7 +49,7 @@ def one_lam(lam, solution: Solution) -> Float[Array, "1 *k"]:
 def path(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
-    lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
+    lams: Float[Array, "L *k"] | Listed,
 ) -> Path:
     """Compute coefficients and the exact leave-one-out error for every λ, from one factorization.
 

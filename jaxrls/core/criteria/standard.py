@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive
-from jaxrls.core.criteria.losses import OF_RESIDUALS, squared_error
+from jaxrls.core.criteria.losses import squared_error
 from jaxrls.core.factors import as_columns
 from jaxrls.core.kernels import Linear, as_dense
 from jaxrls.core.linalg import matmul
@@ -76,11 +76,6 @@ class LeaveOneOut(Positive):
     def of_some_rows(self):  # type: ignore[override]
         """True unless it holds groups, which are of all rows."""
         return self.groups is None
-
-    @property
-    def of_differences(self):  # type: ignore[override]
-        """Whether its loss is of residuals alone."""
-        return self.loss in OF_RESIDUALS
 
     @property
     def total(self):
@@ -146,8 +141,7 @@ class OfPredictive(Criterion):
 
     def variance(self, squares):
         """τ, from the mean of e²/σ² over rows."""
-        by_rows = self.scale == "loo"
-        return jnp.maximum(squares, jnp.finfo(squares.dtype).tiny) if by_rows else self.scale
+        return _not_zero(squares) if self.scale == "loo" else self.scale
 
 
 @pytree
@@ -206,7 +200,11 @@ def _log_density(residuals, remaining, labels, weights):
 def _information(remaining, weights):
     """v(1 − h), and 1 for rows of weight 0."""
     v = weights[:, None]
-    return jnp.where(v > 0, jnp.maximum(v * remaining, jnp.finfo(v.dtype).tiny), 1)
+    return jnp.where(v > 0, _not_zero(v * remaining), 1)
+
+
+def _not_zero(values):
+    return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
 
 
 @pytree
@@ -267,8 +265,7 @@ class CRPS(OfPredictive, Positive):
 
 def _crps(noise, residuals, remaining, labels, weights):
     """Σ of scores over rows of positive weight, for noise of variance τλ at weight 1."""
-    variance = noise / _information(remaining, weights)
-    std = jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).tiny))
+    std = jnp.sqrt(_not_zero(noise / _information(remaining, weights)))
     z = residuals / std
     normal = jnp.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     scores = std * (z * jax.scipy.special.erf(z / 2**0.5) + 2 * normal - 1 / math.sqrt(math.pi))
@@ -348,15 +345,7 @@ class Evidence(Criterion):
 
 @pytree
 class HoldOut(Positive):
-    """The error on held-out rows, as a criterion: what `holdout` makes.
-
-    Σⱼ vⱼ loss(yⱼ − f(xⱼ), yⱼ) / Σⱼ vⱼ over the held-out rows.
-
-    Args:
-        X: held-out rows (m, d).
-        Y: their labels, (m,) or (m, t).
-        weights: (m,), 0 or more. Default 1.
-        loss: as in `LeaveOneOut`.
+    """The error on held-out rows, as a criterion: what `holdout` makes, of the same arguments.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.holdout(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name
@@ -375,10 +364,8 @@ class HoldOut(Positive):
         are fitted.
         """
         held = as_rows(Linear(), self.X, "X of holdout")
-        labels, expected = (
-            held.column(as_floats("Y of holdout", self.Y)),
-            (held.shape[0], *Y.shape[1:]),
-        )
+        labels = held.column(as_floats("Y of holdout", self.Y))
+        expected = held.shape[0], *Y.shape[1:]
         if labels.shape != expected:
             raise ValueError(
                 f"Y of holdout must have shape {expected}, as its X and Y do, and has shape "
@@ -396,11 +383,6 @@ class HoldOut(Positive):
         Y = self.Y if origin is None else np.asarray(self.Y, np.float64) - origin
         return replace(self, X=by_names("X of holdout", self.X, names), Y=Y)
 
-    @property
-    def of_differences(self):  # type: ignore[override]
-        """Whether its loss is of residuals alone."""
-        return self.loss in OF_RESIDUALS
-
     def check(self, kernel):
         """Raise for held-out rows outside the kernel's domain."""
         self.X.check(kernel, "X of holdout", training=False)
@@ -417,7 +399,7 @@ class HoldOut(Positive):
             )
         coef, intercept, _ = solution.coefficients(lams)
         labels = self.Y.reshape(len(self.Y), -1)
-        at_once = max(1, 256 // labels.shape[1])  # so many λ in one product
+        together = min(len(coef), max(1, 256 // labels.shape[1]))  # λ in one product
 
         def errors_of_block(x, v, y):
             x, v, y = (part.astype(factor.dtype) for part in (x, v, y))
@@ -427,8 +409,8 @@ class HoldOut(Positive):
                     f"X of holdout must have {coef.shape[1]} columns, one for each coefficient, "
                     f"where no kernel is given, and has {phi.shape[1]}"
                 )
-            error = lambda at: matmul(v, self.loss(y - matmul(phi, at[0]) - at[1], y))
-            return jax.lax.map(error, (coef, intercept), batch_size=min(len(coef), at_once))
+            error = lambda fit: matmul(v, self.loss(y - matmul(phi, fit[0]) - fit[1], y))
+            return jax.lax.map(error, (coef, intercept), batch_size=together)
 
         total = self.weights.total.astype(factor.dtype)
         return rows.sum(errors_of_block, self.weights.array, labels) / total
@@ -505,8 +487,8 @@ def _check_function(criterion) -> None:
     and no wrapper around a criterion, whose own data would not be read.
     """
     innermost = inspect.unwrap(getattr(criterion, "func", criterion))
-    names_a_kind = isinstance(criterion, type) or innermost is kfold or innermost is holdout
-    if not callable(criterion) or names_a_kind or isinstance(innermost, Criterion):
+    makes_criteria = innermost is kfold or innermost is holdout
+    if not callable(criterion) or makes_criteria or isinstance(innermost, type | Criterion):
         raise ValueError(
             f"criterion must be one of {', '.join(map(repr, NAMED))}, kfold(groups), "
             f"holdout(X, Y), a jaxrls.extend.Criterion or a function of (factor, Y, lams), and is "

@@ -2,30 +2,13 @@
 the moments of features (primal). The way is a spectrum, Cholesky factors or an iteration."""
 
 from jaxrls.core.factors.cholesky import CholeskyGram, DualOneByOne
-from jaxrls.core.factors.cholesky_features import (
-    CholeskyFeatures,
-    Shrunk,
-    moments_rounding,
-)
-from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal
+from jaxrls.core.factors.cholesky_features import CholeskyFeatures, Shrunk
+from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal, kernel_matrix
 from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.primal_spectrum import (
-    PrimalSpectrum,
-    feature_moments,
-    information,
-    spectrum_of,
-)
-from jaxrls.core.factors.solution import (
-    COLUMNS_AT_ONCE,
-    NEAR,
-    Coefficients,
-    Outcome,
-    Report,
-    Solution,
-    as_columns,
-    over_lams,
-    times,
-)
+from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
+from jaxrls.core.factors.lams import as_columns, matmul_lams, over_lams
+from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
+from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solvers import (
     SEARCHED,
     SHORT_FOR,
@@ -36,7 +19,6 @@ from jaxrls.core.factors.solvers import (
     Solver,
     Spectral,
     choose_route,
-    kernel_matrix,
     named_solver,
     suits_cholesky,
 )

@@ -17,9 +17,13 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import AtLam, OneByOne
-from jaxrls.core.factors.solution import NEAR, Report, Solution
+from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.leave_out import Dense
 from jaxrls.core.linalg import (
+    InverseParts,
+    Number,
+    Square,
     inverse,
     matmul,
     rounding,
@@ -44,32 +48,32 @@ class DualOneByOne(OneByOne):
     lift: Any = None  # (n,): the expansion's kernel is K + 1·lift
 
     @abstractmethod
-    def solved(self, lam, solution: Solution) -> tuple[Any, Any, Any]:
+    def solved(self, lam, solution: Solution) -> InverseParts:
         """G⁻¹[ỹ, H], diag G⁻¹ and log |G|."""
-
-    @property
-    def H(self) -> Float[Array, "n q"]:
-        """√v B = H T."""
-        return self.weights.scale(self.fixed.basis(self.fixed.rows, self.n))
 
     def at_lam(self, lam, solution):
         """From what is solved for."""
-        return self.results(lam, solution, *self.solved(lam, solution))
+        return self.results(lam, solution, self.solved(lam, solution))
 
-    def results(self, lam, solution: Solution, X, diagonal, logdet) -> AtLam:
+    def results(self, lam, solution: Solution, solved: InverseParts) -> AtLam:
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
         scaled, H = solution.labels.scaled, self.H
         t = scaled.shape[1]
-        dual = X[:, :t]
-        half, root = whitened(X[:, t:], H)
+        half, root = whitened(solved.X[:, t:], H)
         share = matmul(half.T, scaled)
-        dual, diagonal = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1)
+        dual = solved.X[:, :t] - matmul(half, share)
+        diagonal = solved.diagonal - jnp.sum(half * half, axis=1)
         zeros, coef = self.n - self.weights.count, self.weights.scale(dual)
-        logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root))) - zeros * jnp.log(lam)
-        beta = solution.labels.start + self.effects(matmul(H, matmul(root.T, share)), coef)
-        r, R = lam * dual, (lam * diagonal)[:, None]
-        fit, dof = jnp.sum(scaled * dual, axis=0), lam * jnp.sum(diagonal) - zeros
-        return AtLam(coef, beta, r, R, fit, logdet[None], dof[None])
+        logdet = solved.logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root))) - zeros * jnp.log(lam)
+        return AtLam(
+            coef=coef,
+            beta=solution.labels.start + self.effects(matmul(H, matmul(root.T, share)), coef),
+            residuals=lam * dual,
+            diagonal=(lam * diagonal)[:, None],
+            data_fit=jnp.sum(scaled * dual, axis=0),
+            logdet=logdet[None],
+            residual_dof=(lam * jnp.sum(diagonal) - zeros)[None],
+        )
 
     def effects(self, fitted, coef) -> Float[Array, "q t"]:
         """β of √v B β = `fitted`, less the share of a constant that the expansion has."""
@@ -92,12 +96,13 @@ class CholeskyGram(DualOneByOne):
     """
 
     name: ClassVar[str] = "cholesky"
-    K: Float[Array, "n n"]
+    K: Square
     data: Data
     expansion: Expansion
     lift: Float[Array, " n"] | None = None
     training: Any = None
     inverse = staticmethod(inverse)
+    solve_diag: ClassVar[Any] = staticmethod(solve_diag)
 
     @property
     def report(self):
@@ -107,9 +112,9 @@ class CholeskyGram(DualOneByOne):
         if self.weights.values is not None:
             largest = jnp.minimum(largest, 3 * _largest_that_costs(K))
         floor = 6 * rounding(self.weights.count, largest[None])
-        report = Report(self.name, floor, jnp.zeros((), self.dtype))
+        report = Report(self.name, floor, jnp.zeros_like(floor))
         left = jax.lax.stop_gradient(self.trace())
-        return report.asked(left, NEAR * floor, jnp.trace(K))
+        return report.asked(left, ABOVE_ROUNDING * floor, jnp.trace(K))
 
     def trace(self):
         """Σ vᵢKᵢᵢ, without the share of the fixed effects; about the mean of K, which a constant
@@ -122,24 +127,20 @@ class CholeskyGram(DualOneByOne):
 
     def solved(self, lam, solution):
         """By the Cholesky factor."""
-        return solve_diag(*self.system(lam, solution))
-
-    def system(self, lam, solution: Solution) -> tuple[Any, Any, Any]:
-        """K̃, λ and [ỹ, H]."""
         B = jnp.concatenate([solution.labels.scaled, self.H], axis=1)
-        return self.weights.scale_both(self.K), lam, B
+        return self.solve_diag(self.weights.scale_both(self.K), lam, B)
 
-    def inverse_root(self, G) -> Float[Array, "n n"]:
+    def inverse_root(self, G) -> Square:
         """B with BGBᵀ = I."""
         return triangular_inverse(jnp.linalg.cholesky(G))
 
     def view(self, solution, lam):
         """λP̃; for queries the rows of the linear map from √v y to f."""
-        at, weights, H = self.at_lam(lam, solution), self.weights, self.H
+        results, weights, H = self.at_lam(lam, solution), self.weights, self.H
         P = self.projected_inverse(lam)
-        R, residuals, diagonal = lam * P, at.r, at.R[:, 0]
+        R, residuals, diagonal = lam * P, results.residuals, results.diagonal[:, 0]
         if weights.values is not None:
-            used, level = weights.used, self.fixed.basis(self.fixed.rows, self.n)
+            used, level = weights.used, self.fixed_basis
             A = matmul(self.K * weights.root, P)
             smoother = A + matmul(level, H.T - matmul(H.T, weights.scale(A)))
             R = jnp.where(used[:, None], R, -smoother)
@@ -148,7 +149,7 @@ class CholeskyGram(DualOneByOne):
             diagonal, H = jnp.where(used, diagonal, 1), level * weights.root_or_one[:, None]
         return Dense(residuals, diagonal, H, R)
 
-    def projected_inverse(self, lam) -> Float[Array, "n n"]:
+    def projected_inverse(self, lam) -> Square:
         """P̃."""
         K, H = self.weights.scale_both(self.K), self.H
         P = self.inverse(K + lam * jnp.eye(self.n, dtype=K.dtype))
@@ -156,7 +157,7 @@ class CholeskyGram(DualOneByOne):
         return P - matmul(half, half.T)
 
 
-def _largest_that_costs(K: Float[Array, "n n"]) -> Float[Array, ""]:
+def _largest_that_costs(K: Square) -> Number:
     """The largest entry on the diagonal of K̃, without heavy rows independent of heavier ones.
 
     Rows and columns can be scaled without a change to how a Cholesky factor is rounded. A row that

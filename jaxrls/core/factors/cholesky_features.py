@@ -2,15 +2,14 @@
 in everything.
 
 A row has ψ, which coefficients multiply, and φ = ψ·back, whose weights are penalised; for explicit
-features φ = ψ. For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and R = back·A⁻ᵀ.
-A row has the coordinates u = (ψ − b·fit)R, its part of M in `leave_out.view`, and labels have q =
-A⁻¹Φᵀ√v y. Then coefficients are Rq, ŷ = u·q, and the leverage v|u|².
+features φ = ψ. For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and half =
+back·A⁻ᵀ. A row has the coordinates u = (ψ − b·fit) half, its part of M in `leave_out.view`, and
+labels have q = A⁻¹Φᵀ√v y. Then coefficients are half·q, ŷ = u·q, and the leverage v|u|².
 
 Theory: `docs/theory.md`, "One matrix".
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +17,14 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
+from jaxrls.core.factors.floor import Report, roundings_of_moments
+from jaxrls.core.factors.lams import map_columns, with_lams_inside
 from jaxrls.core.factors.other_folds import PrimalForm
-from jaxrls.core.factors.primal_spectrum import information, moments_roundings
-from jaxrls.core.factors.solution import Report, Solution
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRank
 from jaxrls.core.linalg import matmul, rounding, tall_matmul, triangular_inverse
-from jaxrls.core.problem import Data, DataBlock, Labels, Moments, moments, near_fit
+from jaxrls.core.problem import Data, DataBlock, Labels, moments, near_fit
 from jaxrls.core.support import pytree, static
 
 
@@ -65,32 +65,31 @@ class CholeskyFeatures(OneByOne):
 
         def of_block(block, y):
             phi = self.map.features(block.x) - self.fixed.fitted(block.b, self.origin)
-            return matmul(phi.T, self.weights.block(block.v, len(y)).scale(y))
+            return matmul(phi.T, block.weights.scale(y))
 
         return self.data.sum(of_block, labels.scaled, **self.hints)
 
     def shrunk(self, lam, state) -> "Shrunk":
         """The `Shrunk` coordinates at one λ."""
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
-        shrink = triangular_inverse(A)
-        R = shrink.T if self.map.back is None else matmul(shrink, self.map.back.T).T
-        return Shrunk(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink)
-
-    def shrunk_at_all(self, solution, lams) -> "Shrunk":
-        """The same at every λ, computed once, before the rows are read."""
-        return jax.lax.map(lambda args: self.shrunk(*args), with_columns(lams, solution.state))
+        root = triangular_inverse(A)
+        half = root.T if self.map.back is None else matmul(root, self.map.back.T).T
+        return Shrunk(half, matmul(self.origin, root.T), matmul(root, state), root)
 
     def at_lam(self, lam, solution):
         """From moments: all results but those of single rows, with ‖w‖² of w = A⁻ᵀq in place of the
         fit.
         """
-        shrunk, start = self.shrunk(lam, solution.state), solution.labels.start
+        half, middle, q, root = self.shrunk(lam, solution.state)
         missing = self.residual_dimensions() - len(self.second)
-        logs = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(jnp.diagonal(shrunk.shrink)))
-        dof = missing + lam * jnp.sum(shrunk.shrink**2)
-        coef, beta = matmul(shrunk.R, shrunk.q), start - matmul(shrunk.middle, shrunk.q)
-        length = jnp.sum(matmul(shrunk.shrink.T, shrunk.q) ** 2, axis=0)
-        return AtLam(coef, beta, None, None, length, logs[None], dof[None])
+        logdet = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        return AtLam(
+            coef=matmul(half, q),
+            beta=solution.labels.start - matmul(middle, q),
+            data_fit=jnp.sum(matmul(root.T, q) ** 2, axis=0),
+            logdet=logdet[None],
+            residual_dof=(missing + lam * jnp.sum(root**2))[None],
+        )
 
     def data_fit(self, solution, lams):
         """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ."""
@@ -98,7 +97,7 @@ class CholeskyFeatures(OneByOne):
 
     def coordinates(self, psi, b, shrunk: "Shrunk") -> Float[Array, "n r"]:
         """u of a block of rows, from ψ."""
-        return tall_matmul(psi, shrunk.R) - self.fixed.fitted(b, shrunk.middle)
+        return tall_matmul(psi, shrunk.half) - self.fixed.fitted(b, shrunk.middle)
 
     def coordinates_of_block(self, block: DataBlock, shrunk: "Shrunk") -> Float[Array, "n r"]:
         """u of a block of rows."""
@@ -106,10 +105,10 @@ class CholeskyFeatures(OneByOne):
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows for all λ: O(n r² L)."""
-        shrunk_at_all = self.shrunk_at_all(solution, lams)
+        shrunk_at_all = map_columns(self.shrunk, lams, solution.state)
 
         def of_block(block, y, *columns):
-            psi, weights = self.map.raw(block.x), self.weights.block(block.v, len(y))
+            psi, weights = self.map.raw(block.x), block.weights
             h = self.fixed.leverage(block.b, weights.array)
 
             def fitted(shrunk):
@@ -117,8 +116,8 @@ class CholeskyFeatures(OneByOne):
                 leverage = weights.array * jnp.sum(u * u, axis=1)
                 return matmul(u, shrunk.q), (1 - leverage - h)[:, None]
 
-            f, R = of_each(fitted, shrunk_at_all, lams)
-            return fn(y[:, None] - weights.scale(f), R, block.v, *columns)
+            f, diagonal = with_lams_inside(jax.lax.map(fitted, shrunk_at_all), lams)
+            return fn(y[:, None] - weights.scale(f), diagonal, block.v, *columns)
 
         read = self.data.map if stack else self.data.sum
         return read(of_block, solution.labels.scaled, *columns, **self.hints)
@@ -130,12 +129,11 @@ class CholeskyFeatures(OneByOne):
         eye = jnp.eye(len(self.second), dtype=self.dtype)
 
         def solve(second, cross, lams):
-            def of_lam(args):
-                lam, cross = args
-                root = jnp.linalg.cholesky(second + lam * eye)
-                return jax.scipy.linalg.cho_solve((root, True), cross)
+            def of_lam(lam, cross):
+                A = jnp.linalg.cholesky(second + lam * eye)
+                return jax.scipy.linalg.cho_solve((A, True), cross)
 
-            return of_each(of_lam, with_columns(lams, cross), lams)
+            return with_lams_inside(map_columns(of_lam, lams, cross), lams)
 
         return PrimalForm(self.data, self.map, eye, self.origin, solve)
 
@@ -146,32 +144,13 @@ class CholeskyFeatures(OneByOne):
         return LowRank.of_rows(u, shrunk.q, solution.labels, self.weights, self.fixed)
 
 
-def with_columns(lams: Float[Array, "L k"], A: Float[Array, "r t"]) -> tuple[Any, Any]:
-    """Each λ (L k,), with the columns of all targets, or where each has its own λ of that one, (L
-    k, r, t/k).
-    """
-    (L, k), (r, t) = lams.shape, A.shape
-    each = jnp.moveaxis(A.reshape(r, k, t // k), 1, 0)
-    return lams.reshape(L * k), jnp.tile(each, (L, 1, 1))
-
-
-def of_each(fn: Callable, each, lams: Float[Array, "L k"]) -> Any:
-    """`fn` of one part after another of those (L k, …), (b, t/k) each, as (b, L, t)."""
-
-    def joined(a):
-        a = jnp.moveaxis(a, 0, 1)
-        return a.reshape(len(a), len(lams), lams.shape[1] * a.shape[2])
-
-    return jax.tree.map(joined, jax.lax.map(fn, each))
-
-
 class Shrunk(NamedTuple):
     """The linear maps from rows and labels to coordinates u and q at one λ."""
 
-    R: Float[Array, "r r"]  # row k is A⁻¹L⁻¹eₖ of landmark k
+    half: Float[Array, "r r"]  # row k is A⁻¹L⁻¹eₖ of landmark k
     middle: Float[Array, "q r"]  # u of what the fixed effects fit
     q: Float[Array, "r t"]
-    shrink: Float[Array, "r r"]  # A⁻¹
+    root: Float[Array, "r r"]  # A⁻¹
 
 
 def solve_cholesky(
@@ -180,29 +159,20 @@ def solve_cholesky(
     """The solution on explicit features, from one reading of the rows."""
     features = Features(kernel)
     origin = jax.lax.stop_gradient(near_fit(data, features))
-    options: dict = {"block_size": block_size, "origin": origin, "label_origin": labels.start}
-    sums = moments(data, features, labels.Y, **options)
+    origins: dict = {"origin": origin, "label_origin": labels.start}
+    sums = moments(data, features, labels.Y, block_size=block_size, **origins)
     taken, sums = sums.taken(data.fixed), sums.centred(data.fixed)
+    known, taken = jax.lax.stop_gradient((sums, taken))
+    largest = jnp.linalg.norm(known.second)  # bounds s_max
+    floor = roundings_of_moments(known) * rounding(len(known.second), largest[None], taken)
+    report = Report("cholesky", floor, jnp.zeros_like(floor))
     factor = CholeskyFeatures(
         data=data,
         map=features,
         second=sums.second,
         origin=sums.origin,
         expansion=Primal(),
-        report=moments_report(*jax.lax.stop_gradient((sums, taken))),
+        report=report.asked_of_moments(known, taken, largest),
         block_size=block_size,
     )
     return Solution(factor, labels, sums.cross)
-
-
-def moments_report(sums: Moments, taken) -> Report:
-    """That of a Cholesky factor of centred moments, of which so much was taken off."""
-    r, largest = len(sums.second), jnp.linalg.norm(sums.second)
-    floor = moments_roundings(sums, r) * rounding(r, largest[None], taken)
-    report = Report("cholesky", floor, jnp.zeros_like(floor))
-    return report.asked(*information(sums, taken, largest))
-
-
-def moments_rounding(second) -> Float[Array, ""]:
-    """The floor of a Cholesky factor of moments, from their norm, which bounds s_max."""
-    return 2 * rounding(len(second), jnp.linalg.norm(second)[None])

@@ -1,17 +1,19 @@
 """What the coefficients of a factor multiply, f(x) = design(x) · coefficients: kernel functions at
-all rows or at landmarks, or explicit features. Also the features φ whose weights are penalised."""
+all rows or at landmarks, or explicit features. Also the features φ whose weights are penalised, and
+K of all rows with the expansion of its coefficients.
+"""
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import matmul, tall_matmul
-from jaxrls.core.problem import Rows, gram
+from jaxrls.core.kernels import Kernel, Linear, Standardized
+from jaxrls.core.linalg import Square, matmul, tall_matmul
+from jaxrls.core.problem import Data, Rows, gram
 from jaxrls.core.support import pytree
 
 
@@ -104,3 +106,59 @@ class Features:
     def features(self, X):
         """φ."""
         return self.raw(X) if self.back is None else tall_matmul(self.raw(X), self.back)
+
+
+# K of all rows ------------------------------------------------------------------------------------
+
+
+class KernelMatrix(NamedTuple):
+    """K of all rows, and the expansion that its coefficients belong to, whose kernel is K + 1·lift
+    where that is not None.
+    """
+
+    K: Square
+    data: Data
+    expansion: Expansion
+    lift: Float[Array, " n"] | None
+    training: tuple[Kernel, Rows]
+
+
+def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelMatrix:
+    """K of all rows. A given matrix is linear in the rows k(new, training)."""
+    rows, constant = data.rows, data.fixed.one is not None
+    explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
+    if explicit and not rows.has_pairs:
+        rows.dense()  # raises: coefficients of features need all rows at once
+    expansion: Expansion
+    if explicit and constant and rows.in_memory:
+        K, origin, lift = centred_products(rows.features(kernel), data.fixed)
+        expansion = AtPoints(rows.points, origin)
+    elif constant and not rows.is_dense:
+        shifted, lift = rows.from_origin(kernel)
+        K, expansion = gram(kernel, shifted), AtPoints(rows.points, shifted=shifted)
+    else:
+        K, lift = gram(kernel, rows, block_size=block_size), None
+        expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
+    return KernelMatrix(K, data, expansion, lift, (kernel, rows))
+
+
+class CentredProducts(NamedTuple):
+    """K = ΦΦᵀ of features about an origin, and what to add to every row of K to get the kernel of
+    new rows with these.
+    """
+
+    K: Square
+    origin: Any
+    lift: Float[Array, " n"] | None
+
+
+def centred_products(features: Rows, fixed) -> CentredProducts:
+    """With an intercept only distances matter: for features far from 0, K about their mean keeps
+    digits that K would lose to rounding.
+    """
+    if fixed.one is None:
+        return CentredProducts(gram(Linear(), features, features), 0.0, None)
+    origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
+    about = Standardized(Linear(), origin, jnp.ones_like(origin))
+    lift = features.map(lambda phi: matmul(phi - origin, origin))
+    return CentredProducts(gram(about, features, features), origin, lift)

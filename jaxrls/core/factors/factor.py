@@ -4,6 +4,19 @@
 A new factor is one class that gives its coefficients, sums and residuals at some λ, and the
 residual operator R as a `View`. Criteria and searches use the `Solution` only.
 
+Held-out residuals are the same by whichever of these a factor can give most cheaply:
+
+| what leaves | asked by | how |
+|---|---|---|
+| each row, summed | `sum_left_out` | e = r/(R√v) from a `sweep` over rows, for all λ |
+| each row, as it is | `rows_left_out` | the same; `unseen` for rows of weight 0 |
+| folds of few rows | `sweep_folds` | a solve with R_SS of a `view`, `core/leave_out`, for each λ |
+| folds of more rows than features | `sweep_folds` | fits to other rows from `primal_form` |
+| large folds, all of K, many λ | `DualSpectrum.sweep_folds` | fits to the other rows |
+| pairs, and rows for intervals | `view` | solves with R_SS, in the rooms |
+| landmarks with their rows | `landmarks/held_out.py` | one more index of R for each |
+| each row, by an iteration | `outcome` | an estimate with its standard error |
+
 Theory: `docs/theory.md`, "One matrix".
 """
 
@@ -17,10 +30,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion
+from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, one_by_one
 from jaxrls.core.factors.other_folds import PrimalForm, sweep_other_folds
-from jaxrls.core.factors.solution import Outcome, Solution, one_by_one
-from jaxrls.core.leave_out import View, fold_residuals, folds_in_chunks
-from jaxrls.core.linalg import matmul
+from jaxrls.core.factors.solution import Outcome, Solution
+from jaxrls.core.leave_out import View, fold_residuals
+from jaxrls.core.linalg import Number, matmul
 from jaxrls.core.problem import Data, FixedEffects, Folds, Labels, Weights
 
 
@@ -42,6 +56,7 @@ class Factor(ABC):
     report: Any  # a `Report`
     training: Any = None  # (kernel, rows), to predict the rows as if they were new
     indices: Any = None  # numbers of the rows that are landmarks and leave with them
+    directions: Any  # of a spectrum, (c, r): the coefficients of every direction
     shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
     exact: ClassVar[bool] = True  # whether results are exact, so that λ can be searched by slopes
     has_residuals: Any = True  # whether the factor gives held-out residuals
@@ -49,7 +64,7 @@ class Factor(ABC):
     # what a factor gives --------------------------------------------------------------------------
 
     @abstractmethod
-    def trace(self) -> Float[Array, ""]:
+    def trace(self) -> Number:
         """The sum of the eigenvalues of K̃, with the fixed effects projected out."""
 
     def project(self, labels: Labels) -> Any:
@@ -62,22 +77,22 @@ class Factor(ABC):
     def coefficients(self, solution: Solution, lams) -> tuple[Any, Any]:
         """Coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed effects."""
 
-    def residual_norm(self, solution: Solution, lams) -> Float[Array, "L t"]:
+    def residual_norm(self, solution: Solution, lams) -> PerTarget:
         """Σ vᵢ (yᵢ − f(xᵢ))², from the residuals of all rows, without cancellation."""
-        return self.sweep(solution, lams, lambda r, R, v: jnp.sum(r * r, axis=0))
+        return self.sweep(solution, lams, lambda r, diagonal, v: jnp.sum(r * r, axis=0))
 
     @abstractmethod
-    def data_fit(self, solution: Solution, lams) -> Float[Array, "L t"]:
+    def data_fit(self, solution: Solution, lams) -> PerTarget:
         """ỹᵀ P̃ ỹ, the smallest value of twice the objective over λ."""
 
     @abstractmethod
-    def logdet(self, solution: Solution, lams) -> Float[Array, "L k"]:
+    def logdet(self, solution: Solution, lams) -> PerLam:
         """log of the product of the eigenvalues of K̃ + λI, over the dimensions in which the fit
         lives.
         """
 
     @abstractmethod
-    def residual_dof(self, solution: Solution, lams) -> Float[Array, "L k"]:
+    def residual_dof(self, solution: Solution, lams) -> PerLam:
         """tr R, computed without cancellation."""
 
     @abstractmethod
@@ -87,7 +102,7 @@ class Factor(ABC):
         instead.
         """
 
-    def view(self, solution: Solution, lam: Float[Array, ""]) -> View:
+    def view(self, solution: Solution, lam: Number) -> View:
         """R and r of all rows at one λ, as a `View`."""
         raise ValueError(self.lacks("does not support leaving groups or pairs out"))
 
@@ -110,24 +125,24 @@ class Factor(ABC):
         counted = self.weights if counted is None else counted
         of_all_lams = jax.vmap(fn, in_axes=(1, 1, None, None))
 
-        def of_block(r, R, v, counted_v, Y):
+        def of_block(r, diagonal, v, counted_v, Y):
             counts = self.weights.block(counted_v, len(Y))
-            e, remaining = held_out(r, R, self.weights.block(v, len(Y)))
+            e, remaining = held_out(r, diagonal, self.weights.block(v, len(Y)))
             if counted_v is not None:
                 e = jnp.where(counts.used[:, None, None], e, 0)
             return of_all_lams(e, remaining, Y, counts.array)
 
         return self.sweep(solution, lams, of_block, counted.values, solution.labels.Y)
 
-    def rows_left_out(self, solution: Solution, lams) -> Float[Array, "L n t"]:
+    def rows_left_out(self, solution: Solution, lams) -> PerRow:
         """Held-out residuals of single rows; those of weight 0 as if they were new."""
-        block = lambda r, R, v: held_out(r, R, self.weights.block(v, len(r)))[0]
-        e = jnp.moveaxis(self.sweep(solution, lams, block, stack=True), 1, 0)
+        of_block = lambda r, diagonal, v: held_out(r, diagonal, self.weights.block(v, len(r)))[0]
+        e = jnp.moveaxis(self.sweep(solution, lams, of_block, stack=True), 1, 0)
         if self.weights.values is None:
             return e
         return jnp.where(self.weights.used[:, None], e, self.unseen(solution, lams))
 
-    def unseen(self, solution: Solution, lams) -> Float[Array, "L n t"]:
+    def unseen(self, solution: Solution, lams) -> PerRow:
         """y − f of all rows, predicted as if they were new: the held-out residual of a row of
         weight 0.
         """
@@ -153,16 +168,12 @@ class Factor(ABC):
         form = self.primal_form()
         if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
             return sweep_other_folds(form, solution, fn, lams, folds, stack)
-        mask = folds.inside_mask.astype(self.dtype)
 
-        def held(lam, solution):
-            parts: Any = self.view(solution, lam), self.weights, folds.inside, mask
-            return (
-                fold_residuals(*parts) if self.parts == 1 else folds_in_chunks(self.parts, *parts)
-            )
+        def left_out(lam, solution):
+            return fold_residuals(self.view(solution, lam), self.weights, folds, self.parts)
 
         def of_lam(lam):
-            e = folds.as_rows(solution.per_target(lam, held))
+            e = folds.as_rows(solution.per_target(lam, left_out))
             return fn(e[:, None], solution.labels.Y, folds.counted(self.weights).array)
 
         return one_by_one(of_lam, lams, stack)
@@ -170,12 +181,6 @@ class Factor(ABC):
     def allowing(self, folds: Folds | None) -> "Factor":
         """The factor, with a floor above which these folds can be held out, or single rows."""
         return self
-
-    def jitter_effect(self, kernel, lams: Float[Array, " k"], coef, missed) -> Any:
-        """How far `report.ridge`, without which a matrix could not be factored, moves the fit with
-        these coefficients, as a share of residuals of the lengths `missed`.
-        """
-        raise ValueError(self.lacks("has no jitter"))
 
     def outcome(self, solution: Solution, lams, groups: Folds | None, fn: Callable | None) -> Any:
         """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
@@ -198,7 +203,7 @@ class Factor(ABC):
 
     # what it is of --------------------------------------------------------------------------------
 
-    def smallest_eigenvalue(self) -> Float[Array, ""]:
+    def smallest_eigenvalue(self) -> Number:
         """The smallest eigenvalue above the floor, where a grid of λ may end; the largest
         eigenvalue where none is above it.
         """
@@ -219,6 +224,16 @@ class Factor(ABC):
     def fixed(self) -> FixedEffects:
         """The fixed effects, an intercept among them."""
         return self.data.fixed
+
+    @property
+    def fixed_basis(self) -> Float[Array, "n q"]:
+        """B T⁻¹ of all rows, the fixed effects' part of M but for weights."""
+        return self.fixed.basis(self.fixed.rows, self.n)
+
+    @property
+    def H(self) -> Float[Array, "n q"]:
+        """√v B = H T."""
+        return self.weights.scale(self.fixed_basis)
 
     @property
     def n(self) -> int:
@@ -257,7 +272,7 @@ class Factor(ABC):
         """tr √v(K − K̂)√v on landmarks, else None."""
         return self.report.trace_residual
 
-    def precision_floor(self) -> Float[Array, ""]:
+    def precision_floor(self) -> Number:
         """The λ below which the rounding of the factor dominates."""
         return self.report.floor
 
@@ -265,7 +280,7 @@ class Factor(ABC):
         """λ, with 0 replaced by `precision_floor`."""
         return jnp.where(lams == 0, self.precision_floor(), lams)
 
-    def residual_dimensions(self) -> Float[Array, ""]:
+    def residual_dimensions(self) -> Number:
         """The number of rows of positive weight, less one for each fixed effect."""
         return self.weights.count - self.fixed.rank
 
@@ -279,11 +294,11 @@ class AtLam(NamedTuple):
 
     coef: Any  # (c, t)
     beta: Any  # (q, t)
-    r: Any  # (n, t)
-    R: Any  # its diagonal, (n, 1)
-    fit: Any  # ỹᵀ P̃ ỹ, (t,)
+    data_fit: Any  # ỹᵀ P̃ ỹ, (t,)
     logdet: Any  # (1,)
-    dof: Any  # tr R, (1,)
+    residual_dof: Any  # tr R, (1,)
+    residuals: Any = None  # r, (n, t)
+    diagonal: Any = None  # of R, (n, 1)
 
 
 class OneByOne(Factor):
@@ -293,42 +308,43 @@ class OneByOne(Factor):
     def at_lam(self, lam, solution: Solution) -> AtLam:
         """All results at one λ, for all targets of a solution."""
 
-    def _each(self, solution, lams, *names):
-        some = attrgetter(*names)
-        return solution.at_each(lams, lambda lam, solution: some(self.at_lam(lam, solution)))
+    def _at_lams(self, solution, lams, *names: str):
+        """These results at one λ after another."""
+        named = attrgetter(*names)
+        return solution.at_each(lams, lambda lam, solution: named(self.at_lam(lam, solution)))
 
     def coefficients(self, solution, lams):
         """At one λ after another."""
-        coef, beta = self._each(solution, lams, "coef", "beta")
+        coef, beta = self._at_lams(solution, lams, "coef", "beta")
         return self.report.informed(coef), self.report.informed(beta, solution.labels.start)
 
     def data_fit(self, solution, lams):
         """At one λ after another."""
-        return self._each(solution, lams, "fit")
+        return self._at_lams(solution, lams, "data_fit")
 
     def logdet(self, solution, lams):
         """At one λ after another."""
-        return self._each(solution, lams, "logdet")
+        return self._at_lams(solution, lams, "logdet")
 
     def residual_dof(self, solution, lams):
         """At one λ after another."""
-        return self._each(solution, lams, "dof")
+        return self._at_lams(solution, lams, "residual_dof")
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """All rows, at one λ after another."""
+        results = attrgetter("residuals", "diagonal")
+        of_rows = lambda lam, solution: results(self.at_lam(lam, solution))
 
         def of_lam(lam):
-            def of_target(lam, solution):
-                at = self.at_lam(lam, solution)
-                return at.r, at.R
-
-            r, R = solution.per_target(lam, of_target)
-            return fn(r[:, None], R[:, None], self.weights.values, *columns)
+            r, diagonal = solution.per_target(lam, of_rows)
+            return fn(r[:, None], diagonal[:, None], self.weights.values, *columns)
 
         return one_by_one(of_lam, lams, stack)
 
 
-def held_out(r, R, weights: Weights):
-    """e = r/(R√v) of rows, and R; 0 and 1 for rows of weight 0, with finite derivatives."""
-    R = jnp.where(weights.used[:, None, None], R, 1)
-    return weights.unscale(r / R), R
+def held_out(r, diagonal, weights: Weights) -> tuple[Any, Any]:
+    """e = r/(R√v) of rows, and the diagonal of R; 0 and 1 for rows of weight 0, with finite
+    derivatives.
+    """
+    diagonal = jnp.where(weights.used[:, None, None], diagonal, 1)
+    return weights.unscale(r / diagonal), diagonal

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.solution import over_lams, times
+from jaxrls.core.factors.lams import PerLam, matmul_lams, over_lams
 from jaxrls.core.leave_out import orthonormal
 from jaxrls.core.linalg import eigh, matmul, whitened
 from jaxrls.core.problem import Data, Folds, Moments, moments
@@ -23,12 +23,12 @@ from jaxrls.core.support import platform
 
 
 class PrimalForm(NamedTuple):
-    """A factor in terms of features φ of its rows, with the penalty λ‖w‖²/2: φ = (features(x) − B
+    """A factor in terms of features φ of its rows, with the penalty λ‖w‖²/2: φ = (map(x) − B
     origin) turn. Row k of `planes` gives βₖ, of a landmark that leaves with its row, from w.
     """
 
     data: Data
-    features: Any  # has `features(x)`
+    map: Any  # has `features(x)`
     turn: Float[Array, "p r"]
     origin: Float[Array, "q p"]
     solve: (
@@ -39,64 +39,65 @@ class PrimalForm(NamedTuple):
 
 
 def sweep_other_folds(
-    form: PrimalForm, solution: Any, fn: Callable, lams: Float[Array, "L k"], folds: Folds, stack
+    form: PrimalForm, solution: Any, fn: Callable, lams: PerLam, folds: Folds, stack: bool
 ) -> Any:
     """`Factor.sweep_folds`: readings for the moments, and one with all λ by one product for each
     fold. Cost: k n r², k eigendecompositions of r×r, or as many Cholesky factors for each λ where
     derivatives are asked for.
     """
-    data, labels, numbers = form.data, solution.labels, folds.numbers
+    data, labels = form.data, solution.labels
     L, t = len(lams), labels.Y.shape[1]
     fits = fits_to_other_folds(form, labels, folds, lams)
 
     def of_block(block, Y, fold_of_row):
-        phi = form.features.features(block.x)
+        phi = form.map.features(block.x)
 
         def put(e, fit):
-            number, w, beta = fit
-            predicted = matmul(phi, w) + data.fixed.fitted(block.b, beta)
+            predicted = matmul(phi, fit.w) + data.fixed.fitted(block.b, fit.beta)
             left_out = Y[:, None] - predicted.reshape(len(Y), L, t)
-            return jnp.where((fold_of_row == number)[:, None, None], left_out, e), None
+            return jnp.where((fold_of_row == fit.number)[:, None, None], left_out, e), None
 
         e, _ = jax.lax.scan(put, jnp.zeros((len(Y), L, t), Y.dtype), fits)
         counted = fold_of_row < len(folds.inside)  # as `Folds.counted`, of a block
-        return fn(e, Y, jnp.where(counted, data.weights.block(block.v, len(Y)).array, 0))
+        return fn(e, Y, jnp.where(counted, block.weights.array, 0))
 
     read = data.map if stack else data.sum
-    return read(of_block, labels.Y, numbers, temporaries=2 * L * t)
+    return read(of_block, labels.Y, folds.numbers, temporaries=2 * L * t)
 
 
-def fits_to_other_folds(form: PrimalForm, labels, folds: Folds, lams) -> tuple[Any, Any, Any]:
-    """The number of every fold, and w (p, L t) and β (q, L t) without it, of all λ and targets."""
-    fixed, L = form.data.fixed, len(lams)
+class PrimalFits(NamedTuple):
+    """Fits without each fold, of all λ and targets."""
 
-    def without(parts):
-        number, sums = parts
-        sums = replace(sums, origin=form.origin, label_origin=labels.start)
-        sums, turn = sums.centred(fixed.from_gram(sums.gram)), form.turn
+    number: Any  # of the fold, (k,)
+    w: Any  # (k, p, L t)
+    beta: Any  # (k, q, L t)
+
+
+def fits_to_other_folds(form: PrimalForm, labels, folds: Folds, lams) -> PrimalFits:
+    """From the moments of the rows that each fold does not leave out."""
+    of_others = jax.checkpoint(lambda number: moments_of_others(form, labels, folds, number))
+
+    def without(number) -> PrimalFits:
+        sums, turn = of_others(number), form.turn
+        sums = sums.centred(form.data.fixed.from_gram(sums.gram))
         if form.planes is not None:  # its landmarks' directions are taken out
             inside = folds.holds(number)[form.indices][:, None]
             Q = orthonormal(jnp.where(inside, form.planes, 0))
             turn = turn - matmul(matmul(turn, Q.T), Q)
         second, cross = matmul(turn.T, matmul(sums.second, turn)), matmul(turn.T, sums.cross)
         w = matmul(turn, form.solve(second, cross, lams).reshape(turn.shape[1], -1))
-        return w, jnp.tile(sums.label_origin, (1, L)) - matmul(sums.origin, w)
+        beta = jnp.tile(sums.label_origin, (1, len(lams))) - matmul(sums.origin, w)
+        return PrimalFits(number, w, beta)
 
-    others = moments_of_others(form, labels, folds)
-    return folds.each, *jax.lax.map(without, (folds.each, others))
+    return jax.lax.map(without, folds.each)
 
 
-def moments_of_others(form: PrimalForm, labels, folds: Folds) -> Moments:
-    """The moments of all rows that each fold does not leave out."""
+def moments_of_others(form: PrimalForm, labels, folds: Folds, number) -> Moments:
+    """The moments of all rows that a fold does not leave out."""
     data = form.data
-
-    def of_others(number):
-        v = jnp.where(folds.holds(number), 0, data.weights.array)
-        others = replace(data, weights=data.weights.block(v, len(v)))
-        origins = {"origin": form.origin, "label_origin": labels.start}
-        return moments(others, form.features, labels.Y, **origins)
-
-    return jax.lax.map(jax.checkpoint(of_others), folds.each)
+    v = jnp.where(folds.holds(number), 0, data.weights.array)
+    others = replace(data, weights=data.weights.block(v, len(v)))
+    return moments(others, form.map, labels.Y, origin=form.origin, label_origin=labels.start)
 
 
 # folds of K --------------------------------------------------------------------------------------
@@ -119,30 +120,16 @@ def pays_to_refit(folds: Folds, lams: int) -> bool:
 
 
 def refit_folds(factor: Any, solution: Any, fn: Callable, lams, folds: Folds, stack: bool) -> Any:
-    """`Factor.sweep_folds` of a spectrum of K whose U is square, by √v K √v, H and labels, with
-    rows of weight 0 as they are predicted, and a last row of 0.
+    """`Factor.sweep_folds` of a spectrum of K whose U is square, with rows of weight 0 as they are
+    predicted.
     """
-    U, weights, fixed, labels = factor.left_vectors(), factor.weights, factor.fixed, solution.labels
-    n, unit, left = factor.n, weights.root_or_one[:, None], U * factor.s
-    if weights.values is not None:
-        left = jnp.where(weights.used[:, None], left, factor.queries())
-    H, Y = fixed.basis(fixed.rows, n) * unit, (labels.Y - labels.mean) * unit
-    left, U, H, Y = (jnp.pad(A, ((0, 1), (0, 0))) for A in (left, U, H, Y))
-    K = matmul(left, U.T)
-
-    def without(fold):
-        number, S = fold
-        rest = weights.used & ~folds.holds(number)
-        others = jnp.flatnonzero(rest, size=most_others(folds), fill_value=n).astype(S.dtype)
-        rows = jnp.concatenate([S, others])
-        return fit_to_others(K[rows][:, others], H[rows], Y[rows])
-
-    fits = jax.lax.map(without, (folds.each, folds.inside))
+    labels, weights, unit = solution.labels, factor.weights, factor.weights.root_or_one[:, None]
+    fits = dual_fits(factor, labels, folds)
 
     def of_lams(lams):
         def left_out(fit):
-            s, z, across, start = fit
-            return start[:, None] - times(across, z[:, None] / (s[:, None, None] + lams))
+            shrunk = fit.z[:, None] / (fit.s[:, None, None] + lams)
+            return fit.start[:, None] - matmul_lams(fit.across, shrunk)
 
         e = folds.as_rows(jax.lax.map(left_out, fits)) / unit[:, None]
         return fn(e, labels.Y, folds.counted(weights).array)
@@ -150,10 +137,42 @@ def refit_folds(factor: Any, solution: Any, fn: Callable, lams, folds: Folds, st
     return of_lams(lams) if stack else over_lams(of_lams, lams, labels.Y.shape[1])
 
 
-def fit_to_others(K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array, "n t"]) -> Any:
-    """s, z, across and start of the fit to the last c of n rows, which leaves start − across·(z/(s
-    + λ)) of the first. What H has in these only is not fitted.
+class DualFits(NamedTuple):
+    """Fits to the other rows, which leave start − across·(z/(s + λ)) of those of each fold."""
+
+    s: Any  # (k, c)
+    z: Any  # (k, c, t)
+    across: Any  # (k, b, c)
+    start: Any  # (k, b, t)
+
+
+def dual_fits(factor: Any, labels: Any, folds: Folds) -> DualFits:
+    """Of every fold, from √v K √v, H and √v y of all rows, √v being 1 for rows of weight 0, and of
+    one row more, of 0, which pads.
     """
+    weights, n, unit = factor.weights, factor.n, factor.weights.root_or_one[:, None]
+    U = factor.left_vectors()
+    left = U * factor.s
+    if weights.values is not None:
+        left = jnp.where(weights.used[:, None], left, factor.queries())
+    padded = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
+    K = matmul(padded(left), padded(U).T)
+    H, Y = padded(factor.fixed_basis * unit), padded((labels.Y - labels.mean) * unit)
+
+    def without(fold):
+        number, inside = fold
+        rest = weights.used & ~folds.holds(number)
+        others = jnp.flatnonzero(rest, size=most_others(folds), fill_value=n).astype(inside.dtype)
+        rows = jnp.concatenate([inside, others])
+        return fit_to_others(K[rows][:, others], H[rows], Y[rows])
+
+    return jax.lax.map(without, (folds.each, folds.inside))
+
+
+def fit_to_others(
+    K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array, "n t"]
+) -> DualFits:
+    """The fit to the last c of n rows, of one fold. What H has in these only is not fitted."""
     b = len(K) - K.shape[1]
     Q, root = whitened(H[b:], H[b:])
     fitted = lambda H, A: matmul(H, matmul(Q.T, A))
@@ -161,4 +180,4 @@ def fit_to_others(K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array
     K, Y = K - fitted(H, K[b:]), Y - fitted(H, Y[b:])
     s, V = eigh(K[b:].T - fitted(Q, K[b:].T))
     V = V - fitted(Q, V)
-    return jnp.maximum(s, 0), matmul(V.T, Y[b:]), matmul(K[:b], V), Y[:b]
+    return DualFits(jnp.maximum(s, 0), matmul(V.T, Y[b:]), matmul(K[:b], V), Y[:b])

@@ -1,6 +1,5 @@
 """A factor with labels: coefficients, residuals and sums at any λ. Criteria and searches see
-nothing else of a fit. Also what a factor says of itself and of a fit, and λ and targets as axes of
-arrays.
+nothing else of a fit.
 """
 
 from collections.abc import Callable
@@ -9,58 +8,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from jaxrls.core.linalg import map_blocks, matmul, split
+from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, as_columns
 from jaxrls.core.problem import Folds, Labels
-from jaxrls.core.support import pytree, static
-
-# How many times the floor of a spectrum is to stand above the rounding of K: from there on what is
-# left out is right to 1 %.
-NEAR = 5
-# λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
-# as many fit into memory with U.
-COLUMNS_AT_ONCE = 1024
-
-
-@pytree
-class Report:
-    """How a factor was made and how far its numbers can be trusted.
-
-    Args:
-        route: how it was made, such as `"gram"`.
-        floor: the λ below which rounding dominates.
-        indefinite: the most negative eigenvalue of K over the largest.
-        trace_residual: tr √v(K − K̂)√v on landmarks, else None.
-        ridge: jitter that was added to the diagonal of the landmarks' kernel matrix, relative to
-            it, else None.
-        informative: whether eigenvalues stand above the rounding of K before fixed effects were
-            projected out. Else the fit is that of the fixed effects alone, at any λ, and the floor
-            is the trace of that K. None where it was not asked.
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.factorize(rls.Precomputed(), jnp.eye(3)).report.route
-    'gram'
-    """
-
-    route: str = static()
-    floor: Float[Array, ""]
-    indefinite: Float[Array, ""]
-    trace_residual: Float[Array, ""] | None = None
-    ridge: Float[Array, ""] | None = None
-    informative: Bool[Array, ""] | None = None
-
-    def asked(self, largest, least, whole) -> "Report":
-        """With whether K is informative: whether its largest eigenvalue is above the `least` that
-        is told from rounding. `whole` is tr K before fixed effects were projected out.
-        """
-        informative = largest > least
-        floor = jnp.where(informative, self.floor, whole)
-        return replace(self, floor=floor, informative=informative)
-
-    def informed(self, values: Array, else_: Any = 0) -> Array:
-        """The values, or 0 or others where K has no information."""
-        return values if self.informative is None else jnp.where(self.informative, values, else_)
+from jaxrls.core.support import pytree
 
 
 class Coefficients(NamedTuple):
@@ -112,7 +64,7 @@ class Solution:
 
     # λ and targets --------------------------------------------------------------------------------
 
-    def columns(self, lams) -> Float[Array, "L k"]:
+    def columns(self, lams) -> PerLam:
         """λ as columns (L, 1) or (L, t), checked against the targets."""
         return as_columns(lams, self.labels.Y.shape[1])
 
@@ -130,7 +82,7 @@ class Solution:
         stacked = jax.lax.map(lambda j: fn(lam[j], self.target(j)), jnp.arange(lam.shape[0]))
         return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), stacked)
 
-    def at_each(self, lams: Float[Array, "L k"], fn: Callable) -> Any:
+    def at_each(self, lams: PerLam, fn: Callable) -> Any:
         """`per_target` at every λ, one after the other."""
         return jax.lax.map(lambda lam: self.per_target(lam, fn), lams)
 
@@ -143,23 +95,23 @@ class Solution:
         coef, beta = self.factor.coefficients(self, self.columns(lams))
         return Coefficients(coef, *self.factor.fixed.split(beta))
 
-    def residual_norm(self, lams) -> Float[Array, "L t"]:
+    def residual_norm(self, lams) -> PerTarget:
         """Σ vᵢ (yᵢ − f(xᵢ))², (L, t)."""
         return self.factor.residual_norm(self, self.columns(lams))
 
-    def data_fit(self, lams) -> Float[Array, "L t"]:
+    def data_fit(self, lams) -> PerTarget:
         """ỹᵀ P̃ ỹ, (L, t)."""
         return self.factor.data_fit(self, self.columns(lams))
 
-    def logdet(self, lams) -> Float[Array, "L k"]:
+    def logdet(self, lams) -> PerLam:
         """log of the product of the eigenvalues of K̃ + λI."""
         return self.factor.logdet(self, self.columns(lams))
 
-    def residual_dof(self, lams) -> Float[Array, "L k"]:
+    def residual_dof(self, lams) -> PerLam:
         """Residual degrees of freedom, Σ (1 − leverage)."""
         return self.factor.residual_dof(self, self.columns(lams))
 
-    def dof(self, lams) -> Float[Array, "L k"]:
+    def dof(self, lams) -> PerLam:
         """Effective degrees of freedom, Σ leverage, those of fixed effects included."""
         return self.factor.weights.count - self.residual_dof(lams)
 
@@ -213,7 +165,7 @@ class Solution:
         """
         return self.with_rest(self.factor.sum_left_out(self, fn, self.columns(lams)))
 
-    def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
+    def residuals(self, lams, groups: Folds | None = None) -> PerRow:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
         group₎(xᵢ).
 
@@ -254,7 +206,7 @@ class Solution:
             )
         return self.factor.outcome(self, lams, None, fn)
 
-    def training_residuals(self, lams) -> Float[Array, "L n t"]:
+    def training_residuals(self, lams) -> PerRow:
         """Training residuals √v (y − f) of every row."""
         r = self.factor.sweep(self, self.columns(lams), lambda r, R, v: r, stack=True)
         return jnp.moveaxis(r, 1, 0)
@@ -275,38 +227,3 @@ class Solution:
         fixed.check_rest(weights, groups)
         defined = jnp.all(fixed.has_rest(weights, groups))
         return jax.tree.map(lambda a: jnp.where(defined, a, jnp.nan), total)
-
-
-# λ and targets ------------------------------------------------------------------------------------
-
-
-def as_columns(lams, t: int | None = None) -> Float[Array, "L k"]:
-    """λ (L,) as one column for all targets, (L, 1); one λ per target, (L, t), as it is."""
-    lams = jnp.asarray(lams)
-    if lams.ndim not in (1, 2) or lams.ndim == 2 and t and lams.shape[1] not in (1, t):
-        raise ValueError(
-            f"lams must have shape (L,), or (L, {t or 't'}) with a λ for each target, and has "
-            f"shape {lams.shape}"
-        )
-    return lams[:, None] if lams.ndim == 1 else lams
-
-
-def over_lams(fn: Callable, lams: Float[Array, "L k"], columns: int):
-    """`fn` of all λ, results with a leading axis L: in equal chunks of λ, so that at most
-    `COLUMNS_AT_ONCE` matrix columns, `columns` for each λ, are in memory at once.
-    """
-    chunks = -(-len(lams) // max(1, COLUMNS_AT_ONCE // max(1, columns)))
-    return fn(lams) if chunks == 1 else map_blocks(fn, *split(lams, -(-len(lams) // chunks)))
-
-
-def one_by_one(fn: Callable, lams: Float[Array, "L k"], stack: bool) -> Any:
-    """`fn` of one λ after another, each as an axis of length one: sums with λ leading, or with
-    `stack` rows, (n, L, …).
-    """
-    out = jax.lax.map(lambda lam: jax.tree.map(lambda a: a[:, 0] if stack else a[0], fn(lam)), lams)
-    return jnp.moveaxis(out, 0, 1) if stack else out
-
-
-def times(A: Float[Array, "b r"], B: Float[Array, "r L t"]) -> Float[Array, "b L t"]:
-    """A times every B[:, l], as one product."""
-    return matmul(A, B.reshape(B.shape[0], -1)).reshape(A.shape[0], *B.shape[1:])

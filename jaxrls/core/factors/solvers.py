@@ -5,21 +5,21 @@ one for the shapes; rooms bring further solvers, and what `landmarks=` is short 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
 from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import solve_cholesky
-from jaxrls.core.factors.expansion import AtPoints, Primal, stays_dual
+from jaxrls.core.factors.expansion import kernel_matrix, stays_dual
 from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.primal_spectrum import products, solve_covariance
-from jaxrls.core.factors.solution import COLUMNS_AT_ONCE, Solution
+from jaxrls.core.factors.lams import COLUMNS_AT_ONCE
+from jaxrls.core.factors.primal_spectrum import solve_covariance
+from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import factor_svd, factor_symmetric
 from jaxrls.core.kernels import Kernel, Linear, check_kernel
 from jaxrls.core.linalg import wide_block_size
-from jaxrls.core.problem import Data, Labels, Weights, as_fixed_effects, as_rows, gram
+from jaxrls.core.problem import Data, Labels, Weights, as_fixed_effects, as_rows
 from jaxrls.core.support import door, platform, pytree, static
 
 
@@ -114,8 +114,7 @@ class Solver(ABC):
 
     def memory(self, shape: Shape) -> Holding:
         """What it holds for a problem of these shapes; by default what K and its factor take."""
-        n = shape.rows
-        words = "K and its factors"
+        n, words = shape.rows, "K and its factors"
         return Holding(type(self).__name__.lower(), n, 4 * n**2, words, of_kernel=True)
 
     def rows_to_fit(self, X: Any) -> Any:
@@ -230,10 +229,10 @@ def factorize(
     rows = as_rows(kernel, X)
     rows.check(kernel)
     v = Weights.of_rows(weights, rows)
-    fixed = as_fixed_effects(fixed_effects, intercept, v)
-    wanted = named_solver(solver, landmarks, leave) or Spectral()
-    wanted, labels = wanted.prepare(kernel, rows, v), Labels.none(v, fixed)
-    return wanted.solve(kernel, Data(rows, v, fixed), labels, block_size=block_size).factor
+    data = Data(rows, v, as_fixed_effects(fixed_effects, intercept, v))
+    named = named_solver(solver, landmarks, leave) or Spectral()
+    prepared, labels = named.prepare(kernel, rows, v), Labels.none(v, data.fixed)
+    return prepared.solve(kernel, data, labels, block_size=block_size).factor
 
 
 def named_solver(solver, landmarks=None, leave: bool = True) -> Solver | None:
@@ -246,25 +245,6 @@ def named_solver(solver, landmarks=None, leave: bool = True) -> Solver | None:
             f"cheapest, and is {solver!r}"
         )
     return solver if landmarks is None else SHORT_FOR["landmarks"](landmarks, solver, leave)
-
-
-def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> tuple[Any, Any, Any]:
-    """K of all rows, the expansion that its coefficients belong to, and what to add to every row of
-    K to get that expansion's kernel, or None. A given matrix is linear in the rows k(new,
-    training).
-    """
-    rows, fixed = data.rows, data.fixed
-    explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
-    if explicit and not rows.has_pairs:
-        rows.dense()  # raises: coefficients of features need all rows at once
-    if explicit and fixed.one is not None and rows.in_memory:
-        K, origin, lift = products(rows.features(kernel), fixed)
-        return K, AtPoints(rows.points, origin), lift
-    expansion: Any = AtPoints(rows.points) if kernel.evaluable else Primal()
-    if not rows.is_dense and fixed.one is not None:
-        rows, lift = rows.from_origin(kernel)
-        return gram(kernel, rows), replace(expansion, shifted=rows), lift
-    return gram(kernel, rows, block_size=block_size), expansion, None
 
 
 @pytree
@@ -310,9 +290,8 @@ class Spectral(Solver):
         if self.of is None and explicit and not (route == "gram" and rows.has_pairs):
             route = route if rows.in_memory else "covariance"
         if route == "gram":
-            K, expansion, lift = kernel_matrix(kernel, data, block_size)
-            options = {"training": (kernel, rows), "semidefinite": kernel.is_semidefinite()}
-            return factor_symmetric(K, data, expansion, lift, **options).solve_labels(labels)
+            matrix = kernel_matrix(kernel, data, block_size)
+            return factor_symmetric(matrix, kernel.is_semidefinite()).solve_labels(labels)
         if route == "covariance":
             return solve_covariance(kernel, data, labels)
         return factor_svd(kernel, data).solve_labels(labels)
@@ -323,19 +302,19 @@ class Spectral(Solver):
 
     def memory(self, shape):
         """K with eigenvectors, or features, or their covariance."""
-        n, d = shape.rows, shape.columns
-        route = self.route(shape.kernel, (n, d), shape.dtype)
+        n, r = shape.rows, shape.features or shape.rows
+        route = self.route(shape.kernel, (n, shape.columns), shape.dtype)
         if route == "gram":
             numbers = 4 * n**2 + 2 * n * shape.lam_columns()
             words = "K, its eigenvectors and LAPACK's workspace"
             return Holding(route, n, numbers, words, of_kernel=True)
-        r = shape.features or n
         if route == "features":
             numbers = 4 * n * r + 2 * min(n, r) ** 2 + n * shape.lam_columns()
-            return Holding(route, r, numbers, "features, singular vectors and LAPACK's workspace")
-        stored = 2 * n * r * (not isinstance(shape.kernel, Linear) or r >= n)
-        numbers = 5 * min(n, r) ** 2 + shape.block(r) + stored
-        words = "the features' covariance, its eigenvectors and blocks of rows"
+            words = "features, singular vectors and LAPACK's workspace"
+        else:
+            stored = 2 * n * r * (not isinstance(shape.kernel, Linear) or r >= n)
+            numbers = 5 * min(n, r) ** 2 + shape.block(r) + stored
+            words = "the features' covariance, its eigenvectors and blocks of rows"
         return Holding(route, r, numbers, words)
 
 
@@ -356,8 +335,8 @@ class Cholesky(Solver):
         rows = data.rows
         if choose_route(kernel, rows.shape, rows.dtype) != "gram":
             return solve_cholesky(kernel, data, labels, block_size)
-        K, expansion, lift = kernel_matrix(kernel, data, block_size)
-        return CholeskyGram(K, data, expansion, lift, (kernel, rows)).solve_labels(labels)
+        matrix = kernel_matrix(kernel, data, block_size)
+        return CholeskyGram(**matrix._asdict()).solve_labels(labels)
 
     def memory(self, shape):
         """K with its factors, or moments with theirs."""

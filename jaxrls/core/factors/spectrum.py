@@ -15,21 +15,34 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors.expansion import Expansion, Primal
+from jaxrls.core.factors.expansion import Expansion, KernelMatrix, Primal
 from jaxrls.core.factors.factor import Factor
-from jaxrls.core.factors.interpolation import interpolation_floor
+from jaxrls.core.factors.floor import (
+    ABOVE_ROUNDING,
+    Report,
+    centred_rounding,
+    interpolation_floor,
+)
+from jaxrls.core.factors.lams import matmul_lams, over_lams
 from jaxrls.core.factors.other_folds import pays_to_refit, refit_folds
-from jaxrls.core.factors.solution import NEAR, Report, over_lams, times
 from jaxrls.core.leave_out import LowRank
 from jaxrls.core.linalg import clip, eigh, eigh_rounding, matmul, rounding, svd, transposed_matmul
 from jaxrls.core.problem import Data, DataBlock, DenseRows
 from jaxrls.core.support import pytree, static
 
 
+@pytree
 class Spectrum(Factor):
     """The eigendecomposition of one kernel and one X, which serves every λ.
 
     K̃ = (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ.
+
+    Args:
+        data: the rows that U is made of, weights and fixed effects.
+        s: eigenvalues (r,).
+        across: (q, r), coefficients of the fit of each direction by the fixed effects.
+        expansion: what coefficients multiply.
+        report: how the factor was made, and its floor.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False).spectrum().s.tolist()
@@ -37,10 +50,12 @@ class Spectrum(Factor):
     """
 
     shares_work: ClassVar[bool] = True
-    complete: Any = False  # whether U is square
-    s: Float[Array, " r"]  # eigenvalues
-    across: Float[Array, "q r"]  # the fit of each direction by the fixed effects
-    directions: Any  # (c, r), the coefficients of every direction
+    complete = False  # whether U is square
+    data: Data
+    s: Float[Array, " r"]
+    across: Float[Array, "q r"]
+    expansion: Expansion
+    report: Report
 
     @abstractmethod
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
@@ -74,8 +89,8 @@ class Spectrum(Factor):
     def coefficients(self, solution, lams):
         """directions (D ∘ z), O(c r t L)."""
         solved = self.report.informed(solution.state[:, None] / (self.s[:, None, None] + lams))
-        beta = solution.labels.start[:, None] - times(self.across, solved)
-        coef = times(self.directions, solved)
+        beta = solution.labels.start[:, None] - matmul_lams(self.across, solved)
+        coef = matmul_lams(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def data_fit(self, solution, lams):
@@ -110,9 +125,9 @@ class Spectrum(Factor):
 
             def of_lams(lams):
                 residual_share = self.residual_share(lams)
-                r = missed + times(U, residual_share * z[:, None])
-                R = outside + times(U * U, residual_share)
-                return fn(r, R, block.v, *columns)
+                r = missed + matmul_lams(U, residual_share * z[:, None])
+                diagonal = outside + matmul_lams(U * U, residual_share)
+                return fn(r, diagonal, block.v, *columns)
 
             return of_lams(lams) if stack else over_lams(of_lams, lams, t)
 
@@ -141,11 +156,6 @@ class DualSpectrum(Spectrum):
     """A spectrum whose left vectors U are kept: that of K, or of features where they are few rows.
 
     Args:
-        data: the rows of U, weights and fixed effects.
-        s: eigenvalues (r,).
-        across: (q, r), coefficients of the fit of each direction by the fixed effects.
-        expansion: what coefficients multiply.
-        report: how the factor was made, and its floor.
         training: (kernel, rows), to predict the rows as if they were new.
         basis: (c, r), coefficients of each direction; None where they are dual, √v U.
         solved: (r,), 0 in directions of negative eigenvalues of K, which get no coefficients; else
@@ -154,11 +164,6 @@ class DualSpectrum(Spectrum):
         complete: whether U is square.
     """
 
-    data: Data
-    s: Float[Array, " r"]
-    across: Float[Array, "q r"]
-    expansion: Expansion
-    report: Report
     training: Any = None
     basis: Float[Array, "c r"] | None = None
     solved: Float[Array, " r"] | None = None
@@ -219,18 +224,18 @@ class DualSpectrum(Spectrum):
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
         labels, weights, U = solution.labels, self.weights, self.left_vectors()
-        residual_share, used = lam / (self.s + lam), weights.used[:, None]
-        lams = lam.reshape(1, 1)
-        r, R = self.sweep(solution, lams, lambda r, R, v: (r[:, 0], R[:, 0, 0]), stack=True)
-        left = U * (residual_share if self.complete else residual_share - 1)
+        share, used = lam / (self.s + lam), weights.used[:, None]
+        of_rows = lambda r, diagonal, v: (r[:, 0], diagonal[:, 0, 0])
+        r, diagonal = self.sweep(solution, lam.reshape(1, 1), of_rows, stack=True)
+        left = U * (share if self.complete else share - 1)
+        H = self.fixed_basis * weights.root_or_one[:, None]
         if weights.values is not None:
             G = self.queries() / (self.s + lam)
             left = jnp.where(used, left, -G)
-            unseen = labels.Y - labels.mean - matmul(G, solution.state)
-            r = jnp.where(used, r, unseen)
-        R = jnp.where(weights.used, R, 1)
-        H = self.fixed.basis(self.fixed.rows, self.n) * weights.root_or_one[:, None]
-        return LowRank(r, R, H, U, left, weights.used, complete=self.complete)
+            r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, solution.state))
+            diagonal = jnp.where(weights.used, diagonal, 1)
+        left_H = jnp.where(used & self.complete, 0, H)
+        return LowRank(r, diagonal, H, U, left, left_H, weights.used & (not self.complete))
 
     def training_design(self) -> Float[Array, "n c"]:
         """K or features of the rows, which coefficients multiply, computed again."""
@@ -245,45 +250,38 @@ class DualSpectrum(Spectrum):
         return G - self.fixed.fitted(self.fixed.rows, self.across)
 
 
-def factor_symmetric(
-    K: Float[Array, "n n"],
-    data: Data,
-    expansion: Expansion,
-    lift: Float[Array, " n"] | None = None,
-    *,
-    training: Any = None,
-    semidefinite: bool = False,
-) -> DualSpectrum:
+def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSpectrum:
     """The dual route: the eigendecomposition of all of K. Cost: about 9n³ flops.
 
     Fixed effects are projected out of K, and of its eigenvectors once more, which keeps them exact
     for λ down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are
-    negative by more than rounding get no coefficients. With `lift` the expansion's kernel is K +
-    1·lift. Source: Rifkin (lecture), "Varying λ".
+    negative by more than rounding get no coefficients, unless K is known to be `semidefinite`.
+    Source: Rifkin (lecture), "Varying λ".
     """
-    weights, fixed = data.weights, data.fixed
-    whole = jnp.sum(weights.array * jnp.diagonal(K))
-    K, across, taken = fixed.centre_both(weights, K)
-    if lift is not None:
-        across = across + fixed.one[:, None] * lift  # type: ignore[index]
+    weights, fixed = matrix.data.weights, matrix.data.fixed
+    whole = jnp.sum(weights.array * jnp.diagonal(matrix.K))
+    K, across, taken = fixed.centre_both(weights, matrix.K)
+    if matrix.lift is not None:
+        across = across + fixed.one[:, None] * matrix.lift  # type: ignore[index]
     s, U = eigh(weights.scale_both(K))
     U = fixed.project(weights, U)
     # What is taken off entries is rounded one by one: 4√n·eps of one.
     heaviest = jnp.max(weights.array) / weights.total
     constant = 4 * jnp.sqrt(heaviest / weights.count) * taken
     floor = eigh_rounding(weights.count, s, constant)
-    across = matmul(across, weights.scale(U))
-    solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(s.dtype)
-    across = across if solved is None else across * solved
+    across, solved = matmul(across, weights.scale(U)), None
+    if not semidefinite:
+        solved = jnp.where(s < -floor, 0, 1).astype(s.dtype)
+        across = across * solved
     s, below = clip(s, constant)
-    report = Report("gram", floor, below).asked(jnp.max(s), NEAR * floor, whole)
+    report = Report("gram", floor, below).asked(jnp.max(s), ABOVE_ROUNDING * floor, whole)
     return DualSpectrum(
-        data=replace(data, rows=Whole(U)),
+        data=replace(matrix.data, rows=Whole(U)),
         s=report.informed(s),
         across=across,
-        expansion=expansion,
+        expansion=matrix.expansion,
         report=report,
-        training=training,
+        training=matrix.training,
         solved=solved,
         complete=True,
     )
@@ -301,7 +299,7 @@ def factor_svd(kernel, data: Data) -> Factor:
     basis = Vt.T * sigma
     floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
     whole = jnp.sum(weights.scale(Phi) ** 2)
-    report = Report("features", floor, jnp.zeros((), Phi.dtype))
+    report = Report("features", floor, jnp.zeros_like(floor))
     report = report.asked(jnp.max(sigma), centred_rounding(whole), whole)
     factor = DualSpectrum(
         data=replace(data, rows=Whole(fixed.project(weights, U))),
@@ -315,10 +313,3 @@ def factor_svd(kernel, data: Data) -> Factor:
         complete=complete,
     )
     return factor.allowing(None)
-
-
-def centred_rounding(whole):
-    """How large singular values of features may be by rounding alone after they were centred, from
-    the sum of their squares before.
-    """
-    return 2 * float(jnp.finfo(whole.dtype).eps) * jnp.sqrt(whole)

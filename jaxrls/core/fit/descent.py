@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrls.core.fit.fitted import History
 from jaxrls.core.fit.problem import Problem
+from jaxrls.core.fit.start import Guess
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.problem import compiled
 from jaxrls.core.support import on_device, progress_bar, pytree, static
@@ -19,7 +20,7 @@ from jaxrls.core.support import on_device, progress_bar, pytree, static
 REACH = 16.0
 # Of log λ: errors change as much for λ times e³ as for a width times e.
 LAM_UNIT = 3.0
-# On so few rows likelihoods have several minima and plateaus: a search begins at every guess.
+# On so few rows likelihoods have several minima and plateaus: a search starts at every guess.
 FEW_ROWS = 100
 
 
@@ -64,10 +65,11 @@ class Space:
     units: tuple[float | None, ...] = static()
 
     @classmethod
-    def around(cls, kernel, lam, floor) -> "Space":
-        """The space whose origin is this kernel and this λ."""
-        origin = kernel, np.asarray(np.maximum(lam - floor, 1e-2 * floor))
-        return cls(origin, np.asarray(floor), (*_units(kernel), LAM_UNIT))
+    def around(cls, guess: Guess) -> "Space":
+        """The space whose origin is the guess."""
+        above = np.maximum(guess.lam - guess.floor, 1e-2 * guess.floor)
+        units = *_units(guess.kernel), LAM_UNIT
+        return cls((guess.kernel, np.asarray(above)), np.asarray(guess.floor), units)
 
     def first(self, key=None) -> list:
         """θ at the start, or moved at random, logarithms by a standard deviation of 1."""
@@ -148,26 +150,28 @@ def descend(problem, guesses: list, way, learned=None) -> Best:
     curvature is used if the last guess, where it ended, is the best.
     """
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        at_start = lambda space, key=None: look(
-            space.first(key), space, problem, optimizer=way.optimizer
+        begin = lambda space, key=None: (
+            look(space.first(key), space, problem, optimizer=way.optimizer),
+            space,
         )
-        spaces = [Space.around(*guess) for guess in guesses]
-        points = [at_start(space) for space in spaces]
-        best = int(np.argmin([float(point.value) for point in points]))
-        carries = learned is not None and best == len(guesses) - 1
+        guessed = [begin(Space.around(guess)) for guess in guesses]
+        best = min(guessed, key=lambda pair: float(pair[0].value))
+        point, space = best
+        carries = learned is not None and best is guessed[-1]
         carries = carries and way.optimizer is default_optimizer()
-        first, space = points[best], spaces[best]
-        begins = [(first._replace(state=_carried(learned, first)) if carries else first, space)]
+        starts = [(_carried(learned, point) if carries else point, space)]
         if way.starts > 1:
-            keys = jax.random.split(way.key, way.starts)[1:]
-            begins += [(at_start(space, key), space) for key in keys]
-        if problem.criterion.unit == "nats" and len(problem.Y) <= FEW_ROWS:
-            rest = zip(points, spaces, strict=True)
-            begins += [pair for i, pair in enumerate(rest) if i != best]
-            way = way._replace(tol=way.tol / len(problem.Y))  # of all rows, as nats are
-        walks = [_walk(*begin, problem, way, carries) for begin in begins]
+            starts += [begin(space, key) for key in jax.random.split(way.key, way.starts)[1:]]
+        if problem.criterion.unit == "nats":
+            # Of all rows, as nats are, down to rounding.
+            rounding = 50 * float(jnp.finfo(problem.rows.dtype).eps)
+            way = way._replace(tol=max(way.tol / len(problem.Y), rounding))
+            few = len(problem.Y) <= FEW_ROWS
+            starts += [pair for pair in guessed if few and pair is not best]
+        walks = [_walk(point, space, problem, way, carries) for point, space in starts]
         walk = min(walks, key=lambda walk: min(float(point.value) for point in walk))
-        return _best_of(walk, problem, way, points[0].value)
+        at_given, _ = guessed[0]
+        return _best_of(walk, problem, way, at_given.value)
 
 
 @jax.jit  # so that it is traced once for what looks and what steps
@@ -195,8 +199,8 @@ def look(params, space: Any, problem, *, optimizer) -> Point:
 
 
 def _carried(learned: Point, point):
-    """The state of L-BFGS as if its last step had ended at this point: the step, and the change of
-    the gradient along it, are kept.
+    """The point with the state of L-BFGS as if its last step had ended there: the step, and the
+    change of the gradient along it, are kept.
     """
     from optax import tree_utils
 
@@ -206,7 +210,8 @@ def _carried(learned: Point, point):
 
     params = moved("params", learned.params, point.params)
     updates = moved("updates", learned.grad, point.grad)
-    return tree_utils.tree_set(learned.state, params=params, updates=updates)
+    state = tree_utils.tree_set(learned.state, params=params, updates=updates)
+    return point._replace(state=state)
 
 
 @partial(compiled, often=True)
@@ -244,7 +249,8 @@ def _walk(point, space, problem, way, carries):
 
 def _best_of(visited, problem, way, start_value):
     """The best of all points, with the history."""
-    values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
+    values = np.array([point.value for point in visited])
+    norms = np.array([point.norm for point in visited])
     if not (values < _huge(problem)).any():
         wider = ", or float64" * (problem.rows.dtype == np.float32)
         raise ValueError(

@@ -1,5 +1,5 @@
-"""The main function: factor, sweep λ, choose the best, and return a model; warnings about its
-numbers; and the solution that is kept for what may be asked later.
+"""The main function: plan how λ is chosen and by which solver, factor, try λ, and return the fit
+with the best.
 """
 
 from collections.abc import Callable
@@ -7,38 +7,31 @@ from dataclasses import replace
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
 from jaxrls.core.factors import (
-    NEAR,
+    ABOVE_ROUNDING,
     SEARCHED,
     WITHOUT_K,
     Cholesky,
-    Outcome,
     Solution,
     Solver,
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.fit.fitted import Fit, K, Model, completed, r_squared, solution_of
+from jaxrls.core.fit.conclude import at_best, conclude, finished, keeps
+from jaxrls.core.fit.fitted import Fit, K, completed
 from jaxrls.core.fit.grid import Choice
+from jaxrls.core.fit.inspection import inspect_fit
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.problem import compiled, first
-from jaxrls.core.support import as_lam, as_lams, column_names, door, is_concrete, progress_bar, warn
+from jaxrls.core.problem import compiled
+from jaxrls.core.support import as_lams, column_names, door, is_concrete, platform, progress_bar
 
+MOST_ROWS = 2**14  # whose K a CPU factors, in some ten minutes, where no solver is named
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
-KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
-NO_INFORMATION = (
-    "the kernel matrix has no information beyond the intercept or fixed effects: what is left of "
-    "it is rounding, and the fit is that of these alone: check that columns of X vary, and that the "
-    "width of the kernel suits their units"
-)
-LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
 
 
 @door("X")
@@ -98,7 +91,7 @@ def fit(
             `jaxrls.choose_landmarks`; `"auto"` takes as many as keep the fit close to that of the
             full K. A landmark is held out with its row, but by `Iterative()`.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
-            exact one for the shapes, or where K is too large for the device, `Iterative()`, whose
+            exact one for the shapes, or where K is too large to be factored, `Iterative()`, whose
             leave-one-out error is an estimate: `fit.plan` says which.
         keep: whether the fit keeps its solution, which `posterior`, `predict(return_std=True)`,
             `intervals`, `loo_predictive`, `update`, `forget` and `with_lam` need: n² numbers, or
@@ -131,49 +124,70 @@ def fit(
     >>> float(fit.lam), bool(fit.error < 1e-2)
     (0.01, True)
     """
-    options: dict = {"criterion": criterion, "groups": groups, "weights": weights}
-    options |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
-    options |= {"standardize": standardize, "landmarks": landmarks, "solver": solver}
-    how: dict = {"lams": lams, "per_target": per_target, "conservative": conservative, "keep": keep}
+    options: dict = {
+        "criterion": criterion,
+        "groups": groups,
+        "weights": weights,
+        "intercept": intercept,
+        "fixed_effects": fixed_effects,
+        "standardize": standardize,
+        "landmarks": landmarks,
+        "solver": solver,
+        "block_size": block_size,
+    }
+    asked = Asked(lams, per_target, conservative, keep)
     wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if wanted is not X:  # rows of another dtype, in which everything is computed
-        result = fit(kernel, wanted, Y, **options, **how, progress=progress)
+        result = fit(kernel, wanted, Y, **options, **asked._asdict(), progress=progress)
         return completed(result, column_names(X))
     problem = Problem.of(kernel, X, Y, **options)
-    return completed(best_fit(problem, how, progress), column_names(X), problem.origin)
+    return completed(best_fit(problem, asked, progress), column_names(X), problem.origin)
 
 
-def best_fit(problem, how: dict, progress: bool) -> Fit:
+class Asked(NamedTuple):
+    """What a caller asks of λ, and whether the fit is to keep its solution: as in `fit`."""
+
+    lams: Any
+    per_target: bool = False
+    conservative: Any = 0.0
+    keep: bool | None = None
+
+
+def best_fit(problem, asked: Asked, progress: bool) -> Fit:
     """The fit with the best λ; where no solver was named and K is too large, by one without K."""
-    many = without_matrix(problem) if not how["keep"] else None
+    many = without_matrix(problem) if not asked.keep else None
     problem = many or problem
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
-        result = fit_by(problem.solver, problem, partial(_best, **how), progress)
+        result = fit_by(problem.solver, problem, partial(_best, asked=asked), progress)
         reached(1)
     if is_concrete(result):
-        inspect_fit(result, np.ndim(how["lams"]) == 0, problem.solver)
+        inspect_fit(result, np.ndim(asked.lams) == 0, problem.solver)
     if many is None:
         return result
     error, spread = result.error, result.loo_standard_error
     how_exact = (
         "" if error is None or spread is None else f", {np.mean(error):.3g} ± {np.mean(spread):.1g}"
     )
-    words = f"{result.plan}; K is too large, so the {result.title} is an estimate{how_exact}"
+    words = f"{result.plan}; K is too large to be factored, so the {result.title} is an estimate{how_exact}"
     return replace(result, plan=words)
 
 
 def without_matrix(problem, call: str = "fit") -> Problem | None:
-    """The problem with a solver that needs no K, where no solver was named, K is too large for the
-    device, and single rows are held out; else None.
+    """The problem with a solver that needs no K, where no solver was named, single rows are held
+    out, and K is too large for the device or its factorization takes many minutes; else None.
     """
-    rows, criterion = problem.rows, problem.criterion
-    able = problem.solver is None and is_concrete(problem) and rows.in_memory and rows.is_dense
-    able = able and problem.kernel.evaluable and problem.explicit is None and bool(WITHOUT_K)
+    criterion = problem.criterion
+    able = problem.solver is None and is_concrete(problem) and problem.rows.in_memory
+    able = able and problem.rows.is_dense
+    able = able and problem.kernel.evaluable and problem.explicit is None
     able = able and isinstance(criterion, LeaveOneOut) and criterion.groups is None
-    if not able or not of_problem(problem, call).why_not():
-        return None
-    many = replace(problem, solver=WITHOUT_K[0]())
-    return None if of_problem(many).why_not() else many
+    slow = platform() == "cpu" and len(problem.Y) > MOST_ROWS
+    if able and (slow or of_problem(problem, call).why_not()):
+        for solver in WITHOUT_K:
+            many = replace(problem, solver=solver())
+            if not of_problem(many).why_not():
+                return many
+    return None
 
 
 @singledispatch
@@ -184,33 +198,59 @@ def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: boo
     return run(problem.prepared(progress))
 
 
-def _best(problem, *, lams, per_target, conservative, keep):
+def _best(problem, asked: Asked) -> Fit:
     """The fit with the best λ, as planned: from a grid or from a search."""
-    plan, n = planned(problem, lams, per_target, conservative), len(problem.Y)
-    problem, choice, searches = plan.problem.padded(), plan.choice, plan.way == "search"
+    plan, keep, n = planned(problem, asked), asked.keep, len(problem.Y)
+    problem, choice, searches = plan.problem.padded(), plan.choice, plan.searches
     if not searches:
         fit, solution = fit_on_grid(problem, choice, kept=keeps(problem, keep))
         # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
-        searches = plan.goes_below and float(fit.lam) < NEAR * float(fit.floor)
+        searches = plan.goes_below and float(fit.lam) < ABOVE_ROUNDING * float(fit.floor)
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
         fit, solution = _searched(problem, choice.per_target)
     return finished(fit, solution, problem, None if searches else choice, keep, n)
 
 
+def _searched(problem, per_target):
+    """The fit with the best λ of a search, which runs on known values, and its solution."""
+    if not is_concrete(problem):
+        raise ValueError(
+            "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
+            "or call fit outside"
+        )
+    chosen, solution, words = search(problem, _solution(problem), per_target)
+    fit = _concluded(problem, solution, chosen)
+    return replace(fit, plan=f"{problem.solver.name}, a search for λ: {words}"), solution
+
+
+_solution, _concluded = compiled(Problem.solution), compiled(conclude)
+
+
+@compiled
+def fit_on_grid(problem, choice, *, kept: bool) -> tuple[Fit, Solution | None]:
+    """The fit with the best λ of a choice, with its solution if that is kept."""
+    solution = _solution(problem)
+    return at_best(problem, solution, choice), solution if kept else None
+
+
+# how λ is chosen, and by which solver
+# --------------------------------------------------------------------------------------------------
+
+
 class Plan(NamedTuple):
-    """How λ is chosen for a problem with its solver: the way, "named", "counted" or "search", and
-    the choice among λ; and whether from a best λ near the floor of the spectrum a search goes on
-    with Cholesky factors, whose floor is lower.
+    """How λ is chosen for a problem with its solver: by a search, or by a choice among λ; and
+    whether from a best λ near the floor of the spectrum a search goes on with Cholesky factors,
+    whose floor is lower.
     """
 
     problem: Problem
-    way: str
     choice: Choice
+    searches: bool
     goes_below: bool
 
 
-def planned(problem, lams, per_target: bool, conservative: Any) -> Plan:
+def planned(problem, asked: Asked) -> Plan:
     """The cheapest exact plan, unless a solver is named.
 
     | λ are            | the way                                                               |
@@ -222,38 +262,49 @@ def planned(problem, lams, per_target: bool, conservative: Any) -> Plan:
     | "search", else   | as counted, GRID; or without a spectrum a search by values alone      |
     """
     criterion, rows = problem.criterion, problem.rows
-    lams, per_target = _as_lams(lams, problem), per_target or np.ndim(lams) == 2
-    _check_conservative(conservative, criterion, lams)
-    way, num = _way(problem, lams)
-    named, counted = way == "named", way == "counted"
-    choice = Choice(criterion, lams if named else None, num, per_target, float(conservative))
-    free = may_take_cholesky(problem, per_target)
-    free = free and (named or criterion.smooth and not conservative)
-    few = SEARCHED if counted else num
-    by_cholesky = free and suits_cholesky(problem.kernel, rows.shape[0], few)
+    lams, conservative = _lams_to_try(asked.lams, problem), asked.conservative
+    per_target = asked.per_target or np.ndim(lams) == 2
+    _check_conservative(conservative, criterion, asked.lams)
+    searches, counted = isinstance(lams, str), isinstance(lams, int)
+    free = _may_take_cholesky(problem, per_target)
+    if searches:
+        num, lams = 1, None
+    elif counted:
+        num, lams, free = lams, None, free and criterion.smooth and not conservative
+    else:
+        num = len(lams)
+    by_cholesky = free and suits_cholesky(
+        problem.kernel, rows.shape[0], SEARCHED if counted else num
+    )
     problem = replace(problem, solver=Cholesky() if by_cholesky else problem.solver_or_default)
     if is_concrete(rows) and rows.has_pairs:
         of_problem(problem, lams=num).check()
-    way = "search" if counted and by_cholesky else way
-    return Plan(problem, way, choice, goes_below=counted and free)
+    choice = Choice(criterion, lams, num, per_target, float(conservative))
+    return Plan(problem, choice, searches or counted and by_cholesky, goes_below=counted and free)
 
 
-def _way(problem, lams) -> tuple[str, int]:
-    """How λ are chosen, if no cheaper solver is found, and their number."""
+def _lams_to_try(lams, problem) -> Any:
+    """λ (L,), or (L, t) with a column for each target; how many of a grid; or "search"."""
     solver, smooth = problem.solver, problem.criterion.smooth
-    if not isinstance(lams, str | int):
-        return "named", len(lams)
-    if solver is not None and not solver.has_spectrum:
-        if isinstance(lams, int) and not smooth:
-            raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
-        return "search", 1
-    if isinstance(lams, int):
-        return "counted", lams
-    # Without slopes a search may miss the best; and a grid takes fewer readings.
-    return ("search", 1) if smooth and problem.traceable else ("counted", GRID)
+    has_spectrum = solver is None or solver.has_spectrum
+    if isinstance(lams, str) and lams == "search":
+        # Without slopes a search may miss the best; and a grid takes fewer readings.
+        return GRID if has_spectrum and not (smooth and problem.traceable) else lams
+    lams = GRID if lams is None else lams
+    whole = isinstance(lams, int | np.integer) and not isinstance(lams, bool)
+    if isinstance(lams, str) or np.ndim(lams) == 0 and not (whole and lams > 1):
+        raise ValueError(
+            "lams must be how many λ, 2 or more, or an array of them, or 'search', and is "
+            f"{lams!r}: for λ = 0.1 give lams=[0.1]"
+        )
+    if not whole:
+        return as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True)
+    if not (has_spectrum or smooth):
+        raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
+    return int(lams) if has_spectrum else "search"
 
 
-def may_take_cholesky(problem, per_target: bool) -> bool:
+def _may_take_cholesky(problem, per_target: bool) -> bool:
     """Whether Cholesky factors of all of K may replace the spectrum, where λ are known outside of
     `jax.jit`, so that a search can go on from them.
     """
@@ -278,249 +329,3 @@ def _check_conservative(conservative, criterion, lams) -> None:
             "conservative= needs standard errors, which loo and kfold have at λ of a grid: take "
             f"those, not {what}"
         )
-
-
-def _as_lams(lams, problem):
-    """How many λ; or an array (L,), or (L, t) with a column for each target; or "search"."""
-    if isinstance(lams, str) and lams == "search":
-        return lams
-    lams = GRID if lams is None else lams
-    whole = isinstance(lams, int | np.integer) and not isinstance(lams, bool)
-    if isinstance(lams, str) or np.ndim(lams) == 0 and not (whole and lams > 1):
-        raise ValueError(
-            "lams must be how many λ, 2 or more, or an array of them, or 'search', and is "
-            f"{lams!r}: for λ = 0.1 give lams=[0.1]"
-        )
-    if whole:
-        return int(lams)
-    return as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True)
-
-
-def _searched(problem, per_target):
-    """The fit with the best λ of a search, which runs on known values, and its solution."""
-    if not is_concrete(problem):
-        raise ValueError(
-            "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
-            "or call fit outside"
-        )
-    chosen, solution, words = search(problem, _solution(problem), per_target)
-    fit = _concluded(problem, solution, chosen)
-    return replace(fit, plan=f"{problem.solver.name}, a search for λ: {words}"), solution
-
-
-# the fit of a solution
-# --------------------------------------------------------------------------------------------------
-
-
-def conclude(problem, solution, chosen, plan: str = "") -> Fit:
-    """The fit at the chosen λ, one for all targets or one for each, with held-out residuals."""
-    criterion, lam, factor = problem.criterion, chosen.lam, solution.factor
-    labels, weights = solution.labels, factor.weights
-    outcome = solution.outcome(lam.reshape(1, -1), criterion.groups, criterion.total)
-    at_lam = lambda sums: sums[0] if lam.ndim else jnp.mean(sums)
-    more = {"criterion": criterion.name, "title": criterion.title, "unit": criterion.unit}
-    if chosen.error is None and outcome.total is not None:
-        errors = labels.drop_axis(outcome.total / weights.total)
-        chosen = chosen._replace(errors=errors, error=at_lam(errors))
-    if outcome.error is not None and criterion.smooth:  # a step has no useful slope
-        more["loo_standard_error"] = at_lam(outcome.error) / weights.total
-    if outcome.residuals is not None:
-        counted = weights if criterion.groups is None else criterion.groups.counted(weights)
-        e = jnp.where(counted.used[:, None], outcome.residuals[0], 0)
-        more["r2"] = r_squared(e, labels.Y, counted.values, jnp)
-        squares = jnp.average(e**2, axis=0, weights=counted.values)
-        more["loo_rms"] = labels.drop_axis(jnp.sqrt(squares))
-    return _fit_of(problem.kernel, solution, chosen, outcome, plan=plan, **more)
-
-
-def conclude_moments(kernel, solution, chosen, plan: str) -> Fit:
-    """The fit at the chosen λ of a solution of moments, which has no rows to hold out."""
-    column = chosen.lam.reshape(1, -1)
-    outcome = Outcome(solution.coefficients(column), None, solution.dof(column))
-    return _fit_of(kernel, solution, chosen, outcome, plan=plan)
-
-
-def _fit_of(kernel, solution, chosen, outcome, **more) -> Fit:
-    """The fit, but for what depends on a criterion."""
-    factor, drop, (lams, errors, lam, error) = solution.factor, solution.labels.drop_axis, chosen
-    report, residuals, effect = factor.report, outcome.residuals, None
-    coef, intercept, free = jax.tree.map(lambda part: drop(part[0]), outcome.coefficients)
-    points, coef = factor.expansion.compact(kernel, coef)
-    if report.ridge is not None:
-        column = lam.reshape(1, -1)
-        # Where none are held out, relative to the residuals of training, which are smaller.
-        missed = (
-            jnp.sqrt(solution.residual_norm(column)[0])
-            if residuals is None
-            else jnp.sqrt(jnp.nansum(factor.weights.scale(residuals[0]) ** 2, axis=0))
-        )
-        at_lam = outcome.coefficients.coef[0]
-        effect = factor.jitter_effect(kernel, column[0], at_lam, missed)
-    effects = None if free is None else factor.fixed.lean()
-    return Fit(
-        model=Model(kernel, points, coef, intercept, free, effects),
-        lams=lams,
-        errors=errors,
-        lam=lam,
-        error=error,
-        loo_residuals=None if residuals is None else drop(residuals[0]),
-        dof=None if outcome.dof is None else outcome.dof.reshape(lam.shape),
-        floor=report.floor,
-        indefinite=report.indefinite,
-        informative=report.informative,
-        route=report.route,
-        trace_residual=report.trace_residual,
-        num_landmarks=0 if report.trace_residual is None else len(factor.points),
-        run=outcome.run,
-        ridge_effect=effect,
-        **more,
-    )
-
-
-_solution, _concluded = compiled(Problem.solution), compiled(conclude)
-
-
-@compiled
-def fit_on_grid(problem, choice, *, kept: bool) -> tuple[Fit, Solution | None]:
-    """The fit with the best λ of a choice, with its solution if that is kept."""
-    solution = _solution(problem)
-    return at_best(problem, solution, choice), solution if kept else None
-
-
-@compiled
-def at_best(problem, solution, choice) -> Fit:
-    """The fit at the best of all λ of a choice, with the plan in words."""
-    chosen, factor = choice.of(solution, problem.kernel), solution.factor
-    count = len(chosen.lams)
-    words = f"{count} λ{' from one factorization' * (count > 1 and factor.shares_work)}"
-    plan = f"{problem.solver_or_default.name} ({factor.route}), {words}"
-    return conclude(problem, solution, chosen, plan)
-
-
-# warnings
-# --------------------------------------------------------------------------------------------------
-
-
-def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
-    """Warn of what a user needs to know before trusting the numbers; raise where they are not
-    finite.
-    """
-    stopped = "" if fit.run is None or solver is None else solver.explain(fit.run)
-    what, which, values = f"the {fit.criterion} error", "λ", fit.errors
-    if values is None:
-        what, which, values = "the model", "coefficients", fit.model.coef
-    bad = ~np.isfinite(np.asarray(values))
-    dtype, residuals = fit.model.coef.dtype, fit.loo_residuals
-    if bad.any():
-        why = stopped or _why_not_finite(fit, bad, dtype == np.float32)
-        raise ValueError(f"{what} is not finite at {bad.sum()} of {bad.size} {which}: {why}")
-    rounding = 100 * float(np.finfo(dtype).eps)
-    if residuals is not None and float(fit.indefinite) > len(residuals) * rounding:
-        warn(
-            "the kernel matrix is not positive semidefinite: its most negative eigenvalue, "
-            f"{float(fit.indefinite):.2g} of the largest, was set to 0: "
-            "check the matrix, or take another kernel"
-        )
-    if fit.informative is not None and not fit.informative:
-        warn(NO_INFORMATION)
-        return
-    if stopped:
-        warn(stopped)
-    if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
-        warn(
-            "the landmarks are nearly dependent, and rounding, or the jitter against it, may move "
-            f"predictions by {100 * float(fit.ridge_effect):.2g} % of the error: take fewer "
-            f"landmarks{', or float64' * (dtype == np.float32)}"
-        )
-    inspect_lam(fit, default_grid)
-
-
-def _why_not_finite(fit, bad, narrow: bool) -> str:
-    """Why errors at these λ, or coefficients, are not finite, and what to do."""
-    of_errors, floor = fit.errors is not None, float(fit.floor)
-    lams = np.asarray(fit.lams)[bad.reshape(len(bad), -1).any(axis=1)] if of_errors else fit.lam
-    if np.max(lams) < 0.99 * floor:
-        wider = ", or use float64 (NumPy float64 input)" * narrow
-        return f"λ below {floor:.2g} is below the precision of the factor: leave it out{wider}"
-    wider = "use float64 (NumPy float64 input), " if narrow else "take "
-    return (
-        f"the factorization broke down; {wider}a larger smallest λ, a smaller kernel width, or "
-        "solver=Spectral()"
-    )
-
-
-def inspect_lam(fit: Any, default_grid: bool) -> None:
-    """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`."""
-    chosen, floor = np.asarray(fit.lam), float(fit.floor)
-    narrow = chosen.dtype == np.float32
-    lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
-    known = lams >= 0.99 * floor
-    # Errors below the floor matter where they were chosen, or where they may have hidden a better λ
-    # next to the chosen one.
-    if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
-        warn(
-            f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
-            f"{lams.min():.2g}: leave such λ out{', or use float64' * narrow}"
-        )
-    if fit.lams is None or len(lams) == 1:
-        return
-    low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
-    if default_grid and lams.min() > 2 * floor:  # below it the fit no longer changes
-        low = low & False
-    for at, end, edge, further in (
-        (low, lams.min(), "smallest", "smaller"),
-        (high, lams.max(), "largest", "larger"),
-    ):
-        remedy = f"pass lams= that reach {further} values"
-        if edge == "smallest" and lams.min() <= 1.01 * floor:
-            remedy = f"below it is rounding, so {'use float64' if narrow else 'keep it'}"
-        of_targets = f" of {at.sum()} of {at.size} targets" if at.size > 1 else ""
-        if at.any():
-            warn(
-                f"the chosen λ{of_targets}, {end:.3g}, is the {edge} of the grid: "
-                f"{remedy}, or change the kernel"
-            )
-
-
-# what a fit keeps
-# --------------------------------------------------------------------------------------------------
-
-
-def keeps(problem, keep: bool | None) -> bool:
-    """Whether a fit keeps its solution: as was asked, or where rows are few and known."""
-    few = problem.rows.shape[0] <= KEPT_ROWS and is_concrete(problem.weights, problem.Y)
-    return few if keep is None else keep
-
-
-def finished(
-    fit, solution: Solution | None, problem, choice: Choice | None, keep: bool | None, n: int
-) -> Fit:
-    """The fit with its solution, if that is kept, and without what belongs to rows after n."""
-    criterion, model, residuals = problem.criterion, fit.model, fit.loo_residuals
-    if keeps(problem, keep):
-        choice = choice if criterion.of_sums else None
-        kept: dict = {"solution": solution, "problem": problem, "choice": choice}
-        fit = replace(fit, **kept, groups=criterion.groups, saved=bool(keep))
-    if residuals is None or len(residuals) == n or not is_concrete(fit):
-        return fit
-    if model.points is not None:
-        model = replace(model, points=first(model.points, n), coef=first(model.coef, n))
-    return replace(fit, model=model, loo_residuals=first(residuals, n))
-
-
-def with_lam(fit, lam) -> Fit:
-    """`Fit.with_lam`."""
-    solution, problem, coef = solution_of(fit), fit.problem, fit.model.coef
-    if problem is None:
-        raise ValueError(
-            "another λ needs the data, which a fit does not have after update or load: fit "
-            "all rows again"
-        )
-    lam = as_lam(lam, coef.dtype, coef.shape[1:])
-    changed = at_best(
-        problem, solution, Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
-    )
-    inspect_fit(changed, False, problem.solver)
-    keep, n = fit.saved or None, len(fit.loo_residuals)
-    changed = finished(changed, solution, problem, fit.choice, keep, n)
-    return completed(changed, fit.model.names, fit.origin)

@@ -43,8 +43,10 @@ if TYPE_CHECKING:
     import jaxrls.uncertainty.intervals
     import jaxrls.uncertainty.posterior
 
-K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
 Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
+PerTarget = Float[Numbers, "*#t"]  # (), or (t,) where each target has its own
+Number = Float[Numbers, ""]
+K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
 PADDED = 1024  # up to so many new rows in NumPy, their number is padded to a power of two
 
 
@@ -97,7 +99,8 @@ class Model:
                 taken by name where the fit was to one.
             fixed_effects: those of the new rows where the fit had such: columns (m, p) or labels of
                 levels (m,). Without labels of levels predictions are right up to a constant for
-                each group, as in ranking.
+                each group, as in ranking; whatever is about labels, such as `score`, `intervals`
+                and standard deviations, needs them.
             block_size: rows at a time.
 
         Returns:
@@ -133,6 +136,13 @@ class Model:
         effects = self.effects or FixedEffects.none(self.coef.dtype)
         return rows, effects.new_rows(fixed_effects, rows.shape[0], self.coef.dtype)
 
+    def check_effects(self, call: str, fixed_effects) -> None:
+        """Raise where a call is about labels, and the fixed effects of their rows are not given."""
+        if self.free is not None and fixed_effects is None:
+            raise ValueError(
+                f"{call} is about labels, which have fixed effects: give fixed_effects="
+            )
+
     def check_columns(self, d: int) -> None:
         """Raise for rows with another number d of columns than those that were fitted, where that
         is known.
@@ -163,7 +173,7 @@ def completed(fit, names: tuple, origin=None):
     model = replace(fit.model, names=names) if names else fit.model
     if origin is not None:
         model = replace(model, intercept=np.asarray(model.intercept, np.float64) + origin)
-    return fit if model is fit.model else replace(fit, model=model, origin=origin)
+    return replace(fit, model=model, origin=origin)
 
 
 def with_constant(predictions, constant):
@@ -186,12 +196,13 @@ def predict_in_common_size(model, X, block_size):
         return run(X)
     m = len(X)
     size = 2 ** (m - 1).bit_length() if m <= PADDED else m
-    if isinstance(model.points, jax.Array | np.ndarray):
+    array = isinstance(model.points, jax.Array | np.ndarray)
+    # Many points are not padded, and stay on their device.
+    if array and (missing := common_size(len(model.points)) - len(model.points)):
         points, coef = map(np.asarray, (model.points, model.coef))
-        if missing := common_size(len(points)) - len(points):
-            points, coef = padded(points, missing, "edge"), padded(coef, missing)
-            model = replace(model, points=points, coef=coef)
-    return run(X) if size == m else first(run(X[np.minimum(np.arange(size), m - 1)]), m)
+        points, coef = padded(points, missing, "edge"), padded(coef, missing)
+        model = replace(model, points=points, coef=coef)
+    return first(run(padded(X, size - m, "edge")), m) if size > m else run(X)
 
 
 @compiled
@@ -242,7 +253,7 @@ class History:
     gradient_norms: Float[Array, " S"]
     lams: Float[Array, " S"]
     kernels: Any
-    start_error: Float[Numbers, ""] | None = None
+    start_error: Number | None = None
     converged: bool = static(default=False)
     reason: str = static(default="")
     stages: "tuple[Stage, ...]" = ()
@@ -314,24 +325,24 @@ class Fit(Generic[K]):
     model: Model
     lams: Float[Numbers, "L *#t"] | Any
     errors: Float[Numbers, "L *t"] | Any
-    lam: Float[Numbers, "*#t"]
-    error: Float[Numbers, "*#t"] | Any
+    lam: PerTarget
+    error: PerTarget | Any
     loo_residuals: Float[Numbers, "n *t"] | Any
-    dof: Float[Numbers, "*#t"] | Any
-    floor: Float[Numbers, ""]
-    indefinite: Float[Numbers, ""]
+    dof: PerTarget | Any
+    floor: Number
+    indefinite: Number
     route: str = static()
     criterion: str = static(default="")
     title: str = static(default="")
     unit: str = static(default="")
     plan: str = static(default="")
-    trace_residual: Float[Numbers, ""] | None = None
+    trace_residual: Number | None = None
     num_landmarks: int = static(default=0)
     run: Any = None
-    loo_standard_error: Float[Numbers, "*#t"] | None = None
-    ridge_effect: Float[Numbers, ""] | None = None
+    loo_standard_error: PerTarget | None = None
+    ridge_effect: Number | None = None
     informative: Bool[Numbers, ""] | None = None
-    r2: Float[Numbers, ""] | None = None
+    r2: Number | None = None
     loo_rms: Float[Numbers, "*t"] | None = None
     history: History | None = None
     solution: Solution | None = None
@@ -345,23 +356,24 @@ class Fit(Generic[K]):
     stored: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        values = [self.lam, self.error, self.dof]
-        if not is_concrete(*values) or np.ndim(self.dof) > 1:
-            return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
-        lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
-        freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
-        among = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
-        left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
-        name = f"{self.criterion.removesuffix('_error')} error"
-        name = self.title if self.unit == "nats" else name
-        reached = "" if error is None else f", {name} {error:.3g}"
-        if self.r2 is not None and self.unit != "AUC":
-            reached += f", held-out R² {float(self.r2):.3g}"
         kernel, standardized = self.model.kernel, ""
+        if not is_concrete(self.lam, self.error, self.dof) or np.ndim(self.dof) > 1:
+            return f"Fit(kernel={kernel}, criterion={self.criterion!r})"
         if isinstance(kernel, Standardized):
             kernel, standardized = kernel.kernel, ", standardized"
-        of_rows = f"{type(kernel).__name__}{left}{standardized}"
-        return f"{of_rows}: λ = {lam:.3g}{among}{reached}{freedom}\n{self.plan}"
+        name = f"{self.criterion.removesuffix('_error')} error"
+        name = self.title if self.unit == "nats" else name
+        rows = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
+        among = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
+        low, high = np.min(self.lam), np.max(self.lam)
+        numbers = f"λ = {low:.3g}" + f" to {high:.3g}" * bool(high > low) + among
+        if self.error is not None:
+            numbers += f", {name} {np.mean(self.error):.3g}"
+        if self.r2 is not None and self.unit != "AUC":
+            numbers += f", held-out R² {float(self.r2):.3g}"
+        if self.dof is not None:
+            numbers += f", {np.mean(self.dof):.1f} degrees of freedom"
+        return f"{type(kernel).__name__}{rows}{standardized}: {numbers}\n{self.plan}"
 
     @property
     def kernel(self) -> K:
@@ -420,7 +432,7 @@ class Fit(Generic[K]):
 
         Args:
             X: rows to average over (m, d); of more than 200, 200 of them.
-            column: the index of the column.
+            column: its name, or its index among the columns that were fitted.
             ax: Matplotlib axes; by default those of a new figure.
             level: the level of the band.
 
@@ -449,22 +461,21 @@ class Fit(Generic[K]):
         return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
 
     @door("self.model.coef")
-    def score(self, X, Y, weights=None, *, fixed_effects=None) -> Any:
-        """R² of the predictions, averaged over targets: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for
-        constant labels.
+    def score(self, X, Y, weights=None, *, fixed_effects=None, per_target: bool = False) -> Any:
+        """R² of the predictions: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for constant labels.
 
         Args:
             X: rows (m, d).
             Y: their labels (m,) or (m, t).
             weights: sample weights v (m,); by default all are 1.
             fixed_effects: those of the rows, as in `predict`.
+            per_target: whether to return that of every target (t,), in place of their mean.
 
         Raises:
             ValueError: where the fit has fixed effects, and none are given.
         """
-        if self.model.free is not None and fixed_effects is None:
-            raise ValueError("score compares labels, which have fixed effects: give fixed_effects=")
-        return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights)
+        self.model.check_effects("score", fixed_effects)
+        return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 
     @door("self.model.coef")
     def with_lam(self, lam) -> "Fit[K]":
@@ -482,7 +493,7 @@ class Fit(Generic[K]):
 
         **Cost** O(n r) where the solution is a spectrum.
         """
-        from jaxrls.core.fit.fit import with_lam
+        from jaxrls.core.fit.conclude import with_lam
 
         return with_lam(self, lam)
 
@@ -527,16 +538,17 @@ class Fit(Generic[K]):
 
         **Cost** of the standard deviation O(m n²) where K of all rows was factored, else O(m r²).
         """
-        if not return_std:
-            check_unsaid(scale, corrected, diag, weights)
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         if not return_std:
+            check_unsaid(scale, corrected, diag, weights)
             return mean
+        self.model.check_effects("return_std", fixed_effects)
         from jaxrls.uncertainty.posterior import label_deviations
 
-        rows = self.model.read(X, fixed_effects)
-        options = weights, scale, corrected, diag, block_size
-        return mean, label_deviations(self, mean, *rows, *options)
+        rows, effects = self.model.read(X, fixed_effects)
+        return mean, label_deviations(
+            self, mean, rows, effects, weights, scale, corrected, diag, block_size
+        )
 
     @door("self.model.coef")
     def posterior(
@@ -577,6 +589,7 @@ class Fit(Generic[K]):
         >>> bool(far > 10 * near)
         True
         """
+        self.model.check_effects("posterior", fixed_effects)
         from jaxrls.uncertainty.posterior import posterior_at
 
         return posterior_at(self, X, weights, scale, corrected, fixed_effects)
@@ -616,18 +629,25 @@ class Fit(Generic[K]):
         return posterior_of_effects(self, scale)
 
     @door("self.model.coef")
-    def effect(self, X, column, *, scale="evidence") -> "jaxrls.uncertainty.effect.Effect":
+    def effect(
+        self, X, column, *, values=None, weights=None, scale="evidence"
+    ) -> "jaxrls.uncertainty.effect.Effect":
         """The average effect of a column of X on f, with its standard error from the posterior.
 
             (1/m) Σᵢ ∂f(xᵢ)/∂x_column, for a column of two values a < b
             (1/m) Σᵢ f(xᵢ with b) − f(xᵢ with a)
+
+        The effect on those that were treated is that over their rows.
 
         The posterior is that of `posterior`, with its assumptions. Fixed effects are those of other
         columns, and stay as they are; their own are in `effects`.
 
         Args:
             X: rows to average over (m, d), such as those that were fitted.
-            column: the index of the column.
+            column: its name, or its index among the columns that were fitted.
+            values: two values (a, b) to compare. By default those of a column that has two in X and
+                the rows that the model keeps; else None, for the derivative.
+            weights: what each row counts in the average (m,). Default 1.
             scale: how τ² is set, as in `posterior`.
 
         Returns:
@@ -651,13 +671,13 @@ class Fit(Generic[K]):
         """
         from jaxrls.uncertainty.effect import effect
 
-        return effect(self, X, column, scale)
+        return effect(self, X, column, values, weights, scale)
 
     @door("self.model.coef")
     def intervals(
         self,
         X,
-        level: float | np.floating | Float[Numbers, ""] = 0.9,
+        level: float | np.floating | Number = 0.9,
         *,
         weights=None,
         studentised: bool = False,
@@ -715,6 +735,7 @@ class Fit(Generic[K]):
         >>> bool(abs(np.mean((lower <= y[100:]) & (y[100:] <= upper)) - 0.9) < 0.05)
         True
         """
+        self.model.check_effects("intervals", fixed_effects)
         from jaxrls.uncertainty.intervals import intervals
 
         return intervals(self, X, level, weights, studentised, fixed_effects, block_size)
@@ -793,6 +814,7 @@ class Fit(Generic[K]):
         >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
         True
         """
+        self.model.check_effects("update", fixed_effects)
         from jaxrls.rows.update import with_rows
 
         return with_rows(self, 1, X, Y, weights, fixed_effects, block_size)
@@ -828,6 +850,7 @@ class Fit(Generic[K]):
         >>> bool(abs(fit.forget(X[20:], 2 * X[20:, 0]).model.coef - some.model.coef) < 1e-12)
         True
         """
+        self.model.check_effects("forget", fixed_effects)
         from jaxrls.rows.update import with_rows
 
         return with_rows(self, -1, X, Y, weights, fixed_effects, block_size)
@@ -895,18 +918,19 @@ def as_predicted(predictions, Y) -> Any:
     return Y
 
 
-def scored(predictions, Y, weights) -> np.floating:
-    """R² of predictions of labels Y, averaged over targets: see `Fit.score`."""
+def scored(predictions, Y, weights, per_target: bool = False) -> np.floating | np.ndarray:
+    """R² of predictions of labels Y: see `Fit.score`."""
     predictions = np.asarray(predictions, float)
     Y = np.asarray(as_predicted(predictions, Y))
     if weights is not None:
         weights = as_floats("weights", weights)
         check_weights(weights, len(Y))
-    return r_squared(Y - predictions, Y, weights, np)
+    values = r_squared(Y - predictions, Y, weights, np)
+    return values if per_target else np.mean(values)
 
 
 def r_squared(residuals, Y, weights, xp: Any) -> Any:
-    """1 − Σ v e² / Σ v (y − ȳ)², averaged over targets; 0 for constant labels."""
+    """1 − Σ v e² / Σ v (y − ȳ)² of every target, 0 for constant labels."""
     mean, Y = partial(xp.average, axis=0, weights=weights), Y - Y[:1]  # exactly 0 where constant
     missed, square = mean(residuals**2), mean((Y - mean(Y)) ** 2)
-    return xp.mean(xp.where(square > 0, 1 - missed / xp.where(square > 0, square, 1), 0))
+    return xp.where(square > 0, 1 - missed / xp.where(square > 0, square, 1), 0)

@@ -113,10 +113,9 @@ def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
     """The standard error of the mean m of G losses m_g, of rows or of groups, with weights V_g: √(Σ
     V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
     """
-    groups, weights = criterion.groups, solution.factor.weights
-    weights = weights if groups is None else groups.counted(weights)
+    groups = criterion.groups
     left_out = solution.residuals(lam.reshape(1, -1), groups)[0]
-    left_out = jnp.where(weights.used[:, None], left_out, 0)
+    left_out, weights = counted_residuals(left_out, solution.factor.weights, groups)
     losses = criterion.loss(left_out, solution.labels.Y)
     losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
     v = weights.array[:, None]
@@ -125,3 +124,11 @@ def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
         away, count = groups.sums(away), jnp.sum(groups.sums(v) > 0).astype(v.dtype)
     spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
     return (spread if lam.ndim else spread[0]) / weights.total
+
+
+def counted_residuals(residuals, weights, groups):
+    """Held-out residuals, 0 for rows that do not count in means over them, and the weights of
+    rows in these means.
+    """
+    weights = weights if groups is None else groups.counted(weights)
+    return jnp.where(weights.used[:, None], residuals, 0), weights

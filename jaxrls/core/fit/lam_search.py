@@ -32,6 +32,14 @@ class Searched(NamedTuple):
     words: str
 
 
+class Look(NamedTuple):
+    """The errors at λ, and for each search value and slope, the slope NaN where there is none."""
+
+    errors: Any
+    value: Any
+    slope: Any
+
+
 class Visited(NamedTuple):
     """All λ that a search evaluated."""
 
@@ -52,7 +60,8 @@ def search(problem, solution, per_target: bool) -> Searched:
     log_lams, table = (np.take_along_axis(a[keep], order, axis=0) for a in (log_lams, errors))
     lams = jnp.asarray(np.exp(log_lams if separate else log_lams[:, 0]), factor.dtype)
     known = jnp.asarray(table.reshape(len(lams), *problem.Y.shape[1:]))
-    chosen = Chosen(lams, known, *choose_lam(lams, known, separate))
+    lam, error = choose_lam(lams, known, separate)
+    chosen = Chosen(lams, known, lam, error)
     return Searched(chosen, solution, _words(factor, len(errors), count))
 
 
@@ -65,16 +74,18 @@ def visit(factor: Any, problem, solution, count: int) -> Visited:
     dtype, (low, high) = solution.factor.dtype, jax.device_get(_ends(solution.factor))
     low, high = np.log([low, high], dtype=float)
     errors: list[np.ndarray] = []
-    points = np.full((1, count, 3), low)  # log λ, value and slope at every look
+    points = np.empty((0, count, 3))  # log λ, value and slope at every look
+    log_lams = np.full(count, low)
     while len(errors) < MOST:
-        wanted = np.array([next_place(points[1:, j], low, high) for j in range(count)])
+        wanted = np.array([next_place(points[:, j], low, high) for j in range(count)])
         if np.isnan(wanted).all():
             break
-        log_lams = np.where(np.isnan(wanted), points[-1, :, 0], wanted)
-        error, *point = jax.device_get(look(problem, solution, jnp.asarray(log_lams, dtype)))
-        errors.append(error.reshape(-1))
-        points = np.concatenate([points, np.stack([log_lams, *point], axis=1)[None]])
-    return Visited(points[1:, :, 0], np.stack(errors), solution)
+        log_lams = np.where(np.isnan(wanted), log_lams, wanted)
+        looked: Any = jax.device_get(look(problem, solution, jnp.asarray(log_lams, dtype)))
+        errors.append(looked.errors.reshape(-1))
+        point = np.stack([log_lams, looked.value, looked.slope], axis=1)
+        points = np.concatenate([points, point[None]])
+    return Visited(points[:, :, 0], np.stack(errors), solution)
 
 
 _ends = compiled(lambda_range)
@@ -93,7 +104,8 @@ def next_place(points: np.ndarray, low: float, high: float) -> float:
     finite = np.isfinite(points[:, 1])
     if finite.sum() < 2:
         return np.nan
-    x, f, slopes = _as_logarithms(*points[finite].T)
+    x, values, slopes = points[finite].T
+    f, slopes = _as_logarithms(x, values, slopes)
     best = np.flatnonzero(f == 0)[-1]
     downhill = 1 if slopes[best] <= 0 else -1
     neighbour = best + downhill
@@ -107,12 +119,12 @@ def next_place(points: np.ndarray, low: float, high: float) -> float:
 
 
 def _as_logarithms(x, values, slopes):
-    """Places, f = log(1 + value − smallest) and its slopes: errors and evidence grow exponentially
-    in log λ on one side, where f is a line. A slope that is NaN is estimated from the neighbours.
+    """f = log(1 + value − smallest) and its slopes: errors and evidence grow exponentially in
+    log λ on one side, where f is a line. A slope that is NaN is estimated from the neighbours.
     """
     above = values - values.min()
     f, slopes = np.log1p(above), slopes / (1 + above)
-    return x, f, np.where(np.isfinite(slopes), slopes, np.gradient(f, x))
+    return f, np.where(np.isfinite(slopes), slopes, np.gradient(f, x))
 
 
 def _to_minimum(gap, rise, slope, slope_there):
@@ -135,8 +147,8 @@ def _middle_of_gap(x, f):
     return x[widest] + gaps[widest] / 2 if gaps[widest] > WIDE else np.nan
 
 
-def _look(problem, solution, log_lams):
-    """The errors at λ, and value and slope for each search, the slope NaN where there is none."""
+def _look(problem, solution, log_lams) -> Look:
+    """What a search sees at λ, one for each."""
 
     def value_and_errors(log_lams):
         lams = jnp.exp(log_lams)
@@ -146,10 +158,10 @@ def _look(problem, solution, log_lams):
 
     if not (problem.traceable and problem.criterion.smooth and solution.factor.exact):
         value, errors = value_and_errors(log_lams)
-        return errors, value, jnp.full_like(value, jnp.nan)
+        return Look(errors, value, jnp.full_like(value, jnp.nan))
     along = jnp.ones_like(log_lams)
     value, slope, errors = jax.jvp(value_and_errors, (log_lams,), (along,), has_aux=True)
-    return errors, value, slope
+    return Look(errors, value, slope)
 
 
 _look_at_once = compiled(_look)  # where all rows go into a program

@@ -17,9 +17,12 @@ from jaxrls.core.factors import (
 )
 from jaxrls.core.kernels import Kernel, check_kernel
 from jaxrls.core.linalg import FEWEST_ROWS, PANELS, block_bytes
-from jaxrls.core.support import check_whole, in_words, why_too_large
+from jaxrls.core.support import check_whole, in_words, memory_bytes, platform
 
 CALLS = ("fit", "gradient", "predict")
+# LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
+# 32-bit integer.
+LARGEST_CPU_EIGH = 32766
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,26 @@ class Memory:
 
     def why_not(self) -> str:
         """Why the default device cannot run it, and what to do instead; empty where it can."""
-        return why_too_large(self.rows, self.route, self.bytes)
+        remedy = (
+            "use landmarks= (the subset of regressors), explicit features, or fewer rows: the page "
+            "'20,000 rows and more' (docs/many-rows.md) has the recipe"
+        )
+        n, route = self.rows, self.route
+        of_all_rows = route in ("gram", "cholesky gram")
+        if of_all_rows and n > LARGEST_CPU_EIGH and platform() == "cpu":
+            return (
+                f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than "
+                f"{LARGEST_CPU_EIGH}: {remedy}"
+            )
+        limit = memory_bytes()
+        if limit is None or self.bytes <= limit:
+            return ""
+        if "landmarks" in route or route == "subset":
+            remedy = "use fewer of them"
+        return (
+            f"X has {n} rows: route {route!r} takes about {in_words(self.bytes)}, and this "
+            f"device has {in_words(limit)}: {remedy}"
+        )
 
     def check(self) -> None:
         """Raise if the default device cannot run the call.
@@ -100,9 +122,9 @@ def memory(
 
     Returns:
         A `Memory`, whose text gives route, bytes and matrices. It counts the leading terms of
-        the largest matrices, on top of X and Y, without compiled programs (50 to 80 MB), and is
-        within a factor of 2 of what is measured on a CPU for n ≥ 2000
-        (`benchmarks/scaling.py --memory`).
+        the largest matrices, on top of X and Y and the up to two copies that a call makes of them,
+        without compiled programs (50 to 80 MB), and is within a factor of 2 of what is measured
+        on a CPU for n ≥ 2000 (`benchmarks/scaling.py --memory`).
 
     Raises:
         ValueError: for an unknown call, route or dtype, and for a number that is not whole or is
@@ -123,24 +145,25 @@ def memory(
     if np.shape(shape) != (2,):
         raise ValueError(f"shape must be (n, d), or X itself, and is {shape!r}")
     n, d = shape
-    _check_counts({"rows of shape": n, "columns of shape": d, "targets": targets})
-    _check_counts({"lams": lams, "fixed_effects": fixed_effects})
-    _check_counts({"landmarks": landmarks, "groups": groups}, n)
+    counts = {"rows of shape": n, "columns of shape": d, "targets": targets, "lams": lams}
+    counts |= {"fixed_effects": fixed_effects, "landmarks": landmarks, "groups": groups}
+    _check_counts(counts, n)
     if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
     of_call = Shape(kernel, n, d, dtype, targets, lams, call == "gradient")
     solver = cheapest(of_call, named_solver(solver, landmarks))
     if call == "predict":
         return of_predictions(of_call, solver, rows or n)
-    left_out = groups, pairs, keep, landmarks is not None
-    return of_training(call, of_call, solver, weights, bool(fixed_effects), *left_out)
+    return of_training(
+        of_call, solver, weights, bool(fixed_effects), keep, landmarks is not None, groups, pairs
+    )
 
 
-def _check_counts(counts, most=None):
-    """Raise for what is given and no whole number from 1 on."""
+def _check_counts(counts: dict, n: int) -> None:
+    """Raise for what is given and no whole number from 1 on, or of rows and more than n."""
     for name, count in counts.items():
         if count is not None:
-            check_whole(name, count, most)
+            check_whole(name, count, n if name in ("landmarks", "groups") else None)
 
 
 def cheapest(shape, solver: Solver | None) -> Solver:
@@ -164,15 +187,14 @@ def of_predictions(shape, solver, rows: int) -> Memory:
 
 
 def of_training(
-    call: str,
     shape,
     solver,
     weights: bool,
     fixed_effects: bool,
-    groups: int | None = None,
-    pairs: bool = False,
     keep: bool = False,
     on_landmarks: bool = False,
+    groups: int | None = None,
+    pairs: bool = False,
 ) -> Memory:
     """What the solver holds, copies of it, labels, and what is left out."""
     held, n, twice = solver.memory(shape), shape.rows, shape.twice
@@ -189,6 +211,7 @@ def of_training(
         copies = 8 * twice if shape.gradient or on_landmarks else 3
         numbers += 2 * n * held.width + copies * n * at_once
     words = held.words + ", and blocks of pairs of rows" * pairs
+    call = "gradient" if shape.gradient else "fit"
     return Memory(call, held.route, numbers * shape.dtype.itemsize, words, n)
 
 
@@ -197,6 +220,6 @@ def of_problem(problem, call: str = "fit", lams: int | None = None) -> Memory:
     (n, d), targets = problem.rows.shape, int(np.prod(problem.Y.shape[1:]))
     dtype = jnp.dtype(problem.rows.dtype)
     shape = Shape(problem.kernel, n, d, dtype, targets, lams, call == "gradient")
-    has_weights, more = problem.weights.values is not None, problem.criterion.left_out_together()
-    solver = cheapest(shape, problem.solver)
-    return of_training(call, shape, solver, has_weights, problem.fixed.count > 1, **more)
+    solver, has_weights = cheapest(shape, problem.solver), problem.weights.values is not None
+    left_out = problem.criterion.left_out_together()
+    return of_training(shape, solver, has_weights, problem.fixed.count > 1, **left_out)

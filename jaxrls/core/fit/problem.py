@@ -20,7 +20,6 @@ from jaxrls.core.problem import (
     Data,
     DenseRows,
     FixedEffects,
-    FixedLevels,
     Labels,
     Rows,
     Weights,
@@ -34,6 +33,7 @@ from jaxrls.core.support import (
     arrays_alone,
     as_floats,
     as_lam,
+    check_index,
     check_labels,
     check_ratio,
     check_targets,
@@ -110,30 +110,24 @@ class Problem:
         """
         kernel = NAMED.get(kernel, kernel) if isinstance(kernel, str) else kernel
         check_kernel(kernel)
+        check_index(X, Y)
         kernel = columns_by_number(kernel, names_of(X))
         solver, rows = named_solver(solver, landmarks), as_rows(kernel, X)
         weights = Weights.of_rows(weights, rows)
         check_ratio(weights.values)
         criterion = as_criterion(criterion, groups)
-        parts = fixed_effects if isinstance(fixed_effects, list | tuple) else [fixed_effects]
-        constant = intercept and not any(isinstance(part, FixedLevels) for part in parts)
-        origin = far_from_zero(Y, weights, constant and criterion.of_differences)
-        Y = read_labels(Y if origin is None else np.asarray(Y, np.float64) - origin, rows)
+        fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
+        origin = far_from_zero(Y, weights, fixed.intercept and criterion.of_differences)
+        Y = read_labels(Y, rows, origin)
         if standardize:
             kernel = standardized(kernel, rows, weights)
         kernel = from_median(kernel, rows, weights)
         rows.check(kernel)
         criterion = criterion.matched(column_names(X), origin).bind(Y, rows)
         criterion.check(kernel)
-        fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
         criterion.check_rest(fixed, weights)
         criterion.check_rows(Y, weights)
-
-        def cast(leaf):
-            real = isinstance(leaf, int) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-            return jnp.asarray(leaf, rows.dtype) if real else leaf
-
-        kernel = jax.tree.map(cast, kernel)
+        kernel = _in_dtype(kernel, rows.dtype)
         return cls(kernel, rows, weights, fixed, Y, criterion, block_size, solver, origin)
 
     @property
@@ -185,8 +179,7 @@ class Problem:
         usual = usual and self.criterion.of_some_rows and type(rows) is DenseRows
         if not (missing and usual and is_concrete(self)) or rows.dense().committed:
             return self
-        few, many = (choose_route(self.kernel, (k, d), rows.dtype) for k in (n, n + missing))
-        if few != many:
+        if len({choose_route(self.kernel, (k, d), rows.dtype) for k in (n, n + missing)}) > 1:
             return self
         more = lambda values, mode="edge": on_device(padded(np.asarray(values), missing, mode))
         v = self.weights.values
@@ -232,6 +225,16 @@ def criterion_error(solver: Solver, problem: Problem, lam) -> Float[Array, ""]:
     return jnp.mean(problem.errors(problem.solution(), lam[None]))
 
 
+def _in_dtype(kernel: Kernel, dtype) -> Kernel:
+    """The kernel with its real parameters in this dtype."""
+
+    def cast(leaf):
+        real = isinstance(leaf, int) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        return jnp.asarray(leaf, dtype) if real else leaf
+
+    return jax.tree.map(cast, kernel)
+
+
 def sample(weights, count, often):
     """At most so many places, drawn in proportion to their weights, and the weights for them; a
     place may be drawn `often`, and counts as often.
@@ -246,28 +249,35 @@ def sample(weights, count, often):
     return places, times * weights.mean()
 
 
+def _known_float64(Y, weights) -> np.ndarray | None:
+    """Labels of float64 in the right number, where their values are known."""
+    if Y is None or not is_concrete(Y, weights):
+        return None
+    Y = np.asarray(as_floats("Y", Y))
+    right = Y.dtype == np.float64 and Y.shape[:1] == (weights.n,) and Y.size
+    return Y if right else None
+
+
 def far_from_zero(Y, weights, removable: bool) -> np.ndarray | None:
     """The mean of float64 labels, rounded to float32, where the rows are in float32 and rounding
     labels so would lose more than `ROUNDED` of their standard deviation: 0 for other targets, and
     None where there is none. Warns of such labels where it is not `removable`.
     """
-    if weights.dtype == np.float64 or not is_concrete(Y, weights) or np.ma.isMaskedArray(Y):
+    Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
+    if Y is None:
         return None
-    Y = as_floats("Y", Y) if Y is not None else np.zeros(0)
-    if Y.dtype == weights.dtype or Y.shape[:1] != (weights.n,) or Y.size == 0:
-        return None
-    v, Y = (None if a is None else np.asarray(a, np.float64) for a in (weights.values, Y))
+    v = None if weights.values is None else np.asarray(weights.values, np.float64)
     with np.errstate(all="ignore"):  # of what is refused later
         mean = np.average(Y, axis=0, weights=v)
         spread = np.sqrt(np.average((Y - mean) ** 2, axis=0, weights=v))
-    rounded, exact = (float(np.finfo(d).eps) * np.abs(mean) for d in (weights.dtype, Y.dtype))
+    rounded, exact = (np.finfo(dtype).eps * np.abs(mean) for dtype in (np.float32, np.float64))
     # Labels that are the same to rounding have nothing to lose.
     far = (rounded > ROUNDED * spread) & (spread > 100 * exact) & (spread > SMALLEST)
     if not far.any() or np.abs(Y).max() > LARGEST:
         return None
     if removable:
         return np.where(far, mean.astype(np.float32), 0).astype(np.float64)
-    rounding = np.abs(Y.astype(weights.dtype) - Y).max(axis=0)
+    rounding = np.abs(Y.astype(np.float32) - Y).max(axis=0)
     if (rounding > ROUNDED * spread).any():
         warn(
             f"float32, the dtype of X, rounds labels by up to {np.max(rounding):.2g}, and they "
@@ -281,8 +291,9 @@ def names_of(X) -> Any:
     return column_names(X) or (getattr(X, "names", None) if isinstance(X, Rows) else None)
 
 
-def read_labels(Y, rows) -> Float[Array, "n *t"]:
-    """Labels that were given, or that the rows bring, checked."""
+def read_labels(Y, rows, origin=None) -> Float[Array, "n *t"]:
+    """Labels that were given, less an origin, or that the rows bring, checked."""
+    Y = Y if origin is None else np.asarray(Y, np.float64) - origin
     if Y is None and rows.labels is None:
         raise ValueError(
             f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
@@ -313,8 +324,8 @@ def _moments(rows, weights):
     if weights.values is None:
         origin = rows.some(1)[0]
     else:
-        used = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
-        origin = rows.sum(lambda x, used: matmul(used, x), used)
+        heaviest = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
+        origin = rows.sum(lambda x, is_heaviest: matmul(is_heaviest, x), heaviest)
     sums = rows.sum(lambda x, v: matmul(v, jnp.stack([x - origin, jnp.abs(x - origin)])), v)
     mean, size = sums / weights.total
     size = jnp.where(size > 0, size, 1)  # the unit of squares, which may underflow in that of X

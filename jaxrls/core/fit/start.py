@@ -2,6 +2,7 @@
 on a sample of the rows.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -124,17 +125,13 @@ def from_data(kernel, rows, weights) -> Kernel:
     once: one of weight 2 is two equal rows. Of weights and rows without values yet all count.
     """
     drawn, some = rows.candidates()
+    if not isinstance(some, Rows):
+        values: Any = np.asarray(some) if is_concrete(some) else some
+        some = DenseRows(values)
     v = weights.values if drawn is None else weights.some(drawn)
-    n = some.shape[0]
-    used = np.arange(n) if v is None or not is_concrete(v) else np.flatnonzero(v)
+    used = np.arange(some.shape[0]) if v is None or not is_concrete(v) else np.flatnonzero(v)
     used = used[np.linspace(0, len(used) - 1, min(len(used), MEDIAN_ROWS)).astype(int)]
-    if isinstance(some, Rows) and is_concrete(some):
-        return _from_data(kernel, some.distinct(used))
-    if isinstance(some, Rows):
-        some = some.take(used)
-    elif len(used) < n:
-        some = some[used]
-    return _from_data(kernel, np.unique(some, axis=0) if is_concrete(some) else some)
+    return _from_data(kernel, some.distinct(used) if is_concrete(some) else some.take(used))
 
 
 _from_data = compiled(start_from_data)
@@ -148,23 +145,28 @@ def from_median(kernel, rows, weights) -> Kernel:
     named = lambda leaf: listed(leaf) and {*map(str, jax.tree.leaves(leaf))} == {"median"}
     if not any(map(named, jax.tree.leaves(kernel, is_leaf=named))):
         return kernel
-
-    def unknown(part, name, _):
-        width = getattr(part, name)
-        return np.full(np.shape(width), np.nan) if named(width) else width
-
-    start = kernel.map_length_scales(unknown, np.zeros((1, rows.shape[1])))
+    unknown = lambda width: np.full(np.shape(width), np.nan) if named(width) else width
+    start = _with_widths(kernel, rows, unknown)
     check_real("a kernel's parameter", jax.tree.leaves(start))
     put = lambda width, median: median if named(width) else width
     return jax.tree.map(put, kernel, from_data(start, rows, weights), is_leaf=listed)
 
 
-class Guess(NamedTuple):
-    """A kernel, its best λ, and the precision of its matrix of all rows."""
+def _with_widths(kernel, rows, change: Callable) -> Kernel:
+    """The kernel with every width changed."""
+    changed = lambda part, name, _: change(getattr(part, name))
+    return kernel.map_length_scales(changed, np.zeros((1, rows.shape[1])))
 
-    kernel: Kernel
+
+class Guess(NamedTuple):
+    """A kernel, its best λ, the precision of its matrix of all rows, and its error on some of
+    them.
+    """
+
+    kernel: Any
     lam: Any
     floor: Any
+    error: Any
 
 
 def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
@@ -172,53 +174,48 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
 
     They are judged on a sample of the rows, so that no large matrix is factored for its spectrum:
     by what the search minimises where that is a sum, such as the evidence, else by leave-one-out
-    error. With `near`, widths around the best are
-    then judged on a larger sample: errors have several minima, some of which a small sample misses.
+    error. With `near`, widths around the best are then judged on a larger sample: errors have
+    several minima, some of which a small sample misses.
     """
     problem = replace(problem, solver=None)
-    kernel, rows, others = problem.kernel, problem.rows, []
-    sizes = [np.size(width) for width in _widths(kernel, rows)]
+    kernel, rows = problem.kernel, problem.rows
+    kernels: list[Kernel] = [kernel]
+    sizes: list[int] = []
+
+    def counted(width):
+        sizes.append(np.size(width))
+        return width
+
+    _with_widths(kernel, rows, counted)
     if start == "data":
-        others = [from_data(kernel, rows, problem.weights)]
+        kernels.append(from_data(kernel, rows, problem.weights))
     elif start == "screen" and sizes:
-        others = [_multiple(kernel, factor, rows) for factor in SCREEN_FACTORS]
-    guesses = _judged(problem, [kernel, *others], SCREEN_ROWS, lams)
-    error_of = lambda guess: guess[0]
-    given, best = guesses[0], min(guesses, key=error_of)
+        kernels += [_multiple(kernel, factor, rows) for factor in SCREEN_FACTORS]
+    error_of = lambda guess: guess.error
+    guesses = _judged(problem, kernels, SCREEN_ROWS, lams)
+    best = min(guesses, key=error_of)
     if near and start == "screen" and sum(sizes) == 1:  # of several each moves by itself later
-        close = [_multiple(best[1].kernel, factor, rows) for factor in NEAR_FACTORS]
+        close = [_multiple(best.kernel, factor, rows) for factor in NEAR_FACTORS]
         best = min(_judged(problem, close, NEAR_ROWS, lams), key=error_of)
-    return [given[1]] if best is given else [given[1], best[1]]
+    return [guesses[0]] if best is guesses[0] else [guesses[0], best]
 
 
 def lam_on_few(problem: Any) -> float:
     """The best λ of the problem's kernel on NEAR_ROWS of its rows. That of all rows is near it, as
     λ is the variance of the noise over that of the function.
     """
-    ((_, guess),) = _judged(replace(problem, solver=None), [problem.kernel], NEAR_ROWS, None)
+    (guess,) = _judged(replace(problem, solver=None), [problem.kernel], NEAR_ROWS, None)
     return float(guess.lam)
 
 
-def _multiple(kernel, factor, rows):
+def _multiple(kernel, factor, rows) -> Kernel:
     """The kernel with all widths multiplied."""
-    scaled = lambda part, name, _: np.asarray(np.asarray(getattr(part, name)) * factor, rows.dtype)
-    return kernel.map_length_scales(scaled, np.zeros((1, rows.shape[1])))
+    scaled = lambda width: np.asarray(np.asarray(width) * factor, rows.dtype)
+    return _with_widths(kernel, rows, scaled)
 
 
-def _widths(kernel, rows):
-    """The widths of all its parts."""
-    widths: list = []
-
-    def record(part, name, _):
-        widths.append(getattr(part, name))
-        return widths[-1]
-
-    kernel.map_length_scales(record, np.zeros((1, rows.shape[1])))
-    return widths
-
-
-def _judged(problem, kernels, most, lams):
-    """A guess for each of the kernels, with its error on at most so many rows."""
+def _judged(problem, kernels, most: int, lams) -> list[Guess]:
+    """A guess for each of the kernels, by its error on at most so many rows."""
     criterion, n, guesses = problem.criterion, problem.rows.shape[0], []
     has_loss = isinstance(criterion, LeaveOneOut | HoldOut)
     measured = criterion if criterion.of_sums else loo
@@ -226,19 +223,20 @@ def _judged(problem, kernels, most, lams):
     # The columns of a kernel matrix are its rows.
     few = problem.some(most)[0].padded() if problem.kernel.evaluable else problem
     for kernel in kernels:
-        error, lam, floor = jax.device_get(_judge(replace(few, kernel=kernel), measured, lams))
+        guess = jax.device_get(_judge(replace(few, kernel=kernel), measured, lams))
         # s_max grows as the number of rows, and the rounding of K relative to it as its root.
-        guess = Guess(kernel, lam, floor * (n / min(most, n)) ** 1.5)
-        guesses.append((error if np.isfinite(error) else np.inf, guess))
+        floor = guess.floor * (n / min(most, n)) ** 1.5
+        error = guess.error if np.isfinite(guess.error) else np.inf
+        guesses.append(Guess(kernel, guess.lam, floor, error))
     return guesses
 
 
 @compiled
 def _judge(problem, measured, lams):
-    """The error at the best λ of the grid, that λ, and the precision of K."""
+    """A guess without its kernel: the best λ of the grid, the precision of K, and the error."""
     solution = problem.solution()
     grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams
     errors = measured.errors(solution, grid, problem.kernel)
     errors = jnp.mean(errors.reshape(len(grid), -1), axis=1)
     best = jnp.argmin(errors)
-    return errors[best], grid[best], solution.factor.precision_floor()
+    return Guess(None, grid[best], solution.factor.precision_floor(), errors[best])

@@ -9,8 +9,9 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
+from jaxrls.core.fit.conclude import conclude, finished
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
-from jaxrls.core.fit.fit import best_fit, conclude, finished, without_matrix
+from jaxrls.core.fit.fit import Asked, best_fit, without_matrix
 from jaxrls.core.fit.fitted import Fit, K, completed
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
@@ -83,9 +84,9 @@ def tune(
         steps: the largest number of steps.
         tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row lower log E by
             less than tol/20. After `grow`, with the default optimiser, it ends at the first step
-            that lowers log E by less than tol/2. Of the evidence, E in place of log E, in nats for
-            each row, but of all rows where there are at most 100: there a search also begins at
-            the given kernel, and the best is kept.
+            that lowers log E by less than tol/2. Of the evidence, E in place of log E, in nats of
+            all rows. With at most 100 rows a search by it also begins at the given kernel, and the
+            best is kept.
         start: `"screen"` first multiplies all widths by the best of seven factors from 1/16 to 16,
             judged on at most 300 rows. A single width without landmarks is then refined in smaller
             steps, judged on 1200 rows. `"data"` sets widths to the median distance; `"kernel"`
@@ -135,24 +136,23 @@ def tune(
         landmarks=landmarks,
         block_size=block_size,
     )
-    _check(problem, optimizer, start, starts, key, steps, tol)
+    way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
+    _check(problem, way, start)
     many = without_matrix(problem, "gradient") if not keep else None
     problem = problem.some(ROWS)[0] if many else problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
-    way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
     ) as reached:
         guesses = _beginning(problem, start, lams, near=landmarks is None)
         reached(1)
-    tuned = _tuned(problem, guesses, way, grow, keep)
-    if many is None:
-        return completed(tuned, column_names(X), problem.origin)
-    how = {"lams": "search", "per_target": False, "conservative": False, "keep": keep}
-    fit = best_fit(replace(many, kernel=tuned.kernel, solver=None), how, progress)
-    plan = f"{tuned.plan}, on {ROWS} rows; {fit.plan}"
-    fit = replace(fit, history=tuned.history, plan=plan)
-    return completed(fit, column_names(X), many.origin)
+    fit = _tuned(problem, guesses, way, grow, keep)
+    if many is not None:
+        many = replace(many, kernel=fit.kernel, solver=None)
+        whole = best_fit(many, Asked("search", keep=keep), progress)
+        plan = f"{fit.plan}, on {ROWS} rows; {whole.plan}"
+        fit = replace(whole, history=fit.history, plan=plan)
+    return completed(fit, column_names(X), problem.origin)
 
 
 def _tuned(problem, guesses, way, grow, keep):
@@ -176,11 +176,11 @@ def _beginning(problem, start, lams, near):
     """The kernels and λ that the search may start from; warns of λ below the precision of K."""
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     guesses = first_guess(problem, start, lams, near)
-    _, lam, floor = guesses[0]
-    if lams is not None and lam < floor:
+    given = guesses[0]
+    if lams is not None and given.lam < given.floor:
         warn(
-            f"lams={lam:.3g} is below the precision of the kernel matrix, {floor:.3g}: the search "
-            "starts above it"
+            f"lams={given.lam:.3g} is below the precision of the kernel matrix, "
+            f"{given.floor:.3g}: the search starts above it"
         )
     return guesses
 
@@ -201,7 +201,7 @@ def _fit_at(problem, lam, error):
     return conclude(problem, solution, chosen), solution
 
 
-def _check(problem, optimizer, start, starts, key, steps, tol) -> None:
+def _check(problem, way: Way, start) -> None:
     """Raise for what cannot be searched."""
     if not problem.traceable:
         raise ValueError(
@@ -219,15 +219,15 @@ def _check(problem, optimizer, start, starts, key, steps, tol) -> None:
             "tune runs its own loop and cannot be called inside jax.jit or vmap: use objective "
             "with an optimiser there"
         )
-    check_whole("steps", steps)
-    check_whole("starts", starts)
-    if optimizer is not None and not hasattr(optimizer, "update"):
+    check_whole("steps", way.steps)
+    check_whole("starts", way.starts)
+    if not hasattr(way.optimizer, "update"):
         raise ValueError(
-            f"optimizer must be one of optax's, such as optax.adam(0.1), and is {optimizer!r}"
+            f"optimizer must be one of optax's, such as optax.adam(0.1), and is {way.optimizer!r}"
         )
     if start not in ("screen", "kernel", "data"):
         raise ValueError(f"start must be 'screen', 'kernel' or 'data', and is {start!r}")
-    if starts > 1 and key is None:
+    if way.starts > 1 and way.key is None:
         raise ValueError("starts > 1 draws random starts: pass key=jax.random.key(0)")
-    if not (isinstance(tol, int | float | np.number) and tol > 0):
-        raise ValueError(f"tol must be a number above 0, and is {tol!r}")
+    if not (isinstance(way.tol, int | float | np.number) and way.tol > 0):
+        raise ValueError(f"tol must be a number above 0, and is {way.tol!r}")

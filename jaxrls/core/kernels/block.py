@@ -113,7 +113,7 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
     return near_product(x, z, NEAR, _by_differences, (X, Z, inverse))
 
 
-def near_product(x: Any, z: Float[Array, "m d"], near: float, far: Callable, rows: Any) -> Gram:
+def near_product(x: Any, z: Any, near: float, far: Callable, rows: Any) -> Gram:
     """Squared distances of scaled rows, ‖x‖² + ‖z‖² − 2⟨x, z⟩ with one product for all pairs; but
     `far((x, z), rows)` where rows of both are longer than √near, which would cost digits.
 

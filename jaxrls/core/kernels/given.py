@@ -39,7 +39,7 @@ class OfFunction(Kernel):
         """What the function returns, checked: a matrix with one row for each row of the first
         matrix and, where `columns` is given, that many columns.
         """
-        name, n = f"{type(self).__name__}.fn", matrices[0].shape[0]
+        name, rows = f"{type(self).__name__}.fn", len(matrices[0])
         takes = " and ".join(str(part.shape) for part in matrices)
         takes = f"it takes whole matrices, {takes}{', and not two rows' * (columns is not None)}"
         args = matrices if self.params is None else (self.params, *matrices)
@@ -50,10 +50,10 @@ class OfFunction(Kernel):
             if isinstance(error.__cause__, jax.errors.JAXTypeError):  # of values_unknown
                 raise
             raise ValueError(f"{name} failed: {takes}: {error}") from error
-        if values.shape[:1] != (n,) or values.ndim != 2 or columns not in (None, values.shape[1]):
+        if values.ndim != 2 or len(values) != rows or columns not in (None, values.shape[1]):
             raise ValueError(
-                f"{name} must return shape ({n}, {columns or 'r'}), and returned {values.shape}: "
-                f"{takes}"
+                f"{name} must return shape ({rows}, {columns or 'r'}), and returned "
+                f"{values.shape}: {takes}"
             )
         if jnp.issubdtype(values.dtype, jnp.complexfloating):
             raise ValueError(
@@ -169,7 +169,7 @@ class Precomputed(Kernel):
     [[2.0, 1.0], [1.0, 2.0]]
     """
 
-    evaluable = knows_diag = False
+    evaluable = False
     sparse = True
 
     def __call__(self, X, Z):

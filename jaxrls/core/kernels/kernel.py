@@ -28,9 +28,9 @@ Matrix = Float[Array, "n d"]
 Method = TypeVar("Method", bound=Callable)
 
 
-def _of_rows(method: Method, sparse: bool = False) -> Method:
-    """A method of rows, for all that `as_block` takes; unless it takes any `Block`, as where
-    `sparse` is true, these are made dense.
+def _of_rows(method: Method) -> Method:
+    """A method of rows, for all that `as_block` takes; a `Block` is made dense unless the kernel is
+    `sparse`.
     """
     _, *names = inspect.signature(method).parameters
 
@@ -38,7 +38,7 @@ def _of_rows(method: Method, sparse: bool = False) -> Method:
     @wraps(method)
     def run(self, *rows):
         blocks = map(as_block, names, rows)
-        return method(self, *(blocks if sparse else map(as_dense, blocks)))
+        return method(self, *(blocks if self.sparse else map(as_dense, blocks)))
 
     return run  # type: ignore[return-value]
 
@@ -60,10 +60,10 @@ class Kernel:
       guessed from distances between rows.
     * `metric`: the distance that length scales divide, "euclidean" or "cityblock".
     * `constants`: names of fields that no search moves.
-    * `evaluable`: False for a kernel given as a matrix, which has no value at other points.
-    * `knows_diag`: whether k(x, x) of new rows is known.
-    * `sparse`: whether the methods of this class take any block for X, such as one of sparse rows,
-      by the functions of `block.py` alone; other classes get dense rows.
+    * `evaluable`: False for a kernel given as a matrix, which has no value at other points, k(x, x)
+      of new rows included.
+    * `sparse`: whether methods take any block for X, such as one of sparse rows, by the functions
+      of `block.py` alone; others get dense rows. A class with a `__call__` of its own says so anew.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
@@ -76,14 +76,16 @@ class Kernel:
     metric: ClassVar[str] = "euclidean"
     constants: ClassVar[tuple[str, ...]] = ()
     evaluable: ClassVar[bool] = True
-    knows_diag: ClassVar[bool] = True
     sparse: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for name in ("__call__", "diag", "features", "take"):
-            if name in vars(cls):
-                setattr(cls, name, _of_rows(vars(cls)[name], vars(cls).get("sparse", False)))
+        if "__call__" in vars(cls):
+            cls.sparse = vars(cls).get("sparse", False)
+        for name in {"__call__", "diag", "features", "take"} & vars(cls).keys():
+            setattr(cls, name, _of_rows(vars(cls)[name]))
+
+    # what one of your own defines: `__call__` and `diag`, or `num_features` and `features` -----
 
     @_of_rows
     def __call__(self, X: Matrix, Z: Float[Array, "m d"]) -> Gram:
@@ -117,6 +119,8 @@ class Kernel:
             "defines num_features and features, or __call__ and diag)"
         )
 
+    # what else may be asked of it -----------------------------------------------------------------
+
     def times(self, X: Any, w: Float[Array, "r t"]) -> Float[Array, "n t"]:
         """φ(X) w, where `num_features` is a number."""
         return matmul(self.features(X), w)
@@ -127,9 +131,7 @@ class Kernel:
 
     def takes_blocks(self) -> bool:
         """Whether sparse rows stay sparse, in this kernel and its parts."""
-        owner = next(base for base in type(self).__mro__ if "__call__" in vars(base))
-        parts = self._parts().values()
-        return vars(owner).get("sparse", False) and all(part.takes_blocks() for part in parts)
+        return self.sparse and all(part.takes_blocks() for part in self._parts().values())
 
     def check(self, X) -> None:
         """Check parameters and data, as far as their values are known.
@@ -140,10 +142,7 @@ class Kernel:
         for name in self.positive:
             what, value = f"{type(self).__name__}.{name}", getattr(self, name)
             check_real(what, value)
-            if not is_concrete(value):
-                continue
-            value = np.asarray(value)
-            if not (np.isfinite(value) & (value > 0)).all():
+            if is_concrete(value) and not (np.isfinite(value) & (np.asarray(value) > 0)).all():
                 raise ValueError(f"{what} must be positive and finite, and is {value}")
         for child in self._parts().values():
             child.check(X)
@@ -178,6 +177,8 @@ class Kernel:
             if isinstance(value := getattr(self, f.name), Kernel)
         }
 
+    # algebra --------------------------------------------------------------------------------------
+
     def on(self, columns: Any) -> "Kernel":
         """The same kernel on some columns of X only.
 
@@ -191,13 +192,12 @@ class Kernel:
             ValueError: for what is no such index, a slice whose end depends on the number of
                 columns, or a kernel given as a matrix.
         """
-        columns = _sliced(columns) if isinstance(columns, slice) else columns
-        indices = np.atleast_1d(columns)
+        indices = np.atleast_1d(_sliced(columns) if isinstance(columns, slice) else columns)
         if indices.ndim == 1 and indices.dtype == bool:
             indices = np.flatnonzero(indices)
-        if indices.ndim == 1 and indices.size and all(isinstance(name, str) for name in indices):
-            return On(self, tuple(map(str, indices)))
-        if indices.ndim > 1 or not indices.size or indices.dtype.kind not in "iu":
+        numbers = indices.dtype.kind in "iu"
+        known = numbers or all(isinstance(name, str) for name in indices)
+        if indices.ndim > 1 or not indices.size or not known:
             raise ValueError(
                 "columns must be one index or several, such as 0, [0, 2] or range(3), and is "
                 f"{columns!r}: names, a mask or a slice with an end are taken too"
@@ -283,7 +283,6 @@ class Sum(OfTwo):
     [[3.0]]
     """
 
-    sparse = True
     joined = staticmethod(operator.add)
 
     def num_features(self, d, dtype):
@@ -395,7 +394,6 @@ class On(Through):
     [[11.0]]
     """
 
-    sparse = True
     columns: tuple[Any, ...] = static()
 
     def take(self, X):
@@ -422,11 +420,12 @@ class On(Through):
 
 def columns_by_number(kernel: Kernel, names: Any) -> Kernel:
     """The kernel with columns that go by name as numbers, where `names` are those of X, or None."""
+    if names is None:
+        return kernel
     if isinstance(kernel, On):
-        known = [] if names is None else [*map(str, names)]
-        if names is not None:
-            kernel = replace(kernel, columns=tuple(_number(c, known) for c in kernel.columns))
-            names = [known[c] for c in kernel.columns if -len(known) <= c < len(known)]
+        known = [*map(str, names)]
+        kernel = replace(kernel, columns=tuple(_number(c, known) for c in kernel.columns))
+        names = [known[c] for c in kernel.columns if -len(known) <= c < len(known)]
     parts = {name: columns_by_number(part, names) for name, part in kernel._parts().items()}
     return replace(kernel, **parts) if parts else kernel  # type: ignore[type-var]
 
@@ -458,6 +457,7 @@ class Standardized(Through):
     [[2.0]]
     """
 
+    sparse = False
     constants = ("centre", "scale")
     centre: Float[Array | np.ndarray, " d"]
     scale: Float[Array | np.ndarray, " d"]

@@ -32,11 +32,10 @@ class _Stationary(Kernel):
 
     positive: ClassVar[tuple[str, ...]] = ("width",)
     length_scales: ClassVar[tuple[str, ...]] = ("width",)
-    sparse: ClassVar[bool] = True
+    sparse = True
     distances: ClassVar[Callable] = staticmethod(squared_distances)
-    width: Scalars | str
-
     decay: ClassVar[float] = 0.5
+    width: Scalars | str
 
     def _profile(self, distances):
         return jnp.exp(-self.decay * distances)

@@ -7,7 +7,6 @@ from jaxrls.core.leave_out.view import (
     LowRank,
     View,
     fold_residuals,
-    folds_in_chunks,
     levels_inside,
     orthonormal,
     slots,

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import Weights
-from jaxrls.core.support import platform, pytree, static
+from jaxrls.core.problem import Folds, Weights
+from jaxrls.core.support import platform, pytree
 
 # Numbers of whole folds that are handled together; and rows of folds that are gathered at once
 # where they lie on several devices.
@@ -63,10 +63,10 @@ class LowRank(View):
     """R from left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or U diag(D) Uᵀ where U is square."""
 
     U: Float[Array, "n r"]
-    left: Float[Array, "n r"]  # −U kept, or where U is square U D, and for queries −U kept too
-    used: Bool[Array, " n"]  # rows of the data
+    left: Float[Array, "n r"]  # −U kept; of rows U D, where U is square
+    left_H: Float[Array, "n q"]  # H; of rows 0, where U is square
+    identity: Bool[Array, " n"]  # whether I is to be added: to rows, unless U is square
     constraints: Constraints | None = None  # type: ignore[assignment]
-    complete: bool = static(default=False)  # whether U is square
 
     @classmethod
     def of_rows(cls, u, q, labels, weights, fixed) -> "LowRank":
@@ -76,7 +76,7 @@ class LowRank(View):
         residuals = (labels.Y - labels.mean) * unit - matmul(U, q)
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
         diagonal = jnp.where(weights.used, diagonal, 1)
-        return cls(residuals, diagonal, H, U, -U, weights.used)
+        return cls(residuals, diagonal, H, U, -U, H, weights.used)
 
     @property
     def width(self) -> int:
@@ -84,20 +84,18 @@ class LowRank(View):
         return self.U.shape[1]
 
     def entries(self, i, j):
-        """By one product. Where U is square it includes I and HHᵀ, except HHᵀ of queries."""
-        R, HH = matmul(self.left[i], self.U[j].T), matmul(self.H[i], self.H[j].T)
-        used = self.used[i][:, None]
-        if self.complete:
-            return R - jnp.where(used, 0, HH)
-        return R - HH + (used & (i[:, None] == j)).astype(R.dtype)
+        """By two products."""
+        R = matmul(self.left[i], self.U[j].T) - matmul(self.left_H[i], self.H[j].T)
+        return R + (self.identity[i][:, None] & (i[:, None] == j)).astype(R.dtype)
 
     def some(self, rows: Int[Array, " b"]) -> "LowRank":
         """The view of some of the rows."""
-        names = "residuals", "diagonal", "H", "U", "left", "used"
-        part: dict = {name: getattr(self, name)[rows] for name in names}
-        if (out := self.constraints) is not None:
-            part["constraints"] = replace(out, slots=out.slots[rows], rows=out.rows[rows])
-        return replace(self, **part)
+        known = self.constraints
+        part = jax.tree.map(lambda a: a[rows], replace(self, constraints=None))
+        if known is None:
+            return part
+        of_rows = replace(known, slots=known.slots[rows], rows=known.rows[rows])
+        return replace(part, constraints=of_rows)
 
 
 @pytree
@@ -143,57 +141,59 @@ def orthonormal(W: Float[Array, "b r"]) -> Float[Array, "b r"]:
 
 
 def fold_residuals(
-    view: View, weights: Weights, rows: Int[Array, "k b"], mask: Float[Array, "k b"]
+    view: Any, weights: Weights, folds: Folds, parts: int = 1
 ) -> Float[Array, "k b t"]:
     """Held-out residuals of every fold at one λ: y − f of the fit without it, x = R_SS⁻¹ r_S over
-    all rows S of the fold, after its landmarks were eliminated.
+    all rows S of the fold, after its landmarks were eliminated. Where the rows lie in several
+    `parts`, on as many devices, those of a few folds at a time are copied to each device.
 
     Cost: O(b² r + b³) for a fold of b rows.
     """
-    (k, b), t = rows.shape, view.residuals.shape[1]
-    together = NUMBERS_AT_ONCE // (b * max(view.width, 1))
-    if platform() == "cpu":
-        together = min(together, OPERATIONS_IN_PLACE // (b * b * max(b, t)))
-    fold = lambda args: _fold(view, weights, *args)
-    if together >= k:
-        return jax.vmap(fold)((rows, mask))
-    return jax.lax.map(fold, (rows, mask), batch_size=max(1, together))
-
-
-def folds_in_chunks(parts: int, view: LowRank, weights: Weights, rows, mask):
-    """`fold_residuals` of rows on several devices: the rows of a few folds at a time are copied to
-    each device.
-    """
+    rows, mask = folds.inside, folds.inside_mask.astype(weights.dtype)
+    if parts == 1:
+        return _folds(view, weights, rows, mask)
     k, b = rows.shape
     together = max(1, min(k, min(ROWS_AT_ONCE, weights.n // parts) // b))
     fill = lambda a: jnp.pad(a, ((0, -k % together), (0, 0))).reshape(-1, together, b)
 
-    def chunk(args):
-        rows, mask = args
+    def of_few(few):
+        rows, mask = few
         flat = rows.ravel()
-        copied = view.some(flat), weights.block(weights.some(flat), len(flat))
-        return fold_residuals(*copied, jnp.arange(len(flat)).reshape(rows.shape), mask)
+        weights_of_few = weights.block(weights.some(flat), len(flat))
+        return _folds(view.some(flat), weights_of_few, jnp.arange(rows.size).reshape(-1, b), mask)
 
-    e = jax.lax.map(jax.checkpoint(chunk), (fill(rows), fill(mask)))
+    e = jax.lax.map(jax.checkpoint(of_few), (fill(rows), fill(mask)))
     return e.reshape(-1, *e.shape[2:])[:k]
 
 
-def _fold(view: View, weights: Weights, rows, mask):
+def _folds(view: View, weights: Weights, rows: Int[Array, "k b"], mask: Float[Array, "k b"]):
+    """Held-out residuals of folds, as many at once as memory and the pool of threads allow."""
+    (k, b), t = rows.shape, view.residuals.shape[1]
+    together = NUMBERS_AT_ONCE // (b * max(view.width, 1))
+    if platform() == "cpu":
+        together = min(together, OPERATIONS_IN_PLACE // (b * b * max(b, t)))
+    of_fold = lambda fold: _fold(view, weights, *fold)
+    if together >= k:
+        return jax.vmap(of_fold)((rows, mask))
+    return jax.lax.map(of_fold, (rows, mask), batch_size=max(1, together))
+
+
+def _fold(view: View, weights: Weights, rows: Int[Array, " b"], mask: Float[Array, " b"]):
     """Held-out residuals of one fold."""
     used = jnp.where(weights.used[rows], mask, 0)
+    column = used[:, None]
     R, r, H = view.entries(rows, rows), view.residuals[rows], view.H[rows]
-    H = H * levels_inside(H * used[:, None])  # left out with these rows
+    H = H * levels_inside(H * column)  # left out with these rows
     R = R + matmul(H, H.T)
-    if view.constraints is not None:
-        out = view.constraints
+    if (out := view.constraints) is not None:
         W = out.planes.at[out.slots[rows]].get(mode="fill", fill_value=0)
         Q = orthonormal(W * mask[:, None])
         along = matmul(out.rows[rows], Q.T)
         R, r = R + matmul(along, along.T), r + matmul(along, matmul(Q, out.labels))
-    root = jnp.linalg.cholesky(R * used[:, None] * used + jnp.diag(1 - used))
-    x = jax.scipy.linalg.cho_solve((root, True), r * used[:, None])
-    root_v = jnp.where(used > 0, weights.root[rows], 1)[:, None]
-    return jnp.where(used[:, None] > 0, x / root_v, r - matmul(R * used, x))
+    root = jnp.linalg.cholesky(R * column * used + jnp.diag(1 - used))
+    x = jax.scipy.linalg.cho_solve((root, True), r * column)
+    unscaled = x / weights.root_or_one[rows][:, None]
+    return jnp.where(column > 0, unscaled, r - matmul(R * used, x))
 
 
 def levels_inside(H):

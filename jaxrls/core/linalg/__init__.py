@@ -2,7 +2,7 @@
 
 from jaxrls.core.linalg.blocks import (
     FEWEST_ROWS,
-    KINDS,
+    REDUCTIONS,
     block_bytes,
     check_block_size,
     default_block_size,
@@ -21,6 +21,7 @@ from jaxrls.core.linalg.decompositions import (
     svd,
 )
 from jaxrls.core.linalg.inverses import (
+    InverseParts,
     inverse,
     rule_of_inverse,
     rule_of_solve_diag,
@@ -30,6 +31,8 @@ from jaxrls.core.linalg.inverses import (
 )
 from jaxrls.core.linalg.products import (
     PANELS,
+    Number,
+    Square,
     from_panels,
     gram_panels,
     matmul,

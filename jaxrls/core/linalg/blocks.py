@@ -64,16 +64,12 @@ def map_blocks(fn: Callable, whole, rest):
     block instead of keeping its temporaries.
     """
     rows = jax.tree.map(joined, jax.lax.map(jax.checkpoint(fn), whole))
-    return rows if rest is None else jax.tree.map(_appended, rows, fn(rest))
+    return rows if rest is None else jax.tree.map(lambda *a: jnp.concatenate(a), rows, fn(rest))
 
 
 def joined(a):
     """Blocks (k, block, …) as rows, also where there are no columns."""
     return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
-
-
-def _appended(a, b):
-    return jnp.concatenate([a, b])
 
 
 def sum_blocks(fn: Callable, whole, rest):
@@ -110,7 +106,7 @@ def in_parts(run: Callable, arrays, parts: int, place: Callable):
 
 
 # By kind: the function for blocks, and the one that joins the results of parts.
-KINDS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, joined)}
+REDUCTIONS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, joined)}
 
 
 def over_rows(
@@ -119,7 +115,7 @@ def over_rows(
     """A "sum" or a "map" of `fn` over blocks of rows of a pytree of arrays (n, …); with several
     `parts` over blocks of each, whose sums are added or results stacked at the end.
     """
-    over_blocks, together = KINDS[kind]
+    over_blocks, together = REDUCTIONS[kind]
     if parts > 1:
         of_part = lambda part: over_rows(kind, fn, part, block_size)
         return jax.tree.map(together, in_parts(of_part, arrays, parts, place))

@@ -8,18 +8,27 @@ blocks, each half as large as its plain form, for symmetry.
 Theory: `docs/theory.md`, "Gradients".
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from jaxrls.core.linalg.products import from_panels, matmul, panels, transposed_matmul
+from jaxrls.core.linalg.products import (
+    Number,
+    Square,
+    from_panels,
+    matmul,
+    panels,
+    transposed_matmul,
+)
 
 # Below this size a triangular inverse is left to the library's solver.
 LEAF = 512
 
 
-def triangular_inverse(L: Float[Array, "n n"]) -> Float[Array, "n n"]:
+def triangular_inverse(L: Square) -> Square:
     """L⁻¹ of a lower triangular L, by halves: two products of half the size at each level, 2n³/3
     flops.
     """
@@ -42,7 +51,7 @@ def _cholesky(G):
 
 
 @jax.custom_jvp
-def inverse(G: Float[Array, "n n"]) -> Float[Array, "n n"]:
+def inverse(G: Square) -> Square:
     """G⁻¹ of a symmetric positive definite G; NaN where G is not, to working precision. 1.6n³
     flops.
     """
@@ -65,12 +74,17 @@ def rule_of_inverse(inverse):
 inverse.defjvp(rule_of_inverse(inverse))
 
 
+class InverseParts(NamedTuple):
+    """What validation at one λ needs of G⁻¹."""
+
+    X: Float[Array, "n k"]  # G⁻¹B
+    diagonal: Float[Array, " n"]  # of G⁻¹
+    logdet: Number  # log |G|
+
+
 @jax.custom_jvp
-def solve_diag(
-    K: Float[Array, "n n"], shift: Float[Array, ""], B: Float[Array, "n k"]
-) -> tuple[Float[Array, "n k"], Float[Array, " n"], Float[Array, ""]]:
-    """G⁻¹B, diag G⁻¹ and log |G| of a positive definite G = K + shift·I: what validation at one λ
-    needs of it.
+def solve_diag(K: Square, shift: Number, B: Float[Array, "n k"]) -> InverseParts:
+    """G⁻¹B, diag G⁻¹ and log |G| of a positive definite G = K + shift·I.
 
     The derivative takes one more product, half as large for symmetry, and nests to any order; that
     in the shift alone takes none. dK must be symmetric, as it is for every function that returns a
@@ -78,7 +92,7 @@ def solve_diag(
     L = _cholesky(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
     W = triangular_inverse(L)
     logdet = 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
-    return cho_solve((L, True), B), jnp.sum(W * W, axis=0), logdet
+    return InverseParts(cho_solve((L, True), B), jnp.sum(W * W, axis=0), logdet)
 
 
 def rule_of_solve_diag(solve_diag, inverse):
@@ -87,8 +101,8 @@ def rule_of_solve_diag(solve_diag, inverse):
     def rule(primals, tangents):
         (K, shift, B), (dK, dshift, dB) = primals, tangents
         P = inverse(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
-        X, p, *_ = results = solve_diag(K, shift, B)
-        dX, dp, dlogdet, *rest = map(jnp.zeros_like, results)
+        X, p, *_ = parts = solve_diag(K, shift, B)
+        dX, dp, dlogdet, *rest = map(jnp.zeros_like, parts)
         # Of what nothing that is being differentiated reaches there is no tangent.
         moves = lambda tangent: not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
         if moves(dB):
@@ -99,7 +113,7 @@ def rule_of_solve_diag(solve_diag, inverse):
         if moves(dK):
             dX, dp = dX - matmul(dK, X), dp - _sandwich_diagonal(P, dK)
             dlogdet = dlogdet + jnp.sum(P * dK)
-        return results, (matmul(P, dX), dp, dlogdet, *rest)
+        return parts, type(parts)(matmul(P, dX), dp, dlogdet, *rest)
 
     return rule
 

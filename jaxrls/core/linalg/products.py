@@ -6,6 +6,8 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.support import platform
 
+Number = Float[Array, ""]
+Square = Float[Array, "n n"]
 HIGHEST = jax.lax.Precision.HIGHEST
 
 

@@ -1,6 +1,6 @@
 """Parts of a least-squares problem: rows, weights, labels, fixed effects, folds; K and moments."""
 
-from jaxrls.core.problem.compiled import common_size, compiled, first, padded, static_names
+from jaxrls.core.problem.compiled import compiled, static_names
 from jaxrls.core.problem.data import Data, DataBlock, Labels
 from jaxrls.core.problem.fixed_effects import FixedEffects, FixedLevels, as_fixed_effects
 from jaxrls.core.problem.folds import Folds, as_folds, check_groups, folds, of_splits
@@ -12,6 +12,7 @@ from jaxrls.core.problem.gram import (
     times_in_blocks,
 )
 from jaxrls.core.problem.moments import Moments, moments, near_fit
+from jaxrls.core.problem.padding import common_size, first, padded
 from jaxrls.core.problem.rows import (
     KINDS_OF_ROWS,
     DenseRows,

@@ -23,9 +23,9 @@ class DataBlock(NamedTuple):
     b: Any
 
     @property
-    def weights(self) -> Float[Array, " b"]:
-        """v as an array."""
-        return jnp.ones(self.x.shape[0], self.x.dtype) if self.v is None else self.v
+    def weights(self) -> Weights:
+        """The weights of its rows."""
+        return Weights(self.v, self.x.shape[0], self.x.dtype)
 
 
 @pytree

@@ -5,8 +5,9 @@ A factor uses them only through H, √v B = H T with HᵀH = I. An intercept is 
 Theory: `docs/theory.md`, "One matrix".
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +15,20 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.linalg import matmul, triangular_inverse
+from jaxrls.core.problem.effects_given import (
+    Columns,
+    EffectsPart,
+    Grouping,
+    check_levels,
+    columns_given,
+    numbers_of,
+    parts_given,
+)
 from jaxrls.core.problem.folds import Folds, named
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support import (
-    as_array,
     as_floats,
-    as_labels,
-    by_names,
     check_finite,
-    column_names,
     is_concrete,
     on_device,
     pytree,
@@ -30,9 +36,16 @@ from jaxrls.core.support import (
     value_of,
 )
 
-Columns = Float[Array, "n p"]  # over rows of a block, or all
 Coefficients = Float[Array, "q *t"]  # of the fixed effects
 Vector = Float[Array, " n"]
+
+
+class Centred(NamedTuple):
+    """K minus its fit by fixed effects on both sides, ΠK, and how much of √v K √v was taken off."""
+
+    K: Any
+    across: Any
+    taken: Any
 
 
 @pytree
@@ -46,7 +59,7 @@ class FixedEffects:
     rows: Any  # the columns (n, p) without the constant, or None
     back: Float[Array, "q q"]  # T⁻¹
     intercept: bool = static(default=False)
-    names: tuple = static(default=())  # of further columns, where they have such
+    parts: tuple[EffectsPart, ...] = ()  # what further columns are
 
     @classmethod
     def none(cls, dtype: Any) -> "FixedEffects":
@@ -60,10 +73,17 @@ class FixedEffects:
         return cls(None, on_device(xp.reshape(1 / xp.sqrt(total), (1, 1))), True)
 
     @classmethod
-    def columns(cls, B: Columns, weights: Weights, intercept: bool) -> "FixedEffects":
+    def columns(
+        cls, B: Columns, weights: Weights, intercept: bool, parts: tuple[EffectsPart, ...]
+    ) -> "FixedEffects":
         """Fixed effects from columns, checked to be independent. T comes from two Cholesky factors,
         which need only sums over rows.
         """
+        if B.shape[1] + intercept > weights.n:
+            raise ValueError(
+                f"fixed_effects has shape {B.shape}, and {weights.n} rows take at most "
+                f"{weights.n - intercept} independent columns: drop some"
+            )
         back = jnp.eye(B.shape[1] + intercept, dtype=B.dtype)
         scaled = weights.scale(cls(B, back, intercept).dense(B, weights.n))
         length = jnp.linalg.norm(scaled, axis=0)
@@ -74,7 +94,7 @@ class FixedEffects:
             if step == 0 and is_concrete(gram):
                 _check_independent(gram, intercept)
             back = matmul(back, triangular_inverse(jnp.linalg.cholesky(gram)).T)
-        return cls(B, back, intercept)
+        return cls(B, back, intercept, parts)
 
     @property
     def count(self) -> int:
@@ -94,13 +114,19 @@ class FixedEffects:
     @property
     def titles(self) -> tuple:
         """What each coefficient belongs to: "intercept", a column, or a level."""
-        free = self.count - self.intercept
-        return ("intercept",) * self.intercept + (self.names or _numbered(free))
+        return ("intercept",) * self.intercept + sum((part.names for part in self.parts), ())
+
+    @property
+    def only_intercept(self) -> bool:
+        """Whether there is an intercept and nothing else."""
+        return self.intercept and self.rows is None
 
     @property
     def one(self) -> Float[Array, " q"] | None:
         """The coordinates of a constant in the columns; None where they do not contain it."""
-        return on_device(np.eye(1, self.count, dtype=self.dtype)[0]) if self.intercept else None
+        coordinates = [True] * self.intercept  # or the sum of all levels of a grouping
+        coordinates += [part.levels == part.names for part in self.parts for _ in part.names]
+        return on_device(np.array(coordinates, self.dtype)) if any(coordinates) else None
 
     # B, and products with it ----------------------------------------------------------------------
 
@@ -162,22 +188,23 @@ class FixedEffects:
         """A minus its fit by B."""
         return A - self.fitted(self.rows, self.fit(weights, A))
 
-    def centre_both(self, weights: Weights, K: Float[Array, "n n"]) -> tuple[Any, Any, Any]:
-        """(I − BΠ) K (I − BΠ)ᵀ with Π = (BᵀVB)⁻¹BᵀV, ΠK, and how much of √v K √v is taken off.
+    def centre_both(self, weights: Weights, K: Float[Array, "n n"]) -> Centred:
+        """(I − BΠ) K (I − BΠ)ᵀ with Π = (BᵀVB)⁻¹BᵀV.
 
         With weights it is done twice, as a heavy row multiplies what the first time rounds off.
         """
         if not self.count:
-            return K, K[:0], jnp.zeros((), K.dtype)
-        others = weights.total - jnp.max(weights.array)
+            return Centred(K, K[:0], jnp.zeros((), K.dtype))
+        across: Any = 0
         taken: Any = 0
-        off: Any = 0
+        others = weights.total - jnp.max(weights.array)
         for _ in range(1 if weights.values is None else 2):
-            across = self.fit(weights, K)
-            both = self.fit(weights, across.T)
-            half = self.fitted(self.rows, across - self.fitted(self.rows, both.T).T / 2)
-            K, taken, off = K - half - half.T, taken + across, off + jnp.linalg.norm(both) * others
-        return K, taken, off
+            fit = self.fit(weights, K)
+            both = self.fit(weights, fit.T)
+            half = self.fitted(self.rows, fit - self.fitted(self.rows, both.T).T / 2)
+            K = K - half - half.T
+            across, taken = across + fit, taken + jnp.linalg.norm(both) * others
+        return Centred(K, across, taken)
 
     def project(self, weights: Weights, U: Columns) -> Columns:
         """(I − H Hᵀ) U."""
@@ -200,13 +227,13 @@ class FixedEffects:
         """The `rows` argument of methods for m new rows, from the caller's columns or labels for
         them, checked.
         """
-        if self.rows is None:
-            if given is not None:
-                raise ValueError(
-                    "fixed_effects= was given, and the model was fitted without: leave it out"
-                )
-            return None
-        return _new_columns(given, self.names, m, self.rows.shape[1], dtype)
+        if self.parts:
+            return columns_given(given, self.parts, m, dtype)
+        if given is not None:
+            raise ValueError(
+                "fixed_effects= was given, and the model was fitted without: leave it out"
+            )
+        return None
 
     def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
         """Intercept (…, t), 0 where there is none, and the other coefficients, or None."""
@@ -247,9 +274,7 @@ class FixedEffects:
         if self.rows is None:  # a constant does while any row of positive weight stays
             v = weights.values
             used = np.ones(weights.n, int) if v is None else weights.used.astype(int)
-            if folds is None:
-                return used.sum() > used
-            return used.sum() > folds.sums_of_left_out(on_device(used))
+            return used.sum() > (used if folds is None else folds.sums_of_left_out(on_device(used)))
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
         if folds is None:
             return 1 - self.leverage(self.rows, weights.array) > least
@@ -270,12 +295,14 @@ class FixedLevels(FixedEffects):
     """
 
     rows: Int[Array, " n"]  # the number of each row's level
-    back: Any = None  # (q,), 1/√Σv of each level, 0 where it has no weight; None before these
+    back: Any  # (q,), 1/√Σv of each level, 0 where it has no weight
 
-    @property
-    def count(self):
-        """The number of levels."""
-        return len(self.names)
+    @classmethod
+    def of(cls, names: tuple, numbers: Int[Array, " n"], weights: Weights) -> "FixedEffects":
+        """Levels of these names, from the number of each row's level."""
+        start = jnp.zeros(len(names), weights.dtype)
+        levels = cls(numbers, start, parts=(EffectsPart(names, names),))
+        return replace(levels.from_gram(levels.gram(numbers, weights.array)), rows=numbers)
 
     @property
     def rank(self):
@@ -325,8 +352,8 @@ class FixedLevels(FixedEffects):
         if given is None:  # of no level: scores, up to a constant for each group
             return jnp.full(m, self.count, jnp.int32)
         weighs = np.asarray(self.back) if is_concrete(self.back) else np.ones(self.count)
-        known = {name: at for at, name in enumerate(self.names) if weighs[at]}
-        return _numbers_of(given, known, m)
+        known = {level: number for number, level in enumerate(self.titles) if weighs[number]}
+        return numbers_of(given, known, m)
 
     def has_rest(self, weights, folds):
         """Whether each row has another in its level; a level that lies within a fold leaves with
@@ -343,171 +370,36 @@ class FixedLevels(FixedEffects):
         )
 
 
-@pytree
-class Joint(FixedEffects):
-    """Levels and further columns side by side: indicators of every level of the first grouping, and
-    of all but the first level of any other, as those of one grouping sum to a constant.
-    """
-
-    parts: tuple = static(default=())  # of each its labels, or None, and the names of its columns
-
-    @classmethod
-    def of(cls, given, weights: Weights, place: Any) -> "Joint":
-        """Of levels and columns as the caller gives them."""
-        parts: list[tuple] = []
-        for part in given:
-            if isinstance(part, FixedLevels):
-                again = any(labels is not None for labels, _ in parts)
-                parts.append((part.names, part.names[int(again) :]))
-            else:
-                width = np.shape(part)[-1] if np.ndim(part) == 2 else 1
-                parts.append((None, _names_of(part) or _numbered(width)))
-        B = place(_side_by_side(given, parts, weights.n, weights.dtype))
-        _check_width(B, weights.n, False)
-        names = tuple(name for _, names in parts for name in names)
-        joint = FixedEffects.columns(B, weights, False)
-        return cls(B, joint.back, False, names, tuple(parts))
-
-    @property
-    def one(self):
-        """1 for every level of the first grouping."""
-        grouping = [labels is not None for labels, _ in self.parts]
-        first = [at == grouping.index(True) for at in range(len(grouping))]
-        return jnp.repeat(
-            jnp.asarray(first, self.dtype), np.array([len(names) for _, names in self.parts])
-        )
-
-    def new_rows(self, given, m, dtype):
-        """The columns of the new rows, from levels or their labels and from columns."""
-        count = len(self.parts)
-        if not isinstance(given, list | tuple) or len(given) != count:
-            found = f"has {len(given)}" if hasattr(given, "__len__") else f"is {given!r}"
-            raise ValueError(
-                f"fixed_effects must be a list of the {count} parts of the fit, levels and columns "
-                f"in the same order, and {found}"
-            )
-        return _side_by_side(given, self.parts, m, dtype)
-
-
-def _side_by_side(given, parts, m: int, dtype) -> Columns:
-    """Indicators and columns of m rows, one next to the other."""
-    blocks = []
-    for part, (labels, names) in zip(given, parts, strict=True):
-        if labels is None:
-            blocks.append(_new_columns(part, names, m, len(names), dtype))
-        else:
-            numbers = _numbers_of(part, {name: at for at, name in enumerate(labels)}, m)
-            known = jax.nn.one_hot(numbers, len(labels), dtype=dtype)
-            blocks.append(known[:, len(labels) - len(names) :])
-    return jnp.concatenate(blocks, axis=1)
-
-
-def _new_columns(given, names, m: int, width: int, dtype) -> Columns:
-    """Columns (m, width) as given, those of a data frame by the names that were fitted."""
-    given = by_names("fixed_effects", given, names if names != _numbered(width) else ())
-    B = None if given is None else as_array("fixed_effects", given, dtype)
-    if B is None or B.shape != (m, width):
-        shape = "is None" if B is None else f"has shape {B.shape}"
-        raise ValueError(
-            f"fixed_effects must be the columns ({m}, {width}) of the new rows, and {shape}"
-        )
-    check_finite("fixed_effects", B)
-    return B
-
-
-def _numbers_of(given, known: dict, m: int) -> Any:
-    """The number of each row's level, from `FixedLevels` or labels."""
-    if isinstance(given, FixedLevels):
-        given = np.asarray(given.names, dtype=object)[np.asarray(given.rows)]
-    labels = as_labels("fixed_effects", given)
-    _check_levels(labels, m)
-    try:
-        return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
-    except KeyError as error:
-        raise ValueError(
-            f"fixed_effects has the level {error}, which no fitted row that counts has: leave it "
-            "out"
-        ) from None
-
-
-def _names_of(given) -> tuple:
-    """The names of a data frame's columns, where all are text."""
-    names = column_names(given)
-    return names if all(isinstance(name, str) for name in names) else ()
-
-
-def _numbered(count: int) -> tuple:
-    """Names of columns that have none."""
-    return tuple(f"x{j}" for j in range(count))
-
-
-def levels(labels) -> FixedLevels:
-    """An intercept without penalty for every group of rows, to pass as `fixed_effects=`.
-
-    f(x) + β_g for a row of group g. With `criterion=PairsOut(within=…)` and groups of queries it is
-    RankRLS.
-
-    Args:
-        labels: (n,) group labels of any kind: numbers, strings.
-
-    Returns:
-        What `fixed_effects=` of `fit` and `factorize` takes.
-
-    Raises:
-        ValueError: inside `jax.jit`, where labels have no values, or where one is missing.
-
-    **Cost** O(n log n). **Source**: the fixed-effects ("within") estimator, Wooldridge 2010, §10.5.
-
-    >>> levels(["a", "b", "a"]).names
-    ('a', 'b')
-    """
-    if not is_concrete(labels):
-        raise ValueError("labels has no values inside jax.jit: call jaxrls.levels(labels) outside")
-    names, rows = np.unique(as_labels("labels", labels), return_inverse=True)
-    with jax.ensure_compile_time_eval():
-        return FixedLevels(jnp.asarray(rows.astype(np.int32)), names=tuple(names.tolist()))
-
-
 def as_fixed_effects(
-    given: Any, intercept: bool, weights: Weights, rows: Any = None
+    given: Any, intercept: bool, weights: Weights, place: Callable = on_device
 ) -> FixedEffects:
     """Fixed effects of n rows from the caller's argument: None, columns (n, q), `levels(labels)`,
-    or a list of these.
+    or a list of these; `place` puts columns where the rows lie.
 
     Levels sum to a constant, so that they contain an intercept already.
     """
-    if isinstance(given, FixedEffects) and given.back is not None:
-        return given
+    n = weights.n
     if given is None:
-        if intercept:
-            return FixedEffects.constant(weights.total)
-        return FixedEffects.none(weights.dtype)
-    n, place = weights.n, jnp.asarray if rows is None else rows.column
-    if isinstance(given, FixedLevels):
+        return (
+            FixedEffects.constant(weights.total) if intercept else FixedEffects.none(weights.dtype)
+        )
+    if isinstance(given, Grouping):
         numbers = place(given.rows)
-        _check_levels(numbers, n)
-        return replace(given.from_gram(given.gram(numbers, weights.array)), rows=numbers)
-    if isinstance(given, list | tuple) and any(isinstance(part, FixedLevels) for part in given):
-        return Joint.of(given, weights, place)
-    names, B = _names_of(given), place(as_floats("fixed_effects", given, weights.dtype))
+        check_levels(numbers, n)
+        return FixedLevels.of(given.names, numbers, weights)
+    if isinstance(given, list | tuple) and any(isinstance(part, Grouping) for part in given):
+        parts = parts_given(given)
+        B = place(columns_given(given, parts, n, weights.dtype))
+        return FixedEffects.columns(B, weights, False, parts)
+    B = place(as_floats("fixed_effects", given, weights.dtype))
     if B.ndim != 2 or B.shape[0] != n or not B.shape[1] + intercept:
         hint = ": use fixed_effects[:, None] for a single column" if B.shape == (n,) else ""
         raise ValueError(
             f"fixed_effects must be levels(labels) or columns ({n}, q), one row for each of X, or "
             f"a list of both, and has shape {B.shape}{hint}"
         )
-    _check_width(B, n, intercept)
     check_finite("fixed_effects", B)
-    return replace(FixedEffects.columns(B, weights, intercept), names=names)
-
-
-def _check_width(B, n: int, intercept: bool) -> None:
-    """Raise for more columns than rows."""
-    if B.shape[1] + intercept > n:
-        raise ValueError(
-            f"fixed_effects has shape {B.shape}, and {n} rows take at most {n - intercept} "
-            "independent columns: drop some"
-        )
+    return FixedEffects.columns(B, weights, intercept, parts_given([given]))
 
 
 def _check_independent(gram, intercept: bool) -> None:
@@ -519,11 +411,4 @@ def _check_independent(gram, intercept: bool) -> None:
             f"the {len(s)} columns of fixed_effects{constant} are linearly dependent over the rows "
             "of positive weight: drop a column, or give levels(labels) for an indicator of each "
             "group"
-        )
-
-
-def _check_levels(levels, n: int) -> None:
-    if len(levels) != n:
-        raise ValueError(
-            f"fixed_effects must have a level for each of {n} rows, and has {len(levels)}"
         )

@@ -80,10 +80,10 @@ class Folds:
         """What is known of the rows of every fold, for those that it predicts, in the order of the
         rows.
         """
-        own = self.inside_mask > 0  # without padding
+        predicted = self.inside_mask > 0  # without padding
         if self.others is not None:
-            own &= self.numbers[self.inside] == self.each[:, None]
-        rows = jnp.where(own, self.inside, self.rows)
+            predicted &= self.numbers[self.inside] == self.each[:, None]
+        rows = jnp.where(predicted, self.inside, self.rows)
         return jnp.zeros((self.rows, *A.shape[2:]), A.dtype).at[rows].set(A, mode="drop")
 
 
@@ -125,8 +125,7 @@ def folds(groups) -> Folds:
         )
     if isinstance(groups, Iterator) or isinstance(groups, list | tuple) and _is_split(*groups[:1]):
         return of_splits(groups)
-    groups = as_labels("groups", groups)
-    labels, member = np.unique(groups, return_inverse=True)
+    labels, member = np.unique(as_labels("groups", groups), return_inverse=True)
     if len(labels) < 2:
         raise ValueError(
             f"groups holds one label only, {labels.tolist()[0]!r}: leaving it out would leave "
@@ -158,10 +157,9 @@ def of_splits(splits, n: int | None = None) -> Folds:
     """`folds` of splits; n is the number of rows, by default that of the largest row number."""
     pairs = [tuple(map(_as_numbers, split)) if _is_split(split) else split for split in splits]
     _check_splits(pairs)
-    least = 1 + max(int(part.max()) for pair in pairs for part in pair)
-    n = least if n is None else n
-    for rows in (part for pair in pairs for part in pair):
-        check_row_numbers(rows, n)
+    rows = np.concatenate([part for pair in pairs for part in pair])
+    n = 1 + int(rows.max()) if n is None else n
+    check_row_numbers(rows, n)
     numbers = np.full(n, len(pairs))
     for number, (_, test) in enumerate(pairs):
         numbers[test] = number
@@ -211,36 +209,36 @@ def _check_splits(pairs) -> None:
         )
 
 
-def check_groups(made: Folds, what: str) -> Folds:
+def check_groups(groups: Folds, what: str) -> Folds:
     """The same folds; raise where they are splits."""
-    if made.others is not None:
+    if groups.others is not None:
         raise ValueError(
             f"{what} groups of rows, or single rows, that are predicted by all others, and was "
             "given splits with fewer training rows: give labels (n,) as groups="
         )
-    return made
+    return groups
 
 
 def as_folds(groups, n: int, count: int | None = None) -> Folds:
     """`Folds` of n rows from labels or `Folds`. Where they are for the first `count` rows, the
     others are padding of weight 0: in the group of the last, or predicted by no split.
     """
-    made = folds(groups)
-    if made.rows == count and made.rows < n and is_concrete(made):
-        if made.others is None:
-            made = folds(np.pad(np.asarray(made.numbers), (0, n - made.rows), "edge"))
+    result = folds(groups)
+    if result.rows == count and result.rows < n and is_concrete(result):
+        if result.others is None:
+            result = folds(np.pad(np.asarray(result.numbers), (0, n - result.rows), "edge"))
         else:
-            numbers = jnp.pad(made.numbers, (0, n - count), constant_values=len(made.inside))
-            made = replace(made, numbers=numbers)
-    if made.rows != n:
+            numbers = jnp.pad(result.numbers, (0, n - count), constant_values=len(result.inside))
+            result = replace(result, numbers=numbers)
+    if result.rows != n:
         wanted = n if count is None else count
         raise ValueError(
-            f"groups must have {wanted} labels, one per row of X, and has {made.rows}"
-            if made.others is None
-            else f"splits name rows up to {made.rows - 1}, and X has {wanted} rows: give splits of "
+            f"groups must have {wanted} labels, one per row of X, and has {result.rows}"
+            if result.others is None
+            else f"splits name rows up to {result.rows - 1}, and X has {wanted} rows: give splits of "
             "these rows, the last one in some part"
         )
-    return made
+    return result
 
 
 def named(groups: Folds | None, i: int) -> str:

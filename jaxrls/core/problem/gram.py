@@ -56,34 +56,45 @@ def gram(
     X = X if isinstance(X, Rows) else as_block("X", X)
     Z = Z if isinstance(Z, Rows | None) else as_block("Z", Z)
     _check_pair(kernel, X, Z)
-    return _kernel_values(kernel, X, Z, block_size)
+    if Z is None:
+        return _of_itself(kernel, X, block_size)
+    return _of_pairs(kernel, X, Z, block_size)
 
 
-def _kernel_values(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None):
-    """K of rows, blocks or arrays; raises for all pairs of rows that are read from elsewhere."""
-    if isinstance(Z, Rows):
-        whole = isinstance(X, Rows)
-        of_block = lambda z: _kernel_values(kernel, X, z).T if whole else kernel(z, X)
-        return Z.for_pairs(kernel).map(of_block).T
-    if Z is None and isinstance(X, Rows):
+def _of_itself(kernel: Kernel, X: Any, block_size: int | None):
+    """K of all rows, whose diagonal is exact."""
+    if isinstance(X, Rows):  # raises where they are read from elsewhere
         X = X.points if kernel.evaluable else X.dense()
-    rows = X if isinstance(X, Rows) else DenseRows(X)
-    if rows is not X and (isinstance(X, Block) or not kernel.evaluable):
-        return kernel(X, X if Z is None else Z)
-    rows = rows.for_pairs(kernel)
-    size = _block_size(X, X if Z is None else Z, block_size)
-    if Z is not None:
-        # Of a block and an array, the block comes first.
-        swap = lambda x: isinstance(Z, Block) and not isinstance(x, Block)
-        of_block = lambda x: kernel(Z, x).T if swap(x) else kernel(x, Z)
-        return rows.map(of_block, block_size=size)
+    if (rows := _in_blocks(kernel, X)) is None:
+        return kernel(X, X)
     n = X.shape[0]
 
     def with_diagonal(x, number):
         same = number[:, None] == jnp.arange(n)
-        return jnp.where(same, kernel.diag(x)[:, None], _kernel_values(kernel, x, X))
+        return jnp.where(same, kernel.diag(x)[:, None], _of_pairs(kernel, x, X))
 
-    return rows.map(with_diagonal, jnp.arange(n), block_size=size)
+    return rows.map(with_diagonal, jnp.arange(n), block_size=_block_size(X, X, block_size))
+
+
+def _of_pairs(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None):
+    """K of the rows of X with those of Z."""
+    if isinstance(Z, Rows):
+        whole = isinstance(X, Rows)
+        of_block = lambda z: _of_pairs(kernel, X, z).T if whole else kernel(z, X)
+        return Z.for_pairs(kernel).map(of_block).T
+    if (rows := _in_blocks(kernel, X)) is None:
+        return kernel(X, Z)
+    # Of a block and an array, the block comes first.
+    swap = lambda x: isinstance(Z, Block) and not isinstance(x, Block)
+    of_block = lambda x: kernel(Z, x).T if swap(x) else kernel(x, Z)
+    return rows.map(of_block, block_size=_block_size(X, Z, block_size))
+
+
+def _in_blocks(kernel: Kernel, X: Any) -> Rows | None:
+    """X as rows that are taken in blocks; None where its kernel values are computed at once."""
+    if isinstance(X, Rows):
+        return X.for_pairs(kernel)
+    return None if isinstance(X, Block) or not kernel.evaluable else DenseRows(X)
 
 
 # Ways to compute K·V of arrays, tried in turn before blocks: functions of (kernel, X, Z, V) that

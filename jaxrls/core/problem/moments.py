@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.linalg import from_panels, gram_panels, matmul, safe_sqrt
+from jaxrls.core.linalg import from_panels, gram_panels, matmul
 from jaxrls.core.problem.data import Data, DataBlock
 from jaxrls.core.support import pytree
 
@@ -172,7 +172,7 @@ def moments(
 
 def _sums_of_block(block: DataBlock, fixed: Any, phi, y, beyond) -> dict[str, Any]:
     """The sums of `Moments` over a block, the second moments in panels."""
-    v, root_phi = block.weights, phi if block.v is None else safe_sqrt(block.v)[:, None] * phi
+    v = block.weights.array
     vy = v[:, None] * y
     return {
         "weight": jnp.sum(v),
@@ -180,7 +180,7 @@ def _sums_of_block(block: DataBlock, fixed: Any, phi, y, beyond) -> dict[str, An
         "log_weight": jnp.sum(jnp.log(jnp.where(v > 0, v, 1))),
         "gram": fixed.gram(block.b, v),
         "first": fixed.sums(block.b, v, phi),
-        "second": gram_panels(root_phi),
+        "second": gram_panels(block.weights.scale(phi)),
         "trace": jnp.sum(v * beyond),
         "label": fixed.sums(block.b, v, y),
         "cross": matmul(phi.T, vy),
@@ -197,7 +197,7 @@ def near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
     if not fixed.count:
         return None
     even = data.weights.values is None or not rows.traceable
-    if fixed.count == 1 and fixed.rows is None and even:
+    if fixed.only_intercept and even:
         return jnp.mean(features.features(rows.some(SOME)), axis=0)[None]
-    sums = lambda block: fixed.sums(block.b, block.weights, features.features(block.x))
+    sums = lambda block: fixed.sums(block.b, block.weights.array, features.features(block.x))
     return fixed.solve(data.sum(sums))

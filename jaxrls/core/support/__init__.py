@@ -1,4 +1,4 @@
-"""Argument checks, the decorator of public calls, pytrees, progress bars."""
+"""Argument checks, the decorator of public calls, arrays on devices, pytrees, progress bars."""
 
 from jaxrls.core.support.checks import (
     Listed,
@@ -9,6 +9,7 @@ from jaxrls.core.support.checks import (
     as_lams,
     by_names,
     check_finite,
+    check_index,
     check_inputs,
     check_labels,
     check_matrix,
@@ -21,18 +22,18 @@ from jaxrls.core.support.checks import (
     check_weights,
     check_whole,
     column_names,
-    in_words,
+)
+from jaxrls.core.support.device import (
     is_concrete,
     memory_bytes,
     on_device,
     platform,
-    progress_bar,
     value_of,
     values_unknown,
-    warn,
-    why_too_large,
 )
-from jaxrls.core.support.door import auto, door, hints_at_names, is_wide, parts_of
+from jaxrls.core.support.door import door, hints_at_names, is_wide
+from jaxrls.core.support.meshes import auto, parts_of
+from jaxrls.core.support.notices import in_words, progress_bar, warn
 from jaxrls.core.support.pytrees import (
     REGISTRY,
     arrays_alone,

@@ -1,19 +1,17 @@
 """Checks of arguments, whose errors say what was wrong, what was found, and what to do.
 
 Shapes and dtypes are checked everywhere, values only where they are known: inside `jax.jit` an
-array has no values yet. Below them are what is known of the device, and the progress bar.
+array has no values yet.
 """
 
-import os
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxrls.core.support.device import is_concrete, on_device, value_of
 
 # What is accepted besides JAX arrays.
 Listed = np.ndarray | Sequence[Any]
@@ -24,48 +22,10 @@ INSTEAD = {
     "X": ": give indicators of text, as pandas.get_dummies does; stream reads files",
     "lams": ": give numbers such as [0.1, 1.0]",
 }
-# LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
-# 32-bit integer.
-LARGEST_CPU_EIGH = 32766
 # Largest ratio of the largest weight to the smallest positive one.
 MOST_RATIO = {"float32": 1e6, "float64": 1e12}
 # Kinds of real numbers.
 REAL = jnp.bool_, jnp.integer, jnp.floating
-# Above it a progress bar shows counts in thousands and millions.
-MANY = 10_000
-
-
-def is_concrete(*trees) -> bool:
-    """Whether every array in `trees` has values now, so that they can be looked at on the host."""
-    return not [leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, jax.core.Tracer)]
-
-
-@contextmanager
-def values_unknown(what: str) -> Iterator[None]:
-    """Raise `TypeError` in the name of a caller's function, traced inside, where it asks for the
-    values of arrays, as NumPy, `float` and `if` do.
-    """
-    try:
-        yield
-    except (
-        jax.errors.TracerArrayConversionError,
-        jax.errors.TracerIntegerConversionError,
-        jax.errors.ConcretizationTypeError,
-    ) as error:
-        raise TypeError(
-            f"{what} needs the values of arrays, as NumPy, float() and if do, and inside a "
-            "compiled program they are not known: write it with jax.numpy, and choices with "
-            "jax.numpy.where"
-        ) from error
-
-
-def value_of(ask: Callable, value):
-    """`ask(numpy, value)` on the host, or, for an array sharded over several devices,
-    `ask(jax.numpy, value)`, so that no row leaves its device.
-    """
-    spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
-    with jax.ensure_compile_time_eval():  # also inside jit, where these values are constants
-        return np.asarray(ask(jnp, value) if spread else ask(np, np.asarray(value)))
 
 
 def check_unmasked(name: str, value) -> None:
@@ -85,14 +45,14 @@ def as_floats(name: str, value, dtype=None):
         check_unmasked(name, value)
         if hasattr(value, "tocsr"):
             raise ValueError(f"{name} must be dense, and is sparse: give {name}.toarray()")
-        given = value
+        original = value
         try:
-            value = np.asarray(given)
+            value = np.asarray(original)
             if value.dtype.kind not in "biufcVO":
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")
             value = _in_float64(value) if value.dtype.kind not in "fc" else value
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            columns = getattr(given, "items", dict)  # of a table, to name the wrong one
+            columns = getattr(original, "items", dict)  # of a table, to name the wrong one
             for column, part in columns():
                 as_floats(f"{name}[{column!r}]", np.asarray(part))
             instead = INSTEAD.get(name.partition("[")[0], "")
@@ -100,16 +60,15 @@ def as_floats(name: str, value, dtype=None):
                 f"{name} must hold real numbers, and could not be read as such: {error}"
                 f"{'' if isinstance(error, RuntimeError) else instead}"
             ) from None
-    native = value.dtype.newbyteorder("=")
-    if native in (np.float32, np.float64):
-        value = value if value.dtype == native else value.astype(native)
-    elif any(jnp.issubdtype(value.dtype, kind) for kind in REAL):
-        value = value.astype(float if isinstance(value, np.ndarray) else jnp.result_type(float))
-    else:
+    if not any(jnp.issubdtype(value.dtype, kind) for kind in REAL):
         raise ValueError(
             f"{name} must be real, in float32 or float64, and has dtype {value.dtype}: convert it"
         )
-    return value if dtype is None or value.dtype == dtype else value.astype(dtype)
+    if dtype is None:
+        native = value.dtype.newbyteorder("=")
+        plain = float if isinstance(value, np.ndarray) else jnp.result_type(float)
+        dtype = native if native in (np.float32, np.float64) else plain
+    return value if value.dtype == dtype else value.astype(dtype)
 
 
 def column_names(X) -> tuple:
@@ -124,14 +83,25 @@ def column_names(X) -> tuple:
     return names if known and len({*names}) == len(names) else ()
 
 
+def check_index(X, Y) -> None:
+    """Raise where labels have another index than rows, as of a data frame that was sorted since."""
+    rows: Any = getattr(X, "index", None)
+    labels: Any = getattr(Y, "index", None)
+    if hasattr(rows, "equals") and hasattr(labels, "equals") and not rows.equals(labels):
+        raise ValueError(
+            "Y has another index than X, and rows are taken in their order: give Y.loc[X.index], "
+            "or Y.to_numpy() where the order is right"
+        )
+
+
 def by_names(name: str, X, names: tuple):
     """The columns of these names of a data frame or table, in this order; anything without names
     as it is.
     """
-    found = column_names(X)
-    if not (names and found) or found == names:
+    columns = column_names(X)
+    if not (names and columns) or columns == names:
         return X
-    if missing := [column for column in names if column not in found]:
+    if missing := [name for name in names if name not in columns]:
         listed = ", ".join(map(repr, missing[:5])) + ", …" * (len(missing) > 5)
         raise ValueError(
             f"{name} lacks {len(missing)} of the {len(names)} columns that were fitted, {listed}: "
@@ -151,13 +121,6 @@ def _in_float64(value: np.ndarray) -> np.ndarray:
 def as_array(name: str, value, dtype=None) -> jax.Array:
     """A list, a NumPy or a JAX array as a real JAX array."""
     return on_device(as_floats(name, value, dtype))
-
-
-def on_device(value) -> jax.Array:
-    """An array on the default device, by no program, as `jnp.asarray` would compile one for every
-    new shape. NumPy arrays are copied first, as the caller may change them and JAX may share them.
-    """
-    return value if isinstance(value, jax.Array) else jax.device_put(np.array(value))
 
 
 def _ends(value) -> Any:
@@ -261,9 +224,8 @@ def check_ratio(weights) -> None:
     """
     if weights is None or not is_concrete(weights):
         return
-    least, most = _ends(weights)
-    if least == 0:
-        least = value_of(lambda xp, v: xp.where(v > 0, v, xp.inf).min(), weights)
+    least = value_of(lambda xp, v: xp.where(v > 0, v, xp.inf).min(), weights)
+    most = value_of(lambda xp, v: v.max(), weights)
     limit = MOST_RATIO[str(weights.dtype)]
     if most > limit * least:
         raise ValueError(
@@ -340,9 +302,9 @@ def as_lams(lams, dtype, targets: tuple = (), *, zero: bool = False) -> jax.Arra
     """λ (L,) for all targets, or (L, t) with a column for each, checked as by `check_lams`."""
     lams = as_array("lams", lams, dtype)
     if not lams.ndim or lams.shape[1:] not in ((), targets):
-        each = f", or (L, {targets[0]}) with those of each target" if targets else ""
+        or_more = f", or (L, {targets[0]}) with those of each target" if targets else ""
         raise ValueError(
-            f"lams must have shape (L,){each}, and has shape {lams.shape}: one λ is lams=[0.1]"
+            f"lams must have shape (L,){or_more}, and has shape {lams.shape}: one λ is lams=[0.1]"
         )
     check_lams(lams, "lams", zero)
     return lams
@@ -352,8 +314,8 @@ def as_lam(lam, dtype, targets: tuple = (), *, zero: bool = False) -> jax.Array:
     """One λ, or one for each target, checked likewise."""
     lam = as_array("lam", lam, dtype)
     if lam.shape not in ((), targets):
-        each = ", or one for each target" if targets else ""
-        raise ValueError(f"lam must be one number{each}, and has shape {lam.shape}")
+        or_more = ", or one for each target" if targets else ""
+        raise ValueError(f"lam must be one number{or_more}, and has shape {lam.shape}")
     check_lams(lam, "lam", zero)
     return lam
 
@@ -368,9 +330,8 @@ def check_lams(lams, name: str, zero: bool) -> None:
         )
     if not is_concrete(lams):
         return
-    values = np.asarray(lams)
-    check_finite(name, values)
-    least = values.min()
+    check_finite(name, lams)
+    least, _ = _ends(lams)
     if least < 0 or least == 0 and not zero:
         floor = ", or 0 for the floor of the factor" if zero else ""
         raise ValueError(f"{name} must be positive{floor}, and the smallest is {least}")
@@ -378,7 +339,7 @@ def check_lams(lams, name: str, zero: bool) -> None:
 
 def check_symmetric(name: str, K) -> None:
     """Raise unless `K` is square and, where values are known, finite and symmetric to rounding."""
-    if K.ndim != 2 or K.shape[0] != K.shape[1]:
+    if K.ndim != 2 or K.shape != K.shape[::-1]:
         raise ValueError(f"{name} must be square, (n, n), and has shape {K.shape}")
     if not is_concrete(K):
         return
@@ -390,84 +351,3 @@ def check_symmetric(name: str, K) -> None:
             f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: "
             "use (K + K.T) / 2 if that is meant"
         )
-
-
-def warn(message: str) -> None:
-    """Warn at the line outside of the library that called it."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back and frame.f_globals["__name__"].startswith("jaxrls."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, UserWarning, stacklevel=level)
-
-
-def platform() -> str:
-    """The platform of `jax.default_device` where that is set, for a device that may not even be
-    here, else of the default backend.
-    """
-    # `jax.jit` compiles anew where it changes.
-    device = jax.config.jax_default_device
-    if device is None:
-        return jax.default_backend()
-    name = device if isinstance(device, str) else device.platform
-    return {"cuda": "gpu", "rocm": "gpu"}.get(name, name)
-
-
-def memory_bytes() -> int | None:
-    """Memory of the default device, or None where it is unknown."""
-    device = jax.devices()[0]
-    if device.platform != "cpu":
-        return (device.memory_stats() or {}).get("bytes_limit")
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
-def why_too_large(n: int, route: str, needed: int) -> str:
-    """Why n rows cannot succeed on the default device by a route that takes so many bytes, and what
-    to do; empty where they can.
-    """
-    remedy = (
-        "use landmarks= (the subset of regressors), explicit features, or fewer rows: the page "
-        "'20,000 rows and more' (docs/many-rows.md) has the recipe"
-    )
-    if route in ("gram", "cholesky gram") and n > LARGEST_CPU_EIGH and platform() == "cpu":
-        return (
-            f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than "
-            f"{LARGEST_CPU_EIGH}: {remedy}"
-        )
-    limit = memory_bytes()
-    if limit is None or needed <= limit:
-        return ""
-    remedy = "use fewer of them" if "landmarks" in route or route == "subset" else remedy
-    return (
-        f"X has {n} rows: route {route!r} takes about {in_words(needed)}, and this device has "
-        f"{in_words(limit)}: {remedy}"
-    )
-
-
-def in_words(number: int | float, unit: str = "B") -> str:
-    """A number with three digits and an SI prefix, as in 1.23 GB."""
-    power = min(6, int(np.log10(max(number, 1)) // 3))
-    return f"{number / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}{unit}"
-
-
-@contextmanager
-def progress_bar(
-    shown: bool, total: int | None, what: str, unit: str
-) -> Iterator[Callable[[int], None]]:
-    """A function that moves the progress bar to a count, or does nothing where the bar is not
-    `shown`; without a `total` the bar shows no remaining time.
-
-    >>> with progress_bar(False, 10, "search", "step") as reached:
-    ...     reached(5)
-    """
-    if not shown:
-        yield lambda count: None
-        return
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        raise ImportError("progress=True needs tqdm: pip install 'jaxrls[plot]'") from None
-    with tqdm(total=total, desc=what, unit=unit, unit_scale=total is None or total > MANY) as bar:
-        yield lambda count: bar.update(count - bar.n) and None

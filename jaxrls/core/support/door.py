@@ -1,26 +1,21 @@
-"""The decorator `door` of public functions: sets the precision by the inputs, returns NumPy arrays
-for NumPy arrays, and handles meshes with Explicit axes.
-
-Inside, axes are left to the compiler (`AxisType.Auto`), which keeps rows where they are; under
-Explicit axes every operation would have to state the sharding of its result.
+"""The decorator `door` of public calls: checks the names and kinds of arguments, sets the precision
+by the inputs, and returns NumPy arrays for NumPy arrays.
 """
 
 import difflib
 import functools
 import inspect
-import math
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from jaxrls.core.support.checks import is_concrete, platform
+from jaxrls.core.support.device import changed_arrays, is_concrete, platform
+from jaxrls.core.support.meshes import on_auto_axes
 
 Call = TypeVar("Call", bound=Callable)
 # Names of arguments in other libraries, and what corresponds to them here.
@@ -68,42 +63,53 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
     def decorate(call: Call) -> Call:
         signature = inspect.signature(call)
-        known = dict.fromkeys(name for name in signature.parameters if name != "self")
 
         @functools.wraps(call)
         def wrapped(*args, **kwargs):
-            if kwargs.keys() - known.keys():
-                check_known(call.__qualname__, kwargs, known)
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(
-                    f"{call.__qualname__}: {error}: it takes {', '.join(known)}"
-                ) from None
-            values = bound.arguments
-            foreign = {name: value for name, value in values.items() if is_foreign(value)}
-            values |= {name: _viewed(value) for name, value in foreign.items()}
-            _check(values, signature.parameters)
-            like = values.get(name)
-            for part in path:
-                if not hasattr(like, part):
-                    raise ValueError(f"{name} must be a fit, and is a {type(like).__name__}")
-                like = getattr(like, part)
-            on = jax.config.read("jax_enable_x64")
-            wide = bool(name) and is_wide(like) and (not on or bool(path))
-            scope = jax.enable_x64(True) if wide else nullcontext()
-            with scope, jax.numpy_rank_promotion("allow"):
-                shared = {name: _shared(value, values[name]) for name, value in foreign.items()}
-                values |= shared
-                results = _on_auto_axes(call, bound.args, bound.kwargs)
-                if foreign:
-                    results = _returned(results, [*foreign.values()][0], [*shared.values()])
-                as_given = not wide or isinstance(like, jax.Array)
-                return results if as_given else _to_host(results)
+            bound = _bound(call.__qualname__, signature, args, kwargs)
+            return _called(call, bound, name, path)
 
         return wrapped  # type: ignore[return-value]
 
     return decorate
+
+
+def _called(call: Callable, bound: inspect.BoundArguments, name: str, path: list[str]) -> Any:
+    """The results of a call, in the precision and the kind of arrays of one of its arguments."""
+    values = bound.arguments
+    foreign = {name: value for name, value in values.items() if is_foreign(value)}
+    values |= {name: viewed(value) for name, value in foreign.items()}
+    _check_kinds(values, bound.signature.parameters)
+    like = _attribute(name, values.get(name), path)
+    wide = bool(name) and is_wide(like)
+    wide = wide and (bool(path) or not jax.config.read("jax_enable_x64"))
+    precision = jax.enable_x64(True) if wide else nullcontext()
+    with precision, jax.numpy_rank_promotion("allow"):
+        views = {name: shared(value, values[name]) for name, value in foreign.items()}
+        values |= views
+        results = on_auto_axes(call, bound.args, bound.kwargs)
+        if foreign:
+            results = given_back(results, [*foreign.values()][0], [*views.values()])
+        return _to_host(results) if wide and not isinstance(like, jax.Array) else results
+
+
+def _bound(call: str, signature: inspect.Signature, args, kwargs) -> inspect.BoundArguments:
+    """Arguments by their parameters; raises where a call does not fit the signature."""
+    known = [name for name in signature.parameters if name != "self"]
+    check_known(call, kwargs, known)
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{call}: {error}: it takes {', '.join(known)}") from None
+
+
+def _attribute(name: str, value, path: list[str]) -> Any:
+    """What of an argument sets the precision: itself, or a fitted array in it."""
+    for part in path:
+        if not hasattr(value, part):
+            raise ValueError(f"{name} must be a fit, and is a {type(value).__name__}")
+        value = getattr(value, part)
+    return value
 
 
 def is_wide(value) -> bool:
@@ -115,7 +121,7 @@ def is_wide(value) -> bool:
     return not isinstance(dtype, np.dtype) or dtype.kind != "f" or dtype.itemsize != 4
 
 
-def _check(values: dict, parameters) -> None:
+def _check_kinds(values: dict, parameters) -> None:
     """Raise for arguments of the wrong kind: flags, and those of `KINDS`; a kernel may be named
     where text is among the annotations.
     """
@@ -132,7 +138,7 @@ def _check(values: dict, parameters) -> None:
                 raise ValueError(f"{name} must be {words}, and is a {type(value).__name__}{hint}")
 
 
-def check_known(call: str, given, known: dict) -> None:
+def check_known(call: str, given, known) -> None:
     """Raise for unknown arguments, and name the one that may be meant."""
     wrong = []
     for name in given:
@@ -150,12 +156,11 @@ def check_known(call: str, given, known: dict) -> None:
 def hints_at_names(cls: Any) -> Any:
     """The class, with a constructor that answers an unknown argument as every public call does."""
     plain = cls.__init__
-    known = dict.fromkeys(inspect.signature(plain).parameters)
+    known = [*inspect.signature(plain).parameters]
 
     @functools.wraps(plain)
     def init(self, *args, **options):
-        if options.keys() - known.keys():
-            check_known(type(self).__name__, options, known)
+        check_known(type(self).__name__, options, known)
         plain(self, *args, **options)
 
     cls.__init__ = init
@@ -164,31 +169,19 @@ def hints_at_names(cls: Any) -> Any:
 
 def _to_host(tree):
     """Arrays as NumPy arrays, except those without values yet, inside `jax.jit`."""
-    leaves, structure = jax.tree.flatten(tree)
-    known = [
-        isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) for leaf in leaves
-    ]
-    pairs = zip(leaves, known, strict=True)
-    return jax.tree.unflatten(structure, [np.asarray(a) if here else a for a, here in pairs])
+    return changed_arrays(lambda leaf: np.asarray(leaf) if is_concrete(leaf) else leaf, tree)
 
 
-def _arrays(change: Callable, tree):
-    """A tree with its JAX arrays changed."""
-    leaves, structure = jax.tree.flatten(tree)
-    changed = [change(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
-    return jax.tree.unflatten(structure, changed)
-
-
-# arrays of other libraries
+# arrays of other libraries, such as Torch and CuPy
 # --------------------------------------------------------------------------------------------------
 
 
 def is_foreign(value) -> bool:
-    """Whether it is an array of another library, such as Torch or CuPy, which DLPack hands over."""
+    """Whether it is an array of another library, which DLPack hands over."""
     return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | jax.Array)
 
 
-def _viewed(value) -> Any:
+def viewed(value) -> Any:
     """A foreign array without a copy, as NumPy sees it on the host, or JAX elsewhere; as it is
     where neither can: `as_floats` says why.
     """
@@ -199,9 +192,9 @@ def _viewed(value) -> Any:
     return value
 
 
-def _shared(value, view) -> Any:
+def shared(value, view) -> Any:
     """The same numbers as a JAX array in the memory of the foreign one, where they need not be
-    converted.
+    converted; else the view.
     """
     dtypes = [np.dtype(np.float32), jax.dtypes.canonicalize_dtype(np.float64)]
     if isinstance(view, np.ndarray) and view.dtype in dtypes and platform() == "cpu":
@@ -210,80 +203,22 @@ def _shared(value, view) -> Any:
     return view
 
 
-def _returned(results, value, shared) -> Any:
+def given_back(results, value, views) -> Any:
     """Results that are arrays, or a tuple of them, in kind, by the `from_dlpack` of the library of
     `value`; in others what lies in the memory of a foreign array is copied, as that may change.
     """
-    jax.block_until_ready((results, shared))
+    jax.block_until_ready((results, views))
     library: Any = sys.modules.get(type(value).__module__.partition(".")[0])
     arrays = results if isinstance(results, tuple) else (results,)
     plain = all(isinstance(part, np.ndarray | jax.Array) for part in arrays)
     if plain and hasattr(library, "from_dlpack") and is_concrete(results):
         return jax.tree.map(lambda part: library.from_dlpack(jnp.asarray(part)), results)
-    places = [_place(part) for part in shared if isinstance(part, jax.Array)]
-    return _arrays(lambda leaf: jnp.array(leaf) if _place(leaf) in places else leaf, results)
+    places = [_place(view) for view in views if isinstance(view, jax.Array)]
+    copied = lambda leaf: jnp.array(leaf) if _place(leaf) in places else leaf
+    return changed_arrays(copied, results)
 
 
 def _place(array: jax.Array) -> int | None:
     """Where an array begins in the memory of its device, None for one on several."""
     whole = is_concrete(array) and len(array.devices()) == 1
     return array.unsafe_buffer_pointer() if whole else None
-
-
-# several devices
-# --------------------------------------------------------------------------------------------------
-
-
-def parts_of(X, devices: int = 1) -> int:
-    """The number of equal parts in which the rows of an array lie on devices. Where values are not
-    known, the number in which they may lie: on a mesh that is set, else on so many devices.
-    """
-    if isinstance(X, jax.core.Tracer):
-        mesh = jax.sharding.get_abstract_mesh()
-        if not mesh.empty:
-            devices = math.prod(mesh.shape[axis] for axis in mesh.auto_axes)
-        return math.gcd(X.shape[0], devices)
-    return X.shape[0] // X.sharding.shard_shape(X.shape)[0] if isinstance(X, jax.Array) else 1
-
-
-def auto(mesh: Any) -> Any:
-    """The same mesh, of devices or abstract, with all axes left to the compiler."""
-    return mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
-
-
-def _on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
-    """Call with arrays under Auto axes. Results with as many rows as the first array that is
-    sharded are sharded as it is, all others are whole on every device.
-    """
-    leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
-    explicit = [leaf for leaf in leaves if jax.typeof(leaf).sharding.mesh.explicit_axes]
-    if not explicit:
-        return call(*args, **kwargs)
-    rows = max(explicit, key=lambda leaf: any(jax.typeof(leaf).sharding.spec[:1]))
-    traced = not is_concrete(explicit)  # inside of `jax.jit`
-    mesh = (jax.typeof(rows) if traced else cast(Any, rows)).sharding.mesh
-    axis = (*jax.typeof(rows).sharding.spec, None)[0]
-    into = _whole if traced else functools.partial(_moved, mesh)
-
-    def back(leaf):
-        along = [axis if leaf.shape[:1] == rows.shape[:1] else None, *[None] * (leaf.ndim - 1)]
-        place = NamedSharding(mesh, P(*along[: leaf.ndim]))
-        return (jax.sharding.reshard if traced else jax.device_put)(leaf, place)
-
-    with (jax.sharding.use_abstract_mesh if traced else jax.set_mesh)(auto(mesh)):
-        results = call(*_arrays(into, args), **_arrays(into, kwargs))
-    return _arrays(back, results)
-
-
-def _whole(leaf: jax.Array) -> jax.Array:
-    """An array in a program, whole on every device."""
-    explicit = jax.typeof(leaf).sharding.mesh.explicit_axes
-    return jax.sharding.reshard(leaf, P(*[None] * leaf.ndim)) if explicit else leaf
-
-
-def _moved(mesh: Any, leaf: jax.Array) -> jax.Array:
-    """An array of this mesh, where it is, with Auto axes."""
-    place = None if isinstance(leaf, jax.core.Tracer) else leaf.sharding
-    if not isinstance(place, NamedSharding) or place.mesh != mesh:
-        return leaf
-    return jax.device_put(leaf, NamedSharding(auto(mesh), place.spec))

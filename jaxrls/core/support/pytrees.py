@@ -125,8 +125,8 @@ def name_in_files(cls: type) -> str:
     """The name of a class in files: the plain name for the library's own, wherever they have moved
     since; others with their module.
     """
-    own = cls.__module__.partition(".")[0] == LIBRARY
-    return cls.__name__ if own else f"{cls.__module__}.{cls.__qualname__}"
+    of_library = cls.__module__.partition(".")[0] == LIBRARY
+    return cls.__name__ if of_library else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def is_registered(cls: type) -> bool:

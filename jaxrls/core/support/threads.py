@@ -29,8 +29,7 @@ def of_openblas() -> tuple[Callable, Callable] | None:
 class OneThread:
     """While any caller is within, LAPACK has one thread; then as many as before."""
 
-    def __init__(self):
-        self.lock, self.within, self.before = threading.Lock(), 0, 1
+    lock, within, before = threading.Lock(), 0, 1
 
     def __enter__(self):
         self._change(1)

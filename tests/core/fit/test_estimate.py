@@ -11,7 +11,6 @@ import pytest
 from support import ANY_PRECISION, DTYPE, FLOAT64, refused
 
 import jaxrls as rls
-from jaxrls.core.support import checks
 
 KERNEL, LINEAR, N = rls.Gaussian(2.0), rls.Linear(), 2000
 LAMS = jnp.geomspace(0.1, 1, 100)
@@ -88,7 +87,7 @@ def test_the_route_is_the_one_that_is_taken(kernel, d, options, said):
 @ANY_PRECISION
 def test_what_will_not_fit_is_refused_on_every_route(monkeypatch):
     X = np.random.default_rng(0).normal(size=(400, 30))
-    monkeypatch.setattr(checks, "memory_bytes", lambda: 10_000)
+    monkeypatch.setattr("jaxrls.core.fit.memory.memory_bytes", lambda: 10_000)
     for kernel, options, message in (
         (
             KERNEL,
@@ -119,7 +118,7 @@ def test_what_a_problem_asks_for_is_counted(asked, said, monkeypatch):
     X = rng.normal(size=(300, 6))
     y = X[:, 0] + rng.normal(size=300)
     plain, more = (rls.memory(LINEAR, X.shape, lams=3, **options).bytes for options in ({}, said))
-    monkeypatch.setattr(checks, "memory_bytes", lambda: (plain + more) // 2)
+    monkeypatch.setattr("jaxrls.core.fit.memory.memory_bytes", lambda: (plain + more) // 2)
     fit = partial(rls.fit, LINEAR, X, y, lams=[1.0, 10.0, 100.0])
     fit()
     refused((partial(fit, **asked), "takes about"))

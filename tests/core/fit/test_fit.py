@@ -21,7 +21,6 @@ from support import ANY_PRECISION, DTYPE, EPS, array, assert_close, refused
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.support import checks
 
 # Of data in float64, which `fit` keeps, whatever the switch says.
 pytestmark = ANY_PRECISION
@@ -456,7 +455,7 @@ def test_what_predict_refuses():
 def test_a_problem_too_large_for_lapack_is_refused_before_the_work(monkeypatch):
     """For memory in test_estimate.py."""
     X = np.zeros((1000, 1))
-    monkeypatch.setattr(checks, "LARGEST_CPU_EIGH", 999)
+    monkeypatch.setattr("jaxrls.core.fit.memory.LARGEST_CPU_EIGH", 999)
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     words = "X has 1000 rows.* LAPACK's 32-bit interface cannot factor more than 999: use landmar"
     refused((lambda: rls.fit(KERNEL, X, np.zeros(1000), solver=rls.Spectral()), words))

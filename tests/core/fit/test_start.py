@@ -107,8 +107,8 @@ def test_a_width_far_off_is_replaced_by_a_multiple_of_it(make):
     X = rows(60, 1)
     Y = np.sin(3 * X[:, 0])
     given, *better = guess(make(array(64.0)), X, Y)
-    assert given[0] == make(array(64.0)) and len(better) == 1
-    (width,) = (float(part) for part in better[0][0].__dict__.values())
+    assert given.kernel == make(array(64.0)) and len(better) == 1
+    (width,) = (float(part) for part in better[0].kernel.__dict__.values())
     assert width / 64 in start.SCREEN_FACTORS and width < 64
 
 
@@ -130,7 +130,7 @@ def test_a_users_kernel_is_tuned_as_the_librarys_own():
 def test_a_kernel_matrix_is_judged_whole(monkeypatch):
     monkeypatch.setattr(start, "SCREEN_ROWS", 5)
     X = rows(20)
-    ((kernel, lam, _),) = guess(
+    ((kernel, lam, *_),) = guess(
         rls.Precomputed(),
         X @ X.T + np.eye(20, dtype=DTYPE),
         X[:, 0],

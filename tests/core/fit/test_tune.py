@@ -13,7 +13,7 @@ import scipy.sparse
 from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, assert_close, refused
 
 import jaxrls as rls
-from jaxrls.core.support.checks import progress_bar
+from jaxrls.core.support import progress_bar
 
 
 @pytest.fixture(autouse=True)

@@ -446,3 +446,21 @@ def test_what_a_kernel_must_define():
         (lambda: Wider(1.0).check(X), f"Wider {no_pytree}"),
         error=TypeError,
     )
+
+
+def test_which_kernels_take_sparse_rows():
+    """Those made of kernels that do; not one with values of its own, unless it says so."""
+
+    @extend.pytree
+    class Squared(rls.Gaussian):
+        def __call__(self, X, Z):
+            return jnp.matmul(X, Z.T) ** 2
+
+    @extend.pytree
+    class Narrow(rls.Gaussian):
+        pass
+
+    taken = [rls.Gaussian(1.0), Narrow(1.0), 2.0 * rls.Linear().on(0), rls.Linear() * rls.Linear()]
+    dense = [Squared(1.0), rls.Levels() + rls.Linear(), rls.Periodic(1.0), 2.0 * Squared(1.0)]
+    assert all(kernel.takes_blocks() for kernel in taken)
+    assert not any(kernel.takes_blocks() for kernel in dense)

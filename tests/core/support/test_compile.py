@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from jaxrls.core.linalg.blocks import ACCELERATOR_BLOCK_BYTES, CPU_BLOCK_BYTES, default_block_size
-from jaxrls.core.support.checks import platform
+from jaxrls.core.support import platform
 
 pytestmark = pytest.mark.any_precision
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,74 @@
+"""λ and targets as axes of arrays. λ are columns (L, k): k = 1 where all targets share them, or t
+with one for each. Results have an axis L of λ and an axis t of targets.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.core.linalg import map_blocks, matmul, split
+
+PerLam = Float[Array, "L k"]  # λ, or a number for each
+PerTarget = Float[Array, "L t"]
+PerRow = Float[Array, "L n t"]
+
+# λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
+# as many fit into memory with U.
+COLUMNS_AT_ONCE = 1024
+
+
+def as_columns(lams, t: int | None = None) -> PerLam:
+    """λ (L,) as one column for all targets, (L, 1); one λ per target, (L, t), as it is."""
+    lams = jnp.asarray(lams)
+    if lams.ndim not in (1, 2) or lams.ndim == 2 and t and lams.shape[1] not in (1, t):
+        raise ValueError(
+            f"lams must have shape (L,), or (L, {t or 't'}) with a λ for each target, and has "
+            f"shape {lams.shape}"
+        )
+    return lams[:, None] if lams.ndim == 1 else lams
+
+
+def matmul_lams(A: Float[Array, "b r"], B: Float[Array, "r L t"]) -> Float[Array, "b L t"]:
+    """A times every B[:, l], as one product."""
+    return matmul(A, B.reshape(len(B), -1)).reshape(len(A), *B.shape[1:])
+
+
+def over_lams(fn: Callable, lams: PerLam, columns: int):
+    """`fn` of all λ, results with a leading axis L: in equal chunks of λ, so that at most
+    `COLUMNS_AT_ONCE` matrix columns, `columns` for each λ, are in memory at once.
+    """
+    chunks = -(-len(lams) // max(1, COLUMNS_AT_ONCE // max(1, columns)))
+    return fn(lams) if chunks == 1 else map_blocks(fn, *split(lams, -(-len(lams) // chunks)))
+
+
+def one_by_one(fn: Callable, lams: PerLam, stack: bool) -> Any:
+    """`fn` of one λ after another, each as an axis of length one: sums with λ leading, or with
+    `stack` rows, (n, L, …).
+    """
+    results = jax.lax.map(
+        lambda lam: jax.tree.map(lambda a: a[:, 0] if stack else a[0], fn(lam)), lams
+    )
+    return jnp.moveaxis(results, 0, 1) if stack else results
+
+
+def map_columns(fn: Callable, lams: PerLam, A: Float[Array, "r t"]) -> Any:
+    """`fn(λ, columns of A)` of one λ after another, (L k, …): with all columns where targets share
+    λ, else with that of its target.
+    """
+    (L, k), (r, t) = lams.shape, A.shape
+    columns = jnp.moveaxis(A.reshape(r, k, t // k), 1, 0)
+    pairs = lams.reshape(L * k), jnp.tile(columns, (L, 1, 1))
+    return jax.lax.map(lambda pair: fn(*pair), pairs)
+
+
+def with_lams_inside(results, lams: PerLam) -> Any:
+    """Results (L k, b, t/k) of one λ after another as (b, L, t)."""
+
+    def inside(a):
+        a = jnp.moveaxis(a, 0, 1)
+        return a.reshape(len(a), len(lams), lams.shape[1] * a.shape[2])
+
+    return jax.tree.map(inside, results)

@@ -1,0 +1,141 @@
+"""From a solution and a chosen λ to a `Fit`: model, held-out residuals and sums; and the solution
+that is kept for what may be asked later.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrls.core.factors import Outcome, Solution
+from jaxrls.core.fit.fitted import Fit, Model, completed, r_squared, solution_of
+from jaxrls.core.fit.grid import Choice, Chosen, counted_residuals
+from jaxrls.core.fit.inspection import inspect_fit
+from jaxrls.core.problem import compiled, first
+from jaxrls.core.support import as_lam, is_concrete
+
+KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
+
+
+@compiled
+def at_best(problem, solution, choice) -> Fit:
+    """The fit at the best of all λ of a choice, with the plan in words."""
+    chosen, factor = choice.of(solution, problem.kernel), solution.factor
+    count = len(chosen.lams)
+    words = f"{count} λ{' from one factorization' * (count > 1 and factor.shares_work)}"
+    plan = f"{problem.solver_or_default.name} ({factor.route}), {words}"
+    return conclude(problem, solution, chosen, plan)
+
+
+def conclude(problem, solution: Solution, chosen: Chosen, plan: str = "") -> Fit:
+    """The fit at the chosen λ, one for all targets or one for each, with held-out residuals."""
+    criterion, labels, weights = problem.criterion, solution.labels, solution.factor.weights
+    groups, lam = criterion.groups, chosen.lam
+    outcome = solution.outcome(lam.reshape(1, -1), groups, criterion.total)
+    of_lam = lambda sums: sums[0] if lam.ndim else jnp.mean(sums)
+    if chosen.error is None and outcome.total is not None:
+        errors = labels.drop_axis(outcome.total / weights.total)
+        chosen = chosen._replace(errors=errors, error=of_lam(errors))
+    fit = _fit_of(problem.kernel, solution, chosen, outcome, plan)
+    fit = replace(fit, criterion=criterion.name, title=criterion.title, unit=criterion.unit)
+    if outcome.error is not None and criterion.smooth:  # a step has no useful slope
+        fit = replace(fit, loo_standard_error=of_lam(outcome.error) / weights.total)
+    if outcome.residuals is None:
+        return fit
+    e, counted = counted_residuals(outcome.residuals[0], weights, groups)
+    squares = jnp.average(e**2, axis=0, weights=counted.values)
+    r2 = jnp.mean(r_squared(e, labels.Y, counted.values, jnp))
+    return replace(fit, r2=r2, loo_rms=labels.drop_axis(jnp.sqrt(squares)))
+
+
+def conclude_moments(kernel, solution: Solution, chosen: Chosen, plan: str) -> Fit:
+    """The fit at the chosen λ of a solution of moments, which has no rows to hold out."""
+    column = chosen.lam.reshape(1, -1)
+    outcome = Outcome(solution.coefficients(column), None, solution.dof(column))
+    return _fit_of(kernel, solution, chosen, outcome, plan)
+
+
+def _fit_of(kernel, solution: Solution, chosen: Chosen, outcome: Outcome, plan: str) -> Fit:
+    """The fit, but for what depends on a criterion."""
+    factor, drop, lam = solution.factor, solution.labels.drop_axis, chosen.lam
+    report, dof, residuals = factor.report, outcome.dof, outcome.residuals
+    coef, intercept, free = jax.tree.map(lambda part: drop(part[0]), outcome.coefficients)
+    points, coef = factor.expansion.compact(kernel, coef)
+    effects = None if free is None else factor.fixed.lean()
+    return Fit(
+        model=Model(kernel, points, coef, intercept, free, effects),
+        lams=chosen.lams,
+        errors=chosen.errors,
+        lam=lam,
+        error=chosen.error,
+        loo_residuals=None if residuals is None else drop(residuals[0]),
+        dof=None if dof is None else dof.reshape(lam.shape),
+        floor=report.floor,
+        indefinite=report.indefinite,
+        informative=report.informative,
+        route=report.route,
+        plan=plan,
+        trace_residual=report.trace_residual,
+        num_landmarks=0 if report.trace_residual is None else len(factor.points),
+        run=outcome.run,
+        ridge_effect=_ridge_effect(kernel, solution, lam.reshape(1, -1), outcome),
+    )
+
+
+def _ridge_effect(kernel, solution: Solution, column, outcome: Outcome) -> Any:
+    """How far jitter moved the fit, as a share of the held-out residuals; None without jitter."""
+    factor, residuals = solution.factor, outcome.residuals
+    if factor.report.ridge is None:
+        return None
+    squares = (
+        solution.residual_norm(column)[0]  # those of training, which are smaller
+        if residuals is None
+        else jnp.nansum(factor.weights.scale(residuals[0]) ** 2, axis=0)
+    )
+    coef = outcome.coefficients.coef[0]
+    return factor.jitter_effect(kernel, column[0], coef, jnp.sqrt(squares))
+
+
+# what a fit keeps
+# --------------------------------------------------------------------------------------------------
+
+
+def keeps(problem, keep: bool | None) -> bool:
+    """Whether a fit keeps its solution: as was asked, or where rows are few and known."""
+    few = problem.rows.shape[0] <= KEPT_ROWS and is_concrete(problem.weights, problem.Y)
+    return few if keep is None else keep
+
+
+def finished(
+    fit, solution: Solution | None, problem, choice: Choice | None, keep: bool | None, n: int
+) -> Fit:
+    """The fit with its solution, if that is kept, and without what belongs to rows after n."""
+    criterion, model, residuals = problem.criterion, fit.model, fit.loo_residuals
+    if keeps(problem, keep):
+        choice = choice if criterion.of_sums else None
+        fit = replace(fit, solution=solution, problem=problem, choice=choice)
+        fit = replace(fit, groups=criterion.groups, saved=bool(keep))
+    if residuals is None or len(residuals) == n or not is_concrete(fit):
+        return fit
+    if model.points is not None:
+        model = replace(model, points=first(model.points, n), coef=first(model.coef, n))
+    return replace(fit, model=model, loo_residuals=first(residuals, n))
+
+
+def with_lam(fit, lam) -> Fit:
+    """`Fit.with_lam`."""
+    solution, problem, coef = solution_of(fit), fit.problem, fit.model.coef
+    if problem is None:
+        raise ValueError(
+            "another λ needs the data, which a fit does not have after update or load: fit "
+            "all rows again"
+        )
+    lam = as_lam(lam, coef.dtype, coef.shape[1:])
+    changed = at_best(
+        problem, solution, Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
+    )
+    inspect_fit(changed, False, problem.solver)
+    keep, n = fit.saved or None, len(fit.loo_residuals)
+    changed = finished(changed, solution, problem, fit.choice, keep, n)
+    return completed(changed, fit.model.names, fit.origin)

@@ -1,0 +1,96 @@
+"""Warnings about the numbers of a fit, and errors where they are not finite."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxrls.core.factors import Solver
+from jaxrls.core.support import warn
+
+NO_INFORMATION = (
+    "the kernel matrix has no information beyond the intercept or fixed effects: what is left of "
+    "it is rounding, and the fit is that of these alone: check that columns of X vary, and that the "
+    "width of the kernel suits their units"
+)
+LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
+
+
+def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
+    """Warn of what a user needs to know before trusting the numbers; raise where they are not
+    finite.
+    """
+    stopped = "" if fit.run is None or solver is None else solver.explain(fit.run)
+    what, which, values = f"the {fit.criterion} error", "λ", fit.errors
+    if values is None:
+        what, which, values = "the model", "coefficients", fit.model.coef
+    bad = ~np.isfinite(np.asarray(values))
+    dtype, residuals = fit.model.coef.dtype, fit.loo_residuals
+    if bad.any():
+        why = stopped or _why_not_finite(fit, bad, dtype == np.float32)
+        raise ValueError(f"{what} is not finite at {bad.sum()} of {bad.size} {which}: {why}")
+    rounding = 100 * float(np.finfo(dtype).eps)
+    if residuals is not None and float(fit.indefinite) > len(residuals) * rounding:
+        warn(
+            "the kernel matrix is not positive semidefinite: its most negative eigenvalue, "
+            f"{float(fit.indefinite):.2g} of the largest, was set to 0: "
+            "check the matrix, or take another kernel"
+        )
+    if fit.informative is not None and not fit.informative:
+        warn(NO_INFORMATION)
+        return
+    if stopped:
+        warn(stopped)
+    if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
+        warn(
+            "the landmarks are nearly dependent, and rounding, or the jitter against it, may move "
+            f"predictions by {100 * float(fit.ridge_effect):.2g} % of the error: take fewer "
+            f"landmarks{', or float64' * (dtype == np.float32)}"
+        )
+    inspect_lam(fit, default_grid)
+
+
+def _why_not_finite(fit, bad, narrow: bool) -> str:
+    """Why errors at these λ, or coefficients, are not finite, and what to do."""
+    of_errors, floor = fit.errors is not None, float(fit.floor)
+    lams = np.asarray(fit.lams)[bad.reshape(len(bad), -1).any(axis=1)] if of_errors else fit.lam
+    if np.max(lams) < 0.99 * floor:
+        wider = ", or use float64 (NumPy float64 input)" * narrow
+        return f"λ below {floor:.2g} is below the precision of the factor: leave it out{wider}"
+    wider = "use float64 (NumPy float64 input), " if narrow else "take "
+    return (
+        f"the factorization broke down; {wider}a larger smallest λ, a smaller kernel width, or "
+        "solver=Spectral()"
+    )
+
+
+def inspect_lam(fit: Any, default_grid: bool) -> None:
+    """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`."""
+    chosen, floor = np.asarray(fit.lam), float(fit.floor)
+    narrow = chosen.dtype == np.float32
+    lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
+    known = lams >= 0.99 * floor
+    # Errors below the floor matter where they were chosen, or where they may have hidden a better λ
+    # next to the chosen one.
+    if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
+        warn(
+            f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
+            f"{lams.min():.2g}: leave such λ out{', or use float64' * narrow}"
+        )
+    if fit.lams is None or len(lams) == 1:
+        return
+    low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
+    if default_grid and lams.min() > 2 * floor:  # below it the fit no longer changes
+        low = low & False
+    for at_edge, lam, edge, further in (
+        (low, lams.min(), "smallest", "smaller"),
+        (high, lams.max(), "largest", "larger"),
+    ):
+        remedy = f"pass lams= that reach {further} values"
+        if edge == "smallest" and lam <= 1.01 * floor:
+            remedy = f"below it is rounding, so {'use float64' if narrow else 'keep it'}"
+        of_targets = f" of {at_edge.sum()} of {at_edge.size} targets" if at_edge.size > 1 else ""
+        if at_edge.any():
+            warn(
+                f"the chosen λ{of_targets}, {lam:.3g}, is the {edge} of the grid: {remedy}, or "
+                "change the kernel"
+            )

@@ -1,0 +1,148 @@
+"""Fixed effects as a caller gives them, for the rows of a fit and for new ones: columns, `levels`
+of a grouping, or a list of both, whose columns stand side by side.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.core.support import (
+    as_array,
+    as_labels,
+    by_names,
+    check_finite,
+    column_names,
+    is_concrete,
+    pytree,
+    static,
+)
+
+Columns = Float[Array, "n p"]  # over rows of a block, or all
+
+
+@pytree
+class Grouping:
+    """The level of every row, by its number among the names of all levels: what `levels` makes."""
+
+    rows: Int[Array, " n"]
+    names: tuple = static()
+
+
+def levels(labels) -> Grouping:
+    """An intercept without penalty for every group of rows, to pass as `fixed_effects=`.
+
+    f(x) + β_g for a row of group g. With `criterion=PairsOut(within=…)` and groups of queries it is
+    RankRLS.
+
+    Args:
+        labels: (n,) group labels of any kind: numbers, strings.
+
+    Returns:
+        What `fixed_effects=` of `fit` and `factorize` takes.
+
+    Raises:
+        ValueError: inside `jax.jit`, where labels have no values, or where one is missing.
+
+    **Cost** O(n log n). **Source**: the fixed-effects ("within") estimator, Wooldridge 2010, §10.5.
+
+    >>> levels(["a", "b", "a"]).names
+    ('a', 'b')
+    """
+    if not is_concrete(labels):
+        raise ValueError("labels has no values inside jax.jit: call jaxrls.levels(labels) outside")
+    names, rows = np.unique(as_labels("labels", labels), return_inverse=True)
+    with jax.ensure_compile_time_eval():
+        return Grouping(jnp.asarray(rows.astype(np.int32)), tuple(names.tolist()))
+
+
+@pytree
+class EffectsPart:
+    """What is known of a part of fixed effects without its rows: the names of its columns, and of a
+    grouping all of its levels, of which those without a column of their own come first.
+    """
+
+    names: tuple = static()
+    levels: tuple | None = static(default=None)
+
+    def columns(self, given, m: int, dtype) -> Columns:
+        """Its columns of m rows."""
+        if self.levels is None:
+            return _columns_of(given, self.names, m, dtype)
+        known = {level: number for number, level in enumerate(self.levels)}
+        indicators = jax.nn.one_hot(numbers_of(given, known, m), len(known), dtype=dtype)
+        return indicators[:, len(known) - len(self.names) :]
+
+
+def parts_given(given: list | tuple) -> tuple[EffectsPart, ...]:
+    """The parts of a list of columns and levels: indicators of every level of the first grouping,
+    and of all but the first level of any other, as those of one grouping sum to a constant.
+    """
+    parts: list[EffectsPart] = []
+    for part in given:
+        if isinstance(part, Grouping):
+            further = any(known.levels for known in parts)
+            parts.append(EffectsPart(part.names[int(further) :], part.names))
+        else:
+            names, shape = column_names(part), np.shape(part)
+            text = names and all(isinstance(name, str) for name in names)
+            parts.append(EffectsPart(names if text else _numbered(shape[-1] if shape[1:] else 1)))
+    return tuple(parts)
+
+
+def columns_given(given, parts: tuple[EffectsPart, ...], m: int, dtype) -> Columns:
+    """The columns of m rows, side by side, from a list of the same parts; columns alone are no
+    list.
+    """
+    if not any(part.levels for part in parts):
+        return parts[0].columns(given, m, dtype)
+    if not isinstance(given, list | tuple) or len(given) != len(parts):
+        what = f"has {len(given)}" if hasattr(given, "__len__") else f"is {given!r}"
+        raise ValueError(
+            f"fixed_effects must be a list of the {len(parts)} parts of the fit, levels and "
+            f"columns in the same order, and {what}"
+        )
+    pairs = zip(parts, given, strict=True)
+    return jnp.concatenate([part.columns(values, m, dtype) for part, values in pairs], axis=1)
+
+
+def numbers_of(given, known: dict, m: int) -> Int[Array, " m"]:
+    """The number of each row's level among those `known`, from `levels` or labels."""
+    if isinstance(given, Grouping):
+        given = np.asarray(given.names, dtype=object)[np.asarray(given.rows)]
+    labels = as_labels("fixed_effects", given)
+    check_levels(labels, m)
+    try:
+        return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
+    except KeyError as error:
+        raise ValueError(
+            f"fixed_effects has the level {error}, which no fitted row that counts has: leave it "
+            "out"
+        ) from None
+
+
+def check_levels(levels, n: int) -> None:
+    """Raise unless there is one for each row."""
+    if len(levels) != n:
+        raise ValueError(
+            f"fixed_effects must have a level for each of {n} rows, and has {len(levels)}"
+        )
+
+
+def _columns_of(given, names: tuple, m: int, dtype) -> Columns:
+    """Columns (m, q) as given, those of a data frame by the names that were fitted."""
+    width = len(names)
+    given = by_names("fixed_effects", given, names if names != _numbered(width) else ())
+    B = None if given is None else as_array("fixed_effects", given, dtype)
+    if B is None or B.shape != (m, width):
+        shape = "is None" if B is None else f"has shape {B.shape}"
+        raise ValueError(
+            f"fixed_effects must be the columns ({m}, {width}) of the new rows, and {shape}"
+        )
+    check_finite("fixed_effects", B)
+    return B
+
+
+def _numbered(count: int) -> tuple:
+    """Names of columns that have none."""
+    return tuple(f"x{j}" for j in range(count))

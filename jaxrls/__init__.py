@@ -15,6 +15,7 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
 
 import jaxrls.fused.products
 import jaxrls.iterative.lam_walk
+import jaxrls.iterative.subset
 import jaxrls.landmarks.growing
 import jaxrls.landmarks.named
 import jaxrls.rows.sharded

@@ -1,26 +1,21 @@
 """The full kernel matrix without storing it, for more rows than K can be factored for: conjugate
 gradients by products K·V in blocks, with an approximate inverse from landmarks and blocks of near
-rows. Predictions are accurate to a share of the residuals of the fit, and the leave-one-out error
-is an estimate, from random vectors that are solved for together with the labels."""
+rows."""
 
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.core.factors import (
     WITHOUT_K,
     AtPoints,
-    Coefficients,
     Expansion,
-    Factor,
     Holding,
-    Outcome,
     Report,
     Solver,
 )
@@ -28,13 +23,10 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul, transposed_matmul
 from jaxrls.core.problem import Data, kernel_times
 from jaxrls.core.support import check_whole, pytree, static
-from jaxrls.iterative.conjugate import Run, conjugate_gradients
-from jaxrls.iterative.leverages import leverages_from_probes
+from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.near_inverse import Near, NearInverse
-from jaxrls.landmarks.solver import resolve_landmarks
+from jaxrls.landmarks.solver import Subset, resolve_landmarks
 
-# Where fitted values are off by more than this share of the residuals, what follows is NaN.
-USELESS = 0.5
 # Signs in all probes together that tell leverages well enough.
 ENOUGH = 2**14
 
@@ -47,12 +39,17 @@ class Iterative(Solver):
     together. A probe is a random vector of ±1. Each step is a product of K with t + probes columns.
     An approximate inverse, from landmarks and from blocks of near rows, makes steps few: some tens.
 
+    Beside `landmarks=` of `fit` it solves for the subset of regressors on those, in O(n m) a step,
+    with an approximate inverse from the moments of some of the rows: for more landmarks than their
+    moments can be summed for. There a landmark that is a row stays when its row is held out, and a
+    number of landmarks draws rows with equal chances.
+
     The leave-one-out error is an estimate. Its standard error says how much it depends on the draw
     of the probes. Where a λ far too small nearly interpolates the labels, it may be off by more.
 
     Args:
         landmarks: those of the preconditioner, as in `landmarks=` of `fit`. Default 10√n, at most
-            3000.
+            3000. Beside that option leave them out.
         tol: how far fitted values may be off, as a share of the residuals of the fit, root mean
             square.
         steps: the largest number of steps.
@@ -65,7 +62,8 @@ class Iterative(Solver):
         key: a JAX random key for the probes, by default the same every time.
 
     **Source**: Snelson and Ghahramani 2007 for the approximate inverse; Hutchinson 1990 for random
-    vectors; Epperly, Tropp and Webber 2024 for their control variate.
+    vectors; Epperly, Tropp and Webber 2024 for their control variate; Rudi, Carratino and Rosasco
+    2017, "FALKON", on landmarks.
 
     >>> import jaxrls as rls
     >>> rls.Iterative(landmarks=500, steps=40, dtype="float32").tol
@@ -116,26 +114,28 @@ class Iterative(Solver):
         near = Near.of(narrow, *(part.astype(dtype) for part in parts))
         floor = rounding_of_products(near.B).astype(rows.dtype)
         report = Report("iterative", floor, jnp.zeros((), rows.dtype))
-        signs = jnp.where(weights.used[:, None], self.signs(n, rows.dtype), 0)
-        expansion = AtPoints(rows.points)
-        factor = IterativeGram(data, kernel, expansion, near, report, signs, self, block_size)
+        made = data, kernel, AtPoints(rows.points), near, report, self.signs(weights)
+        factor = IterativeGram(*made, self, block_size)
         return factor.solve_labels(labels)
 
     def memory(self, shape):
         """Rows of landmarks, blocks of near rows, and vectors."""
-        n, t, L = shape.rows, shape.targets, shape.lams or 100
-        points = getattr(self.landmarks, "points", self.landmarks)
-        m = np.shape(points)[0] if np.ndim(points) else points or self.enough(n)
-        p = self.vectors(n)
-        numbers = 4 * n * m + 3 * m**2 + n * (16 * (t + p) + p**2 + L * t * p)
+        n, given = shape.rows, self.landmarks
+        m = self.enough(n) if given is None else Subset(given).count
+        numbers = 4 * n * m + 3 * m**2 + self.vector_numbers(shape, 16)
         words = "rows of landmarks, blocks of near rows, and vectors for targets and probes"
         return Holding("iterative", m, max(numbers, n * m), words)
 
-    def explain(self, run):
+    def vector_numbers(self, shape, each: int) -> int:
+        """Those of all vectors over the rows, with `each` for every column that is solved for."""
+        t, L, p = shape.targets, shape.lams or 100, self.vectors(shape.rows)
+        return shape.rows * (each * (t + p) + p**2 + L * t * p)
+
+    def explain(self, run, remedy="more landmarks, or a larger λ"):
         """In units of the residuals of the fit."""
         where = "with fitted values off by {:.0%} of the residuals".format
         narrow = "float32" in (self.dtype, run.residuals.dtype)
-        return run.why(where, f"more landmarks, or a larger λ{', or float64' * narrow}")
+        return run.why(where, remedy + ", or float64" * narrow)
 
     def enough(self, n: int) -> int:
         """The default number of landmarks for n rows."""
@@ -145,15 +145,15 @@ class Iterative(Solver):
         """The number of probes for n rows."""
         return max(8, ENOUGH // n) if self.probes is None else self.probes
 
-    def signs(self, n: int, dtype) -> Float[Array, "n p"]:
-        """The random signs, one column for each probe; where there are at least as many probes as
-        rows √n I, which gives the diagonal exactly.
+    def signs(self, weights) -> Float[Array, "n p"]:
+        """The random signs, one column for each probe, 0 for rows of weight 0; where there are at
+        least as many probes as rows √n I, which gives the diagonal exactly.
         """
-        probes = self.vectors(n)
+        n, dtype, probes = weights.n, weights.dtype, self.vectors(weights.n)
         if probes >= n:
-            return n**0.5 * jnp.eye(n, dtype=dtype)
+            return n**0.5 * jnp.diag(weights.used.astype(dtype))
         key = jax.random.key(0) if self.key is None else self.key
-        return jax.random.rademacher(key, (n, probes), dtype)
+        return jnp.where(weights.used[:, None], jax.random.rademacher(key, (n, probes), dtype), 0)
 
 
 def rounding_of_products(B: Float[Array, "n m"]) -> Float[Array, ""]:
@@ -166,7 +166,7 @@ def rounding_of_products(B: Float[Array, "n m"]) -> Float[Array, ""]:
 
 
 @pytree
-class IterativeGram(Factor):
+class IterativeGram(ByProducts):
     """The factor of K̃ + λI by products alone: no matrix of n² numbers is stored, and a λ costs
     some tens of products of K with a few columns.
 
@@ -177,7 +177,6 @@ class IterativeGram(Factor):
     ('iterative', (1, 30, 1))
     """
 
-    exact: ClassVar[bool] = False
     data: Data
     kernel: Kernel
     expansion: Expansion
@@ -188,24 +187,17 @@ class IterativeGram(Factor):
     block_size: int | None = static()
     begin: Float[Array, "n k"] | None = None  # with which columns an iteration begins
 
-    @property
-    def has_residuals(self):
-        """Whether there are probes."""
-        return self.signs.shape[1] > 0
-
-    def trace(self):
-        """Σ vᵢ Kᵢᵢ, an upper bound."""
-        return jnp.sum(self.weights.array * self.kernel.diag(self.data.rows.points))
-
-    def times_kernel(self, V: Float[Array, "n *k"]):
-        """K V, with entries and products in the dtype that was asked for."""
+    def times_kernel(self, V):
+        """With entries and products in the dtype that was asked for."""
         kernel, X = self.near.kernel, self.near.X
-        flat = V.reshape(self.n, -1).astype(X.dtype)
-        return kernel_times(kernel, X, X, flat, self.block_size).astype(self.dtype).reshape(V.shape)
+        return kernel_times(kernel, X, X, V.astype(X.dtype), self.block_size).astype(self.dtype)
 
-    def columns(self, solution) -> Float[Array, "n k"]:
-        """What is solved for, of targets and probes."""
-        return jnp.concatenate([solution.state, self.signs], axis=1)
+    def iterate(self, lam, B, signs):
+        """Residuals are λc̃, and λM⁻¹ is near R."""
+        inverse = self.near.inverse(jnp.maximum(lam, self.report.floor))
+        X, run = self.solve_columns(lam, inverse, B)
+        near = jnp.clip(lam * inverse.diagonal.astype(lam.dtype), jnp.finfo(lam.dtype).eps, 1)
+        return Iterated(X, self.weights.scale(X), lam * X, run, near, lam * inverse(signs))
 
     def solve_columns(self, lam, inverse: NearInverse, B: Float[Array, "n k"]):
         """P̃ B at λ, NaN where fitted values are too far off to be of use; and how the iteration
@@ -223,128 +215,9 @@ class IterativeGram(Factor):
             off = jnp.linalg.norm(R - lam * near, axis=0)
             return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 
-        known = self.begin is not None and self.begin.shape == B.shape
-        begin = self.begin if known else None
-        X, run = conjugate_gradients(
-            apply,
-            centred(B),
-            inverse,
-            begin,
-            measure=measure,
-            tol=self.iteration.tol,
-            steps=self.iteration.steps,
-        )
+        X, run = self.conjugate_gradients(apply, centred(B), inverse, measure)
         # Steps add, by rounding, what `apply` and hence `measure` do not see.
-        return jnp.where(run.residuals <= USELESS, centred(X), jnp.nan), run
-
-    def solved(self, solution, lams, signs) -> "Solved":
-        """Everything at λ (L, k), one iteration after another, with probes of these signs."""
-        return solution.at_each(lams, partial(self.solved_at, signs))
-
-    def solved_at(self, signs, lam, solution) -> "Solved":
-        """Everything at one λ for all targets."""
-        Y, inverse = solution.state, self.near.inverse(jnp.maximum(lam, self.report.floor))
-        X, run = self.solve_columns(lam, inverse, jnp.concatenate([Y, signs], axis=1))
-        run = jax.tree.map(lambda a: a[..., None], run)
-        dual, solved = jnp.split(X, [Y.shape[1]], axis=1)
-        if not signs.shape[1]:
-            return Solved(dual, run)
-        used, unscale = self.weights.used, self.weights.unscale
-        R, growth = leverages_from_probes(lam, inverse, signs, solved, lam * dual, used)
-        e = jax.vmap(lambda R, growth: unscale(lam * dual / R[:, None] * growth))(R, growth)
-        return Solved(dual, run, jnp.sum(jnp.where(used, 1 - R[0], 0))[None], e[0], e[1:], X)
-
-    def dual(self, solution, lams):
-        """c̃ alone, (L, n, t)."""
-        return self.solved(solution, lams, self.signs[:, :0]).dual
-
-    def coefficients(self, solution, lams):
-        """c = √v c̃, and β of y − Kc."""
-        return self.expanded(solution, self.dual(solution, lams))[:2]
-
-    def expanded(self, solution, dual: Float[Array, "L n t"]) -> "Expanded":
-        """Coefficients, β and Kc."""
-        coef = jax.vmap(self.weights.scale)(dual)
-        fitted = jnp.moveaxis(self.times_kernel(jnp.moveaxis(coef, 0, 1)), 1, 0)
-        beta = solution.labels.start - jax.vmap(partial(self.fixed.fit, self.weights))(fitted)
-        return Expanded(coef, beta, fitted)
-
-    def residual_norm(self, solution, lams):
-        """‖λ c̃‖²."""
-        return jnp.sum((lams[:, None] * self.dual(solution, lams)) ** 2, axis=1)
-
-    def data_fit(self, solution, lams):
-        """ỹᵀ c̃."""
-        return jnp.sum(solution.state * self.dual(solution, lams), axis=1)
-
-    def residual_dof(self, solution, lams):
-        """Σ λP̃ᵢᵢ, estimated."""
-        return self.weights.count - solution.estimated(lams).dof
-
-    def outcome(self, solution, lams, groups, fn):
-        """All from one iteration; without probes, what needs them is None."""
-        if groups is not None:
-            self.view(solution, lams[0, 0])
-        solved = self.solved(solution, lams, self.signs)
-        coef, beta, fitted = self.expanded(solution, solved.dual)
-        coefficients, run = Coefficients(coef, *self.fixed.split(beta)), in_one_row(solved.run)
-        if not self.has_residuals:
-            return Outcome(coefficients, None, None, run=run)
-        e = solved.e
-        if self.weights.values is not None:
-            fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.rows))(beta)
-            e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
-        total, error = (None, None) if fn is None else sum_and_error(solution, solved, fn)
-        return Outcome(coefficients, e, solved.dof, total, error, run)
-
-    def _refuse(self, *asked, **how):
-        """Raise: this would need entries of an inverse. `outcome` knows the variance of its
-        diagonal.
-        """
-        raise ValueError(self.lacks("has no determinant, exact leverages or intervals"))
-
-    logdet = sweep = _refuse
-
-
-class Solved(NamedTuple):
-    """Results of an iteration for each λ: c̃, and how it went. With probes also degrees of freedom;
-    held-out residuals; and the same without each probe.
-    """
-
-    dual: Any  # (L, n, t)
-    run: Run
-    dof: Any = None  # (L, k)
-    e: Any = None  # (L, n, t)
-    others: Any = None  # (L, p, n, t)
-    columns: Any = None  # (L, n, t + p), of targets and probes
-
-
-class Expanded(NamedTuple):
-    """Coefficients of f, those of the fixed effects, and Kc at the rows."""
-
-    coef: Float[Array, "L n t"]
-    beta: Float[Array, "L q t"]
-    fitted: Float[Array, "L n t"]
-
-
-def in_one_row(run: Run) -> Run:
-    """The columns of all λ and targets, (L, …, columns, targets), in one row."""
-    history = jnp.moveaxis(run.history, 0, 1)
-    history = history.reshape(len(history), -1)
-    return Run(run.residuals.ravel(), history, jnp.max(run.steps), run.reason.ravel())
-
-
-def sum_and_error(solution, solved: Solved, fn) -> tuple[Any, Any]:
-    """Σ `fn` over held-out rows for each λ, and its standard error by the jackknife over probes."""
-    labels, v = solution.labels.Y, solution.factor.weights.array
-    total = jax.vmap(lambda e: fn(e, labels, v))
-    every, p = total(solved.e), max(solved.others.shape[1], 1)
-
-    def error(every, others):
-        return jnp.sqrt((p - 1) / p * jnp.sum((others - every) ** 2, axis=0))
-
-    others = jax.lax.map(total, jnp.moveaxis(solved.others, 1, 0))
-    return every, jax.tree.map(error, every, others)
+        return centred(X), run
 
 
 WITHOUT_K.append(Iterative)

@@ -1,4 +1,4 @@
-"""The best λ of all of K by products, where every λ costs tens of them: from the best λ of some of
+"""The best λ of a factor by products, where every λ costs tens of them: from the best λ of some of
 the rows, in steps, each iteration from the columns of the one before."""
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ import numpy as np
 from jaxrls.core.criteria import LeaveOneOut
 from jaxrls.core.fit import Visited, lam_on_few, lambda_range, visit
 from jaxrls.core.problem import compiled
-from jaxrls.iterative.iterative import IterativeGram, sum_and_error
+from jaxrls.iterative.by_products import ByProducts, sum_and_error
 
 STEP = np.log(3.0)
 MOST = 6  # λ in all
@@ -18,7 +18,7 @@ GAIN = 3e-3  # the least promised decrease, as a share of the error, that is wor
 
 
 @visit.register
-def _(factor: IterativeGram, problem, solution, count: int) -> Visited:
+def _(factor: ByProducts, problem, solution, count: int) -> Visited:
     """Walk for one λ by the estimated leave-one-out error; else as other factors."""
     criterion = problem.criterion
     by_loo = isinstance(criterion, LeaveOneOut) and criterion.groups is None
@@ -35,7 +35,7 @@ def _walked(problem, solution) -> Visited:
     places: list[float] = []
     errors: list[np.ndarray] = []
     best = np.inf
-    solution = nearest = _from(solution, jnp.zeros_like(factor.columns(solution)))
+    solution = nearest = _from(solution, factor.nothing(solution))
     while len(places) < MOST and not np.isnan(place):
         error, columns = _look(problem, solution, jnp.asarray(place, factor.dtype))
         places.append(float(place))
@@ -64,8 +64,9 @@ def _look(problem, solution, log_lam):
 
 
 def next_step(places, errors, low, high) -> float:
-    """Where between `low` and `high` to go next: a STEP down at first, on while errors fall, then
-    the minimum of the parabola through the best three; NaN where nothing is worth it.
+    """Where between `low` and `high` to go next: a STEP down at first, or up from `low`, on while
+    errors fall, then the minimum of the parabola through the best three; NaN where nothing is worth
+    it.
 
     >>> import numpy as np
     >>> float(next_step(np.array([0.0]), np.array([2.0]), -9.0, 9.0).round(3))
@@ -76,7 +77,8 @@ def next_step(places, errors, low, high) -> float:
     x, f = places[order], errors[order]
     best = int(np.argmin(f))
     if len(x) == 1:
-        return _inside(x[0] - STEP, x, low, high)
+        down, up = (_inside(x[0] + step, x, low, high) for step in (-STEP, STEP))
+        return up if np.isnan(down) else down
     if best in (0, len(x) - 1):
         return _inside(x[best] + (STEP if best else -STEP), x, low, high)
     three = slice(best - 1, best + 2)

@@ -1,7 +1,7 @@
 """Leverages from probes, and what their noise does to held-out residuals.
 
-Let R be the diagonal of λP̃, and g a vector of random signs. g ∘ λP̃g is R on average, and so noisy
-that one cannot divide by it. So R is taken to be aρ, with ρ the diagonal of an approximation of λP̃
+Let R be the diagonal of I − H, and g a vector of random signs. g ∘ (I − H)g is R on average, and so
+noisy that one cannot divide by it. So R is taken to be aρ, with ρ the diagonal of an approximation
 and a ratio a for each of a few groups of rows with similar ρ, the mean over its rows and all
 vectors. What this misses is not noise: with δ the relative deviation of R from aρ, squared
 residuals are (1 + mean δ²)³/(1 + mean δ)² times too small where δ is log-normal; means are over
@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.linalg import matmul
-from jaxrls.iterative.near_inverse import NearInverse
 
 GROUPS, FEWEST = 8, 64  # groups of similar rows at most, and how many rows one has at least
 LEAST = 0.01  # a ratio, where noise would make it smaller or negative
@@ -30,23 +29,22 @@ class Leverages(NamedTuple):
     growth: Float[Array, "p+1 t"]
 
 
-def leverages_from_probes(lam, inverse: NearInverse, signs, solved, residuals, used) -> Leverages:
-    """R from what probes of these `signs` (n, p) are `solved` to; exact where there are as many
-    probes as rows. Residuals (n, t) are λc̃, and `used` are rows of positive weight.
+def leverages_from_probes(probes, near, residuals, used) -> Leverages:
+    """R from `probes` (n, p), each R on average, and from what is `near` it (n,); exact where there
+    are as many probes as rows. Residuals (n, t) are those of the fit, and `used` are rows of
+    positive weight.
     """
-    n, p = signs.shape
+    n, p = probes.shape
     if p == n:
-        R = jnp.where(used, jnp.mean(lam * signs * solved, axis=1), 1)
+        R = jnp.where(used, jnp.mean(probes, axis=1), 1)
         return Leverages(R[None], jnp.ones((1, residuals.shape[1]), R.dtype))
-    near = jnp.clip(lam * inverse.diagonal.astype(lam.dtype), jnp.finfo(lam.dtype).eps, 1)
-    probes = lam * signs * (solved - inverse(signs)) + near[:, None]
     member = memberships(near, used)
 
     def of_some(kept):
         R = calibrated(member, near, matmul(probes, kept) / jnp.sum(kept))
         return R, growth(member, (probes / R[:, None] - 1) * kept, residuals / R[:, None], kept)
 
-    without = 1 - jnp.eye(p, dtype=lam.dtype)
+    without = 1 - jnp.eye(p, dtype=near.dtype)
     every = jnp.ones_like(without[:1])
     return Leverages(*jax.lax.map(of_some, jnp.concatenate([every, without])))
 

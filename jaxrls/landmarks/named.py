@@ -1,5 +1,7 @@
 """What `landmarks=` of public calls is short for."""
 
+from functools import singledispatch
+
 from jaxrls.core.factors import SHORT_FOR, Cholesky, Solver, Spectral
 from jaxrls.landmarks.enough import CHOOSES_SOLVER, Enough
 from jaxrls.landmarks.solver import Subset
@@ -11,6 +13,14 @@ def solver_on(landmarks, solver: Solver | None, leave: bool = True) -> Solver:
         if solver is not None:
             raise ValueError(CHOOSES_SOLVER)
         return Enough()
+    return solver_with_landmarks(solver, landmarks, leave)
+
+
+@singledispatch
+def solver_with_landmarks(solver: Solver | None, landmarks, leave: bool) -> Solver:
+    """The solver on landmarks that is meant by the one named beside them; a room that has one more
+    registers it.
+    """
     if not isinstance(solver, Spectral | Cholesky | None) or getattr(solver, "of", None):
         raise ValueError(
             f"landmarks= cannot be used with {solver}, which fits all of K: leave one of them out"

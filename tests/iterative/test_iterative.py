@@ -79,7 +79,7 @@ def draws(X, y, every, probes, lam):
         factor = by_products(X, np.arange(0, N, every), iteration)
 
         def draw(seed):
-            signs = rls.Iterative(probes=probes, key=jax.random.key(seed)).signs(N, DTYPE)
+            signs = rls.Iterative(probes=probes, key=jax.random.key(seed)).signs(factor.weights)
             solution = replace(factor, signs=signs).solve(y)
             return solution.left_out(total, lam)[0, 0] / N, solution.outcome(lam, fn=total).error[
                 0, 0

@@ -89,7 +89,7 @@ def fit(
         landmarks: for many rows: a few rows or points. The fit is a sum of kernel functions at
             these alone. Give their number, row numbers (m,), points (m, d) or the result of
             `jaxrls.choose_landmarks`; `"auto"` takes as many as keep the fit close to that of the
-            full K. A landmark is held out with its row.
+            full K. A landmark is held out with its row, but by `Iterative()`.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes, or where K is too large to be factored, `Iterative()`, whose
             leave-one-out error is an estimate: `fit.plan` says which.

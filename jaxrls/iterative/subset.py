@@ -1,0 +1,193 @@
+"""The subset of regressors by conjugate gradients, for more landmarks than their moments can be
+summed for: O(n m) a step, where the moments of n rows take O(n m²).
+
+    (Φ̃ᵀΦ̃ + λI) w = Φ̃ᵀ√v y,   Φ̃ = √v (K_TR L⁻ᵀ − its fit by the fixed effects),   K_RR = LLᵀ
+
+The approximate inverse is that of S + λI, with S the moments of some of the rows, drawn with equal
+chances. It is right along all directions that these rows tell, so that steps are few. After the
+fit by falkon: Rudi, Carratino and Rosasco 2017."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.core.factors import AtPoints, Expansion, Holding, Report, Solver
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import matmul
+from jaxrls.core.problem import Data, Weights, moments
+from jaxrls.core.support import check_whole, pytree, static
+from jaxrls.iterative.by_products import ByProducts, Iterated
+from jaxrls.iterative.iterative import Iterative
+from jaxrls.landmarks.cholesky import landmarks_rounding
+from jaxrls.landmarks.dictionary import Dictionary
+from jaxrls.landmarks.held_out import OnLandmarks
+from jaxrls.landmarks.named import solver_with_landmarks
+from jaxrls.landmarks.points import Landmarks
+from jaxrls.landmarks.solver import Subset
+
+SAMPLED = 3  # rows in the approximate inverse for each landmark
+
+
+@pytree
+class IterativeSubset(Solver):
+    """The subset of regressors by conjugate gradients: what `landmarks=` with `Iterative()` means.
+
+    A landmark that is a row of X stays when its row is held out.
+
+    Args:
+        landmarks: their number, row numbers, points, or `Landmarks`.
+        iteration: how to iterate.
+    """
+
+    landmarks: Any
+    iteration: Iterative
+
+    @property
+    def name(self):
+        """That of the solver that is used on landmarks."""
+        return self.iteration.name
+
+    def prepare(self, kernel, rows, weights, progress=False):
+        """With landmarks of these rows: a number of them is drawn with equal chances, as other ways
+        keep n × m numbers.
+        """
+        rows.dense()  # raises where they are not in memory
+        given = self.landmarks
+        if not isinstance(given, Landmarks) and np.ndim(given) == 0:
+            check_whole("landmarks, as their number,", given, rows.count)
+            given = drawn_rows(jax.random.key(0), weights, int(given))
+        return replace(self, landmarks=Subset(given).prepare(kernel, rows, weights).landmarks)
+
+    def solve(self, kernel, data, labels, *, block_size=None):
+        """From the moments of some of the rows, about the exact fit of all by the fixed effects."""
+        dictionary, fixed = Dictionary.of(kernel, self.landmarks.points), data.fixed
+        m, back = len(dictionary.back), dictionary.back
+        across = lambda block: fixed.sums(block.b, block.weights.array, dictionary.raw(block.x))
+        across = data.sum(across, temporaries=m, block_size=block_size)
+        origin = matmul(fixed.solve(across), back)
+        some, share = some_rows(data, SAMPLED * m)
+        options: dict = {"origin": origin, "block_size": block_size}
+        sums = moments(some, dictionary, left_over=dictionary.left_over, **options)
+        second, trace = share * sums.second, share * sums.trace
+        floor = landmarks_rounding(dictionary, second, trace)
+        report = Report("iterative subset", floor, jnp.zeros_like(floor), trace, dictionary.ridge)
+        made = data, kernel, AtPoints(dictionary.points), back, origin, second, report
+        signs = self.iteration.signs(data.weights)
+        return IterativeLandmarks(*made, signs, self.iteration, block_size).solve_labels(labels)
+
+    def points(self, rows):
+        """The landmarks."""
+        return self.landmarks.points
+
+    def memory(self, shape):
+        """The landmarks' matrices, blocks of rows, and vectors."""
+        m, numbers = Subset(self.landmarks).count, self.iteration.vector_numbers(shape, 4)
+        words = "the landmarks' matrices, blocks of rows, and vectors for targets and probes"
+        numbers += 6 * m**2 + shape.block(m)
+        return Holding("iterative subset", shape.targets, numbers, words)
+
+    def explain(self, run):
+        """In units of the residuals of the fit."""
+        return self.iteration.explain(run, "a larger λ")
+
+
+def drawn_rows(key, weights, count: int) -> Array:
+    """The numbers of so many rows of positive weight, each with the same chance."""
+    chances = weights.used.astype(weights.dtype)
+    return jax.random.choice(key, weights.n, (count,), replace=False, p=chances)
+
+
+def some_rows(data: Data, count: int) -> tuple[Data, Float[Array, ""]]:
+    """At most so many of the rows, drawn, and how much each counts that they stand for all."""
+    weights, count = data.weights, min(count, data.weights.n)
+    drawn = drawn_rows(jax.random.key(1), weights, count)
+    some = Weights(weights.some(drawn), count, weights.dtype)
+    rows = replace(data.rows, X=data.rows.take(drawn))
+    fixed = replace(data.fixed, rows=data.fixed.rows_at(drawn))
+    return Data(rows, some, fixed), weights.total / some.total
+
+
+@pytree
+class IterativeLandmarks(ByProducts):
+    """The factor on landmarks by products with K_TR alone: no matrix of n·m numbers is stored.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> X, solver = jnp.linspace(0, 1, 30)[:, None], rls.Iterative()
+    >>> factor = rls.factorize(rls.Gaussian(0.3), X, landmarks=10, solver=solver)
+    >>> factor.route, factor.solve(jnp.sin(6 * X[:, 0])).coefficients(jnp.array([0.1])).coef.shape
+    ('iterative subset', (1, 10, 1))
+    """
+
+    data: Data
+    kernel: Kernel
+    expansion: Expansion
+    back: Float[Array, "m m"]  # L⁻ᵀ
+    origin: Float[Array, "q m"]  # the fit of φ by the fixed effects
+    second: Float[Array, "m m"]  # Φ̃ᵀΦ̃ by some of the rows
+    report: Report
+    signs: Float[Array, "n p"]
+    iteration: Iterative
+    block_size: int | None = static()
+    begin: Float[Array, "m k"] | None = None
+    jitter_effect = OnLandmarks.jitter_effect
+
+    def gathered(self, of_block: Callable, *columns) -> Float[Array, "m k"]:
+        """Φ̃ᵀ√v u with u = `of_block(block, ψ, *columns)`: each block ψ of K_TR is made once."""
+
+        def sums(block, *columns):
+            psi, v = self.kernel(block.x, self.points), block.weights.array
+            u = of_block(block, psi, *columns)
+            return matmul(psi.T, v[:, None] * u), self.fixed.sums(block.b, v, u)
+
+        hints = {"temporaries": len(self.back), "block_size": self.block_size}
+        of_rows, of_fixed = self.data.sum(sums, *columns, **hints)
+        return matmul(self.back.T, of_rows) - matmul(self.origin.T, of_fixed)
+
+    def iterate(self, lam, B, signs):
+        """As many products with K_TR and its transpose as there are steps."""
+        weights, fixed = self.weights, self.fixed
+        B, eye = fixed.project(weights, B), jnp.eye(len(self.back), dtype=self.dtype)
+        regularized = self.second + jnp.maximum(lam, self.report.floor) * eye
+        root = jax.lax.linalg.cholesky(regularized, symmetrize_input=False)
+        near = lambda R: jax.scipy.linalg.cho_solve((root, True), R)
+        across = self.gathered(lambda block, psi, u: u, weights.unscale(B))
+
+        def apply(W):
+            coef, beta = matmul(self.back, W), matmul(self.origin, W)
+            f = lambda block, psi: matmul(psi, coef) - fixed.fitted(block.b, beta)
+            return self.gathered(f) + lam * W
+
+        W, run = self.conjugate_gradients(apply, across, near, self.measure(lam, B, across))
+        coef = matmul(self.back, W)
+        f = self.times_kernel(coef) - fixed.fitted(fixed.rows, matmul(self.origin, W))
+        return Iterated(W, coef, B - weights.scale(f), run)
+
+    def measure(self, lam, B, across) -> Callable:
+        """How far fitted values are off as a share of the residuals, where M R is the error of W:
+        with r what is left of Φ̃ᵀb, its square is rᵀMr − λ‖Mr‖², and that of the residuals ‖b‖² −
+        wᵀ(Φ̃ᵀb + r + λw).
+        """
+        whole, eps = jnp.sum(B * B, axis=0), jnp.finfo(B.dtype).eps
+
+        def share(W, R, near):
+            off = jnp.sum(near * (R - lam * near), axis=0)
+            left = whole - jnp.sum(W * (across + R + lam * W), axis=0)
+            return jnp.where(off > 0, jnp.sqrt(off / jnp.maximum(left, eps * whole)), 0)
+
+        return share
+
+
+@solver_with_landmarks.register
+def _(solver: Iterative, landmarks, leave: bool) -> Solver:
+    """With landmarks of its own for no other preconditioner, and in one dtype."""
+    if solver.landmarks is not None or solver.dtype is not None:
+        raise ValueError(
+            "with landmarks= Iterative() takes neither landmarks nor a dtype of its own, and is "
+            f"given {'landmarks' if solver.dtype is None else 'dtype'}: leave it out"
+        )
+    return IterativeSubset(landmarks, solver)

@@ -14,7 +14,8 @@ from jaxrls.iterative.by_products import ByProducts, sum_and_error
 
 STEP = np.log(3.0)
 MOST = 6  # λ in all
-GAIN = 3e-3  # the least promised decrease, as a share of the error, that is worth another λ
+GAIN = 3e-3  # the least decrease, as a share of the error, that is worth another λ; or one standard
+# error, where that is larger
 
 
 @visit.register
@@ -34,10 +35,10 @@ def _walked(problem, solution) -> Visited:
     place = np.clip(np.log(lam_on_few(problem)), low, high)
     places: list[float] = []
     errors: list[np.ndarray] = []
-    best = np.inf
+    best, least = np.inf, 0.0
     solution = nearest = _from(solution, factor.nothing(solution))
     while len(places) < MOST and not np.isnan(place):
-        error, columns = _look(problem, solution, jnp.asarray(place, factor.dtype))
+        error, spread, columns = _look(problem, solution, jnp.asarray(place, factor.dtype))
         places.append(float(place))
         errors.append(np.asarray(error))
         mean = float(np.mean(error))
@@ -45,7 +46,8 @@ def _walked(problem, solution) -> Visited:
             solution = _from(solution, columns)
         if mean < best:
             best, nearest = mean, solution
-        place = next_step(np.array(places), np.mean(errors, axis=1), low, high)
+            least = max(GAIN * mean, float(np.linalg.norm(spread)) / len(spread))
+        place = next_step(np.array(places), np.mean(errors, axis=1), least, low, high)
     return Visited(np.array(places)[:, None], np.stack(errors), nearest)
 
 
@@ -56,20 +58,20 @@ def _from(solution, columns):
 
 @compiled
 def _look(problem, solution, log_lam):
-    """The estimated errors of all targets at λ, and the columns there."""
+    """The estimated errors of all targets at λ with their standard errors, and the columns there."""
     factor = solution.factor
     solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
-    total, _ = sum_and_error(solution, solved, problem.criterion.total)
-    return total[0] / factor.weights.total, solved.columns[0]
+    total, spread = sum_and_error(solution, solved, problem.criterion.total)
+    return total[0] / factor.weights.total, spread[0] / factor.weights.total, solved.columns[0]
 
 
-def next_step(places, errors, low, high) -> float:
+def next_step(places, errors, least: float, low: float, high: float) -> float:
     """Where between `low` and `high` to go next: a STEP down at first, or up from `low`, on while
-    errors fall, then the minimum of the parabola through the best three; NaN where nothing is worth
-    it.
+    errors fall, then the minimum of the parabola through the best three; NaN where the last step
+    gained, or the next one promises, less than `least`.
 
     >>> import numpy as np
-    >>> float(next_step(np.array([0.0]), np.array([2.0]), -9.0, 9.0).round(3))
+    >>> float(next_step(np.array([0.0]), np.array([2.0]), 0.01, -9.0, 9.0).round(3))
     -1.099
     """
     errors = np.where(np.isfinite(errors), errors, np.inf)
@@ -80,13 +82,15 @@ def next_step(places, errors, low, high) -> float:
         down, up = (_inside(x[0] + step, x, low, high) for step in (-STEP, STEP))
         return up if np.isnan(down) else down
     if best in (0, len(x) - 1):
+        if f[1 if best == 0 else -2] - f[best] < least:
+            return np.nan
         return _inside(x[best] + (STEP if best else -STEP), x, low, high)
     three = slice(best - 1, best + 2)
     if not np.isfinite(f[three]).all():
         return np.nan
     a, b, c = np.polyfit(x[three] - x[best], f[three], 2)
     promised = b * b / (4 * a) if a > 0 else 0.0
-    return x[best] - b / (2 * a) if promised > GAIN * f[best] else np.nan
+    return x[best] - b / (2 * a) if promised > least else np.nan
 
 
 def _inside(place, x, low, high):

@@ -44,6 +44,10 @@ def _(solver: Enough, problem: Problem, run: Callable, progress: bool) -> Any:
     problem, n = replace(problem, solver=None), problem.rows.shape[0]
     if not is_concrete(problem.rows):
         raise ValueError(CHOOSES_SOLVER)
+    if problem.rows.candidates()[1].shape[0] < n:
+        raise ValueError(
+            f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give their number'
+        )
     if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
         why = "no landmarks: the kernel's own features are fewer than the rows"
         return on_all_rows(problem, run, why)
@@ -95,6 +99,4 @@ def on_all_rows(problem: Problem, run: Callable, why: str) -> Any:
 def most_landmarks(problem: Problem) -> int:
     """As many as save time, or as memory allows for choosing them and for the fit on them."""
     too_many = lambda m: bool(of_problem(replace(problem, solver=Subset(m))).why_not())
-    there = problem.rows.candidates()[1].shape[0]  # of a stream a sample
-    most = min(problem.rows.shape[0] // 2, there)
-    return bisect_left(range(1, most + 1), True, key=too_many)
+    return bisect_left(range(1, problem.rows.shape[0] // 2 + 1), True, key=too_many)

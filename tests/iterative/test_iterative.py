@@ -373,11 +373,12 @@ def test_lam_is_found_by_a_walk_from_that_of_few_rows():
 def test_a_walk_ends_where_errors_rise_on_both_sides():
     """At the minimum of a parabola, at an end of the line, and next to what broke down."""
     step, log = lam_walk.STEP, lam_walk.next_step
-    assert log(np.array([0.0]), np.array([2.0]), -9, 9) == -step
-    assert log(np.array([0.0, -step]), np.array([2.0, 1.0]), -9, 9) == -2 * step
-    assert log(np.array([0.0, -step]), np.array([1.0, 2.0]), -9, 9) == step
-    assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), -step, 9))
+    assert log(np.array([0.0]), np.array([2.0]), 1e-3, -9, 9) == -step
+    assert log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1e-3, -9, 9) == -2 * step
+    assert log(np.array([0.0, -step]), np.array([1.0, 2.0]), 1e-3, -9, 9) == step
+    assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1e-3, -step, 9))
+    assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1.1, -9, 9))  # by chance
     places = np.array([0.0, -step, -2 * step])
-    assert abs(log(places, (places + step * 1.3) ** 2 + 0.1, -9, 9) + 1.3 * step) < 1e-9
-    assert np.isnan(log(places, (places + step) ** 2 + 0.1, -9, 9))
-    assert np.isnan(log(places, np.array([2.0, 1.0, np.nan]), -9, 9))
+    assert abs(log(places, (places + step * 1.3) ** 2 + 0.1, 1e-3, -9, 9) + 1.3 * step) < 1e-9
+    assert np.isnan(log(places, (places + step) ** 2 + 0.1, 1e-3, -9, 9))
+    assert np.isnan(log(places, np.array([2.0, 1.0, np.nan]), 1e-3, -9, 9))

@@ -24,15 +24,16 @@ from jaxrls.core.support.checks import (
     column_names,
 )
 from jaxrls.core.support.device import (
+    auto,
     is_concrete,
     memory_bytes,
     on_device,
+    parts_of,
     platform,
     value_of,
     values_unknown,
 )
 from jaxrls.core.support.door import door, hints_at_names, is_wide
-from jaxrls.core.support.meshes import auto, parts_of
 from jaxrls.core.support.notices import in_words, progress_bar, warn
 from jaxrls.core.support.pytrees import (
     REGISTRY,

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.support.device import changed_arrays, is_concrete, platform
-from jaxrls.core.support.meshes import on_auto_axes
+from jaxrls.core.support.device import changed_arrays, is_concrete, on_auto_axes, platform
 
 Call = TypeVar("Call", bound=Callable)
 # Names of arguments in other libraries, and what corresponds to them here.

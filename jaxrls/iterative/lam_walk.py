@@ -68,7 +68,7 @@ def _look(problem, solution, log_lam):
 def next_step(places, errors, least: float, low: float, high: float) -> float:
     """Where between `low` and `high` to go next: a STEP down at first, or up from `low`, on while
     errors fall, then the minimum of the parabola through the best three; NaN where the last step
-    gained, or the next one promises, less than `least`.
+    down gained, or the next one promises, less than `least`.
 
     >>> import numpy as np
     >>> float(next_step(np.array([0.0]), np.array([2.0]), 0.01, -9.0, 9.0).round(3))
@@ -81,9 +81,9 @@ def next_step(places, errors, least: float, low: float, high: float) -> float:
     if len(x) == 1:
         down, up = (_inside(x[0] + step, x, low, high) for step in (-STEP, STEP))
         return up if np.isnan(down) else down
+    if best == 0 and f[1] - f[0] < least:
+        return np.nan
     if best in (0, len(x) - 1):
-        if f[1 if best == 0 else -2] - f[best] < least:
-            return np.nan
         return _inside(x[best] + (STEP if best else -STEP), x, low, high)
     three = slice(best - 1, best + 2)
     if not np.isfinite(f[three]).all():

@@ -102,7 +102,7 @@ def test_numbers_that_make_no_sense_are_refused():
         (fit(gamma=1.0, width=2.0), "gamma takes the place of width .* leave one of them out"),
         (fit(gamma=1.0, kernel="matern32"), "in gaussian, .*poly, and kernel is 'matern32'"),
         (fit(coef0=-1, kernel="poly"), "'coef0' parameter .* Got -1"),
-        (fit(lams="0.1"), "lams must be how many λ, .* or 'search', and is '0.1'"),
+        (fit(lams="0.1"), "lams must be 'auto', 'search' or numbers, and is '0.1'"),
         (
             fit(lams=[[1.0, 2.0]]),
             r"lams must have shape \(L,\), or \(L, 3\) with those of each .* has shape \(1, 2\)",

@@ -18,10 +18,11 @@ from jaxrls.uncertainty.spread import spread
 LAM, GROUPS = 0.2, PLANS["uneven"]
 OF_NEW = np.geomspace(0.25, 4, NEW)  # weights of new labels
 WITHOUT_POSTERIOR = {"precomputed", "kronecker"}
+BY_PRODUCTS = {"iterative", "iterative landmarks", "sparse"}
 NAMES = [
     name
     for name, case in FACTORS.items()
-    if case.traceable and not name.startswith("moments") and name not in ("iterative", "sparse")
+    if case.traceable and not name.startswith("moments") and name not in BY_PRODUCTS
 ]
 
 

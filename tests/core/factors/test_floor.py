@@ -149,7 +149,7 @@ def nearly_noiseless():
     """
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(200, 2)).astype(np.float32)
-    y = (np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.01 * rng.normal(size=200)).astype(np.float32)
+    y = (np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.013 * rng.normal(size=200)).astype(np.float32)
     return X, np.stack([y, -2 * y], axis=1)
 
 

@@ -302,7 +302,7 @@ def test_every_criterion_is_that_of_refits(name, intercept):
 def test_every_factor_in_memory_is_drawn():
     # Whose tolerance is their own, or whose weights are a pair: test_iterative.py, test_update.py,
     # test_kronecker.py.
-    elsewhere = {"iterative", "moments", "moments on landmarks", "kronecker"}
+    elsewhere = {"iterative", "iterative landmarks", "moments", "moments on landmarks", "kronecker"}
     # Those on devices are the same algebra.
     drawn = {
         name

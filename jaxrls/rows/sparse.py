@@ -323,14 +323,14 @@ def _in_runs(X, block: int) -> SparseBlock:
     some half of what is stored is padding.
     """
     (n, d), counts = X.shape, np.diff(X.indptr)
-    width = min(LONGEST_RUN, _common_count(-(-X.nnz // n)))
+    width = min(LONGEST_RUN, _common_count(-(-int(X.nnz) // n)))
     # Numbered over all rows, `runs` has the first of each row, `begins` of each block.
     runs = np.cumsum(np.append(0, -(-counts // width)))
     begins = runs[np.arange(0, n + block, block).clip(max=n)]
     row = np.repeat(np.arange(n), counts)
     run, within = np.divmod(np.arange(X.nnz) - X.indptr[row], width)
     place = row // block, runs[row] - begins[row // block] + run, within
-    shape = len(begins) - 1, _common_count(np.diff(begins).max()), width
+    shape = len(begins) - 1, _common_count(int(np.diff(begins).max())), width
     values, columns = np.zeros(shape, X.dtype), np.zeros(shape, np.int32)
     rows = np.zeros(shape[:2], np.int32)
     values[place], columns[place], rows[place[:2]] = X.data, X.indices, row % block
@@ -339,8 +339,8 @@ def _in_runs(X, block: int) -> SparseBlock:
 
 def _common_count(count: int) -> int:
     """So many, rounded up to one of two counts for each doubling, as every count compiles anew."""
-    step = 2 ** max(0, (int(count) - 1).bit_length() - 2)
-    return max(1, -(-int(count) // step) * step)
+    step = 2 ** max(0, (count - 1).bit_length() - 2)
+    return max(1, -(-count // step) * step)
 
 
 def _coordinates(X):

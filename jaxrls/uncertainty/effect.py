@@ -70,6 +70,7 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     return _effect(process, scale, mean, variance)
 
 
+@door("fit.model.coef")
 def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
     """The rows as an array, with columns in the order of the fit, and the index of the column."""
     warn_of_groups(fit)

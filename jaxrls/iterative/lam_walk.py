@@ -14,6 +14,9 @@ from jaxrls.iterative.by_products import ByProducts, sum_and_error
 
 STEP = np.log(3.0)
 MOST = 6  # λ in all
+# A step down that gains less, as a share of the error, is the last: the next λ takes more steps than
+# all before, and moves predictions little.
+LAST = 0.1
 GAIN = 3e-3  # the least decrease, as a share of the error, that is worth another λ; or one standard
 # error, where that is larger
 
@@ -65,7 +68,7 @@ def _look(problem, solution, log_lam):
     return total[0] / factor.weights.total, spread[0] / factor.weights.total, solved.columns[0]
 
 
-def next_step(places, errors, least: float, low: float, high: float) -> float:
+def next_step(places, errors, least, low, high) -> float:
     """Where between `low` and `high` to go next: a STEP down at first, or up from `low`, on while
     errors fall, then the minimum of the parabola through the best three; NaN where the last step
     down gained, or the next one promises, less than `least`.
@@ -81,7 +84,7 @@ def next_step(places, errors, least: float, low: float, high: float) -> float:
     if len(x) == 1:
         down, up = (_inside(x[0] + step, x, low, high) for step in (-STEP, STEP))
         return up if np.isnan(down) else down
-    if best == 0 and f[1] - f[0] < least:
+    if best == 0 and f[1] < f[0] + max(least, LAST * f[0]):
         return np.nan
     if best in (0, len(x) - 1):
         return _inside(x[best] + (STEP if best else -STEP), x, low, high)
@@ -96,4 +99,4 @@ def next_step(places, errors, least: float, low: float, high: float) -> float:
 def _inside(place, x, low, high):
     """The place, on the line; NaN where that was seen."""
     place = np.clip(place, low, high)
-    return np.nan if np.abs(x - place).min() < STEP / 4 else place
+    return np.nan if np.abs(x - place).min() < STEP / 2 else place

@@ -79,7 +79,7 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
     if fit.lams is None or len(lams) == 1:
         return
     low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
-    if default_grid and lams.min() > 2 * floor:  # below it the fit no longer changes
+    if default_grid and lams.min() > 1.5 * floor:  # below it the fit no longer changes
         low = low & False
     for at_edge, lam, edge, further in (
         (low, lams.min(), "smallest", "smaller"),

@@ -16,8 +16,8 @@ STEP = np.log(3.0)
 MOST = 6  # λ in all
 # A step down that gains less, as a share of the error, is the last: the next λ takes more steps than
 # all before, and moves predictions little.
-LAST = 0.1
-GAIN = 3e-3  # the least decrease, as a share of the error, that is worth another λ; or one standard
+LAST = 0.2
+GAIN = 0.05  # the least decrease, as a share of the error, that is worth another λ; or one standard
 # error, where that is larger
 
 

@@ -70,21 +70,23 @@ class ByProducts(Factor):
     def solved_at(self, signs, lam, solution) -> "Solved":
         """Everything at one λ for all targets."""
         Y, (n, p) = solution.state, signs.shape
-        at = self.iterate(lam, jnp.concatenate([Y, signs], axis=1), signs)
-        run = jax.tree.map(lambda a: a[..., None], at.run)
-        coef, (r, drawn) = at.coef[:, : Y.shape[1]], jnp.split(at.residuals, [Y.shape[1]], axis=1)
+        fits = self.iterate(lam, jnp.concatenate([Y, signs], axis=1), signs)
+        run = jax.tree.map(lambda a: a[..., None], fits.run)
+        coef = fits.coef[:, : Y.shape[1]]
+        r, drawn = jnp.split(fits.residuals, [Y.shape[1]], axis=1)
         if not p:
             return Solved(coef, r, run)
         # Squares of fits to signs are leverages, but for what λ takes.
-        near = 1 / (1 + jnp.mean((signs - drawn) ** 2, axis=1)) if at.near is None else at.near
-        probes = signs * drawn
-        if at.rough is not None and p < n:
-            probes = probes - signs * at.rough + near[:, None]
+        near, probes = fits.near, signs * drawn
+        if near is None:
+            near = 1 / (1 + jnp.mean((signs - drawn) ** 2, axis=1))
+        if fits.rough is not None and p < n:
+            probes = probes - signs * fits.rough + near[:, None]
         used, unscale = self.weights.used, self.weights.unscale
         R, growth = leverages_from_probes(probes, near, r, used)
         e = jax.vmap(lambda R, growth: unscale(r / R[:, None] * growth))(R, growth)
         dof = jnp.sum(jnp.where(used, 1 - R[0], 0))[None]
-        return Solved(coef, r, run, dof, e[0], e[1:], at.columns)
+        return Solved(coef, r, run, dof, e[0], e[1:], fits.columns)
 
     def without_probes(self, solution, lams) -> "Solved":
         """The fit alone."""

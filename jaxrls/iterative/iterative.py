@@ -114,14 +114,22 @@ class Iterative(Solver):
         near = Near.of(narrow, *(part.astype(dtype) for part in parts))
         floor = rounding_of_products(near.B).astype(rows.dtype)
         report = Report("iterative", floor, jnp.zeros((), rows.dtype))
-        made = data, kernel, AtPoints(rows.points), near, report, self.signs(weights)
-        factor = IterativeGram(*made, self, block_size)
+        factor = IterativeGram(
+            data=data,
+            kernel=kernel,
+            expansion=AtPoints(rows.points),
+            near=near,
+            report=report,
+            signs=self.signs(weights),
+            iteration=self,
+            block_size=block_size,
+        )
         return factor.solve_labels(labels)
 
     def memory(self, shape):
         """Rows of landmarks, blocks of near rows, and vectors."""
-        n, given = shape.rows, self.landmarks
-        m = self.enough(n) if given is None else Subset(given).count
+        n, landmarks = shape.rows, self.landmarks
+        m = self.enough(n) if landmarks is None else Subset(landmarks).count
         numbers = 4 * n * m + 3 * m**2 + self.vector_numbers(shape, 16)
         words = "rows of landmarks, blocks of near rows, and vectors for targets and probes"
         return Holding("iterative", m, max(numbers, n * m), words)

@@ -14,11 +14,9 @@ from jaxrls.iterative.by_products import ByProducts, sum_and_error
 
 STEP = np.log(3.0)
 MOST = 6  # λ in all
-# A step down that gains less, as a share of the error, is the last: the next λ takes more steps than
-# all before, and moves predictions little.
-LAST = 0.2
-GAIN = 0.05  # the least decrease, as a share of the error, that is worth another λ; or one standard
-# error, where that is larger
+# Shares of the error. A step down that gains less than LAST is the last, as the next λ takes more
+# steps than all before; another λ is worth a promised gain of GAIN, or of one standard error.
+LAST, GAIN = 0.2, 0.05
 
 
 @visit.register
@@ -70,8 +68,8 @@ def _look(problem, solution, log_lam):
 
 def next_step(places, errors, least, low, high) -> float:
     """Where between `low` and `high` to go next: a STEP down at first, or up from `low`, on while
-    errors fall, then the minimum of the parabola through the best three; NaN where the last step
-    down gained, or the next one promises, less than `least`.
+    errors fall, then the minimum of the parabola through the best three; NaN where that promises less
+    than `least`, or the last step down gained less than it or LAST.
 
     >>> import numpy as np
     >>> float(next_step(np.array([0.0]), np.array([2.0]), 0.01, -9.0, 9.0).round(3))

@@ -57,11 +57,11 @@ class IterativeSubset(Solver):
         keep n × m numbers.
         """
         rows.dense()  # raises where they are not in memory
-        given = self.landmarks
-        if not isinstance(given, Landmarks) and np.ndim(given) == 0:
-            check_whole("landmarks, as their number,", given, rows.count)
-            given = drawn_rows(jax.random.key(0), weights, int(given))
-        return replace(self, landmarks=Subset(given).prepare(kernel, rows, weights).landmarks)
+        landmarks = self.landmarks
+        if not isinstance(landmarks, Landmarks) and np.ndim(landmarks) == 0:
+            check_whole("landmarks, as their number,", landmarks, rows.count)
+            landmarks = drawn_rows(jax.random.key(0), weights, int(landmarks))
+        return replace(self, landmarks=Subset(landmarks).prepare(kernel, rows, weights).landmarks)
 
     def solve(self, kernel, data, labels, *, block_size=None):
         """From the moments of some of the rows, about the exact fit of all by the fixed effects."""
@@ -71,14 +71,29 @@ class IterativeSubset(Solver):
         across = data.sum(across, temporaries=m, block_size=block_size)
         origin = matmul(fixed.solve(across), back)
         some, share = some_rows(data, SAMPLED * m)
-        options: dict = {"origin": origin, "block_size": block_size}
-        sums = moments(some, dictionary, left_over=dictionary.left_over, **options)
+        sums = moments(
+            some,
+            dictionary,
+            left_over=dictionary.left_over,
+            origin=origin,
+            block_size=block_size,
+        )
         second, trace = share * sums.second, share * sums.trace
         floor = landmarks_rounding(dictionary, second, trace)
         report = Report("iterative subset", floor, jnp.zeros_like(floor), trace, dictionary.ridge)
-        made = data, kernel, AtPoints(dictionary.points), back, origin, second, report
-        signs = self.iteration.signs(data.weights)
-        return IterativeLandmarks(*made, signs, self.iteration, block_size).solve_labels(labels)
+        factor = IterativeLandmarks(
+            data=data,
+            kernel=kernel,
+            expansion=AtPoints(dictionary.points),
+            back=back,
+            origin=origin,
+            second=second,
+            report=report,
+            signs=self.iteration.signs(data.weights),
+            iteration=self.iteration,
+            block_size=block_size,
+        )
+        return factor.solve_labels(labels)
 
     def points(self, rows):
         """The landmarks."""

@@ -44,13 +44,13 @@ def _(solver: Enough, problem: Problem, run: Callable, progress: bool) -> Any:
     problem, n = replace(problem, solver=None), problem.rows.shape[0]
     if not is_concrete(problem.rows):
         raise ValueError(CHOOSES_SOLVER)
+    if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
+        why = "no landmarks: the kernel's own features are fewer than the rows"
+        return on_all_rows(problem, run, why)
     if problem.rows.candidates()[1].shape[0] < n:
         raise ValueError(
             f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give their number'
         )
-    if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
-        why = "no landmarks: the kernel's own features are fewer than the rows"
-        return on_all_rows(problem, run, why)
     check_evaluable(problem.kernel)
     most = most_landmarks(problem)
     if most < FEWEST:

@@ -108,7 +108,7 @@ class Slopes(NamedTuple):
         root = self.shrunk.root
         return jnp.sum(self.t * matmul(root, root.T))
 
-    def of_kernel_rows(self, psi, v, part: "Columns") -> Float[Array, "b m"]:
+    def of_kernel_rows(self, psi, v, part: "RowParts") -> Float[Array, "b m"]:
         """The cotangents of rows k(x, points)."""
         factor, half, q = self.solution.factor, self.shrunk.half, self.shrunk.q
         u = factor.coordinates(psi, None, self.shrunk) if part.u is None else part.u
@@ -127,7 +127,7 @@ class Slopes(NamedTuple):
             psi, psi_moved = moved(lambda kernel, points: kernel(block.x, points))
             return jnp.sum(self.of_kernel_rows(psi, block.v, part) * psi_moved)
 
-        of_rows = factor.data.sum(of_block, columns_of(self.solution, self.u), **factor.hints)
+        of_rows = factor.data.sum(of_block, parts_of_rows(self.solution, self.u), **factor.hints)
         i, ridge = jnp.arange(len(half)), factor.report.ridge
         K_moved = moved(gram)[1].at[i, i].multiply(1 + ridge)
         of_penalty = jnp.sum(self.lam * matmul(matmul(half, self.t), half.T) * K_moved)
@@ -135,7 +135,7 @@ class Slopes(NamedTuple):
         return of_rows + of_penalty + jnp.sum(self.corner * corner_moved)
 
 
-class Columns(NamedTuple):
+class RowParts(NamedTuple):
     """What blocks of rows bring."""
 
     u: Any  # None where it is computed anew
@@ -144,15 +144,15 @@ class Columns(NamedTuple):
     Y: Any
 
 
-def columns_of(solution: Solution, u) -> Columns:
+def parts_of_rows(solution: Solution, u) -> RowParts:
     """Of all rows."""
     factor, labels = solution.factor, solution.labels
     others = factor.indices is None
     counted = factor.weights if others else factor.weights.without(factor.indices)
-    return Columns(u, counted.values, labels.scaled, labels.Y)
+    return RowParts(u, counted.values, labels.scaled, labels.Y)
 
 
-def row_errors(factor: CholeskyLandmarks, total: Callable, q, v, part: Columns) -> RowErrors:
+def row_errors(factor: CholeskyLandmarks, total: Callable, q, v, part: RowParts) -> RowErrors:
     """The errors of a block of rows from their coordinates u."""
     u, n = part.u, len(part.u)
     weights, counted = factor.weights.block(v, n), factor.weights.block(part.counted, n)
@@ -207,7 +207,7 @@ def sums_of_rows(solution: Solution, shrunk: Shrunk, total: Callable) -> tuple[A
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
 
-    value, w, z, by_a, g = factor.data.sum(of_block, columns_of(solution, u), **factor.hints)
+    value, w, z, by_a, g = factor.data.sum(of_block, parts_of_rows(solution, u), **factor.hints)
     both = matmul(z, q.T)
     t, mean = -from_panels(w) - (both + both.T) / 2, -(2 * by_a + matmul(q, g))
     return u, ErrorSums(value, t, z, mean)

@@ -105,7 +105,7 @@ def stream(
 OTHER_USES = ", leave it out (--drop {name}), or make indicators of it (--one-hot {name})"
 
 
-class Columns(NamedTuple):
+class FileColumns(NamedTuple):
     """Column numbers of one file, by what they are used as."""
 
     targets: list[int]
@@ -133,7 +133,7 @@ class ColumnChoice:
     width: int | None = None  # of all files, where columns have no names
     keep: Any = ()  # what is written beside predictions, as text
 
-    def of(self, file: Table) -> Columns:
+    def of(self, file: Table) -> FileColumns:
         """The column numbers of a file; raises where a column has two uses."""
         find = file.find
         if self.width not in (None, file.width):
@@ -156,7 +156,7 @@ class ColumnChoice:
         numbers = [j for j in inputs if j not in one_hot]
         check_numbers(file, column=numbers, weight=weights, target=[] if labels else targets)
         keep = find(self.keep, "columns to keep")
-        return Columns(targets, weights, numbers, one_hot, groups, keep, labels)
+        return FileColumns(targets, weights, numbers, one_hot, groups, keep, labels)
 
     def settled(self, file: Table) -> "ColumnChoice":
         """The same columns for other files: by name where this file has names, else by number."""
@@ -175,7 +175,7 @@ class ColumnChoice:
             width=None if file.named else file.width,
         )
 
-    def of_inputs(self, file: Table) -> Columns:
+    def of_inputs(self, file: Table) -> FileColumns:
         """The same inputs of a file to predict, and the target as text if the file has it.
 
         By name where both have names, else by number in a file of the same width; any other file
@@ -254,7 +254,7 @@ class Files:
             columns = self.choice.of_inputs(file) if self.predict else self.choice.of(file)
             yield from self._pieces(file, columns)
 
-    def _pieces(self, file: Table, columns: Columns) -> Iterator[Piece]:
+    def _pieces(self, file: Table, columns: FileColumns) -> Iterator[Piece]:
         """The rows of one file."""
         labels, targets = (columns.targets, []) if columns.labels else ([], columns.targets)
         numbers = [columns.numbers, targets, columns.weights]

@@ -120,7 +120,7 @@ def _checked(values) -> np.ndarray:
 
 
 def _shares(weights, X):
-    """What each row counts in an average, (m,); 1 in all."""
+    """The share of each row in an average (m,), which sum to 1."""
     if weights is None:
         return jnp.full(len(X), 1 / len(X), X.dtype)
     array = Weights.of(weights, len(X), X.dtype).array

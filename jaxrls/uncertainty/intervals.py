@@ -325,8 +325,8 @@ def _check_levels(fixed, groups: Folds, weights) -> None:
         folds_of_level = np.bincount(np.unique(pairs, axis=1)[0])
         if (folds_of_level == 1).any():
             raise ValueError(
-                "groups= held out whole levels of fixed_effects, so that residuals are known up to "
-                "a constant for each, too few for intervals: fit without groups=, or take "
+                "groups= held out whole levels of fixed_effects, and their residuals lack the "
+                "constant of the level, which intervals need: fit without groups=, or take "
                 "1.0 * Levels() in the kernel in place of fixed effects"
             )
 

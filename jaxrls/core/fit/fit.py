@@ -30,7 +30,7 @@ from jaxrls.core.fit.problem import Problem
 from jaxrls.core.problem import compiled
 from jaxrls.core.support import as_lams, column_names, door, is_concrete, platform, progress_bar
 
-MOST_ROWS = 2**14  # whose K a CPU factors, in some ten minutes, where no solver is named
+MOST_ROWS = 2**14  # whose K a CPU factors, which takes minutes, where no solver is named
 GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 
 
@@ -89,7 +89,8 @@ def fit(
         landmarks: for many rows: a few rows or points. The fit is a sum of kernel functions at
             these alone. Give their number, row numbers (m,), points (m, d) or the result of
             `jaxrls.choose_landmarks`; `"auto"` takes as many as keep the fit close to that of the
-            full K. A landmark is held out with its row, but by `Iterative()`.
+            full K. A landmark is held out with its row, except with `Iterative()`,
+            where it stays.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes, or where K is too large to be factored, `Iterative()`, whose
             leave-one-out error is an estimate: `fit.plan` says which.
@@ -176,13 +177,12 @@ def best_fit(problem, asked: Asked, progress: bool) -> Fit:
 
 def without_matrix(problem, call: str = "fit", any_lam: bool = True) -> Problem | None:
     """The problem with a solver that needs no K, where no solver was named, single rows are held
-    out, and K is too large for the device, or its spectrum takes many minutes and any λ will do;
+    out, and K is too large for the device, or its spectrum takes minutes and any λ will do;
     else None.
     """
-    criterion = problem.criterion
-    able = problem.solver is None and is_concrete(problem) and problem.rows.in_memory
-    able = able and problem.rows.is_dense
-    able = able and problem.kernel.evaluable and problem.explicit is None
+    rows, kernel, criterion = problem.rows, problem.kernel, problem.criterion
+    able = problem.solver is None and is_concrete(problem) and rows.in_memory and rows.is_dense
+    able = able and kernel.evaluable and problem.explicit is None
     able = able and isinstance(criterion, LeaveOneOut) and criterion.groups is None
     slow = any_lam and platform() == "cpu" and len(problem.Y) > MOST_ROWS
     if able and (slow or of_problem(problem, call).why_not()):

@@ -540,11 +540,11 @@ class Fit(Generic[K]):
 
         **Cost** of the standard deviation O(m n²) where K of all rows was factored, else O(m r²).
         """
-        mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         if not return_std:
             check_unsaid(scale, corrected, diag, weights)
-            return mean
+            return self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         self.model.check_effects("return_std", fixed_effects)
+        mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         from jaxrls.uncertainty.posterior import label_deviations
 
         rows, effects = self.model.read(X, fixed_effects)
@@ -656,8 +656,8 @@ class Fit(Generic[K]):
             An `Effect`: `mean` and `std`, () or (t,).
 
         Raises:
-            ValueError: as `posterior`; for what is no column of X; and, unless the column has two
-                values, for kernels whose functions have no derivative in it, such as `Laplacian`,
+            ValueError: as `posterior`; for what is no column of X; for one that has a single value
+                there and `values` are not given; and, unless the column has two values, for kernels whose functions have no derivative in it, such as `Laplacian`,
                 `Matern(0.5, …)` and `Levels`.
 
         **Cost** O(m² d), and O(m n²) where K of all rows was factored, else O(m r²). **Source**:

@@ -79,14 +79,15 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
     if fit.lams is None or len(lams) == 1:
         return
     low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
-    if default_grid and lams.min() > 1.5 * floor:  # below it the fit no longer changes
+    at_floor = lams.min() <= 1.01 * floor
+    if default_grid and not at_floor:  # below it the fit no longer changes, or a walk ended there
         low = low & False
     for at_edge, lam, edge, further in (
         (low, lams.min(), "smallest", "smaller"),
         (high, lams.max(), "largest", "larger"),
     ):
         remedy = f"pass lams= that reach {further} values"
-        if edge == "smallest" and lam <= 1.01 * floor:
+        if edge == "smallest" and at_floor:
             remedy = f"below it is rounding, so {'use float64' if narrow else 'keep it'}"
         of_targets = f" of {at_edge.sum()} of {at_edge.size} targets" if at_edge.size > 1 else ""
         if at_edge.any():

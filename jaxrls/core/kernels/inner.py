@@ -240,7 +240,7 @@ class Sobolev(Kernel):
             )
 
 
-@door()
+@door("X")
 def polynomial_features(X: Matrix, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:
     """All monomials of the columns of X up to a degree, scaled so that their inner products are the
     polynomial kernel.

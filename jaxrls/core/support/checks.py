@@ -101,7 +101,7 @@ def by_names(name: str, X, names: tuple):
     columns = column_names(X)
     if not (names and columns) or columns == names:
         return X
-    if missing := [name for name in names if name not in columns]:
+    if missing := [column for column in names if column not in columns]:
         listed = ", ".join(map(repr, missing[:5])) + ", …" * (len(missing) > 5)
         raise ValueError(
             f"{name} lacks {len(missing)} of the {len(names)} columns that were fitted, {listed}: "

@@ -119,6 +119,7 @@ def test_fit_says_what_the_library_computes(folder):
 
 def test_predict_by_name_by_number_and_with_the_target(folder):
     run("fit train.csv --out m")
+    assert ".npy, and ends in .xlsx" in fails("predict m test.csv --out p.xlsx")
     said, found = predict("test.csv")
     y = read("test.csv")[:, 2]
     rmse = np.sqrt(np.mean((found["prediction"].to_numpy() - y) ** 2))

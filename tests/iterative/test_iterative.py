@@ -138,6 +138,23 @@ def test_fit_by_products(data):
     assert_close(found.predict(X), exact.predict(X), 1e-2, "predictions")
 
 
+@FLOAT64
+def test_an_approximation_above_k_ends_no_iteration(data):
+    """As rounding makes it of landmarks that are nearly dependent."""
+    X, Y, v = data
+    _, factor = factors(X, v, True)
+    above = replace(factor, near=replace(factor.near, B=1.5 * factor.near.B))
+    want, got = (made.solve(Y).coefficients(LAMS[:1]).coef for made in (factor, above))
+    assert_close(got, want, 1e-6)
+
+
+def test_another_lam_for_a_fit_without_residuals(data):
+    X, Y, _ = data
+    fit = rls.fit(KERNEL, X, Y, lams=[1.0], solver=rls.Iterative(CHOSEN, probes=0), keep=True)
+    again = rls.fit(KERNEL, X, Y, lams=[3.0], solver=rls.Iterative(CHOSEN, probes=0))
+    assert_close(fit.with_lam(3.0).predict(X), again.predict(X), CLOSE)
+
+
 def test_rounding_adds_no_constant_to_coefficients(data):
     """Near the floor, where it would move predictions by more than residuals; with weights."""
     X, Y, _ = data
@@ -342,6 +359,12 @@ def test_it_is_taken_where_k_is_too_large(monkeypatch):
         (lambda: rls.fit(kernel, X, Y, keep=True), "LAPACK's 32-bit"),
         (lambda: rls.fit(kernel, X, Y, groups=np.arange(200) % 5), "LAPACK's 32-bit"),
     )
+    monkeypatch.undo()
+    monkeypatch.setattr("jaxrls.core.fit.fit.MOST_ROWS", len(X) - 1)  # what takes a CPU long
+    v = np.linspace(0.5, 2, len(X)).astype(DTYPE)
+    assert rls.fit(kernel, X, Y, weights=v).route == "iterative"
+    asked = {"lams": [0.1]}, {"conservative": 1}, {"keep": True}, {"groups": np.arange(200) % 5}
+    assert all(rls.fit(kernel, X, Y, weights=v, **one).route != "iterative" for one in asked)
     monkeypatch.setattr(tune_module, "ROWS", 150)
     tuned = rls.tune(rls.Gaussian(np.array([9.0, 9.0])), X, Y, steps=8)
     assert "on 150 rows; Iterative" in tuned.plan and len(tuned.model.coef) == len(X)
@@ -378,6 +401,7 @@ def test_a_walk_ends_where_errors_rise_on_both_sides():
     assert log(np.array([0.0, -step]), np.array([1.0, 2.0]), 1e-3, -9, 9) == step
     assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1e-3, -step, 9))
     assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1.1, -9, 9))  # by chance
+    assert np.isnan(log(np.array([0.0, -step]), np.array([1.15, 1.0]), 1e-3, -9, 9))  # by a seventh
     places = np.array([0.0, -step, -2 * step])
     assert abs(log(places, (places + step * 1.3) ** 2 + 0.1, 1e-3, -9, 9) + 1.3 * step) < 1e-9
     assert np.isnan(log(places, (places + step) ** 2 + 0.1, 1e-3, -9, 9))

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse as sp
+from jax.experimental import sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import pairwise
 from support import ANY_PRECISION, COMPILED, DTYPE, EDGE, EPS, FLOAT64, X64, refused
@@ -245,6 +246,15 @@ def test_rows_of_a_million_columns_take_what_their_entries_take():
     kept = np.delete(r2, 5, 0)[:, np.delete(np.arange(n), 5)][np.tril_indices(n - 1, -1)]
     width = rls.fit("gaussian", X, y, lams=lams).kernel.width
     assert_allclose(width, np.sqrt(np.median(kept)), rtol=1e-9)
+
+
+@ANY_PRECISION
+def test_sparse_matrices_of_jax_are_those_of_scipy():
+    X, dense, y = make()
+    want = rls.fit(rls.Gaussian(DTYPE(2.0)), X, y, lams=[1.0])
+    for kind in (sparse.BCOO, sparse.BCSR):
+        fit = rls.fit(rls.Gaussian(DTYPE(2.0)), kind.fromdense(jnp.asarray(dense)), y, lams=[1.0])
+        assert_allclose(fit.loo_residuals, want.loo_residuals, rtol=RTOL, atol=RTOL)
 
 
 def test_what_sparse_rows_cannot_do_is_said():

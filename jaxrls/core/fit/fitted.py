@@ -657,8 +657,9 @@ class Fit(Generic[K]):
 
         Raises:
             ValueError: as `posterior`; for what is no column of X; for one that has a single value
-                there and `values` are not given; and, unless the column has two values, for kernels whose functions have no derivative in it, such as `Laplacian`,
-                `Matern(0.5, …)` and `Levels`.
+                there and `values` are not given; and, unless it has two values, for kernels whose
+                functions have no derivative in it, such as `Laplacian`, `Matern(0.5, …)` and
+                `Levels`.
 
         **Cost** O(m² d), and O(m n²) where K of all rows was factored, else O(m r²). **Source**:
         Hainmueller and Hazlett 2014, §4.3; Rasmussen and Williams 2006, §9.4.

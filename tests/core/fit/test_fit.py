@@ -17,6 +17,7 @@ import pytest
 import scipy.sparse
 from contract.cases import WIDTH, gaussian
 from extended import Truth
+from sklearn.metrics import r2_score
 from support import ANY_PRECISION, DTYPE, EPS, array, assert_close, refused
 
 import jaxrls as rls
@@ -466,3 +467,19 @@ def test_a_broken_factorization_is_said():
     (X, Y), criterion = data(), with_errors([1, np.nan, 1, 1, 1])
     call = partial(rls.fit, KERNEL, X, Y[:, 0], lams=np.arange(1.0, 6.0), criterion=criterion)
     refused((call, "not finite at 1 of 5 λ: the factorization broke down; (take|use float64)"))
+
+
+def test_scores_of_every_target_are_those_of_scikit_learn():
+    """With weights, also of several kernels; and what is printed names all λ."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2)).astype(DTYPE)
+    Y = (X @ np.array([[1.0, 0], [0, 1]]) + rng.normal(size=(40, 2)) * [0.1, 9]).astype(DTYPE)
+    v = rng.uniform(0.2, 2, 40).astype(DTYPE)
+    fit = rls.fit(rls.Linear(), X, Y, per_target=True, lams=np.geomspace(1e-3, 1e9, 13))
+    kernels = rls.several.fit_kernels([rls.Linear()], X, Y, num=1, lams=[1.0, 2.0])
+    for model in (fit, kernels):
+        want = r2_score(Y, model.predict(X), sample_weight=v, multioutput="raw_values")
+        assert_close(model.score(X, Y, v, per_target=True), want, 1e-5)
+        assert_close(model.score(X, Y, v), want.mean(), 1e-5)
+    low, high = sorted(map(float, fit.lam))
+    assert low < high and f"λ = {low:.3g} to {high:.3g} of 13" in repr(fit)

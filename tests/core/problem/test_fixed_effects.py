@@ -244,6 +244,28 @@ def test_new_rows_must_bring_levels_that_were_fitted():
     assert_close(fit.predict(X) + fit.model.free[MEMBER], fit.predict(X, fixed_effects=LABELS), EPS)
 
 
+def test_what_is_about_labels_needs_their_levels():
+    """Without them intervals and updates were off by the levels; and groups that are levels leave
+    residuals without their constant.
+    """
+    fit = rls.fit(GAUSSIAN, X, Y, fixed_effects=rls.levels(LABELS), lams=[1.0], keep=True)
+    calls = {
+        "return_std": lambda: fit.predict(X, return_std=True),
+        "posterior": lambda: fit.posterior(X),
+        "intervals": lambda: fit.intervals(X),
+        "update": lambda: fit.update(X, Y),
+        "forget": lambda: fit.forget(X[:2], Y[:2]),
+        "score": lambda: fit.score(X, Y),
+    }
+    words = "{} is about labels, which have fixed effects: give fixed_effects="
+    refused(*((call, words.format(name)) for name, call in calls.items()))
+    grouped = {"fixed_effects": rls.levels(LABELS), "groups": LABELS, "lams": [1.0], "keep": True}
+    alone = rls.fit(GAUSSIAN, X, Y, **grouped)
+    refused((lambda: alone.intervals(X, fixed_effects=LABELS), "held out whole levels"))
+    crossed = rls.fit(GAUSSIAN, X, Y, **grouped | {"groups": np.arange(N) // 5})
+    assert np.isfinite(crossed.intervals(X, 0.5, fixed_effects=LABELS)[0]).all()
+
+
 def test_of_a_level_without_weight_nothing_is_known():
     """As of one that no row has; and of no columns at all there is nothing to say."""
     of = {"weights": np.where(MEMBER == 1, 0.0, 1.0), "lams": [0.3], "keep": True}

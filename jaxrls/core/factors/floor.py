@@ -91,7 +91,7 @@ def roundings_of_moments(sums: Moments) -> Any:
 # features that interpolate ------------------------------------------------------------------------
 
 
-class Leaving(NamedTuple):
+class LeftOut(NamedTuple):
     """Of every row, or every fold at worst over its rows, as it leaves."""
 
     count: Any  # how many rows
@@ -115,13 +115,13 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     return jnp.max(jnp.where(hidden, least * held.k / (w * jnp.maximum(w - least, w / 2)), 0))
 
 
-def _rows(factor, U) -> Leaving:
+def _rows(factor, U) -> LeftOut:
     h = factor.fixed.leverage(factor.fixed.rows, factor.weights.array)
     w, k = jnp.sum(U * U, axis=1), matmul(U * U, factor.s)
-    return Leaving(1, 1 - h - w, jnp.where(factor.weights.used, w, 0), k)
+    return LeftOut(1, 1 - h - w, jnp.where(factor.weights.used, w, 0), k)
 
 
-def _folds(factor, U, folds: Folds) -> Leaving:
+def _folds(factor, U, folds: Folds) -> LeftOut:
     used, H, root = factor.weights.used, factor.H, jnp.sqrt(factor.s)
 
     def of_fold(fold):
@@ -131,7 +131,7 @@ def _folds(factor, U, folds: Folds) -> Leaving:
         level = level * (1 - levels_inside(level))  # those inside leave with the fold
         remaining = _smallest(jnp.concatenate([inside, level], axis=1))
         k = jnp.linalg.norm(_squares(inside * root))
-        return Leaving(jnp.sum(mask), remaining, _smallest(level), k)
+        return LeftOut(jnp.sum(mask), remaining, _smallest(level), k)
 
     return jax.lax.map(of_fold, (folds.inside, folds.inside_mask))
 

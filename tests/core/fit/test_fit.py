@@ -476,7 +476,7 @@ def test_scores_of_every_target_are_those_of_scikit_learn():
     Y = (X @ np.array([[1.0, 0], [0, 1]]) + rng.normal(size=(40, 2)) * [0.1, 9]).astype(DTYPE)
     v = rng.uniform(0.2, 2, 40).astype(DTYPE)
     fit = rls.fit(rls.Linear(), X, Y, per_target=True, lams=np.geomspace(1e-3, 1e9, 13))
-    kernels = rls.several.fit_kernels([rls.Linear()], X, Y, num=1, lams=[1.0, 2.0])
+    kernels = rls.several.fit_kernels([rls.Linear(), KERNEL], X, Y, shares=[[0.5, 0.5]], lams=[1.0])
     for model in (fit, kernels):
         want = r2_score(Y, model.predict(X), sample_weight=v, multioutput="raw_values")
         assert_close(model.score(X, Y, v, per_target=True), want, 1e-5)

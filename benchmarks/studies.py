@@ -393,6 +393,25 @@ def iterative(
             say(f"falkon, {count} centres: {falkon}")
 
 
+def subset(data, only=("kin40k",), rows=36_000, landmarks=3000, lam=0.2, tuned_rows=3000):
+    """The subset of regressors by conjugate gradients beside that by moments, in float32, on the
+    same landmarks at one λ (half a minute).
+    """
+    for name, parts in each(only, data, rows, new=4000):
+        X, y, X_new, y_new = (part.astype(np.float32) for part in parts)
+        some, start = slice(tuned_rows), rls.Gaussian(np.ones(X.shape[1], np.float32))
+        kernel = rls.tune(start, X[some], y[some], steps=30).kernel
+        points = X[np.random.default_rng(0).choice(len(X), landmarks, replace=False)]
+        say(f"{name}, {X.shape}, {landmarks} landmarks, λ = {lam:g}\n")
+        say(head("by", "test RMSE", "its leave-one-out", "steps", "seconds"))
+        for way, solver in {"moments": None, "conjugate gradients": rls.Iterative()}.items():
+            options = {"landmarks": points, "lams": [lam], "solver": solver}
+            seconds, fit = timed(partial(rls.fit, kernel, X, y, **options))
+            errors = (f"{e**0.5:.4f}" for e in (test_error(fit, X_new, y_new), float(fit.error)))
+            steps = "" if fit.run is None else int(fit.run.steps)
+            say(line(way, *errors, steps, f"{seconds:.0f}"))
+
+
 def effects(data, draws=100, rows=150):
     """How often 95 % intervals of the effect of a treatment hold the truth, .5, where the function
     is fixed: its column in the kernel, widths tuned by the evidence; its width set to 1; and as a
@@ -449,7 +468,7 @@ def one_call(data, only=("kin40k",), dtype="float32", rows=36_000):
 
 
 IN_FLOAT64 = (tuning, intervals, landmarks, effects)
-STUDIES = (float32, search, tuning, intervals, landmarks, iterative, effects, one_call)
+STUDIES = (float32, search, tuning, intervals, landmarks, iterative, subset, effects, one_call)
 
 
 def main():

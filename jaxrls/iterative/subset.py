@@ -121,7 +121,7 @@ def some_rows(data: Data, count: int) -> tuple[Data, Float[Array, ""]]:
     """At most so many of the rows, drawn, and how much each counts that they stand for all."""
     weights, count = data.weights, min(count, data.weights.n)
     drawn = drawn_rows(jax.random.key(1), weights, count)
-    some = Weights(weights.some(drawn), count, weights.dtype)
+    some = Weights(weights.take(drawn), count, weights.dtype)
     rows = replace(data.rows, X=data.rows.take(drawn))
     fixed = replace(data.fixed, rows=data.fixed.rows_at(drawn))
     return Data(rows, some, fixed), weights.total / some.total

@@ -102,7 +102,7 @@ def choose_landmarks(
     weights = Weights.of_rows(weights, rows)
     drawn, some = rows.candidates()
     if drawn is not None:
-        weights = Weights.of(weights.some(drawn), len(drawn), rows.dtype)
+        weights = Weights.of(weights.take(drawn), len(drawn), rows.dtype)
     X = rows if drawn is None and rows.parts == 1 else DenseRows(some)
     check_evaluable(kernel, X)
     known = is_concrete(kernel, X, weights, key)

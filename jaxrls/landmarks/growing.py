@@ -61,15 +61,15 @@ def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) ->
     n, m = len(whole.Y), solver.count
     more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
     between = ROWS < more <= n / 3
-    some = Sample(*whole.some(more)) if between else Sample(whole, np.arange(n))
+    sample = Sample(*whole.sample(more)) if between else Sample(whole, np.arange(n))
     best, stage = on_few_rows(whole, min(m, LANDMARKS), guesses, way)
     stages, way = [stage], way._replace(starts=1)
-    final = final_landmarks(whole, solver, some, best.kernel, way.progress)
+    final = final_landmarks(whole, solver, sample, best.kernel, way.progress)
     if between:
-        sample = replace(some.problem, solver=Subset(replace(final, indices=None), True))
+        smaller = replace(sample.problem, solver=Subset(replace(final, indices=None), True))
         here = [guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
-        best = descend(sample, here, way, learned=best.learned)
-        stages.append(Stage(len(sample.Y), len(final.points), best.history))
+        best = descend(smaller, here, way, learned=best.learned)
+        stages.append(Stage(len(smaller.Y), len(final.points), best.history))
     last = [guesses[0], guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
     best = descend(replace(whole, solver=Subset(final, True)), last, way, learned=best.learned)
     return best._replace(history=replace(best.history, stages=tuple(stages)))
@@ -77,7 +77,7 @@ def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) ->
 
 def on_few_rows(whole: Problem, num: int, guesses: list, way: Way) -> tuple[Best, Stage]:
     """The search on few rows, and on landmarks that the kernel at its start chooses."""
-    few = whole.some(ROWS)[0]
+    few = whole.sample(ROWS)[0]
     landmarks = chosen_for(guesses[-1].kernel, few, num, way.progress)
     best = descend(replace(few, solver=Subset(landmarks, True)), guesses, way)
     return best, Stage(len(few.Y), num, best.history)
@@ -90,13 +90,13 @@ def chosen_for(kernel, problem: Problem, count: int, progress: bool) -> Landmark
 
 
 def final_landmarks(
-    whole: Problem, solver: Subset, some: Sample, kernel, progress: bool
+    whole: Problem, solver: Subset, sample: Sample, kernel, progress: bool
 ) -> Landmarks:
     """Those that were given, or as many rows of the sample, chosen by the kernel that was found."""
     landmarks = solver.landmarks
     if not np.ndim(landmarks) and not isinstance(landmarks, Landmarks):
         most = whole.rows.candidates()[1].shape[0]
         check_whole("landmarks, as their number,", solver.count, most)
-        chosen = chosen_for(kernel, some.problem, solver.count, progress)
-        landmarks = some.numbers[np.asarray(chosen.indices)]
+        chosen = chosen_for(kernel, sample.problem, solver.count, progress)
+        landmarks = sample.numbers[np.asarray(chosen.indices)]
     return as_landmarks(whole.rows, landmarks)

@@ -51,7 +51,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         return replace(self, indices=indices, held=self.left(block))
 
     @property
-    def counted(self):
+    def s_above_rounding(self):
         """s for sums over directions: 0 where it is only the level of rounding."""
         return jnp.where(self.hidden, 0, self.s)
 

@@ -97,11 +97,11 @@ class HostRows(Rows):
             raise ValueError(f"{claim} {n} rows, and its blocks have {count}{more}")
 
     @property
-    def some_at_most(self) -> int:
+    def few_at_most(self) -> int:
         """How many rows `some` can give."""
         return self.block_sizes[0]
 
-    def some(self, num: int) -> Float[Array, "k d"]:
+    def few_rows(self, num: int) -> Float[Array, "k d"]:
         """The first rows, at most `num`."""
         return jnp.asarray(next(self.equal_blocks())[:num], self.dtype)
 

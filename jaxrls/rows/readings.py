@@ -48,7 +48,7 @@ def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
         return fn(*args, **options)
     sources: Any = [leaf for leaf in leaves if isinstance(leaf, Rows)]
     forms = {
-        id(rows): Form(i, (rows.shape, rows.dtype, rows.lies, rows.block_sizes, rows.some_at_most))
+        id(rows): Form(i, (rows.shape, rows.dtype, rows.lies, rows.block_sizes, rows.few_at_most))
         for i, rows in enumerate(sources)
     }
     args_of_trace = jax.tree.map(lambda leaf: forms.get(id(leaf), leaf), args)
@@ -81,13 +81,13 @@ class RowsInTrace(Rows):
 
     def __init__(self, form: Form):
         self.form = form
-        self.shape, self.dtype, self.lies, self.block_sizes, self.some_at_most = form.known
+        self.shape, self.dtype, self.lies, self.block_sizes, self.few_at_most = form.known
 
-    def some(self, num):
-        """As `HostRows.some`, later."""
-        shape = min(num, self.some_at_most), self.shape[1]
+    def few_rows(self, num):
+        """As `HostRows.few_rows`, later."""
+        shape = min(num, self.few_at_most), self.shape[1]
         few = jax.ShapeDtypeStruct(shape, self.dtype)
-        return self._read_later(lambda rows: rows.some(num), (), few)
+        return self._read_later(lambda rows: rows.few_rows(num), (), few)
 
     def over(self, kind, fn, columns, **hints):
         """As `HostRows.over`, later: what `fn` closes over goes into the reading too."""

@@ -223,7 +223,7 @@ class SparseRows(Rows):
         """Raise for unsuitable parameters, and for a sample of the rows, outside of the kernel's
         domain; entries were checked when they came.
         """
-        kernel.check(self.some(max(1, BLOCK_NUMBERS // self.shape[1])))
+        kernel.check(self.few_rows(max(1, BLOCK_NUMBERS // self.shape[1])))
 
     def over(self, kind, fn, columns, **hints):
         """As `Rows.over`, in one compiled loop over its own blocks, which are `SparseBlock`s."""
@@ -275,7 +275,7 @@ class SparseRows(Rows):
         about = replace(self, blocks=replace(self.blocks, values=values))
         return about, about.map(lambda x: kernel(x, origin[None])[:, 0])
 
-    def some(self, num):
+    def few_rows(self, num):
         """The first rows."""
         first, num = jax.tree.map(lambda a: a[0], self.blocks), min(num, self.block)
         values = jnp.where(first.row[:, None] < num, first.values, 0)

@@ -143,13 +143,13 @@ class StreamedRows(HostRows):
         return self.drawn, jnp.asarray(self.sample)
 
     @property
-    def some_at_most(self):
+    def few_at_most(self):
         """The rows of the sample."""
         return len(self.sample)
 
-    def some(self, num):
+    def few_rows(self, num):
         """Rows of the sample, spread evenly."""
-        return DenseRows(self.candidates()[1]).some(num)
+        return DenseRows(self.candidates()[1]).few_rows(num)
 
     def take(self, indices):
         """The rows of these numbers: from the sample, or by reading all."""

@@ -212,8 +212,8 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     """The fit with rows added, or with a negative `sign` removed."""
     summed, coef = summed_of(fit), fit.model.coef
     X = by_names("X", X, fit.model.names)
-    if fit.origin is not None and Y is not None:
-        Y = np.asarray(Y, np.float64) - fit.origin
+    if fit.label_offset is not None and Y is not None:
+        Y = np.asarray(Y, np.float64) - fit.label_offset
     more = _moments_of(summed, coef, X, Y, weights, fixed_effects, block_size)
     flat, lam = coef.ndim == 1, jnp.asarray(fit.lam)
     changed = _changed(fit.model.kernel, summed, more, fit.choice, lam, sign=sign, flat=flat)
@@ -234,7 +234,7 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     if known:
         _inspect_digits(float(changed.cancellation), coef.dtype)
         inspect_fit(updated, fit.choice is not None and fit.choice.lams is None)
-    return completed(updated, fit.model.names, fit.origin)
+    return completed(updated, fit.model.names, fit.label_offset)
 
 
 def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):

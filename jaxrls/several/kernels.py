@@ -298,9 +298,9 @@ def fit_kernels(
         fit = jax.block_until_ready(fit)
         known: Any = None if steps else grid  # a search by gradient goes beyond the grid
         inspect_lam(replace(fit, lams=known, floor=np.max(fit.floor)), lams is None)
-    if problem.origin is None:
+    if problem.label_offset is None:
         return fit
-    return replace(fit, intercept=with_constant(fit.intercept, problem.origin))
+    return replace(fit, intercept=with_constant(fit.intercept, problem.label_offset))
 
 
 def _checked(kernels, names) -> tuple[Kernel, ...]:

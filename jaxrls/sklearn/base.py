@@ -31,7 +31,7 @@ from jaxrls.sklearn.scoring import (
     losses,
     predicted,
     scores,
-    some,
+    take,
 )
 from jaxrls.sklearn.support import CallbackSupportMixin
 
@@ -170,7 +170,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         if self.scoring is not None:
             known = predicted(held_out[0])
             folds = options["groups"].numbers if self.by_fold else None
-            of_rows = some(known, y, Y, self._row_weights(X, sample_weight), folds)
+            of_rows = take(known, y, Y, self._row_weights(X, sample_weight), folds)
             fit = self._at_best_score(fit, HeldOut(held_out[:, known], *of_rows))
         kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
         self._keep(fit if kept else without_solution(fit))
@@ -194,7 +194,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         self.loo_predictions_, self.loo_error_ = Y - residuals, self.path_.error[()]
         if self.scoring is not None or self.path_.criterion not in ("loo", "kfold"):
             known = predicted(residuals)
-            residuals, weights = some(known, residuals, weights)
+            residuals, weights = take(known, residuals, weights)
             errors = np.average(residuals**2, axis=0, weights=weights)
             self.loo_error_ = errors if np.ndim(self.lam_) else errors.mean()
         return self

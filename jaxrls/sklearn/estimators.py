@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 import jaxrls as rls
 from jaxrls.core.support import hints_at_names
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
-from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, labels, predicted, probabilities, some
+from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, labels, predicted, probabilities, take
 from jaxrls.sklearn.support import available, calls_back
 
 
@@ -308,7 +308,7 @@ scoring, by_fold, store_cv_results
         codes, weights = codes.astype(X.dtype), self._row_weights(X, sample_weight)
         if self.probability is not None:
             known = predicted(self.loo_predictions_)
-            scored = some(known, self.loo_predictions_, codes, weights)
+            scored = take(known, self.loo_predictions_, codes, weights)
             self.calibration_ = CALIBRATIONS[self.probability](*scored)
         if not self.multilabel_:
             _, first = np.unique(y, return_index=True)
@@ -431,7 +431,7 @@ scoring, by_fold, store_cv_results
         if method == "jackknife":
             scores = self._of_path("predict", X)
             known = predicted(self.loo_predictions_)
-            left_out, codes, weights = some(known, self.loo_predictions_, codes, weights)
+            left_out, codes, weights = take(known, self.loo_predictions_, codes, weights)
             p = rls.classes.label_p_values(left_out, codes, scores, weights)
             return np.asarray(p) > 1 - level
         if X_fitted is None:

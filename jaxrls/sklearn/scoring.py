@@ -73,7 +73,7 @@ def predicted(held_out):
     return ~np.isnan(held_out.reshape(len(held_out), -1)).any(axis=1)
 
 
-def some(rows, *parts):
+def take(rows, *parts):
     """These rows of every part that there is."""
     return [part if part is None else part[rows] for part in parts]
 

@@ -381,7 +381,11 @@ def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
     ends = _intervals(
         jackknife, fit.kernel, spread, rows, effects, weights, level, block_size=block_size
     )
-    return ends if fit.origin is None else tuple(with_constant(end, fit.origin) for end in ends)
+    return (
+        ends
+        if fit.label_offset is None
+        else tuple(with_constant(end, fit.label_offset) for end in ends)
+    )
 
 
 @compiled

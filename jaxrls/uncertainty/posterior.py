@@ -269,12 +269,12 @@ def posterior_of_effects(fit, scale) -> Posterior:
     """`Fit.effects`."""
     model, process = fit.model, process_of(fit)
     warn_of_groups(fit)
-    dtype, origin = model.coef.dtype, fit.origin
-    constant = model.intercept if origin is None else model.intercept - origin
+    dtype, offset = model.coef.dtype, fit.label_offset
+    constant = model.intercept if offset is None else model.intercept - offset
     mean = process.spread.fixed.joined(jnp.asarray(constant, dtype), model.free)
-    if origin is not None:
+    if offset is not None:
         mean = np.asarray(mean, np.float64)
-        mean = np.concatenate([mean[:1] + origin, mean[1:]])
+        mean = np.concatenate([mean[:1] + offset, mean[1:]])
     covariance, names = process.spread.of_fixed_effects(), process.spread.fixed.titles
     return process.posterior(mean, covariance, scale, names=names)
 

@@ -201,7 +201,7 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam):
     if factor.trace_residual is None:
         return _of_basis(factor, lam)
     root = jnp.sqrt(factor.s)  # of what is hidden the prior is left
-    scale = jnp.sqrt(lam / (factor.counted + lam)) / root
+    scale = jnp.sqrt(lam / (factor.s_above_rounding + lam)) / root
     half, middle = factor.directions * scale, factor.across * scale
     whiten = factor.directions / root
     return PrimalSpread(factor.expansion, factor.fixed.lean(), half, middle, lam, whiten)

@@ -52,7 +52,7 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
     options = {"start": "kernel", "lams": [0.1], "steps": 2}
     found = rls.tune(START, X, y, landmarks=16, **options)
     assert [(stage.rows, stage.landmarks) for stage in found.history.stages] == [(45, 8), (48, 16)]
-    _, numbers = extend.Problem.of(START, X, y).some(48)
+    _, numbers = extend.Problem.of(START, X, y).sample(48)
     points = {tuple(point) for point in X[numbers].tolist()}
     assert {tuple(point) for point in np.asarray(found.model.points).tolist()} <= points
     found = rls.tune(START, X, y, landmarks=jnp.asarray(X[::10]), tol=50.0, **options)

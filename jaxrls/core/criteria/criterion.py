@@ -106,11 +106,11 @@ class Criterion(ABC):
         count = None if rows is None else rows.count
         return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
-    def matched(self, names: tuple, origin) -> "Criterion":
+    def matched(self, names: tuple, offset) -> "Criterion":
         """The criterion with rows of its own, if it has such, as those that are fitted: columns by
-        their names, labels less an origin.
+        their names, labels less an offset.
         """
-        del names, origin
+        del names, offset
         return self
 
     def held_out_of(self, solution: Solution) -> Solution:

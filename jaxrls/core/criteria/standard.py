@@ -86,7 +86,7 @@ class LeaveOneOut(Positive):
         """One pass over the rows."""
         sums = solution.left_out(partial(_total, self.loss), lams, self.groups)
         weights = solution.factor.weights
-        counted = weights if self.groups is None else self.groups.counted(weights)
+        counted = weights if self.groups is None else self.groups.weights_of_predicted(weights)
         return sums / counted.total
 
 
@@ -378,9 +378,9 @@ class HoldOut(Positive):
             )
         return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
 
-    def matched(self, names, origin):
-        """With columns of X by name, and labels less an origin."""
-        Y = self.Y if origin is None else np.asarray(self.Y, np.float64) - origin
+    def matched(self, names, offset):
+        """With columns of X by name, and labels less an offset."""
+        Y = self.Y if offset is None else np.asarray(self.Y, np.float64) - offset
         return replace(self, X=by_names("X of holdout", self.X, names), Y=Y)
 
     def check(self, kernel):

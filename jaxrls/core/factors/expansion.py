@@ -158,7 +158,7 @@ def centred_products(features: Rows, fixed) -> CentredProducts:
     """
     if fixed.one is None:
         return CentredProducts(gram(Linear(), features, features), 0.0, None)
-    origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
+    origin = jax.lax.stop_gradient(jnp.mean(features.few_rows(512), axis=0))
     about = Standardized(Linear(), origin, jnp.ones_like(origin))
     lift = features.map(lambda phi: matmul(phi - origin, origin))
     return CentredProducts(gram(about, features, features), origin, lift)

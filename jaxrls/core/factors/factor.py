@@ -174,7 +174,7 @@ class Factor(ABC):
 
         def of_lam(lam):
             e = folds.as_rows(solution.per_target(lam, left_out))
-            return fn(e[:, None], solution.labels.Y, folds.counted(self.weights).array)
+            return fn(e[:, None], solution.labels.Y, folds.weights_of_predicted(self.weights).array)
 
         return one_by_one(of_lam, lams, stack)
 
@@ -316,7 +316,9 @@ class OneByOne(Factor):
     def coefficients(self, solution, lams):
         """At one λ after another."""
         coef, beta = self._at_lams(solution, lams, "coef", "beta")
-        return self.report.informed(coef), self.report.informed(beta, solution.labels.start)
+        return self.report.where_informative(coef), self.report.where_informative(
+            beta, solution.labels.start
+        )
 
     def data_fit(self, solution, lams):
         """At one λ after another."""

@@ -69,7 +69,7 @@ class Report:
         least = jnp.maximum(jnp.maximum(least, rounding), centred_rounding(sums.whole) ** 2)
         return self.with_information(largest, least, sums.whole)
 
-    def informed(self, values: Array, else_: Any = 0) -> Array:
+    def where_informative(self, values: Array, else_: Any = 0) -> Array:
         """The values, or 0 or others where K has no information."""
         return values if self.informative is None else jnp.where(self.informative, values, else_)
 

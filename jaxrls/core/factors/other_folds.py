@@ -58,7 +58,7 @@ def sweep_other_folds(
             return jnp.where((fold_of_row == fit.number)[:, None, None], left_out, e), None
 
         e, _ = jax.lax.scan(put, jnp.zeros((len(Y), L, t), Y.dtype), fits)
-        counted = fold_of_row < len(folds.inside)  # as `Folds.counted`, of a block
+        counted = fold_of_row < len(folds.inside)  # as `Folds.weights_of_predicted`, of a block
         return fn(e, Y, jnp.where(counted, block.weights.array, 0))
 
     read = data.map if stack else data.sum
@@ -132,7 +132,7 @@ def refit_folds(factor: Any, solution: Any, fn: Callable, lams, folds: Folds, st
             return fit.start[:, None] - matmul_lams(fit.across, shrunk)
 
         e = folds.as_rows(jax.lax.map(left_out, fits)) / unit[:, None]
-        return fn(e, labels.Y, folds.counted(weights).array)
+        return fn(e, labels.Y, folds.weights_of_predicted(weights).array)
 
     return of_lams(lams) if stack else over_lams(of_lams, lams, labels.Y.shape[1])
 

@@ -134,7 +134,7 @@ def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> 
     s, below = clip(s, constant)
     floor = roundings_of_moments(sums) * eigh_rounding(len(s), s, constant)
     report = Report("covariance", floor, below).with_information_of(sums, constant, jnp.max(s))
-    s = report.informed(jnp.where(s > eigh_rounding(len(s), s), s, 0))
+    s = report.where_informative(jnp.where(s > eigh_rounding(len(s), s), s, 0))
     kept = s > 0
     directions = V * jnp.sqrt(s)
     return PrimalSpectrum(

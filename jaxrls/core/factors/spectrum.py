@@ -70,13 +70,13 @@ class Spectrum(Factor):
         return self
 
     @property
-    def counted(self) -> Float[Array, " r"]:
-        """s for sums over directions."""
+    def s_above_rounding(self) -> Float[Array, " r"]:
+        """s, and 0 where it may be rounding, as sums over directions take it."""
         return self.s
 
     def trace(self):
         """Σ s."""
-        return jnp.sum(self.counted)
+        return jnp.sum(self.s_above_rounding)
 
     # at λ -----------------------------------------------------------------------------------------
 
@@ -88,7 +88,9 @@ class Spectrum(Factor):
 
     def coefficients(self, solution, lams):
         """directions (D ∘ z), O(c r t L)."""
-        solved = self.report.informed(solution.state[:, None] / (self.s[:, None, None] + lams))
+        solved = self.report.where_informative(
+            solution.state[:, None] / (self.s[:, None, None] + lams)
+        )
         beta = solution.labels.start[:, None] - matmul_lams(self.across, solved)
         coef = matmul_lams(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
@@ -101,12 +103,12 @@ class Spectrum(Factor):
 
     def logdet(self, solution, lams):
         """Σ log(s + λ), and log λ outside of U."""
-        inside = jnp.log(self.counted[:, None, None] + lams)
+        inside = jnp.log(self.s_above_rounding[:, None, None] + lams)
         return self.over_dimensions(inside, jnp.log(lams))
 
     def residual_dof(self, solution, lams):
         """Σ λ/(s + λ), and 1 outside of U."""
-        inside = lams / (self.counted[:, None, None] + lams)
+        inside = lams / (self.s_above_rounding[:, None, None] + lams)
         return self.over_dimensions(inside, jnp.ones_like(lams))
 
     def over_dimensions(self, inside, outside):
@@ -279,7 +281,7 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     )
     return DualSpectrum(
         data=replace(matrix.data, rows=Whole(U)),
-        s=report.informed(s),
+        s=report.where_informative(s),
         across=across,
         expansion=matrix.expansion,
         report=report,
@@ -305,7 +307,7 @@ def factor_svd(kernel, data: Data) -> Factor:
     report = report.with_information(jnp.max(sigma), centred_rounding(whole), whole)
     factor = DualSpectrum(
         data=replace(data, rows=Whole(fixed.project(weights, U))),
-        s=report.informed(sigma**2),
+        s=report.where_informative(sigma**2),
         across=matmul(origin, basis),
         expansion=Primal(),
         report=report,

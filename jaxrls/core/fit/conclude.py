@@ -107,7 +107,7 @@ def keeps(problem, keep: bool | None) -> bool:
     return few if keep is None else keep
 
 
-def finished(
+def with_solution(
     fit, solution: Solution | None, problem, choice: Choice | None, keep: bool | None, n: int
 ) -> Fit:
     """The fit with its solution, if that is kept, and without what belongs to rows after n."""
@@ -138,5 +138,5 @@ def with_lam(fit, lam) -> Fit:
     inspect_fit(changed, False, problem.solver)
     keep = fit.saved or None
     n = len(problem.Y if fit.loo_residuals is None else fit.loo_residuals)
-    changed = finished(changed, solution, problem, fit.choice, keep, n)
-    return completed(changed, fit.model.names, fit.origin)
+    changed = with_solution(changed, solution, problem, fit.choice, keep, n)
+    return completed(changed, fit.model.names, fit.label_offset)

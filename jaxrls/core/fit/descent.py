@@ -60,7 +60,7 @@ def _units(kernel):
 class Space:
     """Where the search starts and what it can change: parameters θ ↔ kernel and λ."""
 
-    origin: tuple[Kernel, Any]  # λ less the floor
+    guess: tuple[Kernel, Any]  # λ less the floor
     floor: Any  # λ stays above the precision of K
     units: tuple[float | None, ...] = static()
 
@@ -74,9 +74,7 @@ class Space:
     def first(self, key=None) -> list:
         """θ at the start, or moved at random, logarithms by a standard deviation of 1."""
         params = []
-        for i, (unit, leaf) in enumerate(
-            zip(self.units, jax.tree.leaves(self.origin), strict=True)
-        ):
+        for i, (unit, leaf) in enumerate(zip(self.units, jax.tree.leaves(self.guess), strict=True)):
             param = np.log(leaf) / unit if unit else leaf
             if key is not None:
                 draw = jax.random.normal(jax.random.fold_in(key, i), np.shape(param), param.dtype)
@@ -86,13 +84,13 @@ class Space:
 
     def unpack(self, params: list) -> tuple[Kernel, Any]:
         """Kernel and λ at θ."""
-        leaves, tree = jax.tree.flatten(self.origin)
+        leaves, tree = jax.tree.flatten(self.guess)
         values = []
-        for unit, origin, param in zip(self.units, leaves, params, strict=True):
+        for unit, guess, param in zip(self.units, leaves, params, strict=True):
             if unit:
-                middle, most = jnp.log(origin), REACH * unit
+                middle, most = jnp.log(guess), REACH * unit
                 param = jnp.exp(jnp.clip(unit * param, middle - most, middle + most))
-            values.append(origin if unit is None else param)
+            values.append(guess if unit is None else param)
         kernel, above = jax.tree.unflatten(tree, values)
         return kernel, above + self.floor
 

@@ -20,7 +20,7 @@ from jaxrls.core.factors import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.fit.conclude import at_best, conclude, finished, keeps
+from jaxrls.core.fit.conclude import at_best, conclude, keeps, with_solution
 from jaxrls.core.fit.fitted import Fit, K, completed
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.inspection import inspect_fit
@@ -142,7 +142,7 @@ def fit(
         result = fit(kernel, wanted, Y, **options, **asked._asdict(), progress=progress)
         return completed(result, column_names(X))
     problem = Problem.of(kernel, X, Y, **options)
-    return completed(best_fit(problem, asked, progress), column_names(X), problem.origin)
+    return completed(best_fit(problem, asked, progress), column_names(X), problem.label_offset)
 
 
 class Asked(NamedTuple):
@@ -212,7 +212,7 @@ def _best(problem, asked: Asked) -> Fit:
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
         fit, solution = _searched(problem, choice.per_target)
-    return finished(fit, solution, problem, None if searches else choice, keep, n)
+    return with_solution(fit, solution, problem, None if searches else choice, keep, n)
 
 
 def _searched(problem, per_target):

@@ -167,14 +167,14 @@ def unnamed(model):
     return replace(model, names=()) if model.names else model
 
 
-def completed(fit, names: tuple, origin=None):
+def completed(fit, names: tuple, offset=None):
     """The fit with what only the host knows: the names of columns, and in the intercept, then in
     float64, what was taken off labels before they were fitted.
     """
     model = replace(fit.model, names=names) if names else fit.model
-    if origin is not None:
-        model = replace(model, intercept=np.asarray(model.intercept, np.float64) + origin)
-    return replace(fit, model=model, origin=origin)
+    if offset is not None:
+        model = replace(model, intercept=np.asarray(model.intercept, np.float64) + offset)
+    return replace(fit, model=model, label_offset=offset)
 
 
 def with_constant(predictions, constant):
@@ -352,7 +352,7 @@ class Fit(Generic[K]):
     groups: Folds | None = None  # of rows that were left out together
     choice: Choice | None = None  # how moments choose λ again; None where they do not suffice
     saved: bool = static(default=False)  # whether `save` writes the solution
-    origin: Any = None  # what was taken off labels before they were fitted, as `intercept` knows
+    label_offset: Any = None  # what was taken off labels first, as `intercept` knows
     # Results of functions under `once_per_fit`, by their names, in place of rows that are not kept.
     stored: dict[str, Any] = field(default_factory=dict)
 

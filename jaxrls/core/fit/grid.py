@@ -130,5 +130,5 @@ def counted_residuals(residuals, weights, groups):
     """Held-out residuals, 0 for rows that do not count in means over them, and the weights of
     rows in these means.
     """
-    weights = weights if groups is None else groups.counted(weights)
+    weights = weights if groups is None else groups.weights_of_predicted(weights)
     return jnp.where(weights.used[:, None], residuals, 0), weights

@@ -63,7 +63,7 @@ class Problem:
         criterion: what λ is chosen by.
         block_size: rows at a time, None to choose by memory.
         solver: how to factor, None for `Spectral()`.
-        origin: what was taken off the labels, (t,) or (), where rounding them would lose much.
+        label_offset: what was taken off the labels, (t,) or (), where rounding would lose much.
 
     >>> from jaxrls import extend
     >>> import numpy as np, jaxrls as rls
@@ -80,7 +80,7 @@ class Problem:
     criterion: Criterion
     block_size: int | None = static()
     solver: Solver | None = None
-    origin: Any = None
+    label_offset: Any = None
 
     @classmethod
     def of(
@@ -117,18 +117,18 @@ class Problem:
         check_ratio(weights.values)
         criterion = as_criterion(criterion, groups)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
-        origin = far_from_zero(Y, weights, fixed.intercept and criterion.of_differences)
-        Y = read_labels(Y, rows, origin)
+        offset = far_from_zero(Y, weights, fixed.intercept and criterion.of_differences)
+        Y = read_labels(Y, rows, offset)
         if standardize:
             kernel = standardized(kernel, rows, weights)
         kernel = from_median(kernel, rows, weights)
         rows.check(kernel)
-        criterion = criterion.matched(column_names(X), origin).bind(Y, rows)
+        criterion = criterion.matched(column_names(X), offset).bind(Y, rows)
         criterion.check(kernel)
         criterion.check_rest(fixed, weights)
         criterion.check_rows(Y, weights)
         kernel = _in_dtype(kernel, rows.dtype)
-        return cls(kernel, rows, weights, fixed, Y, criterion, block_size, solver, origin)
+        return cls(kernel, rows, weights, fixed, Y, criterion, block_size, solver, offset)
 
     @property
     def explicit(self) -> int | None:
@@ -142,7 +142,7 @@ class Problem:
         solver = self.solver.prepare(self.kernel, self.rows, self.weights, progress)
         return replace(self, solver=solver)
 
-    def some(self, count: int) -> tuple["Problem", np.ndarray]:
+    def sample(self, count: int) -> tuple["Problem", np.ndarray]:
         """The problem on a sample of the rows, and their row numbers. An intercept takes the place
         of other fixed effects, and labels are minus what those fit.
 
@@ -291,9 +291,9 @@ def names_of(X) -> Any:
     return column_names(X) or (getattr(X, "names", None) if isinstance(X, Rows) else None)
 
 
-def read_labels(Y, rows, origin=None) -> Float[Array, "n *t"]:
-    """Labels that were given, less an origin, or that the rows bring, checked."""
-    Y = Y if origin is None else np.asarray(Y, np.float64) - origin
+def read_labels(Y, rows, offset=None) -> Float[Array, "n *t"]:
+    """Labels that were given, less an offset, or that the rows bring, checked."""
+    Y = Y if offset is None else np.asarray(Y, np.float64) - offset
     if Y is None and rows.labels is None:
         raise ValueError(
             f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
@@ -322,14 +322,14 @@ def _moments(rows, weights):
     """
     v = weights.array
     if weights.values is None:
-        origin = rows.some(1)[0]
+        near = rows.few_rows(1)[0]
     else:
         heaviest = jax.nn.one_hot(jnp.argmax(v), len(v), dtype=v.dtype)
-        origin = rows.sum(lambda x, is_heaviest: matmul(is_heaviest, x), heaviest)
-    sums = rows.sum(lambda x, v: matmul(v, jnp.stack([x - origin, jnp.abs(x - origin)])), v)
+        near = rows.sum(lambda x, is_heaviest: matmul(is_heaviest, x), heaviest)
+    sums = rows.sum(lambda x, v: matmul(v, jnp.stack([x - near, jnp.abs(x - near)])), v)
     mean, size = sums / weights.total
     size = jnp.where(size > 0, size, 1)  # the unit of squares, which may underflow in that of X
-    squares = rows.sum(lambda x, v: matmul(v, ((x - origin - mean) / size) ** 2), v)
-    centre, scale = origin + mean, size * safe_sqrt(squares / weights.total)
+    squares = rows.sum(lambda x, v: matmul(v, ((x - near - mean) / size) ** 2), v)
+    centre, scale = near + mean, size * safe_sqrt(squares / weights.total)
     constant = scale <= jnp.finfo(v.dtype).eps * jnp.abs(centre)
     return centre, jnp.where(constant, 1, scale)

@@ -66,12 +66,12 @@ def median_distance(X, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Arra
         X = as_array("X", X)
         check_matrix("X", X)
         X = DenseRows(X)
-    some: Any = X if isinstance(X, Block) else X.some(rows)
-    check_inputs("X", some)
+    few: Any = X if isinstance(X, Block) else X.few_rows(rows)
+    check_inputs("X", few)
     between = city_block_distances if order == 1 else squared_distances
-    distances = between(some, some, jnp.ones(some.shape[1], some.dtype))
+    distances = between(few, few, jnp.ones(few.shape[1], few.dtype))
     distances = distances if order == 1 else safe_sqrt(distances)
-    pairs = jnp.tri(some.shape[0], k=-1, dtype=bool) & (distances > 0)
+    pairs = jnp.tri(few.shape[0], k=-1, dtype=bool) & (distances > 0)
     median = jnp.nanmedian(jnp.where(pairs, distances, jnp.nan))
     return jnp.where(jnp.isfinite(median), median, 1.0)
 
@@ -115,23 +115,23 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
         spread = jnp.where(spread > 0, spread, 1)
         return spread * median_distance(columns / spread, order=order)
 
-    some = X.candidates()[1] if isinstance(X, Rows) else X
-    some = some.some(MEDIAN_ROWS) if isinstance(some, Rows) else some
-    return kernel.map_length_scales(from_columns, some)
+    few = X.candidates()[1] if isinstance(X, Rows) else X
+    few = few.few_rows(MEDIAN_ROWS) if isinstance(few, Rows) else few
+    return kernel.map_length_scales(from_columns, few)
 
 
 def from_data(kernel, rows, weights) -> Kernel:
     """`start_from_data` of rows spread evenly over those of positive weight, each of which counts
     once: one of weight 2 is two equal rows. Of weights and rows without values yet all count.
     """
-    drawn, some = rows.candidates()
-    if not isinstance(some, Rows):
-        values: Any = np.asarray(some) if is_concrete(some) else some
-        some = DenseRows(values)
-    v = weights.values if drawn is None else weights.some(drawn)
-    used = np.arange(some.shape[0]) if v is None or not is_concrete(v) else np.flatnonzero(v)
+    drawn, few = rows.candidates()
+    if not isinstance(few, Rows):
+        values: Any = np.asarray(few) if is_concrete(few) else few
+        few = DenseRows(values)
+    v = weights.values if drawn is None else weights.take(drawn)
+    used = np.arange(few.shape[0]) if v is None or not is_concrete(v) else np.flatnonzero(v)
     used = used[np.linspace(0, len(used) - 1, min(len(used), MEDIAN_ROWS)).astype(int)]
-    return _from_data(kernel, some.distinct(used) if is_concrete(some) else some.take(used))
+    return _from_data(kernel, few.distinct(used) if is_concrete(few) else few.take(used))
 
 
 _from_data = compiled(start_from_data)
@@ -221,7 +221,7 @@ def _judged(problem, kernels, most: int, lams) -> list[Guess]:
     measured = criterion if criterion.of_sums else loo
     measured = LeaveOneOut(criterion.loss) if has_loss else measured
     # The columns of a kernel matrix are its rows.
-    few = problem.some(most)[0].padded() if problem.kernel.evaluable else problem
+    few = problem.sample(most)[0].padded() if problem.kernel.evaluable else problem
     for kernel in kernels:
         guess = jax.device_get(_judge(replace(few, kernel=kernel), measured, lams))
         # s_max grows as the number of rows, and the rounding of K relative to it as its root.

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
-from jaxrls.core.fit.conclude import conclude, finished
+from jaxrls.core.fit.conclude import conclude, with_solution
 from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
 from jaxrls.core.fit.fit import Asked, best_fit, without_matrix
 from jaxrls.core.fit.fitted import Fit, K, completed
@@ -139,7 +139,7 @@ def tune(
     way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     _check(problem, way, start)
     many = without_matrix(problem, "gradient") if not keep else None
-    problem = problem.some(ROWS)[0] if many else problem
+    problem = problem.sample(ROWS)[0] if many else problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
@@ -152,7 +152,7 @@ def tune(
         whole = best_fit(many, Asked("search", keep=keep), progress)
         plan = f"{fit.plan}, on {ROWS} rows; {whole.plan}"
         fit = replace(whole, history=fit.history, plan=plan)
-    return completed(fit, column_names(X), problem.origin)
+    return completed(fit, column_names(X), problem.label_offset)
 
 
 def _tuned(problem, guesses, way, grow, keep):
@@ -169,7 +169,7 @@ def _tuned(problem, guesses, way, grow, keep):
             f"start from a narrower kernel{', or use float64' * (fit.lam.dtype == np.float32)}"
         )
     choice = Choice(problem.criterion, fit.lams)
-    return finished(fit, solution, problem, choice, keep, n)
+    return with_solution(fit, solution, problem, choice, keep, n)
 
 
 def _beginning(problem, start, lams, near):

@@ -90,7 +90,7 @@ class LowRank(View):
         R = matmul(self.left[i], self.U[j].T) - matmul(self.left_H[i], self.H[j].T)
         return R + (self.identity[i][:, None] & (i[:, None] == j)).astype(R.dtype)
 
-    def some(self, rows: Int[Array, " b"]) -> "LowRank":
+    def take(self, rows: Int[Array, " b"]) -> "LowRank":
         """The view of some of the rows."""
         known = self.constraints
         part = jax.tree.map(lambda a: a[rows], replace(self, constraints=None))
@@ -161,8 +161,8 @@ def fold_residuals(
     def of_few(few):
         rows, mask = few
         flat = rows.ravel()
-        weights_of_few = weights.block(weights.some(flat), len(flat))
-        return _folds(view.some(flat), weights_of_few, jnp.arange(rows.size).reshape(-1, b), mask)
+        weights_of_few = weights.block(weights.take(flat), len(flat))
+        return _folds(view.take(flat), weights_of_few, jnp.arange(rows.size).reshape(-1, b), mask)
 
     e = jax.lax.map(jax.checkpoint(of_few), (fill(rows), fill(mask)))
     return e.reshape(-1, *e.shape[2:])[:k]

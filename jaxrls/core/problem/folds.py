@@ -58,7 +58,7 @@ class Folds:
             return self.numbers == number
         return jnp.zeros(self.rows, bool).at[self.inside[number]].set(True)
 
-    def counted(self, weights: Weights) -> Weights:
+    def weights_of_predicted(self, weights: Weights) -> Weights:
         """The weights of rows in means over predictions: 0 for those that no fold predicts."""
         if self.others is None:
             return weights

@@ -198,6 +198,6 @@ def near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
         return None
     even = data.weights.values is None or not rows.traceable
     if fixed.only_intercept and even:
-        return jnp.mean(features.features(rows.some(SOME)), axis=0)[None]
+        return jnp.mean(features.features(rows.few_rows(SOME)), axis=0)[None]
     sums = lambda block: fixed.sums(block.b, block.weights.array, features.features(block.x))
     return fixed.solve(data.sum(sums))

@@ -31,7 +31,7 @@ class Rows(ABC):
     """The n rows of X, as factors use them: `sum(fn, *columns)` adds `fn(block, *parts)` over
     blocks of rows, and `map` stacks the results.
 
-    A kind of rows defines `shape`, `dtype`, `over`, which does both, and `some`. Kinds that are not
+    A kind of rows defines `shape`, `dtype`, `over`, which does both, and `few_rows`. Kinds that are not
     arrays, and the class for sources of a user's, are in `jaxrls.rows`.
     """
 
@@ -44,7 +44,7 @@ class Rows(ABC):
     parts: Any = 1  # equal parts of the rows, which may lie on different devices
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
-    some: Callable  # of a number: at most so many rows, to estimate their mean
+    few_rows: Callable  # of a number: at most so many rows, to estimate their mean
     as_one_block: Callable  # where zeros are not stored: all rows in a `Block`
     take: Callable  # of row numbers: these rows, where they can be read so
 
@@ -202,7 +202,7 @@ class DenseRows(Rows):
         """
         return arrays
 
-    def some(self, num):
+    def few_rows(self, num):
         """Rows spread evenly over all."""
         return self.take(
             np.unique(np.linspace(0, self.count - 1, min(self.count, num)).astype(int))
@@ -280,9 +280,9 @@ class MappedRows(Rows):
         mapped = lambda x, *parts: fn(self.feature_map.features(x), *parts)
         return self.source.over(kind, mapped, columns, **hints)
 
-    def some(self, num):
+    def few_rows(self, num):
         """φ of some rows of the source."""
-        return self.feature_map.features(self.source.some(num))
+        return self.feature_map.features(self.source.few_rows(num))
 
     def take(self, indices):
         """φ of these rows of the source."""

@@ -111,7 +111,7 @@ class Weights:
         """√v K √v of a square matrix."""
         return K if self.values is None else self.root[:, None] * K * self.root[None, :]
 
-    def some(self, indices) -> Any:
+    def take(self, indices) -> Any:
         """Weights of some rows; None where all are 1."""
         return None if self.values is None else self.values[indices]
 

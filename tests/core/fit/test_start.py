@@ -147,7 +147,7 @@ def test_rows_are_drawn_in_proportion_to_their_weights():
     weights = np.r_[np.full(6000, 1.0), np.full(3000, 4.0), [9000.0, 18000.0]].astype(DTYPE)
     X = rows(len(weights), 1)
     problem = extend.Problem.of(rls.Gaussian(array(1.0)), X, X[:, 0], weights=weights)
-    some, numbers = problem.some(3000)
+    some, numbers = problem.sample(3000)
     assert (np.diff(numbers) > 0).all() and np.array_equal(some.Y, X[numbers, 0])
     counted = np.asarray(some.weights.values)
     parts = np.split(counted, np.searchsorted(numbers, [6000, 9000, 9001]))

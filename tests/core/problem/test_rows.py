@@ -117,7 +117,7 @@ def test_sums_and_maps_are_those_over_all_rows(name, hints):
 def test_some_rows_are_rows(name):
     """At most as many as were asked for, each of them one of the rows."""
     for num in (1, 4, N + 5):
-        some = np.asarray(as_dense(SOURCES[name].some(num)))
+        some = np.asarray(as_dense(SOURCES[name].few_rows(num)))
         assert 1 <= len(some) <= min(num, N) and some.shape[1] == dense(name).shape[1]
         assert all(np.isclose(dense(name), row, atol=TOLERANCE).all(axis=1).any() for row in some)
 

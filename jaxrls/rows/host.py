@@ -98,7 +98,7 @@ class HostRows(Rows):
 
     @property
     def few_at_most(self) -> int:
-        """How many rows `some` can give."""
+        """How many rows `few_rows` can give."""
         return self.block_sizes[0]
 
     def few_rows(self, num: int) -> Float[Array, "k d"]:

@@ -20,7 +20,7 @@ from jaxrls.core.factors import AtPoints, Expansion, Holding, Report, Solver
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import Data, Weights, moments
-from jaxrls.core.support import check_whole, pytree, static
+from jaxrls.core.support import check_whole, is_concrete, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.iterative import Iterative
 from jaxrls.landmarks.cholesky import landmarks_rounding
@@ -60,7 +60,8 @@ class IterativeSubset(Solver):
         landmarks = self.landmarks
         if not isinstance(landmarks, Landmarks) and np.ndim(landmarks) == 0:
             check_whole("landmarks, as their number,", landmarks, rows.count)
-            landmarks = drawn_rows(jax.random.key(0), weights, int(landmarks))
+            used = int(weights.count) if is_concrete(weights) else rows.count
+            landmarks = drawn_rows(jax.random.key(0), weights, min(int(landmarks), used))
         return replace(self, landmarks=Subset(landmarks).prepare(kernel, rows, weights).landmarks)
 
     def solve(self, kernel, data, labels, *, block_size=None):

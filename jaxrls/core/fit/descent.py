@@ -162,11 +162,11 @@ def descend(problem, guesses: list, way, learned=None) -> Best:
             starts += [begin(space, key) for key in jax.random.split(way.key, way.starts)[1:]]
         if problem.criterion.unit == "nats":
             # Of all rows, as nats are, down to rounding.
-            rounding = float(jnp.finfo(problem.rows.dtype).eps) ** 0.5
-            way = way._replace(tol=max(way.tol / len(problem.Y), rounding))
-            few = len(problem.Y) <= FEW_ROWS
+            rounding, n = jnp.finfo(problem.rows.dtype).eps ** 0.5, problem.weights.count
+            way = way._replace(tol=float(max(way.tol / n, rounding)))
+            few = n <= FEW_ROWS
             starts += [pair for pair in guessed if few and pair is not best]
-        walks = [_walk(point, space, problem, way, carries) for point, space in starts]
+        walks = [_walk(*pair, problem, way, carries and pair is starts[0]) for pair in starts]
         walk = min(walks, key=lambda walk: min(float(point.value) for point in walk))
         at_given, _ = guessed[0]
         return _best_of(walk, problem, way, at_given.value)

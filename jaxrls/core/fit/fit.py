@@ -267,7 +267,7 @@ def planned(problem, asked: Asked) -> Plan:
     criterion, rows = problem.criterion, problem.rows
     lams, conservative = _lams_to_try(asked.lams, problem), asked.conservative
     per_target = asked.per_target or np.ndim(lams) == 2
-    _check_conservative(conservative, criterion, asked.lams)
+    _check_conservative(conservative, criterion, lams)
     searches, counted = isinstance(lams, str), isinstance(lams, int)
     free = _may_take_cholesky(problem, per_target)
     if searches:
@@ -326,8 +326,8 @@ def _check_conservative(conservative, criterion, lams) -> None:
             f"{conservative!r}"
         )
     if conservative and (isinstance(lams, str) or not isinstance(criterion, LeaveOneOut)):
-        what = "lams='search'" if isinstance(lams, str) else f"criterion {criterion.name}"
+        what = "those of a search" if isinstance(lams, str) else f"criterion {criterion.name}"
         raise ValueError(
-            "conservative= needs standard errors, which loo and kfold have at λ of a grid: take "
-            f"those, not {what}"
+            "conservative= needs standard errors, which loo and kfold have at λ of a grid or given "
+            f"by lams=[…]: take those, not {what}"
         )

@@ -148,6 +148,7 @@ def memory(
     n, d = shape
     counts = {"rows of shape": n, "columns of shape": d, "targets": targets, "lams": lams}
     counts |= {"fixed_effects": fixed_effects, "landmarks": landmarks, "groups": groups}
+    counts |= {"rows": rows}
     _check_counts(counts, n)
     if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")

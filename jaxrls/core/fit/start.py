@@ -221,9 +221,10 @@ def _judged(problem, kernels, most: int, lams) -> list[Guess]:
     measured = criterion if criterion.of_sums else loo
     measured = LeaveOneOut(criterion.loss) if has_loss else measured
     # The columns of a kernel matrix are its rows.
-    few = problem.sample(most)[0].padded() if problem.kernel.evaluable else problem
+    few = replace(problem, criterion=measured)
+    few = few.sample(most)[0].padded() if problem.kernel.evaluable else few
     for kernel in kernels:
-        guess = jax.device_get(_judge(replace(few, kernel=kernel), measured, lams))
+        guess = jax.device_get(_judge(replace(few, kernel=kernel), lams))
         # s_max grows as the number of rows, and the rounding of K relative to it as its root.
         floor = guess.floor * (n / min(most, n)) ** 1.5
         error = guess.error if np.isfinite(guess.error) else np.inf
@@ -232,11 +233,11 @@ def _judged(problem, kernels, most: int, lams) -> list[Guess]:
 
 
 @compiled
-def _judge(problem, measured, lams):
+def _judge(problem, lams):
     """A guess without its kernel: the best λ of the grid, the precision of K, and the error."""
     solution = problem.solution()
     grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams
-    errors = measured.errors(solution, grid, problem.kernel)
+    errors = problem.errors(solution, grid)
     errors = jnp.mean(errors.reshape(len(grid), -1), axis=1)
     best = jnp.argmin(errors)
     return Guess(None, grid[best], solution.factor.precision_floor(), errors[best])

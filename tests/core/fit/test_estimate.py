@@ -132,6 +132,7 @@ def test_errors():
         ({"targets": 0}, "targets must be a whole number of at least 1"),
         ({"landmarks": 200}, "landmarks must be a whole number of at least 1 and at most 100"),
         ({"groups": 0}, "groups must be a whole number"),
+        ({"call": "predict", "rows": -5}, "rows must be a whole number of at least 1"),
         ({"lams": 2.5}, "lams must be a whole number"),
         ({"dtype": int}, "dtype must be float32 or float64"),
     ):

@@ -421,6 +421,12 @@ REFUSED = [
     ),
     ({"lams": 1}, "lams must be how many λ, 2 or more, or an array of them, or 'search', and is 1"),
     ({"lams": 0.1}, "for λ = 0.1 give lams=[0.1]"),
+    *(
+        ({"conservative": 1, **searched}, "or given by lams=[…]: take those, not those of a search")
+        for searched in ({"lams": "search"}, {"solver": rls.Cholesky()})
+    ),
+    ({"conservative": 1, "criterion": "gcv"}, "take those, not criterion gcv"),
+    ({"conservative": -1}, "conservative must be a number of standard errors, 0 or more"),
     ({"groups": [0, 1]}, "groups must have 4 labels, one per row of X, and has 2"),
     (
         {"criterion": rls.holdout(np.where(X0 == 5, np.nan, X0), Y0)},

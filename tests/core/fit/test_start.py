@@ -96,9 +96,9 @@ def test_a_width_per_column_follows_the_spread_of_the_column():
 # the first guess
 
 
-def guess(kernel, X, Y, weights=None, how="screen", near=False):
+def guess(kernel, X, Y, weights=None, how="screen", near=False, **options):
     weights = None if weights is None else jnp.asarray(weights)
-    problem = extend.Problem.of(kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights)
+    problem = extend.Problem.of(kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights, **options)
     return start.first_guess(problem, how, None, near)
 
 
@@ -137,6 +137,15 @@ def test_a_kernel_matrix_is_judged_whole(monkeypatch):
         np.linspace(0, 1, 20).astype(DTYPE),
     )
     assert kernel == rls.Precomputed() and np.isfinite(lam)
+
+
+def test_groups_of_all_rows_set_no_floor_on_a_sample():
+    """Their row numbers are not the sample's: a search could not go below λ = .15."""
+    X, groups = rows(900, 100), np.arange(900) // 300
+    (alone,), (grouped,) = (
+        guess(rls.Linear(), X, X[:, 0], **more) for more in ({}, {"groups": groups})
+    )
+    assert grouped.floor == alone.floor and grouped.lam == alone.lam
 
 
 # the sample

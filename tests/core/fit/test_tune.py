@@ -13,6 +13,7 @@ import scipy.sparse
 from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, assert_close, refused
 
 import jaxrls as rls
+from jaxrls.core.fit import descent
 from jaxrls.core.support import progress_bar
 
 
@@ -197,6 +198,17 @@ def test_the_evidence_of_few_rows_is_tuned_to_its_best():
         logs = np.sum(np.log(s), axis=-1) + np.log(volume) + (n - 1) * np.log(2 * np.pi)
         tuned = rls.tune(rls.Gaussian(1.0), X, y, criterion="evidence")
         assert float(tuned.error) <= (0.5 * (fit + logs)).min() + 0.02, seed
+
+
+def test_padding_counts_for_nothing_in_a_search_by_evidence(monkeypatch):
+    """Of 80 rows, which are padded to 128, it begins twice, as up to 100 rows."""
+    walks, plain = [], descent._walk
+    monkeypatch.setattr(descent, "_walk", lambda *args: walks.append(args[3].tol) or plain(*args))
+    X = np.random.default_rng(0).normal(size=(80, 2)).astype(DTYPE)
+    y = X[:, 0] + np.random.default_rng(1).normal(size=80).astype(DTYPE)
+    rls.tune(rls.Gaussian(30.0), X, y, criterion="evidence", steps=1)
+    assert len(walks) == 2
+    assert_close(walks[0], max(2e-3 / 80, np.finfo(DTYPE).eps ** 0.5), 10 * np.finfo(DTYPE).eps)
 
 
 @FLOAT64

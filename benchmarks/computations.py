@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.fit.lam_search import _look_at_once
+from jaxrls.core.fit.lam_search import _evaluate_at_once
 from jaxrls.core.fit.problem import Problem
 
 COLUMNS, LANDMARKS, SIDE, FOLDS = 8, 500, 50, 5
@@ -80,13 +80,13 @@ def log_predictive(width, X, y):
 def probe(X, y):
     """One λ of a search, by a Cholesky factor."""
     problem = Problem.of(GAUSSIAN, X, y, solver=rls.Cholesky())
-    return _look_at_once(problem, problem.solution(), jnp.zeros(1, jnp.float32))
+    return _evaluate_at_once(problem, problem.solution(), jnp.zeros(1, jnp.float32))
 
 
 def outcome(X, y, solver):
     """Coefficients and what is left out at one λ."""
     solution = rls.factorize(GAUSSIAN, X, solver=solver).solve(y)
-    return solution.outcome(jnp.full((1, 1), LAM, X.dtype)).residuals
+    return solution.outcome(jnp.full((1, 1), LAM, X.dtype)).held_out
 
 
 def refined(X, y):
@@ -204,7 +204,7 @@ def on_many(target: str = "h100") -> dict[str, Callable]:
 
     def moments(rows, y, points):
         options = {"landmarks": points, "solver": rls.Cholesky()}
-        solution = extend.Problem.of(GAUSSIAN, rows, y, **options).prepared().solution()
+        solution = extend.Problem.of(GAUSSIAN, rows, y, **options).prepare().solution()
         return solution.factor.second, solution.state
 
     def one(rows, y, points):

@@ -462,7 +462,9 @@ def one_call(data, only=("kin40k",), dtype="float32", rows=36_000):
         say(f"{name}, {X.shape}, {dtype}: {fit.plan}")
         loo, sure = float(fit.error) ** 0.5, float(fit.loo_standard_error)
         say(f"test RMSE {test_error(fit, X_new, y_new) ** 0.5:.4f}, leave-one-out {loo:.4f}")
-        say(f"λ {', '.join(f'{lam:.3g}' for lam in np.ravel(fit.lams))}; best {float(fit.lam):.3g}")
+        looks = zip(np.ravel(fit.lams), np.ravel(fit.errors), strict=True)
+        visited = ", ".join(f"{lam:.3g} ({error**0.5:.4f})" for lam, error in looks)
+        say(f"λ (and leave-one-out) {visited}; best {float(fit.lam):.3g}")
         products = {count: columns.count(count) for count in sorted(set(columns))}
         say(f"products by their columns {products}; {seconds:.0f} s; error ± {sure:.2g}")
 

@@ -219,7 +219,7 @@ class Truth:
             "evidence": self.evidence[0],
             "data_fit": self.data_fit,
             "logdet": (self.logdet + log_of_square(self.fit.S[0]) - volume)[:, None],
-            "residuals": e,
+            "held_out_residuals": e,
             "pairs": self.pairs(np.array([*combinations(np.flatnonzero(used), 2)]))[0],
             "density": density.mean(axis=1),
             "crps": crps(e[:, used], variance).mean(axis=1),

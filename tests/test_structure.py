@@ -34,7 +34,7 @@ def listed(title):
     return {name: row for row in rows for name in re.findall(r"`(\w+)(?:/|\.py)", row[0])}
 
 
-LISTING = {title: listed(title) for title in ("The core, floor by floor", "Rooms", "Doors")}
+LISTING = {title: listed(title) for title in ("The core, layer by layer", "Rooms", "Doors")}
 # Inside the core a folder imports only from folders above it in this list; within a folder no
 # modules import each other in a circle. A room imports the core, and of other rooms those that the
 # table names. A door may import anything but another door, and nothing imports a door but the
@@ -121,7 +121,7 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 64.7, "landmarks": 11.05, "iterative": 9.65, "rows": 16.45}
+BUDGET = {"core": 64.7, "landmarks": 11.05, "iterative": 9.7, "rows": 16.45}
 BUDGET |= {"uncertainty": 11.65, "ranking": 3.75, "two_sided": 5.5}
 BUDGET |= {"several": 4.15, "io": 1.75, "sklearn": 6.1, "cli": 5.1}
 BUDGET |= {"pictures": 1.4, "fused": 2.1}

@@ -23,7 +23,7 @@ from jaxrls.core.kernels import (
     RationalQuadratic,
     Scaled,
     Sum,
-    Through,
+    Transformed,
     parameter,
 )
 from jaxrls.core.problem import PRODUCTS, times_in_blocks
@@ -91,9 +91,9 @@ def _(kernel: Scaled, X):
 
 
 @product_of.register
-def _(kernel: Through, X):
-    product = product_of(kernel.kernel, kernel.take(X))
-    return product and (lambda Z, V: product(kernel.take(Z), V))
+def _(kernel: Transformed, X):
+    product = product_of(kernel.kernel, kernel.transform(X))
+    return product and (lambda Z, V: product(kernel.transform(Z), V))
 
 
 @product_of.register

@@ -101,7 +101,7 @@ class ByProducts(Factor):
         flat = jnp.moveaxis(coef, 0, 1).reshape(coef.shape[1], -1)
         fitted = self.times_kernel(flat).reshape(self.n, len(coef), coef.shape[2])
         fitted = jnp.moveaxis(fitted, 1, 0)
-        beta = solution.labels.start - jax.vmap(partial(self.fixed.fit, self.weights))(fitted)
+        beta = solution.labels.beta - jax.vmap(partial(self.fixed.fit, self.weights))(fitted)
         return Expanded(coef, beta, fitted)
 
     def residual_norm(self, solution, lams):
@@ -128,7 +128,7 @@ class ByProducts(Factor):
             return Outcome(coefficients, None, None, run=run)
         e = solved.e
         if self.weights.values is not None:
-            fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.rows))(beta)
+            fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.values))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
         total, error = (None, None) if fn is None else sum_and_error(solution, solved, fn)
         return Outcome(coefficients, e, solved.dof, total, error, run)
@@ -137,7 +137,7 @@ class ByProducts(Factor):
         """Raise: this would need entries of an inverse. `outcome` knows the variance of its
         diagonal.
         """
-        raise ValueError(self.lacks("has no determinant, exact leverages or intervals"))
+        raise ValueError(self.refusal("has no determinant, exact leverages or intervals"))
 
     logdet = sweep = _refuse
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.core.factors import (
-    WITHOUT_K,
+    SOLVERS_WITHOUT_K,
     AtPoints,
     Expansion,
-    Holding,
+    Footprint,
     Report,
     Solver,
 )
@@ -108,7 +108,7 @@ class Iterative(Solver):
             )
         rows.dense()  # raises where they are not in memory
         n, dtype = rows.shape[0], jnp.dtype(self.dtype or rows.dtype)
-        H = weights.scale(fixed.basis(fixed.rows, n))
+        H = weights.scale(fixed.basis(fixed.values, n))
         narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
         parts = rows.points, weights.root, H, self.landmarks.points
         near = Near.of(narrow, *(part.astype(dtype) for part in parts))
@@ -132,7 +132,7 @@ class Iterative(Solver):
         m = self.enough(n) if landmarks is None else Subset(landmarks).count
         numbers = 4 * n * m + 3 * m**2 + self.vector_numbers(shape, 16)
         words = "rows of landmarks, blocks of near rows, and vectors for targets and probes"
-        return Holding("iterative", m, max(numbers, n * m), words)
+        return Footprint("iterative", m, max(numbers, n * m), words)
 
     def vector_numbers(self, shape, each: int) -> int:
         """Those of all vectors over the rows, with `each` for every column that is solved for."""
@@ -228,4 +228,4 @@ class IterativeGram(ByProducts):
         return centred(X), run
 
 
-WITHOUT_K.append(Iterative)
+SOLVERS_WITHOUT_K.append(Iterative)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import LeaveOneOut
-from jaxrls.core.fit import Visited, lam_on_few, lambda_range, visit
+from jaxrls.core.fit import Evaluations, evaluate_lams, lam_on_few, lambda_range
 from jaxrls.core.problem import compiled
 from jaxrls.iterative.by_products import ByProducts, sum_and_error
 
@@ -16,20 +16,20 @@ STEP = np.log(3.0)
 MOST = 6  # λ in all
 # Shares of the error. A step down that gains less than LAST is the last, as the next λ takes more
 # steps than all before; another λ is worth a promised gain of GAIN, or of one standard error.
-LAST, GAIN = 0.2, 0.05
+LAST, GAIN = 0.3, 0.05
 
 
-@visit.register
-def _(factor: ByProducts, problem, solution, count: int) -> Visited:
+@evaluate_lams.register
+def _(factor: ByProducts, problem, solution, count: int) -> Evaluations:
     """Walk for one λ by the estimated leave-one-out error; else as other factors."""
     criterion = problem.criterion
     by_loo = isinstance(criterion, LeaveOneOut) and criterion.groups is None
     if count != 1 or not by_loo or not factor.has_residuals:
-        return visit.dispatch(object)(factor, problem, solution, count)
+        return evaluate_lams.dispatch(object)(factor, problem, solution, count)
     return _walked(problem, solution)
 
 
-def _walked(problem, solution) -> Visited:
+def _walked(problem, solution) -> Evaluations:
     """One λ after another, each iteration from the columns at the last."""
     factor = solution.factor
     low, high = map(float, np.log(jax.device_get(lambda_range(factor))))
@@ -39,7 +39,7 @@ def _walked(problem, solution) -> Visited:
     best, least = np.inf, 0.0
     solution = nearest = _from(solution, factor.nothing(solution))
     while len(places) < MOST and not np.isnan(place):
-        error, spread, columns = _look(problem, solution, jnp.asarray(place, factor.dtype))
+        error, spread, columns = _evaluate_at(problem, solution, jnp.asarray(place, factor.dtype))
         places.append(float(place))
         errors.append(np.asarray(error))
         mean = float(np.mean(error))
@@ -49,7 +49,7 @@ def _walked(problem, solution) -> Visited:
             best, nearest = mean, solution
             least = max(GAIN * mean, float(np.linalg.norm(spread)) / len(spread))
         place = next_step(np.array(places), np.mean(errors, axis=1), least, low, high)
-    return Visited(np.array(places)[:, None], np.stack(errors), nearest)
+    return Evaluations(np.array(places)[:, None], np.stack(errors), nearest)
 
 
 def _from(solution, columns):
@@ -58,18 +58,18 @@ def _from(solution, columns):
 
 
 @compiled
-def _look(problem, solution, log_lam):
+def _evaluate_at(problem, solution, log_lam):
     """The estimated errors of all targets at λ with their standard errors, and the columns there."""
     factor = solution.factor
     solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
-    total, spread = sum_and_error(solution, solved, problem.criterion.total)
+    total, spread = sum_and_error(solution, solved, problem.criterion.summand)
     return total[0] / factor.weights.total, spread[0] / factor.weights.total, solved.columns[0]
 
 
 def next_step(places, errors, least, low, high) -> float:
     """Where between `low` and `high` to go next: a STEP down at first, or up from `low`, on while
-    errors fall, then the minimum of the parabola through the best three; NaN where that promises less
-    than `least`, or the last step down gained less than it or LAST.
+    errors fall, then once the minimum of the parabola through the best three; NaN where that
+    promises less than `least`, or the last step down gained less than it or LAST.
 
     >>> import numpy as np
     >>> float(next_step(np.array([0.0]), np.array([2.0]), 0.01, -9.0, 9.0).round(3))
@@ -87,7 +87,7 @@ def next_step(places, errors, least, low, high) -> float:
     if best in (0, len(x) - 1):
         return _inside(x[best] + (STEP if best else -STEP), x, low, high)
     three = slice(best - 1, best + 2)
-    if not np.isfinite(f[three]).all():
+    if not np.isfinite(f[three]).all() or x[0] < places[-1] < x[-1]:
         return np.nan
     a, b, c = np.polyfit(x[three] - x[best], f[three], 2)
     promised = b * b / (4 * a) if a > 0 else 0.0

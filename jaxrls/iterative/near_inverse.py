@@ -26,7 +26,7 @@ from jaxrls.core.linalg import (
 )
 from jaxrls.core.problem import DenseRows, gram
 from jaxrls.core.support import pytree
-from jaxrls.landmarks.dictionary import ridged_cholesky
+from jaxrls.landmarks.dictionary import cholesky_with_jitter
 
 SMALLEST = 16  # rows that are not halved any more
 
@@ -120,7 +120,7 @@ class Near:
     @classmethod
     def of(cls, kernel: Kernel, X, root, H, points) -> "Near":
         """With blocks of at most as many rows as there are landmarks."""
-        L, _ = ridged_cholesky(gram(kernel, points))
+        L, _ = cholesky_with_jitter(gram(kernel, points))
         on_landmarks = Features(kernel, points, triangular_inverse(L).T)
         scaled = lambda x, root: root[:, None] * on_landmarks.features(x)
         B = DenseRows(X).map(scaled, root, temporaries=len(points))
@@ -148,7 +148,8 @@ class Near:
         X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root))
         rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
         D = inverse(rest + lam * jnp.eye(len(X), dtype=B.dtype))
-        # Where landmarks are nearly dependent, rounding may put K̂ above K: then the diagonal alone.
+        # Where landmarks are nearly dependent, rounding may put K̂ above K: then the diagonal
+        # alone.
         alone = jnp.diag(1 / (lam + jnp.maximum(jnp.diagonal(rest), 0)))
         D = jnp.where(jnp.isfinite(D).all(), D, alone)
         return D, matmul(D, B)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.factors import (
     CholeskyGram,
     Coefficients,
-    Holding,
+    Footprint,
     Outcome,
     Solver,
     kernel_matrix,
@@ -68,11 +68,11 @@ def _following(state):
     """
     number, F, (root, logdet, distances) = state
     n, length, eps = len(F), jnp.sqrt(jnp.diagonal(F)), float(jnp.finfo(jnp.float32).eps)
-    ridge = 4 * n**0.5 * eps
+    jitter = 4 * n**0.5 * eps
     scaled = (F / length[:, None] / length).astype(jnp.float32)
-    scaled = scaled + ridge * jnp.eye(n, dtype=jnp.float32)
+    scaled = scaled + jitter * jnp.eye(n, dtype=jnp.float32)
     narrow = triangular_inverse(jax.lax.linalg.cholesky(scaled, symmetrize_input=False))
-    W = (1 + ridge) ** 0.5 * narrow.astype(F.dtype) / length
+    W = (1 + jitter) ** 0.5 * narrow.astype(F.dtype) / length
     F = matmul(matmul(W, F), W.T)
     F = (F + F.T) / 2
     logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(W)))
@@ -151,7 +151,7 @@ class RefinedGram(CholeskyGram):
         """
 
         def with_distances(lam, solution):
-            solved: Any = self.solved(lam, solution)
+            solved: Any = self.solve_at(lam, solution)
             return self.results(lam, solution, solved), solved.distances[:, None]
 
         results, distances = solution.per_target(lams[0], with_distances)
@@ -162,7 +162,7 @@ class RefinedGram(CholeskyGram):
         e = (
             (results.residuals / results.diagonal)[None]
             if plain
-            else solution.residuals(lams, groups)
+            else solution.held_out_residuals(lams, groups)
         )
         coefficients = Coefficients(results.coef[None], *self.fixed.split(results.beta[None]))
         return Outcome(coefficients, e, self.weights.count - results.residual_dof[None], run=run)
@@ -201,7 +201,7 @@ class Refined(Solver):
     def memory(self, shape):
         """K, and what its refined inverse is made of."""
         n, words = shape.rows, "K, roots of its inverse and their products"
-        return Holding("refined", n, 7 * n**2, words, of_kernel=True)
+        return Footprint("refined", n, 7 * n**2, words, of_kernel=True)
 
     def explain(self, run):
         """With the distance from the identity."""

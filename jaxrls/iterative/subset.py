@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors import AtPoints, Expansion, Holding, Report, Solver
+from jaxrls.core.factors import AtPoints, Expansion, Footprint, Report, Solver
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import Data, Weights, moments
@@ -67,10 +67,10 @@ class IterativeSubset(Solver):
     def solve(self, kernel, data, labels, *, block_size=None):
         """From the moments of some of the rows, about the exact fit of all by the fixed effects."""
         dictionary, fixed = Dictionary.of(kernel, self.landmarks.points), data.fixed
-        m, back = len(dictionary.back), dictionary.back
-        across = lambda block: fixed.sums(block.b, block.weights.array, dictionary.raw(block.x))
-        across = data.sum(across, temporaries=m, block_size=block_size)
-        origin = matmul(fixed.solve(across), back)
+        m, whitener = len(dictionary.whitener), dictionary.whitener
+        cross = lambda block: fixed.sums(block.b, block.weights.array, dictionary.design(block.x))
+        cross = data.sum(cross, temporaries=m, block_size=block_size)
+        origin = matmul(fixed.solve(cross), whitener)
         some, share = some_rows(data, SAMPLED * m)
         sums = moments(
             some,
@@ -81,12 +81,12 @@ class IterativeSubset(Solver):
         )
         second, trace = share * sums.second, share * sums.trace
         floor = landmarks_rounding(dictionary, second, trace)
-        report = Report("iterative subset", floor, jnp.zeros_like(floor), trace, dictionary.ridge)
+        report = Report("iterative subset", floor, jnp.zeros_like(floor), trace, dictionary.jitter)
         factor = IterativeLandmarks(
             data=data,
             kernel=kernel,
             expansion=AtPoints(dictionary.points),
-            back=back,
+            whitener=whitener,
             origin=origin,
             second=second,
             report=report,
@@ -105,7 +105,7 @@ class IterativeSubset(Solver):
         m, numbers = Subset(self.landmarks).count, self.iteration.vector_numbers(shape, 4)
         words = "the landmarks' matrices, blocks of rows, and vectors for targets and probes"
         numbers += 6 * m**2 + shape.block(m)
-        return Holding("iterative subset", shape.targets, numbers, words)
+        return Footprint("iterative subset", shape.targets, numbers, words)
 
     def explain(self, run):
         """In units of the residuals of the fit."""
@@ -124,7 +124,7 @@ def some_rows(data: Data, count: int) -> tuple[Data, Float[Array, ""]]:
     drawn = drawn_rows(jax.random.key(1), weights, count)
     some = Weights(weights.take(drawn), count, weights.dtype)
     rows = replace(data.rows, X=data.rows.take(drawn))
-    fixed = replace(data.fixed, rows=data.fixed.rows_at(drawn))
+    fixed = replace(data.fixed, values=data.fixed.values_at(drawn))
     return Data(rows, some, fixed), weights.total / some.total
 
 
@@ -142,7 +142,7 @@ class IterativeLandmarks(ByProducts):
     data: Data
     kernel: Kernel
     expansion: Expansion
-    back: Float[Array, "m m"]  # L⁻ᵀ
+    whitener: Float[Array, "m m"]  # L⁻ᵀ
     origin: Float[Array, "q m"]  # the fit of φ by the fixed effects
     second: Float[Array, "m m"]  # Φ̃ᵀΦ̃ by some of the rows
     report: Report
@@ -160,30 +160,30 @@ class IterativeLandmarks(ByProducts):
             u = of_block(block, psi, *columns)
             return matmul(psi.T, v[:, None] * u), self.fixed.sums(block.b, v, u)
 
-        hints = {"temporaries": len(self.back), "block_size": self.block_size}
+        hints = {"temporaries": len(self.whitener), "block_size": self.block_size}
         of_rows, of_fixed = self.data.sum(sums, *columns, **hints)
-        return matmul(self.back.T, of_rows) - matmul(self.origin.T, of_fixed)
+        return matmul(self.whitener.T, of_rows) - matmul(self.origin.T, of_fixed)
 
     def iterate(self, lam, B, signs):
         """As many products with K_TR and its transpose as there are steps."""
         weights, fixed = self.weights, self.fixed
-        B, eye = fixed.project(weights, B), jnp.eye(len(self.back), dtype=self.dtype)
+        B, eye = fixed.project(weights, B), jnp.eye(len(self.whitener), dtype=self.dtype)
         regularized = self.second + jnp.maximum(lam, self.report.floor) * eye
         root = jax.lax.linalg.cholesky(regularized, symmetrize_input=False)
         near = lambda R: jax.scipy.linalg.cho_solve((root, True), R)
-        across = self.gathered(lambda block, psi, u: u, weights.unscale(B))
+        right = self.gathered(lambda block, psi, u: u, weights.unscale(B))
 
         def apply(W):
-            coef, beta = matmul(self.back, W), matmul(self.origin, W)
+            coef, beta = matmul(self.whitener, W), matmul(self.origin, W)
             f = lambda block, psi: matmul(psi, coef) - fixed.fitted(block.b, beta)
             return self.gathered(f) + lam * W
 
-        W, run = self.conjugate_gradients(apply, across, near, self.measure(lam, B, across))
-        coef = matmul(self.back, W)
-        f = self.times_kernel(coef) - fixed.fitted(fixed.rows, matmul(self.origin, W))
+        W, run = self.conjugate_gradients(apply, right, near, self.measure(lam, B, right))
+        coef = matmul(self.whitener, W)
+        f = self.times_kernel(coef) - fixed.fitted(fixed.values, matmul(self.origin, W))
         return Iterated(W, coef, B - weights.scale(f), run)
 
-    def measure(self, lam, B, across) -> Callable:
+    def measure(self, lam, B, right) -> Callable:
         """How far fitted values are off as a share of the residuals, where M R is the error of W:
         with r what is left of Φ̃ᵀb, its square is rᵀMr − λ‖Mr‖², and that of the residuals ‖b‖² −
         wᵀ(Φ̃ᵀb + r + λw).
@@ -192,7 +192,7 @@ class IterativeLandmarks(ByProducts):
 
         def share(W, R, near):
             off = jnp.sum(near * (R - lam * near), axis=0)
-            left = whole - jnp.sum(W * (across + R + lam * W), axis=0)
+            left = whole - jnp.sum(W * (right + R + lam * W), axis=0)
             return jnp.where(off > 0, jnp.sqrt(off / jnp.maximum(left, eps * whole)), 0)
 
         return share

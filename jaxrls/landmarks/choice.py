@@ -269,10 +269,10 @@ def _accept(draw, proposals, most):
         accepted = accepted.at[count].set(j)  # one that is not is overwritten next
         return C.at[count].set(row), accepted, count + takes.astype(jnp.int32)
 
-    slots = jnp.arange(draw.block, dtype=jnp.int32)
-    start = jnp.zeros((len(slots) + 1, len(H)), H.dtype), jnp.zeros_like(slots), jnp.int32(0)
+    slot = jnp.arange(draw.block, dtype=jnp.int32)
+    start = jnp.zeros((len(slot) + 1, len(H)), H.dtype), jnp.zeros_like(slot), jnp.int32(0)
     C, accepted, count = jax.lax.fori_loop(0, len(H), consider, start)
-    used = slots[:, None] < count
+    used = slot[:, None] < count
     L = jnp.where(used, jnp.tril(C[:-1, accepted].T), jnp.eye(len(used), dtype=H.dtype))
     return _Pivots(rows[accepted], count, jnp.where(used, triangular_inverse(L), 0))
 

@@ -13,8 +13,8 @@ from jaxrls.core.factors import (
     ABOVE_ROUNDING,
     AtPoints,
     CholeskyFeatures,
+    CoordinateMaps,
     Report,
-    Shrunk,
     Solution,
 )
 from jaxrls.core.linalg import matmul, rounding
@@ -26,75 +26,75 @@ from jaxrls.landmarks.held_out import OnLandmarks
 
 @pytree
 class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
-    """Landmarks as features, factored at each λ; row k of `half` is A⁻¹L⁻¹eₖ of landmark k."""
+    """Landmarks as features, factored at each λ; row k of `row_map` is A⁻¹L⁻¹eₖ of landmark k."""
 
     indices: Any = None  # (m,), of the landmarks that leave with their row
 
     @property
     def planes(self):
         """L⁻ᵀ."""
-        return self.map.back
+        return self.map.whitener
 
     def landmarks_left_out(self, solution, lams):
         """At one λ after the other."""
-        of_lam = lambda lam, target: self.left_out_by(target, self.shrunk(lam, target.state))
+        of_lam = lambda lam, target: self.left_out_by(target, self.maps_at(lam, target.state))
         return solution.at_each(lams, of_lam)
 
-    def left_out_by(self, solution, shrunk: Shrunk, corner=None):
+    def left_out_by(self, solution, maps: CoordinateMaps, corner=None):
         """At one λ, with k(points, points) as `corner` where it is known."""
-        b, v = self.fixed.rows_at(self.indices), self.weights.array[self.indices]
-        corner = self.map.raw(self.map.points) if corner is None else corner
-        u, W = self.coordinates(corner, b, shrunk), unit_rows(shrunk)
+        b, v = self.fixed.values_at(self.indices), self.weights.array[self.indices]
+        corner = self.map.design(self.map.points) if corner is None else corner
+        u, W = self.coordinates(corner, b, maps), unit_rows(maps)
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = (jnp.sum(W * a, axis=1, keepdims=True) for a in (W, u))
-        alpha, fitted = matmul(W, shrunk.q), matmul(u, shrunk.q)
+        alpha, fitted = matmul(W, maps.q), matmul(u, maps.q)
         return self.left_out_at(solution, d, rho, alpha, fitted, remaining[:, None])
 
     def constraints(self, solution, lam):
         """In the coordinates u."""
-        shrunk = self.shrunk(lam, solution.state)
-        return unit_rows(shrunk), shrunk.q
+        maps = self.maps_at(lam, solution.state)
+        return unit_rows(maps), maps.q
 
 
-def unit_rows(shrunk: Shrunk) -> Float[Array, "m m"]:
-    """The constraints βₖ = 0: `half` in units of each row's largest entry, as constraints have no
-    scale, and derivatives square theirs again.
+def unit_rows(maps: CoordinateMaps) -> Float[Array, "m m"]:
+    """The constraints βₖ = 0: `row_map` in units of each row's largest entry, as constraints have
+    no scale, and derivatives square theirs again.
     """
-    half = shrunk.half
-    return half / jax.lax.stop_gradient(jnp.max(jnp.abs(half), axis=1, keepdims=True))
+    row_map = maps.row_map
+    return row_map / jax.lax.stop_gradient(jnp.max(jnp.abs(row_map), axis=1, keepdims=True))
 
 
 def cholesky_on_landmarks(
     dictionary: Dictionary, data: Data, sums: Moments, labels: Labels, indices, block_size
 ) -> Solution:
     """The solution from moments of Φ."""
-    taken, sums = sums.taken(data.fixed), sums.centred(data.fixed)
-    report = landmarks_report(*jax.lax.stop_gradient((dictionary, sums, taken)))
+    removed, sums = sums.removed(data.fixed), sums.centred(data.fixed)
+    report = landmarks_report(*jax.lax.stop_gradient((dictionary, sums, removed)))
     factor = CholeskyLandmarks(
         data=data,
         map=dictionary,
         second=sums.second,
         origin=sums.origin,
         expansion=AtPoints(dictionary.points),
-        report=replace(report, trace_residual=sums.trace, ridge=dictionary.ridge),
+        report=replace(report, trace_residual=sums.trace, jitter=dictionary.jitter),
         block_size=block_size,
         indices=indices,
     )
     return Solution(factor, labels, sums.cross)
 
 
-def landmarks_report(dictionary: Dictionary, sums: Moments, taken) -> Report:
+def landmarks_report(dictionary: Dictionary, sums: Moments, removed) -> Report:
     """The floor, and whether the moments stand above it."""
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
     report, largest = Report("cholesky", floor, jnp.zeros_like(floor)), jnp.linalg.norm(sums.second)
-    return report.with_information_of(sums, taken, largest, ABOVE_ROUNDING * floor)
+    return report.with_information_of(sums, removed, largest, ABOVE_ROUNDING * floor)
 
 
 def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""]:
     """The floor from the moments, and from the rounding of k(x, landmarks), which L⁻ᵀ amplifies."""
     largest, m = jnp.linalg.norm(second)[None], len(second)
     diag = dictionary.kernel.diag(dictionary.points)
-    amplified = jnp.linalg.norm(jnp.sqrt(diag)[:, None] * dictionary.back)
+    amplified = jnp.linalg.norm(jnp.sqrt(diag)[:, None] * dictionary.whitener)
     moved = amplified * jnp.sqrt(jnp.trace(second) + trace)
     by_kernel = 6 * rounding(1 / m, jnp.sqrt(largest)) * moved
     return jnp.maximum(2 * rounding(m, largest), by_kernel)

@@ -15,20 +15,20 @@ from jaxrls.core.linalg import triangular_inverse
 from jaxrls.core.problem import Rows, gram
 from jaxrls.core.support import memory_bytes, pytree
 
-LARGEST_RIDGE = 0.1
+LARGEST_JITTER = 0.1
 
 
 @pytree
 class Dictionary(Features):
     """Landmarks as features: φ = ψL⁻ᵀ with ψ(x) = k(x, points)."""
 
-    ridge: Any = None  # jitter that K_RR needed, relative to its diagonal
+    jitter: Any = None  # jitter that K_RR needed, relative to its diagonal
 
     @classmethod
     def of(cls, kernel: Kernel, points: Any) -> "Dictionary":
         """From the Cholesky factor of K_RR."""
-        L, ridge = ridged_cholesky(gram(kernel, points))
-        return cls(kernel, points, triangular_inverse(L).T, ridge)
+        L, jitter = cholesky_with_jitter(gram(kernel, points))
+        return cls(kernel, points, triangular_inverse(L).T, jitter)
 
     def left_over(self, x, phi) -> Float[Array, " n"]:
         """k(x, x) − |φ(x)|² of every row, what landmarks do not explain, and how much of it
@@ -45,9 +45,9 @@ def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
 
 
-def ridge_effect(
+def jitter_effect(
     K: Float[Array, "m m"],
-    ridge,
+    jitter,
     coef: Float[Array, "m t"],
     lams: Float[Array, " k"],
     left: Float[Array, " t"],
@@ -62,10 +62,10 @@ def ridge_effect(
     ½√m·eps, acts like a jitter of that size.
     """
     i, diag = jnp.arange(len(K)), jnp.diagonal(K)
-    ridge = jnp.maximum(ridge, 0.5 * len(K) ** 0.5 * float(jnp.finfo(K.dtype).eps))
-    L, _ = ridged_cholesky(K.at[i, i].add(ridge * diag))
+    jitter = jnp.maximum(jitter, 0.5 * len(K) ** 0.5 * float(jnp.finfo(K.dtype).eps))
+    L, _ = cholesky_with_jitter(K.at[i, i].add(jitter * diag))
     moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # in this order nothing leaves the range
-    moved = ridge * jax.lax.linalg.triangular_solve(L, moved, left_side=True, lower=True)
+    moved = jitter * jax.lax.linalg.triangular_solve(L, moved, left_side=True, lower=True)
     return jnp.max(
         1.25**0.5 * jnp.linalg.norm(moved, axis=0) / jnp.where(left > 0, left, 1), initial=0
     )
@@ -85,25 +85,25 @@ def kept_features(dictionary: Dictionary, rows: Rows, block_size: int | None) ->
     return rows.map(dictionary.features, temporaries=m, block_size=block_size)
 
 
-def ridged_cholesky(K: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Array, ""]]:
-    """L with LLᵀ = K + ridge·diag K, and the ridge: the first of 0, f, 4f, 16f … whose pivots are
+def cholesky_with_jitter(K: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Array, ""]]:
+    """L with LLᵀ = K + jitter·diag K, and the jitter: the first of 0, f, 4f, 16f … whose pivots are
     all above f/2, with f = 2√m·eps.
 
     A floor relative to each diagonal entry does not depend on the kernel's scale, and leaves a K
-    that needs no help exactly alone. The ridge counts as a constant in derivatives.
+    that needs no help exactly alone. The jitter counts as a constant in derivatives.
     """
     diag, i = jnp.diagonal(K), jnp.arange(K.shape[0])
     # k(x, x) = 0 is a landmark that does nothing: a column of 0
     diag = jnp.where(diag > 0, diag, jnp.max(diag))
     K = K.at[i, i].set(diag)
     floor = jnp.asarray(2 * K.shape[0] ** 0.5 * jnp.finfo(K.dtype).eps, K.dtype)
-    factor = lambda K, diag, ridge: jnp.linalg.cholesky(K.at[i, i].add(ridge * diag))
+    factor = lambda K, diag, jitter: jnp.linalg.cholesky(K.at[i, i].add(jitter * diag))
     known = jax.lax.stop_gradient((K, diag))
 
-    def failed(ridge):
-        pivots = jnp.diagonal(factor(*known, ridge)) ** 2
-        return ~jnp.all(pivots >= floor / 2 * known[1]) & (ridge < LARGEST_RIDGE)
+    def failed(jitter):
+        pivots = jnp.diagonal(factor(*known, jitter)) ** 2
+        return ~jnp.all(pivots >= floor / 2 * known[1]) & (jitter < LARGEST_JITTER)
 
-    enlarge = lambda ridge: jnp.maximum(4 * ridge, floor)
-    ridge = jax.lax.while_loop(failed, enlarge, jnp.zeros_like(floor))
-    return factor(K, diag, ridge), ridge
+    enlarge = lambda jitter: jnp.maximum(4 * jitter, floor)
+    jitter = jax.lax.while_loop(failed, enlarge, jnp.zeros_like(floor))
+    return factor(K, diag, jitter), jitter

@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrls.core.fit import CANNOT_GROW, ROWS, Best, Problem, Stage, Way, descend, search_by
+from jaxrls.core.fit import (
+    CANNOT_GROW,
+    SAMPLE_ROWS,
+    Problem,
+    SearchOptions,
+    Stage,
+    Tuned,
+    descend,
+    search_by,
+)
 from jaxrls.core.support import check_whole
 from jaxrls.landmarks.points import Landmarks, as_landmarks
 from jaxrls.landmarks.solver import Subset, resolve_landmarks
@@ -30,12 +39,14 @@ def landmarks_to_tune(landmarks, n: int):
 
 
 @search_by.register
-def _(solver: Subset, problem: Problem, guesses: list, way: Way, grow: bool | None) -> Best:
+def _(
+    solver: Subset, problem: Problem, guesses: list, way: SearchOptions, grow: bool | None
+) -> Tuned:
     """On the landmarks that the best kernel known at the start chooses, or in stages."""
     if begins_on_few(problem, solver.count, grow):
         return search_in_stages(problem, solver, guesses, way)
     chooses = replace(problem, kernel=guesses[-1].kernel)
-    return descend(chooses.prepared(way.progress), guesses, way)
+    return descend(chooses.prepare(way.progress), guesses, way)
 
 
 def begins_on_few(problem: Problem, m: int, grow: bool | None) -> bool:
@@ -43,7 +54,7 @@ def begins_on_few(problem: Problem, m: int, grow: bool | None) -> bool:
     rows is expensive.
     """
     n = problem.rows.count
-    able = n > 2 * ROWS and problem.criterion.of_some_rows and problem.fixed.rows is None
+    able = n > 2 * SAMPLE_ROWS and problem.criterion.fits_samples and problem.fixed.values is None
     if grow and not able:
         raise ValueError(CANNOT_GROW)
     return bool(able and grow is not False and (grow or n * m**2 >= DEAR))
@@ -56,11 +67,11 @@ class Sample(NamedTuple):
     numbers: np.ndarray
 
 
-def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) -> Best:
+def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: SearchOptions) -> Tuned:
     """A search on few rows, then on the final landmarks with some rows for each, then on all."""
     n, m = len(whole.Y), solver.count
-    more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
-    between = ROWS < more <= n / 3
+    more = ROWS_A_LANDMARK * m  # if they are more than SAMPLE_ROWS, and few of all
+    between = SAMPLE_ROWS < more <= n / 3
     sample = Sample(*whole.sample(more)) if between else Sample(whole, np.arange(n))
     best, stage = on_few_rows(whole, min(m, LANDMARKS), guesses, way)
     stages, way = [stage], way._replace(starts=1)
@@ -75,9 +86,9 @@ def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: Way) ->
     return best._replace(history=replace(best.history, stages=tuple(stages)))
 
 
-def on_few_rows(whole: Problem, num: int, guesses: list, way: Way) -> tuple[Best, Stage]:
+def on_few_rows(whole: Problem, num: int, guesses: list, way: SearchOptions) -> tuple[Tuned, Stage]:
     """The search on few rows, and on landmarks that the kernel at its start chooses."""
-    few = whole.sample(ROWS)[0]
+    few = whole.sample(SAMPLE_ROWS)[0]
     landmarks = chosen_for(guesses[-1].kernel, few, num, way.progress)
     best = descend(replace(few, solver=Subset(landmarks, True)), guesses, way)
     return best, Stage(len(few.Y), num, best.history)

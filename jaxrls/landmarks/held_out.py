@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrls.core.factors import Factor, over_lams
-from jaxrls.core.leave_out import Constraints, slots
+from jaxrls.core.leave_out import Constraints, landmark_of_row
 from jaxrls.core.problem import gram
-from jaxrls.landmarks.dictionary import ridge_effect
+from jaxrls.landmarks.dictionary import jitter_effect
 
 
 class OnLandmarks(Factor):
@@ -49,22 +49,22 @@ class OnLandmarks(Factor):
         as a share of residuals of the lengths `missed`.
         """
         K = gram(kernel, self.points)
-        return ridge_effect(K, self.report.ridge, coef, lams, missed)
+        return jitter_effect(K, self.report.jitter, coef, lams, missed)
 
-    def sum_left_out(self, solution, fn, lams, counted=None):
+    def sum_held_out(self, solution, fn, lams, counted=None):
         """Over the other rows, and over those that are landmarks."""
         if self.indices is None:
-            return super().sum_left_out(solution, fn, lams, counted)
+            return super().sum_held_out(solution, fn, lams, counted)
         others = self.weights.without(self.indices)
-        total = super().sum_left_out(solution, fn, lams, others)
+        total = super().sum_held_out(solution, fn, lams, others)
         Y, v = solution.labels.Y[self.indices], self.weights.array[self.indices]
         of_all_lams = jax.vmap(fn, in_axes=(0, 0, None, None))
         of_lams = lambda lams: of_all_lams(*self.landmarks_left_out(solution, lams), Y, v)
         return jax.tree.map(jnp.add, total, over_lams(of_lams, lams, Y.shape[1]))
 
-    def rows_left_out(self, solution, lams):
+    def held_out_rows(self, solution, lams):
         """With landmarks left out with their rows."""
-        e = super().rows_left_out(solution, lams)
+        e = super().held_out_rows(solution, lams)
         if self.indices is None:
             return e
         of_landmarks, _ = self.landmarks_left_out(solution, lams)
@@ -83,5 +83,5 @@ class OnLandmarks(Factor):
         if self.indices is None:
             return view
         planes, q = self.constraints(solution, lam)
-        numbers = slots(self.indices, self.n)
+        numbers = landmark_of_row(self.indices, self.n)
         return replace(view, constraints=Constraints(numbers, planes, view.U, q))

@@ -2,7 +2,7 @@
 
 from functools import singledispatch
 
-from jaxrls.core.factors import SHORT_FOR, Cholesky, Solver, Spectral
+from jaxrls.core.factors import SOLVER_OF_OPTION, Cholesky, Solver, Spectral
 from jaxrls.landmarks.enough import CHOOSES_SOLVER, Enough
 from jaxrls.landmarks.solver import Subset
 
@@ -28,4 +28,4 @@ def solver_with_landmarks(solver: Solver | None, landmarks, leave: bool) -> Solv
     return Subset(landmarks, isinstance(solver, Cholesky), leave)
 
 
-SHORT_FOR["landmarks"] = solver_on
+SOLVER_OF_OPTION["landmarks"] = solver_on

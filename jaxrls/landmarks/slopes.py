@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors import Shrunk, Solution
+from jaxrls.core.factors import CoordinateMaps, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import from_panels, gram_panels, matmul, transposed_matmul
 from jaxrls.core.problem import gram
@@ -34,7 +34,7 @@ def plain_error(solve: Callable, total: Callable, kernel, points, lam, rest) -> 
     """Σ over targets of `total` of the held-out residuals at one λ, of the solution `solve(kernel,
     points, rest)` on landmarks.
     """
-    return jnp.sum(solve(kernel, points, rest).left_out(total, lam[None], None))
+    return jnp.sum(solve(kernel, points, rest).sum_held_out(total, lam[None], None))
 
 
 def left_out_sum(
@@ -94,7 +94,7 @@ class Slopes(NamedTuple):
     solution: Solution
     total: Callable
     lam: Float[Array, ""]
-    shrunk: Shrunk
+    maps: CoordinateMaps
     u: Any  # of all rows, kept between two readings where memory holds it, else None
     value: Float[Array, ""]
     t: Float[Array, "m m"]
@@ -105,22 +105,22 @@ class Slopes(NamedTuple):
     @property
     def of_lam(self) -> Float[Array, ""]:
         """The slope in λ."""
-        root = self.shrunk.root
+        root = self.maps.root
         return jnp.sum(self.t * matmul(root, root.T))
 
     def of_kernel_rows(self, psi, v, part: "RowParts") -> Float[Array, "b m"]:
         """The cotangents of rows k(x, points)."""
-        factor, half, q = self.solution.factor, self.shrunk.half, self.shrunk.q
-        u = factor.coordinates(psi, None, self.shrunk) if part.u is None else part.u
+        factor, row_map, q = self.solution.factor, self.maps.row_map, self.maps.q
+        u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
         _, g, a = row_errors(factor, self.total, q, v, part._replace(u=u))
         about = part.Y - self.solution.labels.mean
         by_sums = 2 * matmul(u, self.t) + matmul(about, self.z.T) + self.constant
         by_sums = by_sums if v is None else v[:, None] * by_sums
-        return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, half.T)
+        return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, row_map.T)
 
     def along(self, start, change) -> Float[Array, ""]:
         """The slope along a change of (kernel, points): one more reading of the rows."""
-        factor, half = self.solution.factor, self.shrunk.half
+        factor, row_map = self.solution.factor, self.maps.row_map
         moved = lambda fn: jax.jvp(fn, start, change)
 
         def of_block(block, part):
@@ -128,9 +128,9 @@ class Slopes(NamedTuple):
             return jnp.sum(self.of_kernel_rows(psi, block.v, part) * psi_moved)
 
         of_rows = factor.data.sum(of_block, parts_of_rows(self.solution, self.u), **factor.hints)
-        i, ridge = jnp.arange(len(half)), factor.report.ridge
-        K_moved = moved(gram)[1].at[i, i].multiply(1 + ridge)
-        of_penalty = jnp.sum(self.lam * matmul(matmul(half, self.t), half.T) * K_moved)
+        i, jitter = jnp.arange(len(row_map)), factor.report.jitter
+        K_moved = moved(gram)[1].at[i, i].multiply(1 + jitter)
+        of_penalty = jnp.sum(self.lam * matmul(matmul(row_map, self.t), row_map.T) * K_moved)
         corner_moved = moved(lambda kernel, points: kernel(points, points))[1]
         return of_rows + of_penalty + jnp.sum(self.corner * corner_moved)
 
@@ -170,18 +170,18 @@ def row_errors(factor: CholeskyLandmarks, total: Callable, q, v, part: RowParts)
 def slopes_of(solution: Solution, total: Callable, lam) -> Slopes:
     """The error and its cotangents: one reading of the rows after that of the moments."""
     factor: CholeskyLandmarks = solution.factor
-    shrunk = factor.shrunk(lam, solution.state)
-    u, sums = sums_of_rows(solution, shrunk, total)
+    maps = factor.maps_at(lam, solution.state)
+    u, sums = sums_of_rows(solution, maps, total)
     corner = jnp.zeros_like(sums.t)
     if factor.indices is not None:
-        unmoved, corner = jax.tree.map(jnp.zeros_like, sums), factor.map.raw(factor.map.points)
-        of_landmarks = partial(landmarks_error, solution, shrunk, total)
+        unmoved, corner = jax.tree.map(jnp.zeros_like, sums), factor.map.design(factor.map.points)
+        of_landmarks = partial(landmarks_error, solution, maps, total)
         value, pull = jax.vjp(of_landmarks, unmoved, corner)
         more, corner = pull(jnp.ones_like(value))
         more = more._replace(value=value, t=(more.t + more.t.T) / 2)
         sums = jax.tree.map(jnp.add, sums, more)
     constant = sums.mean / factor.weights.total * int(factor.intercept)
-    return Slopes(solution, total, lam, shrunk, u, sums.value, sums.t, sums.z, constant, corner)
+    return Slopes(solution, total, lam, maps, u, sums.value, sums.t, sums.z, constant, corner)
 
 
 class ErrorSums(NamedTuple):
@@ -193,11 +193,13 @@ class ErrorSums(NamedTuple):
     mean: Float[Array, " m"]
 
 
-def sums_of_rows(solution: Solution, shrunk: Shrunk, total: Callable) -> tuple[Any, ErrorSums]:
+def sums_of_rows(
+    solution: Solution, maps: CoordinateMaps, total: Callable
+) -> tuple[Any, ErrorSums]:
     """u where memory holds it, else None, and sums over the rows that are no landmarks."""
-    factor, q = solution.factor, shrunk.q
+    factor, q = solution.factor, maps.q
     rows, itemsize = factor.data.rows, jnp.dtype(factor.dtype).itemsize
-    coordinates = lambda block: factor.coordinates_of_block(block._replace(b=None), shrunk)
+    coordinates = lambda block: factor.coordinates_of_block(block._replace(b=None), maps)
     keeps = keeps_rows(rows.shape[0] // rows.parts, len(q), itemsize)
     u = factor.data.map(coordinates, **factor.hints) if keeps else None
 
@@ -214,7 +216,7 @@ def sums_of_rows(solution: Solution, shrunk: Shrunk, total: Callable) -> tuple[A
 
 
 def landmarks_error(
-    solution: Solution, shrunk: Shrunk, total: Callable, changes: ErrorSums, corner
+    solution: Solution, maps: CoordinateMaps, total: Callable, changes: ErrorSums, corner
 ) -> Float[Array, ""]:
     """The sum over rows that are landmarks, as a function of changes of S, Dᵀ diag(v) y and the
     mean, in the coordinates of u, and of k(points, points).
@@ -222,8 +224,10 @@ def landmarks_error(
     factor: CholeskyLandmarks = solution.factor
     A = jnp.linalg.cholesky(jnp.eye(len(changes.t), dtype=corner.dtype) + changes.t)
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
-    half, q = solve(shrunk.half.T).T, solve(shrunk.q + changes.z)
-    moved = shrunk._replace(half=half, q=q, middle=solve((shrunk.middle + changes.mean).T).T)
+    row_map, q = solve(maps.row_map.T).T, solve(maps.q + changes.z)
+    moved = maps._replace(
+        row_map=row_map, q=q, fixed_map=solve((maps.fixed_map + changes.mean).T).T
+    )
     e, _ = factor.left_out_by(solution, moved, corner)
     Y, v = solution.labels.Y[factor.indices], factor.weights.array[factor.indices]
     return jnp.sum(total(e, Y, v))

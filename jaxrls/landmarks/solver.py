@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors import Holding, Solver
+from jaxrls.core.factors import Footprint, Solver
 from jaxrls.core.fit import Problem, criterion_error
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.problem import Data, Rows, Weights, moments, near_fit
@@ -79,7 +79,7 @@ class Subset(Solver):
             kept=kept,
             left_over=left_over,
             origin=origin,
-            label_origin=labels.start,
+            label_origin=labels.beta,
             block_size=block_size,
         )
         if self.cholesky:
@@ -104,11 +104,11 @@ class Subset(Solver):
         kept = n * m * keeps_rows(n, m, jnp.dtype(shape.dtype).itemsize)
         if not self.cholesky:
             numbers, words = 8 * m**2 + shape.block(m) + kept, "the landmarks' matrices and rows"
-            return Holding("subset", m, max(numbers, n * m), words)
+            return Footprint("subset", m, max(numbers, n * m), words)
         numbers = shape.twice * ((9 + 2 * L) * m**2 + 3 * shape.block(m) // 2)
         numbers = max(numbers + shape.gradient * kept, n * m)  # the choice of landmarks, before
         words = "the landmarks' matrices and blocks of rows"
-        return Holding("cholesky landmarks", m, numbers, words)
+        return Footprint("cholesky landmarks", m, numbers, words)
 
 
 def near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -> Any:
@@ -156,7 +156,7 @@ def _(solver: Subset, problem: Problem, lam):
         moved = replace(rest.solver, landmarks=replace(rest.solver.landmarks, points=points))
         return replace(rest, kernel=kernel, solver=moved).solution()
 
-    total: Any = problem.criterion.total
+    total: Any = problem.criterion.summand
     summed = left_out_sum(solve, total, kernel, chosen.points, lam, rest)
     return summed / problem.weights.total / problem.Y[0].size
 
@@ -167,8 +167,8 @@ def has_slopes(problem: Problem) -> bool:
 
     On several devices it moves blocks of rows between them; the derivative of every step does not.
     """
-    total, rows, fixed = problem.criterion.total, problem.rows, problem.fixed
-    if total is None or fixed.rows is not None or not rows.traceable or rows.parts > 1:
+    total, rows, fixed = problem.criterion.summand, problem.rows, problem.fixed
+    if total is None or fixed.values is not None or not rows.traceable or rows.parts > 1:
         return False
     labels = problem.Y.reshape(len(problem.Y), -1)[:1]
     points = problem.solver.landmarks.points[:1]  # type: ignore[union-attr]

@@ -47,7 +47,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         """With landmarks that leave with the rows of these numbers; `corner` is φ of them."""
         if indices is None:
             return self
-        block = DataBlock(corner, None, self.fixed.rows_at(indices))
+        block = DataBlock(corner, None, self.fixed.values_at(indices))
         return replace(self, indices=indices, held=self.left(block))
 
     @property
@@ -66,7 +66,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         v, z = self.weights.array[self.indices], solution.state[:, None]
         share = self.residual_share(lams)
         slope = jnp.sqrt((1 - share) * share)
-        block = DataBlock(None, v, self.fixed.rows_at(self.indices))
+        block = DataBlock(None, v, self.fixed.values_at(self.indices))
         outside = self.outside(jnp.sqrt(v)[:, None] * u, block)[:, None, None]
         return jax.vmap(partial(self.left_out_at, solution), 1)(
             matmul_lams(W * W, share),
@@ -89,10 +89,10 @@ def floor_on_landmarks(dictionary: Dictionary, s, V, sums, total) -> Float[Array
     moves all eigenvalues.
     """
     eps, largest = jnp.finfo(s.dtype).eps, jnp.max(dictionary.kernel.diag(dictionary.points))
-    amplified = jnp.sum(dictionary.back**2, axis=0)
+    amplified = jnp.sum(dictionary.whitener**2, axis=0)
     features = total * matmul((eps * largest) ** 2 * amplified, V**2)
-    ridge = dictionary.ridge * largest * total / len(s)
-    mean = 2 * jnp.mean(sums) - eigh_rounding(len(s), s) + ridge
+    jitter = dictionary.jitter * largest * total / len(s)
+    mean = 2 * jnp.mean(sums) - eigh_rounding(len(s), s) + jitter
     noise = jnp.where(s <= sums, sums, jnp.minimum(s, NOISES * features))
     return jnp.maximum(2 * mean, jnp.max(noise))
 
@@ -108,23 +108,23 @@ def spectrum_on_landmarks(
     Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far
     along them. They count for nothing in sums.
     """
-    taken, sums = sums.taken(data.fixed), sums.centred(data.fixed)
+    removed, sums = sums.removed(data.fixed), sums.centred(data.fixed)
     s, V = eigh(sums.second)
     diagonal = jnp.maximum(jnp.diagonal(sums.second), before)
     level = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, V**2))
     level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
     hidden, s = s < level, jnp.maximum(s, level)
     floor, root = floor_on_landmarks(dictionary, s, V, level, data.weights.total), jnp.sqrt(s)
-    report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.ridge)
+    report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.jitter)
     largest, least = jnp.max(jnp.where(hidden, 0, s)), ABOVE_ROUNDING * floor
     return LandmarkSpectrum(
         data=data,
         s=s,
-        across=matmul(sums.origin, V * root),
+        fixed_directions=matmul(sums.origin, V * root),
         expansion=AtPoints(dictionary.points),
-        report=report.with_information_of(sums, taken, largest, least),
+        report=report.with_information_of(sums, removed, largest, least),
         rotation=V / root,
         origin=sums.origin,
-        directions=matmul(dictionary.back, V) * root,
+        directions=matmul(dictionary.whitener, V) * root,
         hidden=hidden,
     )

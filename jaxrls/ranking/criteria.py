@@ -62,7 +62,7 @@ class Ordered(Positive):
     """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known."""
 
     unit = "AUC"
-    of_differences = True
+    ignores_offset = True
     pairs: Any  # `Pairs`, None for all
     events: Any = None
 
@@ -110,7 +110,7 @@ class PairsOut(Ordered):
 
     Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs yᵢ ≠ yⱼ. The loss is 1 where f₋ᵢⱼ(xᵢ) −
     f₋ᵢⱼ(xⱼ) has the opposite sign of yᵢ − yⱼ, and ½ where it is 0. Residuals are exact: e_B =
-    [P_BB]⁻¹c_B for each pair B = {i, j}, with P and c as in `LeaveOneOut`.
+    [P_SS]⁻¹c_S for each pair S = {i, j}, with P and c as in `LeaveOneOut`.
 
     `pairwise_ranking_error` is this criterion over all pairs: 1 − AUC for two classes, else 1 − the
     concordance index. An AUC from leave-one-out is biased, as it compares predictions of different
@@ -180,9 +180,9 @@ class PairsOut(Ordered):
                 pairs = Pairs.between(*sorted(classes, key=len, reverse=True))
         return replace(self, pairs=pairs, events=events, within=plan)
 
-    def left_out_together(self):
+    def memory_options(self):
         """Pairs, of all rows or of groups."""
-        return super().left_out_together() | {"pairs": True}
+        return super().memory_options() | {"pairs": True}
 
     def values(self, solution, lams, kernel):
         """From the 2×2 blocks of R, at one λ after another."""
@@ -232,7 +232,7 @@ class QueriesOut(Ordered):
         size = default_block_size(len(numbers[0]), 8 * Y[0].nbytes)
 
         def error(lam):
-            e = solution.residuals(lam[None], self.groups)[0]
+            e = solution.held_out_residuals(lam[None], self.groups)[0]
 
             def sum_block(numbers):
                 terms = self.terms(*(Held(Y[i].T, v[i], residual=e[i].T) for i in numbers))

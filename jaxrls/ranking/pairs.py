@@ -108,7 +108,7 @@ def sum_pairs(solution, terms, lams, pairs, events):
         return PairSystem(terms, view, landmarks, levels, inverse_root, columns).sum(pairs)
 
     sums = solution.at_each(solution.columns(lams), sum_at)
-    if fixed.one is None or levels is not None:
+    if fixed.constant_coef is None or levels is not None:
         return sums
     enough = weights.count > 1 + fixed.rank
     return jax.tree.map(lambda total: jnp.where(enough, total, jnp.nan), sums)
@@ -120,8 +120,8 @@ def levels_of_two(fixed: FixedEffects, weights):
     """
     if not isinstance(fixed, FixedLevels):
         return None
-    counts = fixed.gram(fixed.rows, weights.used.astype(weights.dtype))
-    H = weights.scale(fixed.basis(fixed.rows, weights.n))
+    counts = fixed.gram(fixed.values, weights.used.astype(weights.dtype))
+    H = weights.scale(fixed.basis(fixed.values, weights.n))
     return H * (counts == 2).astype(weights.dtype)
 
 
@@ -135,7 +135,7 @@ class PairLandmarks:
     the last one, of length 0, stands for no landmark.
     """
 
-    slots: Int[Array, " n"]
+    landmark_of_row: Int[Array, " n"]
     rows: Float[Array, "n m1"]  # what each row has along each direction
     labels: Float[Array, "t m1"]
     cosines: Float[Array, "m1 m1"]  # of angles between directions
@@ -149,7 +149,7 @@ class PairLandmarks:
         directions = jnp.pad(directions, ((0, 1), (0, 0)))
         along = lambda rows: matmul(rows, directions.T)
         rows, labels = along(constraints.rows), along(constraints.labels.T)
-        return cls(constraints.slots, rows, labels, *angles(directions))
+        return cls(constraints.landmark_of_row, rows, labels, *angles(directions))
 
     def added(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
         """What the landmarks of every row i and every row j, which leave together, add to R and r.
@@ -159,7 +159,7 @@ class PairLandmarks:
         to an entry of R, and labels to r, the product of what both have along u, and along v.
         """
         rows_i, rows_j = i[:, None], j[None, :]
-        of_i, of_j = self.slots[rows_i], self.slots[rows_j]
+        of_i, of_j = self.landmark_of_row[rows_i], self.landmark_of_row[rows_j]
         cosine, sine = self.cosines[of_i, of_j], self.sines[of_i, of_j]
         # Of what has so much along the directions of i's landmark and of j's.
         along_v = lambda along_i, along_j: (along_i - cosine * along_j) / sine

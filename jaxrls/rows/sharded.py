@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from jaxrls.core.problem import KINDS_OF_ROWS, DenseRows, Rows, padded
+from jaxrls.core.problem import KINDS_OF_ROWS, DenseRows, Rows, pad_rows
 from jaxrls.core.support import (
     Listed,
     as_array,
@@ -93,7 +93,7 @@ class ShardedRows(DenseRows):
 
     def column(self, values):
         """An array that is distributed as the rows are, 0 for padding."""
-        values = padded(values, self.shape[0] - self.count if len(values) == self.count else 0)
+        values = pad_rows(values, self.shape[0] - self.count if len(values) == self.count else 0)
         fits = self.sharding is not None and len(values) == self.shape[0]
         return jax.device_put(values, self.sharding) if fits else jnp.asarray(values)
 
@@ -163,7 +163,7 @@ def shard(
     sharding = _sharding(array, mesh, axis)
     devices = sharding.mesh.size
     missing = -n % (devices // sharding.shard_shape((devices,))[0])
-    put = lambda part, mode="constant": jax.device_put(padded(part, missing, mode), sharding)
+    put = lambda part, mode="constant": jax.device_put(pad_rows(part, missing, mode), sharding)
     labels: Any = None
     if Y is not None:
         labels = as_floats("Y", Y, dtype)

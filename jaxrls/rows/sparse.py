@@ -26,7 +26,7 @@ from jaxrls.core.kernels import (
     times,
 )
 from jaxrls.core.linalg import REDUCTIONS, split
-from jaxrls.core.problem import KINDS_OF_ROWS, Rows, padded
+from jaxrls.core.problem import KINDS_OF_ROWS, Rows, pad_rows
 from jaxrls.core.support import (
     as_floats,
     check_inputs,
@@ -252,10 +252,10 @@ class SparseRows(Rows):
         rows = min(FEWEST_ROWS, math.isqrt(2 * BLOCK_NUMBERS * self.block // (s * w)))
         count = -(-k // max(1, rows // self.block))  # of longer blocks, about equal
         in_one = -(-k // count)
-        if in_one == 1 or not kernel.takes_blocks():
+        if in_one == 1 or not kernel.keeps_sparse():
             return self
         before = self.block * (jnp.arange(k, dtype=jnp.int32) % in_one)
-        join = lambda a: padded(a, -k % in_one).reshape(count, in_one * s, *a.shape[2:])
+        join = lambda a: pad_rows(a, -k % in_one).reshape(count, in_one * s, *a.shape[2:])
         blocks = jax.tree.map(join, replace(self.blocks, row=self.blocks.row + before[:, None]))
         size = in_one * self.block
         return SparseRows(replace(blocks, shape=(size, self.shape[1])), self.shape, size)

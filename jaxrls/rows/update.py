@@ -21,7 +21,7 @@ from jaxrls.core.fit import (
     Chosen,
     Fit,
     Problem,
-    completed,
+    add_names_and_offset,
     conclude_moments,
     inspect_fit,
     once_per_fit,
@@ -178,7 +178,7 @@ class Summed:
         cross = unit[:, None] * centred.cross * label_unit
         half = jax.scipy.linalg.solve_triangular(L, cross, lower=True)
         rest = label_unit**2 * centred.square + tolerance - jnp.sum(half**2, axis=0)
-        least = 1 + int(self.fixed.one is not None)
+        least = 1 + int(self.fixed.constant_coef is not None)
         enough = (centred.weight > 4 * k * eps * past.weight) & (jnp.round(centred.count) >= least)
         return enough & jnp.all(rest >= 0)  # which NaN is not
 
@@ -234,7 +234,7 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     if known:
         _inspect_digits(float(changed.cancellation), coef.dtype)
         inspect_fit(updated, fit.choice is not None and fit.choice.lams is None)
-    return completed(updated, fit.model.names, fit.label_offset)
+    return add_names_and_offset(updated, fit.model.names, fit.label_offset)
 
 
 def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
@@ -257,9 +257,9 @@ def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
             f"Y must have shape {expected}, one row for each of X and as many columns as before, "
             f"and has shape {new.Y.shape}"
         )
-    columns = fixed.new_rows(fixed_effects, n, dtype)
+    columns = fixed.new_values(fixed_effects, n, dtype)
     if columns is not None:
-        fixed = replace(fixed, rows=new.rows.column(columns))
+        fixed = replace(fixed, values=new.rows.column(columns))
     data = Data(new.rows, new.weights, fixed)
     return _summed(summed, data, new.Y.reshape(n, -1), block_size=block_size)
 

@@ -19,11 +19,11 @@ from jaxrls.core.fit import (
     as_predicted,
     choose_lam,
     default_optimizer,
+    first_point,
     inspect_lam,
     lambda_grid,
-    look,
     names_of,
-    scored,
+    r_squared_of,
     step,
     with_constant,
 )
@@ -172,7 +172,7 @@ class KernelsFit:
             weights: sample weights (m,); by default all are 1.
             per_target: whether to return that of every target (t,), in place of their mean.
         """
-        return scored(self.predict(X), Y, weights, per_target)
+        return r_squared_of(self.predict(X), Y, weights, per_target)
 
     def score_split(self, X, Y) -> Float[Numbers, "k t"]:
         """Score predictions by R², split by kernel (the product measure).
@@ -270,7 +270,7 @@ def fit_kernels(
     if landmarks is None:
         options["solver"] = Spectral("gram")  # for coefficients of rows
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
-    problem = Problem.of(equal, X, Y, **options).prepared()
+    problem = Problem.of(equal, X, Y, **options).prepare()
     if not problem.traceable:
         raise ValueError(
             f"fit_kernels needs X in memory, and X is {type(problem.rows).__name__}: give an array "
@@ -441,7 +441,7 @@ def _descended(problem, kernels, best, *, steps):
         space = Logarithms(kernels, before.lam)
         start = jnp.log(jnp.maximum(before.shares, 0.01 / len(kernels)))
         go_on = lambda point, _: (step(point, space, alone, optimizer=optimizer), None)
-        begin = look(start, space, alone, optimizer=optimizer)
+        begin = first_point(start, space, alone, optimizer=optimizer)
         end, _ = jax.lax.scan(go_on, begin, length=steps)
         shares = jnp.exp(end.params)
         total = jnp.sum(shares)

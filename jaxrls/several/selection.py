@@ -158,7 +158,7 @@ class Search(NamedTuple):
         least, tie = CERTAIN * num**0.5 * float(eps), 4 * len(X) ** 0.5 * float(eps)
         least_inner = least * jnp.linalg.norm(columns, axis=0)
         least_inner = least_inner * jnp.linalg.norm(weights.scale(X), axis=0)
-        total: Any = problem.criterion.total
+        total: Any = problem.criterion.summand
         return cls(total, weights, labels.Y, lam, columns, least_inner, least, tie)
 
 
@@ -180,7 +180,7 @@ def _choose(problem, lam, *, num) -> tuple[Selection, Int[Array, ""]]:
     fixed, weights = problem.fixed, problem.weights
     labels = Labels.of(problem.Y, weights, fixed)
     search = Search.of(problem, labels, lam, num)
-    columns, remaining = search.columns, 1 - fixed.leverage(fixed.rows, weights.array)
+    columns, remaining = search.columns, 1 - fixed.leverage(fixed.values, weights.array)
     start = State(columns, labels.scaled, remaining, jnp.zeros(columns.shape[1], bool))
 
     nothing = jnp.zeros_like(columns[0, :1]), jnp.zeros_like(labels.Y[:1])

@@ -28,7 +28,9 @@ def left_out(fit: rls.extend.Fit):
 def _left_out(solution, groups, lams):
     """One λ after the other, as what is left out of all at once may not fit."""
     drop = solution.labels.drop_axis
-    return jax.lax.map(lambda lam: drop(solution.residuals(lam.reshape(1, -1), groups))[0], lams)
+    return jax.lax.map(
+        lambda lam: drop(solution.held_out_residuals(lam.reshape(1, -1), groups))[0], lams
+    )
 
 
 @door("errors")

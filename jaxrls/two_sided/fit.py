@@ -144,11 +144,11 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
     K1, K2 = gram(kernel1, X1), gram(kernel2, X2)
     factor = factor_kronecker(K1, K2, weights=weights, intercept=intercept)
     solution = factor.solve(Y.ravel())
-    lams = lambda_grid(factor, num) if lams is None else factor.with_floor(lams)
+    lams = lambda_grid(factor, num) if lams is None else factor.zero_as_floor(lams)
     errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])
-    process = process_at(solution, lam, solution.residuals(lam[None])) if keep else None
+    process = process_at(solution, lam, solution.held_out_residuals(lam[None])) if keep else None
     return KroneckerFit(
         model=KroneckerModel(kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0]),
         lams=lams,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxrls.core.fit import Numbers, check_unsaid
+from jaxrls.core.fit import Numbers, check_no_std_options
 from jaxrls.core.kernels import Kernel, check_kernel
 from jaxrls.core.linalg import default_block_size, map_rows, matmul
 from jaxrls.core.problem import compiled, gram
@@ -230,7 +230,7 @@ class KroneckerFit:
         and m₁ = 1.
         """
         if not return_std:
-            check_unsaid(scale)
+            check_no_std_options(scale)
             return self.model.predict(X1, X2, pairs=pairs)
         process, new = self._process(), self.model.read(X1, X2, pairs)
         mean, variance = _predict(process.spread, self.model, new)

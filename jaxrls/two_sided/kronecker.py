@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report
 from jaxrls.core.leave_out import View
-from jaxrls.core.linalg import InverseParts, clip, eigh, matmul, rounding, whitened
+from jaxrls.core.linalg import InverseParts, clip_negative, eigh, matmul, rounding, whitened
 from jaxrls.core.problem import Data, Weights, as_fixed_effects
 from jaxrls.core.support import (
     Listed,
@@ -126,7 +126,9 @@ class RowOut(NamedTuple):
         U = without(side.U, i[None], axis=0)
         s, V = eigh(matmul(U * side.s, U.T))
         across = matmul(side.U[i] * side.s, matmul(U.T, V))
-        return cls(clip(s)[0], across, matmul(without(stack, i[None], axis=2), V), stack[:, :, i])
+        return cls(
+            clip_negative(s)[0], across, matmul(without(stack, i[None], axis=2), V), stack[:, :, i]
+        )
 
     def residuals(self, side, lam, intercept) -> Float[Array, "t n2"]:
         """What the fit without the row, and without column j too, leaves of entry j of the row.
@@ -283,7 +285,7 @@ class Kronecker(DualOneByOne):
         """z = U₁ᵀ√v(Y − ȳ)U₂."""
         return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
 
-    def solved(self, lam, solution):
+    def solve_at(self, lam, solution):
         """From the coordinates; those of H are c/√Σv."""
         w = 1 / (self.eigenvalues + lam)
         Z = jnp.concatenate(
@@ -292,13 +294,13 @@ class Kronecker(DualOneByOne):
         diagonal = turned(self.first.U**2, self.second.U**2, w).ravel()
         return InverseParts(self.turned(w * Z), diagonal, -total(jnp.log(w)))
 
-    def unseen(self, solution, lams):
+    def query_residuals(self, solution, lams):
         """y − f of all pairs, none of which has weight 0."""
         return solution.training_residuals(lams) / self.weights.root[:, None]
 
     def view(self, solution, lam):
         """U diag(D) Uᵀ − wwᵀ."""
-        results, solved = self.at_lam(lam, solution), self.solved(lam, solution).X
+        results, solved = self.at_lam(lam, solution), self.solve_at(lam, solution).X
         half, _ = whitened(solved[:, solution.state.shape[1] :], self.H)
         return SidesView(
             results.residuals,
@@ -331,7 +333,7 @@ class Kronecker(DualOneByOne):
     def left_out(self, solution, setting, lam) -> Float[Array, "t n1 n2"]:
         """Held-out residuals of a setting at one λ, O(n₁n₂(n₁ + n₂)t)."""
         if setting == "entries":
-            return self.tables(solution.residuals(lam[None])[0])
+            return self.tables(solution.held_out_residuals(lam[None])[0])
         if setting == "both":
             return self.both_left_out(solution, lam[None])[0]
         (held, other), facing = self.facing(setting == "columns")
@@ -429,7 +431,7 @@ def _side(name, K, v: Weights) -> tuple[Side, Any]:
     """One side, and its most negative eigenvalue relative to the largest."""
     check_symmetric(name, K)
     s, U = eigh(v.scale_both(K))
-    s, below = clip(s)
+    s, below = clip_negative(s)
     check_semidefinite(name, below, v.n)
     return Side(U, s, v), below
 

@@ -77,7 +77,7 @@ def influence(
     >>> int(influence.leverage.argmax()), int(influence.cooks_distance.argmax())
     (3, 3)
     """
-    lam = factor.with_floor(as_lam(lam, factor.dtype, zero=True))
+    lam = factor.zero_as_floor(as_lam(lam, factor.dtype, zero=True))
     spectrum, used = factor.spectrum(), factor.weights.used
     solution = spectrum.solve(Y)
     r = solution.training_residuals(jnp.atleast_1d(lam))[0]
@@ -152,7 +152,7 @@ def eigenfunctions(
     >>> round(float(values[0]), 4), abs(functions.predict(jnp.array([[3.0]]))).round(4).tolist()
     (1.0, [[3.0]])
     """
-    if factor.fixed.rows is not None:
+    if factor.fixed.values is not None:
         raise ValueError(
             "eigenfunctions needs a factor without fixed effects, and this one has some: "
             "factorize without fixed_effects="
@@ -163,10 +163,10 @@ def eigenfunctions(
     total, s = spectrum.weights.total, spectrum.s[leading]
     scale = safe_sqrt(total) / s
     basis = spectrum.directions
-    dual = isinstance(spectrum, DualSpectrum) and spectrum.basis is None
+    dual = isinstance(spectrum, DualSpectrum) and spectrum.feature_directions is None
     # A factor made from K alone has no rows.
     expansion = AtPoints(X) if dual and kernel.evaluable else spectrum.expansion
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
-    across = spectrum.across[:, leading] if factor.fixed.count else jnp.zeros((1, num))
+    across = spectrum.fixed_directions[:, leading] if factor.fixed.count else jnp.zeros((1, num))
     intercept = -across[0] * scale
     return Eigenfunctions(s / total, Model(kernel, points, coef, intercept))

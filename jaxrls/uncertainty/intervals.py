@@ -15,7 +15,7 @@ of coefficients at unit scale:
 
     coef₋ᵢ = (coef − Mᵢeᵢ) − Nₖ(coef − Mᵢeᵢ)ₖ/Nₖₖ,
 
-and for a fold B the same with a sum over its rows and N_BB in place of Nₖₖ. In units where a label
+and for a fold S the same with a sum over its rows and N_SS in place of Nₖₖ. In units where a label
 of weight v has variance λ/v, label i given all others has variance 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without
 row i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ.
 """
@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.factors import Expansion
 from jaxrls.core.fit import Numbers, once_per_fit, solution_of, with_constant
-from jaxrls.core.leave_out import orthonormal, slots
+from jaxrls.core.leave_out import landmark_of_row, orthonormal
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
 from jaxrls.core.problem import FixedEffects, FixedLevels, Folds, Labels, check_groups, compiled
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
@@ -147,7 +147,8 @@ def smoother(factor, lam: Float[Array, ""]) -> Smoother:
     indices, directions = jnp.zeros(0, int), steps[:, :0]
     if factor.indices is not None:
         posterior = spread(factor, lam)
-        indices, directions = factor.indices, jnp.concatenate([posterior.half, -posterior.middle])
+        indices = factor.indices
+        directions = jnp.concatenate([posterior.row_map, -posterior.fixed_map])
     return Smoother(steps, weights.array * R / lam, indices, directions)
 
 
@@ -244,26 +245,26 @@ class WithoutFolds(Without):
         """From the coefficients of all rows, and the held-out residuals e.
 
         The coefficients of a fold's own landmarks become 0. With Q an orthonormal basis of the rows
-        of D_B, D_B = AQ and N_·B N_BB⁻¹ = D Qᵀ A⁻¹.
+        of D_S, D_S = AQ and N_·S N_SS⁻¹ = D Qᵀ A⁻¹.
         """
         steps = jax.lax.map(lambda e: folds.sums((smoother.steps * e).T), e.T)
         D, m = smoother.directions, len(smoother.indices)
-        numbers = slots(smoother.indices, folds.rows)
+        numbers = landmark_of_row(smoother.indices, folds.n)
 
         def of_fold(fold):
             rows, mask, steps = fold
             slot = jnp.where(mask > 0, numbers[rows], m)
             of_landmarks = lambda A: A[:m].at[slot].get(mode="fill", fill_value=0)
-            D_B = of_landmarks(D)
-            Q = orthonormal(D_B)
-            A = matmul(D_B, Q.T) + jnp.diag(jnp.where(slot < m, 0, 1))
+            D_S = of_landmarks(D)
+            Q = orthonormal(D_S)
+            A = matmul(D_S, Q.T) + jnp.diag(jnp.where(slot < m, 0, 1))
             beta = jnp.linalg.solve(A, of_landmarks(coef - steps.T))
             return steps + matmul(matmul(D, Q.T), beta).T
 
         if m:
             by_fold = folds.inside, folds.inside_mask, jnp.moveaxis(steps, 1, 0)
             steps = jnp.moveaxis(jax.lax.map(of_fold, by_fold), 0, 1)
-        return cls(coef, gaps_of(weights, e), steps, folds.numbers)
+        return cls(coef, gaps_of(weights, e), steps, folds.fold_of_row)
 
     def for_targets(self, design, use):
         """f(x) − w(x)e, summed over the fold."""
@@ -321,7 +322,7 @@ def jackknife_of(fit) -> Jackknife:
 def _check_levels(fixed, groups: Folds, weights) -> None:
     """Raise where a fold holds a whole level of fixed effects, whose constant its rows alone tell."""
     if isinstance(fixed, FixedLevels) and is_concrete(fixed, groups, weights):
-        pairs = np.stack([fixed.rows, groups.numbers])[:, np.asarray(weights.used)]
+        pairs = np.stack([fixed.values, groups.fold_of_row])[:, np.asarray(weights.used)]
         folds_of_level = np.bincount(np.unique(pairs, axis=1)[0])
         if (folds_of_level == 1).any():
             raise ValueError(
@@ -350,7 +351,7 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
     return Jackknife(
         fits,
         factor.expansion,
-        fixed.lean(),
+        fixed.without_values(),
         weights.count,
         weights.root_or_one,
         solution.labels.flat,

@@ -10,7 +10,7 @@ from jaxtyping import Float, PRNGKeyArray
 from jaxrls.core.fit import Numbers, once_per_fit, solution_of
 from jaxrls.core.kernels import Levels
 from jaxrls.core.linalg import eigh, matmul, safe_sqrt
-from jaxrls.core.problem import compiled, padded
+from jaxrls.core.problem import compiled, pad_rows
 from jaxrls.core.support import (
     as_array,
     check_weights,
@@ -191,7 +191,7 @@ def residuals_of_all(fit):
     residuals, n = fit.loo_residuals, solution_of(fit).factor.n
     if residuals is None or len(residuals) == n:
         return residuals
-    return on_device(padded(np.asarray(residuals), n - len(residuals)))
+    return on_device(pad_rows(np.asarray(residuals), n - len(residuals)))
 
 
 @once_per_fit
@@ -271,7 +271,7 @@ def posterior_of_effects(fit, scale) -> Posterior:
     warn_of_groups(fit)
     dtype, offset = model.coef.dtype, fit.label_offset
     constant = model.intercept if offset is None else model.intercept - offset
-    mean = process.spread.fixed.joined(jnp.asarray(constant, dtype), model.free)
+    mean = process.spread.fixed.join(jnp.asarray(constant, dtype), model.free)
     if offset is not None:
         mean = np.asarray(mean, np.float64)
         mean = np.concatenate([mean[:1] + offset, mean[1:]])
@@ -282,7 +282,7 @@ def posterior_of_effects(fit, scale) -> Posterior:
 @compiled
 def _variances(spread, kernel, rows, effects, diag, *, corrected, block_size):
     """Variances of f + b at rows, in blocks of rows, with k(x, x) where the kernel has it not."""
-    temporaries = 2 * spread.half.shape[1]
+    temporaries = 2 * spread.row_map.shape[1]
 
     def of_block(x, effects, diag):
         return spread.variances(kernel, spread.new_rows(kernel, x, effects, corrected), diag)

@@ -46,15 +46,15 @@ class NewRows:
 class Spread(ABC):
     """The posterior covariance of f + b at one λ: of rows with each other, or the variance of each.
 
-    Every form has the coordinates u = design·half − b·middle of a new row. `effects` of methods are
-    the fixed effects' data of new rows, None for an intercept. On landmarks, with `corrected`, the
-    covariance includes what they leave of k(x, x).
+    Every form has the coordinates u = design·row_map − b·fixed_map of a new row. `effects` of
+    methods are the fixed effects' data of new rows, None for an intercept. On landmarks, with
+    `corrected`, the covariance includes what they leave of k(x, x).
     """
 
     expansion: Expansion
     fixed: FixedEffects  # without their rows
-    half: Float[Array, "c r"]
-    middle: Float[Array, "q r"]
+    row_map: Float[Array, "c r"]
+    fixed_map: Float[Array, "q r"]
     lam: Float[Array, ""]
 
     def new_rows(self, kernel, X, effects=None, corrected=False) -> NewRows:
@@ -81,16 +81,16 @@ class Spread(ABC):
         """Of the coefficients β: of rows without any part in f, with a 1 in one column of b;
         infinite for levels without weight, of which nothing is known.
         """
-        b = jnp.eye(self.fixed.count, dtype=self.middle.dtype)
-        design = jnp.zeros((len(b), len(self.half)), b.dtype)
+        b = jnp.eye(self.fixed.count, dtype=self.fixed_map.dtype)
+        design = jnp.zeros((len(b), len(self.row_map)), b.dtype)
         rows = self.coordinates(None, design, b, False)
         unknown = jnp.diag(jnp.all(self.flat(b) == 0, axis=1))
         # Nothing is read of a kernel, as the rows have no X.
         return jnp.where(unknown, jnp.inf, self.between(None, rows, rows))
 
-    def shrunk(self, design, b):
+    def u_of(self, design, b):
         """u, (m, r)."""
-        return matmul(design, self.half) - matmul(b, self.middle)
+        return matmul(design, self.row_map) - matmul(b, self.fixed_map)
 
     def flat(self, b):
         """What the flat prior on fixed effects adds, √λ bT⁻¹, (m, q)."""
@@ -111,17 +111,17 @@ class Spread(ABC):
 
 @pytree
 class PrimalSpread(Spread):
-    """uuᵀ with u = √λ A⁻¹ψ, and on landmarks k − φφᵀ with φ = design·whiten."""
+    """uuᵀ with u = √λ A⁻¹ψ, and on landmarks k − φφᵀ with φ = design·whitener."""
 
-    whiten: Float[Array, "c c"] | None = None
+    whitener: Float[Array, "c c"] | None = None
 
     def coordinates(self, X, design, b, corrected):
         """A sum of squares, and on request what landmarks leave of k."""
-        u = self.shrunk(design, b)
+        u = self.u_of(design, b)
         added = jnp.concatenate([u, self.flat(b)], axis=1)
-        if self.whiten is None or not corrected:
+        if self.whitener is None or not corrected:
             return NewRows(None, added, u[:, :0])
-        return NewRows(X, added, matmul(design, self.whiten))
+        return NewRows(X, added, matmul(design, self.whitener))
 
 
 @pytree
@@ -137,12 +137,12 @@ class DualSpread(Spread):
 
     def coordinates(self, X, design, b, corrected):
         """u, b and fit."""
-        parts = self.shrunk(design, b), b, matmul(design, self.share)
+        parts = self.u_of(design, b), b, matmul(design, self.share)
         return NewRows(X, self.flat(b), jnp.concatenate(parts, axis=1))
 
     def signed(self, taken):
         """u, fit − b·both and b."""
-        r, q = self.middle.shape[1], len(self.middle)
+        r, q = self.fixed_map.shape[1], len(self.fixed_map)
         u, b, fit = jnp.split(taken, [r, r + q], axis=1)
         return jnp.concatenate([u, fit - matmul(b, self.both), b], axis=1)
 
@@ -158,7 +158,7 @@ class FeatureSpread(Spread):
     def coordinates(self, X, design, b, corrected):
         """ψ as rows of the linear kernel, and u."""
         psi = design - matmul(b, self.origin)
-        return NewRows(psi, self.flat(b), self.shrunk(design, b))
+        return NewRows(psi, self.flat(b), self.u_of(design, b))
 
     def prior(self, kernel):
         """ψψᵀ."""
@@ -183,16 +183,16 @@ def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
 @spread.register(DualSpectrum)
 def _of_dual_spectrum(factor: DualSpectrum, lam):
     """Of all of K, or of features of few rows."""
-    if factor.basis is not None:
+    if factor.feature_directions is not None:
         return _of_basis(factor, lam)
-    half, middle = _kept(factor, lam)
-    return _of_matrix(factor, lam, half, middle, factor.training_design())
+    row_map, fixed_map = _kept(factor, lam)
+    return _of_matrix(factor, lam, row_map, fixed_map, factor.training_design())
 
 
 def _kept(factor, lam):
     """Directions and what the fixed effects fit of them, over √(s + λ)."""
     root = jnp.sqrt(factor.s + lam)
-    return factor.directions / root, factor.across / root
+    return factor.directions / root, factor.fixed_directions / root
 
 
 @spread.register(PrimalSpectrum)
@@ -202,54 +202,58 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam):
         return _of_basis(factor, lam)
     root = jnp.sqrt(factor.s)  # of what is hidden the prior is left
     scale = jnp.sqrt(lam / (factor.s_above_rounding + lam)) / root
-    half, middle = factor.directions * scale, factor.across * scale
-    whiten = factor.directions / root
-    return PrimalSpread(factor.expansion, factor.fixed.lean(), half, middle, lam, whiten)
+    row_map, fixed_map = factor.directions * scale, factor.fixed_directions * scale
+    whitener = factor.directions / root
+    return PrimalSpread(
+        factor.expansion, factor.fixed.without_values(), row_map, fixed_map, lam, whitener
+    )
 
 
 def _of_basis(factor, lam) -> Spread:
     """On features, from the coefficients of each direction on them."""
-    basis, fixed, (c, r) = factor.directions, factor.fixed.lean(), factor.directions.shape
+    basis, fixed, (c, r) = factor.directions, factor.fixed.without_values(), factor.directions.shape
     if c > r:
-        half, middle = _kept(factor, lam)
-        return FeatureSpread(factor.expansion, fixed, half, middle, lam, factor.origin)
+        row_map, fixed_map = _kept(factor, lam)
+        return FeatureSpread(factor.expansion, fixed, row_map, fixed_map, lam, factor.origin)
     second = matmul(basis, basis.T)  # of features, less their fit by fixed effects
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
-    half = jnp.sqrt(lam) * triangular_inverse(A).T
-    return PrimalSpread(factor.expansion, fixed, half, matmul(factor.origin, half), lam)
+    row_map = jnp.sqrt(lam) * triangular_inverse(A).T
+    return PrimalSpread(factor.expansion, fixed, row_map, matmul(factor.origin, row_map), lam)
 
 
 @spread.register(CholeskyGram)
 def _of_cholesky(factor: CholeskyGram, lam):
     """By one more Cholesky factor, of K with the fixed effects projected out."""
     weights, fixed = factor.weights, factor.fixed
-    K, across, _ = fixed.centre_both(weights, factor.K)
+    K, fit, _ = fixed.centre_both(weights, factor.K)
     if factor.lift is not None:
-        across = across + fixed.one[:, None] * factor.lift  # type: ignore[index]
+        fit = fit + fixed.constant_coef[:, None] * factor.lift  # type: ignore[index]
     G = weights.scale_both(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
-    half = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
+    row_map = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
     K = factor.K if factor.lift is None else None
-    return _of_matrix(factor, lam, half, matmul(across, half), K)
+    return _of_matrix(factor, lam, row_map, matmul(fit, row_map), K)
 
 
 @spread.register(CholeskyFeatures)
 def _of_cholesky_features(factor: CholeskyFeatures, lam):
     """By the factor itself."""
-    shrunk, root = factor.shrunk(lam, factor.second[:, :0]), jnp.sqrt(lam)
-    half, middle = root * shrunk.half, root * shrunk.middle
-    fixed = factor.fixed.lean()
-    return PrimalSpread(factor.expansion, fixed, half, middle, lam, factor.map.back)
+    maps, root = factor.maps_at(lam, factor.second[:, :0]), jnp.sqrt(lam)
+    row_map, fixed_map = root * maps.row_map, root * maps.fixed_map
+    fixed = factor.fixed.without_values()
+    return PrimalSpread(factor.expansion, fixed, row_map, fixed_map, lam, factor.map.whitener)
 
 
-def _of_matrix(factor, lam, half, middle, K) -> Spread:
+def _of_matrix(factor, lam, row_map, fixed_map, K) -> Spread:
     """From a factor of K of all rows; K is None where that is not the expansion's kernel."""
     fixed, expansion, q = factor.fixed, factor.expansion, factor.fixed.count
-    B = fixed.fitted(fixed.rows, fixed.solve(jnp.eye(q, dtype=factor.dtype)))
+    B = fixed.fitted(fixed.values, fixed.solve(jnp.eye(q, dtype=factor.dtype)))
     share = factor.weights.array[:, None] * jnp.broadcast_to(B, (factor.n, q))
     if expansion.origin is None:
         K = gram(factor.training[0], expansion.points) if K is None else K
         both = matmul(share.T, matmul(K, share))
-        return DualSpread(expansion, fixed.lean(), half, middle, lam, share, both)
+        return DualSpread(expansion, fixed.without_values(), row_map, fixed_map, lam, share, both)
     phi = factor.training[0].features(expansion.points)
-    half = matmul((phi - expansion.origin).T, half)
-    return FeatureSpread(Primal(), fixed.lean(), half, middle, lam, matmul(share.T, phi))
+    row_map = matmul((phi - expansion.origin).T, row_map)
+    return FeatureSpread(
+        Primal(), fixed.without_values(), row_map, fixed_map, lam, matmul(share.T, phi)
+    )

@@ -38,7 +38,7 @@ LOSS = {
 }
 ROW = 8  # a landmark, where there are any
 HELD_WEIGHTS = np.linspace(0.5, 1.5, NEW)
-PARTS = ("residual_norm", "data_fit", "logdet", "residual_dof", "dof", "residuals")
+PARTS = ("residual_norm", "data_fit", "logdet", "residual_dof", "dof", "held_out_residuals")
 # Factors see every λ as a column, for one target or for all: each is asked for both, in turns.
 PER_TARGET = {"none": True, "constant": False, "columns": True}
 
@@ -118,8 +118,8 @@ def program(name):
             else:
                 found[column] = values
         found |= {part: getattr(solution, part)(lams) for part in parts}
-        if case.offers("residuals uneven"):
-            found["residuals uneven"] = solution.residuals(lams, plans["uneven"])
+        if case.offers("held_out_residuals uneven"):
+            found["held_out_residuals uneven"] = solution.held_out_residuals(lams, plans["uneven"])
         coef, intercept, free = solution.coefficients(lams)
         predicted = solution.factor.expansion.design(case.kernel, X_new) @ coef
         predicted = predicted + intercept[:, None]
@@ -175,14 +175,14 @@ def expected(name, weights, fixed):
     case, v = FACTORS[name], WEIGHTS[weights]
     truth = case.truth(v, FIXED[fixed])
     table = truth.table | {
-        f"residuals {name}": truth.held(groups) for name, groups in case.plans.items()
+        f"held_out_residuals {name}": truth.held(groups) for name, groups in case.plans.items()
     }
     if PER_TARGET[fixed]:
         table = {name: values + np.zeros(TARGETS) for name, values in table.items()}
         picked = lambda values: [values[PICK[:, j], ..., j] for j in range(TARGETS)]
         table = {name: np.stack(picked(values), axis=-1) for name, values in table.items()}
-    means = {f"kfold {name}": (table[f"residuals {name}"], Y, v) for name in case.plans}
-    means["loo"] = table["residuals"], Y, v
+    means = {f"kfold {name}": (table[f"held_out_residuals {name}"], Y, v) for name in case.plans}
+    means["loo"] = table["held_out_residuals"], Y, v
     means["holdout"] = Y_NEW - table["predictions"], Y_NEW, HELD_WEIGHTS
     losses = {
         "squared": lambda e, y: e * e,

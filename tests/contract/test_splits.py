@@ -45,7 +45,7 @@ def program(name):
     def run(X, weights, plans):
         solution, found = case.solution(X, array(Y), weights, "constant"), {}
         for part, plan in plans.items():
-            found[part] = solution.residuals(array(LAMS), plan)
+            found[part] = solution.held_out_residuals(array(LAMS), plan)
             found[f"error {part}"] = rls.kfold(plan).values(solution, array(LAMS), case.kernel)
         return found
 

@@ -1,5 +1,5 @@
-"""K·V in one kernel, here by Warp's compiler for CPUs: against formulas in NumPy, and its derivatives
-against those of blocks; what it does not take; and compiled for GPUs that are not here.
+"""K·V in one kernel, here by Warp's compiler for CPUs: against formulas in NumPy, and its
+derivatives against those of blocks; what it does not take; and compiled for GPUs that are not here.
 """
 
 import jax

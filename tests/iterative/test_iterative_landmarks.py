@@ -75,8 +75,8 @@ def test_leave_one_out_is_as_sure_as_it_says(lam):
     solve = lambda **options: rls.factorize(
         KERNEL, X, landmarks=rows, leave=False, **options
     ).solve(y)
-    total, lam = rls.extend.LeaveOneOut().total, array([lam])
-    exact = float(solve().left_out(total, lam)[0, 0])
+    total, lam = rls.extend.LeaveOneOut().summand, array([lam])
+    exact = float(solve().sum_held_out(total, lam)[0, 0])
 
     @jax.jit
     def draw(key):
@@ -121,7 +121,7 @@ def test_no_matrix_of_rows_and_landmarks():
 
         def run(X, y, points):
             factor = rls.factorize(KERNEL, X, landmarks=points, solver=solver)
-            found = factor.solve(y).outcome(array([0.1]), fn=rls.extend.LeaveOneOut().total)
+            found = factor.solve(y).outcome(array([0.1]), fn=rls.extend.LeaveOneOut().summand)
             return found.coefficients, found.total, found.error
 
         program = jax.jit(run).lower(*shapes).compile()

@@ -17,7 +17,7 @@ START = rls.Gaussian(np.ones(2, DTYPE))
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """As few rows as a test has."""
-    monkeypatch.setattr(growing, "ROWS", 45)
+    monkeypatch.setattr(growing, "SAMPLE_ROWS", 45)
     monkeypatch.setattr(growing, "LANDMARKS", 8)
     monkeypatch.setattr(growing, "DEAR", 160 * 16**2)
 

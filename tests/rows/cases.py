@@ -27,7 +27,7 @@ class Moved(Case):
             for both in zip(part(slice(9)), other, strict=True)
         ]
         named: dict = self.options | effects(fixed)
-        problem = extend.Problem.of(self.kernel, *first[:2], weights=first[2], **named).prepared()
+        problem = extend.Problem.of(self.kernel, *first[:2], weights=first[2], **named).prepare()
         summed = Summed.of_solution(problem.solution(), problem)
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
             weights = extend.Weights.of(v, len(x), x.dtype)
@@ -38,7 +38,7 @@ class Moved(Case):
 
 def moved(case):
     """The same problem by `Moved`, which reads no row again."""
-    lacks = ("loo", "kfold", "residuals", "given", "density", "crps", "pairs")
+    lacks = ("loo", "kfold", "held_out_residuals", "given", "density", "crps", "pairs")
     return Moved(**{**vars(case), "lacks": lacks, "fixed": ("none", "constant")})
 
 

@@ -64,7 +64,7 @@ def fitted(X, y, v):
 
 def grown(X, y, v):
     """Begun on few rows, of which some are for each landmark."""
-    growing.ROWS, growing.LANDMARKS, growing.ROWS_A_LANDMARK = 10, 4, 2
+    growing.SAMPLE_ROWS, growing.LANDMARKS, growing.ROWS_A_LANDMARK = 10, 4, 2
     found = rls.tune(KERNEL, X, y[:, 0], landmarks=M, steps=2, start="kernel", grow=True)
     assert [stage.rows for stage in found.history.stages] == [10, 2 * M]
     return found.error, found.kernel.width, found.model.points, found.loo_residuals

@@ -76,7 +76,7 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
 @ANY_PRECISION
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
     blocks = Blocks(X, Y)
-    problem_of = extend.Problem.of(KERNEL, rls.rows.stream(blocks), None, landmarks=10).prepared()
+    problem_of = extend.Problem.of(KERNEL, rls.rows.stream(blocks), None, landmarks=10).prepare()
     assert blocks.readings == 1
     problem_of.errors(problem_of.solution(), np.geomspace(1e-3, 10, 50).astype(DTYPE))
     assert blocks.readings == 3
@@ -265,7 +265,7 @@ def test_what_a_stream_cannot_do_is_said():
         (
             lambda: extend.Problem.of(
                 KERNEL, rls.rows.stream(Blocks(X), sample=30), Y, landmarks=31
-            ).prepared(),
+            ).prepare(),
             "landmarks.*30",
         ),
         (lambda: changing.sum(lambda x: x.sum()), "rows"),

@@ -111,7 +111,14 @@ def test_weights_of_rows_times_weights_of_columns_are_those_of_all_pairs():
         coef, intercept = solution.coefficients(lams)[:2]
         parts = {
             name: getattr(solution, name)(lams)
-            for name in ("residual_norm", "data_fit", "logdet", "dof", "residual_dof", "residuals")
+            for name in (
+                "residual_norm",
+                "data_fit",
+                "logdet",
+                "dof",
+                "residual_dof",
+                "held_out_residuals",
+            )
         }
         criteria = {"gcv": rls.gcv, "evidence": rls.log_marginal_likelihood}
         return (

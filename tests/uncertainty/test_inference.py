@@ -34,12 +34,12 @@ def measured(case, X, X_new, v, fixed, plan):
     factor = case.make(X, v, fixed)
     solution, lams, effects = factor.solve(array(Y)), array([LAM]), factor.fixed
     coef, intercept, free = solution.coefficients(lams)
-    beta = effects.joined(intercept[0], None if free is None else free[0])
+    beta = effects.join(intercept[0], None if free is None else free[0])
     coef, beside = jnp.concatenate([coef[0], beta]), None if free is None else array(BESIDE_NEW)
     design = factor.expansion.design(case.kernel, X_new)
     design = jnp.concatenate([design, effects.dense(beside, NEW)], axis=1)
-    by_labels, e = smoother(factor, lams[0]), solution.residuals(lams, plan)[0]
-    of_rows = factor.weights, lams[0], coef, solution.residuals(lams)[0]
+    by_labels, e = smoother(factor, lams[0]), solution.held_out_residuals(lams, plan)[0]
+    of_rows = factor.weights, lams[0], coef, solution.held_out_residuals(lams)[0]
     rows = WithoutRows.of(by_labels, *of_rows)
     groups = WithoutFolds.of(by_labels, factor.weights, plan, coef, e)
     both, posterior = lambda *pair: pair, []

@@ -36,7 +36,7 @@ class Criterion(ABC):
     ... class WorstRow(rls.extend.Criterion):
     ...     name = "worst row left out"
     ...     def values(self, solution, lams, kernel):
-    ...         return jnp.max(jnp.abs(solution.residuals(lams)), axis=1)
+    ...         return jnp.max(jnp.abs(solution.held_out_residuals(lams)), axis=1)
     >>> X = np.linspace(0, 1, 30)[:, None]
     >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
     >>> float(rls.fit(rls.Gaussian(0.3), X, y, lams=[1e-5, 1e-2, 1.0], criterion=WorstRow()).lam)
@@ -48,12 +48,12 @@ class Criterion(ABC):
     unit: ClassVar[str] = "error"
     larger_is_better: ClassVar[bool] = False
     # Whether it needs only sums over the whole fit, and not the rows.
-    of_sums: ClassVar[bool] = False
+    needs_only_sums: ClassVar[bool] = False
     # Whether it can be computed on some of the rows, because it holds no data about single rows.
-    of_some_rows: bool = False
+    fits_samples: bool = False
     groups: Any = None  # `Folds` of rows that it leaves out together
     # Whether it stays the same where a constant is added to all labels, and one is fitted.
-    of_differences: bool = False
+    ignores_offset: bool = False
 
     @door()
     def __call__(
@@ -81,7 +81,7 @@ class Criterion(ABC):
         labels = solution.labels.given
         criterion = self.bind(labels)
         criterion.check_rows(labels, factor.weights)
-        solution = criterion.held_out_of(solution)
+        solution = criterion.raise_floor(solution)
         grid = as_grid(lams, solution.factor, labels.shape[1:])
         return solution.labels.drop_axis(criterion.values(solution, grid, kernel))
 
@@ -106,18 +106,18 @@ class Criterion(ABC):
         count = None if rows is None else rows.count
         return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
-    def matched(self, names: tuple, offset) -> "Criterion":
+    def match_columns(self, names: tuple, offset) -> "Criterion":
         """The criterion with rows of its own, if it has such, as those that are fitted: columns by
         their names, labels less an offset.
         """
         del names, offset
         return self
 
-    def held_out_of(self, solution: Solution) -> Solution:
-        """The solution, with a floor above which what the criterion leaves out can be."""
+    def raise_floor(self, solution: Solution) -> Solution:
+        """The solution, its floor raised so far that what the criterion holds out is exact."""
         if self.groups is None:
             return solution
-        return replace(solution, factor=solution.factor.allowing(self.groups))
+        return replace(solution, factor=solution.factor.raise_floor(self.groups))
 
     def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
         """The criterion with its sign set so that smaller is better, (L,) where the labels came as
@@ -133,9 +133,9 @@ class Criterion(ABC):
         return "− " * self.larger_is_better + self.name.replace("_", " ")
 
     @property
-    def total(self) -> Callable | None:
-        """A function `fn` such that the criterion is `Solution.left_out(fn)` / Σv, or None if it is
-        no such sum.
+    def summand(self) -> Callable | None:
+        """A function `fn` such that the criterion is `Solution.sum_held_out(fn)` / Σv, or None if
+        it is no such sum.
         """
         return None
 
@@ -151,13 +151,13 @@ class Criterion(ABC):
         """
         del Y, weights
 
-    def check_rest(self, fixed: FixedEffects, weights: Weights) -> None:
+    def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
         """Raise where the fixed effects cannot be fitted without a row, or a group, that it leaves
         out, if values are known.
         """
-        fixed.check_rest(weights, self.groups)
+        fixed.check_rank(weights, self.groups)
 
-    def left_out_together(self) -> dict[str, Any]:
+    def memory_options(self) -> dict[str, Any]:
         """Which rows it leaves out together, as options of `memory`."""
         return {} if self.groups is None else {"groups": self.groups.inside.shape[1]}
 
@@ -184,7 +184,7 @@ class Positive(Criterion):
         check_loss(self.loss)
 
     @property
-    def of_differences(self):  # type: ignore[override]
+    def ignores_offset(self):  # type: ignore[override]
         """Whether its loss is of residuals alone."""
         return self.loss in OF_RESIDUALS
 
@@ -231,4 +231,4 @@ class FunctionCriterion(Criterion):
 
 def as_grid(lams, factor: Factor, targets: tuple = ()) -> Float[Array, "L *k"]:
     """λ as a vector, or one for every target, in the factor's dtype, checked; 0 is its floor."""
-    return factor.with_floor(as_lams(lams, factor.dtype, targets, zero=True))
+    return factor.zero_as_floor(as_lams(lams, factor.dtype, targets, zero=True))

@@ -42,7 +42,7 @@ class Path:
 def one_lam(lam, solution: Solution) -> Float[Array, "1 *k"]:
     """One λ, or one for each target, as a grid of length one."""
     factor, targets = solution.factor, solution.labels.given.shape[1:]
-    return factor.with_floor(as_lam(lam, factor.dtype, targets, zero=True))[None]
+    return factor.zero_as_floor(as_lam(lam, factor.dtype, targets, zero=True))[None]
 
 
 @door()
@@ -151,7 +151,7 @@ def loo_residuals(
     [1.0, 2.0]
     """
     solution, plan = factor.solve(Y), None if groups is None else as_folds(groups, factor.n)
-    return solution.labels.drop_axis(solution.residuals(one_lam(lam, solution), plan)[0])
+    return solution.labels.drop_axis(solution.held_out_residuals(one_lam(lam, solution), plan)[0])
 
 
 @door()

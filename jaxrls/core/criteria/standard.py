@@ -30,8 +30,8 @@ class LeaveOneOut(Positive):
     """The exact leave-one-out error, or leave-one-group-out error, at every λ.
 
     Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, with every row, or every group of rows, left out in turn. For
-    weights 1, P = (K + λI)⁻¹ and c = Py, single rows have eᵢ = cᵢ/Pᵢᵢ, and a group B has e_B =
-    [P_BB]⁻¹c_B. Weights and fixed effects are exact too.
+    weights 1, P = (K + λI)⁻¹ and c = Py, single rows have eᵢ = cᵢ/Pᵢᵢ, and a group S has e_S =
+    [P_SS]⁻¹c_S. Weights and fixed effects are exact too.
 
     Called as `criterion(factor, Y, lams)` it returns the error at every λ, and `fit(criterion=…)`
     chooses λ by it. `loo` is this criterion with squared errors and single rows, `kfold(groups)`
@@ -73,24 +73,24 @@ class LeaveOneOut(Positive):
         return "leave-one-out error" if self.groups is None else "error of folds left out"
 
     @property
-    def of_some_rows(self):  # type: ignore[override]
+    def fits_samples(self):  # type: ignore[override]
         """True unless it holds groups, which are of all rows."""
         return self.groups is None
 
     @property
-    def total(self):
+    def summand(self):
         """The loss of every row, times its weight."""
-        return None if self.groups is not None else partial(_total, self.loss)
+        return None if self.groups is not None else partial(_sum_losses, self.loss)
 
     def values(self, solution, lams, kernel):
         """One pass over the rows."""
-        sums = solution.left_out(partial(_total, self.loss), lams, self.groups)
+        sums = solution.sum_held_out(partial(_sum_losses, self.loss), lams, self.groups)
         weights = solution.factor.weights
         counted = weights if self.groups is None else self.groups.weights_of_predicted(weights)
         return sums / counted.total
 
 
-def _total(loss, residuals, labels, weights):
+def _sum_losses(loss, residuals, labels, weights):
     return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
 
 
@@ -128,7 +128,7 @@ class OfPredictive(Criterion):
     """
 
     scale: Any = static(default=1.0)
-    of_some_rows = of_differences = True
+    fits_samples = ignores_offset = True
 
     def __post_init__(self):
         if self.scale == "loo":
@@ -184,7 +184,7 @@ class LogPredictive(OfPredictive):
         eᵢ²/σᵢ².
         """
         count, columns = solution.factor.weights.count, as_columns(lams)
-        logs, squares = solution.rows_and_leverages(_log_density, lams)
+        logs, squares = solution.sum_with_remaining(_log_density, lams)
         logs, squares = logs / count - jnp.log(columns), squares / count / columns
         scale = self.variance(squares)
         return 0.5 * (logs - jnp.log(2 * np.pi * scale) - squares / scale)
@@ -255,10 +255,10 @@ class CRPS(OfPredictive, Positive):
         def of_lam(lam):
             scale = self.scale
             if scale == "loo":
-                squares = solution.rows_and_leverages(_log_density, lam[None])[1][0]
+                squares = solution.sum_with_remaining(_log_density, lam[None])[1][0]
                 scale = self.variance(squares / count / lam)
             score = partial(_crps, scale * lam)
-            return solution.rows_and_leverages(score, lam[None])[0] / count
+            return solution.sum_with_remaining(score, lam[None])[0] / count
 
         return jax.lax.map(of_lam, as_columns(lams))
 
@@ -290,7 +290,7 @@ class GCV(Positive):
     """
 
     name, title = "gcv", "GCV error"
-    of_sums = of_some_rows = of_differences = True
+    needs_only_sums = fits_samples = ignores_offset = True
 
     def values(self, solution, lams, kernel):
         """From the residual norm and its degrees of freedom; one row with an intercept has none, as
@@ -298,7 +298,9 @@ class GCV(Positive):
         """
         weights = solution.factor.weights
         share = solution.residual_dof(lams) / weights.count
-        return solution.with_rest(solution.residual_norm(lams) / weights.total / share**2)
+        return solution.nan_where_rank_drops(
+            solution.residual_norm(lams) / weights.total / share**2
+        )
 
 
 @pytree
@@ -321,7 +323,7 @@ class Evidence(Criterion):
     """
 
     name, unit = "log_marginal_likelihood", "nats"
-    larger_is_better = of_sums = of_some_rows = of_differences = True
+    larger_is_better = needs_only_sums = fits_samples = ignores_offset = True
 
     def values(self, solution, lams, kernel):
         """−½ (data fit + log determinant + constants)."""
@@ -331,7 +333,7 @@ class Evidence(Criterion):
             constant - factor.fixed.log_volume - solution.data_fit(lams) - solution.logdet(lams)
         )
 
-    def check_rest(self, fixed, weights):
+    def check_rank(self, fixed, weights):
         """Nothing: no row is left out."""
 
     def to_search(self, error, n):
@@ -357,7 +359,7 @@ class HoldOut(Positive):
     weights: Any = None
     loss: Callable = static(default=squared_error)
     name, title = "holdout", "hold-out error"
-    of_some_rows = True
+    fits_samples = True
 
     def bind(self, Y, rows=None):
         """Held-out rows, labels and weights, checked to have the columns and targets of those that
@@ -378,7 +380,7 @@ class HoldOut(Positive):
             )
         return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
 
-    def matched(self, names, offset):
+    def match_columns(self, names, offset):
         """With columns of X by name, and labels less an offset."""
         Y = self.Y if offset is None else np.asarray(self.Y, np.float64) - offset
         return replace(self, X=by_names("X of holdout", self.X, names), Y=Y)
@@ -392,7 +394,7 @@ class HoldOut(Positive):
         Without a kernel the rows are taken as what multiplies the coefficients.
         """
         factor, rows = solution.factor, self.X
-        if factor.fixed.rows is not None:
+        if factor.fixed.values is not None:
             raise ValueError(
                 "criterion holdout cannot be used with fixed_effects=, as those of its rows are "
                 "not known: use loo or kfold"

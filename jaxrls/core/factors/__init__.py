@@ -2,7 +2,7 @@
 the moments of features (primal). The way is a spectrum, Cholesky factors or an iteration."""
 
 from jaxrls.core.factors.cholesky import CholeskyGram, DualOneByOne
-from jaxrls.core.factors.cholesky_features import CholeskyFeatures, Shrunk
+from jaxrls.core.factors.cholesky_features import CholeskyFeatures, CoordinateMaps
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal, kernel_matrix
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
@@ -10,12 +10,12 @@ from jaxrls.core.factors.lams import as_columns, matmul_lams, over_lams
 from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solvers import (
-    SEARCHED,
-    SHORT_FOR,
-    WITHOUT_K,
+    LAMS_PER_SEARCH,
+    SOLVER_OF_OPTION,
+    SOLVERS_WITHOUT_K,
+    CallShape,
     Cholesky,
-    Holding,
-    Shape,
+    Footprint,
     Solver,
     Spectral,
     choose_route,

@@ -19,7 +19,7 @@ from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.leave_out import Dense
+from jaxrls.core.leave_out import DenseView
 from jaxrls.core.linalg import (
     InverseParts,
     Number,
@@ -48,12 +48,12 @@ class DualOneByOne(OneByOne):
     lift: Any = None  # (n,): the expansion's kernel is K + 1·lift
 
     @abstractmethod
-    def solved(self, lam, solution: Solution) -> InverseParts:
+    def solve_at(self, lam, solution: Solution) -> InverseParts:
         """G⁻¹[ỹ, H], diag G⁻¹ and log |G|."""
 
     def at_lam(self, lam, solution):
         """From what is solved for."""
-        return self.results(lam, solution, self.solved(lam, solution))
+        return self.results(lam, solution, self.solve_at(lam, solution))
 
     def results(self, lam, solution: Solution, solved: InverseParts) -> AtLam:
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
@@ -67,7 +67,7 @@ class DualOneByOne(OneByOne):
         logdet = solved.logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root))) - zeros * jnp.log(lam)
         return AtLam(
             coef=coef,
-            beta=solution.labels.start + self.effects(matmul(H, matmul(root.T, share)), coef),
+            beta=solution.labels.beta + self.effects(matmul(H, matmul(root.T, share)), coef),
             residuals=lam * dual,
             diagonal=(lam * diagonal)[:, None],
             data_fit=jnp.sum(scaled * dual, axis=0),
@@ -78,10 +78,10 @@ class DualOneByOne(OneByOne):
     def effects(self, fitted, coef) -> Float[Array, "q t"]:
         """β of √v B β = `fitted`, less the share of a constant that the expansion has."""
         fixed = self.fixed
-        beta = fixed.solve(fixed.sums(fixed.rows, self.weights.root, fitted))
+        beta = fixed.solve(fixed.sums(fixed.values, self.weights.root, fitted))
         if self.lift is None:
             return beta
-        return beta - fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
+        return beta - fixed.constant_coef[:, None] * matmul(self.lift, coef)  # type: ignore[index]
 
 
 @pytree
@@ -121,11 +121,11 @@ class CholeskyGram(DualOneByOne):
         among these takes off, so that less is lost to rounding.
         """
         H, scale = self.H, self.weights.scale
-        K = self.K if self.fixed.one is None else self.K - jnp.mean(self.K)
+        K = self.K if self.fixed.constant_coef is None else self.K - jnp.mean(self.K)
         whole = jnp.sum(self.weights.array * jnp.diagonal(K))
         return whole - jnp.sum(H * scale(matmul(K, scale(H))))
 
-    def solved(self, lam, solution):
+    def solve_at(self, lam, solution):
         """By the Cholesky factor."""
         B = jnp.concatenate([solution.labels.scaled, self.H], axis=1)
         return self.solve_diag(self.weights.scale_both(self.K), lam, B)
@@ -144,10 +144,10 @@ class CholeskyGram(DualOneByOne):
             A = matmul(self.K * weights.root, P)
             smoother = A + matmul(level, H.T - matmul(H.T, weights.scale(A)))
             R = jnp.where(used[:, None], R, -smoother)
-            unseen = self.unseen(solution, lam.reshape(1, 1))[0]
+            unseen = self.query_residuals(solution, lam.reshape(1, 1))[0]
             residuals = jnp.where(used[:, None], residuals, unseen)
             diagonal, H = jnp.where(used, diagonal, 1), level * weights.root_or_one[:, None]
-        return Dense(residuals, diagonal, H, R)
+        return DenseView(residuals, diagonal, H, R)
 
     def projected_inverse(self, lam) -> Square:
         """P̃."""

@@ -1,10 +1,11 @@
 """The primal problem, through moments of features, by a Cholesky factor for each λ. Differentiable
 in everything.
 
-A row has ψ, which coefficients multiply, and φ = ψ·back, whose weights are penalised; for explicit
-features φ = ψ. For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and half =
-back·A⁻ᵀ. A row has the coordinates u = (ψ − b·fit) half, its part of M in `leave_out.view`, and
-labels have q = A⁻¹Φᵀ√v y. Then coefficients are half·q, ŷ = u·q, and the leverage v|u|².
+A row has ψ, which coefficients multiply, and φ = ψ·whitener, whose weights are penalised; for
+explicit features φ = ψ. For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and
+row_map = whitener·A⁻ᵀ. A row has the coordinates u = (ψ − b·fit) row_map, its part of M in
+`leave_out.view`, and labels have q = A⁻¹Φᵀ√v y. Then coefficients are row_map·q, ŷ = u·q, and the
+leverage v|u|².
 
 Theory: `docs/theory.md`, "One matrix".
 """
@@ -19,10 +20,10 @@ from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.floor import Report, roundings_of_moments
 from jaxrls.core.factors.lams import map_columns, with_lams_inside
-from jaxrls.core.factors.other_folds import PrimalForm
+from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.leave_out import LowRank
+from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import matmul, rounding, tall_matmul, triangular_inverse
 from jaxrls.core.problem import Data, DataBlock, Labels, moments, near_fit
 from jaxrls.core.support import pytree, static
@@ -69,23 +70,23 @@ class CholeskyFeatures(OneByOne):
 
         return self.data.sum(of_block, labels.scaled, **self.hints)
 
-    def shrunk(self, lam, state) -> "Shrunk":
-        """The `Shrunk` coordinates at one λ."""
+    def maps_at(self, lam, state) -> "CoordinateMaps":
+        """The `CoordinateMaps` coordinates at one λ."""
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         root = triangular_inverse(A)
-        half = root.T if self.map.back is None else matmul(root, self.map.back.T).T
-        return Shrunk(half, matmul(self.origin, root.T), matmul(root, state), root)
+        row_map = root.T if self.map.whitener is None else matmul(root, self.map.whitener.T).T
+        return CoordinateMaps(row_map, matmul(self.origin, root.T), matmul(root, state), root)
 
     def at_lam(self, lam, solution):
         """From moments: all results but those of single rows, with ‖w‖² of w = A⁻ᵀq in place of the
         fit.
         """
-        half, middle, q, root = self.shrunk(lam, solution.state)
+        row_map, fixed_map, q, root = self.maps_at(lam, solution.state)
         missing = self.residual_dimensions() - len(self.second)
         logdet = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
         return AtLam(
-            coef=matmul(half, q),
-            beta=solution.labels.start - matmul(middle, q),
+            coef=matmul(row_map, q),
+            beta=solution.labels.beta - matmul(fixed_map, q),
             data_fit=jnp.sum(matmul(root.T, q) ** 2, axis=0),
             logdet=logdet[None],
             residual_dof=(missing + lam * jnp.sum(root**2))[None],
@@ -95,28 +96,28 @@ class CholeskyFeatures(OneByOne):
         """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ."""
         return self.residual_norm(solution, lams) / lams + super().data_fit(solution, lams)
 
-    def coordinates(self, psi, b, shrunk: "Shrunk") -> Float[Array, "n r"]:
+    def coordinates(self, psi, b, maps: "CoordinateMaps") -> Float[Array, "n r"]:
         """u of a block of rows, from ψ."""
-        return tall_matmul(psi, shrunk.half) - self.fixed.fitted(b, shrunk.middle)
+        return tall_matmul(psi, maps.row_map) - self.fixed.fitted(b, maps.fixed_map)
 
-    def coordinates_of_block(self, block: DataBlock, shrunk: "Shrunk") -> Float[Array, "n r"]:
+    def coordinates_of_block(self, block: DataBlock, maps: "CoordinateMaps") -> Float[Array, "n r"]:
         """u of a block of rows."""
-        return self.coordinates(self.map.raw(block.x), block.b, shrunk)
+        return self.coordinates(self.map.design(block.x), block.b, maps)
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows for all λ: O(n r² L)."""
-        shrunk_at_all = map_columns(self.shrunk, lams, solution.state)
+        maps = map_columns(self.maps_at, lams, solution.state)
 
         def of_block(block, y, *columns):
-            psi, weights = self.map.raw(block.x), block.weights
+            psi, weights = self.map.design(block.x), block.weights
             h = self.fixed.leverage(block.b, weights.array)
 
-            def fitted(shrunk):
-                u = self.coordinates(psi, block.b, shrunk)
+            def fitted(maps):
+                u = self.coordinates(psi, block.b, maps)
                 leverage = weights.array * jnp.sum(u * u, axis=1)
-                return matmul(u, shrunk.q), (1 - leverage - h)[:, None]
+                return matmul(u, maps.q), (1 - leverage - h)[:, None]
 
-            f, diagonal = with_lams_inside(jax.lax.map(fitted, shrunk_at_all), lams)
+            f, diagonal = with_lams_inside(jax.lax.map(fitted, maps), lams)
             return fn(y[:, None] - weights.scale(f), diagonal, block.v, *columns)
 
         read = self.data.map if stack else self.data.sum
@@ -139,16 +140,16 @@ class CholeskyFeatures(OneByOne):
 
     def view(self, solution, lam):
         """I − HHᵀ − UUᵀ with U = √v u."""
-        shrunk = self.shrunk(lam, solution.state)
-        u = self.data.map(lambda block: self.coordinates_of_block(block, shrunk), **self.hints)
-        return LowRank.of_rows(u, shrunk.q, solution.labels, self.weights, self.fixed)
+        maps = self.maps_at(lam, solution.state)
+        u = self.data.map(lambda block: self.coordinates_of_block(block, maps), **self.hints)
+        return LowRankView.of_rows(u, maps.q, solution.labels, self.weights, self.fixed)
 
 
-class Shrunk(NamedTuple):
+class CoordinateMaps(NamedTuple):
     """The linear maps from rows and labels to coordinates u and q at one λ."""
 
-    half: Float[Array, "r r"]  # row k is A⁻¹L⁻¹eₖ of landmark k
-    middle: Float[Array, "q r"]  # u of what the fixed effects fit
+    row_map: Float[Array, "r r"]  # row k is A⁻¹L⁻¹eₖ of landmark k
+    fixed_map: Float[Array, "q r"]  # u of what the fixed effects fit
     q: Float[Array, "r t"]
     root: Float[Array, "r r"]  # A⁻¹
 
@@ -159,12 +160,12 @@ def solve_cholesky(
     """The solution on explicit features, from one reading of the rows."""
     features = Features(kernel)
     origin = jax.lax.stop_gradient(near_fit(data, features))
-    origins: dict = {"origin": origin, "label_origin": labels.start}
+    origins: dict = {"origin": origin, "label_origin": labels.beta}
     sums = moments(data, features, labels.Y, block_size=block_size, **origins)
-    taken, sums = sums.taken(data.fixed), sums.centred(data.fixed)
-    known, taken = jax.lax.stop_gradient((sums, taken))
+    removed, sums = sums.removed(data.fixed), sums.centred(data.fixed)
+    known, removed = jax.lax.stop_gradient((sums, removed))
     largest = jnp.linalg.norm(known.second)  # bounds s_max
-    floor = roundings_of_moments(known) * rounding(len(known.second), largest[None], taken)
+    floor = roundings_of_moments(known) * rounding(len(known.second), largest[None], removed)
     report = Report("cholesky", floor, jnp.zeros_like(floor))
     factor = CholeskyFeatures(
         data=data,
@@ -172,7 +173,7 @@ def solve_cholesky(
         second=sums.second,
         origin=sums.origin,
         expansion=Primal(),
-        report=report.with_information_of(known, taken, largest),
+        report=report.with_information_of(known, removed, largest),
         block_size=block_size,
     )
     return Solution(factor, labels, sums.cross)

@@ -1,6 +1,9 @@
 """What the coefficients of a factor multiply, f(x) = design(x) · coefficients: kernel functions at
 all rows or at landmarks, or explicit features. Also the features φ whose weights are penalised, and
 K of all rows with the expansion of its coefficients.
+
+For rows far from 0, K is made about an origin. Row i of it differs from the kernel of f by a
+constant, `lift`ᵢ, which β takes up.
 """
 
 from abc import ABC, abstractmethod
@@ -51,7 +54,7 @@ class AtPoints(Expansion):
 
     points: Any  # (n, d), or sparse rows
     origin: Float[Array, " r"] | None = None
-    shifted: Any = None  # of sparse points: the same, minus what takes the part of the origin
+    shifted: Any = None  # sparse points minus the origin, from which `compact` makes w
 
     def design(self, kernel, X):
         """k(x, xᵢ)."""
@@ -91,21 +94,23 @@ class Primal(Expansion):
 
 @pytree
 class Features:
-    """Features of rows: ψ(x), which coefficients multiply, and φ = ψ·back, whose weights the
+    """Features of rows: ψ(x), which coefficients multiply, and φ = ψ·whitener, whose weights the
     penalty measures. On landmarks ψ = k(x, points), else explicit features, ψ = φ.
     """
 
     kernel: Kernel
     points: Any = None  # (m, d)
-    back: Any = None  # (m, m)
+    whitener: Any = None  # (m, m)
 
-    def raw(self, X):
+    def design(self, X):
         """ψ."""
         return self.kernel.features(X) if self.points is None else self.kernel(X, self.points)
 
     def features(self, X):
         """φ."""
-        return self.raw(X) if self.back is None else tall_matmul(self.raw(X), self.back)
+        return (
+            self.design(X) if self.whitener is None else tall_matmul(self.design(X), self.whitener)
+        )
 
 
 # K of all rows ------------------------------------------------------------------------------------
@@ -124,8 +129,8 @@ class KernelMatrix(NamedTuple):
 
 
 def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelMatrix:
-    """K of all rows. A given matrix is linear in the rows k(new, training)."""
-    rows, constant = data.rows, data.fixed.one is not None
+    """K of all rows. A matrix that was given has as its design the rows k(new, training)."""
+    rows, constant = data.rows, data.fixed.constant_coef is not None
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if explicit and not rows.has_pairs:
         rows.dense()  # raises: coefficients of features need all rows at once
@@ -156,7 +161,7 @@ def centred_products(features: Rows, fixed) -> CentredProducts:
     """With an intercept only distances matter: for features far from 0, K about their mean keeps
     digits that K would lose to rounding.
     """
-    if fixed.one is None:
+    if fixed.constant_coef is None:
         return CentredProducts(gram(Linear(), features, features), 0.0, None)
     origin = jax.lax.stop_gradient(jnp.mean(features.few_rows(512), axis=0))
     about = Standardized(Linear(), origin, jnp.ones_like(origin))

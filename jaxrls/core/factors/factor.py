@@ -1,6 +1,9 @@
 """What every factor can do: a `Factor` is made without λ and labels; with labels it is a
 `Solution`, which gives coefficients, residuals and sums at any λ.
 
+K̃ = √v K √v and ỹ = √v (y − mean), with the mean that the fixed effects alone fit; P̃ is the
+inverse of K̃ + λI with the fixed effects projected out.
+
 A new factor is one class that gives its coefficients, sums and residuals at some λ, and the
 residual operator R as a `View`. Criteria and searches use the `Solution` only.
 
@@ -8,8 +11,8 @@ Held-out residuals are the same by whichever of these a factor can give most che
 
 | what leaves | asked by | how |
 |---|---|---|
-| each row, summed | `sum_left_out` | e = r/(R√v) from a `sweep` over rows, for all λ |
-| each row, as it is | `rows_left_out` | the same; `unseen` for rows of weight 0 |
+| each row, summed | `sum_held_out` | e = r/(R√v) from a `sweep` over rows, for all λ |
+| each row, as it is | `held_out_rows` | the same; `query_residuals` for rows of weight 0 |
 | folds of few rows | `sweep_folds` | a solve with R_SS of a `view`, `core/leave_out`, for each λ |
 | folds of more rows than features | `sweep_folds` | fits to other rows from `primal_form` |
 | large folds, all of K, many λ | `DualSpectrum.sweep_folds` | fits to the other rows |
@@ -31,7 +34,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, one_by_one
-from jaxrls.core.factors.other_folds import PrimalForm, sweep_other_folds
+from jaxrls.core.factors.refits import PrimalForm, sweep_primal_refits
 from jaxrls.core.factors.solution import Outcome, Solution
 from jaxrls.core.leave_out import View, fold_residuals
 from jaxrls.core.linalg import Number, matmul
@@ -65,7 +68,7 @@ class Factor(ABC):
 
     @abstractmethod
     def trace(self) -> Number:
-        """The sum of the eigenvalues of K̃, with the fixed effects projected out."""
+        """The sum of the eigenvalues of K̃ with the fixed effects projected out."""
 
     def project(self, labels: Labels) -> Any:
         """The labels as the factor needs them, an array whose last axis is that of targets; by
@@ -83,12 +86,12 @@ class Factor(ABC):
 
     @abstractmethod
     def data_fit(self, solution: Solution, lams) -> PerTarget:
-        """ỹᵀ P̃ ỹ, the smallest value of twice the objective over λ."""
+        """ỹᵀ P̃ ỹ: twice the least value of the objective, divided by λ."""
 
     @abstractmethod
     def logdet(self, solution: Solution, lams) -> PerLam:
-        """log of the product of the eigenvalues of K̃ + λI, over the dimensions in which the fit
-        lives.
+        """log |K̃ + λI| over the rows of positive weight, with the dimensions of the fixed effects
+        left out.
         """
 
     @abstractmethod
@@ -104,7 +107,7 @@ class Factor(ABC):
 
     def view(self, solution: Solution, lam: Number) -> View:
         """R and r of all rows at one λ, as a `View`."""
-        raise ValueError(self.lacks("does not support leaving groups or pairs out"))
+        raise ValueError(self.refusal("does not support leaving groups or pairs out"))
 
     def primal_form(self) -> PrimalForm | None:
         """The factor in terms of features of its rows; None where it is one of K."""
@@ -112,11 +115,11 @@ class Factor(ABC):
 
     def spectrum(self) -> Any:
         """The factor as one with eigenvalues and left vectors, a `Spectrum`."""
-        raise ValueError(self.lacks("has no spectrum"))
+        raise ValueError(self.refusal("has no spectrum"))
 
     # held-out rows --------------------------------------------------------------------------------
 
-    def sum_left_out(
+    def sum_held_out(
         self, solution: Solution, fn: Callable, lams, counted: Weights | None = None
     ) -> Any:
         """Σ over rows of `fn(held-out residuals, 1 − leverage, labels, weights)` for all λ; only
@@ -134,15 +137,15 @@ class Factor(ABC):
 
         return self.sweep(solution, lams, of_block, counted.values, solution.labels.Y)
 
-    def rows_left_out(self, solution: Solution, lams) -> PerRow:
+    def held_out_rows(self, solution: Solution, lams) -> PerRow:
         """Held-out residuals of single rows; those of weight 0 as if they were new."""
         of_block = lambda r, diagonal, v: held_out(r, diagonal, self.weights.block(v, len(r)))[0]
         e = jnp.moveaxis(self.sweep(solution, lams, of_block, stack=True), 1, 0)
         if self.weights.values is None:
             return e
-        return jnp.where(self.weights.used[:, None], e, self.unseen(solution, lams))
+        return jnp.where(self.weights.used[:, None], e, self.query_residuals(solution, lams))
 
-    def unseen(self, solution: Solution, lams) -> PerRow:
+    def query_residuals(self, solution: Solution, lams) -> PerRow:
         """y − f of all rows, predicted as if they were new: the held-out residual of a row of
         weight 0.
         """
@@ -154,7 +157,7 @@ class Factor(ABC):
             missed = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(b, beta)
             return jax.vmap(missed, out_axes=1)(*fits)
 
-        return jnp.moveaxis(rows.map(of_block, fixed.rows, solution.labels.Y), 1, 0)
+        return jnp.moveaxis(rows.map(of_block, fixed.values, solution.labels.Y), 1, 0)
 
     def sweep_folds(
         self, solution: Solution, fn: Callable, lams, folds: Folds, *, stack: bool = False
@@ -167,7 +170,7 @@ class Factor(ABC):
         """
         form = self.primal_form()
         if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
-            return sweep_other_folds(form, solution, fn, lams, folds, stack)
+            return sweep_primal_refits(form, solution, fn, lams, folds, stack)
 
         def left_out(lam, solution):
             return fold_residuals(self.view(solution, lam), self.weights, folds, self.parts)
@@ -178,13 +181,13 @@ class Factor(ABC):
 
         return one_by_one(of_lam, lams, stack)
 
-    def allowing(self, folds: Folds | None) -> "Factor":
+    def raise_floor(self, folds: Folds | None) -> "Factor":
         """The factor, with a floor above which these folds can be held out, or single rows."""
         return self
 
     def outcome(self, solution: Solution, lams, groups: Folds | None, fn: Callable | None) -> Any:
         """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
-        e = solution.residuals(lams, groups)
+        e = solution.held_out_residuals(lams, groups)
         return Outcome(solution.coefficients(lams), e, solution.dof(lams))
 
     # with labels ----------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ class Factor(ABC):
 
     @property
     def eigenvalues(self) -> Array:
-        """Those of K̃, in an array of any shape."""
+        """Those of (I − HHᵀ) K̃ (I − HHᵀ), in an array of any shape."""
         return self.spectrum().s
 
     @property
@@ -228,7 +231,7 @@ class Factor(ABC):
     @property
     def fixed_basis(self) -> Float[Array, "n q"]:
         """B T⁻¹ of all rows, the fixed effects' part of M but for weights."""
-        return self.fixed.basis(self.fixed.rows, self.n)
+        return self.fixed.basis(self.fixed.values, self.n)
 
     @property
     def H(self) -> Float[Array, "n q"]:
@@ -255,7 +258,7 @@ class Factor(ABC):
     @property
     def intercept(self) -> bool:
         """Whether a constant is fitted without penalty."""
-        return self.fixed.one is not None
+        return self.fixed.constant_coef is not None
 
     @property
     def route(self) -> str:
@@ -276,7 +279,7 @@ class Factor(ABC):
         """The λ below which the rounding of the factor dominates."""
         return self.report.floor
 
-    def with_floor(self, lams):
+    def zero_as_floor(self, lams):
         """λ, with 0 replaced by `precision_floor`."""
         return jnp.where(lams == 0, self.precision_floor(), lams)
 
@@ -284,7 +287,7 @@ class Factor(ABC):
         """The number of rows of positive weight, less one for each fixed effect."""
         return self.weights.count - self.fixed.rank
 
-    def lacks(self, what: str) -> str:
+    def refusal(self, what: str) -> str:
         """The words of a refusal."""
         return f"a factor by route {self.route!r} {what}: use another solver, such as Spectral()"
 
@@ -294,7 +297,7 @@ class AtLam(NamedTuple):
 
     coef: Any  # (c, t)
     beta: Any  # (q, t)
-    data_fit: Any  # ỹᵀ P̃ ỹ, (t,)
+    data_fit: Any  # ỹᵀ P̃ ỹ; of features ‖w‖², (t,)
     logdet: Any  # (1,)
     residual_dof: Any  # tr R, (1,)
     residuals: Any = None  # r, (n, t)
@@ -317,7 +320,7 @@ class OneByOne(Factor):
         """At one λ after another."""
         coef, beta = self._at_lams(solution, lams, "coef", "beta")
         return self.report.where_informative(coef), self.report.where_informative(
-            beta, solution.labels.start
+            beta, solution.labels.beta
         )
 
     def data_fit(self, solution, lams):

@@ -4,8 +4,8 @@ it, and whether K says anything beyond rounding at all.
 Of features there is a second reason for a floor, where the rows that stay hardly determine a fit:
 as λ → 0 it interpolates them, 1 − leverage goes to 0, and R, the difference I − HHᵀ − U diag(s/(s +
 λ)) Uᵀ, is the rounding of 1. For a unit vector a over rows that leave together, let w = aᵀUUᵀa and
-k = aᵀK̃a. As λ/(s + λ) is convex in s, aᵀRa ≥ wλ/(λ + k/w). So from λ = LEAST·k/(w (w − LEAST)) on,
-at least LEAST remains.
+k = aᵀK̃a. As λ/(s + λ) is convex in s, aᵀRa ≥ wλ/(λ + k/w). So from λ = EXACT_ABOVE·k/(w (w −
+EXACT_ABOVE)) on, at least EXACT_ABOVE remains.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ from jaxrls.core.support import pytree, static
 ABOVE_ROUNDING = 5
 # In eps: what must remain of 1 for sums of squares to be right to 5 %, measured in float32 on 20 to
 # 1000 rows; and what remains only by rounding, of which 4 were seen in rows and 17 in folds.
-LEAST, NOTHING = 100, 25
+EXACT_ABOVE, NOISE_BELOW = 100, 25
 
 
 @pytree
@@ -37,7 +37,7 @@ class Report:
         floor: the λ below which rounding dominates.
         indefinite: the most negative eigenvalue of K over the largest.
         trace_residual: tr √v(K − K̂)√v on landmarks, else None.
-        ridge: jitter that was added to the diagonal of the landmarks' kernel matrix, relative to
+        jitter: jitter that was added to the diagonal of the landmarks' kernel matrix, relative to
             it, else None.
         informative: whether eigenvalues stand above the rounding of K before fixed effects were
             projected out. Else the fit is that of the fixed effects alone, at any λ, and the floor
@@ -52,33 +52,33 @@ class Report:
     floor: Number
     indefinite: Number
     trace_residual: Number | None = None
-    ridge: Number | None = None
+    jitter: Number | None = None
     informative: Bool[Array, ""] | None = None
 
-    def with_information(self, largest, least, whole) -> "Report":
+    def with_information(self, largest, least, trace_before) -> "Report":
         """With whether K is informative: whether its largest eigenvalue is above the `least` that
-        is told from rounding. `whole` is tr K before fixed effects were projected out.
+        is told from rounding. `trace_before` is tr K before fixed effects were projected out.
         """
         informative = largest > least
-        floor = jnp.where(informative, self.floor, whole)
+        floor = jnp.where(informative, self.floor, trace_before)
         return replace(self, floor=floor, informative=informative)
 
-    def with_information_of(self, sums: Moments, taken, largest, least: Any = 0) -> "Report":
-        """The same of centred moments, of which so much was `taken` off."""
-        rounding = ABOVE_ROUNDING * eigh_rounding(len(sums.second), taken[None])
-        least = jnp.maximum(jnp.maximum(least, rounding), centred_rounding(sums.whole) ** 2)
-        return self.with_information(largest, least, sums.whole)
+    def with_information_of(self, sums: Moments, removed, largest, least: Any = 0) -> "Report":
+        """The same of centred moments, of which so much was `removed`."""
+        rounding = ABOVE_ROUNDING * eigh_rounding(len(sums.second), removed[None])
+        least = jnp.maximum(jnp.maximum(least, rounding), centred_rounding(sums.square_before) ** 2)
+        return self.with_information(largest, least, sums.square_before)
 
     def where_informative(self, values: Array, else_: Any = 0) -> Array:
         """The values, or 0 or others where K has no information."""
         return values if self.informative is None else jnp.where(self.informative, values, else_)
 
 
-def centred_rounding(whole):
+def centred_rounding(square_before):
     """How large singular values of features may be by rounding alone after they were centred, from
     the sum of their squares before.
     """
-    return 2 * float(jnp.finfo(whole.dtype).eps) * jnp.sqrt(whole)
+    return 2 * float(jnp.finfo(square_before.dtype).eps) * jnp.sqrt(square_before)
 
 
 def roundings_of_moments(sums: Moments) -> Any:
@@ -96,8 +96,8 @@ class LeftOut(NamedTuple):
 
     count: Any  # how many rows
     remaining: Any  # of 1, as λ → 0
-    w: Any
-    k: Any
+    w: Any  # of aᵀUUᵀa, at least, where nothing remains
+    k: Any  # of aᵀK̃a, at most
 
 
 def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
@@ -109,14 +109,14 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     U = jnp.where(kept, factor.left_vectors(), 0)
     held = _rows(factor, U) if folds is None else _folds(factor, U, folds)
     stay = factor.residual_dimensions() - held.count
-    hidden = (stay <= jnp.sum(kept, dtype=s.dtype)) | (held.remaining < NOTHING * eps)
+    hidden = (stay <= jnp.sum(kept, dtype=s.dtype)) | (held.remaining < NOISE_BELOW * eps)
     hidden, w = hidden & (held.w > 0), jnp.where(held.w > 0, held.w, 1)
-    least = LEAST * eps
+    least = EXACT_ABOVE * eps
     return jnp.max(jnp.where(hidden, least * held.k / (w * jnp.maximum(w - least, w / 2)), 0))
 
 
 def _rows(factor, U) -> LeftOut:
-    h = factor.fixed.leverage(factor.fixed.rows, factor.weights.array)
+    h = factor.fixed.leverage(factor.fixed.values, factor.weights.array)
     w, k = jnp.sum(U * U, axis=1), matmul(U * U, factor.s)
     return LeftOut(1, 1 - h - w, jnp.where(factor.weights.used, w, 0), k)
 

@@ -14,12 +14,12 @@ from jaxtyping import Array, Float
 from jaxrls.core.factors.expansion import KernelMatrix, Primal, centred_products
 from jaxrls.core.factors.floor import Report, roundings_of_moments
 from jaxrls.core.factors.lams import matmul_lams
-from jaxrls.core.factors.other_folds import PrimalForm
+from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum, factor_symmetric
 from jaxrls.core.kernels import Linear
-from jaxrls.core.leave_out import LowRank
-from jaxrls.core.linalg import clip, eigh, eigh_rounding, matmul, transposed_matmul
+from jaxrls.core.leave_out import LowRankView
+from jaxrls.core.linalg import clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
 from jaxrls.core.problem import Data, DataBlock, Labels, Moments, Rows, moments, near_fit
 from jaxrls.core.support import pytree
 
@@ -74,7 +74,7 @@ class PrimalSpectrum(Spectrum):
         """What the fit takes of z."""
         return (1 - self.residual_share(lams)) * solution.state[:, None]
 
-    def unseen(self, solution, lams):
+    def query_residuals(self, solution, lams):
         """From the features, by one reading for all λ."""
         kept = self.kept(solution, lams)
         f = self.data.map(lambda block: matmul_lams(self.left(block._replace(v=None)), kept))
@@ -96,7 +96,7 @@ class PrimalSpectrum(Spectrum):
         root = jnp.sqrt(self.s / (self.s + lam))
         u = self.data.map(lambda block: self.left(block._replace(v=None)) * root)
         q = root[:, None] * solution.state
-        return LowRank.of_rows(u, q, solution.labels, self.weights, self.fixed)
+        return LowRankView.of_rows(u, q, solution.labels, self.weights, self.fixed)
 
 
 # how spectra are made -----------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def solve_covariance(kernel, data: Data, labels: Labels) -> Solution:
 def feature_moments(data: Data, labels: Labels) -> Moments:
     """Moments of rows of explicit features, about a point near the fixed effects' fit of them."""
     origin = near_fit(data, Linear())
-    return moments(data, Linear(), labels.Y, origin=origin, label_origin=labels.start)
+    return moments(data, Linear(), labels.Y, origin=origin, label_origin=labels.beta)
 
 
 @singledispatch
@@ -128,19 +128,19 @@ def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> 
     `before` is larger than the diagonal of the moments, rounding is taken to be that of sums of
     this size.
     """
-    constant = jnp.maximum(sums.taken(data.fixed), jnp.max(jnp.asarray(before, data.rows.dtype)))
+    removed = jnp.maximum(sums.removed(data.fixed), jnp.max(jnp.asarray(before, data.rows.dtype)))
     sums = sums.centred(data.fixed)
     s, V = eigh(sums.second)
-    s, below = clip(s, constant)
-    floor = roundings_of_moments(sums) * eigh_rounding(len(s), s, constant)
-    report = Report("covariance", floor, below).with_information_of(sums, constant, jnp.max(s))
+    s, below = clip_negative(s, removed)
+    floor = roundings_of_moments(sums) * eigh_rounding(len(s), s, removed)
+    report = Report("covariance", floor, below).with_information_of(sums, removed, jnp.max(s))
     s = report.where_informative(jnp.where(s > eigh_rounding(len(s), s), s, 0))
     kept = s > 0
     directions = V * jnp.sqrt(s)
     return PrimalSpectrum(
         data=data,
         s=s,
-        across=matmul(sums.origin, directions),
+        fixed_directions=matmul(sums.origin, directions),
         expansion=Primal(),
         report=report,
         rotation=jnp.where(kept, V / jnp.sqrt(jnp.where(kept, s, 1)), 0),
@@ -160,7 +160,7 @@ def _factor_outer(kernel, data: Data, features: Rows) -> DualSpectrum:
         of_effects = fixed.sums(block.b, block.weights.array, block.x)
         return transposed_matmul(block.x - origin, scaled), of_effects
 
-    basis, sums = Data(features, data.weights, fixed).sum(of_block, dual.directions)
+    directions, sums = Data(features, data.weights, fixed).sum(of_block, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
     report = replace(dual.report, route="covariance", floor=floor)
-    return replace(dual, basis=basis, origin=fixed.solve(sums), report=report)
+    return replace(dual, feature_directions=directions, origin=fixed.solve(sums), report=report)

@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     """
 
     coefficients: Coefficients
-    residuals: Any
+    held_out: Any
     dof: Any
     total: Any = None
     error: Any = None
@@ -53,7 +53,7 @@ class Solution:
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
     >>> solution = factor.solve([1.0, 2.0, 3.0])
-    >>> solution.residuals([1.0]).tolist(), solution.dof([1.0]).tolist()
+    >>> solution.held_out_residuals([1.0]).tolist(), solution.dof([1.0]).tolist()
     ([[[1.0], [2.0], [3.0]]], [[1.5]])
     """
 
@@ -117,7 +117,7 @@ class Solution:
 
     # held-out rows -------------------------------------------------------------------------------
 
-    def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
+    def sum_held_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
         """Sum a function of held-out residuals over rows, for every λ, with each row, or each
         group, left out in turn.
 
@@ -138,16 +138,18 @@ class Solution:
                 group.
         """
         if groups is None and self.factor.exact:
-            return self.rows_and_leverages(lambda e, _, Y, v: fn(e, Y, v), lams)
+            return self.sum_with_remaining(lambda e, _, Y, v: fn(e, Y, v), lams)
         lams = self.columns(lams)
         if groups is None:
             return self.estimated(lams, fn).total
         of_all_lams = jax.vmap(fn, in_axes=(1, None, None))
-        return self.with_rest(self.factor.sweep_folds(self, of_all_lams, lams, groups), groups)
+        return self.nan_where_rank_drops(
+            self.factor.sweep_folds(self, of_all_lams, lams, groups), groups
+        )
 
-    def rows_and_leverages(self, fn: Callable, lams) -> Any:
-        """Sum a function of held-out residuals and leverages over rows, for every λ: `left_out` of
-        single rows with one more argument.
+    def sum_with_remaining(self, fn: Callable, lams) -> Any:
+        """Sum a function of held-out residuals and leverages over rows, for every λ: `sum_held_out`
+        of single rows with one more argument.
 
         v/λ · (1 − leverage) is one over the variance of a label given all others. For a row that is
         a landmark it belongs to the fit without this landmark.
@@ -158,14 +160,14 @@ class Solution:
             lams: λ (L,), or (L, t).
 
         Returns:
-            The sums, as `left_out` gives them.
+            The sums, as `sum_held_out` gives them.
 
         Raises:
-            ValueError: as `left_out` does.
+            ValueError: as `sum_held_out` does.
         """
-        return self.with_rest(self.factor.sum_left_out(self, fn, self.columns(lams)))
+        return self.nan_where_rank_drops(self.factor.sum_held_out(self, fn, self.columns(lams)))
 
-    def residuals(self, lams, groups: Folds | None = None) -> PerRow:
+    def held_out_residuals(self, lams, groups: Folds | None = None) -> PerRow:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
         group₎(xᵢ).
 
@@ -181,21 +183,21 @@ class Solution:
             ValueError: outside `jax.jit`, where that is so for some row.
         """
         lams, factor = self.columns(lams), self.factor
-        factor.fixed.check_rest(factor.weights, groups)
+        factor.fixed.check_rank(factor.weights, groups)
         if groups is not None:
             e = factor.sweep_folds(self, lambda e, Y, v: e, lams, groups, stack=True)
             e = jnp.moveaxis(e, 1, 0)
-            if groups.others is not None:
+            if groups.most_trained is not None:
                 e = jnp.where(groups.predicted[:, None], e, jnp.nan)
         elif factor.exact:
-            e = factor.rows_left_out(self, lams)
+            e = factor.held_out_rows(self, lams)
         else:
-            return self.estimated(lams).residuals
+            return self.estimated(lams).held_out
         if not factor.fixed.count:
             return e
-        rest = factor.fixed.has_rest(factor.weights, groups)
-        rest = rest if groups is None else rest[groups.numbers]
-        return jnp.where(rest[:, None], e, jnp.nan)
+        full = factor.fixed.keeps_rank(factor.weights, groups)
+        full = full if groups is None else full[groups.fold_of_row]
+        return jnp.where(full[:, None], e, jnp.nan)
 
     def estimated(self, lams, fn: Callable | None = None) -> Outcome:
         """The `Outcome` with single rows left out, of a factor that estimates it."""
@@ -213,17 +215,17 @@ class Solution:
 
     def outcome(self, lam, groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
         """Coefficients, held-out residuals and degrees of freedom at one λ, or one per target; and
-        the standard error of `left_out(fn)`, where that is an estimate.
+        the standard error of `sum_held_out(fn)`, where that is an estimate.
         """
         return self.factor.outcome(self, self.columns(lam), groups, fn)
 
-    def with_rest(self, total, groups: Folds | None = None):
+    def nan_where_rank_drops(self, total, groups: Folds | None = None):
         """`total`, if the fixed effects can be fitted without each row, or group. Otherwise an
         error, or NaN inside `jax.jit`.
         """
         fixed, weights = self.factor.fixed, self.factor.weights
         if not fixed.count:
             return total
-        fixed.check_rest(weights, groups)
-        defined = jnp.all(fixed.has_rest(weights, groups))
+        fixed.check_rank(weights, groups)
+        defined = jnp.all(fixed.keeps_rank(weights, groups))
         return jax.tree.map(lambda a: jnp.where(defined, a, jnp.nan), total)

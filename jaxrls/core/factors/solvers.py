@@ -23,7 +23,7 @@ from jaxrls.core.problem import Data, Labels, Weights, as_fixed_effects, as_rows
 from jaxrls.core.support import door, platform, pytree, static
 
 
-class Shape(NamedTuple):
+class CallShape(NamedTuple):
     """The shapes of a call, from which the memory that it takes follows."""
 
     kernel: Any
@@ -60,7 +60,7 @@ class Shape(NamedTuple):
         return 4 * rows * (width + self.lam_columns())
 
 
-class Holding(NamedTuple):
+class Footprint(NamedTuple):
     """The numbers that a solver holds, and in words what of: `width` columns for each row."""
 
     route: str
@@ -112,10 +112,10 @@ class Solver(ABC):
         """The rows, or landmarks, that dual coefficients belong to."""
         return rows.points
 
-    def memory(self, shape: Shape) -> Holding:
+    def memory(self, shape: CallShape) -> Footprint:
         """What it holds for a problem of these shapes; by default what K and its factor take."""
         n, words = shape.rows, "K and its factors"
-        return Holding(type(self).__name__.lower(), n, 4 * n**2, words, of_kernel=True)
+        return Footprint(type(self).__name__.lower(), n, 4 * n**2, words, of_kernel=True)
 
     def rows_to_fit(self, X: Any) -> Any:
         """X as `fit` shall read it, such as in another dtype."""
@@ -145,12 +145,12 @@ LAMS_PER_SPECTRUM = {
     "tpu": ((1, 100),),
 }
 # A search for the best λ costs as much as so many λ: about ten, with slopes that double the work.
-SEARCHED = 20
+LAMS_PER_SEARCH = 20
 # What options of public calls are short for, by their name: a function of the option's value, of
 # the solver that was named or None, and of whether landmarks leave with their row.
-SHORT_FOR: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
+SOLVER_OF_OPTION: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
 # Solvers for rows of which K is too large, where none was named; a room adds its own.
-WITHOUT_K: list[Callable[[], Solver]] = []
+SOLVERS_WITHOUT_K: list[Callable[[], Solver]] = []
 
 
 def choose_route(kernel: Kernel, shape: tuple[int, int], dtype) -> str:
@@ -244,7 +244,7 @@ def named_solver(solver, landmarks=None, leave: bool = True) -> Solver | None:
             "solver must be Spectral(), Cholesky(), Refined() or Iterative(), or None for the "
             f"cheapest, and is {solver!r}"
         )
-    return solver if landmarks is None else SHORT_FOR["landmarks"](landmarks, solver, leave)
+    return solver if landmarks is None else SOLVER_OF_OPTION["landmarks"](landmarks, solver, leave)
 
 
 @pytree
@@ -307,7 +307,7 @@ class Spectral(Solver):
         if route == "gram":
             numbers = 4 * n**2 + 2 * n * shape.lam_columns()
             words = "K, its eigenvectors and LAPACK's workspace"
-            return Holding(route, n, numbers, words, of_kernel=True)
+            return Footprint(route, n, numbers, words, of_kernel=True)
         if route == "features":
             numbers = 4 * n * r + 2 * min(n, r) ** 2 + n * shape.lam_columns()
             words = "features, singular vectors and LAPACK's workspace"
@@ -315,7 +315,7 @@ class Spectral(Solver):
             stored = 2 * n * r * (not isinstance(shape.kernel, Linear) or r >= n)
             numbers = 5 * min(n, r) ** 2 + shape.block(r) + stored
             words = "the features' covariance, its eigenvectors and blocks of rows"
-        return Holding(route, r, numbers, words)
+        return Footprint(route, r, numbers, words)
 
 
 @pytree
@@ -344,8 +344,8 @@ class Cholesky(Solver):
         if choose_route(shape.kernel, (n, d), shape.dtype) == "gram":
             numbers = (2 + shape.twice) * n**2
             words = "K, its Cholesky factor and inverse"
-            return Holding("cholesky gram", n, numbers, words, of_kernel=True)
+            return Footprint("cholesky gram", n, numbers, words, of_kernel=True)
         r, L = shape.features or n, 1 if shape.gradient else shape.lams or 100
         numbers = shape.twice * ((3 + 2 * L) * r**2 + shape.block(r))
         words = "the features' covariance, its factors and blocks of rows"
-        return Holding("cholesky features", r, numbers, words)
+        return Footprint("cholesky features", r, numbers, words)

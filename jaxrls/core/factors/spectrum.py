@@ -1,9 +1,9 @@
 """Factors that serve every λ from one eigendecomposition, that of K, of features or of their
 moments: (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ, with weights v and fixed effects √vB = HT.
 
-With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = directions (D ∘ z), β = start − across (D ∘ z),
-and R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0 where U is square. Nothing is
-computed as a difference of numbers of size 1/λ.
+With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = directions (D ∘ z), β = start − fixed_directions
+(D ∘ z), and R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0 where U is square.
+Nothing is computed as a difference of numbers of size 1/λ.
 
 Theory: `docs/theory.md`, "One factorization, every λ".
 """
@@ -24,9 +24,17 @@ from jaxrls.core.factors.floor import (
     interpolation_floor,
 )
 from jaxrls.core.factors.lams import matmul_lams, over_lams
-from jaxrls.core.factors.other_folds import pays_to_refit, refit_folds
-from jaxrls.core.leave_out import LowRank
-from jaxrls.core.linalg import clip, eigh, eigh_rounding, matmul, rounding, svd, transposed_matmul
+from jaxrls.core.factors.refits import pays_to_refit, sweep_dual_refits
+from jaxrls.core.leave_out import LowRankView
+from jaxrls.core.linalg import (
+    clip_negative,
+    eigh,
+    eigh_rounding,
+    matmul,
+    rounding,
+    svd,
+    transposed_matmul,
+)
 from jaxrls.core.problem import Data, DataBlock, DenseRows
 from jaxrls.core.support import pytree, static
 
@@ -35,12 +43,12 @@ from jaxrls.core.support import pytree, static
 class Spectrum(Factor):
     """The eigendecomposition of one kernel and one X, which serves every λ.
 
-    K̃ = (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ.
+    (I − HHᵀ) K̃ (I − HHᵀ) = U diag(s) Uᵀ with K̃ = √v K √v.
 
     Args:
         data: the rows that U is made of, weights and fixed effects.
         s: eigenvalues (r,).
-        across: (q, r), coefficients of the fit of each direction by the fixed effects.
+        fixed_directions: (q, r), coefficients of the fit of each direction by the fixed effects.
         expansion: what coefficients multiply.
         report: how the factor was made, and its floor.
 
@@ -53,7 +61,7 @@ class Spectrum(Factor):
     complete = False  # whether U is square
     data: Data
     s: Float[Array, " r"]
-    across: Float[Array, "q r"]
+    fixed_directions: Float[Array, "q r"]
     expansion: Expansion
     report: Report
 
@@ -91,7 +99,7 @@ class Spectrum(Factor):
         solved = self.report.where_informative(
             solution.state[:, None] / (self.s[:, None, None] + lams)
         )
-        beta = solution.labels.start[:, None] - matmul_lams(self.across, solved)
+        beta = solution.labels.beta[:, None] - matmul_lams(self.fixed_directions, solved)
         coef = matmul_lams(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
@@ -145,7 +153,7 @@ class Spectrum(Factor):
 
 
 @pytree
-class Whole(DenseRows):
+class OneBlock(DenseRows):
     """Dense rows that are read all at once, in one large product."""
 
     def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
@@ -159,16 +167,16 @@ class DualSpectrum(Spectrum):
 
     Args:
         training: (kernel, rows), to predict the rows as if they were new.
-        basis: (c, r), coefficients of each direction; None where they are dual, √v U.
-        solved: (r,), 0 in directions of negative eigenvalues of K, which get no coefficients; else
-            None.
+        feature_directions: (c, r), coefficients of each direction; None where they are dual, √v U.
+        nonnegative: (r,), 0 in directions of negative eigenvalues of K, which get no coefficients;
+            else None.
         origin: (q, p), what the fixed effects fit of features; None where K is given.
         complete: whether U is square.
     """
 
     training: Any = None
-    basis: Float[Array, "c r"] | None = None
-    solved: Float[Array, " r"] | None = None
+    feature_directions: Float[Array, "c r"] | None = None
+    nonnegative: Float[Array, " r"] | None = None
     origin: Any = None
     complete: bool = static(default=False)
 
@@ -182,11 +190,11 @@ class DualSpectrum(Spectrum):
 
     @property
     def directions(self):
-        """`basis`, or √v U where coefficients are dual."""
-        if self.basis is not None:
-            return self.basis
+        """`feature_directions`, or √v U where coefficients are dual."""
+        if self.feature_directions is not None:
+            return self.feature_directions
         dual = self.weights.scale(self.left_vectors())
-        return dual if self.solved is None else dual * self.solved
+        return dual if self.nonnegative is None else dual * self.nonnegative
 
     def project(self, labels):
         """z = Uᵀ√v y."""
@@ -213,10 +221,10 @@ class DualSpectrum(Spectrum):
         as U.
         """
         if self.complete and self.route != "features" and pays_to_refit(folds, len(lams)):
-            return refit_folds(self, solution, fn, lams, folds, stack)
+            return sweep_dual_refits(self, solution, fn, lams, folds, stack)
         return super().sweep_folds(solution, fn, lams, folds, stack=stack)
 
-    def allowing(self, folds):
+    def raise_floor(self, folds):
         """Of features, whose own floor is that of fits to all rows."""
         if self.route != "features" or self.complete and folds is None:
             return self
@@ -232,24 +240,24 @@ class DualSpectrum(Spectrum):
         left = U * (share if self.complete else share - 1)
         H = self.fixed_basis * weights.root_or_one[:, None]
         if weights.values is not None:
-            G = self.queries() / (self.s + lam)
+            G = self.query_map() / (self.s + lam)
             left = jnp.where(used, left, -G)
             r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, solution.state))
             diagonal = jnp.where(weights.used, diagonal, 1)
         left_H = jnp.where(used & self.complete, 0, H)
-        return LowRank(r, diagonal, H, U, left, left_H, weights.used & (not self.complete))
+        return LowRankView(r, diagonal, H, U, left, left_H, weights.used & (not self.complete))
 
     def training_design(self) -> Float[Array, "n c"]:
         """K or features of the rows, which coefficients multiply, computed again."""
         kernel, rows = self.training
         return rows.map(lambda x: self.expansion.design(kernel, x))
 
-    def queries(self) -> Float[Array, "n r"]:
-        """G = design·directions − B across of the rows of X, predicted as if they were new: f =
-        mean + G (D ∘ z).
+    def query_map(self) -> Float[Array, "n r"]:
+        """G = design·directions − B fixed_directions of the rows of X, predicted as if they were
+        new: f = mean + G (D ∘ z).
         """
         G = matmul(self.training_design(), self.directions)
-        return G - self.fixed.fitted(self.fixed.rows, self.across)
+        return G - self.fixed.fitted(self.fixed.values, self.fixed_directions)
 
 
 def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSpectrum:
@@ -261,32 +269,32 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     Source: Rifkin (lecture), "Varying λ".
     """
     weights, fixed = matrix.data.weights, matrix.data.fixed
-    whole = jnp.sum(weights.array * jnp.diagonal(matrix.K))
-    K, across, taken = fixed.centre_both(weights, matrix.K)
+    trace_before = jnp.sum(weights.array * jnp.diagonal(matrix.K))
+    K, fit, removed = fixed.centre_both(weights, matrix.K)
     if matrix.lift is not None:
-        across = across + fixed.one[:, None] * matrix.lift  # type: ignore[index]
+        fit = fit + fixed.constant_coef[:, None] * matrix.lift  # type: ignore[index]
     s, U = eigh(weights.scale_both(K))
     U = fixed.project(weights, U)
-    # What is taken off entries is rounded one by one: 4√n·eps of one.
+    # What is removed from entries is rounded one by one: 4√n·eps of one.
     heaviest = jnp.max(weights.array) / weights.total
-    constant = 4 * jnp.sqrt(heaviest / weights.count) * taken
-    floor = eigh_rounding(weights.count, s, constant)
-    across, solved = matmul(across, weights.scale(U)), None
+    removed = 4 * jnp.sqrt(heaviest / weights.count) * removed
+    floor = eigh_rounding(weights.count, s, removed)
+    fixed_directions, nonnegative = matmul(fit, weights.scale(U)), None
     if not semidefinite:
-        solved = jnp.where(s < -floor, 0, 1).astype(s.dtype)
-        across = across * solved
-    s, below = clip(s, constant)
+        nonnegative = jnp.where(s < -floor, 0, 1).astype(s.dtype)
+        fixed_directions = fixed_directions * nonnegative
+    s, below = clip_negative(s, removed)
     report = Report("gram", floor, below).with_information(
-        jnp.max(s), ABOVE_ROUNDING * floor, whole
+        jnp.max(s), ABOVE_ROUNDING * floor, trace_before
     )
     return DualSpectrum(
-        data=replace(matrix.data, rows=Whole(U)),
+        data=replace(matrix.data, rows=OneBlock(U)),
         s=report.where_informative(s),
-        across=across,
+        fixed_directions=fixed_directions,
         expansion=matrix.expansion,
         report=report,
         training=matrix.training,
-        solved=solved,
+        nonnegative=nonnegative,
         complete=True,
     )
 
@@ -300,20 +308,20 @@ def factor_svd(kernel, data: Data) -> Factor:
     origin = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
     complete = U.shape[0] == U.shape[1]
-    basis = Vt.T * sigma
+    feature_directions = Vt.T * sigma
     floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
-    whole = jnp.sum(weights.scale(Phi) ** 2)
+    square_before = jnp.sum(weights.scale(Phi) ** 2)
     report = Report("features", floor, jnp.zeros_like(floor))
-    report = report.with_information(jnp.max(sigma), centred_rounding(whole), whole)
+    report = report.with_information(jnp.max(sigma), centred_rounding(square_before), square_before)
     factor = DualSpectrum(
-        data=replace(data, rows=Whole(fixed.project(weights, U))),
+        data=replace(data, rows=OneBlock(fixed.project(weights, U))),
         s=report.where_informative(sigma**2),
-        across=matmul(origin, basis),
+        fixed_directions=matmul(origin, feature_directions),
         expansion=Primal(),
         report=report,
         training=(kernel, rows),
-        basis=basis,
+        feature_directions=feature_directions,
         origin=origin,
         complete=complete,
     )
-    return factor.allowing(None)
+    return factor.raise_floor(None)

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxrls.core.factors import Outcome, Solution
-from jaxrls.core.fit.fitted import Fit, Model, completed, r_squared, solution_of
+from jaxrls.core.fit.fitted import Fit, Model, add_names_and_offset, r_squared, solution_of
 from jaxrls.core.fit.grid import Choice, Chosen, counted_residuals
 from jaxrls.core.fit.inspection import inspect_fit
-from jaxrls.core.problem import compiled, first
+from jaxrls.core.problem import compiled, first_rows
 from jaxrls.core.support import as_lam, is_concrete
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
@@ -32,7 +32,7 @@ def conclude(problem, solution: Solution, chosen: Chosen, plan: str = "") -> Fit
     """The fit at the chosen λ, one for all targets or one for each, with held-out residuals."""
     criterion, labels, weights = problem.criterion, solution.labels, solution.factor.weights
     groups, lam = criterion.groups, chosen.lam
-    outcome = solution.outcome(lam.reshape(1, -1), groups, criterion.total)
+    outcome = solution.outcome(lam.reshape(1, -1), groups, criterion.summand)
     of_lam = lambda sums: sums[0] if lam.ndim else jnp.mean(sums)
     if chosen.error is None and outcome.total is not None:
         errors = labels.drop_axis(outcome.total / weights.total)
@@ -41,9 +41,9 @@ def conclude(problem, solution: Solution, chosen: Chosen, plan: str = "") -> Fit
     fit = replace(fit, criterion=criterion.name, title=criterion.title, unit=criterion.unit)
     if outcome.error is not None and criterion.smooth:  # a step has no useful slope
         fit = replace(fit, loo_standard_error=of_lam(outcome.error) / weights.total)
-    if outcome.residuals is None:
+    if outcome.held_out is None:
         return fit
-    e, counted = counted_residuals(outcome.residuals[0], weights, groups)
+    e, counted = counted_residuals(outcome.held_out[0], weights, groups)
     squares = jnp.average(e**2, axis=0, weights=counted.values)
     r2 = jnp.mean(r_squared(e, labels.Y, counted.values, jnp))
     return replace(fit, r2=r2, loo_rms=labels.drop_axis(jnp.sqrt(squares)))
@@ -59,10 +59,10 @@ def conclude_moments(kernel, solution: Solution, chosen: Chosen, plan: str) -> F
 def _fit_of(kernel, solution: Solution, chosen: Chosen, outcome: Outcome, plan: str) -> Fit:
     """The fit, but for what depends on a criterion."""
     factor, drop, lam = solution.factor, solution.labels.drop_axis, chosen.lam
-    report, dof, residuals = factor.report, outcome.dof, outcome.residuals
+    report, dof, residuals = factor.report, outcome.dof, outcome.held_out
     coef, intercept, free = jax.tree.map(lambda part: drop(part[0]), outcome.coefficients)
     points, coef = factor.expansion.compact(kernel, coef)
-    effects = None if free is None else factor.fixed.lean()
+    effects = None if free is None else factor.fixed.without_values()
     return Fit(
         model=Model(kernel, points, coef, intercept, free, effects),
         lams=chosen.lams,
@@ -79,14 +79,14 @@ def _fit_of(kernel, solution: Solution, chosen: Chosen, outcome: Outcome, plan: 
         trace_residual=report.trace_residual,
         num_landmarks=0 if report.trace_residual is None else len(factor.points),
         run=outcome.run,
-        ridge_effect=_ridge_effect(kernel, solution, lam.reshape(1, -1), outcome),
+        jitter_effect=_jitter_effect(kernel, solution, lam.reshape(1, -1), outcome),
     )
 
 
-def _ridge_effect(kernel, solution: Solution, column, outcome: Outcome) -> Any:
+def _jitter_effect(kernel, solution: Solution, column, outcome: Outcome) -> Any:
     """How far jitter moved the fit, as a share of the held-out residuals; None without jitter."""
-    factor, residuals = solution.factor, outcome.residuals
-    if factor.report.ridge is None:
+    factor, residuals = solution.factor, outcome.held_out
+    if factor.report.jitter is None:
         return None
     squares = (
         solution.residual_norm(column)[0]  # those of training, which are smaller
@@ -113,14 +113,14 @@ def with_solution(
     """The fit with its solution, if that is kept, and without what belongs to rows after n."""
     criterion, model, residuals = problem.criterion, fit.model, fit.loo_residuals
     if keeps(problem, keep):
-        choice = choice if criterion.of_sums else None
+        choice = choice if criterion.needs_only_sums else None
         fit = replace(fit, solution=solution, problem=problem, choice=choice)
         fit = replace(fit, groups=criterion.groups, saved=bool(keep))
     if residuals is None or len(residuals) == n or not is_concrete(fit):
         return fit
     if model.points is not None:
-        model = replace(model, points=first(model.points, n), coef=first(model.coef, n))
-    return replace(fit, model=model, loo_residuals=first(residuals, n))
+        model = replace(model, points=first_rows(model.points, n), coef=first_rows(model.coef, n))
+    return replace(fit, model=model, loo_residuals=first_rows(residuals, n))
 
 
 def with_lam(fit, lam) -> Fit:
@@ -139,4 +139,4 @@ def with_lam(fit, lam) -> Fit:
     keep = fit.saved or None
     n = len(problem.Y if fit.loo_residuals is None else fit.loo_residuals)
     changed = with_solution(changed, solution, problem, fit.choice, keep, n)
-    return completed(changed, fit.model.names, fit.label_offset)
+    return add_names_and_offset(changed, fit.model.names, fit.label_offset)

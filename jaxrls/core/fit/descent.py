@@ -95,7 +95,7 @@ class Space:
         return kernel, above + self.floor
 
 
-class Way(NamedTuple):
+class SearchOptions(NamedTuple):
     """How a search proceeds and when it ends: after `steps`, where ‖∇ log E‖∞ is below `tol`, or
     where three steps in a row gain less than a twentieth of `tol`; if the curvature is known from
     another search, at the first step that gains less than half of it.
@@ -127,7 +127,7 @@ class Point(NamedTuple):
         return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
 
 
-class Best(NamedTuple):
+class Tuned(NamedTuple):
     """The best point of a search, with the history of the walk that found it.
 
     `problem` is the one it minimised, and `learned` its last point, for the curvature there.
@@ -140,7 +140,7 @@ class Best(NamedTuple):
     learned: Point
 
 
-def descend(problem, guesses: list, way, learned=None) -> Best:
+def descend(problem, guesses: list, way, learned=None) -> Tuned:
     """A search from the best of the guesses, and from random multiples of it where the way has more
     starts.
 
@@ -149,7 +149,7 @@ def descend(problem, guesses: list, way, learned=None) -> Best:
     """
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
         begin = lambda space, key=None: (
-            look(space.first(key), space, problem, optimizer=way.optimizer),
+            first_point(space.first(key), space, problem, optimizer=way.optimizer),
             space,
         )
         guessed = [begin(Space.around(guess)) for guess in guesses]
@@ -157,7 +157,7 @@ def descend(problem, guesses: list, way, learned=None) -> Best:
         point, space = best
         carries = learned is not None and best is guessed[-1]
         carries = carries and way.optimizer is default_optimizer()
-        starts = [(_carried(learned, point) if carries else point, space)]
+        starts = [(_with_curvature(learned, point) if carries else point, space)]
         if way.starts > 1:
             starts += [begin(space, key) for key in jax.random.split(way.key, way.starts)[1:]]
         if problem.criterion.unit == "nats":
@@ -186,7 +186,7 @@ def _huge(problem):
 
 
 @compiled
-def look(params, space: Any, problem, *, optimizer) -> Point:
+def first_point(params, space: Any, problem, *, optimizer) -> Point:
     """A first point, with a new state, strongly typed as a step returns it: a weak type would
     compile the step twice.
     """
@@ -196,7 +196,7 @@ def look(params, space: Any, problem, *, optimizer) -> Point:
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _carried(learned: Point, point):
+def _with_curvature(learned: Point, point):
     """The point with the state of L-BFGS as if its last step had ended there: the step, and the
     change of the gradient along it, are kept.
     """
@@ -266,7 +266,7 @@ def _best_of(visited, problem, way, start_value):
     start = error_of(start_value)
     history = History(error_of(values), on_device(norms), lams, kernels, start, converged, reason)
     kernel, lam = jax.tree.map(on_device, points[best])
-    return Best(kernel, lam, history, problem, visited[-1])
+    return Tuned(kernel, lam, history, problem, visited[-1])
 
 
 def _why_not(norms, way):

@@ -12,8 +12,8 @@ import numpy as np
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
 from jaxrls.core.factors import (
     ABOVE_ROUNDING,
-    SEARCHED,
-    WITHOUT_K,
+    LAMS_PER_SEARCH,
+    SOLVERS_WITHOUT_K,
     Cholesky,
     Solution,
     Solver,
@@ -21,7 +21,7 @@ from jaxrls.core.factors import (
     suits_cholesky,
 )
 from jaxrls.core.fit.conclude import at_best, conclude, keeps, with_solution
-from jaxrls.core.fit.fitted import Fit, K, completed
+from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.inspection import inspect_fit
 from jaxrls.core.fit.lam_search import search
@@ -31,7 +31,7 @@ from jaxrls.core.problem import compiled
 from jaxrls.core.support import as_lams, column_names, door, is_concrete, platform, progress_bar
 
 MOST_ROWS = 2**14  # whose K a CPU factors, which takes minutes, where no solver is named
-GRID = 100  # values of λ, in place of a search where the criterion has no slopes
+GRID_SIZE = 100  # values of λ, in place of a search where the criterion has no slopes
 
 
 @door("X")
@@ -68,10 +68,10 @@ def fit(
             of a data frame or table the model keeps the names of columns, by which it takes those
             of new rows.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
-        lams: how many λ, on a grid from the spectrum; or their values, (L,), or (L, t) with a
-            column for each target, where 0 stands for `fit.floor`; or `"search"`, which finds the
-            best λ from the error and its slope at about ten values; for a stream, or a
-            criterion without slopes, the grid is used instead.
+        lams: how many λ, on a grid from the spectrum (they are searched by a solver without one);
+            or their values, (L,), or (L, t) with a column for each target, where 0 stands for
+            `fit.floor`; or `"search"`, which finds the best λ from the error and its slope at about
+            ten values; for a stream, or a criterion without slopes, the grid is used instead.
         per_target: whether each column of Y has a λ of its own.
         conservative: a number of standard errors: take the largest λ whose error is at most that
             much above the smallest; 1 or True is the one-standard-error rule.
@@ -136,16 +136,18 @@ def fit(
         "solver": solver,
         "block_size": block_size,
     }
-    asked = Asked(lams, per_target, conservative, keep)
+    asked = LamOptions(lams, per_target, conservative, keep)
     wanted = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if wanted is not X:  # rows of another dtype, in which everything is computed
         result = fit(kernel, wanted, Y, **options, **asked._asdict(), progress=progress)
-        return completed(result, column_names(X))
+        return add_names_and_offset(result, column_names(X))
     problem = Problem.of(kernel, X, Y, **options)
-    return completed(best_fit(problem, asked, progress), column_names(X), problem.label_offset)
+    return add_names_and_offset(
+        best_fit(problem, asked, progress), column_names(X), problem.label_offset
+    )
 
 
-class Asked(NamedTuple):
+class LamOptions(NamedTuple):
     """What a caller asks of λ, and whether the fit is to keep its solution: as in `fit`."""
 
     lams: Any
@@ -154,7 +156,7 @@ class Asked(NamedTuple):
     keep: bool | None = None
 
 
-def best_fit(problem, asked: Asked, progress: bool) -> Fit:
+def best_fit(problem, asked: LamOptions, progress: bool) -> Fit:
     """The fit with the best λ; where no solver was named and K is too large, by one without K."""
     any_lam = isinstance(asked.lams, int | str) and not asked.conservative
     many = without_matrix(problem, any_lam=any_lam) if not asked.keep else None
@@ -175,47 +177,32 @@ def best_fit(problem, asked: Asked, progress: bool) -> Fit:
     return replace(result, plan=words)
 
 
-def without_matrix(problem, call: str = "fit", any_lam: bool = True) -> Problem | None:
-    """The problem with a solver that needs no K, where no solver was named, single rows are held
-    out, and K is too large for the device, or its spectrum takes minutes and any λ will do;
-    else None.
-    """
-    rows, kernel, criterion = problem.rows, problem.kernel, problem.criterion
-    able = problem.solver is None and is_concrete(problem) and rows.in_memory and rows.is_dense
-    able = able and kernel.evaluable and problem.explicit is None
-    able = able and isinstance(criterion, LeaveOneOut) and criterion.groups is None
-    slow = any_lam and platform() == "cpu" and len(problem.Y) > MOST_ROWS
-    if able and (slow or of_problem(problem, call).why_not()):
-        for solver in WITHOUT_K:
-            many = replace(problem, solver=solver())
-            if not of_problem(many).why_not():
-                return many
-    return None
-
-
 @singledispatch
 def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: bool) -> Fit:
     """`run` on the problem as its solver prepares it; a solver that is chosen by trial fits has
     another function.
     """
-    return run(problem.prepared(progress))
+    return run(problem.prepare(progress))
 
 
-def _best(problem, asked: Asked) -> Fit:
+_solution, _concluded = compiled(Problem.solution), compiled(conclude)
+
+
+def _best(problem, asked: LamOptions) -> Fit:
     """The fit with the best λ, as planned: from a grid or from a search."""
-    plan, keep, n = planned(problem, asked), asked.keep, len(problem.Y)
-    problem, choice, searches = plan.problem.padded(), plan.choice, plan.searches
+    plan, keep, n = make_plan(problem, asked), asked.keep, len(problem.Y)
+    problem, choice, searches = plan.problem.pad(), plan.choice, plan.searches
     if not searches:
         fit, solution = fit_on_grid(problem, choice, kept=keeps(problem, keep))
         # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
         searches = plan.goes_below and float(fit.lam) < ABOVE_ROUNDING * float(fit.floor)
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
-        fit, solution = _searched(problem, choice.per_target)
+        fit, solution = _fit_by_search(problem, choice.per_target)
     return with_solution(fit, solution, problem, None if searches else choice, keep, n)
 
 
-def _searched(problem, per_target):
+def _fit_by_search(problem, per_target):
     """The fit with the best λ of a search, which runs on known values, and its solution."""
     if not is_concrete(problem):
         raise ValueError(
@@ -227,9 +214,6 @@ def _searched(problem, per_target):
     return replace(fit, plan=f"{problem.solver.name}, a search for λ: {words}"), solution
 
 
-_solution, _concluded = compiled(Problem.solution), compiled(conclude)
-
-
 @compiled
 def fit_on_grid(problem, choice, *, kept: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a choice, with its solution if that is kept."""
@@ -239,6 +223,24 @@ def fit_on_grid(problem, choice, *, kept: bool) -> tuple[Fit, Solution | None]:
 
 # how λ is chosen, and by which solver
 # --------------------------------------------------------------------------------------------------
+
+
+def without_matrix(problem, call: str = "fit", any_lam: bool = True) -> Problem | None:
+    """The problem with a solver that needs no K, where no solver was named, single rows are held
+    out, and K is too large for the device, or its spectrum takes minutes and any λ will do;
+    else None.
+    """
+    rows, kernel, criterion = problem.rows, problem.kernel, problem.criterion
+    able = problem.solver is None and is_concrete(problem) and rows.in_memory and rows.is_dense
+    able = able and kernel.evaluable and problem.explicit is None
+    able = able and isinstance(criterion, LeaveOneOut) and criterion.groups is None
+    slow = any_lam and platform() == "cpu" and len(problem.Y) > MOST_ROWS
+    if able and (slow or of_problem(problem, call).why_not()):
+        for solver in SOLVERS_WITHOUT_K:
+            many = replace(problem, solver=solver())
+            if not of_problem(many).why_not():
+                return many
+    return None
 
 
 class Plan(NamedTuple):
@@ -253,16 +255,16 @@ class Plan(NamedTuple):
     goes_below: bool
 
 
-def planned(problem, asked: Asked) -> Plan:
+def make_plan(problem, asked: LamOptions) -> Plan:
     """The cheapest exact plan, unless a solver is named.
 
     | λ are            | the way                                                               |
     |------------------|-----------------------------------------------------------------------|
     | named            | a spectrum; for few of them a Cholesky factor each                    |
-    | counted          | a grid of so many from the spectrum                                   |
+    | counted          | a grid of so many from the spectrum; without one a search             |
     | counted, large n | where ten Cholesky factors cost less than a spectrum, a search        |
     | "search"         | a search, where the criterion has slopes that X in memory gives       |
-    | "search", else   | as counted, GRID; or without a spectrum a search by values alone      |
+    | "search", else   | as counted, GRID_SIZE; or without a spectrum a search by values alone |
     """
     criterion, rows = problem.criterion, problem.rows
     lams, conservative = _lams_to_try(asked.lams, problem), asked.conservative
@@ -273,7 +275,7 @@ def planned(problem, asked: Asked) -> Plan:
     if searches:
         num, as_long_as, lams = 1, 1, None
     elif counted:
-        num, as_long_as, lams = lams, SEARCHED, None
+        num, as_long_as, lams = lams, LAMS_PER_SEARCH, None
         free = free and criterion.smooth and not conservative
     else:
         num = as_long_as = len(lams)
@@ -291,8 +293,8 @@ def _lams_to_try(lams, problem) -> Any:
     has_spectrum = solver is None or solver.has_spectrum
     if isinstance(lams, str) and lams == "search":
         # Without slopes a search may miss the best; and a grid takes fewer readings.
-        return GRID if has_spectrum and not (smooth and problem.traceable) else lams
-    lams = GRID if lams is None else lams
+        return GRID_SIZE if has_spectrum and not (smooth and problem.traceable) else lams
+    lams = GRID_SIZE if lams is None else lams
     whole = isinstance(lams, int | np.integer) and not isinstance(lams, bool)
     if isinstance(lams, str) or np.ndim(lams) == 0 and not (whole and lams > 1):
         raise ValueError(

@@ -23,9 +23,9 @@ from jaxrls.core.problem import (
     as_rows,
     common_size,
     compiled,
-    first,
+    first_rows,
     kernel_times,
-    padded,
+    pad_rows,
 )
 from jaxrls.core.support import (
     as_floats,
@@ -123,9 +123,9 @@ class Model:
         if effects is None and fixed_effects is None:
             return predict_in_common_size(self, X, block_size)
         rows, columns = self.read(X, fixed_effects)
-        predictions = _evaluate(unnamed(self), rows, block_size=block_size)
+        predictions = _evaluate(without_names(self), rows, block_size=block_size)
         # Without an intercept, which the predictions have already.
-        beta = effects.joined(jnp.zeros_like(self.intercept), jnp.asarray(self.free))
+        beta = effects.join(jnp.zeros_like(self.intercept), jnp.asarray(self.free))
         return predictions + effects.fitted(columns, beta)
 
     def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
@@ -135,7 +135,7 @@ class Model:
         self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
         effects = self.effects or FixedEffects.none(self.coef.dtype)
-        return rows, effects.new_rows(fixed_effects, rows.shape[0], self.coef.dtype)
+        return rows, effects.new_values(fixed_effects, rows.shape[0], self.coef.dtype)
 
     def check_effects(self, call: str, fixed_effects) -> None:
         """Raise where a call is about labels, and the fixed effects of their rows are not given."""
@@ -162,12 +162,12 @@ class Model:
             raise ValueError(f"X must have {widths[0]} columns, {what}, and has {d}")
 
 
-def unnamed(model):
+def without_names(model):
     """The model without names of columns, for which nothing is compiled anew."""
     return replace(model, names=()) if model.names else model
 
 
-def completed(fit, names: tuple, offset=None):
+def add_names_and_offset(fit, names: tuple, offset=None):
     """The fit with what only the host knows: the names of columns, and in the intercept, then in
     float64, what was taken off labels before they were fitted.
     """
@@ -192,7 +192,7 @@ def predict_in_common_size(model, X, block_size):
     """Predictions with the last of few rows repeated, and with further points of coefficient 0, so
     that one program serves several numbers of them.
     """
-    run = lambda X: _evaluate(unnamed(model), model.read(X)[0], block_size=block_size)
+    run = lambda X: _evaluate(without_names(model), model.read(X)[0], block_size=block_size)
     if not (isinstance(X, np.ndarray) and X.ndim == 2 and len(X) and is_concrete(model)):
         return run(X)
     m = len(X)
@@ -201,9 +201,9 @@ def predict_in_common_size(model, X, block_size):
     # Many points are not padded, and stay on their device.
     if array and (missing := common_size(len(model.points)) - len(model.points)):
         points, coef = map(np.asarray, (model.points, model.coef))
-        points, coef = padded(points, missing, "edge"), padded(coef, missing)
+        points, coef = pad_rows(points, missing, "edge"), pad_rows(coef, missing)
         model = replace(model, points=points, coef=coef)
-    return first(run(padded(X, size - m, "edge")), m) if size > m else run(X)
+    return first_rows(run(pad_rows(X, size - m, "edge")), m) if size > m else run(X)
 
 
 @compiled
@@ -303,7 +303,7 @@ class Fit(Generic[K]):
         run: how the iteration of `Iterative`, or the refinement of `Refined`, went; else None.
         loo_standard_error: the standard error of `error` where it is an estimate, as by
             `Iterative`.
-        ridge_effect: how far jitter, which nearly dependent landmarks need, moved the fit at most,
+        jitter_effect: how far jitter, which nearly dependent landmarks need, moved the fit at most,
             as a share of the held-out residuals; above 1 % `fit` warns.
         informative: whether K tells rows apart beyond the fixed effects. If not, the fit is that of
             these alone, such as the mean, and `fit` warns. None where it was not asked.
@@ -341,7 +341,7 @@ class Fit(Generic[K]):
     num_landmarks: int = static(default=0)
     run: Any = None
     loo_standard_error: PerTarget | None = None
-    ridge_effect: Number | None = None
+    jitter_effect: Number | None = None
     informative: Bool[Numbers, ""] | None = None
     r2: Number | None = None
     loo_rms: Float[Numbers, "*t"] | None = None
@@ -477,7 +477,7 @@ class Fit(Generic[K]):
         """
         check_index(X, Y)
         self.model.check_effects("score", fixed_effects)
-        return scored(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
+        return r_squared_of(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 
     @door("self.model.coef")
     def with_lam(self, lam) -> "Fit[K]":
@@ -541,7 +541,7 @@ class Fit(Generic[K]):
         **Cost** of the standard deviation O(m n²) where K of all rows was factored, else O(m r²).
         """
         if not return_std:
-            check_unsaid(scale, corrected, diag, weights)
+            check_no_std_options(scale, corrected, diag, weights)
             return self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         self.model.check_effects("return_std", fixed_effects)
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
@@ -895,7 +895,7 @@ def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
     return recalled
 
 
-def check_unsaid(scale, corrected: bool = True, diag=None, weights=None) -> None:
+def check_no_std_options(scale, corrected: bool = True, diag=None, weights=None) -> None:
     """Raise where options of standard deviations are given, and none are asked for."""
     named = isinstance(scale, str) and scale == "evidence"
     if not (named and corrected and diag is weights is None):
@@ -921,7 +921,7 @@ def as_predicted(predictions, Y) -> Any:
     return Y
 
 
-def scored(predictions, Y, weights, per_target: bool = False) -> np.floating | np.ndarray:
+def r_squared_of(predictions, Y, weights, per_target: bool = False) -> np.floating | np.ndarray:
     """R² of predictions of labels Y: see `Fit.score`."""
     predictions = np.asarray(predictions, float)
     Y = np.asarray(as_predicted(predictions, Y))

@@ -95,9 +95,11 @@ class Choice:
     def of(self, solution: Solution, kernel: Kernel) -> Chosen:
         """The chosen λ of a solution."""
         factor, criterion = solution.factor, self.criterion
-        lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
+        lams = (
+            lambda_grid(factor, self.num) if self.lams is None else factor.zero_as_floor(self.lams)
+        )
         known = factor.has_residuals or isinstance(criterion, HoldOut)
-        if len(lams) == 1 and not (known and (factor.exact or criterion.total is None)):
+        if len(lams) == 1 and not (known and (factor.exact or criterion.summand is None)):
             # It needs no error, or has the model's.
             targets = solution.labels.given.shape[1:] if self.per_target else ()
             return Chosen(lams, None, jnp.broadcast_to(lams[0], targets))
@@ -114,7 +116,7 @@ def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
     V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
     """
     groups = criterion.groups
-    left_out = solution.residuals(lam.reshape(1, -1), groups)[0]
+    left_out = solution.held_out_residuals(lam.reshape(1, -1), groups)[0]
     left_out, weights = counted_residuals(left_out, solution.factor.weights, groups)
     losses = criterion.loss(left_out, solution.labels.Y)
     losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)

@@ -12,7 +12,7 @@ NO_INFORMATION = (
     "it is rounding, and the fit is that of these alone: check that columns of X vary, and that the "
     "width of the kernel suits their units"
 )
-LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
+LARGEST_EFFECT = 0.01  # of a jitter on predictions, relative to the error, without a warning
 
 
 def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
@@ -40,10 +40,10 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
         return
     if stopped:
         warn(stopped)
-    if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
+    if fit.jitter_effect is not None and float(fit.jitter_effect) > LARGEST_EFFECT:
         warn(
             "the landmarks are nearly dependent, and rounding, or the jitter against it, may move "
-            f"predictions by {100 * float(fit.ridge_effect):.2g} % of the error: take fewer "
+            f"predictions by {100 * float(fit.jitter_effect):.2g} % of the error: take fewer "
             f"landmarks{', or float64' * (dtype == np.float32)}"
         )
     inspect_lam(fit, default_grid)

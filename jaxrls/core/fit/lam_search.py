@@ -24,7 +24,7 @@ WIDE = 1.5  # a gap this wide may hide a minimum
 LOW = 0.1  # if one of its ends is this low
 
 
-class Searched(NamedTuple):
+class SearchResult(NamedTuple):
     """The chosen λ among all that were evaluated, the solution, and the search in words."""
 
     chosen: Chosen
@@ -32,7 +32,7 @@ class Searched(NamedTuple):
     words: str
 
 
-class Look(NamedTuple):
+class Evaluation(NamedTuple):
     """The errors at λ, and for each search value and slope, the slope NaN where there is none."""
 
     errors: Any
@@ -40,7 +40,7 @@ class Look(NamedTuple):
     slope: Any
 
 
-class Visited(NamedTuple):
+class Evaluations(NamedTuple):
     """All λ that a search evaluated."""
 
     log_lams: Any  # (looks, searches)
@@ -48,11 +48,11 @@ class Visited(NamedTuple):
     solution: Solution  # with what it may have learned
 
 
-def search(problem, solution, per_target: bool) -> Searched:
+def search(problem, solution, per_target: bool) -> SearchResult:
     """The best λ, or one for each target, searched in parallel."""
     factor, separate = solution.factor, per_target and problem.Y.ndim == 2
     count = problem.Y.shape[1] if separate else 1
-    log_lams, errors, solution = visit(factor, problem, solution, count)
+    log_lams, errors, solution = evaluate_lams(factor, problem, solution, count)
     # Ascending, without λ at which the factor broke down, unless it did at all.
     defined = np.isfinite(errors).all(axis=1)
     keep = defined if defined.any() else ~defined
@@ -62,15 +62,15 @@ def search(problem, solution, per_target: bool) -> Searched:
     known = jnp.asarray(table.reshape(len(lams), *problem.Y.shape[1:]))
     lam, error = choose_lam(lams, known, separate)
     chosen = Chosen(lams, known, lam, error)
-    return Searched(chosen, solution, _words(factor, len(errors), count))
+    return SearchResult(chosen, solution, _words(factor, len(errors), count))
 
 
 @singledispatch
-def visit(factor: Any, problem, solution, count: int) -> Visited:
+def evaluate_lams(factor: Any, problem, solution, count: int) -> Evaluations:
     """Evaluate λ for `count` searches on the whole line; a factor for which a λ is expensive has
     another function.
     """
-    look = _look_at_once if problem.traceable else _look
+    evaluate = _evaluate_at_once if problem.traceable else _evaluate_at
     dtype, (low, high) = solution.factor.dtype, jax.device_get(_ends(solution.factor))
     low, high = np.log([low, high], dtype=float)
     errors: list[np.ndarray] = []
@@ -81,11 +81,11 @@ def visit(factor: Any, problem, solution, count: int) -> Visited:
         if np.isnan(wanted).all():
             break
         log_lams = np.where(np.isnan(wanted), log_lams, wanted)
-        looked: Any = jax.device_get(look(problem, solution, jnp.asarray(log_lams, dtype)))
-        errors.append(looked.errors.reshape(-1))
-        point = np.stack([log_lams, looked.value, looked.slope], axis=1)
+        evaluation: Any = jax.device_get(evaluate(problem, solution, jnp.asarray(log_lams, dtype)))
+        errors.append(evaluation.errors.reshape(-1))
+        point = np.stack([log_lams, evaluation.value, evaluation.slope], axis=1)
         points = np.concatenate([points, point[None]])
-    return Visited(points[:, :, 0], np.stack(errors), solution)
+    return Evaluations(points[:, :, 0], np.stack(errors), solution)
 
 
 _ends = compiled(lambda_range)
@@ -147,7 +147,7 @@ def _middle_of_gap(x, f):
     return x[widest] + gaps[widest] / 2 if gaps[widest] > WIDE else np.nan
 
 
-def _look(problem, solution, log_lams) -> Look:
+def _evaluate_at(problem, solution, log_lams) -> Evaluation:
     """What a search sees at λ, one for each."""
 
     def value_and_errors(log_lams):
@@ -158,13 +158,13 @@ def _look(problem, solution, log_lams) -> Look:
 
     if not (problem.traceable and problem.criterion.smooth and solution.factor.exact):
         value, errors = value_and_errors(log_lams)
-        return Look(errors, value, jnp.full_like(value, jnp.nan))
+        return Evaluation(errors, value, jnp.full_like(value, jnp.nan))
     along = jnp.ones_like(log_lams)
     value, slope, errors = jax.jvp(value_and_errors, (log_lams,), (along,), has_aux=True)
-    return Look(errors, value, slope)
+    return Evaluation(errors, value, slope)
 
 
-_look_at_once = compiled(_look)  # where all rows go into a program
+_evaluate_at_once = compiled(_evaluate_at)  # where all rows go into a program
 
 
 def _words(factor, looks: int, count: int) -> str:

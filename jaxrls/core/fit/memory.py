@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.factors import (
-    SEARCHED,
+    LAMS_PER_SEARCH,
+    CallShape,
     Cholesky,
-    Shape,
     Solver,
     Spectral,
     choose_route,
@@ -152,7 +152,7 @@ def memory(
     _check_counts(counts, n)
     if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
-    of_call = Shape(kernel, n, d, dtype, targets, lams, call == "gradient")
+    of_call = CallShape(kernel, n, d, dtype, targets, lams, call == "gradient")
     solver = cheapest(of_call, named_solver(solver, landmarks))
     if call == "predict":
         return of_predictions(of_call, solver, rows or n)
@@ -175,7 +175,7 @@ def cheapest(shape, solver: Solver | None) -> Solver:
     kernel, n = shape.kernel, shape.rows
     if solver is None:
         whole = choose_route(kernel, (n, shape.columns), shape.dtype) == "gram"
-        few = whole and suits_cholesky(kernel, n, shape.lams or SEARCHED)
+        few = whole and suits_cholesky(kernel, n, shape.lams or LAMS_PER_SEARCH)
         solver = Cholesky() if few else Spectral()
     return solver.differentiable() if shape.gradient else solver
 
@@ -221,7 +221,7 @@ def of_problem(problem, call: str = "fit", lams: int | None = None) -> Memory:
     """The memory of a call on a problem."""
     (n, d), targets = problem.rows.shape, int(np.prod(problem.Y.shape[1:]))
     dtype = jnp.dtype(problem.rows.dtype)
-    shape = Shape(problem.kernel, n, d, dtype, targets, lams, call == "gradient")
+    shape = CallShape(problem.kernel, n, d, dtype, targets, lams, call == "gradient")
     solver, has_weights = cheapest(shape, problem.solver), problem.weights.values is not None
-    left_out = problem.criterion.left_out_together()
+    left_out = problem.criterion.memory_options()
     return of_training(shape, solver, has_weights, problem.fixed.count > 1, **left_out)

@@ -86,7 +86,7 @@ def objective(
         landmarks=landmarks,
         block_size=block_size,
     )
-    return problem.prepared().error(lam)
+    return problem.prepare().error(lam)
 
 
 @door()

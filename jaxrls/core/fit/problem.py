@@ -27,7 +27,7 @@ from jaxrls.core.problem import (
     as_rows,
     common_size,
     compiled,
-    padded,
+    pad_rows,
 )
 from jaxrls.core.support import (
     arrays_alone,
@@ -47,7 +47,7 @@ from jaxrls.core.support import (
 
 # The share of the standard deviation of labels that rounding may take; and labels whose squares
 # stay within float32.
-ROUNDED, SMALLEST, LARGEST = 1e-5, 1e-9, 1e18
+ROUNDED_SHARE, SMALLEST_SPREAD, LARGEST_LABEL = 1e-5, 1e-9, 1e18
 
 
 @pytree
@@ -100,7 +100,7 @@ class Problem:
         block_size: int | None = None,
     ) -> "Problem":
         """Build a problem from the arguments of `fit`, checking shapes, and values where they are
-        known; `prepared` is what is factored.
+        known; `prepare` is what is factored.
 
         Parameters of the kernel take the dtype of the rows, so that a given width and a tuned one
         share a compiled program.
@@ -117,15 +117,15 @@ class Problem:
         check_ratio(weights.values)
         criterion = as_criterion(criterion, groups)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
-        offset = far_from_zero(Y, weights, fixed.intercept and criterion.of_differences)
+        offset = far_from_zero(Y, weights, fixed.intercept and criterion.ignores_offset)
         Y = read_labels(Y, rows, offset)
         if standardize:
             kernel = standardized(kernel, rows, weights)
         kernel = from_median(kernel, rows, weights)
         rows.check(kernel)
-        criterion = criterion.matched(column_names(X), offset).bind(Y, rows)
+        criterion = criterion.match_columns(column_names(X), offset).bind(Y, rows)
         criterion.check(kernel)
-        criterion.check_rest(fixed, weights)
+        criterion.check_rank(fixed, weights)
         criterion.check_rows(Y, weights)
         kernel = _in_dtype(kernel, rows.dtype)
         return cls(kernel, rows, weights, fixed, Y, criterion, block_size, solver, offset)
@@ -135,7 +135,7 @@ class Problem:
         """The number of the kernel's explicit features, None where it has none."""
         return self.kernel.num_features(self.rows.shape[1], self.rows.dtype)
 
-    def prepared(self, progress: bool = False) -> "Problem":
+    def prepare(self, progress: bool = False) -> "Problem":
         """The problem with what its solver chooses once, such as landmarks."""
         if self.solver is None:
             return self
@@ -156,7 +156,7 @@ class Problem:
         """
         numbers, X = self.rows.candidates()
         Y, v, fixed = self.Y, self.weights.values, self.fixed
-        if fixed.rows is not None:
+        if fixed.values is not None:
             labels = Labels.of(Y, self.weights, fixed)
             Y = labels.drop_axis(labels.Y - labels.mean)
         numbers = np.arange(len(X)) if numbers is None else np.asarray(numbers)
@@ -168,20 +168,20 @@ class Problem:
         some = replace(self, rows=DenseRows(X), weights=weights, fixed=fixed, Y=Y)
         return some, numbers[drawn]
 
-    def padded(self) -> "Problem":
+    def pad(self) -> "Problem":
         """The problem with rows of weight 0 at the end, up to one of a few numbers of rows, so that
         programs compiled for these serve others. It is unchanged if there are many rows, if they
         are committed to a device, or if the criterion or the fixed effects hold data of each row.
         """
         rows, (n, d) = self.rows, self.rows.shape
         missing = common_size(n) - n
-        usual = isinstance(self.solver, Spectral | Cholesky | None) and self.fixed.rows is None
-        usual = usual and self.criterion.of_some_rows and type(rows) is DenseRows
+        usual = isinstance(self.solver, Spectral | Cholesky | None) and self.fixed.values is None
+        usual = usual and self.criterion.fits_samples and type(rows) is DenseRows
         if not (missing and usual and is_concrete(self)) or rows.dense().committed:
             return self
         if len({choose_route(self.kernel, (k, d), rows.dtype) for k in (n, n + missing)}) > 1:
             return self
-        more = lambda values, mode="edge": on_device(padded(np.asarray(values), missing, mode))
+        more = lambda values, mode="edge": on_device(pad_rows(np.asarray(values), missing, mode))
         v = self.weights.values
         v = more(np.ones(n, rows.dtype) if v is None else v, "constant")
         weights, X = Weights(v, n + missing, rows.dtype), DenseRows(more(rows.dense()))
@@ -204,7 +204,7 @@ class Problem:
         data = Data(self.rows, self.weights, self.fixed)
         labels, solver = Labels.of(self.Y, self.weights, self.fixed), self.solver_or_default
         solution = solver.solve(self.kernel, data, labels, block_size=self.block_size)
-        return self.criterion.held_out_of(solution)
+        return self.criterion.raise_floor(solution)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
         """The criterion at each λ, (L,) or (L, t); smaller is better."""
@@ -260,8 +260,8 @@ def _known_float64(Y, weights) -> np.ndarray | None:
 
 def far_from_zero(Y, weights, removable: bool) -> np.ndarray | None:
     """The mean of float64 labels, rounded to float32, where the rows are in float32 and rounding
-    labels so would lose more than `ROUNDED` of their standard deviation: 0 for other targets, and
-    None where there is none. Warns of such labels where it is not `removable`.
+    labels so would lose more than `ROUNDED_SHARE` of their standard deviation: 0 for other targets,
+    and None where there is none. Warns of such labels where it is not `removable`.
     """
     Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
     if Y is None:
@@ -272,13 +272,13 @@ def far_from_zero(Y, weights, removable: bool) -> np.ndarray | None:
         spread = np.sqrt(np.average((Y - mean) ** 2, axis=0, weights=v))
     rounded, exact = (np.finfo(dtype).eps * np.abs(mean) for dtype in (np.float32, np.float64))
     # Labels that are the same to rounding have nothing to lose.
-    far = (rounded > ROUNDED * spread) & (spread > 100 * exact) & (spread > SMALLEST)
-    if not far.any() or np.abs(Y).max() > LARGEST:
+    far = (rounded > ROUNDED_SHARE * spread) & (spread > 100 * exact) & (spread > SMALLEST_SPREAD)
+    if not far.any() or np.abs(Y).max() > LARGEST_LABEL:
         return None
     if removable:
         return np.where(far, mean.astype(np.float32), 0).astype(np.float64)
     rounding = np.abs(Y.astype(np.float32) - Y).max(axis=0)
-    if (rounding > ROUNDED * spread).any():
+    if (rounding > ROUNDED_SHARE * spread).any():
         warn(
             f"float32, the dtype of X, rounds labels by up to {np.max(rounding):.2g}, and they "
             f"vary by {np.min(spread):.2g}: give X in float64, or take the mean of Y off first"

@@ -192,11 +192,11 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
     elif start == "screen" and sizes:
         kernels += [_multiple(kernel, factor, rows) for factor in SCREEN_FACTORS]
     error_of = lambda guess: guess.error
-    guesses = _judged(problem, kernels, SCREEN_ROWS, lams)
+    guesses = _guesses_of(problem, kernels, SCREEN_ROWS, lams)
     best = min(guesses, key=error_of)
     if near and start == "screen" and sum(sizes) == 1:  # of several each moves by itself later
         close = [_multiple(best.kernel, factor, rows) for factor in NEAR_FACTORS]
-        best = min(_judged(problem, close, NEAR_ROWS, lams), key=error_of)
+        best = min(_guesses_of(problem, close, NEAR_ROWS, lams), key=error_of)
     return [guesses[0]] if best is guesses[0] else [guesses[0], best]
 
 
@@ -204,7 +204,7 @@ def lam_on_few(problem: Any) -> float:
     """The best λ of the problem's kernel on NEAR_ROWS of its rows. That of all rows is near it, as
     λ is the variance of the noise over that of the function.
     """
-    (guess,) = _judged(replace(problem, solver=None), [problem.kernel], NEAR_ROWS, None)
+    (guess,) = _guesses_of(replace(problem, solver=None), [problem.kernel], NEAR_ROWS, None)
     return float(guess.lam)
 
 
@@ -214,15 +214,15 @@ def _multiple(kernel, factor, rows) -> Kernel:
     return _with_widths(kernel, rows, scaled)
 
 
-def _judged(problem, kernels, most: int, lams) -> list[Guess]:
+def _guesses_of(problem, kernels, most: int, lams) -> list[Guess]:
     """A guess for each of the kernels, by its error on at most so many rows."""
     criterion, n, guesses = problem.criterion, problem.rows.shape[0], []
     has_loss = isinstance(criterion, LeaveOneOut | HoldOut)
-    measured = criterion if criterion.of_sums else loo
+    measured = criterion if criterion.needs_only_sums else loo
     measured = LeaveOneOut(criterion.loss) if has_loss else measured
     # The columns of a kernel matrix are its rows.
     few = replace(problem, criterion=measured)
-    few = few.sample(most)[0].padded() if problem.kernel.evaluable else few
+    few = few.sample(most)[0].pad() if problem.kernel.evaluable else few
     for kernel in kernels:
         guess = jax.device_get(_judge(replace(few, kernel=kernel), lams))
         # s_max grows as the number of rows, and the rounding of K relative to it as its root.

@@ -10,9 +10,9 @@ import numpy as np
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit.conclude import conclude, with_solution
-from jaxrls.core.fit.descent import Best, Way, default_optimizer, descend
-from jaxrls.core.fit.fit import Asked, best_fit, without_matrix
-from jaxrls.core.fit.fitted import Fit, K, completed
+from jaxrls.core.fit.descent import SearchOptions, Tuned, default_optimizer, descend
+from jaxrls.core.fit.fit import LamOptions, best_fit, without_matrix
+from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
 from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
@@ -30,10 +30,10 @@ from jaxrls.core.support import (
 )
 
 # Rows of a sample on which a search may begin: enough to distinguish widths.
-ROWS = 4000
+SAMPLE_ROWS = 4000
 CANNOT_GROW = (
-    f"grow=True needs landmarks, more than {2 * ROWS} rows, a criterion without groups or pairs, "
-    "and no fixed_effects=: leave it out"
+    f"grow=True needs landmarks, more than {2 * SAMPLE_ROWS} rows, a criterion without groups or "
+    "pairs, and no fixed_effects=: leave it out"
 )
 
 
@@ -136,28 +136,28 @@ def tune(
         landmarks=landmarks,
         block_size=block_size,
     )
-    way = Way(optimizer or default_optimizer(), steps, tol, starts, key, progress)
+    way = SearchOptions(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     _check(problem, way, start)
     many = without_matrix(problem, "gradient") if not keep else None
-    problem = problem.sample(ROWS)[0] if many else problem
+    problem = problem.sample(SAMPLE_ROWS)[0] if many else problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
     ) as reached:
         guesses = _beginning(problem, start, lams, near=landmarks is None)
         reached(1)
-    fit = _tuned(problem, guesses, way, grow, keep)
+    fit = _tune(problem, guesses, way, grow, keep)
     if many is not None:
         many = replace(many, kernel=fit.kernel, solver=None)
-        whole = best_fit(many, Asked("search", keep=keep), progress)
-        plan = f"{fit.plan}, on {ROWS} rows; {whole.plan}"
+        whole = best_fit(many, LamOptions("search", keep=keep), progress)
+        plan = f"{fit.plan}, on {SAMPLE_ROWS} rows; {whole.plan}"
         fit = replace(whole, history=fit.history, plan=plan)
-    return completed(fit, column_names(X), problem.label_offset)
+    return add_names_and_offset(fit, column_names(X), problem.label_offset)
 
 
-def _tuned(problem, guesses, way, grow, keep):
+def _tune(problem, guesses, way, grow, keep):
     """The fit at the best kernel and λ that a search finds, with its history."""
-    n, best = len(problem.Y), search_by(problem.solver, problem.padded(), guesses, way, grow)
+    n, best = len(problem.Y), search_by(problem.solver, problem.pad(), guesses, way, grow)
     history, problem = best.history, replace(best.problem, kernel=best.kernel)
     error = on_device(np.asarray(history.errors).min())  # by no program
     fit, solution = _fit_at(problem, jnp.asarray(best.lam), error)
@@ -186,7 +186,9 @@ def _beginning(problem, start, lams, near):
 
 
 @singledispatch
-def search_by(solver: Solver, problem: Problem, guesses: list, way: Way, grow: bool | None) -> Best:
+def search_by(
+    solver: Solver, problem: Problem, guesses: list, way: SearchOptions, grow: bool | None
+) -> Tuned:
     """A search on all rows by this solver; one that chooses landmarks has another function."""
     if grow:
         raise ValueError(CANNOT_GROW)
@@ -201,7 +203,7 @@ def _fit_at(problem, lam, error):
     return conclude(problem, solution, chosen), solution
 
 
-def _check(problem, way: Way, start) -> None:
+def _check(problem, way: SearchOptions, start) -> None:
     """Raise for what cannot be searched."""
     if not problem.traceable:
         raise ValueError(

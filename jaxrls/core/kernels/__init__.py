@@ -29,7 +29,7 @@ from jaxrls.core.kernels.kernel import (
     Scaled,
     Standardized,
     Sum,
-    Through,
+    Transformed,
     columns_by_number,
     parameter,
 )

@@ -129,9 +129,9 @@ class Kernel:
         """Whether its features are a linear function of X."""
         return False
 
-    def takes_blocks(self) -> bool:
+    def keeps_sparse(self) -> bool:
         """Whether sparse rows stay sparse, in this kernel and its parts."""
-        return self.sparse and all(part.takes_blocks() for part in self._parts().values())
+        return self.sparse and all(part.keeps_sparse() for part in self._parts().values())
 
     def check(self, X) -> None:
         """Check parameters and data, as far as their values are known.
@@ -346,41 +346,41 @@ class Scaled(_OfKernels):
 
 
 @pytree
-class Through(_OfKernels, ABC):
+class Transformed(_OfKernels, ABC):
     """A kernel of transformed rows, k(take(x), take(z))."""
 
     sparse = True
     kernel: Kernel
 
     @abstractmethod
-    def take(self, X: Matrix) -> Matrix:
+    def transform(self, X: Matrix) -> Matrix:
         """The rows that the inner kernel is given."""
 
     def __call__(self, X, Z):
-        return self.kernel(self.take(X), self.take(Z))
+        return self.kernel(self.transform(X), self.transform(Z))
 
     def diag(self, X):
-        return self.kernel.diag(self.take(X))
+        return self.kernel.diag(self.transform(X))
 
     def check(self, X):
-        self.kernel.check(self.take(X))
+        self.kernel.check(self.transform(X))
 
     def map_length_scales(self, fn, X):
-        kernel = self.kernel.map_length_scales(fn, self.take(X))
+        kernel = self.kernel.map_length_scales(fn, self.transform(X))
         return replace(self, kernel=kernel)
 
     def num_features(self, d, dtype):
         return self.kernel.num_features(d, dtype)
 
     def features(self, X):
-        return self.kernel.features(self.take(X))
+        return self.kernel.features(self.transform(X))
 
     def times(self, X, w):
-        return self.kernel.times(self.take(X), w)
+        return self.kernel.times(self.transform(X), w)
 
 
 @pytree
-class On(Through):
+class On(Transformed):
     """A kernel on some columns of X; sums of these make multiple-kernel learning and banded ridge.
 
     `kernel.on(columns)` makes it from one index or several.
@@ -396,7 +396,7 @@ class On(Through):
 
     columns: tuple[Any, ...] = static()
 
-    def take(self, X):
+    def transform(self, X):
         """The columns of X that the kernel is given."""
         for name in self.columns:
             if isinstance(name, str):
@@ -441,7 +441,7 @@ def _number(column: Any, names: list[str]) -> int:
 
 
 @pytree
-class Standardized(Through):
+class Standardized(Transformed):
     """A kernel of standardized columns, k((x − centre)/scale, (z − centre)/scale).
 
     `fit(…, standardize=True)` makes it; no search moves `centre` and `scale`.
@@ -462,6 +462,6 @@ class Standardized(Through):
     centre: Float[Array | np.ndarray, " d"]
     scale: Float[Array | np.ndarray, " d"]
 
-    def take(self, X):
+    def transform(self, X):
         """The columns centred and scaled."""
         return (X - self.centre) / self.scale

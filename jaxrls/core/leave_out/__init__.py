@@ -3,11 +3,11 @@ residual operator R = I − H."""
 
 from jaxrls.core.leave_out.view import (
     Constraints,
-    Dense,
-    LowRank,
+    DenseView,
+    LowRankView,
     View,
     fold_residuals,
+    landmark_of_row,
     levels_inside,
     orthonormal,
-    slots,
 )

@@ -37,7 +37,7 @@ OPERATIONS_IN_PLACE = 199_999
 class Constraints:
     """Landmarks that leave with their row, in the coordinates of the first part of M."""
 
-    slots: Int[Array, " n"]  # of each row its landmark, m where it is none
+    landmark_of_row: Int[Array, " n"]  # of each row its landmark, m where it is none
     planes: Float[Array, "m r"]  # A⁻¹L⁻¹eₖ, of any length
     rows: Float[Array, "n r"]  # A⁻¹φ of all rows, times √v but for queries
     labels: Float[Array, "r t"]  # Mᵀỹ
@@ -59,22 +59,22 @@ class View(ABC):
 
 
 @pytree
-class LowRank(View):
-    """R = diag(identity) + left Uᵀ − left_H Hᵀ from left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or
-    U diag(D) Uᵀ where U is square.
+class LowRankView(View):
+    """R = diag(identity) + left Uᵀ − left_H Hᵀ from left vectors U. With g = λ/(s + λ): I − HHᵀ −
+    U diag(1 − g) Uᵀ, or U diag(g) Uᵀ where U is square.
     """
 
     U: Float[Array, "n r"]
-    left: Float[Array, "n r"]  # −U kept; of rows U D, where U is square
+    left: Float[Array, "n r"]  # −U (1 − g); of rows U g, where U is square
     left_H: Float[Array, "n q"]  # H; of rows 0, where U is square
     identity: Bool[Array, " n"]  # whether I is to be added: to rows, unless U is square
     constraints: Constraints | None = None  # type: ignore[assignment]
 
     @classmethod
-    def of_rows(cls, u, q, labels, weights, fixed) -> "LowRank":
+    def of_rows(cls, u, q, labels, weights, fixed) -> "LowRankView":
         """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ."""
         unit = weights.root_or_one[:, None]
-        U, H = u * unit, fixed.basis(fixed.rows, weights.n) * unit
+        U, H = u * unit, fixed.basis(fixed.values, weights.n) * unit
         residuals = (labels.Y - labels.mean) * unit - matmul(U, q)
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
         diagonal = jnp.where(weights.used, diagonal, 1)
@@ -90,18 +90,18 @@ class LowRank(View):
         R = matmul(self.left[i], self.U[j].T) - matmul(self.left_H[i], self.H[j].T)
         return R + (self.identity[i][:, None] & (i[:, None] == j)).astype(R.dtype)
 
-    def take(self, rows: Int[Array, " b"]) -> "LowRank":
+    def take(self, rows: Int[Array, " b"]) -> "LowRankView":
         """The view of some of the rows."""
         known = self.constraints
         part = jax.tree.map(lambda a: a[rows], replace(self, constraints=None))
         if known is None:
             return part
-        of_rows = replace(known, slots=known.slots[rows], rows=known.rows[rows])
+        of_rows = replace(known, landmark_of_row=known.landmark_of_row[rows], rows=known.rows[rows])
         return replace(part, constraints=of_rows)
 
 
 @pytree
-class Dense(View):
+class DenseView(View):
     """R as a full matrix, rows of queries included."""
 
     matrix: Float[Array, "n n"]
@@ -114,7 +114,7 @@ class Dense(View):
 # landmarks that leave with their rows: directions that are projected out --------------------------
 
 
-def slots(indices: Int[Array, " m"], n: int) -> Int[Array, " n"]:
+def landmark_of_row(indices: Int[Array, " m"], n: int) -> Int[Array, " n"]:
     """For each of n rows the number of its landmark; m for a row that is none."""
     m = indices.shape[0]
     return jnp.full(n, m).at[indices].set(jnp.arange(m))
@@ -188,7 +188,7 @@ def _fold(view: View, weights: Weights, rows: Int[Array, " b"], mask: Float[Arra
     H = H * levels_inside(H * column)  # left out with these rows
     R = R + matmul(H, H.T)
     if (out := view.constraints) is not None:
-        W = out.planes.at[out.slots[rows]].get(mode="fill", fill_value=0)
+        W = out.planes.at[out.landmark_of_row[rows]].get(mode="fill", fill_value=0)
         Q = orthonormal(W * mask[:, None])
         along = matmul(out.rows[rows], Q.T)
         R, r = R + matmul(along, along.T), r + matmul(along, matmul(Q, out.labels))

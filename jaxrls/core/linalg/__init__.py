@@ -14,7 +14,7 @@ from jaxrls.core.linalg.blocks import (
     wide_block_size,
 )
 from jaxrls.core.linalg.decompositions import (
-    clip,
+    clip_negative,
     eigh,
     eigh_rounding,
     rounding,

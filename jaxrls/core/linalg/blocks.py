@@ -63,11 +63,11 @@ def map_blocks(fn: Callable, whole, rest):
     """`fn` on every block, the results (rows, …) stacked back to (n, …); derivatives recompute each
     block instead of keeping its temporaries.
     """
-    rows = jax.tree.map(joined, jax.lax.map(jax.checkpoint(fn), whole))
+    rows = jax.tree.map(join_blocks, jax.lax.map(jax.checkpoint(fn), whole))
     return rows if rest is None else jax.tree.map(lambda *a: jnp.concatenate(a), rows, fn(rest))
 
 
-def joined(a):
+def join_blocks(a):
     """Blocks (k, block, …) as rows, also where there are no columns."""
     return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
 
@@ -106,7 +106,7 @@ def in_parts(run: Callable, arrays, parts: int, place: Callable):
 
 
 # By kind: the function for blocks, and the one that joins the results of parts.
-REDUCTIONS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, joined)}
+REDUCTIONS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, join_blocks)}
 
 
 def over_rows(

@@ -47,21 +47,21 @@ eigh.defjvp(_refuse)
 svd.defjvp(_refuse)
 
 
-def clip(s, constant=0.0):
+def clip_negative(s, removed=0.0):
     """Eigenvalues, those below 0 set to 0, and how far below 0 they were, relative to the largest
     or to what centring subtracted.
     """
-    largest = jnp.maximum(jnp.max(jnp.abs(s)), constant)
+    largest = jnp.maximum(jnp.max(jnp.abs(s)), removed)
     return jnp.maximum(s, 0), -jnp.minimum(jnp.min(s), 0) / jnp.where(largest > 0, largest, 1)
 
 
-def rounding(n, s, constant=0.0):
-    """√n·eps·s_max: how far the eigenvalues of an n×n matrix may be off; `constant` is what rounds
-    besides, as centring took it off.
+def rounding(n, s, removed=0.0):
+    """√n·eps·s_max: how far the eigenvalues of an n×n matrix may be off; `removed` is what rounds
+    besides, as centring removed it.
 
     Measured at n = 600 to 2000, ‖K − U diag(s) Uᵀ‖ is .2 to .7 of it, and .3 to 1.3 at n = 160:
     rounding errors have signs, and n of them add up to √n."""
-    return n**0.5 * float(jnp.finfo(s.dtype).eps) * jnp.maximum(jnp.max(s), constant)
+    return n**0.5 * float(jnp.finfo(s.dtype).eps) * jnp.maximum(jnp.max(s), removed)
 
 
 # How many times that an eigendecomposition is off: on an H100, in one problem of 160 rows in
@@ -70,6 +70,6 @@ def rounding(n, s, constant=0.0):
 EIGH_ROUNDINGS = {"gpu": 4.0}
 
 
-def eigh_rounding(n, s, constant=0.0):
+def eigh_rounding(n, s, removed=0.0):
     """`rounding` of eigenvalues by the library of the platform."""
-    return EIGH_ROUNDINGS.get(platform(), 1.0) * rounding(n, s, constant)
+    return EIGH_ROUNDINGS.get(platform(), 1.0) * rounding(n, s, removed)

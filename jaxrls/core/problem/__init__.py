@@ -12,7 +12,7 @@ from jaxrls.core.problem.gram import (
     times_in_blocks,
 )
 from jaxrls.core.problem.moments import Moments, moments, near_fit
-from jaxrls.core.problem.padding import common_size, first, padded
+from jaxrls.core.problem.padding import common_size, first_rows, pad_rows
 from jaxrls.core.problem.rows import (
     KINDS_OF_ROWS,
     DenseRows,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.problem.padding import FEW
+from jaxrls.core.problem.padding import PADDED_UP_TO
 from jaxrls.core.problem.rows import Rows
 from jaxrls.core.support import ONE_THREAD, is_concrete, platform
 
@@ -37,10 +37,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
 
 def compiled(fn: Function, often: bool = False) -> Function:
     """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static. Calls with
-    known values are compiled quickly, by the platform's OPTIONS; on a CPU those with at most FEW
-    along every axis, unless the program runs so `often` in one call of a user that it pays to make
-    it well; up to FOR_ONE_THREAD they run LAPACK on one thread. Rows that no program takes run `fn`
-    themselves.
+    known values are compiled quickly, by the platform's OPTIONS; on a CPU those with at most
+    PADDED_UP_TO along every axis, unless the program runs so `often` in one call of a user that it
+    pays to make it well; up to FOR_ONE_THREAD they run LAPACK on one thread. Rows that no program
+    takes run `fn` themselves.
 
     >>> double = compiled(lambda x, *, times: 2 * times * x)
     >>> float(double(1.5, times=2))
@@ -60,7 +60,7 @@ def compiled(fn: Function, often: bool = False) -> Function:
         if not is_concrete(leaves, jnp.zeros(())):  # within another program
             return whole(*args, **options)
         longest = max((side for leaf in leaves for side in np.shape(leaf)), default=0)
-        small = where == "cpu" and longest <= FEW and not often
+        small = where == "cpu" and longest <= PADDED_UP_TO and not often
         program = partial(_quick, quick(where), whole) if small or where == "gpu" else whole
         if where != "cpu" or longest > FOR_ONE_THREAD:
             return program(*args, **options)

@@ -55,7 +55,7 @@ class Data:
 
     def _over(self, kind: str, fn: Callable, columns: tuple, hints: dict) -> Any:
         of_block = lambda x, v, b, *parts: fn(DataBlock(x, v, b), *parts)
-        columns = self.weights.values, self.fixed.rows, *columns
+        columns = self.weights.values, self.fixed.values, *columns
         return self.rows.over(kind, of_block, columns, **hints)
 
 
@@ -64,8 +64,8 @@ class Labels:
     """Labels Y with their fit by the fixed effects alone; `flat` says that they came as (n,)."""
 
     Y: Float[Array, "n t"]
-    start: Float[Array, "q t"]  # what the fixed effects alone fit
-    mean: Float[Array, "#n t"]  # B start
+    beta: Float[Array, "q t"]  # what the fixed effects alone fit
+    mean: Float[Array, "#n t"]  # B beta
     scaled: Float[Array, "n t"]  # √v (Y − mean)
     flat: bool = static()
 
@@ -86,11 +86,11 @@ class Labels:
     def columns(cls, Y, weights: Weights, fixed: FixedEffects, flat: bool) -> "Labels":
         """Labels (n, t), not checked; fitted twice, as the first time rounds in their units."""
         first = fixed.fit(weights, Y)
-        about = Y - fixed.fitted(fixed.rows, first)
+        about = Y - fixed.fitted(fixed.values, first)
         more = fixed.fit(weights, about)
-        start = first + more
-        scaled = weights.scale(about - fixed.fitted(fixed.rows, more))
-        return cls(Y, start, fixed.fitted(fixed.rows, start), scaled, flat)
+        beta = first + more
+        scaled = weights.scale(about - fixed.fitted(fixed.values, more))
+        return cls(Y, beta, fixed.fitted(fixed.values, beta), scaled, flat)
 
     @property
     def given(self) -> Float[Array, "n *t"]:

@@ -24,7 +24,7 @@ from jaxrls.core.problem.effects_given import (
     numbers_of,
     parts_given,
 )
-from jaxrls.core.problem.folds import Folds, named
+from jaxrls.core.problem.folds import Folds, words_for_fold
 from jaxrls.core.problem.weights import Weights
 from jaxrls.core.support import (
     as_floats,
@@ -41,11 +41,11 @@ Vector = Float[Array, " n"]
 
 
 class Centred(NamedTuple):
-    """K minus its fit by fixed effects on both sides, ΠK, and how much of √v K √v was taken off."""
+    """K minus its fit by fixed effects on both sides, ΠK, and how much of √v K √v was removed."""
 
     K: Any
-    across: Any
-    taken: Any
+    fit: Any
+    removed: Any
 
 
 @pytree
@@ -53,11 +53,12 @@ class FixedEffects:
     """q columns B over n rows without penalty: none, a constant, further columns, or both. T⁻¹ is
     upper triangular. `FixedLevels` has one column for each group.
 
-    Methods take `rows` of a block, so that streamed and sharded rows are never needed all at once.
+    Methods take `values` of a block, so that streamed and sharded rows are never needed all at
+    once.
     """
 
-    rows: Any  # the columns (n, p) without the constant, or None
-    back: Float[Array, "q q"]  # T⁻¹
+    values: Any  # the columns (n, p) without the constant, or None
+    inverse_T: Float[Array, "q q"]  # T⁻¹
     intercept: bool = static(default=False)
     parts: tuple[EffectsPart, ...] = ()  # what further columns are
 
@@ -84,27 +85,27 @@ class FixedEffects:
                 f"fixed_effects has shape {B.shape}, and {weights.n} rows take at most "
                 f"{weights.n - intercept} independent columns: drop some"
             )
-        back = jnp.eye(B.shape[1] + intercept, dtype=B.dtype)
-        scaled = weights.scale(cls(B, back, intercept).dense(B, weights.n))
+        inverse_T = jnp.eye(B.shape[1] + intercept, dtype=B.dtype)
+        scaled = weights.scale(cls(B, inverse_T, intercept).dense(B, weights.n))
         length = jnp.linalg.norm(scaled, axis=0)
-        back = back / jnp.where(length > 0, length, 1)
+        inverse_T = inverse_T / jnp.where(length > 0, length, 1)
         for step in range(2):
-            H = matmul(scaled, back)
+            H = matmul(scaled, inverse_T)
             gram = matmul(H.T, H)
             if step == 0 and is_concrete(gram):
                 _check_independent(gram, intercept)
-            back = matmul(back, triangular_inverse(jnp.linalg.cholesky(gram)).T)
-        return cls(B, back, intercept, parts)
+            inverse_T = matmul(inverse_T, triangular_inverse(jnp.linalg.cholesky(gram)).T)
+        return cls(B, inverse_T, intercept, parts)
 
     @property
     def count(self) -> int:
         """The number q of columns."""
-        return self.back.shape[0]
+        return self.inverse_T.shape[0]
 
     @property
     def dtype(self) -> Any:
         """The dtype of T."""
-        return self.back.dtype
+        return self.inverse_T.dtype
 
     @property
     def rank(self) -> Any:
@@ -119,10 +120,10 @@ class FixedEffects:
     @property
     def only_intercept(self) -> bool:
         """Whether there is an intercept and nothing else."""
-        return self.intercept and self.rows is None
+        return self.intercept and self.values is None
 
     @property
-    def one(self) -> Float[Array, " q"] | None:
+    def constant_coef(self) -> Float[Array, " q"] | None:
         """The coordinates of a constant in the columns; None where they do not contain it."""
         coordinates = [True] * self.intercept  # or the sum of all levels of a grouping
         coordinates += [part.levels == part.names for part in self.parts for _ in part.names]
@@ -130,63 +131,65 @@ class FixedEffects:
 
     # B, and products with it ----------------------------------------------------------------------
 
-    def dense(self, rows: Any, m: int) -> Columns:
+    def dense(self, values: Any, m: int) -> Columns:
         """B of m rows."""
         ones = jnp.ones((m, int(self.intercept)), self.dtype)
-        return ones if rows is None else jnp.concatenate([ones, rows], axis=1)
+        return ones if values is None else jnp.concatenate([ones, values], axis=1)
 
     def basis_of(self, b: Columns) -> Columns:
         """b T⁻¹ of rows of B."""
-        return matmul(b, self.back)
+        return matmul(b, self.inverse_T)
 
-    def basis(self, rows: Any, m: int) -> Columns:
+    def basis(self, values: Any, m: int) -> Columns:
         """B T⁻¹ of m rows: √v times it is H. Known for rows of weight 0 too."""
-        return self.basis_of(self.dense(rows, m))
+        return self.basis_of(self.dense(values, m))
 
-    def fitted(self, rows: Any, A: Coefficients) -> Float[Array, "#n *t"]:
+    def fitted(self, values: Any, A: Coefficients) -> Float[Array, "#n *t"]:
         """B A of a block of rows, one row where it is the same for all."""
         constant = A[: int(self.intercept)].sum(axis=0, keepdims=True)
-        return constant if rows is None else constant + matmul(rows, A[int(self.intercept) :])
+        return constant if values is None else constant + matmul(values, A[int(self.intercept) :])
 
-    def sums(self, rows: Any, v: Vector, A: Columns) -> Coefficients:
+    def sums(self, values: Any, v: Vector, A: Columns) -> Coefficients:
         """Bᵀ diag(v) A, summed over a block of rows."""
-        return matmul(self.dense(rows, len(v)).T * v, A)
+        return matmul(self.dense(values, len(v)).T * v, A)
 
-    def gram(self, rows: Any, v: Vector) -> Coefficients:
+    def gram(self, values: Any, v: Vector) -> Coefficients:
         """Bᵀ diag(v) B of a block of rows; for levels its diagonal, as all other entries are 0."""
-        return self.sums(rows, v, self.dense(rows, len(v)))
+        return self.sums(values, v, self.dense(values, len(v)))
 
     def solve(self, A: Coefficients) -> Coefficients:
         """(Bᵀ V B)⁻¹ A."""
-        return matmul(self.back, matmul(self.back.T, A))
+        return matmul(self.inverse_T, matmul(self.inverse_T.T, A))
 
     def from_gram(self, gram: Coefficients) -> "FixedEffects":
         """The same columns over other rows, whose Bᵀ V B is given."""
         if not self.count:
             return self
-        return replace(self.lean(), back=triangular_inverse(jnp.linalg.cholesky(gram)).T)
+        return replace(
+            self.without_values(), inverse_T=triangular_inverse(jnp.linalg.cholesky(gram)).T
+        )
 
     @property
     def log_volume(self) -> Any:
         """log |Bᵀ V B|, without levels of weight 0."""
-        back = jnp.diagonal(self.back) if self.back.ndim == 2 else self.back
-        return -2 * jnp.sum(jnp.log(jnp.where(back > 0, back, 1)))
+        inverse_T = jnp.diagonal(self.inverse_T) if self.inverse_T.ndim == 2 else self.inverse_T
+        return -2 * jnp.sum(jnp.log(jnp.where(inverse_T > 0, inverse_T, 1)))
 
-    def leverage(self, rows: Any, v: Vector) -> Vector:
+    def leverage(self, values: Any, v: Vector) -> Vector:
         """The diagonal of H Hᵀ for a block of rows."""
-        return v * jnp.sum(self.basis(rows, len(v)) ** 2, axis=1)
+        return v * jnp.sum(self.basis(values, len(v)) ** 2, axis=1)
 
     def fit(self, weights: Weights, A: Columns) -> Coefficients:
         """(Bᵀ V B)⁻¹ Bᵀ V A, with one step of refinement: the rounding of a single solve grows with
         A.
         """
         v = weights.array
-        first = self.solve(self.sums(self.rows, v, A))
-        return first + self.solve(self.sums(self.rows, v, A - self.fitted(self.rows, first)))
+        first = self.solve(self.sums(self.values, v, A))
+        return first + self.solve(self.sums(self.values, v, A - self.fitted(self.values, first)))
 
     def residual(self, weights: Weights, A: Columns) -> Columns:
         """A minus its fit by B."""
-        return A - self.fitted(self.rows, self.fit(weights, A))
+        return A - self.fitted(self.values, self.fit(weights, A))
 
     def centre_both(self, weights: Weights, K: Float[Array, "n n"]) -> Centred:
         """(I − BΠ) K (I − BΠ)ᵀ with Π = (BᵀVB)⁻¹BᵀV.
@@ -195,36 +198,36 @@ class FixedEffects:
         """
         if not self.count:
             return Centred(K, K[:0], jnp.zeros((), K.dtype))
-        across: Any = 0
-        taken: Any = 0
+        fits: Any = 0
+        removed: Any = 0
         others = weights.total - jnp.max(weights.array)
         for _ in range(1 if weights.values is None else 2):
             fit = self.fit(weights, K)
             both = self.fit(weights, fit.T)
-            half = self.fitted(self.rows, fit - self.fitted(self.rows, both.T).T / 2)
+            half = self.fitted(self.values, fit - self.fitted(self.values, both.T).T / 2)
             K = K - half - half.T
-            across, taken = across + fit, taken + jnp.linalg.norm(both) * others
-        return Centred(K, across, taken)
+            fits, removed = fits + fit, removed + jnp.linalg.norm(both) * others
+        return Centred(K, fits, removed)
 
     def project(self, weights: Weights, U: Columns) -> Columns:
         """(I − H Hᵀ) U."""
         if not self.count:
             return U
-        across = self.solve(self.sums(self.rows, weights.root, U))
-        return U - weights.root[:, None] * self.fitted(self.rows, across)
+        coef = self.solve(self.sums(self.values, weights.root, U))
+        return U - weights.root[:, None] * self.fitted(self.values, coef)
 
     # rows of B, and coefficients ------------------------------------------------------------------
 
-    def rows_at(self, indices: Int[Array, " b"]) -> Any:
-        """The `rows` argument of methods for some of the rows."""
-        return None if self.rows is None else self.rows[indices]
+    def values_at(self, indices: Int[Array, " b"]) -> Any:
+        """The `values` argument of methods for some of the rows."""
+        return None if self.values is None else self.values[indices]
 
-    def lean(self) -> "FixedEffects":
+    def without_values(self) -> "FixedEffects":
         """The same without the data of its rows, as models keep it."""
-        return self if self.rows is None else replace(self, rows=self.rows[:0])
+        return self if self.values is None else replace(self, values=self.values[:0])
 
-    def new_rows(self, given: Any, m: int, dtype: Any) -> Any:
-        """The `rows` argument of methods for m new rows, from the caller's columns or labels for
+    def new_values(self, given: Any, m: int, dtype: Any) -> Any:
+        """The `values` argument of methods for m new rows, from the caller's columns or labels for
         them, checked.
         """
         if self.parts:
@@ -238,29 +241,29 @@ class FixedEffects:
     def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
         """Intercept (…, t), 0 where there is none, and the other coefficients, or None."""
         constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
-        return constant.sum(axis=-2), None if self.rows is None else free
+        return constant.sum(axis=-2), None if self.values is None else free
 
-    def joined(self, intercept, free) -> Coefficients:
+    def join(self, intercept, free) -> Coefficients:
         """β from intercept and other coefficients: the inverse of `split`."""
         constant = intercept[None][: int(self.intercept)]
         return constant if free is None else jnp.concatenate([constant, free])
 
     # rows that leave ------------------------------------------------------------------------------
 
-    def check_rest(self, weights: Weights, folds: Folds | None) -> None:
+    def check_rank(self, weights: Weights, folds: Folds | None) -> None:
         """Raise where the columns become dependent without a row, or fold, if values are known."""
         if not self.count or not is_concrete(self, weights, folds):
             return
-        plain = self.rows is None and weights.values is None and folds is None
+        plain = self.values is None and weights.values is None and folds is None
         if plain and weights.n > 1:
             return  # any other row does for a constant
         with jax.ensure_compile_time_eval():
-            rest = self.has_rest(weights, folds)
-            if not value_of(lambda xp, rest: xp.all(rest), rest):
-                raise ValueError(self._no_rest(named(folds, int(jnp.argmin(rest)))))
+            kept = self.keeps_rank(weights, folds)
+            if not value_of(lambda xp, kept: xp.all(kept), kept):
+                raise ValueError(self._rank_message(words_for_fold(folds, int(jnp.argmin(kept)))))
 
-    def _no_rest(self, rows: str) -> str:
-        if self.rows is None:
+    def _rank_message(self, rows: str) -> str:
+        if self.values is None:
             return (
                 f"{rows} holds all of the weight: without it no row is left to fit an intercept "
                 "to: give others weight, or take intercept=False"
@@ -270,16 +273,16 @@ class FixedEffects:
             "or a column, or take criterion=log_marginal_likelihood, which leaves none out"
         )
 
-    def has_rest(self, weights: Weights, folds: Folds | None) -> Any:
+    def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
         """Whether B keeps its rank without each row, (n,), or each fold, (k,)."""
-        if self.rows is None:  # a constant does while any row of positive weight stays
+        if self.values is None:  # a constant does while any row of positive weight stays
             v = weights.values
             used = np.ones(weights.n, int) if v is None else weights.used.astype(int)
             return used.sum() > (used if folds is None else folds.sums_of_left_out(on_device(used)))
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
         if folds is None:
-            return 1 - self.leverage(self.rows, weights.array) > least
-        H = weights.scale(self.basis(self.rows, weights.n))
+            return 1 - self.leverage(self.values, weights.array) > least
+        H = weights.scale(self.basis(self.values, weights.n))
 
         def remaining(fold):  # one at a time: memory of a fold's rows, and not of n q² numbers
             inside = H[fold[0]] * fold[1][:, None].astype(H.dtype)
@@ -295,76 +298,76 @@ class FixedLevels(FixedEffects):
     diagonal and B is never formed.
     """
 
-    rows: Int[Array, " n"]  # the number of each row's level
-    back: Any  # (q,), 1/√Σv of each level, 0 where it has no weight
+    values: Int[Array, " n"]  # the number of each row's level
+    inverse_T: Any  # (q,), 1/√Σv of each level, 0 where it has no weight
 
     @classmethod
     def of(cls, names: tuple, numbers: Int[Array, " n"], weights: Weights) -> "FixedEffects":
         """Levels of these names, from the number of each row's level."""
         start = jnp.zeros(len(names), weights.dtype)
         levels = cls(numbers, start, parts=(EffectsPart(names, names),))
-        return replace(levels.from_gram(levels.gram(numbers, weights.array)), rows=numbers)
+        return replace(levels.from_gram(levels.gram(numbers, weights.array)), values=numbers)
 
     @property
     def rank(self):
         """The number of levels that have weight."""
-        return jnp.sum(self.back > 0).astype(self.dtype)
+        return jnp.sum(self.inverse_T > 0).astype(self.dtype)
 
     @property
-    def one(self):
+    def constant_coef(self):
         """A coefficient of 1 for every level."""
-        return jnp.ones_like(self.back)
+        return jnp.ones_like(self.inverse_T)
 
-    def dense(self, rows, m):
+    def dense(self, values, m):
         """Indicator columns; 0 for rows of no level."""
-        return jax.nn.one_hot(rows, self.count, dtype=self.dtype)
+        return jax.nn.one_hot(values, self.count, dtype=self.dtype)
 
     def basis_of(self, b):
         """b/√Σv."""
-        return b * self.back
+        return b * self.inverse_T
 
-    def fitted(self, rows, A):
+    def fitted(self, values, A):
         """The row of A of each row's level."""
-        return A.at[rows].get(mode="fill", fill_value=0)
+        return A.at[values].get(mode="fill", fill_value=0)
 
-    def sums(self, rows, v, A):
+    def sums(self, values, v, A):
         """Sums within levels."""
-        return jax.ops.segment_sum(v[:, None] * A, rows, self.count)
+        return jax.ops.segment_sum(v[:, None] * A, values, self.count)
 
-    def gram(self, rows, v):
+    def gram(self, values, v):
         """Σ v within levels."""
-        return jax.ops.segment_sum(v, rows, self.count)
+        return jax.ops.segment_sum(v, values, self.count)
 
     def solve(self, A):
         """Means of sums."""
-        return self.back[:, None] ** 2 * A
+        return self.inverse_T[:, None] ** 2 * A
 
     def from_gram(self, gram):
         """The same levels over other rows, whose sums of weights are given."""
-        back = jnp.where(gram > 0, jax.lax.rsqrt(jnp.where(gram > 0, gram, 1)), 0)
-        return replace(self.lean(), back=back)
+        inverse_T = jnp.where(gram > 0, jax.lax.rsqrt(jnp.where(gram > 0, gram, 1)), 0)
+        return replace(self.without_values(), inverse_T=inverse_T)
 
-    def leverage(self, rows, v):
+    def leverage(self, values, v):
         """v over the total weight of the row's level."""
-        return v * self.back[rows] ** 2
+        return v * self.inverse_T[values] ** 2
 
-    def new_rows(self, given, m, dtype):
+    def new_values(self, given, m, dtype):
         """The numbers of the new rows' levels."""
         if given is None:  # of no level: scores, up to a constant for each group
             return jnp.full(m, self.count, jnp.int32)
-        weighs = np.asarray(self.back) if is_concrete(self.back) else np.ones(self.count)
+        weighs = np.asarray(self.inverse_T) if is_concrete(self.inverse_T) else np.ones(self.count)
         known = {level: number for number, level in enumerate(self.titles) if weighs[number]}
         return numbers_of(given, known, m)
 
-    def has_rest(self, weights, folds):
+    def keeps_rank(self, weights, folds):
         """Whether each row has another in its level; a level that lies within a fold leaves with
         it.
         """
         if folds is None:
-            return super().has_rest(weights, None)
+            return super().keeps_rank(weights, None)
         return jnp.ones(len(folds.inside), bool)
 
-    def _no_rest(self, rows):
+    def _rank_message(self, rows):
         return (
             f"{rows} is the only one of its level in fixed_effects: leave it out of X, or choose λ "
             "by folds of whole levels"

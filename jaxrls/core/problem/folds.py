@@ -23,9 +23,9 @@ class Folds:
         inside: row numbers (k, b) that each of k folds leaves out, padded to the b rows of the
             largest.
         inside_mask: (k, b), 1 for a row of the fold, 0 for padding.
-        numbers: the fold that predicts each row, (n,); k for a row that none predicts.
-        others: of splits how many rows are fitted at most. None for groups, which predict what they
-            leave out.
+        fold_of_row: the fold that predicts each row, (n,); k for a row that none predicts.
+        most_trained: of splits how many rows are fitted at most. None for groups, which predict
+            what they leave out.
 
     >>> import jaxrls as rls
     >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
@@ -34,45 +34,45 @@ class Folds:
 
     inside: Int[Array, "k b"]
     inside_mask: Float[Array, "k b"]  # 0 where a row number pads
-    numbers: Int[Array, " n"]
-    others: int | None = static(default=None)
+    fold_of_row: Int[Array, " n"]
+    most_trained: int | None = static(default=None)
 
     @property
-    def rows(self) -> int:
+    def n(self) -> int:
         """The number of rows."""
-        return self.numbers.shape[0]
+        return self.fold_of_row.shape[0]
 
     @property
-    def each(self) -> Int[Array, " k"]:
+    def fold_numbers(self) -> Int[Array, " k"]:
         """The number of each fold."""
-        return jnp.arange(len(self.inside), dtype=self.numbers.dtype)
+        return jnp.arange(len(self.inside), dtype=self.fold_of_row.dtype)
 
     @property
     def predicted(self) -> Bool[Array, " n"]:
         """Whether a fold predicts each row."""
-        return self.numbers < len(self.inside)
+        return self.fold_of_row < len(self.inside)
 
     def holds(self, number: Int[Array, ""] | int) -> Bool[Array, " n"]:
         """Whether a fold leaves each row out."""
-        if self.others is None:
-            return self.numbers == number
-        return jnp.zeros(self.rows, bool).at[self.inside[number]].set(True)
+        if self.most_trained is None:
+            return self.fold_of_row == number
+        return jnp.zeros(self.n, bool).at[self.inside[number]].set(True)
 
     def weights_of_predicted(self, weights: Weights) -> Weights:
         """The weights of rows in means over predictions: 0 for those that no fold predicts."""
-        if self.others is None:
+        if self.most_trained is None:
             return weights
         return weights.block(jnp.where(self.predicted, weights.array, 0), weights.n)
 
     def sums(self, A: Float[Array, "n *t"] | Int[Array, " n"]) -> Any:
         """Sums over the rows that each fold predicts, (k, …)."""
-        return jax.ops.segment_sum(A, self.numbers, len(self.inside))
+        return jax.ops.segment_sum(A, self.fold_of_row, len(self.inside))
 
     def sums_of_left_out(self, A: Int[Array, " n"]) -> Int[Array, " k"]:
         """Sums over the rows that each fold leaves out; of groups, on several devices, without
         moving rows.
         """
-        if self.others is None:
+        if self.most_trained is None:
             return self.sums(A)
         return jnp.sum(jnp.where(self.inside_mask > 0, A[self.inside], 0), axis=1)
 
@@ -81,10 +81,10 @@ class Folds:
         rows.
         """
         predicted = self.inside_mask > 0  # without padding
-        if self.others is not None:
-            predicted &= self.numbers[self.inside] == self.each[:, None]
-        rows = jnp.where(predicted, self.inside, self.rows)
-        return jnp.zeros((self.rows, *A.shape[2:]), A.dtype).at[rows].set(A, mode="drop")
+        if self.most_trained is not None:
+            predicted &= self.fold_of_row[self.inside] == self.fold_numbers[:, None]
+        rows = jnp.where(predicted, self.inside, self.n)
+        return jnp.zeros((self.n, *A.shape[2:]), A.dtype).at[rows].set(A, mode="drop")
 
 
 def folds(groups) -> Folds:
@@ -135,14 +135,18 @@ def folds(groups) -> Folds:
     return _in_arrays(inside, member)
 
 
-def _in_arrays(inside: list[np.ndarray], numbers: np.ndarray, others: int | None = None) -> Folds:
+def _in_arrays(
+    inside: list[np.ndarray], numbers: np.ndarray, most_trained: int | None = None
+) -> Folds:
     """`Folds` of the rows that each leaves out and the fold that predicts each row."""
     width = max(map(len, inside))
     rows = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in inside])
     mask = np.stack([np.arange(width) < len(rows) for rows in inside])
     with jax.ensure_compile_time_eval():  # known inside of jax.jit too
-        whole = lambda numbers: jnp.asarray(numbers.astype(np.int32))
-        return Folds(whole(rows), jnp.asarray(mask.astype(np.float32)), whole(numbers), others)
+        as_int32 = lambda numbers: jnp.asarray(numbers.astype(np.int32))
+        return Folds(
+            as_int32(rows), jnp.asarray(mask.astype(np.float32)), as_int32(numbers), most_trained
+        )
 
 
 # splits -------------------------------------------------------------------------------------------
@@ -211,7 +215,7 @@ def _check_splits(pairs) -> None:
 
 def check_groups(groups: Folds, what: str) -> Folds:
     """The same folds; raise where they are splits."""
-    if groups.others is not None:
+    if groups.most_trained is not None:
         raise ValueError(
             f"{what} groups of rows, or single rows, that are predicted by all others, and was "
             "given splits with fewer training rows: give labels (n,) as groups="
@@ -224,24 +228,26 @@ def as_folds(groups, n: int, count: int | None = None) -> Folds:
     others are padding of weight 0: in the group of the last, or predicted by no split.
     """
     result = folds(groups)
-    if result.rows == count and result.rows < n and is_concrete(result):
-        if result.others is None:
-            result = folds(np.pad(np.asarray(result.numbers), (0, n - result.rows), "edge"))
+    if result.n == count and result.n < n and is_concrete(result):
+        if result.most_trained is None:
+            result = folds(np.pad(np.asarray(result.fold_of_row), (0, n - result.n), "edge"))
         else:
-            numbers = jnp.pad(result.numbers, (0, n - count), constant_values=len(result.inside))
-            result = replace(result, numbers=numbers)
-    if result.rows != n:
+            numbers = jnp.pad(
+                result.fold_of_row, (0, n - count), constant_values=len(result.inside)
+            )
+            result = replace(result, fold_of_row=numbers)
+    if result.n != n:
         wanted = n if count is None else count
         raise ValueError(
-            f"groups must have {wanted} labels, one per row of X, and has {result.rows}"
-            if result.others is None
-            else f"splits name rows up to {result.rows - 1}, and X has {wanted} rows: give splits of "
+            f"groups must have {wanted} labels, one per row of X, and has {result.n}"
+            if result.most_trained is None
+            else f"splits name rows up to {result.n - 1}, and X has {wanted} rows: give splits of "
             "these rows, the last one in some part"
         )
     return result
 
 
-def named(groups: Folds | None, i: int) -> str:
+def words_for_fold(groups: Folds | None, i: int) -> str:
     """A row, or a fold by its first rows, in words for messages."""
     if groups is None:
         return f"row {i}"

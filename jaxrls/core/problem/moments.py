@@ -77,14 +77,14 @@ class Moments:
         sums = jax.tree.map(lambda a, b: a + sign * b, self, other)
         return replace(sums, origin=self.origin, label_origin=self.label_origin)
 
-    def taken(self, fixed: Any) -> Any:
+    def removed(self, fixed: Any) -> Any:
         """‖T(fit − origin)‖²: what `centred` subtracts from the second moments, whose rounding
         errors remain.
         """
         return jnp.sum(self.first * fixed.solve(self.first))
 
     @property
-    def whole(self) -> Any:
+    def square_before(self) -> Any:
         """Σ v|φ|², of centred moments, with their fit."""
         scaled = (
             self.gram[:, None] * self.origin

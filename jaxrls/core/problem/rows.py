@@ -31,8 +31,10 @@ class Rows(ABC):
     """The n rows of X, as factors use them: `sum(fn, *columns)` adds `fn(block, *parts)` over
     blocks of rows, and `map` stacks the results.
 
-    A kind of rows defines `shape`, `dtype`, `over`, which does both, and `few_rows`. Kinds that are not
-    arrays, and the class for sources of a user's, are in `jaxrls.rows`.
+    A kind of rows defines `shape`, `dtype`, `over`, which does both, and `few_rows(num)`: at most
+    so many rows, to estimate their mean. Where it can, `take(indices)` are the rows of these
+    numbers, and where zeros are not stored `as_one_block()` all rows in a `Block`. Kinds that are
+    not arrays, and the class for sources of a user's, are in `jaxrls.rows`.
     """
 
     traceable: ClassVar[bool] = False  # whether they are arrays, which can go into `jax.jit`
@@ -44,9 +46,9 @@ class Rows(ABC):
     parts: Any = 1  # equal parts of the rows, which may lie on different devices
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
-    few_rows: Callable  # of a number: at most so many rows, to estimate their mean
-    as_one_block: Callable  # where zeros are not stored: all rows in a `Block`
-    take: Callable  # of row numbers: these rows, where they can be read so
+    few_rows: Callable
+    as_one_block: Callable
+    take: Callable
 
     @abstractmethod
     def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:

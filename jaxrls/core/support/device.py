@@ -59,7 +59,7 @@ def on_device(value) -> jax.Array:
     return value if isinstance(value, jax.Array) else jax.device_put(np.array(value))
 
 
-def changed_arrays(change: Callable, tree) -> Any:
+def map_arrays(change: Callable, tree) -> Any:
     """A tree with its JAX arrays changed."""
     return jax.tree.map(lambda leaf: change(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
@@ -136,8 +136,8 @@ def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
         return put(result, NamedSharding(mesh, spec))
 
     with use_mesh(auto(mesh)):
-        results = call(*changed_arrays(to_auto, args), **changed_arrays(to_auto, kwargs))
-    return changed_arrays(as_rows, results)
+        results = call(*map_arrays(to_auto, args), **map_arrays(to_auto, kwargs))
+    return map_arrays(as_rows, results)
 
 
 def _typed(array: jax.Array) -> Any:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.support.device import changed_arrays, is_concrete, on_auto_axes, platform
+from jaxrls.core.support.device import is_concrete, map_arrays, on_auto_axes, platform
 
 Call = TypeVar("Call", bound=Callable)
 # Names of arguments in other libraries, and what corresponds to them here.
@@ -66,29 +66,29 @@ def door(argument: str = "") -> Callable[[Call], Call]:
         @functools.wraps(call)
         def wrapped(*args, **kwargs):
             bound = _bound(call.__qualname__, signature, args, kwargs)
-            return _called(call, bound, name, path)
+            return _call(call, bound, name, path)
 
         return wrapped  # type: ignore[return-value]
 
     return decorate
 
 
-def _called(call: Callable, bound: inspect.BoundArguments, name: str, path: list[str]) -> Any:
+def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[str]) -> Any:
     """The results of a call, in the precision and the kind of arrays of one of its arguments."""
     values = bound.arguments
     foreign = {name: value for name, value in values.items() if is_foreign(value)}
-    values |= {name: viewed(value) for name, value in foreign.items()}
+    values |= {name: view_of(value) for name, value in foreign.items()}
     _check_kinds(values, bound.signature.parameters)
     like = _attribute(name, values.get(name), path)
     wide = bool(name) and is_wide(like)
     wide = wide and (bool(path) or not jax.config.read("jax_enable_x64"))
     precision = jax.enable_x64(True) if wide else nullcontext()
     with precision, jax.numpy_rank_promotion("allow"):
-        views = {name: shared(value, values[name]) for name, value in foreign.items()}
+        views = {name: share_memory(value, values[name]) for name, value in foreign.items()}
         values |= views
         results = on_auto_axes(call, bound.args, bound.kwargs)
         if foreign:
-            results = given_back(results, [*foreign.values()][0], [*views.values()])
+            results = give_back(results, [*foreign.values()][0], [*views.values()])
         return _to_host(results) if wide and not isinstance(like, jax.Array) else results
 
 
@@ -168,7 +168,7 @@ def hints_at_names(cls: Any) -> Any:
 
 def _to_host(tree):
     """Arrays as NumPy arrays, except those without values yet, inside `jax.jit`."""
-    return changed_arrays(lambda leaf: np.asarray(leaf) if is_concrete(leaf) else leaf, tree)
+    return map_arrays(lambda leaf: np.asarray(leaf) if is_concrete(leaf) else leaf, tree)
 
 
 # arrays of other libraries, such as Torch and CuPy
@@ -180,7 +180,7 @@ def is_foreign(value) -> bool:
     return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | jax.Array)
 
 
-def viewed(value) -> Any:
+def view_of(value) -> Any:
     """A foreign array without a copy, as NumPy sees it on the host, or JAX elsewhere; as it is
     where neither can: `as_floats` says why.
     """
@@ -191,7 +191,7 @@ def viewed(value) -> Any:
     return value
 
 
-def shared(value, view) -> Any:
+def share_memory(value, view) -> Any:
     """The same numbers as a JAX array in the memory of the foreign one, where they need not be
     converted; else the view.
     """
@@ -202,7 +202,7 @@ def shared(value, view) -> Any:
     return view
 
 
-def given_back(results, value, views) -> Any:
+def give_back(results, value, views) -> Any:
     """Results that are arrays, or a tuple of them, in kind, by the `from_dlpack` of the library of
     `value`; in others what lies in the memory of a foreign array is copied, as that may change.
     """
@@ -214,7 +214,7 @@ def given_back(results, value, views) -> Any:
         return jax.tree.map(lambda part: library.from_dlpack(jnp.asarray(part)), results)
     places = [_place(view) for view in views if isinstance(view, jax.Array)]
     copied = lambda leaf: jnp.array(leaf) if _place(leaf) in places else leaf
-    return changed_arrays(copied, results)
+    return map_arrays(copied, results)
 
 
 def _place(array: jax.Array) -> int | None:

@@ -300,8 +300,8 @@ def test_a_certificate_in_float32_is_never_too_hopeful(route):
         s, U = np.linalg.eigh(gaussian(Z[R], Z[R]))
         kept = s > 1e-13 * s[-1]
         squares = (gaussian(Z, Z[R]) @ U[:, kept]) ** 2
-        left_out = lambda ridge: n - np.sum(squares / (s[kept] + ridge))  # noqa: B023
+        left_out = lambda jitter: n - np.sum(squares / (s[kept] + jitter))  # noqa: B023
         factor = factorize(rls.Gaussian(width), X, landmarks=R, solver=solver_of(route))
-        for own, ridge in ((factor, float(factor.report.ridge)), (chosen, 0)):
-            most = 1.1 * left_out(ridge) + 20 * np.finfo(np.float32).eps * n
+        for own, jitter in ((factor, float(factor.report.jitter)), (chosen, 0)):
+            most = 1.1 * left_out(jitter) + 20 * np.finfo(np.float32).eps * n
             assert left_out(0) <= float(own.trace_residual) <= most

@@ -72,7 +72,9 @@ def test_what_comes_back_belongs_to_the_chosen_lam():
     predicted = fit.predict(new, block_size=4)
     for t in (0, 1):
         assert_close(predicted[:, t], want["predictions"][t, :, t], 1e-7, "predict")
-        assert_close(fit.loo_residuals[:, t], want["residuals"][t, :, t], 1e-7, "residuals")
+        assert_close(
+            fit.loo_residuals[:, t], want["held_out_residuals"][t, :, t], 1e-7, "residuals"
+        )
         assert_close(fit.dof[t], want["dof"][t, 0], 1e-7, "dof")
     left = 1 - np.mean(fit.loo_residuals**2, axis=0) / Y.var(axis=0)
     assert_close(fit.r2, left.mean(), 1e-12)

@@ -127,9 +127,9 @@ def test_an_indefinite_kernel_predicts_what_was_validated(rng):
     # rounding is no sign of an indefinite kernel: nothing is dropped from a singular one, whose
     # model still fits
     singular = factorize(rls.Linear(), X, solver=rls.Spectral("gram"))
-    assert singular.solved is None
+    assert singular.nonnegative is None
     given = factor_gram(gram(rls.Linear(), X))
-    assert float(jnp.sum(given.solved)) == 40
+    assert float(jnp.sum(given.nonnegative)) == 40
 
 
 @FLOAT64

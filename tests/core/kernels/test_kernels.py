@@ -462,5 +462,5 @@ def test_which_kernels_take_sparse_rows():
 
     taken = [rls.Gaussian(1.0), Narrow(1.0), 2.0 * rls.Linear().on(0), rls.Linear() * rls.Linear()]
     dense = [Squared(1.0), rls.Levels() + rls.Linear(), rls.Periodic(1.0), 2.0 * Squared(1.0)]
-    assert all(kernel.takes_blocks() for kernel in taken)
-    assert not any(kernel.takes_blocks() for kernel in dense)
+    assert all(kernel.keeps_sparse() for kernel in taken)
+    assert not any(kernel.keeps_sparse() for kernel in dense)

@@ -296,7 +296,7 @@ def test_large_groups_with_levels_of_their_own_are_left_out_as_by_refits():
             want[i, own] = Y[own, 0] - np.hstack([K[own][:, C], B[own]]) @ fit
     options = {"weights": array(ZEROS), "fixed_effects": rls.levels(member)}
     solution = factorize(GAUSSIAN, array(X), **options).solve(array(Y[:, 0]))
-    left_out = jax.jit(solution.residuals)
+    left_out = jax.jit(solution.held_out_residuals)
     centred = lambda e: e - np.where(member == 1, 0, 1) * (e @ B / B.sum(0) @ B.T)
     for some in (slice(0, 4), slice(1, 2)):
         got = np.asarray(left_out(array(LAMS[some]), rls.folds(half)))[:, :, 0]

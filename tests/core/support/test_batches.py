@@ -49,7 +49,7 @@ def test_groups_are_left_out_in_batches_that_wait_for_nobody(options, size):
     def residuals(x, y):
         solution = rls.factorize(rls.Gaussian(1.0), x, **options).solve(y)
         some = jnp.array([0.1, 1.0, 10.0])
-        return solution.residuals(some, plan), solution.left_out(
+        return solution.held_out_residuals(some, plan), solution.sum_held_out(
             lambda e, y, v: jnp.sum(v[:, None] * e * e, axis=0), some, plan
         )
 

@@ -69,7 +69,9 @@ def test_a_reading_inside_of_a_transformation_is_done_outside_of_any_program():
         name = "inside"
 
         def values(self, solution, lams, kernel):
-            return jax.jit(lambda lams: jnp.mean(solution.residuals(lams) ** 2, axis=1))(lams)
+            return jax.jit(lambda lams: jnp.mean(solution.held_out_residuals(lams) ** 2, axis=1))(
+                lams
+            )
 
     options = {"criterion": Inside(), "lams": [0.1, 1.0], "landmarks": X[:7]}
     got, want = (rls.fit(rls.Gaussian(1.5), source, y, **options).errors for source in (rows, X))
@@ -122,7 +124,7 @@ def test_gpus_compile_without_trials_of_algorithms(monkeypatch):
         module, "_options_of", lambda where: asked.append(where) or options_of(where)
     )
     double = module.compiled(lambda x: 2 * x, often=True)
-    many = jnp.ones(module.FEW + 1)
+    many = jnp.ones(module.PADDED_UP_TO + 1)
     assert double(many).sum() == 2 * len(many) and asked == ["gpu"]
     assert jax.jit(double)(many).sum() == 2 * len(many) and asked == ["gpu"]
     assert options_of("gpu") == module.OPTIONS["gpu"][0] != {}

@@ -143,7 +143,7 @@ def left_out(name, v, rows, plan):
     kernel, options = ROUTES[name]
     solution = rls.factorize(kernel, rows, weights=v, **options).solve(array(Y))
     lams = array(LAMS)
-    held = solution.residuals(lams, plan), solution.residuals(lams)
+    held = solution.held_out_residuals(lams, plan), solution.held_out_residuals(lams)
     return (
         rls.kfold(plan).values(solution, lams, None),
         rls.extend.LeaveOneOut().values(solution, lams, None),
@@ -206,7 +206,7 @@ def test_a_grid_of_the_wrong_shape_is_refused():
         factor().solve(three),
         f"{shape}or (L, 3) with a λ for each target, and has shape ",
     )
-    refused(lambda: solution.residuals(wrong), f"{each}(1, 2)")
+    refused(lambda: solution.held_out_residuals(wrong), f"{each}(1, 2)")
     refused(lambda: solution.coefficients(0.1), f"{each}()")
 
 

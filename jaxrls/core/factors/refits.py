@@ -31,14 +31,13 @@ class PrimalForm(NamedTuple):
     map: Any  # has `features(x)`
     turn: Float[Array, "p r"]
     origin: Float[Array, "q p"]
-    solve: (
-        Callable  # of a second moment S and C: (S + λI)⁻¹ C of every λ for all targets, (r, L, t)
-    )
+    # Of a second moment S and C: (S + λI)⁻¹ C of every λ for all targets, (r, L, t).
+    solve: Callable
     planes: Any = None
     indices: Any = None  # the rows of these landmarks
 
 
-def sweep_other_folds(
+def sweep_primal_refits(
     form: PrimalForm, solution: Any, fn: Callable, lams: PerLam, folds: Folds, stack: bool
 ) -> Any:
     """`Factor.sweep_folds`: readings for the moments, and one with all λ by one product for each
@@ -47,7 +46,7 @@ def sweep_other_folds(
     """
     data, labels = form.data, solution.labels
     L, t = len(lams), labels.Y.shape[1]
-    fits = fits_to_other_folds(form, labels, folds, lams)
+    fits = primal_refits(form, labels, folds, lams)
 
     def of_block(block, Y, fold_of_row):
         phi = form.map.features(block.x)
@@ -62,7 +61,7 @@ def sweep_other_folds(
         return fn(e, Y, jnp.where(counted, block.weights.array, 0))
 
     read = data.map if stack else data.sum
-    return read(of_block, labels.Y, folds.numbers, temporaries=2 * L * t)
+    return read(of_block, labels.Y, folds.fold_of_row, temporaries=2 * L * t)
 
 
 class PrimalFits(NamedTuple):
@@ -73,7 +72,7 @@ class PrimalFits(NamedTuple):
     beta: Any  # (k, q, L t)
 
 
-def fits_to_other_folds(form: PrimalForm, labels, folds: Folds, lams) -> PrimalFits:
+def primal_refits(form: PrimalForm, labels, folds: Folds, lams) -> PrimalFits:
     """From the moments of the rows that each fold does not leave out."""
     of_others = jax.checkpoint(lambda number: moments_of_others(form, labels, folds, number))
 
@@ -89,7 +88,7 @@ def fits_to_other_folds(form: PrimalForm, labels, folds: Folds, lams) -> PrimalF
         beta = jnp.tile(sums.label_origin, (1, len(lams))) - matmul(sums.origin, w)
         return PrimalFits(number, w, beta)
 
-    return jax.lax.map(without, folds.each)
+    return jax.lax.map(without, folds.fold_numbers)
 
 
 def moments_of_others(form: PrimalForm, labels, folds: Folds, number) -> Moments:
@@ -97,7 +96,7 @@ def moments_of_others(form: PrimalForm, labels, folds: Folds, number) -> Moments
     data = form.data
     v = jnp.where(folds.holds(number), 0, data.weights.array)
     others = replace(data, weights=data.weights.block(v, len(v)))
-    return moments(others, form.map, labels.Y, origin=form.origin, label_origin=labels.start)
+    return moments(others, form.map, labels.Y, origin=form.origin, label_origin=labels.beta)
 
 
 # folds of K --------------------------------------------------------------------------------------
@@ -107,29 +106,31 @@ def moments_of_others(form: PrimalForm, labels, folds: Folds, number) -> Moments
 PRODUCTS_OF_FIT = 4
 
 
-def most_others(folds: Folds) -> int:
+def most_training_rows(folds: Folds) -> int:
     """How many rows there are outside of a fold, at most."""
     k, b = folds.inside.shape
-    return min((k - 1) * b, folds.rows) if folds.others is None else folds.others
+    return min((k - 1) * b, folds.n) if folds.most_trained is None else folds.most_trained
 
 
 def pays_to_refit(folds: Folds, lams: int) -> bool:
     """Whether fits to the other rows cost less than R_SS at every λ."""
-    product = lams * folds.inside.shape[1] ** 2 * folds.rows
-    return PRODUCTS_OF_FIT * most_others(folds) ** 3 < product and platform() == "cpu"
+    product = lams * folds.inside.shape[1] ** 2 * folds.n
+    return PRODUCTS_OF_FIT * most_training_rows(folds) ** 3 < product and platform() == "cpu"
 
 
-def refit_folds(factor: Any, solution: Any, fn: Callable, lams, folds: Folds, stack: bool) -> Any:
+def sweep_dual_refits(
+    factor: Any, solution: Any, fn: Callable, lams, folds: Folds, stack: bool
+) -> Any:
     """`Factor.sweep_folds` of a spectrum of K whose U is square, with rows of weight 0 as they are
     predicted.
     """
     labels, weights, unit = solution.labels, factor.weights, factor.weights.root_or_one[:, None]
-    fits = dual_fits(factor, labels, folds)
+    fits = dual_refits(factor, labels, folds)
 
     def of_lams(lams):
         def left_out(fit):
             shrunk = fit.z[:, None] / (fit.s[:, None, None] + lams)
-            return fit.start[:, None] - matmul_lams(fit.across, shrunk)
+            return fit.start[:, None] - matmul_lams(fit.cross, shrunk)
 
         e = folds.as_rows(jax.lax.map(left_out, fits)) / unit[:, None]
         return fn(e, labels.Y, folds.weights_of_predicted(weights).array)
@@ -138,15 +139,15 @@ def refit_folds(factor: Any, solution: Any, fn: Callable, lams, folds: Folds, st
 
 
 class DualFits(NamedTuple):
-    """Fits to the other rows, which leave start − across·(z/(s + λ)) of those of each fold."""
+    """Fits to the other rows, which leave start − cross·(z/(s + λ)) of those of each fold."""
 
     s: Any  # (k, c)
     z: Any  # (k, c, t)
-    across: Any  # (k, b, c)
+    cross: Any  # (k, b, c)
     start: Any  # (k, b, t)
 
 
-def dual_fits(factor: Any, labels: Any, folds: Folds) -> DualFits:
+def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     """Of every fold, from √v K √v, H and √v y of all rows, √v being 1 for rows of weight 0, and of
     one row more, of 0, which pads.
     """
@@ -154,7 +155,7 @@ def dual_fits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     U = factor.left_vectors()
     left = U * factor.s
     if weights.values is not None:
-        left = jnp.where(weights.used[:, None], left, factor.queries())
+        left = jnp.where(weights.used[:, None], left, factor.query_map())
     padded = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
     K = matmul(padded(left), padded(U).T)
     H, Y = padded(factor.fixed_basis * unit), padded((labels.Y - labels.mean) * unit)
@@ -162,11 +163,13 @@ def dual_fits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     def without(fold):
         number, inside = fold
         rest = weights.used & ~folds.holds(number)
-        others = jnp.flatnonzero(rest, size=most_others(folds), fill_value=n).astype(inside.dtype)
+        others = jnp.flatnonzero(rest, size=most_training_rows(folds), fill_value=n).astype(
+            inside.dtype
+        )
         rows = jnp.concatenate([inside, others])
         return fit_to_others(K[rows][:, others], H[rows], Y[rows])
 
-    return jax.lax.map(without, (folds.each, folds.inside))
+    return jax.lax.map(without, (folds.fold_numbers, folds.inside))
 
 
 def fit_to_others(

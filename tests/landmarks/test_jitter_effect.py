@@ -1,4 +1,4 @@
-"""What the ridge of landmarks that nearly depend does to a fit, and that `fit` says so."""
+"""What the jitter of landmarks that nearly depend does to a fit, and that `fit` says so."""
 
 import re
 import warnings
@@ -20,7 +20,7 @@ def data(noise, d=4):
 
 
 def heard(X, y, width=3.0, m=160, **options):
-    """The fit in the precision of X, and whether it warned of a ridge."""
+    """The fit in the precision of X, and whether it warned of a jitter."""
     kernel = rls.Gaussian(np.asarray(width, X.dtype))
     landmarks = np.arange(m) if isinstance(m, int) else m
     with warnings.catch_warnings(record=True) as caught:
@@ -32,8 +32,8 @@ def heard(X, y, width=3.0, m=160, **options):
 @FLOAT64  # both precisions at once
 @pytest.mark.parametrize("route", [None, "cholesky"])
 def test_predictions_move_by_no_more_than_the_effect(route):
-    """Against float64, whose ridge is too small to be seen; well above the floor, where rounding is
-    smaller than the ridge's effect.
+    """Against float64, whose jitter is too small to be seen; well above the floor, where rounding
+    is smaller than the jitter's effect.
     """
     (X, y), v = data(0.02), np.random.default_rng(1).uniform(0.3, 2, N)
     kernel = rls.Gaussian(np.float32(3.0))
@@ -45,9 +45,9 @@ def test_predictions_move_by_no_more_than_the_effect(route):
     moved = np.asarray(narrow.predict(X), float) - wide.predict(X.astype(float))
     share = np.sqrt(v @ moved**2 / (v @ e**2))
     rounding = 0.1 * float(narrow.floor) / lam
-    assert 0.01 < share < float(narrow.ridge_effect) + rounding
-    assert float(narrow.ridge_effect) < 5 * share
-    assert said and not more and float(wide.ridge_effect) < 1e-4
+    assert 0.01 < share < float(narrow.jitter_effect) + rounding
+    assert float(narrow.jitter_effect) < 5 * share
+    assert said and not more and float(wide.jitter_effect) < 1e-4
 
 
 @ANY_PRECISION
@@ -59,13 +59,13 @@ def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     options = {"landmarks": X[:30], "lams": [1e-4]}  # above the floor
     one, said = heard(X, np.c_[y, y], 0.6, X[:30], lams=[1e-4])
     both, _ = heard(X, np.c_[y, large], 0.6, X[:30], lams=[1e-4])
-    assert said and float(both.ridge_effect) >= 0.99 * float(one.ridge_effect) > 0.01
+    assert said and float(both.jitter_effect) >= 0.99 * float(one.jitter_effect) > 0.01
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         first = rls.fit(rls.Gaussian(0.6), X[:40], y[:40], keep=True, **options)
         more = first.update(X[40:], y[40:])
     # Beside residuals, which are smaller than what is left out.
-    assert float(more.ridge_effect) >= 0.9 * float(one.ridge_effect)
+    assert float(more.jitter_effect) >= 0.9 * float(one.jitter_effect)
     assert sum("nearly dependent" in str(w.message) for w in caught) == 2
 
 
@@ -79,21 +79,21 @@ def test_rounding_that_asks_for_no_ridge_is_told_too():
     X[1:m:2] = X[:m:2] + np.array([0.003, 0.004], np.float32)
     y = np.sin(X.sum(axis=1)) + 0.02 * rng.normal(size=40)
     y[1:m:2] += 0.3
-    assert factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge == 0
+    assert factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.jitter == 0
     (narrow, said), (wide, more) = (
         heard(Z, y.astype(np.float32), 1.0, m, lams=[1e-2]) for Z in (X, X.astype(float))
     )
     e = np.asarray(wide.loo_residuals)
     moved = np.asarray(narrow.loo_residuals, float) - e
-    assert 0.005 < np.linalg.norm(moved) / np.linalg.norm(e) < float(narrow.ridge_effect) and said
-    assert not more and float(wide.ridge_effect) < 1e-4
+    assert 0.005 < np.linalg.norm(moved) / np.linalg.norm(e) < float(narrow.jitter_effect) and said
+    assert not more and float(wide.jitter_effect) < 1e-4
 
 
 def test_landmarks_that_do_not_depend_have_none_and_rounding_moves_little():
     X, y = (part[:40] for part in data(0.02, 2))
     fit, said = heard(X, y, 0.3, 20, lams=[1e-2])
-    assert float(fit.ridge_effect) < 1e-3 and not said
-    assert rls.fit(rls.Gaussian(np.float32(3.0)), X, y, lams=[0.1]).ridge_effect is None
+    assert float(fit.jitter_effect) < 1e-3 and not said
+    assert rls.fit(rls.Gaussian(np.float32(3.0)), X, y, lams=[0.1]).jitter_effect is None
 
 
 @pytest.mark.parametrize(

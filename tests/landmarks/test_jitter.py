@@ -1,5 +1,5 @@
-"""The smallest ridge of 0, f, 4f, 16f … with which a Cholesky factor has pivots above f/2, relative
-to the diagonal.
+"""The smallest jitter of 0, f, 4f, 16f … with which a Cholesky factor has pivots above f/2,
+relative to the diagonal.
 """
 
 import jax
@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from support import DTYPE, EPS, array, assert_close
 
-from jaxrls.landmarks.dictionary import LARGEST_RIDGE, ridged_cholesky
+from jaxrls.landmarks.dictionary import LARGEST_JITTER, cholesky_with_jitter
 
 M = 64
 FLOOR = 2 * M**0.5 * EPS  # 16 eps: steps of it are told apart from rounding
-factor = jax.jit(ridged_cholesky)
+factor = jax.jit(cholesky_with_jitter)
 
 
 def nearly_dependent(excess, scale):
     """A diagonal matrix of powers of 4, but for two rows whose correlation is 1 + excess·f: the
-    second pivot is 2(ridge − excess·f) of its entry.
+    second pivot is 2(jitter − excess·f) of its entry.
     """
     root = scale * 2.0 ** np.linspace(-5, 5, M).round()
     K = np.diag(root**2)
@@ -42,8 +42,8 @@ def nearly_dependent(excess, scale):
 )
 def test_the_ridge_is_the_first_that_does(excess, steps, scale):
     K = nearly_dependent(excess, scale)
-    L, ridge = factor(array(K))
-    assert_close(ridge, steps * FLOOR, 4 * EPS)
+    L, jitter = factor(array(K))
+    assert_close(jitter, steps * FLOOR, 4 * EPS)
     want = np.asarray(K, np.float64) + steps * FLOOR * np.diag(np.diag(K))
     size = np.sqrt(np.diag(want))
     assert_close(
@@ -57,14 +57,14 @@ def test_the_ridge_is_the_first_that_does(excess, steps, scale):
 
 def test_no_ridge_makes_an_indefinite_matrix_definite():
     """It is given up at a tenth of the diagonal."""
-    L, ridge = factor(array([[1.0, 2.0], [2.0, 1.0]]))
-    assert LARGEST_RIDGE <= float(ridge) < 4 * LARGEST_RIDGE and not jnp.isfinite(L).all()
+    L, jitter = factor(array([[1.0, 2.0], [2.0, 1.0]]))
+    assert LARGEST_JITTER <= float(jitter) < 4 * LARGEST_JITTER and not jnp.isfinite(L).all()
 
 
 def test_a_row_of_zeros_does_nothing():
     """It stands for itself, with the largest entry of the diagonal, wherever it is."""
     for zero in (0, 2):
         d = np.where(np.arange(3) == zero, 0.0, [4.0, 9.0, 16.0])
-        L, ridge = factor(array(np.diag(d)))
-        assert float(ridge) == 0
+        L, jitter = factor(array(np.diag(d)))
+        assert float(jitter) == 0
         assert_close(L, np.diag(np.sqrt(np.where(d > 0, d, d.max()))), EPS)

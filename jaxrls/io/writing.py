@@ -126,6 +126,11 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
     >>> rls.predict_to_file(fit, rls.rows.stream([X[:10], X[10:]]), path), np.load(path).shape
     (20, (20,))
     """
+    if getattr(getattr(model, "model", model), "effects", None) is not None:
+        raise ValueError(
+            "model must not need fixed_effects=, which a file of rows does not have: write what "
+            "predict(X, fixed_effects=…) gives"
+        )
     count, blocks = 0, rows.blocks() if isinstance(rows, HostRows) else [as_floats("rows", rows)]
     with writing(path) as write:
         for X in blocks:

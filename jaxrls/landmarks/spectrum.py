@@ -117,13 +117,14 @@ def spectrum_on_landmarks(
     floor, root = floor_on_landmarks(dictionary, s, V, level, data.weights.total), jnp.sqrt(s)
     report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.jitter)
     largest, least = jnp.max(jnp.where(hidden, 0, s)), ABOVE_ROUNDING * floor
+    report = report.with_information_of(sums, removed, largest, least)
     return LandmarkSpectrum(
         data=data,
         s=s,
         fixed_directions=matmul(sums.origin, V * root),
         expansion=AtPoints(dictionary.points),
-        report=report.with_information_of(sums, removed, largest, least),
-        rotation=V / root,
+        report=report,
+        rotation=report.where_informative(V / root),
         origin=sums.origin,
         directions=matmul(dictionary.whitener, V) * root,
         hidden=hidden,

@@ -15,7 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from jaxrls.core.problem import KINDS_OF_ROWS, DenseRows, Rows, pad_rows
+from jaxrls.core.fit import far_from_zero
+from jaxrls.core.problem import KINDS_OF_ROWS, DenseRows, Rows, Weights, pad_rows
 from jaxrls.core.support import (
     Listed,
     as_array,
@@ -166,6 +167,7 @@ def shard(
     put = lambda part, mode="constant": jax.device_put(pad_rows(part, missing, mode), sharding)
     labels: Any = None
     if Y is not None:
+        far_from_zero(Y, Weights.of(None, n, jax.dtypes.canonicalize_dtype(dtype)))  # warns
         labels = as_floats("Y", Y, dtype)
         check_targets("Y", labels, n)
         labels = put(labels)

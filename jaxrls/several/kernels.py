@@ -20,6 +20,7 @@ from jaxrls.core.fit import (
     choose_lam,
     default_optimizer,
     first_point,
+    from_median,
     inspect_lam,
     lambda_grid,
     names_of,
@@ -276,6 +277,8 @@ def fit_kernels(
             f"fit_kernels needs X in memory, and X is {type(problem.rows).__name__}: give an array "
             "of all rows or of some"
         )
+    of_rows = problem.rows, problem.weights
+    kernels = tuple(from_median(kernel, *of_rows) for kernel in kernels)
     tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
     grid = None if lams is None else as_lams(lams, problem.rows.dtype)
     best, grid, errors = _searched(problem, kernels, tried, grid, progress)

@@ -382,7 +382,7 @@ scoring, by_fold, store_cv_results
         """The weight of the class of each row; those balanced count rows of weight above 0."""
         counted = None
         if isinstance(self.class_weight, str) and rows is not None:
-            counted = np.flatnonzero(rows)
+            counted = np.flatnonzero(rows > np.finfo(rows.dtype).eps * rows.max())
         return compute_sample_weight(self.class_weight, y, indices=counted)
 
     def decision_function(self, X):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxrls.core.criteria import check_loss, squared_error
-from jaxrls.core.fit import Memory, choose_lam, inspect_lam, lambda_grid
+from jaxrls.core.fit import Memory, choose_lam, far_from_zero, inspect_lam, lambda_grid
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import compiled, gram
+from jaxrls.core.problem import Weights, compiled, gram
 from jaxrls.core.support import (
     as_array,
     as_lams,
@@ -86,7 +86,9 @@ def fit_kronecker(
     (0.01, (1, 9))
     """
     X1 = as_side("X1", X1, kernel1)
-    X2, Y = as_side("X2", X2, kernel2, X1.dtype), as_array("Y", Y, X1.dtype)
+    X2 = as_side("X2", X2, kernel2, X1.dtype)
+    far_from_zero(Y, Weights.of(None, len(X1), X1.dtype))  # warns
+    Y = as_array("Y", Y, X1.dtype)
     shape = len(X1), len(X2)
     check_table(Y, setting, shape, intercept)
     check_loss(loss)

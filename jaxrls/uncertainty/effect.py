@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import Weights, compiled
+from jaxrls.core.problem import Rows, Weights, compiled
 from jaxrls.core.support import door, is_concrete, pytree
 from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
 
@@ -79,7 +79,11 @@ def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
             "effect needs the values of X, to see whether a column has two: call it "
             "outside of jax.jit"
         )
-    X = replace(fit.model, effects=None).read(X)[0].dense()
+    rows, model = replace(fit.model, effects=None).read(X)[0], fit.model
+    if not (model.kernel.evaluable and rows.is_dense) or isinstance(model.points, Rows):
+        what = "sparse rows" if model.kernel.evaluable else "a kernel matrix"
+        raise ValueError(f"effect changes a column of dense X, and found {what}: fit dense rows")
+    X = rows.dense()
     return X, column_number(column, fit.model.names, X.shape[1])
 
 

@@ -110,6 +110,9 @@ def test_what_fit_warns_of_is_warned_of_and_a_constant_target_scores_0():
             for call in calls:
                 with pytest.warns(match=f"the chosen λ of . of 4 targets, {end}, is the {edge}"):
                     call(lams=lams)
+    own = np.c_[[1e4, 1e5], LAMS[[0, -1]]]  # a grid for each target
+    with pytest.warns(match=r"the chosen λ of 1 of 2 targets, 1e\+04, is the smallest"):
+        rls.fit(KERNELS[0], X, Y, lams=own, per_target=True)
     fit = rls.several.fit_kernels(KERNELS, X, dull, shares=SHARES, lams=LAMS)
     with np.errstate(all="raise"):
         scores = fit.score_split(X, dull)
@@ -133,6 +136,16 @@ def test_the_gradient_ends_where_no_weights_nearby_are_better():
             near.append(rls.fit(kernel, X, Y[:, t], **named).error)
         assert_allclose(near[0], fit.error[t], rtol=1e-8)
         assert (np.array(near) >= near[0] * (1 - 1e-4)).all()
+
+
+def test_a_median_width_is_that_of_the_kernels_columns():
+    median = rls.Gaussian("median").on([0])
+    width = rls.fit(median, X, Y, lams=[1.0]).kernel.kernel.width
+    fits = [
+        rls.several.fit_kernels([kernel, rls.Linear()], X, Y, shares=[[0.5, 0.5]], lams=[1.0])
+        for kernel in (median, rls.Gaussian(width).on([0]))
+    ]
+    assert_allclose(fits[0].predict(X), fits[1].predict(X), rtol=1e-9)
 
 
 def test_what_cannot_be_weighted_is_said_and_rows_that_stream_are_taken_by_the_rule():

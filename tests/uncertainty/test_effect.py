@@ -2,11 +2,14 @@
 at moved rows, and by the formulas of the Gaussian kernel.
 """
 
+from functools import partial
+
 import jax
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from contract.cases import WIDTH, draw, gaussian
 from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, assert_close, refused, wide
 
@@ -126,7 +129,7 @@ def test_partial_effects_and_their_picture():
 
 def test_what_an_effect_refuses():
     fit = lambda kernel=GAUSSIAN: rls.fit(kernel, INPUT, OUTPUT, **OPTIONS)
-    known = fit()
+    known, sparse, matrix = fit(), scipy.sparse.csr_array(INPUT), INPUT @ INPUT.T
     rough = "functions of {} have no derivative in column 0: take a smoother"
     asked = lambda fit, column=0: lambda: fit.effect(INPUT, column)
     refused(
@@ -141,6 +144,14 @@ def test_what_an_effect_refuses():
         (asked(known, 4), "column must be a name or an index of a column of X, of the 4 that were"),
         (asked(known, "a"), "with no names, and is 'a'"),
         (lambda: known.effect(INPUT, 0, values=[1.0]), "values must be two numbers to compare"),
+        *(
+            (partial(fit.effect, given, 0), f"a column of dense X, and found {what}")
+            for fit, given, what in (
+                (rls.fit(GAUSSIAN, sparse, OUTPUT, **OPTIONS), INPUT, "sparse rows"),
+                (known, sparse, "sparse rows"),
+                (rls.fit(rls.Precomputed(), matrix, OUTPUT, **OPTIONS), matrix, "a kernel matrix"),
+            )
+        ),
         (lambda: jax.jit(lambda X: known.effect(X, 0))(INPUT), "effect needs the values of X"),
     )
     for smooth in (rls.Matern(1.5, 1.0), rls.Gaussian(0.05), rls.Linear(), rls.Polynomial(3)):

@@ -19,7 +19,7 @@ from jaxrls.core.criteria.losses import (
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.problem import FixedEffects, Rows, Weights, as_folds
-from jaxrls.core.support import Listed, as_lams, door, pytree, static, values_unknown
+from jaxrls.core.support import Listed, as_lams, door, is_concrete, pytree, static, values_unknown
 
 
 class Criterion(ABC):
@@ -156,6 +156,9 @@ class Criterion(ABC):
         out, if values are known.
         """
         fixed.check_rank(weights, self.groups)
+        known = self.groups is not None and is_concrete(self.groups, weights)
+        if known and not self.groups.weights_of_predicted(weights).total > 0:
+            raise ValueError("groups or splits hold out no row of weight above 0: give other ones")
 
     def memory_options(self) -> dict[str, Any]:
         """Which rows it leaves out together, as options of `memory`."""

@@ -934,6 +934,7 @@ def r_squared_of(predictions, Y, weights, per_target: bool = False) -> np.floati
 
 def r_squared(residuals, Y, weights, xp: Any) -> Any:
     """1 − Σ v e² / Σ v (y − ȳ)² of every target, 0 for constant labels."""
-    mean, Y = partial(xp.average, axis=0, weights=weights), Y - Y[:1]  # exactly 0 where constant
+    start = Y[:1] if weights is None else Y[xp.argmax(weights)]
+    mean, Y = partial(xp.average, axis=0, weights=weights), Y - start  # exactly 0 where constant
     missed, square = mean(residuals**2), mean((Y - mean(Y)) ** 2)
     return xp.where(square > 0, 1 - missed / xp.where(square > 0, square, 1), 0)

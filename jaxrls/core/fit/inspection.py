@@ -82,16 +82,13 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
     at_floor = lams.min() <= 1.01 * floor
     if default_grid and not at_floor:  # below it the fit no longer changes, or a walk ended there
         low = low & False
-    for at_edge, lam, edge, further in (
-        (low, lams.min(), "smallest", "smaller"),
-        (high, lams.max(), "largest", "larger"),
-    ):
+    for at_edge, edge, further in ((low, "smallest", "smaller"), (high, "largest", "larger")):
         remedy = f"pass lams= that reach {further} values"
         if edge == "smallest" and at_floor:
             remedy = f"below it is rounding, so {'use float64' if narrow else 'keep it'}"
         of_targets = f" of {at_edge.sum()} of {at_edge.size} targets" if at_edge.size > 1 else ""
         if at_edge.any():
             warn(
-                f"the chosen λ{of_targets}, {lam:.3g}, is the {edge} of the grid: {remedy}, or "
-                "change the kernel"
+                f"the chosen λ{of_targets}, {chosen[at_edge][0]:.3g}, is the {edge} of the grid: "
+                f"{remedy}, or change the kernel"
             )

@@ -117,7 +117,8 @@ class Problem:
         check_ratio(weights.values)
         criterion = as_criterion(criterion, groups)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
-        offset = far_from_zero(Y, weights, fixed.intercept and criterion.ignores_offset)
+        Y, removable = rows.labels if Y is None else Y, fixed.intercept and criterion.ignores_offset
+        offset = far_from_zero(Y, weights, fixed, removable)
         Y = read_labels(Y, rows, offset)
         if standardize:
             kernel = standardized(kernel, rows, weights)
@@ -258,32 +259,47 @@ def _known_float64(Y, weights) -> np.ndarray | None:
     return Y if right else None
 
 
-def far_from_zero(Y, weights, removable: bool) -> np.ndarray | None:
+def far_from_zero(
+    Y, weights: Weights, fixed: FixedEffects | None = None, removable: bool = False
+) -> np.ndarray | None:
     """The mean of float64 labels, rounded to float32, where the rows are in float32 and rounding
-    labels so would lose more than `ROUNDED_SHARE` of their standard deviation: 0 for other targets,
-    and None where there is none. Warns of such labels where it is not `removable`.
+    labels so would lose more than `ROUNDED_SHARE` of what the fixed effects leave of them: 0 for
+    other targets, and None where there is none. Warns of what is lost where the mean is not
+    `removable`, or does not help.
     """
     Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
-    if Y is None:
+    if Y is None or not np.abs(Y).max() <= LARGEST_LABEL:  # NaN is refused later
         return None
+    beside = " beside the fixed effects" * bool(fixed and fixed.values is not None)
     v = None if weights.values is None else np.asarray(weights.values, np.float64)
-    with np.errstate(all="ignore"):  # of what is refused later
-        mean = np.average(Y, axis=0, weights=v)
-        spread = np.sqrt(np.average((Y - mean) ** 2, axis=0, weights=v))
-    rounded, exact = (np.finfo(dtype).eps * np.abs(mean) for dtype in (np.float32, np.float64))
+    average = lambda A: np.average(A, axis=0, weights=v)
+    mean, left = average(Y), _beside(Y, weights, fixed) if beside else Y - average(Y)
+    spread = np.sqrt(average(left**2))
+    rounded = np.finfo(np.float32).eps * np.abs(mean)
+    exact = np.finfo(np.float64).eps * np.abs(Y).max(axis=0)
     # Labels that are the same to rounding have nothing to lose.
-    far = (rounded > ROUNDED_SHARE * spread) & (spread > 100 * exact) & (spread > SMALLEST_SPREAD)
-    if not far.any() or np.abs(Y).max() > LARGEST_LABEL:
-        return None
-    if removable:
-        return np.where(far, mean.astype(np.float32), 0).astype(np.float64)
-    rounding = np.abs(Y.astype(np.float32) - Y).max(axis=0)
-    if (rounding > ROUNDED_SHARE * spread).any():
+    varies = (spread > 100 * exact) & (spread > SMALLEST_SPREAD)
+    far = varies & (rounded > ROUNDED_SHARE * spread)
+    offset = np.where(far & removable, mean.astype(np.float32), 0).astype(np.float64)
+    rest = (Y if v is None else Y[v > 0]) - offset
+    rounding = np.abs(rest.astype(np.float32) - rest).max(axis=0)
+    lost = varies & (rounding > ROUNDED_SHARE * spread) & (far | bool(beside))
+    if lost.any():
         warn(
             f"float32, the dtype of X, rounds labels by up to {np.max(rounding):.2g}, and they "
-            f"vary by {np.min(spread):.2g}: give X in float64, or take the mean of Y off first"
+            f"vary by {np.min(spread):.2g}{beside}: give X in float64, or take "
+            f"{'their fit' if beside else 'the mean of Y'} off first"
         )
-    return None
+    return offset if offset.any() else None
+
+
+def _beside(Y, weights, fixed) -> np.ndarray:
+    """What fixed effects leave of labels, in float64 by refinement."""
+    left = Y.reshape(len(Y), -1)
+    for _ in range(3):
+        beta = fixed.fit(weights, jnp.asarray(left, weights.dtype))
+        left = left - np.asarray(fixed.fitted(fixed.values, beta), np.float64)
+    return left.reshape(Y.shape)
 
 
 def names_of(X) -> Any:
@@ -292,14 +308,14 @@ def names_of(X) -> Any:
 
 
 def read_labels(Y, rows, offset=None) -> Float[Array, "n *t"]:
-    """Labels that were given, less an offset, or that the rows bring, checked."""
+    """Labels, less an offset, checked."""
     Y = Y if offset is None else np.asarray(Y, np.float64) - offset
-    if Y is None and rows.labels is None:
+    if Y is None:
         raise ValueError(
             f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
             "none of its own"
         )
-    Y = rows.column(as_floats("Y", rows.labels if Y is None else Y, rows.dtype))
+    Y = rows.column(as_floats("Y", Y, rows.dtype))
     check_targets("Y", Y, rows.shape[0])
     check_labels("Y", Y)
     return Y

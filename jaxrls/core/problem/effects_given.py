@@ -51,7 +51,10 @@ def levels(labels) -> Grouping:
     """
     if not is_concrete(labels):
         raise ValueError("labels has no values inside jax.jit: call jaxrls.levels(labels) outside")
-    names, rows = np.unique(as_labels("labels", labels), return_inverse=True)
+    labels = as_labels("labels", labels)
+    if labels.dtype.kind in "mM":
+        raise ValueError("labels must be numbers or text, and holds dates: give labels.astype(str)")
+    names, rows = np.unique(labels, return_inverse=True)
     with jax.ensure_compile_time_eval():
         return Grouping(jnp.asarray(rows.astype(np.int32)), tuple(names.tolist()))
 

@@ -105,6 +105,25 @@ def test_what_comes_of_such_a_fit(tmp_path):
         assert_same(models[0].predict(NEW), models[1].predict(NEW_WIDE), what="estimator")
 
 
+class Brought(rls.rows.Rows):
+    """Rows of float32 that bring such labels."""
+
+    shape, dtype, labels = X.shape, X.dtype, Y
+
+    def blocks(self):
+        yield X
+
+
+def test_labels_that_rows_bring_are_as_far():
+    """Of a stream, and of rows of a user's own."""
+    pieces = [(X[:30], Y[:30]), (X[30:], Y[30:])]
+    for kernel, rows in ((KERNEL, rls.rows.stream(pieces)), (rls.Linear(), Brought())):
+        options = {"lams": LAMS, "landmarks": WIDE[::5] if kernel is KERNEL else None}
+        got, want = rls.fit(kernel, rows, **options), rls.fit(kernel, WIDE, Y, **options)
+        assert_same(got.predict(NEW), want.predict(NEW_WIDE))
+        assert_close(got.errors, want.errors, 1e-3)
+
+
 def test_labels_that_rounding_takes_are_warned_of():
     """Where a constant cannot be taken off them; nothing is said of labels that it does not."""
     words = "float32, the dtype of X, rounds labels by up to .*, and they vary by"
@@ -113,8 +132,26 @@ def test_labels_that_rounding_takes_are_warned_of():
     for options in ({"intercept": False}, {"criterion": percent}, {"fixed_effects": levels}):
         with pytest.warns(UserWarning, match=words):
             rls.fit(KERNEL, X, Y[:, 0], lams=LAMS, **options)
+    steps, line = np.arange(N) % 3, np.arange(N)[:, None] / 64
+    far = {"levels": 1e8 * (steps - 1.0), "a column": 1e8 * line[:, 0]}
+    beside = {"levels": rls.levels(steps), "a column": line}
+    mesh = jax.make_mesh((1,), ("rows",))
+    calls = [
+        *(
+            partial(rls.fit, KERNEL, X, Y[:, 1] + far[name], fixed_effects=beside[name], lams=LAMS)
+            for name in far
+        ),
+        partial(rls.rows.shard, X, Y, mesh=mesh),
+        partial(rls.two_sided.fit_kronecker, KERNEL, X[:6], KERNEL, X[6:9], Y[:6], lams=LAMS),
+    ]
+    for call in calls:
+        with pytest.warns(UserWarning, match=words):
+            call()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        for name, effects in beside.items():
+            for labels in (Y[:, 1] + 1e-5 * far[name], far[name]):
+                rls.fit(KERNEL, X, labels, fixed_effects=effects, lams=[1.0])
         for labels in (np.full(N, 0.1), Y[:, 1], np.where(np.arange(N) == 0, 1.0, -1.0)):
             fit = rls.fit(KERNEL, X, labels, lams=LAMS[1:2], intercept=False)
             assert fit.predict(NEW).dtype == np.float32

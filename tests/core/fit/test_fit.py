@@ -80,6 +80,8 @@ def test_what_comes_back_belongs_to_the_chosen_lam():
     assert_close(fit.r2, left.mean(), 1e-12)
     assert f"held-out R² {left.mean():.3g}, " in repr(fit)
     assert rls.fit(KERNEL, X, np.full(24, 0.1), lams=[0.3]).r2 == 0  # of constant labels
+    v, constant = np.arange(24) > 2, np.where(np.arange(24) > 2, 2.5, 9)
+    assert rls.fit(KERNEL, X, constant, weights=v.astype(float), lams=[0.3]).r2 == 0
     assert fit.route == "gram" and fit.dof.shape == fit.lam.shape == (2,)
 
 
@@ -429,6 +431,10 @@ REFUSED = [
     ),
     ({"conservative": 1, "criterion": "gcv"}, "take those, not criterion gcv"),
     ({"conservative": -1}, "conservative must be a number of standard errors, 0 or more"),
+    (
+        {"criterion": rls.kfold([([2, 3], [0, 1])]), "weights": [0, 0, 1, 1]},
+        "groups or splits hold out no row of weight above 0",
+    ),
     ({"groups": [0, 1]}, "groups must have 4 labels, one per row of X, and has 2"),
     (
         {"criterion": rls.holdout(np.where(X0 == 5, np.nan, X0), Y0)},

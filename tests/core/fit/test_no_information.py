@@ -41,6 +41,11 @@ CASES = {
     "named": (rls.Gaussian(1.0), ONES, {"lams": [1e-9, 1e-3]}),
     "one": (rls.Gaussian(1.0), ONES, {"lams": [1e-3]}),
     "evidence": (rls.Gaussian(1.0), ONES, {"criterion": "evidence"}),
+    "rows as levels": (
+        rls.Gaussian(1.0),
+        np.column_stack([LEVEL, LEVEL**2]),
+        {"fixed_effects": WITHIN, "landmarks": 2},
+    ),
     "landmarks": (rls.Gaussian(1e12), NEAR, {"landmarks": NEAR[:4] + 0.1}),
     "cholesky on landmarks": (
         rls.Gaussian(1e12),

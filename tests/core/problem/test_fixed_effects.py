@@ -258,7 +258,11 @@ def test_what_is_about_labels_needs_their_levels():
         "score": lambda: fit.score(X, Y),
     }
     words = "{} is about labels, which have fixed effects: give fixed_effects="
-    refused(*((call, words.format(name)) for name, call in calls.items()))
+    refused(
+        *((call, words.format(name)) for name, call in calls.items()),
+        (lambda: rls.predict_to_file(fit, X, "never.npy"), "model must not need fixed_effects="),
+        (lambda: rls.levels(np.array(["2020-01-01"], "M8[ns]")), "and holds dates: give labels"),
+    )
     grouped = {"fixed_effects": rls.levels(LABELS), "groups": LABELS, "lams": [1.0], "keep": True}
     alone = rls.fit(GAUSSIAN, X, Y, **grouped)
     refused((lambda: alone.intervals(X, fixed_effects=LABELS), "held out whole levels"))

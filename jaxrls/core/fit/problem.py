@@ -270,10 +270,10 @@ def far_from_zero(
     Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
     if Y is None or not np.abs(Y).max() <= LARGEST_LABEL:  # NaN is refused later
         return None
-    beside = " beside the fixed effects" * bool(fixed and fixed.values is not None)
+    beyond = " beyond the fixed effects" * bool(fixed and fixed.values is not None)
     v = None if weights.values is None else np.asarray(weights.values, np.float64)
     average = lambda A: np.average(A, axis=0, weights=v)
-    mean, left = average(Y), _beside(Y, weights, fixed) if beside else Y - average(Y)
+    mean, left = average(Y), _without_effects(Y, weights, fixed) if beyond else Y - average(Y)
     spread = np.sqrt(average(left**2))
     rounded = np.finfo(np.float32).eps * np.abs(mean)
     exact = np.finfo(np.float64).eps * np.abs(Y).max(axis=0)
@@ -283,17 +283,17 @@ def far_from_zero(
     offset = np.where(far & removable, mean.astype(np.float32), 0).astype(np.float64)
     rest = (Y if v is None else Y[v > 0]) - offset
     rounding = np.abs(rest.astype(np.float32) - rest).max(axis=0)
-    lost = varies & (rounding > ROUNDED_SHARE * spread) & (far | bool(beside))
-    if lost.any():
+    loses = varies & (rounding > ROUNDED_SHARE * spread) & (far | bool(beyond))
+    if loses.any():
         warn(
             f"float32, the dtype of X, rounds labels by up to {np.max(rounding):.2g}, and they "
-            f"vary by {np.min(spread):.2g}{beside}: give X in float64, or take "
-            f"{'their fit' if beside else 'the mean of Y'} off first"
+            f"vary by {np.min(spread):.2g}{beyond}: give X in float64, or take "
+            f"{'their fit' if beyond else 'the mean of Y'} off first"
         )
     return offset if offset.any() else None
 
 
-def _beside(Y, weights, fixed) -> np.ndarray:
+def _without_effects(Y, weights, fixed) -> np.ndarray:
     """What fixed effects leave of labels, in float64 by refinement."""
     left = Y.reshape(len(Y), -1)
     for _ in range(3):

@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from jaxrls.core.support import as_floats
+from jaxrls.core.support import as_floats, by_names
 from jaxrls.rows.files import replacing
-from jaxrls.rows.host import HostRows
 from jaxrls.rows.tables import arrow_for
 from jaxrls.uncertainty.classes import decode
 
@@ -79,11 +78,11 @@ def predicted(model, X, level=None, classes=None) -> dict[str, np.ndarray]:
     # Rows are repeated up to a power of two, as every number of rows is a program of its own; zeros
     # where there are none.
     X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
-    scores = np.asarray(model.predict(X))
-    columns = name_columns(scores[:n], "prediction")
+    scores = np.asarray(model.predict(X))[:n]
+    columns = name_columns(scores, "prediction")
     if classes:
-        columns = {"prediction": decode(scores, classes)[:n]}
-        columns |= name_columns(scores[:n], "score", classes)
+        columns = {"prediction": decode(scores, classes)}
+        columns |= name_columns(scores, "score", classes)
     if level is not None:
         for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):
             columns |= name_columns(end[:n], name)
@@ -126,7 +125,8 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
     >>> rls.predict_to_file(fit, rls.rows.stream([X[:10], X[10:]]), path), np.load(path).shape
     (20, (20,))
     """
-    count, blocks = 0, rows.blocks() if isinstance(rows, HostRows) else [as_floats("rows", rows)]
+    rows = by_names("rows", rows, getattr(model, "model", model).names)
+    count, blocks = 0, rows.blocks() if hasattr(rows, "blocks") else [as_floats("rows", rows)]
     with writing(path) as write:
         for X in blocks:
             write(predicted(model, X, level, classes))

@@ -9,7 +9,6 @@ from jaxrls.core.support.checks import (
     as_lams,
     by_names,
     check_finite,
-    check_index,
     check_inputs,
     check_labels,
     check_matrix,

@@ -81,7 +81,7 @@ def column_names(X) -> tuple:
         return ()
     names = tuple(names.tolist() if hasattr(names, "tolist") else names)
     known = all(isinstance(name, str | int | tuple) for name in names)
-    return names if known and X.shape[1:] == (len({*names}),) else ()
+    return names if known and len({*names}) == len(names) else ()
 
 
 def by_names(name: str, X, names: tuple):

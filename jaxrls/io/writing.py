@@ -78,11 +78,9 @@ def predicted(model, X, level=None, classes=None) -> dict[str, np.ndarray]:
     # Rows are repeated up to a power of two, as every number of rows is a program of its own; zeros
     # where there are none.
     X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
-    scores = np.asarray(model.predict(X))[:n]
-    columns = name_columns(scores, "prediction")
-    if classes:
-        columns = {"prediction": decode(scores, classes)}
-        columns |= name_columns(scores, "score", classes)
+    scores = np.asarray(model.predict(X))
+    columns = {"prediction": decode(scores, classes)[:n]} if classes else {}
+    columns |= name_columns(scores[:n], "score" if classes else "prediction", classes)
     if level is not None:
         for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):
             columns |= name_columns(end[:n], name)
@@ -94,8 +92,10 @@ def name_columns(values, name, labels=None) -> dict[str, np.ndarray]:
     values = np.asarray(values)
     if values.ndim == 1:
         return {name: values}
-    labels = labels or range(values.shape[1])
-    return {f"{name}_{label}": column for label, column in zip(labels, values.T, strict=True)}
+    return {
+        f"{name}_{label}": column
+        for label, column in zip(labels or range(values.shape[1]), values.T, strict=True)
+    }
 
 
 def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:

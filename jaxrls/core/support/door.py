@@ -82,7 +82,7 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
     foreign = {name: value for name, value in values.items() if is_foreign(value)}
     values |= {name: view_of(value) for name, value in foreign.items()}
     _check_kinds(values, bound.signature.parameters)
-    _check_index(values)
+    check_index(values)
     like = _attribute(name, values.get(name), path)
     wide = bool(name) and is_wide(like)
     wide = wide and (bool(path) or not jax.config.read("jax_enable_x64"))
@@ -141,7 +141,7 @@ def _check_kinds(values: dict, parameters) -> None:
                 raise ValueError(f"{name} must be {words}, and is a {type(value).__name__}{hint}")
 
 
-def _check_index(values: dict) -> None:
+def check_index(values: dict) -> None:
     """Raise where what holds a part for each row has another index than the rows, as of a data
     frame that was sorted since.
     """

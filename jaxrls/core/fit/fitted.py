@@ -69,8 +69,8 @@ class Model:
         free: coefficients of fixed effects (p,) or (p, t), None without; `predict` takes the fixed
             effects of new rows.
         effects: what the fixed effects are, without their rows; None without.
-        names: the names of the columns of X, where it was a data frame or a table; new rows with
-            names are taken by these, whatever their order.
+        names: the names of the columns of X, where it was a data frame, a table or a stream; new
+            rows with names are taken by these, whatever their order.
 
     **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 

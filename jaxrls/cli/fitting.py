@@ -10,6 +10,7 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, show
 from jaxrls.core.criteria import CRITERIA
+from jaxrls.core.fit import add_names_and_offset
 from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.landmarks.growing import landmarks_to_tune
@@ -81,8 +82,11 @@ def show_data(args, table, classes):
 def write(args, fit, known):
     """The files that were asked for."""
     if args.out:
+        layout = known["layout"]
         if args.rank:  # scores are not in the units of the target
-            known["layout"]["target"] = False
+            layout["target"] = False
+        if not (layout["width"] or args.one_hot):
+            fit = add_names_and_offset(fit, tuple(layout["inputs"]))
         rls.save(args.out, fit, extra={"table": known})
         show("saved", args.out)
     if args.plot:
@@ -105,9 +109,8 @@ def kernel_of(args, d):
 def tuned(kernel, table, criterion, landmarks, options):
     """The kernel with its parameters tuned on rows in memory."""
     rows, m = getattr(table.X, "drawn", slice(None)), landmarks_to_tune(landmarks, len(table.Y))
-    parts: Any = (part if part is None else part[rows] for part in table[1:4])
-    Y, v, groups = parts
-    show("tuning", f"on {count(len(Y), 'row')}{f' and {m} landmarks' * bool(m)}")
+    Y, v, groups = (part if part is None else part[rows] for part in table[1:4])
+    show("tuning", f"on {count(len(table.sample), 'row')}{f' and {m} landmarks' * bool(m)}")
     fit: Any = rls.tune(
         kernel,
         table.sample,
@@ -182,12 +185,12 @@ def read(args) -> Table:
     labels = not args.stream and (args.classify or None)
     choice = ColumnChoice(args.target, args.weights, *special, labels)
     files = open_files(paths_of(args.data), choice, dialect_of(args), args.missing)
-    layout = {name: getattr(files.choice, name) for name in LAYOUT}
+    known = KNOWN | {"layout": {name: getattr(files.choice, name) for name in LAYOUT}}
     if args.stream:
         rows = rls.rows.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
-        table = Table(rows, rows.labels, rows.row_weights, None, KNOWN | {"layout": layout})
+        table = Table(rows, rows.labels, rows.row_weights, None, known)
     else:
-        table = read_whole(files, " ".join(args.data), KNOWN | {"layout": layout})
+        table = read_whole(files, " ".join(args.data), known)
     if table.weights is not None:
         check_weights(table.weights, len(table.Y))
     if table.known["classes"] is not None and (args.intervals or args.rank):
@@ -242,8 +245,8 @@ def joined(files, source) -> Piece:
         raise ValueError(
             f"{source} has no rows with all their values: if a column is empty, name it in --drop"
         )
-    whole = (None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
-    X, Y, v, *texts = whole
+    columns = zip(*parts, strict=True)
+    X, Y, v, *texts = (None if part[0] is None else np.concatenate(part) for part in columns)
     return Piece(X, Y, v, texts=texts)
 
 

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from jaxrls.core.support import as_floats
+from jaxrls.core.fit import Model
+from jaxrls.core.support import as_floats, by_names
 from jaxrls.rows.files import replacing
-from jaxrls.rows.host import HostRows
 from jaxrls.rows.tables import arrow_for
 from jaxrls.uncertainty.classes import decode
 
@@ -80,10 +80,8 @@ def predicted(model, X, level=None, classes=None) -> dict[str, np.ndarray]:
     # where there are none.
     X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
     scores = np.asarray(model.predict(X))
-    columns = name_columns(scores[:n], "prediction")
-    if classes:
-        columns = {"prediction": decode(scores, classes)[:n]}
-        columns |= name_columns(scores[:n], "score", classes)
+    columns = {"prediction": decode(scores, classes)[:n]} if classes else {}
+    columns |= name_columns(scores[:n], "score" if classes else "prediction", classes)
     if level is not None:
         for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):
             columns |= name_columns(end[:n], name)
@@ -95,8 +93,10 @@ def name_columns(values, name, labels=None) -> dict[str, np.ndarray]:
     values = np.asarray(values)
     if values.ndim == 1:
         return {name: values}
-    labels = labels or range(values.shape[1])
-    return {f"{name}_{label}": column for label, column in zip(labels, values.T, strict=True)}
+    return {
+        f"{name}_{label}": column
+        for label, column in zip(labels or range(values.shape[1]), values.T, strict=True)
+    }
 
 
 def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
@@ -126,12 +126,14 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
     >>> rls.predict_to_file(fit, rls.rows.stream([X[:10], X[10:]]), path), np.load(path).shape
     (20, (20,))
     """
-    if getattr(getattr(model, "model", model), "effects", None) is not None:
+    inner = getattr(model, "model", model)
+    if getattr(inner, "effects", None) is not None:
         raise ValueError(
             "model must not need fixed_effects=, which a file of rows does not have: write what "
             "predict(X, fixed_effects=…) gives"
         )
-    count, blocks = 0, rows.blocks() if isinstance(rows, HostRows) else [as_floats("rows", rows)]
+    rows = by_names("rows", rows, inner.names if isinstance(inner, Model) else ())
+    count, blocks = 0, rows.blocks() if hasattr(rows, "blocks") else [as_floats("rows", rows)]
     with writing(path) as write:
         for X in blocks:
             write(predicted(model, X, level, classes))

@@ -59,8 +59,8 @@ def stream(
 
     Returns:
         `Rows`, to pass as X, with attributes `labels` (n,) or (n, t) and `row_weights` (n,), None
-        where there are none, and of files `names`, those of the inputs: `save(path, fit,
-        extra={"names": rows.names})` keeps them.
+        where there are none, and `column_names` of the inputs, () where there are none, by which a
+        model takes the columns of data frames.
 
     Raises:
         ValueError: naming file, row and column, for what is missing or not a number; and for files
@@ -96,8 +96,8 @@ def stream(
         block_size=block_size,
         progress=progress,
     )
-    if isinstance(blocks, Files):
-        rows.names = tuple(map(str, blocks.choice.inputs))
+    if isinstance(blocks, Files) and blocks.choice.width is None:
+        rows.column_names = tuple(blocks.choice.inputs)
     return rows
 
 

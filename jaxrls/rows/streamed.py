@@ -18,7 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.problem import DenseRows
-from jaxrls.core.support import as_floats, check_finite, check_inputs, check_whole, progress_bar
+from jaxrls.core.support import (
+    as_floats,
+    by_names,
+    check_finite,
+    check_inputs,
+    check_whole,
+    column_names,
+    progress_bar,
+)
 from jaxrls.rows.files import read_arrays, reading, write_arrays
 from jaxrls.rows.host import HostRows, added
 
@@ -48,7 +56,7 @@ class StreamedRows(HostRows):
     """
 
     lies = "is a stream"
-    names: tuple[str, ...] | None = None  # of the columns, where files have them
+    column_names: tuple = ()  # where files, or the first block, have them
     in_step: Callable = staticmethod(iter)  # how blocks are iterated over
 
     def __init__(
@@ -71,13 +79,12 @@ class StreamedRows(HostRows):
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         self.known = known = self._first_reading(sample, seed)
         self.labels, self.row_weights = known.labels, known.weights
-        self.drawn, self.sample = known.drawn.numbers, known.drawn.rows
+        self.drawn, self.sample, _ = known.drawn
         self.shape = int(known.n), self.sample.shape[1]
         self.host_dtype = self.sample.dtype  # float32 where every block was, else float64
 
     def _first_reading(self, sample: int, seed: Any) -> "Known":
-        pieces = self._watched(self.pieces(), None, lambda piece: len(piece.X))
-        return survey(pieces, sample, seed)
+        return survey(self._watched(self.pieces(), None, lambda piece: len(piece.X)), sample, seed)
 
     @property
     def dtype(self):
@@ -89,8 +96,19 @@ class StreamedRows(HostRows):
         for i, block in enumerate(self.source):
             if not isinstance(block, Piece):
                 several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
-                block = Piece(*(block if several else [block]))._replace(place=f"block {i}")
+                block, place = Piece(*(block if several else [block])), f"block {i}"
+                if not i:
+                    self.column_names = column_names(block.X)
+                X = by_names(f"{place}: X", block.X, self.column_names)
+                block = block._replace(X=X, place=place)
             yield block
+
+    def select(self, names):
+        """Raises: columns come in the order of the source."""
+        raise ValueError(
+            "a stream has its columns in another order than those that were fitted, or more: name "
+            f"these, stream(…, columns={[*names]})"
+        )
 
     def blocks(self):
         """The rows as the source has them."""

@@ -23,7 +23,6 @@ from jaxrls.core.fit import (
     from_median,
     inspect_lam,
     lambda_grid,
-    names_of,
     r_squared_of,
     step,
     with_constant,
@@ -175,6 +174,7 @@ class KernelsFit:
         """
         return r_squared_of(self.predict(X), Y, weights, per_target)
 
+    @door("self.coef")
     def score_split(self, X, Y) -> Float[Numbers, "k t"]:
         """Score predictions by R², split by kernel (the product measure).
 
@@ -266,7 +266,7 @@ def fit_kernels(
     (True, True)
     """
     names = tuple(map(str, kernels)) if isinstance(kernels, dict) else ()
-    kernels = _checked([*kernels.values()] if names else kernels, names_of(X))
+    kernels = _checked([*kernels.values()] if names else kernels, column_names(X))
     options = {"weights": weights, "intercept": intercept, "groups": groups, "landmarks": landmarks}
     if landmarks is None:
         options["solver"] = Spectral("gram")  # for coefficients of rows

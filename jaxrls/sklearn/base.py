@@ -221,7 +221,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError(f"kernel must be an object, and is the class {kernel.__name__}")
         elif not isinstance(kernel, rls.extend.Kernel):
             kernel = rls.FunctionKernel(kernel)
-        kernel = columns_by_number(kernel, getattr(self, "feature_names_in_", None))
+        kernel = columns_by_number(kernel, getattr(self, "feature_names_in_", ()))
         if not (self.tune and jax.tree.leaves(kernel)):
             return kernel
         options = options | {"landmarks": landmarks_to_tune(self.landmarks, len(Y)), "keep": False}

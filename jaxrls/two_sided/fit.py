@@ -16,6 +16,7 @@ from jaxrls.core.support import (
     as_lams,
     check_labels,
     check_whole,
+    column_names,
     door,
     is_concrete,
 )
@@ -85,6 +86,7 @@ def fit_kronecker(
     >>> float(fit.lam), fit.predict(np.array([[0.35]]), z).shape
     (0.01, (1, 9))
     """
+    names = column_names(X1), column_names(X2)
     X1 = as_side("X1", X1, kernel1)
     X2 = as_side("X2", X2, kernel2, X1.dtype)
     far_from_zero(Y, Weights.of(None, len(X1), X1.dtype))  # warns
@@ -112,6 +114,7 @@ def fit_kronecker(
         loss=loss,
         intercept=intercept,
         keep=keep,
+        names=names,
     )
     if is_concrete(fit):
         _inspect(fit, max(shape), default_grid)
@@ -141,7 +144,7 @@ def _inspect(fit: KroneckerFit, n, default_grid):
 
 
 @compiled
-def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> KroneckerFit:
+def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep, names) -> KroneckerFit:
     kernel1, X1, kernel2, X2 = sides
     K1, K2 = gram(kernel1, X1), gram(kernel2, X2)
     factor = factor_kronecker(K1, K2, weights=weights, intercept=intercept)
@@ -152,7 +155,9 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
     coef, constant, _ = solution.coefficients(lam[None])
     process = process_at(solution, lam, solution.held_out_residuals(lam[None])) if keep else None
     return KroneckerFit(
-        model=KroneckerModel(kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0]),
+        model=KroneckerModel(
+            kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0], names
+        ),
         lams=lams,
         errors=errors,
         lam=lam,

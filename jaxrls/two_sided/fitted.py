@@ -13,6 +13,7 @@ from jaxrls.core.linalg import default_block_size, map_rows, matmul
 from jaxrls.core.problem import compiled, gram
 from jaxrls.core.support import (
     as_array,
+    by_names,
     check_inputs,
     check_matrix,
     check_row_numbers,
@@ -37,6 +38,7 @@ class KroneckerModel:
         points2: its rows (n₂, d₂).
         coef: coefficients (n₁, n₂).
         intercept: ().
+        names: those of the columns of each side, where it was a data frame, as in `Model`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> from jaxrls.two_sided import KroneckerModel
@@ -52,6 +54,7 @@ class KroneckerModel:
     points2: Float[Numbers, "n2 d2"]
     coef: Float[Numbers, "n1 n2"]
     intercept: Float[Numbers, ""]
+    names: tuple = static(default=((), ()))
 
     @door("self.coef")
     def predict(self, X1, X2, *, pairs=None) -> Float[Numbers, "..."]:
@@ -78,8 +81,9 @@ class KroneckerModel:
 
     def read(self, X1, X2, pairs) -> "NewPairs":
         """New rows of both sides, and the pairs of them, checked."""
-        X1 = as_side("X1", X1, self.kernel1, self.coef.dtype, self.points1.shape[1])
-        X2 = as_side("X2", X2, self.kernel2, self.coef.dtype, self.points2.shape[1])
+        dtype, (names1, names2) = self.coef.dtype, self.names
+        X1 = as_side("X1", X1, self.kernel1, dtype, self.points1.shape[1], names1)
+        X2 = as_side("X2", X2, self.kernel2, dtype, self.points2.shape[1], names2)
         if pairs is None:
             return NewPairs(X1, X2, None)
         pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
@@ -101,7 +105,7 @@ class NewPairs(NamedTuple):
     pairs: Any
 
 
-def as_side(name, X, kernel, dtype=None, columns=None) -> jax.Array:
+def as_side(name, X, kernel, dtype=None, columns=None, names=()) -> jax.Array:
     """Rows of one side, checked with their kernel."""
     check_kernel(kernel)
     if not kernel.evaluable:
@@ -109,7 +113,7 @@ def as_side(name, X, kernel, dtype=None, columns=None) -> jax.Array:
             f"{name} must be a kernel of rows, and is {type(kernel).__name__}(): give kernel "
             "matrices to factor_kronecker"
         )
-    X = as_array(name, X, dtype)
+    X = as_array(name, by_names(name, X, names), dtype)
     check_matrix(name, X)
     check_inputs(name, X)
     if columns not in (None, X.shape[1]):

@@ -9,7 +9,7 @@ from jaxrls.core.factors import AtPoints, DualSpectrum, Factor
 from jaxrls.core.fit import Model
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.support import Listed, as_array, as_lam, check_whole, door, pytree
+from jaxrls.core.support import Listed, as_array, as_lam, check_whole, column_names, door, pytree
 
 
 @pytree
@@ -157,7 +157,7 @@ def eigenfunctions(
             "eigenfunctions needs a factor without fixed effects, and this one has some: "
             "factorize without fixed_effects="
         )
-    spectrum, X = factor.spectrum(), as_array("X", X)
+    spectrum, names, X = factor.spectrum(), column_names(X), as_array("X", X)
     check_whole("num", num, spectrum.s.shape[0])
     leading = jnp.argsort(-spectrum.s)[:num]
     total, s = spectrum.weights.total, spectrum.s[leading]
@@ -169,4 +169,4 @@ def eigenfunctions(
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.fixed_directions[:, leading] if factor.fixed.count else jnp.zeros((1, num))
     intercept = -across[0] * scale
-    return Eigenfunctions(s / total, Model(kernel, points, coef, intercept))
+    return Eigenfunctions(s / total, Model(kernel, points, coef, intercept, names=names))

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from test_cli import fails, run, told
@@ -132,6 +133,11 @@ def test_columns_of_later_files_are_found_by_name(folder):
     write(folder / "parts" / "b.csv", table()[50:57][:, [3, 1, 0, 2]], ["y", "b", "a", "w"])
     run(f"fit parts {FIT} --out n")
     assert_array_equal(rls.load("m").model.coef, rls.load("n").model.coef)
+    new = pandas.DataFrame(table()[:, :2], columns=["a", "b"])
+    for data in ("parts", "whole.csv"):
+        run(f"fit {data} {FIT} --out n")
+        model = rls.load("n")
+        assert_array_equal(model.predict(new[["b", "a"]]), model.predict(new.to_numpy()))
     write(folder / "parts" / "b.csv", table()[50:56])
     Path("parts/d.csv").write_text("a,b,w,y\n1,2,,3\n1,2,1,3\n")
     out = run(f"fit parts {FIT} --missing=drop")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import chex
 import jax
 import numpy as np
+import pandas
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, assert_close, refused
@@ -230,6 +231,36 @@ def test_columns_by_name_or_number(tmp_path, ending):
         (lambda: rls.rows.stream(path, target="z"), "no column 'z' for the target"),
         (lambda: rls.rows.stream(path, target=names[0], columns=names[:2]), "different columns"),
     )
+
+
+def test_columns_of_blocks_and_of_a_fit_to_a_stream_go_by_name(tmp_path):
+    """Those of blocks by the names of the first, those of new rows by these or by those of files;
+    a stream in another order is told what to name.
+    """
+    frame = lambda rows, order="abc": pandas.DataFrame(rows, columns=[*"abc"])[[*order]]
+    source = tmp_path / "a.csv", tmp_path / "b.csv"
+    for path, rows, order in zip(source, (slice(40), slice(40, N)), ("abc", "cab"), strict=True):
+        frame(X[rows], order).assign(y=Y[rows, 0]).to_csv(path, index=False)
+    frame(X, "cab").to_csv(tmp_path / "new.csv", index=False)
+    new = lambda **options: rls.rows.stream(tmp_path / "new.csv", target=False, **options)
+    blocks = [(frame(X[:40]), Y[:40, 0]), (frame(X[40:], "bca"), Y[40:, 0])]
+    options = {"landmarks": X[ROWS], "lams": LAMS}
+    want = rls.fit(KERNEL, X, Y[:, 0], **options)
+    for rows in (rls.rows.stream([*source]), rls.rows.stream(blocks)):
+        fit = rls.fit(KERNEL, rows, **options)
+        rls.save(tmp_path / "fit", fit)
+        for model in (fit, rls.load(tmp_path / "fit")):
+            assert model.model.names == ("a", "b", "c")
+            for given in (X, frame(X, "cab"), new(columns=[*"abc"])):
+                assert_close(model.predict(given), want.predict(X), BOUND)
+            words = r"another order .*stream\(…, columns=\['a', 'b', 'c'\]\)"
+            refused(
+                (lambda model=model: model.predict(new()), words),
+                (lambda model=model: rls.predict_to_file(model, new(), tmp_path / "p.npy"), words),
+                (lambda model=model: model.predict(new(columns=["c"])), "X lacks 2 of the 3"),
+            )
+    np.save(tmp_path / "bare.npy", np.c_[X, Y[:, 0]])
+    assert rls.fit(KERNEL, rls.rows.stream(tmp_path / "bare.npy"), **options).model.names == ()
 
 
 y = Y[:, 0]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import pandas
 import pytest
 from contract.cases import draw, gaussian
 from extended import LONG, Fits, Truth
@@ -186,6 +187,25 @@ def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_
     rls.save(tmp_path / "fit.npz", fit)
     again = rls.load(tmp_path / "fit.npz")
     assert again == fit and np.array_equal(again.predict(x1, x2), fit.predict(x1, x2))
+
+
+def test_columns_of_either_side_are_taken_by_name(tmp_path):
+    """Of a frame in another order with more columns, where that side was fitted to one."""
+    x1, x2 = draw(7, 6, 2), draw(8, 2, 1)
+    frame = lambda rows: pandas.DataFrame(rows, columns=["a", "b"][: rows.shape[1]])
+    turned = lambda rows: frame(rows).assign(more=1.0)[["more", *frame(rows).columns[::-1]]]
+    kernels, options = (rls.Gaussian(1.0), rls.Gaussian(1.5)), {"lams": [0.2], "keep": True}
+    fit_of = lambda X1, X2: rls.two_sided.fit_kronecker(
+        kernels[0], X1, kernels[1], X2, WIDE.Y, **options
+    )
+    want = fit_of(WIDE.x1, WIDE.x2).predict(x1, x2, return_std=True)
+    both, one = fit_of(frame(WIDE.x1), frame(WIDE.x2)), fit_of(frame(WIDE.x1), WIDE.x2)
+    rls.save(tmp_path / "fit", both)
+    for fit, new in ((both, turned(x2)), (rls.load(tmp_path / "fit"), turned(x2)), (one, x2)):
+        for rows in ((turned(x1), new), (x1, x2)):
+            assert_close(fit.predict(*rows), want[0], 1e-10)
+            assert_close(fit.predict(*rows, return_std=True)[1], want[1], 1e-10)
+    refused((lambda: both.predict(frame(x1)[["a"]], x2), "X1 lacks 1 of the 2 columns .*'b'"))
 
 
 @FLOAT64

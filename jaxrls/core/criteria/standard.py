@@ -22,7 +22,7 @@ from jaxrls.core.factors import as_columns
 from jaxrls.core.kernels import Linear, as_dense
 from jaxrls.core.linalg import matmul
 from jaxrls.core.problem import Weights, as_rows, folds
-from jaxrls.core.support import as_floats, by_names, check_finite, pytree, static
+from jaxrls.core.support import as_floats, by_names, check_finite, check_index, pytree, static
 
 
 @pytree
@@ -443,6 +443,7 @@ def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:
     >>> held(factor, jnp.array([2.0, 4.0]), [5.0], rls.Linear()).round(4).tolist()
     [9.0]
     """
+    check_index({"X": X, "Y": Y, "weights": weights})
     return HoldOut(X, Y, weights, loss)
 
 

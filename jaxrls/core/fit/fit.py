@@ -65,8 +65,8 @@ def fit(
         kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or a name, such as "linear" or "gaussian",
             whose width is then the median distance between rows.
         X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`;
-            of a data frame or table the model keeps the names of columns, by which it takes those
-            of new rows.
+            of a data frame, table or stream the model keeps the names of columns, by which it takes
+            those of new rows.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum (they are searched by a solver without one);
             or their values, (L,), or (L, t) with a column for each target, where 0 stands for

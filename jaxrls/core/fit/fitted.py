@@ -31,7 +31,6 @@ from jaxrls.core.support import (
     as_floats,
     by_names,
     check_finite,
-    check_index,
     check_weights,
     door,
     is_concrete,
@@ -70,8 +69,8 @@ class Model:
         free: coefficients of fixed effects (p,) or (p, t), None without; `predict` takes the fixed
             effects of new rows.
         effects: what the fixed effects are, without their rows; None without.
-        names: the names of the columns of X, where it was a data frame or a table; new rows with
-            names are taken by these, whatever their order.
+        names: the names of the columns of X, where it was a data frame, a table or a stream; new
+            rows with names are taken by these, whatever their order.
 
     **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
@@ -172,8 +171,9 @@ def add_names_and_offset(fit, names: tuple, offset=None):
     float64, what was taken off labels before they were fitted.
     """
     model = replace(fit.model, names=names) if names else fit.model
-    if offset is not None:
-        model = replace(model, intercept=np.asarray(model.intercept, np.float64) + offset)
+    if offset is None:
+        return replace(fit, model=model)
+    model = replace(model, intercept=np.asarray(model.intercept, np.float64) + offset)
     return replace(fit, model=model, label_offset=offset)
 
 
@@ -475,7 +475,6 @@ class Fit(Generic[K]):
         Raises:
             ValueError: where the fit has fixed effects, and none are given.
         """
-        check_index(X, Y)
         self.model.check_effects("score", fixed_effects)
         return r_squared_of(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 

@@ -33,7 +33,7 @@ from jaxrls.core.support import (
     arrays_alone,
     as_floats,
     as_lam,
-    check_index,
+    by_names,
     check_labels,
     check_ratio,
     check_targets,
@@ -110,8 +110,9 @@ class Problem:
         """
         kernel = NAMED.get(kernel, kernel) if isinstance(kernel, str) else kernel
         check_kernel(kernel)
-        check_index(X, Y)
-        kernel = columns_by_number(kernel, names_of(X))
+        names = column_names(X)
+        kernel = columns_by_number(kernel, names)
+        landmarks = by_names("landmarks", landmarks, names)
         solver, rows = named_solver(solver, landmarks), as_rows(kernel, X)
         weights = Weights.of_rows(weights, rows)
         check_ratio(weights.values)
@@ -124,7 +125,7 @@ class Problem:
             kernel = standardized(kernel, rows, weights)
         kernel = from_median(kernel, rows, weights)
         rows.check(kernel)
-        criterion = criterion.match_columns(column_names(X), offset).bind(Y, rows)
+        criterion = criterion.match_columns(names, offset).bind(Y, rows)
         criterion.check(kernel)
         criterion.check_rank(fixed, weights)
         criterion.check_rows(Y, weights)
@@ -300,11 +301,6 @@ def _without_effects(Y, weights, fixed) -> np.ndarray:
         beta = fixed.fit(weights, jnp.asarray(left, weights.dtype))
         left = left - np.asarray(fixed.fitted(fixed.values, beta), np.float64)
     return left.reshape(Y.shape)
-
-
-def names_of(X) -> Any:
-    """The names of the columns of a table, or of a stream of files; None where there are none."""
-    return column_names(X) or (getattr(X, "names", None) if isinstance(X, Rows) else None)
 
 
 def read_labels(Y, rows, offset=None) -> Float[Array, "n *t"]:

@@ -419,8 +419,8 @@ class On(Transformed):
 
 
 def columns_by_number(kernel: Kernel, names: Any) -> Kernel:
-    """The kernel with columns that go by name as numbers, where `names` are those of X, or None."""
-    if names is None:
+    """The kernel with columns that go by name as numbers, where `names` are those of X, if any."""
+    if not len(names):
         return kernel
     if isinstance(kernel, On):
         known = [*map(str, names)]

@@ -9,7 +9,6 @@ from jaxrls.core.support.checks import (
     as_lams,
     by_names,
     check_finite,
-    check_index,
     check_inputs,
     check_labels,
     check_matrix,
@@ -33,7 +32,7 @@ from jaxrls.core.support.device import (
     value_of,
     values_unknown,
 )
-from jaxrls.core.support.door import door, hints_at_names, is_wide
+from jaxrls.core.support.door import check_index, door, hints_at_names, is_wide
 from jaxrls.core.support.notices import in_words, progress_bar, warn
 from jaxrls.core.support.pytrees import (
     REGISTRY,

@@ -72,26 +72,16 @@ def as_floats(name: str, value, dtype=None):
 
 
 def column_names(X) -> tuple:
-    """The names of the columns of a data frame or a table; () of anything else, and where two are
-    the same.
+    """The names of the columns of a data frame, a table or a stream; () of anything else, and where
+    two are the same.
     """
-    names = getattr(X, "column_names", getattr(X, "columns", ()))  # of pyarrow, or else
-    if not hasattr(X, "__array__") or callable(names):
+    # Of pyarrow and streams, or else.
+    names = getattr(X, "column_names", getattr(X, "columns", ()))
+    if not hasattr(X, "shape") or callable(names):
         return ()
     names = tuple(names.tolist() if hasattr(names, "tolist") else names)
     known = all(isinstance(name, str | int | tuple) for name in names)
     return names if known and len({*names}) == len(names) else ()
-
-
-def check_index(X, Y) -> None:
-    """Raise where labels have another index than rows, as of a data frame that was sorted since."""
-    rows: Any = getattr(X, "index", None)
-    labels: Any = getattr(Y, "index", None)
-    if hasattr(rows, "equals") and hasattr(labels, "equals") and not rows.equals(labels):
-        raise ValueError(
-            "Y has another index than X, and rows are taken in their order: give Y.loc[X.index], "
-            "or Y.to_numpy() where the order is right"
-        )
 
 
 def by_names(name: str, X, names: tuple):

@@ -47,6 +47,9 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "key": ("one such as jax.random.key(0)", lambda value: isinstance(value, jax.Array)),
 }
 
+# What holds a part for each row of X.
+OF_ROWS = "Y", "weights", "groups", "fixed_effects"
+
 
 def door(argument: str = "") -> Callable[[Call], Call]:
     """Decorate a public call: float64 input is computed in float64, whatever `jax_enable_x64` says,
@@ -79,6 +82,7 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
     foreign = {name: value for name, value in values.items() if is_foreign(value)}
     values |= {name: view_of(value) for name, value in foreign.items()}
     _check_kinds(values, bound.signature.parameters)
+    check_index(values)
     like = _attribute(name, values.get(name), path)
     wide = bool(name) and is_wide(like)
     wide = wide and (bool(path) or not jax.config.read("jax_enable_x64"))
@@ -135,6 +139,20 @@ def _check_kinds(values: dict, parameters) -> None:
                 plain = name == "kernel" and callable(value) and not isinstance(value, type)
                 hint = ": a function of two matrices is a kernel as FunctionKernel(fn)" * plain
                 raise ValueError(f"{name} must be {words}, and is a {type(value).__name__}{hint}")
+
+
+def check_index(values: dict) -> None:
+    """Raise where what holds a part for each row has another index than the rows, as of a data
+    frame that was sorted since.
+    """
+    rows: Any = getattr(values.get("X"), "index", None)
+    for name in OF_ROWS:
+        index = getattr(values.get(name), "index", None)
+        if hasattr(rows, "equals") and hasattr(index, "equals") and not rows.equals(index):
+            raise ValueError(
+                f"{name} has another index than X, and rows are taken in their order: give "
+                f"{name}.loc[X.index], or {name}.to_numpy() where the order is right"
+            )
 
 
 def check_known(call: str, given, known) -> None:

@@ -174,20 +174,28 @@ def test_columns_of_a_frame_are_taken_by_name(tmp_path):
         lambda A, names: pandas.DataFrame(A, columns=names),
         lambda A, names: pa.table(dict(zip(names, A.T, strict=True))),
     )
-    turned = new[:, [2, 0, 1]]
+    turned, path = new[:, [2, 0, 1]], tmp_path / "new.npy"
+    choices = (
+        lambda rows: {"criterion": rls.holdout(rows, np.ones(7))},
+        lambda rows: {"keep": True},
+        lambda rows: {"landmarks": rows, "keep": True},
+    )
     for frame, names in ((kinds[0], list("abc")), (kinds[1], list("abc")), (kinds[0], [0, 1, 2])):
         other = frame(np.c_[turned, new[:, 0]], [*(names[i] for i in (2, 0, 1)), "more"])
-        held = rls.holdout(other, np.ones(7))
-        for options in ({"keep": True}, {"criterion": held}, {"landmarks": 9, "keep": True}):
-            fit = rls.fit(KERNEL, frame(X, names), Y, lams=LAMS, **options)
-            if options.pop("criterion", None):
-                options["criterion"] = rls.holdout(new, np.ones(7))
-            want = rls.fit(KERNEL, X, Y, lams=LAMS, **options)
+        for options in choices:
+            fit = rls.fit(KERNEL, frame(X, names), Y, lams=LAMS, **options(other))
+            want = rls.fit(KERNEL, X, Y, lams=LAMS, **options(new))
             assert fit.model.names == tuple(names)
             assert_close(fit.errors, want.errors, 1e-10, "errors")
             assert_close(fit.predict(other), want.predict(new), 1e-10, "by name")
             assert_close(fit.predict(new), want.predict(new), 1e-10, "an array")
-            assert_close(fit.with_lam(0.5).predict(other), want.with_lam(0.5).predict(new), 1e-10)
+            assert rls.predict_to_file(fit, other, path) == len(new)
+            assert_close(np.load(path), want.predict(new), 1e-10, "to a file")
+        assert_close(fit.with_lam(0.5).predict(other), want.with_lam(0.5).predict(new), 1e-10)
+        functions = rls.diagnostics.eigenfunctions(
+            rls.factorize(KERNEL, X), KERNEL, frame(X, names), 2
+        ).functions
+        assert_close(functions.predict(other), functions.predict(new), 1e-10, "eigenfunctions")
         interval = zip(fit.intervals(other), want.intervals(new), strict=True)
         assert all((ours == theirs).all() for ours, theirs in interval)
         more, same = fit.update(other, np.ones(7)), want.update(new, np.ones(7))

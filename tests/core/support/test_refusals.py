@@ -60,7 +60,6 @@ REFUSED = [
     ),
     (lambda: rls.fit(K, pd.DataFrame({"a": Y, "when": DAYS}), Y), r"X\['when'\] .*dates"),
     (lambda: rls.fit(K, pd.DataFrame(X), pd.Series(Y)[::-1]), "Y has another index than X"),
-    (lambda: rls.fit(K, X, Y).score(pd.DataFrame(X), pd.Series(Y)[::-1]), "has another index"),
     (lambda: rls.memory(K, 4000), r"shape must be \(n, d\), or X itself, and is 4000"),
     (lambda: rls.fit(K, X, Y, landmarks=0.1), "landmarks.* whole number .* and is 0.1"),
     (lambda: rls.tune(K, X, Y, lams="search"), r"lams must hold .* such as \[0.1, 1.0\]"),
@@ -68,6 +67,53 @@ REFUSED = [
     (lambda: rls.extend.gram("gaussian", X), "kernel must be a jaxrls kernel, .* and is a str"),
     (lambda: K(X[0], X[1]), r"X\[None\] for one row"),
 ]
+
+
+def test_what_has_another_index_than_the_rows_is_refused():
+    """In every call, by the name of the argument; the same index, of any kind, and what has none
+    are taken.
+    """
+    rows, other = pd.DataFrame(X, columns=["a", "b"]), pd.RangeIndex(12)[::-1]
+    given = {
+        "Y": pd.Series(Y),
+        "weights": pd.Series(np.ones(12)),
+        "groups": pd.Series(np.arange(12) // 3),
+        "fixed_effects": pd.DataFrame({"x": X[:, 0] ** 2}),
+    }
+    plain = {"landmarks": 6, "lams": [0.1], "keep": True}
+    fit, of_effects = (
+        rls.fit(K, X, Y, **plain, **more)
+        for more in ({}, {"fixed_effects": given["fixed_effects"]})
+    )
+    kernels, shares = [K, rls.Linear()], [[0.5, 0.5]]
+    several = rls.several.fit_kernels(kernels, X, Y, shares=shares, lams=[0.1])
+    of_labels = {"Y": None, "weights": None}
+    calls = [
+        (lambda X, Y=Y, **more: rls.fit(K, X, Y, lams=[0.1], **more), given),
+        (lambda X, Y=Y, **more: rls.objective(K, X, Y, 0.1, **more), given),
+        (lambda X, Y=Y, **more: rls.holdout(X, Y, **more), of_labels),
+        (lambda X, Y=Y, **more: fit.update(X, Y, **more), of_labels),
+        (lambda X, Y=Y, **more: fit.score(X, Y, **more), of_labels),
+        (lambda X, Y=Y, **more: several.score(X, Y, **more), of_labels),
+        (lambda X, Y=Y, **more: several.score_split(X, Y, **more), ["Y"]),
+        (lambda X, **more: fit.intervals(X, **more), ["weights"]),
+        (lambda X, **more: fit.posterior(X, **more), ["weights"]),
+        (lambda X, **more: fit.effect(X, 0, **more), ["weights"]),
+        (lambda X, **more: of_effects.predict(X, **more), ["fixed_effects"]),
+    ]
+    for call, names in calls:
+        for name in names:
+            part = given[name]
+            words = rf"^{name} has another index than X.* give {name}\.loc\[X\.index\], or"
+            for right in (part, part.set_axis(range(12), axis=0), part.to_numpy()):
+                call(rows, **{name: right})
+            call(rows.loc[other], **{name: part.loc[other]})
+            call(rows.set_axis(DAYS, axis=0), **{name: part.set_axis(DAYS, axis=0)})
+            for wrong in (part.loc[other], part.set_axis(DAYS, axis=0)):
+                call(X, **{name: wrong})
+                with pytest.raises(ValueError, match=words) as found:
+                    call(rows, **{name: wrong})
+                assert "\n" not in str(found.value)
 
 
 # Calls of another form, which are told what is taken.

@@ -1,5 +1,6 @@
 """The best λ of a factor by products, where every λ costs tens of them: from the best λ of some of
-the rows, in steps, each iteration from the columns of the one before."""
+the rows, in steps: up from nothing, as there few products do, and down from the columns at the
+best λ so far."""
 
 from dataclasses import replace
 
@@ -15,8 +16,9 @@ from jaxrls.iterative.by_products import ByProducts, sum_and_error
 STEP = np.log(3.0)
 MOST = 6  # λ in all
 # Shares of the error. A step down that gains less than LAST is the last, as the next λ takes more
-# steps than all before; another λ is worth a promised gain of GAIN, or of one standard error.
-LAST, GAIN = 0.3, 0.05
+# products than all before; another λ is worth a promised gain of GAIN, or of one standard error;
+# a step up that adds less than FLAT may lie on a plateau, of which nothing is known.
+LAST, GAIN, FLAT = 0.3, 0.1, 0.02
 
 
 @evaluate_lams.register
@@ -30,23 +32,23 @@ def _(factor: ByProducts, problem, solution, count: int) -> Evaluations:
 
 
 def _walked(problem, solution) -> Evaluations:
-    """One λ after another, each iteration from the columns at the last."""
+    """One λ after another."""
     factor = solution.factor
     low, high = map(float, np.log(jax.device_get(lambda_range(factor))))
     place = np.clip(np.log(lam_on_few(problem)), low, high)
     places: list[float] = []
     errors: list[np.ndarray] = []
-    best, least = np.inf, 0.0
-    solution = nearest = _from(solution, factor.nothing(solution))
+    best, at_best, least = np.inf, np.inf, 0.0
+    nothing = nearest = _from(solution, factor.nothing(solution))
     while len(places) < MOST and not np.isnan(place):
-        error, spread, columns = _evaluate_at(problem, solution, jnp.asarray(place, factor.dtype))
+        # From the columns at a smaller λ an iteration may stall before it is any nearer.
+        begin = nearest if place <= at_best else nothing
+        error, spread, columns = _evaluate_at(problem, begin, jnp.asarray(place, factor.dtype))
         places.append(float(place))
         errors.append(np.asarray(error))
         mean = float(np.mean(error))
-        if np.isfinite(mean):
-            solution = _from(solution, columns)
         if mean < best:
-            best, nearest = mean, solution
+            best, at_best, nearest = mean, place, _from(solution, columns)
             least = max(GAIN * mean, float(np.linalg.norm(spread)) / len(spread))
         place = next_step(np.array(places), np.mean(errors, axis=1), least, low, high)
     return Evaluations(np.array(places)[:, None], np.stack(errors), nearest)
@@ -67,13 +69,13 @@ def _evaluate_at(problem, solution, log_lam):
 
 
 def next_step(places, errors, least, low, high) -> float:
-    """Where between `low` and `high` to go next: a STEP down at first, or up from `low`, on while
-    errors fall, then once the minimum of the parabola through the best three; NaN where that
-    promises less than `least`, or the last step down gained less than it or LAST.
+    """Where between `low` and `high` to go next: a STEP up at first, or down from `high`, on while
+    errors fall, then once the minimum of the parabola through the best three; NaN where that, or
+    the slope, promises less than `least`, or the last step down gained less than it or LAST.
 
     >>> import numpy as np
     >>> float(next_step(np.array([0.0]), np.array([2.0]), 0.01, -9.0, 9.0).round(3))
-    -1.099
+    1.099
     """
     errors = np.where(np.isfinite(errors), errors, np.inf)
     order = np.argsort(places)
@@ -81,9 +83,12 @@ def next_step(places, errors, least, low, high) -> float:
     best = int(np.argmin(f))
     if len(x) == 1:
         down, up = (_inside(x[0] + step, x, low, high) for step in (-STEP, STEP))
-        return up if np.isnan(down) else down
-    if best == 0 and f[1] < f[0] + max(least, LAST * f[0]):
-        return np.nan
+        return down if np.isnan(up) else up
+    if best == 0:
+        # Errors are convex near the best: what a step up adds is the most that one down takes off.
+        down, rise = x[0] == places[-1], f[1] - f[0]
+        if rise < max(least, LAST * f[0]) if down else FLAT * f[0] < rise < least:
+            return np.nan
     if best in (0, len(x) - 1):
         return _inside(x[best] + (STEP if best else -STEP), x, low, high)
     three = slice(best - 1, best + 2)

@@ -396,7 +396,11 @@ def test_lam_is_found_by_a_walk_from_that_of_few_rows():
 def test_a_walk_ends_where_errors_rise_on_both_sides():
     """At the minimum of one parabola, at an end of the line, and next to what broke down."""
     step, log = lam_walk.STEP, lam_walk.next_step
-    assert log(np.array([0.0]), np.array([2.0]), 1e-3, -9, 9) == -step
+    assert log(np.array([0.0]), np.array([2.0]), 1e-3, -9, 9) == step
+    assert log(np.array([0.0]), np.array([2.0]), 1e-3, -9, 0) == -step
+    assert log(np.array([0.0, step]), np.array([1.0, 1.3]), 0.1, -9, 9) == -step
+    assert np.isnan(log(np.array([0.0, step]), np.array([1.0, 1.07]), 0.1, -9, 9))  # convex
+    assert log(np.array([0.0, step]), np.array([1.0, 1.01]), 0.1, -9, 9) == -step  # a plateau
     assert log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1e-3, -9, 9) == -2 * step
     assert log(np.array([0.0, -step]), np.array([1.0, 2.0]), 1e-3, -9, 9) == step
     assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1e-3, -step, 9))

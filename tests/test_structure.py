@@ -121,8 +121,8 @@ def public():
 
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 64.95, "landmarks": 11.05, "iterative": 9.7, "rows": 16.5}
-BUDGET |= {"uncertainty": 11.65, "ranking": 3.75, "two_sided": 5.55}
+BUDGET = {"core": 65.0, "landmarks": 11.05, "iterative": 9.75, "rows": 16.5}
+BUDGET |= {"uncertainty": 11.7, "ranking": 3.75, "two_sided": 5.6}
 BUDGET |= {"several": 4.2, "io": 1.8, "sklearn": 6.1, "cli": 5.1}
 BUDGET |= {"pictures": 1.4, "fused": 2.1}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}

@@ -156,9 +156,12 @@ class Criterion(ABC):
         out, if values are known.
         """
         fixed.check_rank(weights, self.groups)
-        known = self.groups is not None and is_concrete(self.groups, weights)
-        if known and not self.groups.weights_of_predicted(weights).total > 0:
-            raise ValueError("groups or splits hold out no row of weight above 0: give other ones")
+        if self.groups is not None and is_concrete(self.groups, v := weights.values):
+            held_out = np.asarray(self.groups.fold_of_row) < len(self.groups.inside)
+            if v is not None and not (held_out & (np.asarray(v) > 0)).any():
+                raise ValueError(
+                    "groups or splits hold out no row of weight above 0: give other ones"
+                )
 
     def memory_options(self) -> dict[str, Any]:
         """Which rows it leaves out together, as options of `memory`."""

@@ -107,7 +107,7 @@ def sum_pairs(solution, terms, lams, pairs, events):
         inverse_root = weights.unscale(jnp.ones_like(weights.array))
         return PairSystem(terms, view, landmarks, levels, inverse_root, columns).sum(pairs)
 
-    sums = solution.at_each(solution.columns(lams), sum_at)
+    sums = solution.at_each(solution.lam_columns(lams), sum_at)
     if fixed.constant_coef is None or levels is not None:
         return sums
     enough = weights.count > 1 + fixed.rank

@@ -142,7 +142,7 @@ def smoother(factor, lam: Float[Array, ""]) -> Smoother:
     weights, lams, eye = factor.weights, lam.reshape(1, 1), jnp.eye(factor.n, dtype=factor.dtype)
     unlabelled = factor.solve_labels(Labels.none(weights, factor.fixed))
     R = factor.sweep(unlabelled, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
-    solution = factor.solve_labels(Labels.columns(eye, weights, factor.fixed, False))
+    solution = factor.solve_labels(Labels.unchecked(eye, weights, factor.fixed, False))
     steps = jnp.concatenate([part[0] for part in factor.coefficients(solution, lams)])
     indices, directions = jnp.zeros(0, int), steps[:, :0]
     if factor.indices is not None:

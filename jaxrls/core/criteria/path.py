@@ -150,8 +150,8 @@ def loo_residuals(
     >>> rls.diagnostics.loo_residuals(factor, jnp.array([1.0, 2.0]), 1.0).tolist()
     [1.0, 2.0]
     """
-    solution, plan = factor.solve(Y), None if groups is None else as_folds(groups, factor.n)
-    return solution.labels.drop_axis(solution.held_out_residuals(one_lam(lam, solution), plan)[0])
+    solution, folds = factor.solve(Y), None if groups is None else as_folds(groups, factor.n)
+    return solution.labels.drop_axis(solution.held_out_residuals(one_lam(lam, solution), folds)[0])
 
 
 @door()

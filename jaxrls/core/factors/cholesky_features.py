@@ -71,7 +71,7 @@ class CholeskyFeatures(OneByOne):
         return self.data.sum(of_block, labels.scaled, **self.hints)
 
     def maps_at(self, lam, state) -> "CoordinateMaps":
-        """The `CoordinateMaps` coordinates at one λ."""
+        """The `CoordinateMaps` at one λ."""
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         root = triangular_inverse(A)
         row_map = root.T if self.map.whitener is None else matmul(root, self.map.whitener.T).T
@@ -148,7 +148,7 @@ class CholeskyFeatures(OneByOne):
 class CoordinateMaps(NamedTuple):
     """The linear maps from rows and labels to coordinates u and q at one λ."""
 
-    row_map: Float[Array, "r r"]  # row k is A⁻¹L⁻¹eₖ of landmark k
+    row_map: Float[Array, "r r"]  # row k on landmarks is A⁻¹L⁻¹eₖ
     fixed_map: Float[Array, "q r"]  # u of what the fixed effects fit
     q: Float[Array, "r t"]
     root: Float[Array, "r r"]  # A⁻¹

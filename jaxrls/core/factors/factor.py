@@ -60,6 +60,7 @@ class Factor(ABC):
     training: Any = None  # (kernel, rows), to predict the rows as if they were new
     indices: Any = None  # numbers of the rows that are landmarks and leave with them
     directions: Any  # of a spectrum, (c, r): the coefficients of every direction
+    jitter_effect: Callable  # where the report has jitter: how far it moves the fit
     shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
     exact: ClassVar[bool] = True  # whether results are exact, so that λ can be searched by slopes
     has_residuals: Any = True  # whether the factor gives held-out residuals
@@ -165,7 +166,7 @@ class Factor(ABC):
         """`fn(e (b, L, t), labels, weights)` of the held-out residuals e of folds, summed over rows
         with λ leading, or stacked.
 
-        Where folds have more rows than there are features, by fits to the other folds; else in
+        Where folds have more rows than there are features, by fits to the rows that stay; else in
         closed form at one λ after another.
         """
         form = self.primal_form()

@@ -92,7 +92,7 @@ def roundings_of_moments(sums: Moments) -> Any:
 
 
 class LeftOut(NamedTuple):
-    """Of every row, or every fold at worst over its rows, as it leaves."""
+    """For each row, or fold, that leaves: bounds of w and k over unit vectors a on its rows."""
 
     count: Any  # how many rows
     remaining: Any  # of 1, as λ → 0

@@ -64,7 +64,7 @@ class Solution:
 
     # λ and targets --------------------------------------------------------------------------------
 
-    def columns(self, lams) -> PerLam:
+    def lam_columns(self, lams) -> PerLam:
         """λ as columns (L, 1) or (L, t), checked against the targets."""
         return as_columns(lams, self.labels.Y.shape[1])
 
@@ -92,24 +92,24 @@ class Solution:
         """Coefficients (L, c, t), intercept (L, t), and coefficients of other fixed effects (L, p,
         t) or None.
         """
-        coef, beta = self.factor.coefficients(self, self.columns(lams))
+        coef, beta = self.factor.coefficients(self, self.lam_columns(lams))
         return Coefficients(coef, *self.factor.fixed.split(beta))
 
     def residual_norm(self, lams) -> PerTarget:
         """Σ vᵢ (yᵢ − f(xᵢ))², (L, t)."""
-        return self.factor.residual_norm(self, self.columns(lams))
+        return self.factor.residual_norm(self, self.lam_columns(lams))
 
     def data_fit(self, lams) -> PerTarget:
         """ỹᵀ P̃ ỹ, (L, t)."""
-        return self.factor.data_fit(self, self.columns(lams))
+        return self.factor.data_fit(self, self.lam_columns(lams))
 
     def logdet(self, lams) -> PerLam:
         """log of the product of the eigenvalues of K̃ + λI."""
-        return self.factor.logdet(self, self.columns(lams))
+        return self.factor.logdet(self, self.lam_columns(lams))
 
     def residual_dof(self, lams) -> PerLam:
         """Residual degrees of freedom, Σ (1 − leverage)."""
-        return self.factor.residual_dof(self, self.columns(lams))
+        return self.factor.residual_dof(self, self.lam_columns(lams))
 
     def dof(self, lams) -> PerLam:
         """Effective degrees of freedom, Σ leverage, those of fixed effects included."""
@@ -139,7 +139,7 @@ class Solution:
         """
         if groups is None and self.factor.exact:
             return self.sum_with_remaining(lambda e, _, Y, v: fn(e, Y, v), lams)
-        lams = self.columns(lams)
+        lams = self.lam_columns(lams)
         if groups is None:
             return self.estimated(lams, fn).total
         of_all_lams = jax.vmap(fn, in_axes=(1, None, None))
@@ -165,7 +165,7 @@ class Solution:
         Raises:
             ValueError: as `sum_held_out` does.
         """
-        return self.nan_where_rank_drops(self.factor.sum_held_out(self, fn, self.columns(lams)))
+        return self.nan_where_rank_drops(self.factor.sum_held_out(self, fn, self.lam_columns(lams)))
 
     def held_out_residuals(self, lams, groups: Folds | None = None) -> PerRow:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
@@ -182,7 +182,7 @@ class Solution:
         Raises:
             ValueError: outside `jax.jit`, where that is so for some row.
         """
-        lams, factor = self.columns(lams), self.factor
+        lams, factor = self.lam_columns(lams), self.factor
         factor.fixed.check_rank(factor.weights, groups)
         if groups is not None:
             e = factor.sweep_folds(self, lambda e, Y, v: e, lams, groups, stack=True)
@@ -210,14 +210,14 @@ class Solution:
 
     def training_residuals(self, lams) -> PerRow:
         """Training residuals √v (y − f) of every row."""
-        r = self.factor.sweep(self, self.columns(lams), lambda r, R, v: r, stack=True)
+        r = self.factor.sweep(self, self.lam_columns(lams), lambda r, R, v: r, stack=True)
         return jnp.moveaxis(r, 1, 0)
 
     def outcome(self, lam, groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
         """Coefficients, held-out residuals and degrees of freedom at one λ, or one per target; and
         the standard error of `sum_held_out(fn)`, where that is an estimate.
         """
-        return self.factor.outcome(self, self.columns(lam), groups, fn)
+        return self.factor.outcome(self, self.lam_columns(lam), groups, fn)
 
     def nan_where_rank_drops(self, total, groups: Folds | None = None):
         """`total`, if the fixed effects can be fitted without each row, or group. Otherwise an

@@ -141,7 +141,7 @@ class Solver(ABC):
 # TPUs an eigendecomposition takes minutes to compile.
 LAMS_PER_SPECTRUM = {
     "cpu": ((1000, 2), (2000, 3), (3000, 4), (4000, 5)),
-    "gpu": ((1000, 8), (2000, 9), (4000, 17), (8000, 18)),
+    "gpu": ((1000, 8), (2000, 9), (4000, 17), (8000, 20)),
     "tpu": ((1, 100),),
 }
 # A search for the best λ costs as much as so many λ: about ten, with slopes that double the work.

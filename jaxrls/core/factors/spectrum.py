@@ -1,8 +1,9 @@
 """Factors that serve every λ from one eigendecomposition, that of K, of features or of their
 moments: (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ, with weights v and fixed effects √vB = HT.
 
-With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = directions (D ∘ z), β = start − fixed_directions
-(D ∘ z), and R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0 where U is square.
+With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = directions (D ∘ z), β = labels.beta −
+fixed_directions (D ∘ z), and R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0
+where U is square.
 Nothing is computed as a difference of numbers of size 1/λ.
 
 Theory: `docs/theory.md`, "One factorization, every λ".
@@ -67,7 +68,7 @@ class Spectrum(Factor):
 
     @abstractmethod
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """U of a block of rows; U/√v where its weights are None."""
+        """U of a block of rows; where it is made of rows, U/√v if its weights are None."""
 
     def left_vectors(self) -> Float[Array, "n r"]:
         """U, (n, r)."""

@@ -172,7 +172,7 @@ def descend(problem, guesses: list, way, learned=None) -> Tuned:
         return _best_of(walk, problem, way, at_given.value)
 
 
-@jax.jit  # so that it is traced once for what looks and what steps
+@jax.jit  # so that it is traced once for first points and for steps
 def _value(params, space, problem):
     """What the search minimises, huge where it is not finite."""
     kernel, lam = space.unpack(params)

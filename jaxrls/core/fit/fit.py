@@ -262,7 +262,7 @@ def make_plan(problem, asked: LamOptions) -> Plan:
     |------------------|-----------------------------------------------------------------------|
     | named            | a spectrum; for few of them a Cholesky factor each                    |
     | counted          | a grid of so many from the spectrum; without one a search             |
-    | counted, large n | where ten Cholesky factors cost less than a spectrum, a search        |
+    | counted, large n | a search where its Cholesky factors cost less than a spectrum         |
     | "search"         | a search, where the criterion has slopes that X in memory gives       |
     | "search", else   | as counted, GRID_SIZE; or without a spectrum a search by values alone |
     """
@@ -271,20 +271,22 @@ def make_plan(problem, asked: LamOptions) -> Plan:
     per_target = asked.per_target or np.ndim(lams) == 2
     _check_conservative(conservative, criterion, lams)
     searches, counted = isinstance(lams, str), isinstance(lams, int)
-    free = _may_take_cholesky(problem, per_target)
+    allowed = _may_take_cholesky(problem, per_target)
     if searches:
-        num, as_long_as, lams = 1, 1, None
+        num, cost, lams = 1, 1, None
     elif counted:
-        num, as_long_as, lams = lams, LAMS_PER_SEARCH, None
-        free = free and criterion.smooth and not conservative
+        num, cost, lams = lams, LAMS_PER_SEARCH, None
+        allowed = allowed and criterion.smooth and not conservative
     else:
-        num = as_long_as = len(lams)
-    by_cholesky = free and suits_cholesky(problem.kernel, rows.shape[0], as_long_as)
+        num = cost = len(lams)
+    by_cholesky = allowed and suits_cholesky(problem.kernel, rows.shape[0], cost)
     problem = replace(problem, solver=Cholesky() if by_cholesky else problem.solver_or_default)
     if is_concrete(rows) and rows.has_pairs:
         of_problem(problem, lams=num).check()
     choice = Choice(criterion, lams, num, per_target, float(conservative))
-    return Plan(problem, choice, searches or counted and by_cholesky, goes_below=counted and free)
+    return Plan(
+        problem, choice, searches or counted and by_cholesky, goes_below=counted and allowed
+    )
 
 
 def _lams_to_try(lams, problem) -> Any:

@@ -20,8 +20,8 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
 
     The largest λ is 10·Σs, with the eigenvalues s of the factor: there the effective degrees of
     freedom are at most 1/10. The smallest is a thousandth of the smallest eigenvalue above
-    rounding, but at least the floor of the factor, √n·eps·s_max, below which rounding errors
-    dominate.
+    rounding, but at least the floor of the factor, for K √n·eps·s_max, below which rounding
+    errors dominate.
 
     Args:
         factor: what `factorize` returned.

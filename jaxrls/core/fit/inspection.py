@@ -81,7 +81,7 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
     low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
     at_floor = lams.min() <= 1.01 * floor
     if default_grid and not at_floor:  # below it the fit no longer changes, or a walk ended there
-        low = low & False
+        low = np.zeros_like(low)
     for at_edge, edge, further in ((low, "smallest", "smaller"), (high, "largest", "larger")):
         remedy = f"pass lams= that reach {further} values"
         if edge == "smallest" and at_floor:

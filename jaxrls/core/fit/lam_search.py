@@ -43,8 +43,8 @@ class Evaluation(NamedTuple):
 class Evaluations(NamedTuple):
     """All λ that a search evaluated."""
 
-    log_lams: Any  # (looks, searches)
-    errors: Any  # (looks, targets)
+    log_lams: Any  # (evaluations, searches)
+    errors: Any  # (evaluations, targets)
     solution: Solution  # with what it may have learned
 
 
@@ -74,7 +74,7 @@ def evaluate_lams(factor: Any, problem, solution, count: int) -> Evaluations:
     dtype, (low, high) = solution.factor.dtype, jax.device_get(_ends(solution.factor))
     low, high = np.log([low, high], dtype=float)
     errors: list[np.ndarray] = []
-    points = np.empty((0, count, 3))  # log λ, value and slope at every look
+    points = np.empty((0, count, 3))  # log λ, value and slope of every evaluation
     log_lams = np.full(count, low)
     while len(errors) < MOST:
         wanted = np.array([next_place(points[:, j], low, high) for j in range(count)])
@@ -167,10 +167,10 @@ def _evaluate_at(problem, solution, log_lams) -> Evaluation:
 _evaluate_at_once = compiled(_evaluate_at)  # where all rows go into a program
 
 
-def _words(factor, looks: int, count: int) -> str:
+def _words(factor, points: int, count: int) -> str:
     """How many λ were evaluated, in words."""
     if not factor.exact:
-        return f"{looks} iterations and one for the model"
+        return f"{points} iterations and one for the model"
     if factor.shares_work:
-        return f"{looks} values of λ, from one factorization"
-    return f"{looks * count} Cholesky factors and {count if count > 1 else 'one'} for the model"
+        return f"{points} values of λ, from one factorization"
+    return f"{points * count} Cholesky factors and {count if count > 1 else 'one'} for the model"

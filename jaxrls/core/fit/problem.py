@@ -100,7 +100,7 @@ class Problem:
         block_size: int | None = None,
     ) -> "Problem":
         """Build a problem from the arguments of `fit`, checking shapes, and values where they are
-        known; `prepare` is what is factored.
+        known; call `prepare` before it is factored.
 
         Parameters of the kernel take the dtype of the rows, so that a given width and a tuned one
         share a compiled program.

@@ -82,7 +82,7 @@ class Kernel:
         super().__init_subclass__(**options)
         if "__call__" in vars(cls):
             cls.sparse = vars(cls).get("sparse", False)
-        for name in {"__call__", "diag", "features", "take"} & vars(cls).keys():
+        for name in {"__call__", "diag", "features", "transform"} & vars(cls).keys():
             setattr(cls, name, _of_rows(vars(cls)[name]))
 
     # what one of your own defines: `__call__` and `diag`, or `num_features` and `features` -----
@@ -347,7 +347,7 @@ class Scaled(_OfKernels):
 
 @pytree
 class Transformed(_OfKernels, ABC):
-    """A kernel of transformed rows, k(take(x), take(z))."""
+    """A kernel of transformed rows, k(transform(x), transform(z))."""
 
     sparse = True
     kernel: Kernel

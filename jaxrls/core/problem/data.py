@@ -75,15 +75,15 @@ class Labels:
         Y = as_array("Y", Y, weights.dtype)
         check_targets("Y", Y, weights.n)
         check_labels("Y", Y)
-        return cls.columns(Y.reshape(weights.n, -1), weights, fixed, Y.ndim == 1)
+        return cls.unchecked(Y.reshape(weights.n, -1), weights, fixed, Y.ndim == 1)
 
     @classmethod
     def none(cls, weights: Weights, fixed: FixedEffects) -> "Labels":
         """No labels at all."""
-        return cls.columns(jnp.zeros((weights.n, 0), weights.dtype), weights, fixed, False)
+        return cls.unchecked(jnp.zeros((weights.n, 0), weights.dtype), weights, fixed, False)
 
     @classmethod
-    def columns(cls, Y, weights: Weights, fixed: FixedEffects, flat: bool) -> "Labels":
+    def unchecked(cls, Y, weights: Weights, fixed: FixedEffects, flat: bool) -> "Labels":
         """Labels (n, t), not checked; fitted twice, as the first time rounds in their units."""
         first = fixed.fit(weights, Y)
         about = Y - fixed.fitted(fixed.values, first)

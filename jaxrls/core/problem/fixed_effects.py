@@ -74,7 +74,7 @@ class FixedEffects:
         return cls(None, on_device(xp.reshape(1 / xp.sqrt(total), (1, 1))), True)
 
     @classmethod
-    def columns(
+    def from_columns(
         cls, B: Columns, weights: Weights, intercept: bool, parts: tuple[EffectsPart, ...]
     ) -> "FixedEffects":
         """Fixed effects from columns, checked to be independent. T comes from two Cholesky factors,
@@ -394,7 +394,7 @@ def as_fixed_effects(
     if isinstance(given, list | tuple) and any(isinstance(part, Grouping) for part in given):
         parts = parts_given(given)
         B = place(columns_given(given, parts, n, weights.dtype))
-        return FixedEffects.columns(B, weights, False, parts)
+        return FixedEffects.from_columns(B, weights, False, parts)
     B = place(as_floats("fixed_effects", given, weights.dtype))
     if B.ndim != 2 or B.shape[0] != n or not B.shape[1] + intercept:
         hint = ": use fixed_effects[:, None] for a single column" if B.shape == (n,) else ""
@@ -403,7 +403,7 @@ def as_fixed_effects(
             f"a list of both, and has shape {B.shape}{hint}"
         )
     check_finite("fixed_effects", B)
-    return FixedEffects.columns(B, weights, intercept, parts_given([given]))
+    return FixedEffects.from_columns(B, weights, intercept, parts_given([given]))
 
 
 def _check_independent(gram, intercept: bool) -> None:

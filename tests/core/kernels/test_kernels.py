@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from jax.flatten_util import ravel_pytree
 from sklearn.metrics import pairwise
 from support import DTYPE, EPS, FLOAT64, array, assert_close, differences, gram, refused, wide
@@ -464,3 +465,12 @@ def test_which_kernels_take_sparse_rows():
     dense = [Squared(1.0), rls.Levels() + rls.Linear(), rls.Periodic(1.0), 2.0 * Squared(1.0)]
     assert all(kernel.keeps_sparse() for kernel in taken)
     assert not any(kernel.keeps_sparse() for kernel in dense)
+
+
+def test_rows_that_a_kernel_transforms_come_as_any_rows():
+    """Sparse ones for standardized columns, lists for some columns."""
+    X = np.random.default_rng(0).normal(size=(20, 3)).astype(DTYPE)
+    fit = rls.fit(rls.Linear(), X, X[:, 0], standardize=True, lams=[0.1])
+    assert_close(fit.predict(scipy.sparse.csr_array(X[:5])), fit.predict(X[:5]), 20 * EPS)
+    start = lambda X: rls.extend.start_from_data(rls.Gaussian(array(1.0)).on([0]), X)
+    assert_close(start(X.tolist()).kernel.width, start(X).kernel.width, 4 * EPS)

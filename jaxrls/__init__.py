@@ -23,6 +23,8 @@ import jaxrls.rows.sparse  # noqa: F401
 from jaxrls import classes, diagnostics, extend, ranking, rows, several, two_sided
 from jaxrls.core.criteria.path import path
 from jaxrls.core.criteria.standard import gcv, holdout, kfold, log_marginal_likelihood, loo
+from jaxrls.core.data.effects_given import levels
+from jaxrls.core.data.folds import folds
 from jaxrls.core.factors.solvers import Cholesky, Spectral, factorize
 from jaxrls.core.fit.fit import fit
 from jaxrls.core.fit.memory import memory
@@ -39,8 +41,6 @@ from jaxrls.core.kernels.stationary import (
     Periodic,
     RationalQuadratic,
 )
-from jaxrls.core.problem.effects_given import levels
-from jaxrls.core.problem.folds import folds
 from jaxrls.io.archive import load, save
 from jaxrls.io.writing import predict_to_file
 from jaxrls.iterative.iterative import Iterative

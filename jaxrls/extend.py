@@ -14,6 +14,7 @@ from jaxrls.core.criteria import (
     log_predictive_density,
     squared_error,
 )
+from jaxrls.core.data import Data, Folds, Moments, Weights, gram, gram_matmul, moments
 from jaxrls.core.factors import Factor, Report, Solution, Solver, Spectrum
 from jaxrls.core.fit import (
     Fit,
@@ -27,7 +28,6 @@ from jaxrls.core.fit import (
     start_from_data,
 )
 from jaxrls.core.kernels import Kernel, polynomial_features
-from jaxrls.core.problem import Data, Folds, Moments, Weights, gram, gram_matmul, moments
 from jaxrls.core.support import pytree, static
 from jaxrls.landmarks.points import Landmarks, certified_lam
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import PRODUCTS, times_in_blocks
 from jaxrls.core.kernels import (
     Gaussian,
     Kernel,
@@ -26,7 +27,6 @@ from jaxrls.core.kernels import (
     Transformed,
     parameter,
 )
-from jaxrls.core.problem import PRODUCTS, times_in_blocks
 from jaxrls.core.support import platform
 
 PLATFORMS = {"gpu"}

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import kernel_times
 from jaxrls.core.factors import Coefficients, Factor, Outcome
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import kernel_times
 from jaxrls.iterative.conjugate import Run, conjugate_gradients
 from jaxrls.iterative.leverages import leverages_from_probes
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxrls.core.data import Data, kernel_times
 from jaxrls.core.factors import (
     SOLVERS_WITHOUT_K,
     AtPoints,
@@ -21,7 +22,6 @@ from jaxrls.core.factors import (
 )
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul, transposed_matmul
-from jaxrls.core.problem import Data, kernel_times
 from jaxrls.core.support import check_whole, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.near_inverse import Near, NearInverse

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import LeaveOneOut
+from jaxrls.core.data import compiled
 from jaxrls.core.fit import Evaluations, evaluate_lams, lam_on_few, lambda_range
-from jaxrls.core.problem import compiled
 from jaxrls.iterative.by_products import ByProducts, sum_and_error
 
 STEP = np.log(3.0)

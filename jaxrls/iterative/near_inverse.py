@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxrls.core.data import DenseRows, gram
 from jaxrls.core.factors import Features
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import (
@@ -24,7 +25,6 @@ from jaxrls.core.linalg import (
     triangular_inverse,
     whitened,
 )
-from jaxrls.core.problem import DenseRows, gram
 from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import cholesky_with_jitter
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Rows, kind_of
 from jaxrls.core.factors import (
     CholeskyGram,
     Coefficients,
@@ -22,7 +23,6 @@ from jaxrls.core.factors import (
     kernel_matrix,
 )
 from jaxrls.core.linalg import matmul, rule_of_inverse, rule_of_solve_diag, triangular_inverse
-from jaxrls.core.problem import Rows, kind_of
 from jaxrls.core.support import as_floats, is_concrete, is_wide, pytree
 from jaxrls.iterative.conjugate import ALL_STEPS, CONVERGED, Run
 

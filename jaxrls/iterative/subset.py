@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, Weights, moments
 from jaxrls.core.factors import AtPoints, Expansion, Footprint, Report, Solver
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import Data, Weights, moments
 from jaxrls.core.support import check_whole, is_concrete, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.iterative import Iterative

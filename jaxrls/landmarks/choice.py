@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from jaxrls.core.data import DenseRows, Weights, as_rows, compiled, gram
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import default_block_size, matmul, triangular_inverse
-from jaxrls.core.problem import DenseRows, Weights, as_rows, compiled, gram
 from jaxrls.core.support import check_whole, door, is_concrete, progress_bar
 from jaxrls.landmarks.dictionary import hidden_trace
 from jaxrls.landmarks.points import Landmarks, check_evaluable

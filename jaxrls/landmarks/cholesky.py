@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, Labels, Moments
 from jaxrls.core.factors import (
     ABOVE_ROUNDING,
     AtPoints,
@@ -18,7 +19,6 @@ from jaxrls.core.factors import (
     Solution,
 )
 from jaxrls.core.linalg import matmul, rounding
-from jaxrls.core.problem import Data, Labels, Moments
 from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import Dictionary
 from jaxrls.landmarks.held_out import OnLandmarks

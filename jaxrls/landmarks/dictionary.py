@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Rows, gram
 from jaxrls.core.factors import Features
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import triangular_inverse
-from jaxrls.core.problem import Rows, gram
 from jaxrls.core.support import memory_bytes, pytree
 
 LARGEST_JITTER = 0.1

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrls.core.data import gram
 from jaxrls.core.factors import Factor, over_lams
 from jaxrls.core.leave_out import Constraints, landmark_of_row
-from jaxrls.core.problem import gram
 from jaxrls.landmarks.dictionary import jitter_effect
 
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls.core.data import GramRows, Rows
 from jaxrls.core.kernels import Precomputed, as_dense, check_kernel
-from jaxrls.core.problem import GramRows, Rows
 from jaxrls.core.support import as_floats, check_finite, check_unmasked, is_concrete, pytree
 
 TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import gram
 from jaxrls.core.factors import CoordinateMaps, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import from_panels, gram_panels, matmul, transposed_matmul
-from jaxrls.core.problem import gram
 from jaxrls.landmarks.cholesky import CholeskyLandmarks
 from jaxrls.landmarks.dictionary import keeps_rows
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, Rows, Weights, moments, near_fit
 from jaxrls.core.factors import Footprint, Solver
 from jaxrls.core.fit import Problem, criterion_error
 from jaxrls.core.kernels import Kernel, Linear
-from jaxrls.core.problem import Data, Rows, Weights, moments, near_fit
 from jaxrls.core.support import check_whole, pytree, static, values_unknown
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.landmarks.cholesky import cholesky_on_landmarks

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, DataBlock, Moments
 from jaxrls.core.factors import (
     ABOVE_ROUNDING,
     AtPoints,
@@ -19,7 +20,6 @@ from jaxrls.core.factors import (
     spectrum_of,
 )
 from jaxrls.core.linalg import eigh, eigh_rounding, matmul
-from jaxrls.core.problem import Data, DataBlock, Moments
 from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import Dictionary
 from jaxrls.landmarks.held_out import OnLandmarks

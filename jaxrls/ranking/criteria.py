@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, Positive
+from jaxrls.core.data import Folds, as_folds, check_groups, compiled, folds
 from jaxrls.core.factors import as_columns
 from jaxrls.core.linalg import default_block_size, sum_rows
-from jaxrls.core.problem import Folds, as_folds, check_groups, compiled, folds
 from jaxrls.core.support import (
     as_floats,
     check_row_numbers,

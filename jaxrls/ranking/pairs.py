@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls.core.data import FixedEffects, FixedLevels
 from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import default_block_size, matmul, panels, sum_rows, wide_block_size
-from jaxrls.core.problem import FixedEffects, FixedLevels
 from jaxrls.core.support import is_concrete, pytree, static
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import DenseRows, Rows
 from jaxrls.core.linalg import check_block_size, default_block_size
-from jaxrls.core.problem import DenseRows, Rows
 from jaxrls.core.support import is_concrete
 from jaxrls.rows.readings import run_between_readings
 

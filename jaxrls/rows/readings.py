@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.extend.core import Literal, Primitive
 
-from jaxrls.core.problem import DenseRows, Rows, static_names
+from jaxrls.core.data import DenseRows, Rows, static_names
 from jaxrls.core.support import on_device, pytree, static
 
 reading = Primitive("reading")

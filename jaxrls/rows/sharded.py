@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import KINDS_OF_ROWS, DenseRows, Rows, Weights, pad_rows
 from jaxrls.core.fit import far_from_zero
-from jaxrls.core.problem import KINDS_OF_ROWS, DenseRows, Rows, Weights, pad_rows
 from jaxrls.core.support import (
     Listed,
     as_array,

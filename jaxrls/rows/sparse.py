@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls.core.data import KINDS_OF_ROWS, Rows, pad_rows
 from jaxrls.core.kernels import (
     Block,
     as_dense,
@@ -26,7 +27,6 @@ from jaxrls.core.kernels import (
     times,
 )
 from jaxrls.core.linalg import REDUCTIONS, split
-from jaxrls.core.problem import KINDS_OF_ROWS, Rows, pad_rows
 from jaxrls.core.support import (
     as_floats,
     check_inputs,

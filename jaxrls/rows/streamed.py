@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.problem import DenseRows
+from jaxrls.core.data import DenseRows
 from jaxrls.core.support import (
     as_floats,
     by_names,

@@ -15,6 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxrls.core.data import (
+    Data,
+    FixedEffects,
+    Labels,
+    Moments,
+    Rows,
+    SummedWeights,
+    as_rows,
+    compiled,
+    moments,
+)
 from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
 from jaxrls.core.fit import (
     Choice,
@@ -28,17 +39,6 @@ from jaxrls.core.fit import (
     solution_of,
 )
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import (
-    Data,
-    FixedEffects,
-    Labels,
-    Moments,
-    Rows,
-    SummedWeights,
-    as_rows,
-    compiled,
-    moments,
-)
 from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
 
 # Subtracting up to so many times the remaining sum costs no digits worth reporting.

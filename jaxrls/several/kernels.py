@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import as_rows, compiled, gram
 from jaxrls.core.factors import Spectral
 from jaxrls.core.fit import (
     Model,
@@ -29,7 +30,6 @@ from jaxrls.core.fit import (
 )
 from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel, columns_by_number
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import as_rows, compiled, gram
 from jaxrls.core.support import (
     as_floats,
     as_lams,

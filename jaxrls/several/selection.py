@@ -22,10 +22,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.criteria import LeaveOneOut, squared_error
+from jaxrls.core.data import Labels, Weights, compiled
 from jaxrls.core.fit import Numbers, Problem
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import default_block_size, matmul, sum_rows
-from jaxrls.core.problem import Labels, Weights, compiled
 from jaxrls.core.support import as_lam, check_whole, door, is_concrete, pytree
 
 # Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first

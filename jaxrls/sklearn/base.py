@@ -17,9 +17,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 import jaxrls as rls
 from jaxrls.core.criteria import CRITERIA, as_criterion
+from jaxrls.core.data import folds, of_splits
 from jaxrls.core.fit import KEPT_ROWS, inspect_lam, without_solution
 from jaxrls.core.kernels import KERNELS, columns_by_number
-from jaxrls.core.problem import folds, of_splits
 from jaxrls.core.support import check_unmasked, hints_at_names
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxrls.core.criteria import check_loss, squared_error
+from jaxrls.core.data import Weights, compiled, gram
 from jaxrls.core.fit import Memory, choose_lam, far_from_zero, inspect_lam, lambda_grid
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import Weights, compiled, gram
 from jaxrls.core.support import (
     as_array,
     as_lams,

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from jaxrls.core.data import compiled, gram
 from jaxrls.core.fit import Numbers, check_no_std_options
 from jaxrls.core.kernels import Kernel, check_kernel
 from jaxrls.core.linalg import default_block_size, map_rows, matmul
-from jaxrls.core.problem import compiled, gram
 from jaxrls.core.support import (
     as_array,
     by_names,

@@ -26,10 +26,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, Weights, as_fixed_effects
 from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report
 from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import InverseParts, clip_negative, eigh, matmul, rounding, whitened
-from jaxrls.core.problem import Data, Weights, as_fixed_effects
 from jaxrls.core.support import (
     Listed,
     as_array,

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls.core.data import Weights, compiled
 from jaxrls.core.fit import Fit, Model, Numbers
 from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.problem import Weights, compiled
 from jaxrls.core.support import (
     Listed,
     as_array,

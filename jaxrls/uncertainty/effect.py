@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from jaxrls.core.data import Rows, Weights, compiled
 from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import Rows, Weights, compiled
 from jaxrls.core.support import door, is_concrete, pytree
 from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
 

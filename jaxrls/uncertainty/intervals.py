@@ -29,11 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls.core.data import FixedEffects, FixedLevels, Folds, Labels, check_groups, compiled
 from jaxrls.core.factors import Expansion
 from jaxrls.core.fit import Numbers, once_per_fit, solution_of, with_constant
 from jaxrls.core.leave_out import landmark_of_row, orthonormal
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
-from jaxrls.core.problem import FixedEffects, FixedLevels, Folds, Labels, check_groups, compiled
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
 from jaxrls.uncertainty.posterior import (
     process_for_rows,

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
+from jaxrls.core.data import compiled, pad_rows
 from jaxrls.core.fit import Numbers, once_per_fit, solution_of
 from jaxrls.core.kernels import Levels
 from jaxrls.core.linalg import eigh, matmul, safe_sqrt
-from jaxrls.core.problem import compiled, pad_rows
 from jaxrls.core.support import (
     as_array,
     check_weights,

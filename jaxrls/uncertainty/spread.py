@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import FixedEffects, gram
 from jaxrls.core.factors import (
     CholeskyFeatures,
     CholeskyGram,
@@ -24,7 +25,6 @@ from jaxrls.core.factors import (
 )
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import matmul, triangular_inverse
-from jaxrls.core.problem import FixedEffects, gram
 from jaxrls.core.support import pytree
 
 

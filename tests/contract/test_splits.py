@@ -11,7 +11,7 @@ from support import FLOAT64, array, assert_close
 
 import jaxrls as rls
 from contract.cases import FACTORS, LAMS, WEIGHTS, N, Y
-from jaxrls.core.problem import of_splits
+from jaxrls.core.data import of_splits
 
 ROWS = np.arange(N)
 TESTS = [0, 1, 2], [3, 4, 5], [7, 6, 8], [9, 10], [11]  # and two rows that none predicts

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from support import ANY_PRECISION, DTYPE, EPS, array, assert_close
 
 import jaxrls as rls
-from jaxrls.core.problem import kernel_times, times_in_blocks
+from jaxrls.core.data import kernel_times, times_in_blocks
 from jaxrls.fused import products
 
 pytestmark = [pytest.mark.slow, ANY_PRECISION]

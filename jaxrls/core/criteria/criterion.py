@@ -16,9 +16,9 @@ from jaxrls.core.criteria.losses import (
     check_loss,
     squared_error,
 )
+from jaxrls.core.data import FixedEffects, Rows, Weights, as_folds
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import FixedEffects, Rows, Weights, as_folds
 from jaxrls.core.support import Listed, as_lams, door, is_concrete, pytree, static, values_unknown
 
 

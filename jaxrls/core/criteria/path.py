@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import as_grid
 from jaxrls.core.criteria.standard import loo
+from jaxrls.core.data import Folds, as_folds
 from jaxrls.core.factors import Factor, Solution
-from jaxrls.core.problem import Folds, as_folds
 from jaxrls.core.support import Listed, as_lam, door, pytree
 
 

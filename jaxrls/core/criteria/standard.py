@@ -18,10 +18,10 @@ import numpy as np
 
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive
 from jaxrls.core.criteria.losses import squared_error
+from jaxrls.core.data import Weights, as_rows, folds
 from jaxrls.core.factors import as_columns
 from jaxrls.core.kernels import Linear, as_dense
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import Weights, as_rows, folds
 from jaxrls.core.support import as_floats, by_names, check_finite, check_index, pytree, static
 
 

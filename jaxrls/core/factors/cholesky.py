@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
@@ -31,7 +32,6 @@ from jaxrls.core.linalg import (
     triangular_inverse,
     whitened,
 )
-from jaxrls.core.problem import Data
 from jaxrls.core.support import pytree
 
 # Rows that may be left out of the floor, as heavy and independent; and the share of itself that

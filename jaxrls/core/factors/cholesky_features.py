@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, DataBlock, Labels, moments, near_fit
 from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.floor import Report, roundings_of_moments
@@ -25,7 +26,6 @@ from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import matmul, rounding, tall_matmul, triangular_inverse
-from jaxrls.core.problem import Data, DataBlock, Labels, moments, near_fit
 from jaxrls.core.support import pytree, static
 
 

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, Rows, gram
 from jaxrls.core.kernels import Kernel, Linear, Standardized
 from jaxrls.core.linalg import Square, matmul, tall_matmul
-from jaxrls.core.problem import Data, Rows, gram
 from jaxrls.core.support import pytree
 
 

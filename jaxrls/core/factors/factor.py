@@ -32,13 +32,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, FixedEffects, Folds, Labels, Weights
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, one_by_one
 from jaxrls.core.factors.refits import PrimalForm, sweep_primal_refits
 from jaxrls.core.factors.solution import Outcome, Solution
 from jaxrls.core.leave_out import View, fold_residuals
 from jaxrls.core.linalg import Number, matmul
-from jaxrls.core.problem import Data, FixedEffects, Folds, Labels, Weights
 
 
 class Factor(ABC):

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxrls.core.data import Folds, Moments
 from jaxrls.core.leave_out import levels_inside
 from jaxrls.core.linalg import Number, eigh_rounding, matmul
-from jaxrls.core.problem import Folds, Moments
 from jaxrls.core.support import pytree, static
 
 # How many times the floor of a spectrum is to stand above the rounding of K: from there on what is

@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, DataBlock, Labels, Moments, Rows, moments, near_fit
 from jaxrls.core.factors.expansion import KernelMatrix, Primal, centred_products
 from jaxrls.core.factors.floor import Report, roundings_of_moments
 from jaxrls.core.factors.lams import matmul_lams
@@ -20,7 +21,6 @@ from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum, factor_symmetri
 from jaxrls.core.kernels import Linear
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
-from jaxrls.core.problem import Data, DataBlock, Labels, Moments, Rows, moments, near_fit
 from jaxrls.core.support import pytree
 
 

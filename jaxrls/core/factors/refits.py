@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, Folds, Moments, moments
 from jaxrls.core.factors.lams import PerLam, matmul_lams, over_lams
 from jaxrls.core.leave_out import orthonormal
 from jaxrls.core.linalg import eigh, matmul, whitened
-from jaxrls.core.problem import Data, Folds, Moments, moments
 from jaxrls.core.support import platform
 
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Folds, Labels
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, as_columns
-from jaxrls.core.problem import Folds, Labels
 from jaxrls.core.support import pytree
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
+from jaxrls.core.data import Data, Labels, Weights, as_fixed_effects, as_rows
 from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import solve_cholesky
 from jaxrls.core.factors.expansion import kernel_matrix, stays_dual
@@ -19,7 +20,6 @@ from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import factor_svd, factor_symmetric
 from jaxrls.core.kernels import Kernel, Linear, check_kernel
 from jaxrls.core.linalg import wide_block_size
-from jaxrls.core.problem import Data, Labels, Weights, as_fixed_effects, as_rows
 from jaxrls.core.support import door, platform, pytree, static
 
 

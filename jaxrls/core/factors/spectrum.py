@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data import Data, DataBlock, DenseRows
 from jaxrls.core.factors.expansion import Expansion, KernelMatrix, Primal
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.floor import (
@@ -36,7 +37,6 @@ from jaxrls.core.linalg import (
     svd,
     transposed_matmul,
 )
-from jaxrls.core.problem import Data, DataBlock, DenseRows
 from jaxrls.core.support import pytree, static
 
 

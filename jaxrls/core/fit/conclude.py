@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrls.core.data import compiled, first_rows
 from jaxrls.core.factors import Outcome, Solution
 from jaxrls.core.fit.fitted import Fit, Model, add_names_and_offset, r_squared, solution_of
 from jaxrls.core.fit.grid import Choice, Chosen, counted_residuals
 from jaxrls.core.fit.inspection import inspect_fit
-from jaxrls.core.problem import compiled, first_rows
 from jaxrls.core.support import as_lam, is_concrete
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default

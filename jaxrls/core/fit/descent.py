@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.core.data import compiled
 from jaxrls.core.fit.fitted import History
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import Guess
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.problem import compiled
 from jaxrls.core.support import on_device, progress_bar, pytree, static
 
 # A logarithm may move by so many of its units from the start, a factor of e^16 ≈ 9·10⁶ either way:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
+from jaxrls.core.data import compiled
 from jaxrls.core.factors import (
     ABOVE_ROUNDING,
     LAMS_PER_SEARCH,
@@ -27,7 +28,6 @@ from jaxrls.core.fit.inspection import inspect_fit
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.problem import compiled
 from jaxrls.core.support import as_lams, column_names, door, is_concrete, platform, progress_bar
 
 MOST_ROWS = 2**14  # whose K a CPU factors, which takes minutes, where no solver is named

@@ -12,11 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.core.factors import Solution
-from jaxrls.core.fit.grid import Choice
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.kernels import Kernel, Standardized
-from jaxrls.core.problem import (
+from jaxrls.core.data import (
     FixedEffects,
     Folds,
     Rows,
@@ -27,6 +23,10 @@ from jaxrls.core.problem import (
     kernel_times,
     pad_rows,
 )
+from jaxrls.core.factors import Solution
+from jaxrls.core.fit.grid import Choice
+from jaxrls.core.fit.problem import Problem
+from jaxrls.core.kernels import Kernel, Standardized
 from jaxrls.core.support import (
     as_floats,
     by_names,

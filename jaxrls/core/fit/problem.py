@@ -12,11 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, as_criterion, loo
-from jaxrls.core.factors import Cholesky, Solution, Solver, Spectral, choose_route, named_solver
-from jaxrls.core.fit.start import from_median
-from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel, columns_by_number
-from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.problem import (
+from jaxrls.core.data import (
     Data,
     DenseRows,
     FixedEffects,
@@ -29,6 +25,10 @@ from jaxrls.core.problem import (
     compiled,
     pad_rows,
 )
+from jaxrls.core.factors import Cholesky, Solution, Solver, Spectral, choose_route, named_solver
+from jaxrls.core.fit.start import from_median
+from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel, columns_by_number
+from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import (
     arrays_alone,
     as_floats,

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import HoldOut, LeaveOneOut, loo
+from jaxrls.core.data import DenseRows, Rows, compiled
 from jaxrls.core.fit.grid import lambda_grid
 from jaxrls.core.kernels import (
     Block,
@@ -21,7 +22,6 @@ from jaxrls.core.kernels import (
     squared_distances,
 )
 from jaxrls.core.linalg import safe_sqrt
-from jaxrls.core.problem import DenseRows, Rows, compiled
 from jaxrls.core.support import as_array, check_inputs, check_matrix, check_real, door, is_concrete
 
 SCREEN_ROWS = 300

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
+from jaxrls.core.data import compiled, kind_of
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit.conclude import conclude, with_solution
 from jaxrls.core.fit.descent import SearchOptions, Tuned, default_optimizer, descend
@@ -17,7 +18,6 @@ from jaxrls.core.fit.grid import Choice, Chosen
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import first_guess
-from jaxrls.core.problem import compiled, kind_of
 from jaxrls.core.support import (
     as_lams,
     check_whole,

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxrls.core.data import Folds, Weights
 from jaxrls.core.linalg import matmul
-from jaxrls.core.problem import Folds, Weights
 from jaxrls.core.support import platform, pytree
 
 # Numbers of whole folds that are handled together; and rows of folds that are gathered at once

@@ -24,8 +24,8 @@ from support import (
 
 import jaxrls as rls
 from jaxrls import extend
+from jaxrls.core.data import data as data_module
 from jaxrls.core.linalg.decompositions import SpectralDerivativeError
-from jaxrls.core.problem import data as data_module
 
 GROUPS, GAUSSIAN = np.arange(12) % 4, rls.Gaussian(1.5)
 

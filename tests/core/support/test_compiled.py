@@ -116,7 +116,7 @@ def test_few_rows_with_known_values_may_be_fitted_where_others_are_traced():
 
 def test_gpus_compile_without_trials_of_algorithms(monkeypatch):
     """Of any size, in public calls with known values; XLA takes the options by these names."""
-    module = importlib.import_module("jaxrls.core.problem.compiled")
+    module = importlib.import_module("jaxrls.core.data.compiled")
     asked = []
     options_of = module._options_of
     monkeypatch.setattr(module, "platform", lambda: "gpu")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.core.problem.weights import Weights
+from jaxrls.core.data.weights import Weights
 from jaxrls.core.support import as_labels, check_row_numbers, is_concrete, pytree, static
 
 

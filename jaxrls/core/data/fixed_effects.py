@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.linalg import matmul, triangular_inverse
-from jaxrls.core.problem.effects_given import (
+from jaxrls.core.data.effects_given import (
     Columns,
     EffectsPart,
     Grouping,
@@ -24,8 +23,9 @@ from jaxrls.core.problem.effects_given import (
     numbers_of,
     parts_given,
 )
-from jaxrls.core.problem.folds import Folds, words_for_fold
-from jaxrls.core.problem.weights import Weights
+from jaxrls.core.data.folds import Folds, words_for_fold
+from jaxrls.core.data.weights import Weights
+from jaxrls.core.linalg import matmul, triangular_inverse
 from jaxrls.core.support import (
     as_floats,
     check_finite,

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.core.data.rows import Rows
 from jaxrls.core.linalg import safe_sqrt
-from jaxrls.core.problem.rows import Rows
 from jaxrls.core.support import as_array, as_floats, check_weights, on_device, pytree, static
 
 

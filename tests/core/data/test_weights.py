@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support import DTYPE, array, refused, wide
 
-from jaxrls.core.problem.data import Labels
-from jaxrls.core.problem.fixed_effects import as_fixed_effects
-from jaxrls.core.problem.weights import Weights
+from jaxrls.core.data.data import Labels
+from jaxrls.core.data.fixed_effects import as_fixed_effects
+from jaxrls.core.data.weights import Weights
 
 N, T = 6, 2
 A = wide(np.random.default_rng(0).normal(size=(N, T)))

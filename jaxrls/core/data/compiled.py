@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.problem.padding import PADDED_UP_TO
-from jaxrls.core.problem.rows import Rows
+from jaxrls.core.data.padding import PADDED_UP_TO
+from jaxrls.core.data.rows import Rows
 from jaxrls.core.support import ONE_THREAD, is_concrete, platform
 
 Function = TypeVar("Function", bound=Callable)

@@ -14,9 +14,9 @@ from jax.experimental import sparse as jax_sparse
 from support import DTYPE, EPS, array, assert_close, refused, wide
 
 import jaxrls as rls
+from jaxrls.core.data.rows import GramRows, MappedRows, as_rows, kind_of
 from jaxrls.core.kernels.block import as_dense
 from jaxrls.core.kernels.given import GramBlock
-from jaxrls.core.problem.rows import GramRows, MappedRows, as_rows, kind_of
 from jaxrls.rows import sparse
 from jaxrls.rows.sparse import SparseRows
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.problem.fixed_effects import FixedEffects
-from jaxrls.core.problem.weights import Weights
+from jaxrls.core.data.fixed_effects import FixedEffects
+from jaxrls.core.data.weights import Weights
 from jaxrls.core.support import as_array, check_labels, check_targets, pytree, static
 
 
@@ -33,7 +33,7 @@ class Data:
     """n rows with weights and fixed effects.
 
     >>> import jax.numpy as jnp
-    >>> from jaxrls.core.problem.rows import DenseRows
+    >>> from jaxrls.core.data.rows import DenseRows
     >>> rows = DenseRows(jnp.ones((3, 2)))
     >>> weights = Weights.of(None, 3, rows.dtype)
     >>> data = Data(rows, weights, FixedEffects.none(rows.dtype))

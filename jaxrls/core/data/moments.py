@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data.data import Data, DataBlock
 from jaxrls.core.linalg import from_panels, gram_panels, matmul
-from jaxrls.core.problem.data import Data, DataBlock
 from jaxrls.core.support import pytree
 
 SOME = 512  # rows, whose mean is close enough to that of all
@@ -45,8 +45,8 @@ class Moments:
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> from jaxrls.core.problem.fixed_effects import FixedEffects
-    >>> from jaxrls.core.problem.weights import Weights
+    >>> from jaxrls.core.data.fixed_effects import FixedEffects
+    >>> from jaxrls.core.data.weights import Weights
     >>> X, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([[1.0], [2.0], [3.0]])
     >>> weights, none = Weights.of(None, 3, X.dtype), FixedEffects.none(X.dtype)
     >>> sums = extend.moments(extend.Data(rls.rows.DenseRows(X), weights, none), rls.Linear(), y)
@@ -139,8 +139,8 @@ def moments(
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> from jaxrls.core.problem.fixed_effects import FixedEffects
-    >>> from jaxrls.core.problem.weights import Weights
+    >>> from jaxrls.core.data.fixed_effects import FixedEffects
+    >>> from jaxrls.core.data.weights import Weights
     >>> def of(*values):
     ...     X = jnp.array(values)[:, None]
     ...     weights = Weights.of(None, len(X), X.dtype)

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.data.rows import DenseRows, Rows
 from jaxrls.core.kernels import Block, Kernel, as_block
 from jaxrls.core.linalg import check_block_size, default_block_size, matmul
-from jaxrls.core.problem.rows import DenseRows, Rows
 from jaxrls.core.support import door, parts_of
 
 

@@ -1,0 +1,24 @@
+"""Parts of a least-squares problem: rows, weights, labels, fixed effects, folds; K and moments."""
+
+from jaxrls.core.data.compiled import compiled, static_names
+from jaxrls.core.data.data import Data, DataBlock, Labels
+from jaxrls.core.data.fixed_effects import FixedEffects, FixedLevels, as_fixed_effects
+from jaxrls.core.data.folds import Folds, as_folds, check_groups, folds, of_splits
+from jaxrls.core.data.gram import (
+    PRODUCTS,
+    gram,
+    gram_matmul,
+    kernel_times,
+    times_in_blocks,
+)
+from jaxrls.core.data.moments import Moments, moments, near_fit
+from jaxrls.core.data.padding import common_size, first_rows, pad_rows
+from jaxrls.core.data.rows import (
+    KINDS_OF_ROWS,
+    DenseRows,
+    GramRows,
+    Rows,
+    as_rows,
+    kind_of,
+)
+from jaxrls.core.data.weights import SummedWeights, Weights

@@ -84,12 +84,9 @@ def next_step(places, errors, least, low, high) -> float:
     if len(x) == 1:
         down, up = (_inside(x[0] + step, x, low, high) for step in (-STEP, STEP))
         return down if np.isnan(up) else up
-    if best == 0:
-        # Errors are convex near the best: what a step up adds is the most that one down takes off.
-        down, rise = x[0] == places[-1], f[1] - f[0]
-        if rise < max(least, LAST * f[0]) if down else FLAT * f[0] < rise < least:
-            return np.nan
     if best in (0, len(x) - 1):
+        if best == 0 and _ends(f, x[0] == places[-1], least):
+            return np.nan
         return _inside(x[best] + (STEP if best else -STEP), x, low, high)
     three = slice(best - 1, best + 2)
     if not np.isfinite(f[three]).all() or x[0] < places[-1] < x[-1]:
@@ -97,6 +94,14 @@ def next_step(places, errors, least, low, high) -> float:
     a, b, c = np.polyfit(x[three] - x[best], f[three], 2)
     promised = b * b / (4 * a) if a > 0 else 0.0
     return x[best] - b / (2 * a) if promised > least else np.nan
+
+
+def _ends(f, went_down: bool, least: float) -> bool:
+    """Whether no step down from the best, f[0], is worth it: near it errors are convex, so that
+    what a step up added is the most that one down takes off.
+    """
+    rise = f[1] - f[0]
+    return rise < max(least, LAST * f[0]) if went_down else FLAT * f[0] < rise < least
 
 
 def _inside(place, x, low, high):

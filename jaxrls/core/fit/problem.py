@@ -286,12 +286,16 @@ def far_from_zero(
     rounding = np.abs(rest.astype(np.float32) - rest).max(axis=0)
     loses = varies & (rounding > ROUNDED_SHARE * spread) & (far | bool(beyond))
     if loses.any():
-        warn(
-            f"float32, the dtype of X, rounds labels by up to {np.max(rounding):.2g}, and they "
-            f"vary by {np.min(spread):.2g}{beyond}: give X in float64, or take "
-            f"{'their fit' if beyond else 'the mean of Y'} off first"
-        )
+        _warn_of_rounding(np.max(rounding), np.min(spread), beyond)
     return offset if offset.any() else None
+
+
+def _warn_of_rounding(rounding, spread, beyond):
+    remedy = "their fit" if beyond else "the mean of Y"
+    warn(
+        f"float32, the dtype of X, rounds labels by up to {rounding:.2g}, and they vary by "
+        f"{spread:.2g}{beyond}: give X in float64, or take {remedy} off first"
+    )
 
 
 def _without_effects(Y, weights, fixed) -> np.ndarray:

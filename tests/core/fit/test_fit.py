@@ -500,7 +500,8 @@ def test_scores_of_every_target_are_those_of_scikit_learn():
     fit = rls.fit(rls.Linear(), X, Y, per_target=True, lams=np.geomspace(1e-3, 1e9, 13))
     kernels = rls.several.fit_kernels([rls.Linear(), KERNEL], X, Y, shares=[[0.5, 0.5]], lams=[1.0])
     for model in (fit, kernels):
-        want = r2_score(Y, model.predict(X), sample_weight=v, multioutput="raw_values")
+        predictions = np.asarray(model.predict(X))
+        want = r2_score(Y, predictions, sample_weight=v, multioutput="raw_values")
         assert_close(model.score(X, Y, v, per_target=True), want, 1e-5)
         assert_close(model.score(X, Y, v), want.mean(), 1e-5)
     low, high = sorted(map(float, fit.lam))

@@ -10,6 +10,7 @@ import numpy as np
 from jaxrls.core.fit import Model
 from jaxrls.core.support import as_floats, by_names
 from jaxrls.rows.files import replacing
+from jaxrls.rows.host import HostRows
 from jaxrls.rows.tables import arrow_for
 from jaxrls.uncertainty.classes import decode
 
@@ -133,7 +134,7 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
             "predict(X, fixed_effects=…) gives"
         )
     rows = by_names("rows", rows, inner.names if isinstance(inner, Model) else ())
-    count, blocks = 0, rows.blocks() if hasattr(rows, "blocks") else [as_floats("rows", rows)]
+    count, blocks = 0, rows.blocks() if isinstance(rows, HostRows) else [as_floats("rows", rows)]
     with writing(path) as write:
         for X in blocks:
             write(predicted(model, X, level, classes))

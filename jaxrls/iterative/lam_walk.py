@@ -1,6 +1,6 @@
 """The best λ of a factor by products, where every λ costs tens of them: from the best λ of some of
-the rows, in steps: up from nothing, as there few products do, and down from the columns at the
-best λ so far."""
+the rows, in steps: up from nothing, where few products do, and down from the columns at the best λ
+so far."""
 
 from dataclasses import replace
 
@@ -28,10 +28,10 @@ def _(factor: ByProducts, problem, solution, count: int) -> Evaluations:
     by_loo = isinstance(criterion, LeaveOneOut) and criterion.groups is None
     if count != 1 or not by_loo or not factor.has_residuals:
         return evaluate_lams.dispatch(object)(factor, problem, solution, count)
-    return _walked(problem, solution)
+    return _walk(problem, solution)
 
 
-def _walked(problem, solution) -> Evaluations:
+def _walk(problem, solution) -> Evaluations:
     """One λ after another."""
     factor = solution.factor
     low, high = map(float, np.log(jax.device_get(lambda_range(factor))))

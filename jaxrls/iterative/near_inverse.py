@@ -148,8 +148,7 @@ class Near:
         X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root))
         rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
         D = inverse(rest + lam * jnp.eye(len(X), dtype=B.dtype))
-        # Where landmarks are nearly dependent, rounding may put K̂ above K: then the diagonal
-        # alone.
+        # Rounding may put K̂ of nearly dependent landmarks above K: then the diagonal alone.
         alone = jnp.diag(1 / (lam + jnp.maximum(jnp.diagonal(rest), 0)))
         D = jnp.where(jnp.isfinite(D).all(), D, alone)
         return D, matmul(D, B)

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import KINDS_OF_ROWS, DenseRows, Rows, Weights, pad_rows
-from jaxrls.core.fit import far_from_zero
+from jaxrls.core.fit import warn_of_far_labels
 from jaxrls.core.support import (
     Listed,
     as_array,
@@ -167,7 +167,7 @@ def shard(
     put = lambda part, mode="constant": jax.device_put(pad_rows(part, missing, mode), sharding)
     labels: Any = None
     if Y is not None:
-        far_from_zero(Y, Weights.of(None, n, jax.dtypes.canonicalize_dtype(dtype)))  # warns
+        warn_of_far_labels(Y, Weights.of(None, n, jax.dtypes.canonicalize_dtype(dtype)))
         labels = as_floats("Y", Y, dtype)
         check_targets("Y", labels, n)
         labels = put(labels)

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrls.core.criteria import check_loss, squared_error
 from jaxrls.core.data import Weights, compiled, gram
-from jaxrls.core.fit import Memory, choose_lam, far_from_zero, inspect_lam, lambda_grid
+from jaxrls.core.fit import Memory, choose_lam, inspect_lam, lambda_grid, warn_of_far_labels
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import (
     as_array,
@@ -89,7 +89,7 @@ def fit_kronecker(
     names = column_names(X1), column_names(X2)
     X1 = as_side("X1", X1, kernel1)
     X2 = as_side("X2", X2, kernel2, X1.dtype)
-    far_from_zero(Y, Weights.of(None, len(X1), X1.dtype))  # warns
+    warn_of_far_labels(Y, Weights.of(None, len(X1), X1.dtype))
     Y = as_array("Y", Y, X1.dtype)
     shape = len(X1), len(X2)
     check_table(Y, setting, shape, intercept)

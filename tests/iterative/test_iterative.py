@@ -380,7 +380,7 @@ def drawn(n):
 
 @EDGE
 def test_lam_is_found_by_a_walk_from_that_of_few_rows():
-    """In few iterations, each from the columns of the one before, and the model from the best."""
+    """In few iterations, and the model from the columns at the best."""
     X, Y = (np.asarray(part) for part in drawn(400))
     kernel, solver = rls.Gaussian(1.5), rls.Iterative(60, tol=1e-3, probes=300)
     fit = rls.fit(kernel, X, Y, solver=solver)
@@ -391,6 +391,24 @@ def test_lam_is_found_by_a_walk_from_that_of_few_rows():
     assert abs(fit.error - at_lam) < 5 * fit.loo_standard_error + 1e-3 * at_lam
     two = rls.fit(kernel, X, np.stack([Y, 0.5 * Y], axis=1), solver=solver)
     assert_close(two.lam, fit.lam, 0.1)
+
+
+def test_a_walk_goes_up_from_nothing_and_down_from_the_best(monkeypatch):
+    """From the columns at a smaller λ an iteration stalled, with an error of 2.49 for .067."""
+    X, Y = drawn(60)
+    problem = rls.extend.Problem.of(rls.Gaussian(1.5), X, Y, solver=rls.Iterative(20)).prepare()
+    errors, begins = iter([1.0, 1.5, 0.5, 0.4]), []
+
+    def evaluate(problem, solution, log_lam):
+        begins.append(float(jnp.max(solution.factor.begin)))
+        columns = len(begins) * jnp.ones_like(solution.factor.begin)
+        return jnp.array([next(errors)]), jnp.array([1e-3]), columns
+
+    monkeypatch.setattr(lam_walk, "_evaluate_at", evaluate)
+    found = lam_walk._walk(problem, problem.solution())
+    steps = np.diff(np.ravel(found.log_lams)) / lam_walk.STEP
+    assert_close(steps, np.array([1, -2, -1]), 1e-9)
+    assert begins == [0, 0, 1, 3] and float(jnp.max(found.solution.factor.begin)) == 4
 
 
 def test_a_walk_ends_where_errors_rise_on_both_sides():

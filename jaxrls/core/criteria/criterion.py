@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -149,19 +150,18 @@ class Criterion(ABC):
         """Raise for rows that the criterion cannot be computed on: shapes are always checked,
         values where they are known.
         """
-        del Y, weights
+        del Y
+        if self.groups is None or not is_concrete(self.groups, weights):
+            return
+        with jax.ensure_compile_time_eval():
+            if not self.groups.weights_of_predicted(weights).total > 0:
+                raise ValueError("groups or splits hold out no row of weight above 0: give others")
 
     def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
         """Raise where the fixed effects cannot be fitted without a row, or a group, that it leaves
         out, if values are known.
         """
         fixed.check_rank(weights, self.groups)
-        if self.groups is not None and is_concrete(self.groups, v := weights.values):
-            held_out = np.asarray(self.groups.fold_of_row) < len(self.groups.inside)
-            if v is not None and not (held_out & (np.asarray(v) > 0)).any():
-                raise ValueError(
-                    "groups or splits hold out no row of weight above 0: give other ones"
-                )
 
     def memory_options(self) -> dict[str, Any]:
         """Which rows it leaves out together, as options of `memory`."""

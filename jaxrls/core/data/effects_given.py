@@ -42,7 +42,8 @@ def levels(labels) -> Grouping:
         What `fixed_effects=` of `fit` and `factorize` takes.
 
     Raises:
-        ValueError: inside `jax.jit`, where labels have no values, or where one is missing.
+        ValueError: inside `jax.jit`, where labels have no values, where one is missing, and for
+            dates.
 
     **Cost** O(n log n). **Source**: the fixed-effects ("within") estimator, Wooldridge 2010, §10.5.
 

@@ -35,6 +35,6 @@ from jaxrls.core.fit.inspection import inspect_fit, inspect_lam
 from jaxrls.core.fit.lam_search import Evaluations, evaluate_lams
 from jaxrls.core.fit.memory import Memory, of_problem
 from jaxrls.core.fit.objective import best_lam
-from jaxrls.core.fit.problem import Problem, criterion_error, far_from_zero
+from jaxrls.core.fit.problem import Problem, criterion_error, warn_of_far_labels
 from jaxrls.core.fit.start import from_median, lam_on_few, median_distance, start_from_data
 from jaxrls.core.fit.tune import CANNOT_GROW, SAMPLE_ROWS, search_by

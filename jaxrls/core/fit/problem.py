@@ -290,6 +290,11 @@ def far_from_zero(
     return offset if offset.any() else None
 
 
+def warn_of_far_labels(Y, weights: Weights) -> None:
+    """Warn of labels far from 0 whose mean cannot be taken off."""
+    far_from_zero(Y, weights)
+
+
 def _warn_of_rounding(rounding, spread, beyond):
     remedy = "their fit" if beyond else "the mean of Y"
     warn(

@@ -441,7 +441,7 @@ REFUSED = [
     ({"conservative": -1}, "conservative must be a number of standard errors, 0 or more"),
     (
         {"criterion": rls.kfold([([2, 3], [0, 1])]), "weights": [0, 0, 1, 1]},
-        "groups or splits hold out no row of weight above 0",
+        "groups or splits hold out no row of weight above 0: give others",
     ),
     ({"groups": [0, 1]}, "groups must have 4 labels, one per row of X, and has 2"),
     (

@@ -111,6 +111,13 @@ def test_counts_of_wrong_labels_have_no_slope(data):
     assert float(values.error) == np.min(values.errors)
 
 
+def test_what_was_measured_on_a_gpu_has_large_grids_searched(monkeypatch):
+    """From 8000 rows on, where an eigendecomposition took as long as 23 factors and more."""
+    monkeypatch.setattr(solvers, "platform", lambda: "gpu")
+    searched = [solvers.suits_cholesky(GAUSSIAN, n, solvers.LAMS_PER_SEARCH) for n in (7999, 8000)]
+    assert searched == [False, True]
+
+
 def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, monkeypatch):
     X, Y, _ = data
     assert rls.fit(GAUSSIAN, X, Y).route == "gram"

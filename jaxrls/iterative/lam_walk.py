@@ -96,7 +96,7 @@ def next_step(places, errors, least, low, high) -> float:
     return x[best] - b / (2 * a) if promised > least else np.nan
 
 
-def _ends(f, went_down: bool, least: float) -> bool:
+def _ends(f, went_down, least):
     """Whether no step down from the best, f[0], is worth it: near it errors are convex, so that
     what a step up added is the most that one down takes off.
     """

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import kernel_times
-from jaxrls.core.factors import Coefficients, Factor, Outcome
+from jaxrls.core.factors import Factor, Outcome
 from jaxrls.core.kernels import Kernel
 from jaxrls.iterative.conjugate import Run, conjugate_gradients
 from jaxrls.iterative.leverages import leverages_from_probes
@@ -123,7 +123,7 @@ class ByProducts(Factor):
             self.view(solution, lams[0, 0])
         solved = self.solved(solution, lams, self.signs)
         coef, beta, fitted = self.expanded(solution, solved.coef)
-        coefficients, run = Coefficients(coef, *self.fixed.split(beta)), in_one_row(solved.run)
+        coefficients, run = (coef, beta), in_one_row(solved.run)
         if not self.has_residuals:
             return Outcome(coefficients, None, None, run=run)
         e = solved.e

@@ -16,7 +16,6 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import Rows, kind_of
 from jaxrls.core.factors import (
     CholeskyGram,
-    Coefficients,
     Footprint,
     Outcome,
     Solver,
@@ -164,7 +163,7 @@ class RefinedGram(CholeskyGram):
             if plain
             else solution.held_out_residuals(lams, groups)
         )
-        coefficients = Coefficients(results.coef[None], *self.fixed.split(results.beta[None]))
+        coefficients = results.coef[None], results.beta[None]
         return Outcome(coefficients, e, self.weights.count - results.residual_dof[None], run=run)
 
 

@@ -271,12 +271,13 @@ def posterior_of_effects(fit, scale) -> Posterior:
     warn_of_groups(fit)
     dtype, offset = model.coef.dtype, fit.label_offset
     constant = model.intercept if offset is None else model.intercept - offset
-    mean = process.spread.fixed.join(jnp.asarray(constant, dtype), model.free)
+    fixed, free = process.spread.fixed, () if model.free is None else (model.free,)
+    mean = jnp.concatenate([jnp.asarray(constant, dtype)[None][: int(fixed.intercept)], *free])
     if offset is not None:
         mean = np.asarray(mean, np.float64)
         mean = np.concatenate([mean[:1] + offset, mean[1:]])
-    covariance, names = process.spread.of_fixed_effects(), process.spread.fixed.titles
-    return process.posterior(mean, covariance, scale, names=names)
+    covariance = process.spread.of_fixed_effects()
+    return process.posterior(mean, covariance, scale, names=fixed.titles)
 
 
 @compiled

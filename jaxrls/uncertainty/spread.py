@@ -78,10 +78,10 @@ class Spread(ABC):
         return jnp.sum(rows.added**2, axis=1) + jnp.maximum(rest, 0)  # not below 0 by rounding
 
     def of_fixed_effects(self) -> Float[Array, "q q"]:
-        """Of the coefficients β: of rows without any part in f, with a 1 in one column of b;
-        infinite for levels without weight, of which nothing is known.
+        """Of the coefficients of the columns as given: of rows without any part in f, with a 1 in
+        one of these; infinite for levels without weight, of which nothing is known.
         """
-        b = jnp.eye(self.fixed.count, dtype=self.fixed_map.dtype)
+        b = self.fixed.as_given(jnp.eye(self.fixed.count, dtype=self.fixed_map.dtype))
         design = jnp.zeros((len(b), len(self.row_map)), b.dtype)
         rows = self.coordinates(None, design, b, False)
         unknown = jnp.diag(jnp.all(self.flat(b) == 0, axis=1))

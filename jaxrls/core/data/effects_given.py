@@ -2,23 +2,49 @@
 of a grouping, or a list of both, whose columns stand side by side.
 """
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.support import (
-    as_array,
+    as_floats,
     as_labels,
     by_names,
     check_finite,
     column_names,
     is_concrete,
+    on_device,
     pytree,
     static,
 )
 
 Columns = Float[Array, "n p"]  # over rows of a block, or all
+
+
+class GivenColumns(NamedTuple):
+    """Columns as they were given, as the sum of two arrays in the dtype of a fit: so float64 keeps
+    its digits beside rows in float32.
+    """
+
+    rounded: Columns
+    rest: Columns  # what rounding took
+    eps: Any  # (1, p), of the dtypes in which they were given
+
+    @classmethod
+    def of(cls, values, dtype, place: Callable = on_device) -> "GivenColumns":
+        """From floating-point numbers, which `place` puts where the rows lie."""
+        rounded = values.astype(dtype)
+        rest = (values - rounded.astype(values.dtype)).astype(dtype)
+        eps = np.full((1, *values.shape[1:]), jnp.finfo(values.dtype).eps, dtype)
+        return cls(place(rounded), place(rest), eps)
+
+    def about(self, centre: Any) -> Columns:
+        """The columns less a centre (2, p), the sum of two rows likewise."""
+        return (self.rounded - centre[0]) + (self.rest - centre[1])
 
 
 @pytree
@@ -69,13 +95,13 @@ class EffectsPart:
     names: tuple = static()
     levels: tuple | None = static(default=None)
 
-    def columns(self, given, m: int, dtype) -> Columns:
+    def columns(self, given, m: int, dtype) -> GivenColumns:
         """Its columns of m rows."""
         if self.levels is None:
             return _columns_of(given, self.names, m, dtype)
         known = {level: number for number, level in enumerate(self.levels)}
         indicators = jax.nn.one_hot(numbers_of(given, known, m), len(known), dtype=dtype)
-        return indicators[:, len(known) - len(self.names) :]
+        return GivenColumns.of(indicators[:, len(known) - len(self.names) :], dtype)
 
 
 def parts_given(given: list | tuple) -> tuple[EffectsPart, ...]:
@@ -94,7 +120,7 @@ def parts_given(given: list | tuple) -> tuple[EffectsPart, ...]:
     return tuple(parts)
 
 
-def columns_given(given, parts: tuple[EffectsPart, ...], m: int, dtype) -> Columns:
+def columns_given(given, parts: tuple[EffectsPart, ...], m: int, dtype) -> GivenColumns:
     """The columns of m rows, side by side, from a list of the same parts; columns alone are no
     list.
     """
@@ -107,7 +133,8 @@ def columns_given(given, parts: tuple[EffectsPart, ...], m: int, dtype) -> Colum
             f"columns in the same order, and {what}"
         )
     pairs = zip(parts, given, strict=True)
-    return jnp.concatenate([part.columns(values, m, dtype) for part, values in pairs], axis=1)
+    columns = [part.columns(values, m, dtype) for part, values in pairs]
+    return GivenColumns(*(jnp.concatenate(side, axis=1) for side in zip(*columns, strict=True)))
 
 
 def numbers_of(given, known: dict, m: int) -> Int[Array, " m"]:
@@ -133,18 +160,19 @@ def check_levels(levels, n: int) -> None:
         )
 
 
-def _columns_of(given, names: tuple, m: int, dtype) -> Columns:
+def _columns_of(given, names: tuple, m: int, dtype) -> GivenColumns:
     """Columns (m, q) as given, those of a data frame by the names that were fitted."""
     width = len(names)
     given = by_names("fixed_effects", given, names if names != _numbered(width) else ())
-    B = None if given is None else as_array("fixed_effects", given, dtype)
+    B = None if given is None else as_floats("fixed_effects", given)
     if B is None or B.shape != (m, width):
         shape = "is None" if B is None else f"has shape {B.shape}"
         raise ValueError(
             f"fixed_effects must be the columns ({m}, {width}) of the new rows, and {shape}"
         )
-    check_finite("fixed_effects", B)
-    return B
+    columns = GivenColumns.of(B, dtype)
+    check_finite("fixed_effects", columns.rounded)
+    return columns
 
 
 def _numbered(count: int) -> tuple:

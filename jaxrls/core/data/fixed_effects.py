@@ -1,6 +1,8 @@
 """Fixed effects: columns b(x) whose coefficients β have no penalty, f(x) + b(x)·β.
 
 A factor uses them only through H, √v B = H T with HᵀH = I. An intercept is the column of ones.
+Columns may be far from 0 and nearly dependent. So B holds combinations of them, (C − 1m) S beside a
+constant, which are orthonormal over the rows of the fit; coefficients of C itself are for users.
 
 Theory: `docs/theory.md`, "One matrix".
 """
@@ -12,11 +14,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from jaxrls.core.data.compiled import compiled
 from jaxrls.core.data.effects_given import (
     Columns,
     EffectsPart,
+    GivenColumns,
     Grouping,
     check_levels,
     columns_given,
@@ -57,10 +61,12 @@ class FixedEffects:
     once.
     """
 
-    values: Any  # the columns (n, p) without the constant, or None
+    values: Any  # the columns (n, p) of B without the constant, (C − 1m) S, or None
     inverse_T: Float[Array, "q q"]  # T⁻¹
     intercept: bool = static(default=False)
     parts: tuple[EffectsPart, ...] = ()  # what further columns are
+    centre: Float[Array, "2 p"] | None = None  # m, as the sum of two rows; None where C is B
+    scale: Float[Array, "p p"] | None = None  # S, upper triangular
 
     @classmethod
     def none(cls, dtype: Any) -> "FixedEffects":
@@ -75,27 +81,24 @@ class FixedEffects:
 
     @classmethod
     def from_columns(
-        cls, B: Columns, weights: Weights, intercept: bool, parts: tuple[EffectsPart, ...]
+        cls, C: GivenColumns, weights: Weights, intercept: bool, parts: tuple[EffectsPart, ...]
     ) -> "FixedEffects":
-        """Fixed effects from columns, checked to be independent. T comes from two Cholesky factors,
-        which need only sums over rows.
-        """
-        if B.shape[1] + intercept > weights.n:
+        """Fixed effects from columns, checked to be independent."""
+        n, p = C.rounded.shape
+        if p + intercept > n:
             raise ValueError(
-                f"fixed_effects has shape {B.shape}, and {weights.n} rows take at most "
-                f"{weights.n - intercept} independent columns: drop some"
+                f"fixed_effects has shape {(n, p)}, and {n} rows take at most "
+                f"{n - intercept} independent columns: drop some"
             )
-        inverse_T = jnp.eye(B.shape[1] + intercept, dtype=B.dtype)
-        scaled = weights.scale(cls(B, inverse_T, intercept).dense(B, weights.n))
-        length = jnp.linalg.norm(scaled, axis=0)
-        inverse_T = inverse_T / jnp.where(length > 0, length, 1)
-        for step in range(2):
-            H = matmul(scaled, inverse_T)
-            gram = matmul(H.T, H)
-            if step == 0 and is_concrete(gram):
-                _check_independent(gram, intercept)
-            inverse_T = matmul(inverse_T, triangular_inverse(jnp.linalg.cholesky(gram)).T)
-        return cls(B, inverse_T, intercept, parts)
+        constant = intercept or any(part.levels for part in parts)
+        moves = [constant and part.levels is None for part in parts for _ in part.names]
+        combined = _combined(C, weights, np.array(moves, bool))
+        if is_concrete(combined):
+            _check_independent(combined, intercept)
+        start = jnp.eye(p + intercept, dtype=weights.dtype)
+        fixed = cls(None, start, intercept, parts, combined.centre, combined.scale)
+        values = fixed.combine(C)
+        return replace(fixed.from_gram(fixed.gram(values, weights.array)), values=values)
 
     @property
     def count(self) -> int:
@@ -130,6 +133,10 @@ class FixedEffects:
         return on_device(np.array(coordinates, self.dtype)) if any(coordinates) else None
 
     # B, and products with it ----------------------------------------------------------------------
+
+    def combine(self, C: GivenColumns) -> Columns:
+        """The `values` of rows from their columns as given, (C − 1m) S."""
+        return matmul(C.about(self.centre), self.scale)
 
     def dense(self, values: Any, m: int) -> Columns:
         """B of m rows."""
@@ -171,9 +178,11 @@ class FixedEffects:
 
     @property
     def log_volume(self) -> Any:
-        """log |Bᵀ V B|, without levels of weight 0."""
+        """log |Bᵀ V B| of the columns as given, without levels of weight 0."""
         inverse_T = jnp.diagonal(self.inverse_T) if self.inverse_T.ndim == 2 else self.inverse_T
-        return -2 * jnp.sum(jnp.log(jnp.where(inverse_T > 0, inverse_T, 1)))
+        scale = 1 if self.scale is None else jnp.diagonal(self.scale)
+        of_combined = -2 * jnp.sum(jnp.log(jnp.where(inverse_T > 0, inverse_T, 1)))
+        return of_combined - 2 * jnp.sum(jnp.log(scale))
 
     def leverage(self, values: Any, v: Vector) -> Vector:
         """The diagonal of H Hᵀ for a block of rows."""
@@ -231,22 +240,32 @@ class FixedEffects:
         them, checked.
         """
         if self.parts:
-            return columns_given(given, self.parts, m, dtype)
+            return self.combine(columns_given(given, self.parts, m, dtype))
         if given is not None:
             raise ValueError(
                 "fixed_effects= was given, and the model was fitted without: leave it out"
             )
         return None
 
-    def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
-        """Intercept (…, t), 0 where there is none, and the other coefficients, or None."""
+    def as_given(self, beta: Float[Array, "*L q t"]) -> Float[Array, "*L q t"]:
+        """The coefficients of the columns as given, Sβ, and those of the constant less mSβ."""
+        if self.scale is None:
+            return beta
         constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
-        return constant.sum(axis=-2), None if self.values is None else free
+        free = matmul(self.scale, free)
+        beta = jnp.concatenate([constant, free], axis=-2)
+        if self.constant_coef is None:
+            return beta
+        for part in self.centre:
+            beta = beta - self.constant_coef[:, None] * matmul(part[None], free)
+        return beta
 
-    def join(self, intercept, free) -> Coefficients:
-        """β from intercept and other coefficients: the inverse of `split`."""
-        constant = intercept[None][: int(self.intercept)]
-        return constant if free is None else jnp.concatenate([constant, free])
+    def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
+        """Intercept (…, t), 0 where there is none, and the other coefficients, or None, of the
+        columns as given.
+        """
+        constant, free = jnp.split(self.as_given(beta), [int(self.intercept)], axis=-2)
+        return constant.sum(axis=-2), None if self.values is None else free
 
     # rows that leave ------------------------------------------------------------------------------
 
@@ -393,26 +412,81 @@ def as_fixed_effects(
         return FixedLevels.of(given.names, numbers, weights)
     if isinstance(given, list | tuple) and any(isinstance(part, Grouping) for part in given):
         parts = parts_given(given)
-        B = place(columns_given(given, parts, n, weights.dtype))
-        return FixedEffects.from_columns(B, weights, False, parts)
-    B = place(as_floats("fixed_effects", given, weights.dtype))
-    if B.ndim != 2 or B.shape[0] != n or not B.shape[1] + intercept:
-        hint = ": use fixed_effects[:, None] for a single column" if B.shape == (n,) else ""
+        C = columns_given(given, parts, n, weights.dtype)
+        C = C._replace(rounded=place(C.rounded), rest=place(C.rest))
+        return FixedEffects.from_columns(C, weights, False, parts)
+    C = GivenColumns.of(as_floats("fixed_effects", given), weights.dtype, place)
+    shape = C.rounded.shape
+    if len(shape) != 2 or shape[0] != n or not shape[1] + intercept:
+        hint = ": use fixed_effects[:, None] for a single column" if shape == (n,) else ""
         raise ValueError(
             f"fixed_effects must be levels(labels) or columns ({n}, q), one row for each of X, or "
-            f"a list of both, and has shape {B.shape}{hint}"
+            f"a list of both, and has shape {shape}{hint}"
         )
-    check_finite("fixed_effects", B)
-    return FixedEffects.from_columns(B, weights, intercept, parts_given([given]))
+    check_finite("fixed_effects", C.rounded)
+    return FixedEffects.from_columns(C, weights, intercept, parts_given([given]))
 
 
-def _check_independent(gram, intercept: bool) -> None:
-    """Raise for columns that are linearly dependent."""
-    s = np.linalg.eigvalsh(np.asarray(gram, np.float64))
-    if s[0] <= 64 * len(s) * float(jnp.finfo(gram.dtype).eps) * s[-1]:
+# independent columns
+# --------------------------------------------------------------------------------------------------
+
+
+class Combined(NamedTuple):
+    """Centre and scale that make columns orthonormal, and what tells whether they can be."""
+
+    centre: Float[Array, "2 p"]
+    scale: Float[Array, "p p"]
+    gram: Float[Array, "p p"]  # after the first step, with eigenvalues σ²/(σ² + shift)
+    rounding: Float[Array, " p"]  # of each column as given, relative to its spread
+
+
+def _shift(p: int, dtype: Any) -> float:
+    """Singular values of p columns of length 1 that are above it are above rounding."""
+    return 64 * p * float(jnp.finfo(dtype).eps)
+
+
+@compiled
+def _combined(C: GivenColumns, weights: Weights, moves: Bool[Array, " p"]) -> Combined:
+    """Means of the columns that a constant `moves`, and S of Cholesky factors of what is left,
+    which need only sums over rows.
+
+    A Gram matrix has the squares of singular values σ, of which half the digits are rounding. Where
+    A has columns of length 1, AᵀA + sI = RᵀR leaves singular values σ/√(σ² + s) in AR⁻¹: far enough
+    above rounding for two factors without a shift s, where σ > s. Source: Fukaya, Kannan,
+    Nakatsukasa, Yamamoto and Yanagisawa 2020 (shifted CholeskyQR).
+
+    The function that is fitted does not depend on centre and scale, which are constants to
+    derivatives.
+    """
+    C, weights = jax.lax.stop_gradient((C, weights))
+    mean = lambda A: jnp.where(moves, matmul(weights.array, A) / weights.total, 0)
+    centre = jnp.stack([mean(C.rounded), jnp.zeros_like(C.rounded[0])])
+    centre = centre.at[1].set(mean(C.about(centre)))
+    scaled, p = weights.scale(C.about(centre)), len(moves)
+    length = jnp.linalg.norm(scaled, axis=0)
+    rounding = C.eps[0] * jnp.linalg.norm(weights.scale(C.rounded), axis=0) / length
+    scale = jnp.diag(1 / jnp.where(length > 0, length, 1))
+    grams = []
+    for shift in (_shift(p, weights.dtype), 0, 0):
+        H = matmul(scaled, scale)
+        grams.append(matmul(H.T, H) + shift * jnp.eye(p, dtype=H.dtype))
+        scale = matmul(scale, triangular_inverse(jnp.linalg.cholesky(grams[-1])).T)
+    return Combined(centre, scale, grams[1], rounding)
+
+
+def _check_independent(combined: Combined, intercept: bool) -> None:
+    """Raise for columns that are linearly dependent, up to their rounding."""
+    p = len(combined.gram)
+    if not p:
+        return
+    shift = _shift(p, combined.gram.dtype)
+    squares = np.linalg.eigvalsh(np.asarray(combined.gram, np.float64))[0]
+    smallest = np.sqrt(max(squares, 0) / max(1 - squares, shift) * shift)
+    # Of length 0 the rounding is infinite, or NaN where the column as given is 0.
+    if not smallest > max(shift, 4 * np.max(combined.rounding)):
         constant = ", the constant of intercept=True among them," * intercept
         raise ValueError(
-            f"the {len(s)} columns of fixed_effects{constant} are linearly dependent over the rows "
-            "of positive weight: drop a column, or give levels(labels) for an indicator of each "
-            "group"
+            f"the {p + intercept} columns of fixed_effects{constant} are linearly dependent over "
+            "the rows of positive weight: drop a column, or give levels(labels) for an indicator "
+            "of each group"
         )

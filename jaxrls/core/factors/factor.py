@@ -189,7 +189,7 @@ class Factor(ABC):
     def outcome(self, solution: Solution, lams, groups: Folds | None, fn: Callable | None) -> Any:
         """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
         e = solution.held_out_residuals(lams, groups)
-        return Outcome(solution.coefficients(lams), e, solution.dof(lams))
+        return Outcome(self.coefficients(solution, lams), e, solution.dof(lams))
 
     # with labels ----------------------------------------------------------------------------------
 

@@ -26,11 +26,12 @@ class Coefficients(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All results of a fit at λ. Where held-out residuals are estimates, `total` is an unbiased sum
-    over them and `error` its standard error; `run` says how an iteration went.
+    """All results of a fit at λ, with the coefficients of `Factor.coefficients`. Where held-out
+    residuals are estimates, `total` is an unbiased sum over them and `error` its standard error;
+    `run` says how an iteration went.
     """
 
-    coefficients: Coefficients
+    coefficients: tuple[Any, Any]
     held_out: Any
     dof: Any
     total: Any = None

@@ -52,7 +52,8 @@ def conclude(problem, solution: Solution, chosen: Chosen, plan: str = "") -> Fit
 def conclude_moments(kernel, solution: Solution, chosen: Chosen, plan: str) -> Fit:
     """The fit at the chosen λ of a solution of moments, which has no rows to hold out."""
     column = chosen.lam.reshape(1, -1)
-    outcome = Outcome(solution.coefficients(column), None, solution.dof(column))
+    coefficients = solution.factor.coefficients(solution, column)
+    outcome = Outcome(coefficients, None, solution.dof(column))
     return _fit_of(kernel, solution, chosen, outcome, plan)
 
 
@@ -60,11 +61,15 @@ def _fit_of(kernel, solution: Solution, chosen: Chosen, outcome: Outcome, plan: 
     """The fit, but for what depends on a criterion."""
     factor, drop, lam = solution.factor, solution.labels.drop_axis, chosen.lam
     report, dof, residuals = factor.report, outcome.dof, outcome.held_out
-    coef, intercept, free = jax.tree.map(lambda part: drop(part[0]), outcome.coefficients)
-    points, coef = factor.expansion.compact(kernel, coef)
-    effects = None if free is None else factor.fixed.without_values()
+    coef, beta = (part[0] for part in outcome.coefficients)
+    intercept, free = jax.tree.map(drop, factor.fixed.split(beta))
+    points, coef = factor.expansion.compact(kernel, drop(coef))
+    model = Model(kernel, points, coef, intercept)
+    if free is not None:
+        effects = factor.fixed.without_values()
+        model = replace(model, free=free, effects=effects, beta=drop(beta))
     return Fit(
-        model=Model(kernel, points, coef, intercept, free, effects),
+        model=model,
         lams=chosen.lams,
         errors=chosen.errors,
         lam=lam,
@@ -93,7 +98,7 @@ def _jitter_effect(kernel, solution: Solution, column, outcome: Outcome) -> Any:
         if residuals is None
         else jnp.nansum(factor.weights.scale(residuals[0]) ** 2, axis=0)
     )
-    coef = outcome.coefficients.coef[0]
+    coef = outcome.coefficients[0][0]
     return factor.jitter_effect(kernel, column[0], coef, jnp.sqrt(squares))
 
 

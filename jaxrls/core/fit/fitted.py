@@ -69,6 +69,10 @@ class Model:
         free: coefficients of fixed effects (p,) or (p, t), None without; `predict` takes the fixed
             effects of new rows.
         effects: what the fixed effects are, without their rows; None without.
+        beta: coefficients (q,) or (q, t) of the columns that `effects` makes of fixed effects, an
+            intercept among them, from which predictions are made; None without. `intercept` and
+            `free` are the same for the columns as they were given, so that far from 0 the
+            intercept is far out, and has fewer digits than predictions have.
         names: the names of the columns of X, where it was a data frame, a table or a stream; new
             rows with names are taken by these, whatever their order.
 
@@ -86,6 +90,7 @@ class Model:
     intercept: Float[Numbers, "*t"]
     free: Float[Numbers, "p *t"] | None = None
     effects: FixedEffects | None = None
+    beta: Float[Numbers, "q *t"] | None = None
     names: tuple = static(default=())
 
     @door("self.coef")
@@ -111,21 +116,20 @@ class Model:
 
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
         """
-
-        if getattr(self.intercept, "dtype", self.coef.dtype) != self.coef.dtype:
-            nothing = np.zeros(np.shape(self.intercept), self.coef.dtype)
-            varying = replace(self, intercept=nothing).predict(
-                X, fixed_effects=fixed_effects, block_size=block_size
-            )
+        nothing = np.zeros(np.shape(self.intercept), self.coef.dtype)
+        if self.effects is None and fixed_effects is None:
+            if getattr(self.intercept, "dtype", self.coef.dtype) == self.coef.dtype:
+                return predict_in_common_size(self, X, block_size)
+            varying = predict_in_common_size(replace(self, intercept=nothing), X, block_size)
             return with_constant(varying, self.intercept)
-        effects: Any = self.effects
-        if effects is None and fixed_effects is None:
-            return predict_in_common_size(self, X, block_size)
         rows, columns = self.read(X, fixed_effects)
-        predictions = _evaluate(without_names(self), rows, block_size=block_size)
-        # Without an intercept, which the predictions have already.
-        beta = effects.join(jnp.zeros_like(self.intercept), jnp.asarray(self.free))
-        return predictions + effects.fitted(columns, beta)
+        effects: Any = self.effects
+        beta: Any = self.beta
+        smooth = Model(self.kernel, self.points, self.coef, nothing)
+        constant = beta[0] if effects.intercept else nothing  # in float64 beside far labels
+        others = jnp.asarray(beta, self.coef.dtype).at[: int(effects.intercept)].set(0)
+        varying = _evaluate(smooth, rows, block_size=block_size)
+        return with_constant(varying + effects.fitted(columns, others), constant)
 
     def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
         """The rows of X and their fixed effects, checked."""
@@ -174,6 +178,10 @@ def add_names_and_offset(fit, names: tuple, offset=None):
     if offset is None:
         return replace(fit, model=model)
     model = replace(model, intercept=np.asarray(model.intercept, np.float64) + offset)
+    if model.beta is not None:  # whose first is the intercept's, as labels could be moved
+        beta = np.array(model.beta, np.float64)
+        beta[0] += offset
+        model = replace(model, beta=beta)
     return replace(fit, model=model, label_offset=offset)
 
 

@@ -2,9 +2,12 @@
 comes of a fit make of them; the contract grid holds every factor with columns to refits.
 """
 
+import functools
+
 import jax
 import numpy as np
 import pandas as pd
+import scipy.sparse
 from contract.cases import LAMS, POINTS, WEIGHTS, WIDTH, N, Y, draw, gaussian
 from extended import Truth, of_features
 from oracle import of_kernel
@@ -305,3 +308,129 @@ def test_large_groups_with_levels_of_their_own_are_left_out_as_by_refits():
     for some in (slice(0, 4), slice(1, 2)):
         got = np.asarray(left_out(array(LAMS[some]), rls.folds(half)))[:, :, 0]
         assert_close(centred(got), centred(want[some]), 1e5 * EPS)
+
+
+# columns far from 0
+# --------------------------------------------------------------------------------------------------
+
+Z = draw(12, N, 1)
+FAR = {  # and how many digits their coefficients may lack
+    "year": (np.round(2007 + 10 * Z).astype(DTYPE), 1),
+    "latitude": ((52 + 0.2 * Z).astype(DTYPE), 1),
+    "pressure": ((1013 + 3 * Z).astype(DTYPE), 1),
+    "seconds, in float64 beside float32": (1.7e9 + 170 * Z, 1),
+    "year and its square": (np.round(2007 + 10 * Z).astype(DTYPE) ** [1, 2], 1e4),
+}
+V = ZEROS.astype(DTYPE)
+
+
+def by_refits(C, constant, lam=0.3):
+    """Held-out residuals, predictions at the rows, coefficients and their covariance for scale 1,
+    from refits with a `constant` that spans 1 beside the columns less their means.
+    """
+    mean = C[V > 0].mean(axis=0)
+    K, B, v = gaussian(wide(X), wide(X)), np.hstack([constant, C - mean]), wide(V)
+    q, given = B.shape[1], np.eye(B.shape[1])
+    given[: constant.shape[1], constant.shape[1] :] = -mean
+
+    def without(rows):
+        stay = (v > 0) & ~np.isin(np.arange(N), rows)
+        G = K[np.ix_(stay, stay)] + lam * np.diag(1 / v[stay])
+        system = np.block([[G, B[stay]], [B[stay].T, np.zeros((q, q))]])
+        c, beta = np.split(np.linalg.solve(system, np.append(wide(Y[stay, 0]), np.zeros(q))), [-q])
+        covariance = np.linalg.inv(B[stay].T @ np.linalg.solve(G, B[stay]))
+        return K[:, stay] @ c + B @ beta, given @ beta, given @ covariance @ given.T
+
+    fitted, beta, covariance = without([])
+    held_out = [wide(Y)[i, 0] - without([i])[0][i] for i in range(N)]
+    return np.array(held_out), fitted, beta, covariance
+
+
+def test_columns_far_from_zero_keep_their_digits(tmp_path):
+    """In float32 a year was refused as dependent on the constant, and in float64 ten minutes of
+    Unix time: beside an intercept or levels, inside of `jax.jit`, and loaded, as by refits.
+    """
+    x, y = X.astype(DTYPE), Y[:, 0].astype(DTYPE)
+    run = functools.partial(rls.fit, GAUSSIAN, lams=[0.3], weights=V, keep=True)
+    inside = jax.jit(lambda C: run(x, y, fixed_effects=C))
+    for name, (C, lacks) in FAR.items():
+        exact = np.asarray(C, np.float64)
+        traced = inside if C.dtype == DTYPE else lambda C: run(x, y, fixed_effects=C)
+        levels = lambda C: run(x, y, fixed_effects=[rls.levels(MEMBER), C])
+        for make, constant, new in (
+            (traced, np.ones((N, 1)), C),
+            (lambda C: run(x, y, fixed_effects=C), np.ones((N, 1)), C),
+            (levels, EYE, [MEMBER, C]),
+        ):
+            held_out, fitted, beta, covariance = by_refits(exact, constant)
+            fit, tolerance = make(C), 1e3 * EPS
+            rls.save(tmp_path / "fit", fit)
+            assert_close(fit.loo_residuals, held_out, tolerance, name)
+            for model in (fit, rls.load(tmp_path / "fit")):
+                found = model.predict(x, fixed_effects=new)
+                assert_close(found, fitted, tolerance, name)
+                assert found.dtype == DTYPE
+            effects = fit.effects(scale=1.0)
+            assert_close(effects.mean, beta, tolerance * lacks, name)
+            slopes = slice(constant.shape[1], None)
+            assert_close(fit.model.free[-C.shape[1] :], beta[slopes], tolerance * lacks, name)
+            ratio = effects.std / np.sqrt(np.diag(covariance))
+            assert_close(ratio, np.ones(len(ratio)), tolerance * lacks, name)
+
+
+def test_columns_far_from_zero_are_those_about_another_zero():
+    """On landmarks, of sparse rows and streams, after rows came and went, and with intercept=False
+    beside indicators that sum to 1; the evidence too.
+    """
+    C = np.round(2007 + 10 * Z).astype(DTYPE)
+    x, y = X.astype(DTYPE), Y[:, 0].astype(DTYPE)
+    rows = lambda: rls.rows.stream([(x[:5], y[:5]), (x[5:], y[5:])], block_size=4)
+    on_landmarks = {"lams": [0.2], "landmarks": POINTS.astype(DTYPE), "keep": True}
+    fit = functools.partial(rls.fit, GAUSSIAN)
+
+    def changed(C):
+        first = fit(x[:9], y[:9], fixed_effects=C[:9], **on_landmarks)
+        more = first.update(x[9:], y[9:], fixed_effects=C[9:])
+        return more.forget(x[:2], y[:2], fixed_effects=C[:2])
+
+    calls = {
+        "landmarks": lambda C: fit(x, y, fixed_effects=C, weights=V, **on_landmarks),
+        "evidence": lambda C: fit(x, y, fixed_effects=C, lams=[0.2], criterion="evidence"),
+        "sparse": lambda C: rls.fit(
+            rls.Linear(), scipy.sparse.csr_array(x), y, fixed_effects=C, lams=[0.2]
+        ),
+        "stream": lambda C: fit(rows(), fixed_effects=C, **on_landmarks),
+        "changed": changed,
+    }
+    for name, call in calls.items():
+        far, near = call(C), call(C - 2000)
+        tolerance = 1e3 * EPS * (20 if "landmarks" in name or name in ("stream", "changed") else 1)
+        if far.error is not None:
+            assert_close(far.error, near.error, tolerance, name)
+        assert_close(far.model.free, near.model.free, tolerance, name)
+        want = near.model.intercept - 2000 * near.model.free[0]
+        assert_close(far.model.intercept, want, tolerance, name)
+        predictions = (fit.predict(x, fixed_effects=B) for fit, B in ((far, C), (near, C - 2000)))
+        assert_close(*predictions, tolerance, name)
+    B = np.hstack([INDICATORS[:N], C])
+    both = fit(x, y, fixed_effects=B, intercept=False, lams=[0.2])
+    assert_close(
+        both.loo_residuals, fit(x, y, fixed_effects=B[:, 1:], lams=[0.2]).loo_residuals, 1e3 * EPS
+    )
+
+
+def test_columns_that_differ_by_rounding_alone_are_dependent():
+    """A constant column and its neighbours among floating-point numbers, and a multiple of another
+    column.
+    """
+    ones = np.full((N, 1), 0.1, DTYPE)
+    noise = np.nextafter(ones, 1)
+    noise[::2] = 0.1
+    year = np.round(2007 + 10 * Z).astype(DTYPE)
+    words = "of fixed_effects, the constant of intercept=True among them, are linearly dependent"
+    refused(
+        *(
+            (lambda C=C: rls.fit(GAUSSIAN, X, Y, fixed_effects=C, lams=[1.0]), words)
+            for C in (ones, noise, 0 * ones, np.hstack([year, year * DTYPE(0.3)]))
+        )
+    )

@@ -228,7 +228,7 @@ def _of_cholesky(factor: CholeskyGram, lam):
     K, fit, _ = fixed.centre_both(weights, factor.K)
     if factor.lift is not None:
         fit = fit + fixed.constant_coef[:, None] * factor.lift  # type: ignore[index]
-    G = weights.scale_both(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
+    G = factor.with_effects(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
     row_map = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
     K = factor.K if factor.lift is None else None
     return _of_matrix(factor, lam, row_map, matmul(fit, row_map), K)

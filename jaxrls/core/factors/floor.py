@@ -5,7 +5,7 @@ Of features there is a second reason for a floor, where the rows that stay hardl
 as λ → 0 it interpolates them, 1 − leverage goes to 0, and R, the difference I − HHᵀ − U diag(s/(s +
 λ)) Uᵀ, is the rounding of 1. For a unit vector a over rows that leave together, let w = aᵀUUᵀa and
 k = aᵀK̃a. As λ/(s + λ) is convex in s, aᵀRa ≥ wλ/(λ + k/w). So from λ = EXACT_ABOVE·k/(w (w −
-EXACT_ABOVE)) on, at least EXACT_ABOVE remains.
+EXACT_ABOVE)) on, at least EXACT_ABOVE remains. Where w itself is smaller no λ helps.
 """
 
 from dataclasses import replace
@@ -24,8 +24,8 @@ from jaxrls.core.support import pytree, static
 # left out is right to 1 %.
 ABOVE_ROUNDING = 5
 # In eps: what must remain of 1 for sums of squares to be right to 5 %, measured in float32 on 20 to
-# 1000 rows; and what remains only by rounding, of which 4 were seen in rows and 17 in folds.
-EXACT_ABOVE, NOISE_BELOW = 100, 25
+# 1000 rows. By rounding alone remained 4 in rows and 17 in folds.
+EXACT_ABOVE = 100
 
 
 @pytree
@@ -105,13 +105,14 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     features with kept left vectors; 0 where the rows that stay determine the fit at any λ.
     """
     s, eps = factor.s, float(jnp.finfo(factor.dtype).eps)
-    kept = s > factor.report.floor
+    kept = s > 0
     U = jnp.where(kept, factor.left_vectors(), 0)
     held = _rows(factor, U) if folds is None else _folds(factor, U, folds)
     stay = factor.residual_dimensions() - held.count
-    hidden = (stay <= jnp.sum(kept, dtype=s.dtype)) | (held.remaining < NOISE_BELOW * eps)
-    hidden, w = hidden & (held.w > 0), jnp.where(held.w > 0, held.w, 1)
     least = EXACT_ABOVE * eps
+    hidden = (stay < jnp.sum(kept, dtype=s.dtype)) | (held.remaining < least)
+    hidden = hidden & (held.w > least)  # the others have no more at any λ
+    w = jnp.where(hidden, held.w, 1)
     return jnp.max(jnp.where(hidden, least * held.k / (w * jnp.maximum(w - least, w / 2)), 0))
 
 

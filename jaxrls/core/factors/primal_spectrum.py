@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import Data, DataBlock, Labels, Moments, Rows, moments, near_fit
 from jaxrls.core.factors.expansion import KernelMatrix, Primal, centred_products
-from jaxrls.core.factors.floor import Report, roundings_of_moments
+from jaxrls.core.factors.floor import Report, centred_rounding, roundings_of_moments
 from jaxrls.core.factors.lams import matmul_lams
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
@@ -85,7 +85,9 @@ class PrimalSpectrum(Spectrum):
 
         def solve(second, cross, lams):
             s, V = eigh(second)
-            z = matmul(V.T, cross)[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
+            # Of columns that are dependent without the fold, rounding is left.
+            z = jnp.where((s > eigh_rounding(len(s), s))[:, None], matmul(V.T, cross), 0)
+            z = z[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
             return matmul_lams(V, z)
 
         turn = self.rotation * jnp.sqrt(self.s)
@@ -105,7 +107,8 @@ class PrimalSpectrum(Spectrum):
 def solve_covariance(kernel, data: Data, labels: Labels) -> Solution:
     """The solution on explicit features by the eigendecomposition of ΦᵀΦ, or where n ≤ r of ΦΦᵀ.
 
-    Directions with s below √r·eps·s_max count as absent. Cost: one product, O(n r²), and O(r³).
+    Directions with s below √r·eps·s_max, the rounding, count as absent. Cost: one product, O(n r²),
+    and O(r³).
     Source: Rifkin (lecture), "direct approach".
     """
     features = data.rows.features(kernel)
@@ -134,7 +137,9 @@ def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> 
     s, below = clip_negative(s, removed)
     floor = roundings_of_moments(sums) * eigh_rounding(len(s), s, removed)
     report = Report("covariance", floor, below).with_information_of(sums, removed, jnp.max(s))
-    s = report.where_informative(jnp.where(s > eigh_rounding(len(s), s), s, 0))
+    least = eigh_rounding(len(s), s, removed)
+    least = jnp.maximum(least, centred_rounding(sums.square_before) ** 2)
+    s = report.where_informative(jnp.where(s > least, s, 0))
     kept = s > 0
     directions = V * jnp.sqrt(s)
     return PrimalSpectrum(

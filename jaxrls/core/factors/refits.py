@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import Data, Folds, Moments, moments
 from jaxrls.core.factors.lams import PerLam, matmul_lams, over_lams
 from jaxrls.core.leave_out import orthonormal
-from jaxrls.core.linalg import eigh, matmul, whitened
+from jaxrls.core.linalg import eigh, eigh_rounding, matmul, whitened
 from jaxrls.core.support import platform
 
 
@@ -167,15 +167,17 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
             inside.dtype
         )
         rows = jnp.concatenate([inside, others])
-        return fit_to_others(K[rows][:, others], H[rows], Y[rows])
+        return fit_to_others(K[rows][:, others], H[rows], Y[rows], factor.present is not None)
 
     return jax.lax.map(without, (folds.fold_numbers, folds.inside))
 
 
 def fit_to_others(
-    K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array, "n t"]
+    K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array, "n t"], hides: bool
 ) -> DualFits:
-    """The fit to the last c of n rows, of one fold. What H has in these only is not fitted."""
+    """The fit to the last c of n rows, of one fold. What H has in these only is not fitted, and
+    where K `hides` some directions, neither is what is rounding among these rows.
+    """
     b = len(K) - K.shape[1]
     Q, root = whitened(H[b:], H[b:])
     fitted = lambda H, A: matmul(H, matmul(Q.T, A))
@@ -183,4 +185,6 @@ def fit_to_others(
     K, Y = K - fitted(H, K[b:]), Y - fitted(H, Y[b:])
     s, V = eigh(K[b:].T - fitted(Q, K[b:].T))
     V = V - fitted(Q, V)
+    if hides:
+        V = jnp.where(s > eigh_rounding(len(s), s), V, 0)
     return DualFits(jnp.maximum(s, 0), matmul(V.T, Y[b:]), matmul(K[:b], V), Y[:b])

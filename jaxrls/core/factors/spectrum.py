@@ -169,15 +169,15 @@ class DualSpectrum(Spectrum):
     Args:
         training: (kernel, rows), to predict the rows as if they were new.
         feature_directions: (c, r), coefficients of each direction; None where they are dual, √v U.
-        nonnegative: (r,), 0 in directions of negative eigenvalues of K, which get no coefficients;
-            else None.
+        present: (r,), 0 in directions that get no coefficients: of negative eigenvalues of K, and
+            of features those that are rounding; else None.
         origin: (q, p), what the fixed effects fit of features; None where K is given.
         complete: whether U is square.
     """
 
     training: Any = None
     feature_directions: Float[Array, "c r"] | None = None
-    nonnegative: Float[Array, " r"] | None = None
+    present: Float[Array, " r"] | None = None
     origin: Any = None
     complete: bool = static(default=False)
 
@@ -195,7 +195,7 @@ class DualSpectrum(Spectrum):
         if self.feature_directions is not None:
             return self.feature_directions
         dual = self.weights.scale(self.left_vectors())
-        return dual if self.nonnegative is None else dual * self.nonnegative
+        return dual if self.present is None else dual * self.present
 
     def project(self, labels):
         """z = Uᵀ√v y."""
@@ -266,7 +266,9 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
 
     Fixed effects are projected out of K, and of its eigenvectors once more, which keeps them exact
     for λ down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are
-    negative by more than rounding get no coefficients, unless K is known to be `semidefinite`.
+    negative by more than rounding get no coefficients, unless K is known to be `semidefinite`. Of
+    explicit features, K may have a low rank: coefficients along what is rounding alone would be
+    1/λ times labels, of which the weights Φᵀc would keep rounding, and are left out.
     Source: Rifkin (lecture), "Varying λ".
     """
     weights, fixed = matrix.data.weights, matrix.data.fixed
@@ -280,11 +282,15 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     heaviest = jnp.max(weights.array) / weights.total
     removed = 4 * jnp.sqrt(heaviest / weights.count) * removed
     floor = eigh_rounding(weights.count, s, removed)
-    fixed_directions, nonnegative = matmul(fit, weights.scale(U)), None
-    if not semidefinite:
-        nonnegative = jnp.where(s < -floor, 0, 1).astype(s.dtype)
-        fixed_directions = fixed_directions * nonnegative
+    fixed_directions, present = matmul(fit, weights.scale(U)), None
+    kernel, rows = matrix.training
+    explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
+    if explicit or not semidefinite:
+        least = floor if explicit and semidefinite else -floor
+        present = jnp.where(s < least, 0, 1).astype(s.dtype)
+        fixed_directions = fixed_directions * present
     s, below = clip_negative(s, removed)
+    s = s * present if explicit else s
     report = Report("gram", floor, below).with_information(
         jnp.max(s), ABOVE_ROUNDING * floor, trace_before
     )
@@ -295,25 +301,30 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
         expansion=matrix.expansion,
         report=report,
         training=matrix.training,
-        nonnegative=nonnegative,
+        present=present,
         complete=True,
     )
 
 
 def factor_svd(kernel, data: Data) -> Factor:
     """Explicit features by their thin SVD, the most precise route: K's condition number is never
-    squared. Cost: O(n r min(n, r)), some 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD approach".
+    squared. Directions whose σ may be rounding alone, as where columns are dependent, are left out,
+    as `lstsq` does. Cost: O(n r min(n, r)), some 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD
+    approach".
     """
     rows, weights, fixed = data.rows, data.weights, data.fixed
     Phi = rows.features(kernel).dense()
     origin = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
     complete = U.shape[0] == U.shape[1]
-    feature_directions = Vt.T * sigma
-    floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
     square_before = jnp.sum(weights.scale(Phi) ** 2)
+    own = rounding(len(sigma), sigma)
+    centred = centred_rounding(square_before)
+    floor = jnp.maximum(20 * own, 5 * centred) ** 2  # σ is rounded, not its square: 5 % of √λ
     report = Report("features", floor, jnp.zeros_like(floor))
-    report = report.with_information(jnp.max(sigma), centred_rounding(square_before), square_before)
+    report = report.with_information(jnp.max(sigma), centred, square_before)
+    sigma = jnp.where(sigma > jnp.maximum(2 * own, centred), sigma, 0)
+    feature_directions = Vt.T * sigma
     factor = DualSpectrum(
         data=replace(data, rows=OneBlock(fixed.project(weights, U))),
         s=report.where_informative(sigma**2),

@@ -18,6 +18,7 @@ from jaxrls.core.factors import (
     Cholesky,
     Solution,
     Solver,
+    Spectral,
     choose_route,
     suits_cholesky,
 )
@@ -32,6 +33,7 @@ from jaxrls.core.support import as_lams, column_names, door, is_concrete, platfo
 
 MOST_ROWS = 2**14  # whose K a CPU factors, which takes minutes, where no solver is named
 GRID_SIZE = 100  # values of λ, in place of a search where the criterion has no slopes
+NEAR_FLOOR = 100  # floors: what rounding adds to weights of a Cholesky factor of features is small
 
 
 @door("X")
@@ -194,12 +196,26 @@ def _best(problem, asked: LamOptions) -> Fit:
     problem, choice, searches = plan.problem.pad(), plan.choice, plan.searches
     if not searches:
         fit, solution = fit_on_grid(problem, choice, kept=keeps(problem, keep))
+        if plan.by_cholesky and _keeps_rounding(fit, problem):
+            problem = replace(problem, solver=Spectral())
+            fit, solution = fit_on_grid(problem, choice, kept=keeps(problem, keep))
         # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
         searches = plan.goes_below and float(fit.lam) < ABOVE_ROUNDING * float(fit.floor)
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
         fit, solution = _fit_by_search(problem, choice.per_target)
     return with_solution(fit, solution, problem, None if searches else choice, keep, n)
+
+
+def _keeps_rounding(fit: Fit, problem: Problem) -> bool:
+    """Whether a Cholesky factor of features broke down, or took up rounding: at a λ near its floor,
+    of rows that the features cannot fit. A spectrum leaves out what is rounding.
+    """
+    if problem.explicit is None or not is_concrete(fit):
+        return False
+    broke = not np.isfinite(np.asarray(fit.errors)).all()
+    left = float(problem.weights.count) - float(fit.dof)
+    return broke or float(fit.lam) < NEAR_FLOOR * float(fit.floor) and left > 0.5
 
 
 def _fit_by_search(problem, per_target):
@@ -246,13 +262,14 @@ def without_matrix(problem, call: str = "fit", any_lam: bool = True) -> Problem 
 class Plan(NamedTuple):
     """How λ is chosen for a problem with its solver: by a search, or by a choice among λ; and
     whether from a best λ near the floor of the spectrum a search goes on with Cholesky factors,
-    whose floor is lower.
+    whose floor is lower; and whether Cholesky factors were taken for named λ, as these are few.
     """
 
     problem: Problem
     choice: Choice
     searches: bool
     goes_below: bool
+    by_cholesky: bool
 
 
 def make_plan(problem, asked: LamOptions) -> Plan:
@@ -285,7 +302,11 @@ def make_plan(problem, asked: LamOptions) -> Plan:
         of_problem(problem, lams=num).check()
     choice = Choice(criterion, lams, num, per_target, float(conservative))
     return Plan(
-        problem, choice, searches or counted and by_cholesky, goes_below=counted and allowed
+        problem,
+        choice,
+        searches or counted and by_cholesky,
+        goes_below=counted and allowed,
+        by_cholesky=by_cholesky and not counted,
     )
 
 

@@ -196,7 +196,7 @@ def test_what_is_clearly_negative_is_left_out():
     s = np.append(np.linspace(0.1, 1, N - 1), -10 * N**0.5 * EPS)
     K = (Q * s) @ Q.T
     factor = factor_gram(array((K + K.T) / 2), intercept=False)
-    assert X64 and int(jnp.sum(factor.nonnegative == 0)) == 1
+    assert X64 and int(jnp.sum(factor.present == 0)) == 1
 
 
 def test_fits_without_a_row_leave_out_what_no_fit_can_reach():

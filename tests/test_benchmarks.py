@@ -20,9 +20,9 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 }
 
 
-def run(*words):
-    """What a run of the suite prints."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), *map(str, words)]
+def run(*words, program="run.py"):
+    """What a run of the suite prints, or of another program."""
+    command = [sys.executable, str(ROOT / "benchmarks" / program), *map(str, words)]
     options = {"check": True, "capture_output": True, "text": True, "timeout": 300}
     return subprocess.run(command, env=ENVIRONMENT, **options).stdout
 
@@ -49,6 +49,23 @@ def test_a_report_has_every_contestant_and_the_floor_and_tables_are_made_from_it
     for case in cases:
         assert f"| {case['size']} |" in summary and f"(`{case['work']}`)" in summary
     assert text(tmp_path / "again" / "report.md") == text(tmp_path / "report.md")
+
+
+def test_floors_hold_on_a_few_sets():
+    """What the table says of a hundred: 1 % of errors from ten to thirty times the floor on."""
+    lines = run("--sets", "3", "--rows", "40", program="floors.py").splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert {tuple(row[:2]) for row in cells} == {
+        (factor, precision)
+        for factor in ("Cholesky factor", "spectrum")
+        for precision in ("float32", "float64")
+    }
+    times, *numbers = np.array([[float(cell) for cell in row[3:]] for row in cells]).T
+    error, held_out, predicted, variances = numbers[1::2]  # the largest
+    assert (error <= np.maximum(0.3 / times, 1e-3)).all()
+    for of_rows in (held_out, predicted):
+        assert (of_rows <= 3 / times).all()
+    assert (variances[times >= 100] <= 0.1).all()
 
 
 def test_the_readme_shows_the_report_that_is_kept():

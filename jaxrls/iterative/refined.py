@@ -140,6 +140,10 @@ class RefinedGram(CholeskyGram):
     inverse = staticmethod(refined_inverse)
     solve_diag = staticmethod(refined_solve_diag)
 
+    def lower(self, G):
+        """None: steps make its inverse."""
+        return None
+
     def inverse_root(self, G):
         """By steps."""
         return inverse_root(G).root

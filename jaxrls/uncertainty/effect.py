@@ -132,7 +132,7 @@ def _shares(weights, X):
 
 
 def _effect(process, scale, mean, variance) -> Effect:
-    return Effect(mean, deviation(jnp.maximum(variance, 0), process.amplitude(scale)))
+    return Effect(mean, deviation(variance, process.amplitude(scale)))
 
 
 def _check_smooth(kernel, X, column: int) -> None:

@@ -91,9 +91,11 @@ class Posterior:
 
 
 def deviation(variance, amplitude):
-    """Standard deviations of variances, for every target."""
+    """Standard deviations of variances, for every target; 0 where rounding left a variance below
+    it.
+    """
     xp: Any = jnp if isinstance(variance, jax.Array) else np
-    return for_targets(xp.sqrt(variance), amplitude)
+    return for_targets(xp.sqrt(xp.maximum(variance, 0)), amplitude)
 
 
 def for_targets(values, factors):
@@ -283,7 +285,7 @@ def posterior_of_effects(fit, scale) -> Posterior:
 @compiled
 def _variances(spread, kernel, rows, effects, diag, *, corrected, block_size):
     """Variances of f + b at rows, in blocks of rows, with k(x, x) where the kernel has it not."""
-    temporaries = 2 * spread.row_map.shape[1]
+    temporaries = 2 * spread.fixed_map.shape[1]
 
     def of_block(x, effects, diag):
         return spread.variances(kernel, spread.new_rows(kernel, x, effects, corrected), diag)
@@ -294,5 +296,4 @@ def _variances(spread, kernel, rows, effects, diag, *, corrected, block_size):
 @compiled
 def _covariance(spread, kernel, X, effects, *, corrected):
     """Covariance of f + b between all rows of X."""
-    rows = spread.new_rows(kernel, X, effects, corrected)
-    return spread.between(kernel, rows, rows)
+    return spread.covariance(kernel, spread.new_rows(kernel, X, effects, corrected))

@@ -11,6 +11,7 @@ from functools import singledispatch
 from typing import Any
 
 import jax.numpy as jnp
+from jax.lax.linalg import triangular_solve
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import FixedEffects, gram
@@ -75,7 +76,12 @@ class Spread(ABC):
         if rows.X is not None:
             prior = self.prior(kernel).diag(rows.X) if diag is None else diag
         rest = prior - jnp.sum(self.signed(rows.taken) * rows.taken, axis=1)
-        return jnp.sum(rows.added**2, axis=1) + jnp.maximum(rest, 0)  # not below 0 by rounding
+        return jnp.sum(rows.added**2, axis=1) + jnp.maximum(rest, self.least(rows.taken))
+
+    def covariance(self, kernel, rows: NewRows) -> Float[Array, "m m"]:
+        """The covariance of rows with each other, with `variances` on its diagonal."""
+        diagonal = jnp.diag_indices(len(rows.added))
+        return self.between(kernel, rows, rows).at[diagonal].set(self.variances(kernel, rows))
 
     def of_fixed_effects(self) -> Float[Array, "q q"]:
         """Of the coefficients of the columns as given: of rows without any part in f, with a 1 in
@@ -86,7 +92,7 @@ class Spread(ABC):
         rows = self.coordinates(None, design, b, False)
         unknown = jnp.diag(jnp.all(self.flat(b) == 0, axis=1))
         # Nothing is read of a kernel, as the rows have no X.
-        return jnp.where(unknown, jnp.inf, self.between(None, rows, rows))
+        return jnp.where(unknown, jnp.inf, self.covariance(None, rows))
 
     def u_of(self, design, b):
         """u, (m, r)."""
@@ -107,6 +113,10 @@ class Spread(ABC):
     def signed(self, taken):
         """J times each row's `taken`."""
         return taken
+
+    def least(self, taken) -> Any:
+        """What the difference of k and `taken` is at least: by rounding it may be less."""
+        return 0
 
 
 @pytree
@@ -132,6 +142,7 @@ class DualSpread(Spread):
         k̃(x, x') = k(x, x') − b·fit' − fit·b' + b·both·b'.
     """
 
+    shrinkage: Float[Array, "#r"]
     share: Float[Array, "n q"]  # VB(BᵀVB)⁻¹
     both: Float[Array, "q q"]  # shareᵀ K share
 
@@ -146,6 +157,27 @@ class DualSpread(Spread):
         u, b, fit = jnp.split(taken, [r, r + q], axis=1)
         return jnp.concatenate([u, fit - matmul(b, self.both), b], axis=1)
 
+    def least(self, taken):
+        """Of u alone."""
+        return _left_of(self.shrinkage, taken[:, : self.fixed_map.shape[1]])
+
+
+@pytree
+class SolvedSpread(DualSpread):
+    """With u = L⁻¹(I − HHᵀ)√v(design − b·fit) by a triangular solve, where `row_map` is L and
+    `fixed_map` is fit. L⁻¹ has entries as large as 1/√λ: u by a product with it has an error 50
+    times as large, in k̃ − uuᵀ, of which nearly all digits cancel where λ is small.
+    """
+
+    root: Float[Array, " n"]  # √v
+    H: Float[Array, "n q"]
+
+    def u_of(self, design, b):
+        """By the solve."""
+        scaled = (design - matmul(b, self.fixed_map)) * self.root
+        left = scaled - matmul(matmul(scaled, self.H), self.H.T)
+        return triangular_solve(self.row_map, left, lower=True, transpose_a=True)
+
 
 @pytree
 class FeatureSpread(Spread):
@@ -153,6 +185,7 @@ class FeatureSpread(Spread):
     fit of it.
     """
 
+    shrinkage: Float[Array, "#r"]
     origin: Float[Array, "q c"]
 
     def coordinates(self, X, design, b, corrected):
@@ -163,6 +196,20 @@ class FeatureSpread(Spread):
     def prior(self, kernel):
         """ψψᵀ."""
         return Linear()
+
+    def least(self, taken):
+        """Of all of it, which is u."""
+        return _left_of(self.shrinkage, taken)
+
+
+def _left_of(shrinkage, u) -> Float[Array, " m"]:
+    """What k̃ − uuᵀ is at least, with the `shrinkage` λ/(s + λ) of every coordinate of u.
+
+    With a = G⁻¹k̃ it is ‖φ(x) − Σ aᵢφ(xᵢ)‖² + λ‖a‖², of which the last does not cancel. With G = U
+    (s + λ) Uᵀ and u = (s + λ)^(−½) Uᵀk̃ it is Σ λu²/(s + λ). Without eigenvalues it is bounded by
+    Σ s in the place of each.
+    """
+    return jnp.sum(shrinkage * u * u, axis=1)
 
 
 # of every factor
@@ -185,14 +232,14 @@ def _of_dual_spectrum(factor: DualSpectrum, lam):
     """Of all of K, or of features of few rows."""
     if factor.feature_directions is not None:
         return _of_basis(factor, lam)
-    row_map, fixed_map = _kept(factor, lam)
-    return _of_matrix(factor, lam, row_map, fixed_map, factor.training_design())
+    maps = _kept(factor, lam)
+    return _of_matrix(factor, lam, *maps, factor.training_design())
 
 
 def _kept(factor, lam):
-    """Directions and what the fixed effects fit of them, over √(s + λ)."""
+    """Directions and what the fixed effects fit of them, over √(s + λ), and λ/(s + λ)."""
     root = jnp.sqrt(factor.s + lam)
-    return factor.directions / root, factor.fixed_directions / root
+    return factor.directions / root, factor.fixed_directions / root, lam / (factor.s + lam)
 
 
 @spread.register(PrimalSpectrum)
@@ -213,8 +260,10 @@ def _of_basis(factor, lam) -> Spread:
     """On features, from the coefficients of each direction on them."""
     basis, fixed, (c, r) = factor.directions, factor.fixed.without_values(), factor.directions.shape
     if c > r:
-        row_map, fixed_map = _kept(factor, lam)
-        return FeatureSpread(factor.expansion, fixed, row_map, fixed_map, lam, factor.origin)
+        row_map, fixed_map, shrinkage = _kept(factor, lam)
+        return FeatureSpread(
+            factor.expansion, fixed, row_map, fixed_map, lam, shrinkage, factor.origin
+        )
     second = matmul(basis, basis.T)  # of features, less their fit by fixed effects
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
     row_map = jnp.sqrt(lam) * triangular_inverse(A).T
@@ -228,10 +277,17 @@ def _of_cholesky(factor: CholeskyGram, lam):
     K, fit, _ = fixed.centre_both(weights, factor.K)
     if factor.lift is not None:
         fit = fit + fixed.constant_coef[:, None] * factor.lift  # type: ignore[index]
+    shrinkage = (lam / (jnp.trace(weights.scale_both(K)) + lam))[None]
     G = factor.with_effects(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
+    lower = None if factor.lift is not None else factor.lower(G)
+    if lower is not None:
+        root, H = weights.root, factor.H
+        share, both = _of_effects(factor, factor.K)
+        maps = lower, fit, lam, shrinkage
+        return SolvedSpread(factor.expansion, fixed.without_values(), *maps, share, both, root, H)
     row_map = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
     K = factor.K if factor.lift is None else None
-    return _of_matrix(factor, lam, row_map, matmul(fit, row_map), K)
+    return _of_matrix(factor, lam, row_map, matmul(fit, row_map), shrinkage, K)
 
 
 @spread.register(CholeskyFeatures)
@@ -243,17 +299,23 @@ def _of_cholesky_features(factor: CholeskyFeatures, lam):
     return PrimalSpread(factor.expansion, fixed, row_map, fixed_map, lam, factor.map.whitener)
 
 
-def _of_matrix(factor, lam, row_map, fixed_map, K) -> Spread:
-    """From a factor of K of all rows; K is None where that is not the expansion's kernel."""
-    fixed, expansion, q = factor.fixed, factor.expansion, factor.fixed.count
+def _of_effects(factor, K) -> tuple[Any, Any]:
+    """`share` and `both` of a `DualSpread`; without K only the former."""
+    fixed, q = factor.fixed, factor.fixed.count
     B = fixed.fitted(fixed.values, fixed.solve(jnp.eye(q, dtype=factor.dtype)))
     share = factor.weights.array[:, None] * jnp.broadcast_to(B, (factor.n, q))
+    return share, None if K is None else matmul(share.T, matmul(K, share))
+
+
+def _of_matrix(factor, lam, row_map, fixed_map, shrinkage, K) -> Spread:
+    """From a factor of K of all rows; K is None where that is not the expansion's kernel."""
+    fixed, expansion = factor.fixed.without_values(), factor.expansion
     if expansion.origin is None:
         K = gram(factor.training[0], expansion.points) if K is None else K
-        both = matmul(share.T, matmul(K, share))
-        return DualSpread(expansion, fixed.without_values(), row_map, fixed_map, lam, share, both)
+        effects = _of_effects(factor, K)
+        return DualSpread(expansion, fixed, row_map, fixed_map, lam, shrinkage, *effects)
+    share, _ = _of_effects(factor, None)
     phi = factor.training[0].features(expansion.points)
     row_map = matmul((phi - expansion.origin).T, row_map)
-    return FeatureSpread(
-        Primal(), fixed.without_values(), row_map, fixed_map, lam, matmul(share.T, phi)
-    )
+    origin = matmul(share.T, phi)
+    return FeatureSpread(Primal(), fixed, row_map, fixed_map, lam, shrinkage, origin)

@@ -144,6 +144,10 @@ class CholeskyGram(DualOneByOne):
         c = ALONG_EFFECTS * jax.lax.stop_gradient(mean)
         return self.weights.scale_both(K) + c * matmul(H, H.T)
 
+    def lower(self, G) -> Square | None:
+        """L with LLᵀ = G; None where only its inverse is at hand."""
+        return jnp.linalg.cholesky(G)
+
     def inverse_root(self, G) -> Square:
         """B with BGBᵀ = I."""
         return triangular_inverse(jnp.linalg.cholesky(G))

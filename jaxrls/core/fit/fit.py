@@ -25,7 +25,7 @@ from jaxrls.core.factors import (
 from jaxrls.core.fit.conclude import at_best, conclude, keeps, with_solution
 from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
 from jaxrls.core.fit.grid import Choice
-from jaxrls.core.fit.inspection import inspect_fit
+from jaxrls.core.fit.inspection import inspect_fit, largest_rounding, share_of_rounding
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
@@ -115,6 +115,7 @@ def fit(
             cannot be checked.
 
     **Warns** where the chosen λ is at the edge of the grid or below the precision of the factor, or
+    so near it that held-out residuals of single rows are off by more than 2 % (in float32 10 %), or
     K is not positive semidefinite, or has no information beside the fixed effects. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names few values, on a
     CPU up to five, a Cholesky factor for each takes the place of K's spectrum.
@@ -199,8 +200,7 @@ def _best(problem, asked: LamOptions) -> Fit:
         if plan.by_cholesky and _keeps_rounding(fit, problem):
             problem = replace(problem, solver=Spectral())
             fit, solution = fit_on_grid(problem, choice, kept=keeps(problem, keep))
-        # Near the floor of a spectrum errors may be rounding; Cholesky factors are rounded less.
-        searches = plan.goes_below and float(fit.lam) < ABOVE_ROUNDING * float(fit.floor)
+        searches = plan.goes_below and _is_near_floor(fit)
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
         fit, solution = _fit_by_search(problem, choice.per_target)
@@ -216,6 +216,15 @@ def _keeps_rounding(fit: Fit, problem: Problem) -> bool:
     broke = not np.isfinite(np.asarray(fit.errors)).all()
     left = float(problem.weights.count) - float(fit.dof)
     return broke or float(fit.lam) < NEAR_FLOOR * float(fit.floor) and left > 0.5
+
+
+def _is_near_floor(fit) -> bool:
+    """Whether errors at the λ of a spectrum, or single rows, may be rounding; Cholesky factors are
+    rounded less.
+    """
+    if float(fit.lam) < ABOVE_ROUNDING * float(fit.floor):
+        return True
+    return share_of_rounding(fit) > largest_rounding(fit)
 
 
 def _fit_by_search(problem, per_target):

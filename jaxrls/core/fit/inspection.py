@@ -13,6 +13,9 @@ NO_INFORMATION = (
     "width of the kernel suits their units"
 )
 LARGEST_EFFECT = 0.01  # of a jitter on predictions, relative to the error, without a warning
+# Of rounding on held-out residuals of single rows, in the same way, by bytes of the dtype: data whose
+# best λ is near the floor are usual in float32, and rare in float64.
+LARGEST_ROUNDING = {4: 0.1, 8: 0.02}
 
 
 def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
@@ -46,7 +49,41 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
             f"predictions by {100 * float(fit.jitter_effect):.2g} % of the error: take fewer "
             f"landmarks{', or float64' * (dtype == np.float32)}"
         )
-    inspect_lam(fit, default_grid)
+    at_edge = inspect_lam(fit, default_grid)
+    if not at_edge:
+        inspect_rounding(fit)
+
+
+def largest_rounding(fit) -> float:
+    """What `share_of_rounding` may be without a warning."""
+    return LARGEST_ROUNDING[np.asarray(fit.lam).dtype.itemsize]
+
+
+def share_of_rounding(fit) -> float:
+    """How far rounding may move held-out residuals of single rows, as a share of their root mean
+    square, in a fit to K of all rows; else 0.
+
+    K and its factor are off by a matrix E of random entries, and R = λP̃ by RER/λ. Where most
+    eigenvalues of K are below λ, R is close to a projection, and held-out residuals of norm 1 move
+    by floor/λ, as measured. What is left of labels without them is smaller by 1 − dof/n.
+    """
+    rows_are_points = fit.model.points is not None and not fit.num_landmarks
+    if fit.route not in ("gram", "cholesky") or not rows_are_points:
+        return 0.0
+    left = 1.0 if fit.dof is None else 1 - np.asarray(fit.dof) / len(fit.model.coef)
+    return float(np.max(np.clip(left, 0, 1) * float(fit.floor) / np.asarray(fit.lam)))
+
+
+def inspect_rounding(fit) -> None:
+    """The warning that held-out residuals of single rows are off."""
+    share, lam = share_of_rounding(fit), float(np.min(fit.lam))
+    if lam >= 0.99 * float(fit.floor) and share > largest_rounding(fit):
+        remedy = "use float64" if np.asarray(fit.lam).dtype == np.float32 else "a larger λ"
+        warn(
+            f"at λ = {lam:.3g} rounding may move held-out residuals of single rows by "
+            f"{100 * share:.2g} % of their root mean square, and their mean square less: {remedy}, "
+            "or a narrower kernel, if single rows matter"
+        )
 
 
 def _why_not_finite(fit, bad, narrow: bool) -> str:
@@ -63,12 +100,15 @@ def _why_not_finite(fit, bad, narrow: bool) -> str:
     )
 
 
-def inspect_lam(fit: Any, default_grid: bool) -> None:
-    """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`."""
+def inspect_lam(fit: Any, default_grid: bool) -> bool:
+    """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`; whether
+    there was one.
+    """
     chosen, floor = np.asarray(fit.lam), float(fit.floor)
     narrow = chosen.dtype == np.float32
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
     known = lams >= 0.99 * floor
+    warned = False
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ
     # next to the chosen one.
     if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
@@ -76,8 +116,9 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
             f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
             f"{lams.min():.2g}: leave such λ out{', or use float64' * narrow}"
         )
+        warned = True
     if fit.lams is None or len(lams) == 1:
-        return
+        return warned
     low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
     at_floor = lams.min() <= 1.01 * floor
     if default_grid and not at_floor:  # below it the fit no longer changes, or a walk ended there
@@ -92,3 +133,5 @@ def inspect_lam(fit: Any, default_grid: bool) -> None:
                 f"the chosen λ{of_targets}, {chosen[at_edge][0]:.3g}, is the {edge} of the grid: "
                 f"{remedy}, or change the kernel"
             )
+            warned = True
+    return warned

@@ -15,9 +15,10 @@ from jaxrls.core.fit.descent import SearchOptions, Tuned, default_optimizer, des
 from jaxrls.core.fit.fit import LamOptions, best_fit, without_matrix
 from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
 from jaxrls.core.fit.grid import Choice, Chosen
+from jaxrls.core.fit.inspection import inspect_rounding, largest_rounding, share_of_rounding
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
-from jaxrls.core.fit.start import first_guess
+from jaxrls.core.fit.start import Guess, first_guess
 from jaxrls.core.support import (
     as_lams,
     check_whole,
@@ -107,7 +108,11 @@ def tune(
     Raises:
         ValueError: as `fit`, and for a criterion whose derivative is 0 everywhere.
 
-    **Warns** where the search ends at a λ below the precision of the factor, and where `lams` is.
+    A search that ends so near the precision of K that held-out residuals of single rows are off
+    goes on at larger λ, and that is kept where the error is at most 1 % larger.
+
+    **Warns** where the search ends at a λ below the precision of the factor, or so near it that
+    single rows are off by more than 2 % (in float32 10 %), and where `lams` is below it.
     **Cost** a step is one or a few values with gradients of `objective`: one Cholesky factor and
     about three products each, for every start, in four n×n arrays; O(n m²) on m landmarks.
     **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams
@@ -158,9 +163,11 @@ def tune(
 def _tune(problem, guesses, way, grow, keep):
     """The fit at the best kernel and λ that a search finds, with its history."""
     n, best = len(problem.Y), search_by(problem.solver, problem.pad(), guesses, way, grow)
+    fit, solution = _fit_of(best)
+    if share_of_rounding(fit) > largest_rounding(fit):
+        best = _above_rounding(best, fit, way)
+        fit, solution = _fit_of(best)
     history, problem = best.history, replace(best.problem, kernel=best.kernel)
-    error = on_device(np.asarray(history.errors).min())  # by no program
-    fit, solution = _fit_at(problem, jnp.asarray(best.lam), error)
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
     fit = replace(fit, history=history, plan=words)
     if (lam := float(fit.lam)) < 0.99 * (floor := float(fit.floor)):
@@ -168,8 +175,33 @@ def _tune(problem, guesses, way, grow, keep):
             f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
             f"start from a narrower kernel{', or use float64' * (fit.lam.dtype == np.float32)}"
         )
+    inspect_rounding(fit)
     choice = Choice(problem.criterion, fit.lams)
     return with_solution(fit, solution, problem, choice, keep, n)
+
+
+def _fit_of(best: Tuned):
+    """The fit at the end of a search, and its solution."""
+    problem = replace(best.problem, kernel=best.kernel)
+    error = on_device(np.asarray(best.history.errors).min())  # by no program
+    return _fit_at(problem, jnp.asarray(best.lam), error)
+
+
+def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
+    """The search, or one that goes on from its end at larger λ, where single rows are right: widths
+    can shrink as λ grows, with nearly the same function, unless labels have no noise.
+    """
+    lowest = 2 * float(fit.floor) / largest_rounding(fit)
+    here = Guess(best.kernel, 2 * lowest, lowest, fit.error)
+    again = descend(best.problem, [here], way._replace(starts=1))
+    criterion, n = best.problem.criterion, len(best.problem.Y)
+    value_of = lambda tuned: float(criterion.to_search(np.min(tuned.history.errors), n))
+    most = 0.5 / n if criterion.unit == "nats" else 0.01
+    if not value_of(again) <= value_of(best) + most:
+        return best
+    reason = f"{again.history.reason}, and in {len(best.history.errors) - 1} before, with less λ"
+    start = best.history.start_error
+    return again._replace(history=replace(again.history, reason=reason, start_error=start))
 
 
 def _beginning(problem, start, lams, near):

@@ -5,6 +5,7 @@ contract between factors and criteria, moments. And the classes of results, whic
 from jaxrls.core.criteria import (
     CRPS,
     Criterion,
+    Evidence,
     LeaveOneOut,
     LogPredictive,
     Path,
@@ -35,6 +36,7 @@ __all__ = [
     "CRPS",
     "Criterion",
     "Data",
+    "Evidence",
     "Factor",
     "Fit",
     "Folds",

@@ -161,7 +161,7 @@ def process_at(solution, lam, left_out) -> GaussianProcess:
     largest, and by held-out residuals Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
     """
     factor, drop, lams = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
-    by_evidence = safe_sqrt(solution.data_fit(lams)[0] / factor.residual_dimensions())
+    by_evidence = solution.amplitude(lams)[0]
     by_loo = None
     if left_out is not None:
         r, e = solution.training_residuals(lams)[0], jnp.asarray(left_out).reshape(factor.n, -1)

@@ -14,6 +14,7 @@ from jaxrls.core.criteria.standard import (
     CRITERIA,
     CRPS,
     NAMED,
+    Evidence,
     HoldOut,
     LeaveOneOut,
     LogPredictive,

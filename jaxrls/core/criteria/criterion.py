@@ -107,6 +107,18 @@ class Criterion(ABC):
         count = None if rows is None else rows.count
         return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
+    def with_estimates(self) -> "Criterion":
+        """The criterion as `fit` and `tune` take it: what it asks of the prior's variance beyond
+        the kernel is estimated, unless it was given.
+        """
+        return self
+
+    def amplitude(self, solution: Solution, lams) -> Float[Array, "L t"] | None:
+        """τ of the prior τ²k that it estimates for every λ and target; None where it estimates
+        none.
+        """
+        return None
+
     def match_columns(self, names: tuple, offset) -> "Criterion":
         """The criterion with rows of its own, if it has such, as those that are fitted: columns by
         their names, labels less an offset.

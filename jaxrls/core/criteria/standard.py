@@ -6,22 +6,24 @@ Theory: `docs/theory.md`, "Criteria".
 
 import inspect
 import math
+from abc import abstractmethod
 from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive
 from jaxrls.core.criteria.losses import squared_error
 from jaxrls.core.data import Weights, as_rows, folds
-from jaxrls.core.factors import as_columns
+from jaxrls.core.factors import Solution, as_columns
 from jaxrls.core.kernels import Linear, as_dense
-from jaxrls.core.linalg import matmul
+from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import as_floats, by_names, check_finite, check_index, pytree, static
 
 
@@ -122,26 +124,63 @@ def kfold(groups, loss: Callable = squared_error) -> LeaveOneOut:
 
 
 @pytree
-class OfPredictive(Criterion):
-    """A mean over the predictive distributions N(yᵢ − eᵢ, τσᵢ²) of rows that are left out, with
-    σᵢ² = λ/(vᵢ(1 − hᵢ)); τ is `scale`, or with "loo" the mean of e²/σ².
+class OfPrior(Criterion):
+    """What is computed of the prior τ²k of the function and noise of variance τ²λ/v. τ² is `scale`,
+    a number, or by the name of an `estimate` what the data say at every λ, for every target.
+
+    With None it is 1 where the criterion is called on a factor, and estimated in `fit` and `tune`,
+    whose results then do not depend on the unit of the labels.
     """
 
-    scale: Any = static(default=1.0)
+    scale: Any = static(default=None)
+    estimate: ClassVar[str]
     fits_samples = ignores_offset = True
 
     def __post_init__(self):
-        if self.scale == "loo":
+        if self.scale in (None, self.estimate):
             return
         if isinstance(self.scale, bool | str) or not 0 < self.scale < np.inf:
             raise ValueError(
-                "scale must be a positive number, by which the kernel is multiplied, or 'loo', and "
-                f"is {self.scale!r}"
+                "scale must be a positive number, by which the kernel is multiplied, or "
+                f"{self.estimate!r}, and is {self.scale!r}"
             )
 
-    def variance(self, squares):
-        """τ, from the mean of e²/σ² over rows."""
-        return _not_zero(squares) if self.scale == "loo" else self.scale
+    @property
+    def given_scale(self) -> float:
+        """τ², where it is not estimated."""
+        return 1.0 if self.scale is None else self.scale
+
+    def with_estimates(self):
+        """With τ² estimated, unless it is a number."""
+        return replace(self, scale=self.estimate) if self.scale is None else self
+
+    def amplitude(self, solution, lams):
+        """τ, if it is estimated."""
+        return self.estimated(solution, lams) if self.scale == self.estimate else None
+
+    @abstractmethod
+    def estimated(self, solution: Solution, lams) -> Float[Array, "L t"]:
+        """The estimate of τ."""
+
+
+@pytree
+class OfPredictive(OfPrior):
+    """A mean over the predictive distributions N(yᵢ − eᵢ, τ²σᵢ²) of rows that are left out, with
+    σᵢ² = λ/(vᵢ(1 − hᵢ)); the estimate of τ², "loo", is the mean of e²/σ².
+    """
+
+    estimate = "loo"
+
+    def estimated(self, solution, lams):
+        """From one pass over the rows."""
+        solution, unit = solution.of_unit_labels()
+        return unit * safe_sqrt(self.sums(solution, lams)[1])
+
+    def sums(self, solution: Solution, lams) -> tuple[Any, Any]:
+        """The means of log 1/σᵢ² and of eᵢ²/σᵢ² over rows of positive weight."""
+        count, columns = solution.factor.weights.count, as_columns(lams)
+        logs, squares = solution.sum_with_remaining(_log_density, lams)
+        return logs / count - jnp.log(columns), squares / count / columns
 
 
 @pytree
@@ -149,19 +188,20 @@ class LogPredictive(OfPredictive):
     """Leave-one-out log predictive density: the mean of log p(yᵢ | all other labels), larger is
     better.
 
-    −½ (log 2πτσᵢ² + eᵢ²/(τσᵢ²)) averaged over rows, in nats for each row of positive weight, with e
-    = c/p and σᵢ² = 1/pᵢ, p = diag (K + λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y ~
-    N(0, τ(K + λV⁻¹)), with a flat prior on an intercept.
+    −½ (log 2πτ²σᵢ² + eᵢ²/(τ²σᵢ²)) averaged over rows, in nats for each row of positive weight, with
+    e = c/p and σᵢ² = 1/pᵢ, p = diag (K + λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y
+    ~ N(0, τ²(K + λV⁻¹)), with a flat prior on an intercept.
 
     Unlike `loo` it also judges the predicted variances. It suffers less from a wrong kernel than
     the evidence does, as each label is predicted from all others and the prior of all labels
     together plays no part.
 
     Args:
-        scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as
-            it is. With `"loo"` τ is the mean of e²/σ², for every λ and target, at which the density
-            is largest. The chosen λ then does not depend on the unit of the labels, and a kernel
-            that is multiplied by s gets s times the λ.
+        scale: τ². With `"loo"`, as `fit` and `tune` take it by default, it is the mean of e²/σ²,
+            for every λ and target, at which the density is largest. The chosen λ then does not
+            depend on the unit of the labels, and a kernel that is multiplied by s gets s times the
+            λ. With 1, the default where it is called on a factor, the noise variance is λ and the
+            kernel is the prior covariance, as it is.
 
     Raises:
         ValueError: for the iterative route, which has no exact leverage.
@@ -180,14 +220,17 @@ class LogPredictive(OfPredictive):
     larger_is_better = True
 
     def values(self, solution, lams, kernel):
-        """From one pass over the rows: with 1/σᵢ² = vᵢ(1 − hᵢ)/λ, the means of its logarithm and of
-        eᵢ²/σᵢ².
-        """
-        count, columns = solution.factor.weights.count, as_columns(lams)
-        logs, squares = solution.sum_with_remaining(_log_density, lams)
-        logs, squares = logs / count - jnp.log(columns), squares / count / columns
-        scale = self.variance(squares)
-        return 0.5 * (logs - jnp.log(2 * np.pi * scale) - squares / scale)
+        """From one pass over the rows."""
+        if self.scale != self.estimate:
+            return _mean_density(*self.sums(solution, lams), self.given_scale)
+        solution, unit = solution.of_unit_labels()
+        logs, squares = self.sums(solution, lams)
+        return _mean_density(logs, squares, _not_zero(squares)) - jnp.log(unit)
+
+
+def _mean_density(logs, squares, scale):
+    """From the means of log 1/σᵢ² and of eᵢ²/σᵢ²."""
+    return 0.5 * (logs - jnp.log(2 * np.pi * scale) - squares / scale)
 
 
 def _log_density(residuals, remaining, labels, weights):
@@ -213,13 +256,13 @@ class CRPS(OfPredictive, Positive):
     smaller is better.
 
     The mean over rows of positive weight of σ(z(2Φ(z) − 1) + 2φ(z) − 1/√π) with z = eᵢ/σ, σ² =
-    τλ/(vᵢ(1 − hᵢ)): the integral of (F(t) − 1(t ≥ yᵢ))² for the predictive distribution F = N(yᵢ −
+    τ²λ/(vᵢ(1 − hᵢ)): the integral of (F(t) − 1(t ≥ yᵢ))² for the predictive distribution F = N(yᵢ −
     eᵢ, σ²). It judges predicted variances as `log_predictive_density` does, but suffers less from
     single rows far outside, as it grows like |e| and not e². It is the mean of
     `fit.loo_predictive().crps`.
 
     Args:
-        scale: τ. By default "loo", the mean of e²(1 − h)v/λ for every λ and target, with which the
+        scale: τ². By default "loo", the mean of e²(1 − h)v/λ for every λ and target, with which the
             choice of λ does not depend on the unit of the labels; or a number, 1 for noise of
             variance λ.
 
@@ -249,22 +292,23 @@ class CRPS(OfPredictive, Positive):
         return super().bind(Y, rows)
 
     def values(self, solution, lams, kernel):
-        """One λ after another, as rows must know τλ."""
-        count = solution.factor.weights.count
+        """One λ after another, as rows must know τ²λ."""
+        count, unit = solution.factor.weights.count, 1.0
+        if self.scale == self.estimate:
+            solution, unit = solution.of_unit_labels()
 
         def of_lam(lam):
             scale = self.scale
-            if scale == "loo":
-                squares = solution.sum_with_remaining(_log_density, lam[None])[1][0]
-                scale = self.variance(squares / count / lam)
+            if scale == self.estimate:
+                scale = _not_zero(self.sums(solution, lam[None])[1][0])
             score = partial(_crps, scale * lam)
             return solution.sum_with_remaining(score, lam[None])[0] / count
 
-        return jax.lax.map(of_lam, as_columns(lams))
+        return unit * jax.lax.map(of_lam, as_columns(lams))
 
 
 def _crps(noise, residuals, remaining, labels, weights):
-    """Σ of scores over rows of positive weight, for noise of variance τλ at weight 1."""
+    """Σ of scores over rows of positive weight, for noise of variance τ²λ at weight 1."""
     std = jnp.sqrt(_not_zero(noise / _information(remaining, weights)))
     z = residuals / std
     normal = jnp.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
@@ -304,14 +348,21 @@ class GCV(Positive):
 
 
 @pytree
-class Evidence(Criterion):
+class Evidence(OfPrior):
     """Log evidence (log marginal likelihood) of the Gaussian process with this kernel: larger is
     better.
 
-    −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π, in nats, for y ~ N(0, G), G = K + λ V⁻¹, V the weights.
-    With an intercept it is the restricted likelihood under a flat prior on it. The noise variance
-    is λ and the signal variance is the kernel's: unlike in leave-one-out, the choice depends on
-    both.
+    −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π, in nats, for y ~ N(0, G), G = τ²(K + λ V⁻¹), V the
+    weights. With an intercept, or other fixed effects, it is the restricted likelihood (REML) under
+    a flat prior on them.
+
+    Args:
+        scale: τ². With `"evidence"`, as `fit` and `tune` take it by default, it is where the
+            evidence is largest for every λ and target, yᵀP̃y/(n − q) with P̃ = P − PB(BᵀPB)⁻¹BᵀP, P
+            = (K + λV⁻¹)⁻¹ and q fixed effects B; the same with which `posterior` multiplies
+            variances. The chosen λ then does not depend on the unit of the labels. With 1, the
+            default where it is called on a factor, the noise variance is λ and the kernel is the
+            prior covariance, as it is.
 
     **Cost** O(r L t). **Source**: Rasmussen and Williams 2006, eq. 2.30; with intercept, Patterson
     and Thompson 1971.
@@ -323,15 +374,27 @@ class Evidence(Criterion):
     """
 
     name, unit = "log_marginal_likelihood", "nats"
-    larger_is_better = needs_only_sums = fits_samples = ignores_offset = True
+    estimate = "evidence"
+    larger_is_better = needs_only_sums = True
+
+    def estimated(self, solution, lams):
+        """√(yᵀP̃y/(n − q)), at which yᵀP̃y/τ² is n − q."""
+        return solution.amplitude(lams)
 
     def values(self, solution, lams, kernel):
-        """−½ (data fit + log determinant + constants)."""
+        """−½ (data fit/τ² + log determinant + (n − q) log 2πτ² + constants)."""
         factor = solution.factor
-        constant = factor.weights.log_product - factor.residual_dimensions() * jnp.log(2 * jnp.pi)
-        return 0.5 * (
-            constant - factor.fixed.log_volume - solution.data_fit(lams) - solution.logdet(lams)
-        )
+        dimensions = factor.residual_dimensions()
+        log_scale: Any
+        if self.scale == self.estimate:
+            data_fit = dimensions
+            log_scale = 2 * jnp.log(_not_zero(self.estimated(solution, lams)))
+        else:
+            data_fit = solution.data_fit(lams) / self.given_scale
+            log_scale = math.log(self.given_scale)
+        constant = factor.weights.log_product - factor.fixed.log_volume
+        constant = constant - dimensions * (math.log(2 * math.pi) + log_scale)
+        return 0.5 * (constant - data_fit - solution.logdet(lams))
 
     def check_rank(self, fixed, weights):
         """Nothing: no row is left out."""

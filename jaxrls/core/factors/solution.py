@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import Folds, Labels
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, as_columns
+from jaxrls.core.linalg import safe_sqrt
 from jaxrls.core.support import pytree
 
 
@@ -74,6 +75,18 @@ class Solution:
         labels, state = jax.tree.map(lambda a: a[..., j[None]], (self.labels, self.state))
         return replace(self, labels=labels, state=state)
 
+    def of_unit_labels(self) -> tuple["Solution", Float[Array, " t"]]:
+        """The solution of the labels of every target divided by their unit, the largest that the
+        fixed effects leave, and these units: squares of labels may leave the range of the dtype.
+
+        All that a solution makes of labels is linear in them. Where rows are not kept, the factor
+        has squares of labels, and the units are 1.
+        """
+        size = jnp.max(jnp.abs(jax.lax.stop_gradient(self.labels.scaled)), axis=0, initial=0)
+        unit = jnp.where(size > 0, size, 1)
+        labels, state = jax.tree.map(lambda a: a / unit, (self.labels, self.state))
+        return replace(self, labels=labels, state=state), unit
+
     def per_target(self, lam: Float[Array, " k"], fn: Callable) -> Any:
         """`fn(λ, solution)` once for all targets where they share one λ, else for each target at
         its own; results (…, t).
@@ -103,6 +116,14 @@ class Solution:
     def data_fit(self, lams) -> PerTarget:
         """ỹᵀ P̃ ỹ, (L, t)."""
         return self.factor.data_fit(self, self.lam_columns(lams))
+
+    def amplitude(self, lams) -> PerTarget:
+        """τ = √(ỹᵀP̃ỹ/(n − q)), (L, t): the prior τ²k under which the evidence of labels with noise
+        of variance τ²λ/v is largest.
+        """
+        solution, unit = self.of_unit_labels()
+        dimensions = jnp.maximum(self.factor.residual_dimensions(), 1)
+        return unit * safe_sqrt(solution.data_fit(lams) / dimensions)
 
     def logdet(self, lams) -> PerLam:
         """log of the product of the eigenvalues of K̃ + λI."""

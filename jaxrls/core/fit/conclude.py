@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrls.core.data import compiled, first_rows
 from jaxrls.core.factors import Outcome, Solution
@@ -39,6 +40,9 @@ def conclude(problem, solution: Solution, chosen: Chosen, plan: str = "") -> Fit
         chosen = chosen._replace(errors=errors, error=of_lam(errors))
     fit = _fit_of(problem.kernel, solution, chosen, outcome, plan)
     fit = replace(fit, criterion=criterion.name, title=criterion.title, unit=criterion.unit)
+    amplitude = criterion.amplitude(solution, lam.reshape(1, -1))
+    if amplitude is not None:
+        fit = replace(fit, amplitude=labels.drop_axis(amplitude[0]))
     if outcome.error is not None and criterion.smooth:  # a step has no useful slope
         fit = replace(fit, loo_standard_error=of_lam(outcome.error) / weights.total)
     if outcome.held_out is None:
@@ -106,6 +110,16 @@ def _jitter_effect(kernel, solution: Solution, column, outcome: Outcome) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
+def with_prior_in_plan(fit: Fit) -> Fit:
+    """The fit whose plan says the variance of the prior, where that was estimated."""
+    if fit.amplitude is None or not is_concrete(fit.amplitude):
+        return fit
+    variances = np.square(np.asarray(fit.amplitude, np.float64))
+    low, high = f"{np.min(variances):.3g}", f"{np.max(variances):.3g}"
+    of_targets = "" if low == high else f" to {high}"
+    return replace(fit, plan=f"{fit.plan}; variance of the prior τ² = {low}{of_targets}")
+
+
 def keeps(problem, keep: bool | None) -> bool:
     """Whether a fit keeps its solution: as was asked, or where rows are few and known."""
     few = problem.rows.shape[0] <= KEPT_ROWS and is_concrete(problem.weights, problem.Y)
@@ -144,4 +158,5 @@ def with_lam(fit, lam) -> Fit:
     keep = fit.saved or None
     n = len(problem.Y if fit.loo_residuals is None else fit.loo_residuals)
     changed = with_solution(changed, solution, problem, fit.choice, keep, n)
+    changed = with_prior_in_plan(changed)
     return add_names_and_offset(changed, fit.model.names, fit.label_offset)

@@ -12,6 +12,7 @@ from jaxrls.core.data import compiled
 from jaxrls.core.fit.fitted import History
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import Guess
+from jaxrls.core.fit.vanished import lost_scales, with_scales_raised
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import on_device, progress_bar, pytree, static
 
@@ -81,6 +82,13 @@ class Space:
                 param = param + draw / (unit or 1)
             params.append(param)
         return params
+
+    def without(self, params: list, places: list[int]) -> list:
+        """θ with the scales at these places as small as they may become."""
+        first, changed = self.first(), list(params)
+        for place in places:
+            changed[place] = first[place] - REACH
+        return changed
 
     def unpack(self, params: list) -> tuple[Kernel, Any]:
         """Kernel and λ at θ."""
@@ -167,9 +175,45 @@ def descend(problem, guesses: list, way, learned=None) -> Tuned:
             few = n <= FEW_ROWS
             starts += [pair for pair in guessed if few and pair is not best]
         walks = [_walk(*pair, problem, way, carries and pair is starts[0]) for pair in starts]
-        walk = min(walks, key=lambda walk: min(float(point.value) for point in walk))
+        best_of = lambda walk: min(float(point.value) for point in walk)
+        number = min(range(len(walks)), key=lambda number: best_of(walks[number]))
+        walk, words = walks[number], ""
+        if problem.criterion.unit == "nats":
+            space = starts[number][1]
+            walk, lost = _past_lost_scales(walk, space, problem, way)
+            words = f"; {lost} of the kernel's scales vanished, as if it were 0" if lost else ""
         at_given, _ = guessed[0]
-        return _best_of(walk, problem, way, at_given.value)
+        found = _best_of(walk, problem, way, at_given.value)
+        reason = found.history.reason + words
+        return found._replace(history=replace(found.history, reason=reason))
+
+
+def _past_lost_scales(walk, space, problem, way):
+    """The walk, continued from its best point where it has lost scales of the kernel, if that is
+    better: with these raised, and with those that are still lost as good as 0. And how many are
+    lost in the end.
+    """
+    lowest = lambda walk: min(walk, key=lambda point: float(point.value))
+    value_of = lambda params: float(_value(params, space, problem))
+    lost_by = lambda walk: lost_scales(lowest(walk).params, space, value_of, way.tol)
+
+    def continued(walk, params):
+        left = way.steps - len(walk)
+        if left < 0:
+            return walk
+        point = first_point(params, space, problem, optimizer=way.optimizer)
+        more = _walk(point, space, problem, way._replace(steps=left), False)
+        better = lowest(more).value < lowest(walk).value
+        return [*walk[:-1], walk[-1]._replace(state=None), *more] if better else walk
+
+    lost = lost_by(walk)
+    if lost:
+        raised = with_scales_raised(lowest(walk).params, lost, space, problem.rows)
+        walk = continued(walk, raised)
+        lost = lost_by(walk)
+    if lost:
+        walk = continued(walk, space.without(lowest(walk).params, lost))
+    return walk, len(lost)
 
 
 @jax.jit  # so that it is traced once for first points and for steps

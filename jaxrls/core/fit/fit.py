@@ -22,7 +22,13 @@ from jaxrls.core.factors import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.fit.conclude import at_best, conclude, keeps, with_solution
+from jaxrls.core.fit.conclude import (
+    at_best,
+    conclude,
+    keeps,
+    with_prior_in_plan,
+    with_solution,
+)
 from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
 from jaxrls.core.fit.grid import Choice
 from jaxrls.core.fit.inspection import inspect_fit, largest_rounding, share_of_rounding
@@ -79,7 +85,9 @@ def fit(
             much above the smallest; 1 or True is the one-standard-error rule.
         criterion: what λ is chosen by: `loo`, `gcv`, `kfold(groups)`, `holdout(X, Y)`,
             `log_marginal_likelihood`, `LeaveOneOut(loss=…)`, the name of one, a `Criterion` of your
-            own, or a function `(factor, Y, lams)` that is to be minimised.
+            own, or a function `(factor, Y, lams)` that is to be minimised. Likelihoods are those at
+            the best variance τ² of the prior τ²k, as `fit.plan` says; `extend.Evidence(scale=1)`
+            takes it for 1.
         groups: labels (n,) of rows that are held out together, in place of single rows.
         weights: sample weights (n,), 0 or more; a row of weight 0 counts as absent.
         intercept: whether to fit a constant without penalty.
@@ -169,6 +177,7 @@ def best_fit(problem, asked: LamOptions, progress: bool) -> Fit:
         reached(1)
     if is_concrete(result):
         inspect_fit(result, np.ndim(asked.lams) == 0, problem.solver)
+    result = with_prior_in_plan(result)
     if many is None:
         return result
     error, spread = result.error, result.loo_standard_error

@@ -318,6 +318,9 @@ class Fit(Generic[K]):
         r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)²,
             0 for constant labels.
         loo_rms: the root mean square of the held-out residuals, with weights, () or (t,).
+        amplitude: τ of the prior τ²k, where the criterion estimates it as the evidence does, ()
+            or (t,); else None. `error` and `errors` are those at τ², and `lam` is in its units: the
+            variance of the noise is τ²λ.
         history: the `History` of a search by `tune`, else None.
         solution: the factor with labels, a `Solution`, where the fit keeps it: see `keep` of `fit`.
 
@@ -353,6 +356,7 @@ class Fit(Generic[K]):
     informative: Bool[Numbers, ""] | None = None
     r2: Number | None = None
     loo_rms: Float[Numbers, "*t"] | None = None
+    amplitude: Float[Numbers, "*t"] | None = None
     history: History | None = None
     solution: Solution | None = None
     # What else later calls need of a fit that keeps its solution.

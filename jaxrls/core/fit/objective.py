@@ -35,7 +35,9 @@ def objective(
 ) -> Float[Array, ""]:
     """Compute a validation error at one λ, differentiable to any order in every array.
 
-    Errors are averaged over targets. Smaller is better; the evidence is negated.
+    Errors are averaged over targets. Smaller is better; the evidence is negated. Where the
+    criterion is one of the prior's variance, as the evidence is, kernel and λ are taken as they
+    are; `fit` and `tune` estimate τ² beside them, and so does `criterion=Evidence("evidence")`.
 
     For leave-one-out, E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with the held-out residuals e = c/p, where c =
     G⁻¹y, p = diag G⁻¹ and G = K + λI. With the loss φ, a = φ′(e)/p and b = φ′(e) c/p², the
@@ -85,6 +87,7 @@ def objective(
         fixed_effects=fixed_effects,
         landmarks=landmarks,
         block_size=block_size,
+        estimates=False,
     )
     return problem.prepare().error(lam)
 

@@ -98,9 +98,11 @@ class Problem:
         landmarks=None,
         solver: Solver | None = None,
         block_size: int | None = None,
+        estimates: bool = True,
     ) -> "Problem":
         """Build a problem from the arguments of `fit`, checking shapes, and values where they are
-        known; call `prepare` before it is factored.
+        known; call `prepare` before it is factored. With `estimates` false a criterion of the
+        prior's variance takes it for 1, as on a factor, unless it was given.
 
         Parameters of the kernel take the dtype of the rows, so that a given width and a tuned one
         share a compiled program.
@@ -126,6 +128,7 @@ class Problem:
         kernel = from_median(kernel, rows, weights)
         rows.check(kernel)
         criterion = criterion.match_columns(names, offset).bind(Y, rows)
+        criterion = criterion.with_estimates() if estimates else criterion
         criterion.check(kernel)
         criterion.check_rank(fixed, weights)
         criterion.check_rows(Y, weights)

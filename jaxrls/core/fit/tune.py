@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.data import compiled, kind_of
 from jaxrls.core.factors import Solver
-from jaxrls.core.fit.conclude import conclude, with_solution
+from jaxrls.core.fit.conclude import conclude, with_prior_in_plan, with_solution
 from jaxrls.core.fit.descent import SearchOptions, Tuned, default_optimizer, descend
 from jaxrls.core.fit.fit import LamOptions, best_fit, without_matrix
 from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
@@ -75,7 +77,10 @@ def tune(
         X: rows (n, d), dense.
         Y: labels (n,) or (n, t).
         lams: λ (L,), by default a grid; the search starts from the best of them.
-        criterion: as in `fit`; its loss needs a gradient.
+        criterion: as in `fit`; its loss needs a gradient. The variance τ² of the prior, which the
+            evidence and other likelihoods estimate, is put into λ and into numbers that multiply
+            the kernel, all of its parts in a sum: they are then variances in units of the labels.
+            For several targets it is their mean.
         groups, weights, intercept, fixed_effects, standardize, keep, block_size: as in `fit`.
         landmarks: for more rows than K can be factored for: the number of landmarks, which are
             chosen with the best kernel known at the start; or row numbers, or points. They stay
@@ -103,7 +108,9 @@ def tune(
 
     Returns:
         A `Fit` at the best kernel and λ found, never worse than the start. Its `history` is that of
-        the search on all rows, whose `stages` have the searches before it.
+        the search on all rows, whose `stages` have the searches before it. Where a likelihood is
+        largest without some parts of a sum, `history.reason` says that their scales vanished; they
+        were also tried at large values.
 
     Raises:
         ValueError: as `fit`, and for a criterion whose derivative is 0 everywhere.
@@ -168,6 +175,13 @@ def _tune(problem, guesses, way, grow, keep):
         best = _above_rounding(best, fit, way)
         fit, solution = _fit_of(best)
     history, problem = best.history, replace(best.problem, kernel=best.kernel)
+    variance = _mean_variance(fit)
+    kernel = None if variance is None else multiplied_in_range(problem.kernel, fit.lam, variance)
+    if kernel is not None:
+        problem = replace(problem, kernel=kernel)
+        fit, solution = _fit_at(problem, jnp.asarray(best.lam) * variance, fit.error)
+        kernels = history.kernels.multiplied(variance)
+        history = replace(history, kernels=kernels, lams=history.lams * variance)
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
     fit = replace(fit, history=history, plan=words)
     if (lam := float(fit.lam)) < 0.99 * (floor := float(fit.floor)):
@@ -177,7 +191,34 @@ def _tune(problem, guesses, way, grow, keep):
         )
     inspect_rounding(fit)
     choice = Choice(problem.criterion, fit.lams)
-    return with_solution(fit, solution, problem, choice, keep, n)
+    return with_solution(with_prior_in_plan(fit), solution, problem, choice, keep, n)
+
+
+def _mean_variance(fit: Fit) -> Any:
+    """τ² by which a criterion multiplies the prior, averaged over targets, which makes it that of
+    targets of one variance; None where the criterion estimates none.
+    """
+    if fit.amplitude is None:
+        return None
+    variance = np.mean(np.square(np.asarray(fit.amplitude, np.float64)))
+    return fit.lam.dtype.type(variance)
+
+
+def multiplied_in_range(kernel: K, lam: Any, factor: Any) -> K | None:
+    """The kernel with its scales multiplied, so that they and λ are variances in the units of the
+    labels; None where it has no scale of its own, or one of them leaves the range of the dtype.
+    """
+    kernel = jax.device_get(kernel)
+    scaled = kernel.multiplied(factor)
+    if scaled is None:
+        return None
+    limits = np.finfo(factor.dtype)
+    before, after = jax.tree.leaves((kernel, lam)), jax.tree.leaves((scaled, lam * factor))
+    for old, new in zip(before, after, strict=True):
+        changed = np.abs(new) != np.abs(old)
+        if (changed & ~((limits.tiny < np.abs(new)) & (np.abs(new) < limits.max))).any():
+            return None
+    return jax.tree.map(on_device, scaled)
 
 
 def _fit_of(best: Tuned):

@@ -165,6 +165,12 @@ class Kernel:
         changes |= {name: part.map_length_scales(fn, X) for name, part in self._parts().items()}
         return replace(self, **changes)  # type: ignore[type-var]
 
+    def multiplied(self, factor: Any) -> "Kernel | None":
+        """The kernel times a positive number, taken into numbers that multiply it already, such as
+        that of `2.0 * k`; None where it has none.
+        """
+        return None
+
     def _parts(self) -> dict[str, "Kernel"]:
         """The fields that are kernels."""
         if jax.tree_util.all_leaves([self]):
@@ -299,6 +305,10 @@ class Sum(OfTwo):
     def is_linear(self):
         return self.left.is_linear() and self.right.is_linear()
 
+    def multiplied(self, factor):
+        left, right = self.left.multiplied(factor), self.right.multiplied(factor)
+        return None if left is None or right is None else Sum(left, right)
+
 
 @pytree
 class Product(OfTwo):
@@ -310,6 +320,12 @@ class Product(OfTwo):
     """
 
     joined = staticmethod(operator.mul)
+
+    def multiplied(self, factor):
+        left, right = self.left.multiplied(factor), self.right.multiplied(factor)
+        if left is not None:
+            return Product(left, self.right)
+        return None if right is None else Product(self.left, right)
 
 
 @pytree
@@ -344,6 +360,9 @@ class Scaled(_OfKernels):
     def is_linear(self):
         return self.kernel.is_linear()
 
+    def multiplied(self, factor):
+        return Scaled(self.scale * factor, self.kernel)
+
 
 @pytree
 class Transformed(_OfKernels, ABC):
@@ -368,6 +387,10 @@ class Transformed(_OfKernels, ABC):
     def map_length_scales(self, fn, X):
         kernel = self.kernel.map_length_scales(fn, self.transform(X))
         return replace(self, kernel=kernel)
+
+    def multiplied(self, factor):
+        kernel = self.kernel.multiplied(factor)
+        return None if kernel is None else replace(self, kernel=kernel)
 
     def num_features(self, d, dtype):
         return self.kernel.num_features(d, dtype)

@@ -35,10 +35,11 @@ def test_it_is_a_criterion_everywhere():
     """In the grid and the search of λ, by function and by class, negated where less is better."""
     factor = factorize(KERNEL, X)
     values = np.asarray(density(factor, Y[:, 0], LAMS))
-    fit = rls.fit(KERNEL, X, Y[:, 0], lams=LAMS, criterion=rls.extend.log_predictive_density)
+    as_it_is = rls.extend.LogPredictive(1)
+    fit = rls.fit(KERNEL, X, Y[:, 0], lams=LAMS, criterion=as_it_is)
     assert_close(fit.errors, -values, 1e-10)
     assert fit.lam == LAMS[values.argmax()] and fit.criterion == "log_predictive_density"
-    found = rls.fit(KERNEL, X, Y[:, 0], lams="search", criterion=rls.extend.LogPredictive("loo"))
+    found = rls.fit(KERNEL, X, Y[:, 0], lams="search", criterion="log_predictive_density")
     near = np.geomspace(found.lam / 2, 2 * found.lam, 41)
     grid = by_factor(factor, Y[:, 0], near)
     assert float(found.error) <= -np.max(grid) + 1e-4

@@ -85,13 +85,25 @@ def write(args, fit, known):
         layout = known["layout"]
         if args.rank:  # scores are not in the units of the target
             layout["target"] = False
-        if not (layout["width"] or args.one_hot):
-            fit = add_names_and_offset(fit, tuple(layout["inputs"]))
+        fit = add_names_and_offset(fit, names_of(known))
         rls.save(args.out, fit, extra={"table": known})
         show("saved", args.out)
     if args.plot:
         fit.plot().figure.savefig(args.plot, dpi=150)
         show("drawn", args.plot)
+
+
+def names_of(known) -> tuple:
+    """The names of the columns that were fitted, indicators as `pandas.get_dummies` names them; ()
+    where files have none, or two are the same.
+    """
+    layout = known["layout"]
+    if layout["width"]:
+        return ()
+    names = [name for name in layout["inputs"] if name not in layout["one_hot"]]
+    for name, categories in zip(layout["one_hot"], known["categories"], strict=True):
+        names += [f"{name}_{category}" for category in categories]
+    return tuple(names) if len({*names}) == len(names) else ()
 
 
 def kernel_of(args, d):

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, Positive
 from jaxrls.core.data import Folds, as_folds, check_groups, compiled, folds
@@ -48,14 +48,34 @@ def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Flo
     [[0.0], [0.5], [1.0]]
     """
     predicted = label - residual
-    tie = jnp.abs(predicted) <= float(jnp.finfo(predicted.dtype).eps) ** 0.75 * (
-        jnp.abs(label) + jnp.abs(residual)
-    )
+    tie = jnp.abs(predicted) <= tie_below(label, residual)
     wrong = ((predicted > 0) != (label > 0)).astype(predicted.dtype)
     return jnp.where(tie, 0.5, wrong).astype(predicted.dtype)
 
 
 PIECEWISE_CONSTANT.add(misordered)
+
+
+def tie_below(one: Float[Array, "..."], other: Float[Array, "..."]) -> Float[Array, "..."]:
+    """How large a difference of two numbers may be by rounding alone."""
+    return float(jnp.finfo(one.dtype).eps) ** 0.75 * (jnp.abs(one) + jnp.abs(other))
+
+
+def ends_before(one: Held, other: Held) -> Bool[Array, "..."]:
+    """Whether a row is known to end before another: its time is an event's, and the other's is
+    later, or the same and censored, as what had not ended then ended later.
+    """
+    outlasts = (one.label == other.label) & (other.event == 0)
+    return (one.event > 0) & ((one.label < other.label) | outlasts)
+
+
+def in_order_of_ends(times: np.ndarray, events: np.ndarray) -> np.ndarray:
+    """Numbers (n, t) in the order of the times, a censored one after an event's that is the same:
+    row i is known to end before j where i's is an event's, and its number is smaller.
+    """
+    ranks = [np.unique(column, return_inverse=True)[1] for column in times.T]
+    censored = (events == 0)[:, None]
+    return 2 * np.stack(ranks, axis=1) + censored
 
 
 class Ordered(Positive):
@@ -75,7 +95,11 @@ class Ordered(Positive):
             return
         Y = np.asarray(Y).reshape(n, -1)
         used = np.ones(n, bool) if weights.values is None else np.asarray(weights.values) > 0
-        timed = used if events is None else used & (np.asarray(events) > 0)
+        timed = used
+        if events is not None:
+            events = np.asarray(events)
+            timed = used & (events > 0)
+            Y = in_order_of_ends(Y, events)
         low = np.where(timed[:, None], Y, np.inf)
         high = np.where(used[:, None], Y, -np.inf)
         if pairs is not None and pairs.listed:
@@ -87,17 +111,24 @@ class Ordered(Positive):
         if not known.all():
             raise ValueError(
                 "Y has no pair of rows of positive weight whose order is known, in some column: "
-                "give labels that differ, weight to more rows, or events before the largest time"
+                "give labels that differ, weight to more rows, or events before the last time"
             )
 
     def terms(self, first: Held, second: Held):
-        """Loss times weight of pairs, and the weight; for times, only pairs whose smaller time is
-        an event's have a weight.
+        """Loss times weight of pairs, and the weight, which is 0 where the order is not known. For
+        times the loss is of the row that ends first minus the other one.
         """
         order, difference = first.label - second.label, first.residual - second.residual
-        weight = jnp.where(order == 0, 0, first.weight * second.weight)
-        if first.event is not None:
-            weight = weight * jnp.where(order < 0, first.event, second.event)
+        weight = first.weight * second.weight
+        if first.event is None:
+            weight = jnp.where(order == 0, 0, weight)
+        else:
+            known = ends_before(first, second) | ends_before(second, first)
+            weight = jnp.where(known, weight, 0)
+            sign = jnp.where(ends_before(second, first), -1, 1).astype(order.dtype)
+            rounding = tie_below(first.residual, second.residual)
+            tied = (order == 0) & (jnp.abs(difference) <= rounding)
+            order, difference = sign * order, jnp.where(tied, 0, sign * difference)
         shape = difference.shape
         column = lambda values: jnp.broadcast_to(values, shape).reshape(-1, 1)  # as losses take it
         return weight * self.loss(column(difference), column(order)).reshape(shape), weight
@@ -119,8 +150,10 @@ class PairsOut(Ordered):
     Args:
         pairs: row numbers (p, 2), by default all pairs.
         events: (n,), for labels that are times: 1 for the time of an event, 0 for a censored time,
-            until which there was no event. A pair counts if its smaller time is that of an event. A
-            larger prediction means a later time.
+            until which there was no event. A pair counts if its smaller time is that of an event;
+            of two equal times if one is an event's and the other censored, which lasted longer. A
+            larger prediction means a later time. The loss is of the row that ended first minus the
+            other one.
         within: labels (n,), or what `folds` made of them: all pairs of rows of equal label, such as
             those of one query. `loo_residuals` of a fit are then those with whole queries held out.
             With `fit(fixed_effects=levels(queries))` it is RankRLS.
@@ -173,7 +206,7 @@ class PairsOut(Ordered):
             place = on_device if rows is None else rows.column
             events = place(as_floats("events", events, Y.dtype))
             check_events(events, n)
-        if pairs is None and Y.size == n and is_concrete(Y, events):
+        if pairs is None and events is None and Y.size == n and is_concrete(Y):
             labels, number = np.unique(np.asarray(Y), return_inverse=True)
             if len(labels) == 2:
                 classes = [np.flatnonzero(number.reshape(-1) == k) for k in (0, 1)]

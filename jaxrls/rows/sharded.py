@@ -23,8 +23,10 @@ from jaxrls.core.support import (
     as_floats,
     auto,
     check_matrix,
+    check_scale,
     check_targets,
     check_weights,
+    column_names,
     is_concrete,
     parts_of,
     pytree,
@@ -45,6 +47,7 @@ class ShardedRows(DenseRows):
         count: how many rows are not padding; the padding is at the end and has weight 0.
         labels: (n,) or (n, t), if any.
         row_weights: (n,), if any.
+        column_names: of the columns, where X was a data frame or a table.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
@@ -58,6 +61,7 @@ class ShardedRows(DenseRows):
     count: int = static(default=0)  # of rows without the padding
     labels: Float[Array, "n *t"] | None = None
     row_weights: Float[Array, " n"] | None = None
+    column_names: tuple = static(default=())
 
     @classmethod
     def takes(cls, X) -> bool:
@@ -100,7 +104,12 @@ class ShardedRows(DenseRows):
 
     def like(self, values):
         """Other numbers of the same rows, on the same devices."""
-        return replace(self, X=values)
+        return replace(self, X=values, column_names=())
+
+    def select(self, names):
+        """The columns of these names, in this order."""
+        numbers = np.array([self.column_names.index(name) for name in names])
+        return replace(self, X=self.X[:, numbers], column_names=tuple(names))
 
     def candidates(self):
         """A random sample of rows, the same every time, after their row numbers."""
@@ -120,7 +129,7 @@ KINDS_OF_ROWS.append(ShardedRows)
 
 
 def shard(
-    X: Float[Array, "n d"] | Listed,
+    X: Any,
     Y: Float[Array, "n *t"] | Listed | None = None,
     weights: Float[Array, " n"] | Listed | None = None,
     *,
@@ -135,7 +144,8 @@ def shard(
     `np.asarray(fit.loo_residuals)[:n]` are those of X.
 
     Args:
-        X: rows (n, d), NumPy or JAX, in the precision that JAX is set to.
+        X: rows (n, d), NumPy or JAX, or a data frame, whose names of columns are kept, in the
+            precision that JAX is set to.
         Y: labels (n,) or (n, t).
         weights: (n,), by default ones.
         mesh: with Auto or Explicit axes; by default that of an X that is already distributed, as
@@ -168,14 +178,17 @@ def shard(
     labels: Any = None
     if Y is not None:
         warn_of_far_labels(Y, Weights.of(None, n, jax.dtypes.canonicalize_dtype(dtype)))
-        labels = as_floats("Y", Y, dtype)
+        labels = as_floats("Y", Y)
         check_targets("Y", labels, n)
+        check_scale("Y", labels, jax.dtypes.canonicalize_dtype(dtype))  # before they become 0
+        labels = as_floats("Y", labels, dtype)
         labels = put(labels)
     if weights is not None or missing:
         weights = as_floats("weights", np.ones(n) if weights is None else weights, dtype)
         check_weights(weights, n)
         weights = put(weights)
-    return ShardedRows.of(put(array, "edge"), labels, weights, n)
+    rows = ShardedRows.of(put(array, "edge"), labels, weights, n)
+    return replace(rows, column_names=column_names(X))
 
 
 def _sharding(X, mesh, axis) -> NamedSharding:

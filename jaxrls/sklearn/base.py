@@ -18,9 +18,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.core.criteria import CRITERIA, as_criterion
 from jaxrls.core.data import folds, of_splits
-from jaxrls.core.fit import KEPT_ROWS, inspect_lam, without_solution
+from jaxrls.core.fit import KEPT_ROWS, add_names_and_offset, inspect_lam, without_solution
 from jaxrls.core.kernels import KERNELS, columns_by_number
-from jaxrls.core.support import check_unmasked, hints_at_names
+from jaxrls.core.support import check_unmasked, column_names, hints_at_names
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel
 from jaxrls.sklearn.scoring import (
@@ -130,6 +130,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             check_unmasked(name, value)
         if options.get("reset", True):
             self._validate_params()
+            self._column_names = column_names(X)  # the fit is to an array, which has none
         options["accept_sparse"] = not self._pairwise and "csr"
         return validate_data(self, X, *args, dtype=[np.float64, np.float32], **options)
 
@@ -148,7 +149,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         """The fitted attributes."""
         for name in NOT_ALWAYS:  # of an earlier fit
             self.__dict__.pop(name, None)
-        self.path_: Any = jax.tree.map(np.asarray, fit)
+        self.path_: Any = add_names_and_offset(jax.tree.map(np.asarray, fit), self._column_names)
         model, self.lam_ = self.path_.model, self.path_.lam[()]
         self.kernel_, self.intercept_ = model.kernel, model.intercept[()]
         if model.points is None and not isinstance(self.kernel_, rls.Precomputed):
@@ -221,7 +222,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError(f"kernel must be an object, and is the class {kernel.__name__}")
         elif not isinstance(kernel, rls.extend.Kernel):
             kernel = rls.FunctionKernel(kernel)
-        kernel = columns_by_number(kernel, getattr(self, "feature_names_in_", ()))
+        kernel = columns_by_number(kernel, self._column_names)
         if not (self.tune and jax.tree.leaves(kernel)):
             return kernel
         options = options | {"landmarks": landmarks_to_tune(self.landmarks, len(Y)), "keep": False}

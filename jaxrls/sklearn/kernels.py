@@ -54,6 +54,17 @@ def named_kernel(
 
 
 def _variance(X) -> float:
-    """The variance of all of X, or 1 where it is 0."""
+    """The variance of all of X, or 1 where it is 0; from numbers in units of the largest, whose
+    squares do not underflow.
+    """
+    largest = float(abs(X).max()) or 1.0
+    X = X.astype(np.float64) / largest
     sparse = hasattr(X, "tocsr")
-    return float(X.power(2).mean() - X.mean() ** 2 if sparse else np.var(X)) or 1.0
+    share = float(X.power(2).mean() - X.mean() ** 2 if sparse else np.var(X))
+    variance = share * largest**2
+    if share > 0 and not variance:
+        raise ValueError(
+            f"X holds {largest:.3g} at most, and its variance, which gamma='scale' needs, "
+            "underflows: multiply X by a scale, or give width="
+        )
+    return variance or 1.0

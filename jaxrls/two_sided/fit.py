@@ -13,8 +13,10 @@ from jaxrls.core.fit import Memory, choose_lam, inspect_lam, lambda_grid, warn_o
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import (
     as_array,
+    as_floats,
     as_lams,
-    check_labels,
+    check_inputs,
+    check_scale,
     check_whole,
     column_names,
     door,
@@ -90,11 +92,13 @@ def fit_kronecker(
     X1 = as_side("X1", X1, kernel1)
     X2 = as_side("X2", X2, kernel2, X1.dtype)
     warn_of_far_labels(Y, Weights.of(None, len(X1), X1.dtype))
+    Y = as_floats("Y", Y)
+    check_scale("Y", Y.ravel(), X1.dtype)  # all of one target, before they are rounded to 0
     Y = as_array("Y", Y, X1.dtype)
     shape = len(X1), len(X2)
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
-    check_labels("Y", Y)
+    check_inputs("Y", Y)
     num, default_grid = lams, np.ndim(lams) == 0
     if default_grid:
         check_whole("lams, as their number,", lams)

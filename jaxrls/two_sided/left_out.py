@@ -12,7 +12,7 @@ from jaxrls.core.support import Listed, as_array, door
 from jaxrls.two_sided.kronecker import SETTINGS, Kronecker
 
 
-@door()
+@door("factor.sample_array")
 def kronecker_left_out(
     factor: Factor,
     Y: Float[Array, "n1 n2"] | Listed,
@@ -64,7 +64,7 @@ def kronecker_left_out(
     return sides.errors(solution, loss, setting, as_grid(lams, sides))[:, 0]
 
 
-@door()
+@door("factor.sample_array")
 def kronecker_residuals(
     factor: Factor,
     Y: Float[Array, "n1 n2"] | Listed,

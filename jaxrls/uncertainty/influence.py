@@ -1,15 +1,19 @@
-"""Diagnostics of a factor: the influence of every row at one λ, and the kernel's eigenfunctions."""
+"""Diagnostics of a fit or a factor: the influence of every row at one λ, and the kernel's
+eigenfunctions.
+"""
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.factors import AtPoints, DualSpectrum, Factor
-from jaxrls.core.fit import Model
+from jaxrls.core.criteria import known_lam
+from jaxrls.core.data import compiled, first_rows
+from jaxrls.core.factors import AtPoints, DualSpectrum, Factor, Solution
+from jaxrls.core.fit import Fit, Model, solution_of
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.support import Listed, as_array, as_lam, check_whole, column_names, door, pytree
+from jaxrls.core.support import Listed, as_array, check_whole, column_names, door, pytree
 
 
 @pytree
@@ -37,9 +41,11 @@ class Influence:
     dof: Float[Array, ""]
 
 
-@door()
+@door("fit.sample_array")
 def influence(
-    factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float
+    fit: Fit | Factor,
+    Y: Float[Array, "n *t"] | Listed | None = None,
+    lam: Float[Array, "..."] | float | None = None,
 ) -> Influence:
     """Leverage, standardized residual and Cook's distance of every row: how far it determines its
     own fitted value, deviates from it, and moves the whole fit.
@@ -57,18 +63,21 @@ def influence(
     weight 0 has no influence: all values are 0 there.
 
     Args:
-        factor: a factor of the rows, such as `factorize` makes.
-        Y: labels (n,) or (n, t).
-        lam: λ ≥ 0, one number; 0 is taken as the floor of the factor.
+        fit: a fit that kept its solution; or a factor of the rows, such as `factorize` makes.
+        Y: labels (n,) or (n, t) for a factor; a fit has its own.
+        lam: λ ≥ 0, one number; 0 is taken as the floor of the factor. Of a fit by default the
+            chosen one.
 
     Returns:
-        An `Influence`.
+        An `Influence`, in the precision of the fit or factor.
 
     Raises:
-        ValueError: for λ < 0 or shapes that do not fit.
+        ValueError: for λ < 0 or shapes that do not fit; for a fit that kept no solution, or one
+            without a spectrum, such as `Cholesky`.
 
-    **Cost** O(n r t). **Fails** (NaN) for residuals that are all 0. **Source**: Cook 1977; Eubank
-    1985, "Diagnostics for smoothing splines".
+    **Warns** of a λ below the precision of the factor. **Cost** O(n r t). **Fails** (NaN) for
+    residuals that are all 0. **Source**: Cook 1977; Eubank 1985, "Diagnostics for smoothing
+    splines".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [1.0], [2.0], [10.0]])
@@ -77,9 +86,27 @@ def influence(
     >>> int(influence.leverage.argmax()), int(influence.cooks_distance.argmax())
     (3, 3)
     """
-    lam = factor.zero_as_floor(as_lam(lam, factor.dtype, zero=True))
-    spectrum, used = factor.spectrum(), factor.weights.used
-    solution = spectrum.solve(Y)
+    if not isinstance(fit, Fit):
+        if Y is None or lam is None:
+            raise ValueError("Y and lam are needed beside a factor, which knows neither: give both")
+        spectrum = fit.spectrum()
+        return _influence(spectrum.solve(Y), known_lam(lam, spectrum))
+    if Y is not None:
+        raise ValueError("Y is known to a fit: leave it out, or give a factor")
+    solution, residuals = solution_of(fit), fit.loo_residuals
+    spectrum = solution.factor.spectrum()
+    found = _influence_of_fit(solution, known_lam(fit.lam if lam is None else lam, spectrum))
+    n = spectrum.n if residuals is None else len(residuals)
+    if n == spectrum.n:
+        return found
+    rows = found.leverage, found.residuals, found.cooks_distance  # without padding
+    return Influence(*(first_rows(part, n) for part in rows), found.noise, found.dof)
+
+
+def _influence(solution: Solution, lam: Float[Array, ""]) -> Influence:
+    """Those of a solution by a spectrum."""
+    spectrum = solution.factor
+    used = spectrum.weights.used
     r = solution.training_residuals(jnp.atleast_1d(lam))[0]
     leverage, remaining, moving, left = _diagonals(spectrum, lam).T
 
@@ -93,6 +120,9 @@ def influence(
     moved = ratio(r / noise * safe_sqrt(moving)[:, None], remaining) ** 2 / dof
     drop = solution.labels.drop_axis
     return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
+
+
+_influence_of_fit = compiled(_influence)
 
 
 def _diagonals(spectrum, lam) -> Float[Array, "n 4"]:
@@ -116,8 +146,12 @@ class Eigenfunctions(NamedTuple):
     functions: Model
 
 
+@door("fit.sample_array")
 def eigenfunctions(
-    factor: Factor, kernel: Kernel, X: Float[Array, "n d"] | Listed, num: int = 10
+    fit: Fit | Factor,
+    kernel: Kernel | None = None,
+    X: Float[Array, "n d"] | Listed | None = None,
+    num: int = 10,
 ) -> Eigenfunctions:
     """The leading eigenvalues and eigenfunctions of the kernel under the distribution of the rows:
     Mercer's theorem, from the data.
@@ -129,9 +163,9 @@ def eigenfunctions(
     intercept the kernel is the centred one, whose eigenfunctions have mean 0.
 
     Args:
-        factor: a factor of the rows, without fixed effects.
-        kernel: the kernel that it was made with.
-        X: the rows (n, d) that it was made of.
+        fit: a fit that kept its solution, or a factor of the rows, without fixed effects.
+        kernel: the kernel that a factor was made with; a fit has its own.
+        X: the rows (n, d) that a factor was made of; a fit has its own.
         num: how many, by default 10.
 
     Returns:
@@ -139,8 +173,8 @@ def eigenfunctions(
         eigenfunctions (m, num), of arbitrary sign.
 
     Raises:
-        ValueError: for a `num` that is not from 1 to the factor's rank r, or a factor with fixed
-            effects.
+        ValueError: for a `num` that is not from 1 to the factor's rank r, a factor with fixed
+            effects, a fit that kept no solution, or one without a spectrum, such as `Cholesky`.
 
     **Cost** O(n r num). **Fails**: an eigenvalue below `factor.precision_floor()` is noise, and its
     function NaN or infinite where it is 0. **Source**: Rasmussen and Williams 2006, §4.3.2.
@@ -152,20 +186,31 @@ def eigenfunctions(
     >>> round(float(values[0]), 4), abs(functions.predict(jnp.array([[3.0]]))).round(4).tolist()
     (1.0, [[3.0]])
     """
+    of_fit = isinstance(fit, Fit)
+    if of_fit != (kernel is None) or of_fit != (X is None):
+        raise ValueError(
+            "kernel and X are needed beside a factor, and known to a fit: "
+            f"{'leave both out' if of_fit else 'give both'}"
+        )
+    factor = solution_of(fit).factor if of_fit else fit
     if factor.fixed.values is not None:
         raise ValueError(
             "eigenfunctions needs a factor without fixed effects, and this one has some: "
             "factorize without fixed_effects="
         )
-    spectrum, names, X = factor.spectrum(), column_names(X), as_array("X", X)
+    spectrum = factor.spectrum()
     check_whole("num", num, spectrum.s.shape[0])
     leading = jnp.argsort(-spectrum.s)[:num]
     total, s = spectrum.weights.total, spectrum.s[leading]
     scale = safe_sqrt(total) / s
     basis = spectrum.directions
     dual = isinstance(spectrum, DualSpectrum) and spectrum.feature_directions is None
-    # A factor made from K alone has no rows.
-    expansion = AtPoints(X) if dual and kernel.evaluable else spectrum.expansion
+    if of_fit:
+        kernel, names, expansion = fit.kernel, fit.model.names, spectrum.expansion
+    else:
+        names, X = column_names(X), as_array("X", X, factor.dtype)
+        # A factor made from K alone has no rows.
+        expansion = AtPoints(X) if dual and kernel.evaluable else spectrum.expansion
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.fixed_directions[:, leading] if factor.fixed.count else jnp.zeros((1, num))
     intercept = -across[0] * scale

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from pyarrow import csv
@@ -175,6 +176,9 @@ def test_categories_become_indicators_and_stay_what_they_were(folder):
     found = predict("few.csv")[1]["prediction"].to_numpy()
     want = fit.predict(np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]]))
     assert_allclose(found, want, rtol=1e-6)
+    model, names = rls.load("m"), ["a", "kind_high", "kind_low", "kind_mid"]
+    turned = pandas.DataFrame(X, columns=names)[names[::-1]]
+    assert_allclose(model.predict(turned), fit.predict(X), rtol=1e-6)
     Path("few.csv").write_text("kind,a\nnew,1\n")
     told = fails("predict m few.csv")
     assert "few.csv: row 1, column 'kind': the category 'new' is none that" in told

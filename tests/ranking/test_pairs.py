@@ -6,10 +6,11 @@ from dataclasses import replace
 from itertools import combinations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from contract.cases import FACTORS, LAMS, PICK, WEIGHTS, N, Y
-from support import EDGE, FLOAT64, array, assert_close, factorize, refused
+from support import EDGE, FLOAT64, array, assert_close, assert_derivatives, factorize, refused
 
 import jaxrls as rls
 from jaxrls.ranking import pairs as in_pairs
@@ -20,17 +21,26 @@ SQUARED = rls.ranking.PairsOut(loss=rls.extend.squared_error)
 CLASSES = np.where(np.median(Y, axis=0) < Y, 1.0, -1.0)
 
 
-def by_refits(y, pairs=None, events=None):
-    """The share of pairs in the wrong order, (L,), known orders counted by the pair's weight, by
-    a refit without each pair.
+def by_refits(y, pairs=None, events=None, loss=lambda predicted, order: predicted > 0):
+    """The mean loss (L,), by default the share of pairs in the wrong order, over pairs of known
+    order, counted by the pair's weight, by a refit without each pair.
     """
     pairs = np.array([*combinations(range(N), 2)] if pairs is None else pairs)
     truth = replace(CASE.truth(WEIGHT, True), Y=y[:, None])
     f = (truth.Y - truth.left_out(pairs))[..., 0]
-    low, high = np.where(y[pairs[:, 0]] < y[pairs[:, 1]], pairs.T, pairs.T[::-1])
-    share = WEIGHT[pairs].prod(axis=1) * (y[low] < y[high]) * (1 if events is None else events[low])
-    each = np.arange(len(pairs))
-    return share @ (f[each, :, low] > f[each, :, high]) / share.sum()
+    wrong = total = 0.0
+    for pair, scores in zip(pairs, f, strict=True):
+        for low, high in (pair, pair[::-1]):
+            if y[low] < y[high] and (events is None or events[low]):
+                known = True
+            elif y[low] == y[high] and events is not None:
+                known = events[low] and not events[high]  # which did not end before
+            else:
+                known = False
+            weight = WEIGHT[pair].prod() if known else 0
+            total += weight
+            wrong += weight * loss(scores[:, low] - scores[:, high], y[low] - y[high])
+    return wrong / total
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +66,49 @@ def test_classes_that_jit_does_not_know_are_counted_all_the_same(factor):
 
 
 def test_concordance_of_numbers_with_ties_and_censoring(factor):
-    """Harrell's: a pair counts where its smaller time is an event's, and of equal times none."""
-    times = np.round(2 * Y[:, 0]) + 5
-    events = np.random.default_rng(11).integers(0, 2, N).astype(float)
+    """Harrell's: a pair counts where its smaller time is an event's; of equal times where one is an
+    event's and the other censored, without events none. Two times alone are no classes then.
+    """
+    rng = np.random.default_rng(11)
+    times, few = np.round(2 * Y[:, 0]) + 5, np.where(Y[:, 0] > 0, 2.0, 1.0)
+    events = rng.integers(0, 2, N).astype(float)
+    listed = rng.permutation([*combinations(range(N), 2)])[:40]
     assert len(np.unique(times)) < N
-    for flags in (None, events):
-        found = rls.ranking.PairsOut(events=flags)(factor, array(times), array(LAMS))
-        assert_close(found, by_refits(times, events=flags), 1e-12)
+    for y, pairs, flags in (
+        (times, None, None),
+        (times, None, events),
+        (times, listed, events),
+        (few, None, events),
+    ):
+        found = rls.ranking.PairsOut(pairs, events=flags)(factor, array(y), array(LAMS))
+        assert_close(found, by_refits(y, pairs, flags), 1e-12)
+
+
+def test_equal_times_and_equal_predictions_are_half_wrong():
+    """Rows that are the same, one an event and the other censored at that time, and not by rounding
+    in which order.
+    """
+    X = np.repeat(np.linspace(0, 1, 6), 2)[:, None]
+    y, events = np.repeat(np.arange(6.0), 2) ** 2 + 0.3, np.arange(12) % 3 % 2
+    pairs = np.arange(12).reshape(6, 2)[events.reshape(6, 2).sum(axis=1) == 1]
+    factor = factorize(rls.Gaussian(0.5), array(X))
+    found = rls.ranking.PairsOut(pairs, events=events)(factor, y, [1e-3, 1.0])
+    assert found.tolist() == [0.5, 0.5]
+
+
+def test_the_squared_loss_of_censored_times_has_slopes(factor):
+    """With ties among the times: values against refits, slopes against differences."""
+    times, events = np.round(2 * Y[:, 0]), (np.arange(N) % 2).astype(float)
+    criterion = replace(SQUARED, events=events)
+    square = lambda predicted, order: (order - predicted) ** 2
+    found = criterion(factor, array(times), array(LAMS))
+    assert_close(found, by_refits(times, None, events, square), 1e-12)
+
+    def error(log_lam):
+        data = CASE.X, array(times), jnp.exp(log_lam[0])
+        return rls.objective(rls.Gaussian(1.0), *data, criterion=criterion)
+
+    assert_derivatives(error, np.array([-1.0]), 1e-8)
 
 
 def test_pairs_by_name(factor):

@@ -2,6 +2,8 @@
 that orders them, against refits.
 """
 
+from itertools import permutations
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,14 +24,14 @@ WAYS: dict = {"cholesky": {"solver": rls.Cholesky()}, "landmarks": {"landmarks":
 TOLERANCE = 1e5 * EPS
 
 
-def scores(way, gone, groups, v):
+def scores(way, gone, groups, v, labels=Y):
     """f of all rows without some, by least squares on rows centred within groups: minimise
     ½ Σ_q Σ_{i in q} vᵢ ((y − f)ᵢ − mean)² + (λ/2)‖f‖².
     """
     points = (X[LANDMARKS], LANDMARKS) if way == "landmarks" else (X, None)
     Phi, _ = of_landmarks(gaussian, X, X, *points)(gone)
     rest = np.setdiff1d(np.arange(N), gone)
-    A, y = Phi[rest].copy(), Y[rest].copy()
+    A, y = Phi[rest].copy(), labels[rest].copy()
     for group in np.unique(groups[rest]):
         own = groups[rest] == group
         share = v[rest][own] / v[rest][own].sum()
@@ -76,6 +78,22 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
         for group in np.unique(groups):  # up to a constant in each
             own = groups == group
             assert_close(got[own] - got[own][0], f[own] - f[own][0], TOLERANCE)
+
+
+def test_harrells_c_of_equal_times():
+    """An event and a censored time that are equal are a pair, whose event ended first."""
+    times, events = np.round(2 * Y) + 5, np.arange(N) % 3 != 0
+    wrong = total = 0.0
+    for i, j in permutations(range(N), 2):
+        if not events[i] or times[i] > times[j] or (times[i] == times[j] and events[j]):
+            continue
+        f = scores("cholesky", [i, j], np.zeros(N, int), V, times)
+        total += V[i] * V[j]
+        wrong += V[i] * V[j] * (f[i] > f[j])
+    criterion = rls.ranking.PairsOut(events=events)
+    options = {"weights": array(V), "lams": array([LAM]), "criterion": criterion}
+    fit = rls.fit(GAUSSIAN, array(X), array(times), **options)
+    assert_close(fit.errors, [wrong / total], TOLERANCE)
 
 
 @FLOAT64

@@ -5,8 +5,10 @@ that are left.
 import functools
 import warnings
 
+import jax
 import numpy as np
 import oracle
+import pandas
 import pytest
 from contract.cases import WIDTH, draw, gaussian
 from support import DTYPE, EDGE, EPS, FLOAT64, X64, array, assert_close, refused, wide
@@ -256,3 +258,18 @@ def test_rows_that_cannot_come_or_go():
             )
         )
     )
+
+
+@EDGE
+def test_a_frame_that_is_distributed_keeps_its_names():
+    """Columns of new rows, of rows that are added, and of distributed ones, by name."""
+    mesh = jax.make_mesh((1,), ("rows",))
+    frame, new = (pandas.DataFrame(A.astype(DTYPE), columns=[*"abc"]) for A in (X, X_NEW))
+    turned = new[[*"cab"]]
+    fit = rls.fit(rls.Linear(), rls.rows.shard(frame, Y.astype(DTYPE), mesh=mesh), **KEPT)
+    want = rls.fit(rls.Linear(), X.astype(DTYPE), Y.astype(DTYPE), **KEPT)
+    labels = Y[:NEW].astype(DTYPE)
+    for part in (turned, rls.rows.shard(turned, mesh=mesh)):
+        assert_close(fit.predict(part), want.predict(FRESH), 1e4 * EPS, "new rows")
+        added, same = fit.update(part, labels), want.update(FRESH, labels)
+        assert_close(added.predict(part), same.predict(FRESH), 1e4 * EPS, "added rows")

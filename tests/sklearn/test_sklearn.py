@@ -2,6 +2,7 @@
 life among its tools.
 """
 
+import functools
 import importlib.util
 import pickle
 import sys
@@ -303,6 +304,36 @@ def test_pandas():
     with sklearn.config_context(transform_output="pandas"):
         piped = make_pipeline(StandardScaler(), RLSRegressor()).fit(frame, y)
         assert piped.predict(frame).shape == (40,)
+
+
+@ANY_PRECISION
+def test_path_takes_columns_by_name():
+    """What scikit-learn read as an array was a data frame: `path_` knows its columns, strings or
+    numbers, as a fit to the frame does, and after rows were added and removed.
+    """
+    for names in ("abcdef", [10, 11, 12, 13, 14, 15]):
+        frame = pandas.DataFrame(X, columns=[*names])
+        other = frame[[*names][::-1]]
+        codes = np.where(y > np.median(y), 1.0, -1.0)
+        grown = RLSRegressor("linear").partial_fit(frame[:30], y[:30])
+        for model, labels in (
+            (RLSRegressor("linear").fit(frame, y), y),
+            (RLSRegressor("linear", scoring="r2").fit(frame, y), y),
+            (RLSClassifier("linear").fit(frame, codes), codes),
+            (grown.partial_fit(frame[30:], y[30:]), y),
+        ):
+            path = model.path_
+            assert path.model.names == (*names,)
+            for ours in (
+                path,
+                path.update(other[:3], labels[:3]),
+                path.forget(other[:3], labels[:3]),
+            ):
+                assert_close(ours.predict(other), ours.predict(X), 1e-12)
+            added = path.update(X[:3], labels[:3]).predict(X)
+            assert_close(path.update(other[:3], labels[:3]).predict(X), added, 1e-12)
+            lacking = functools.partial(path.predict, frame.iloc[:, :5])
+            refused((lacking, "X lacks 1 of the 6 columns"))
 
 
 @ANY_PRECISION

@@ -92,6 +92,9 @@ def test_degree_and_coef0_are_those_of_kernel_ridge(degree, coef0):
 
 def test_gamma_of_columns_without_spread_is_that_of_equal_ones():
     assert regressor(np.ones((N, 5)), gamma="scale").kernel_ == rls.Gaussian.from_gamma(0.2)
+    small = regressor((X * 3e-23).astype(np.float32), gamma="scale").kernel_.width
+    assert_close(small / 3e-23, rls.Gaussian.from_gamma(1 / (5 * X.var())).width, 1e-5)
+    refused((lambda: regressor(X * 1e-170, gamma="scale"), "which gamma='scale' needs, underflows"))
 
 
 def test_numbers_that_make_no_sense_are_refused():

@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import support
-from support import EPS, FLOAT64, array, assert_close, solver_of, wide
+from support import EPS, FLOAT64, array, assert_close, refused, solver_of, wide
 
 import jaxrls as rls
 
@@ -28,6 +28,10 @@ def factor_of(route, X, v):
     landmarks = array(X[:4]) if route == "subset" else None
     options = {"weights": array(v), "landmarks": landmarks, "solver": solver_of(route)}
     return support.factorize(rls.Linear(), array(X), intercept=True, **options)
+
+
+def products(X, Z):
+    return X @ Z.T
 
 
 def brute_force(Phi, Y, v):
@@ -123,6 +127,53 @@ def test_eigenfunctions_are_orthonormal_and_expand_the_kernel(route):
     )
 
 
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+def test_a_fit_is_diagnosed_as_it_was_computed():
+    """Float64 NumPy data in float64 and into NumPy, whatever JAX is set to; float32 in float32. Of
+    the rows that were given, though a fit to few rows adds others of weight 0.
+    """
+    X, Y, v = data()
+    brute = brute_force(X, Y, v)
+    for dtype in (np.float64, np.float32):
+        eps = float(np.finfo(dtype).eps)
+        tolerance = 20 * len(X) * eps * float(np.linalg.norm(X, 2)) ** 2 / LAM
+        parts, options = [A.astype(dtype) for A in (X, Y, v)], {"solver": rls.Spectral()}
+        kernel = rls.FunctionKernel(products)
+        fit = rls.fit(kernel, *parts[:2], weights=parts[2], lams=[LAM, 10.0], **options)
+        factor = fit.solution.factor
+        assert factor.n > len(X)
+        found = rls.diagnostics.influence(fit, lam=LAM)
+        host = dtype == np.float64 and not support.X64
+        for name, want in zip(rls.diagnostics.Influence.__annotations__, brute, strict=True):
+            got = getattr(found, name)
+            assert_close(got, want, tolerance, name)
+            assert got.dtype == dtype and isinstance(got, np.ndarray) == host
+        at_its_own = rls.diagnostics.influence(fit)
+        assert_close(at_its_own.dof, fit.dof, tolerance, "at its own λ")
+        padded = np.zeros((factor.n, 2), dtype)
+        padded[: len(X)] = parts[1]
+        e = rls.diagnostics.loo_residuals(factor, padded, fit.lam)[: len(X)]
+        assert_close(e, fit.loo_residuals, tolerance, "of the factor")
+        assert e.dtype == rls.diagnostics.effective_dof(factor, [fit.lam]).dtype == dtype
+        values, functions = rls.diagnostics.eigenfunctions(fit, num=3)
+        with jax.enable_x64(True):
+            alone = rls.factorize(rls.Linear(), X, weights=v)
+            want = rls.diagnostics.eigenfunctions(alone, rls.Linear(), X, 3)
+        assert values.dtype == dtype and isinstance(values, np.ndarray) == host
+        assert_close(values, want.values, tolerance, "eigenvalues")
+        squares = functions.predict(parts[0]) ** 2
+        assert_close(squares, want.functions.predict(X) ** 2, 100 * tolerance, "eigenfunctions")
+
+
+def test_a_lam_that_the_factor_does_not_resolve_is_warned_of():
+    X, Y, _ = data()
+    factor = support.factorize(rls.Gaussian(1.0), array(X))
+    lam = 0.01 * float(factor.precision_floor())
+    for call in (rls.diagnostics.influence, rls.diagnostics.loo_residuals, rls.extend.coef):
+        with pytest.warns(UserWarning, match="lam, .*, is below the precision of the factor"):
+            call(factor, array(Y), lam)
+
+
 def test_messages():
     factor = support.factor_gram(array(np.eye(3)))
     with pytest.raises(ValueError, match=r"lam must be one number, and has shape \(2,\)"):
@@ -131,3 +182,16 @@ def test_messages():
         ValueError, match="num must be a whole number of at least 1 and at most 3, and is 4"
     ):
         rls.diagnostics.eigenfunctions(factor, rls.Linear(), array(np.eye(3)), 4)
+    X, Y, _ = data()
+    kept, plain = (rls.fit(rls.Linear(), X, Y, lams=[LAM], keep=keep) for keep in (True, False))
+    one_by_one = rls.fit(rls.Gaussian(1.0), X, Y, lams=[LAM], solver=rls.Cholesky(), keep=True)
+    influence, eigenfunctions = rls.diagnostics.influence, rls.diagnostics.eigenfunctions
+    refused(
+        (lambda: influence(factor), "Y and lam are needed beside a factor"),
+        (lambda: influence(kept, Y), "Y is known to a fit: leave it out"),
+        (lambda: influence(plain), "this fit kept no solution"),
+        (lambda: influence(one_by_one), "'cholesky' has no spectrum: use another solver, such as"),
+        (lambda: eigenfunctions(kept, rls.Linear(), X), "known to a fit: leave both out"),
+        (lambda: eigenfunctions(factor), "needed beside a factor.*: give both"),
+        (lambda: eigenfunctions(plain), "this fit kept no solution"),
+    )

@@ -9,7 +9,14 @@ from jaxrls.core.criteria.losses import (
     squared_error,
     zero_one_loss,
 )
-from jaxrls.core.criteria.path import Path, coef, effective_dof, loo_residuals, one_lam
+from jaxrls.core.criteria.path import (
+    Path,
+    coef,
+    effective_dof,
+    known_lam,
+    loo_residuals,
+    one_lam,
+)
 from jaxrls.core.criteria.standard import (
     CRITERIA,
     CRPS,

@@ -56,7 +56,7 @@ class Criterion(ABC):
     # Whether it stays the same where a constant is added to all labels, and one is fitted.
     ignores_offset: bool = False
 
-    @door()
+    @door("factor.sample_array")
     def __call__(
         self,
         factor: Factor,

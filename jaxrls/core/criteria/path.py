@@ -5,13 +5,15 @@ one λ, and degrees of freedom.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import as_grid
 from jaxrls.core.criteria.standard import loo
 from jaxrls.core.data import Folds, as_folds
 from jaxrls.core.factors import Factor, Solution
-from jaxrls.core.support import Listed, as_lam, door, pytree
+from jaxrls.core.support import Listed, as_lam, door, is_concrete, pytree, warn
 
 
 @pytree
@@ -41,11 +43,27 @@ class Path:
 
 def one_lam(lam, solution: Solution) -> Float[Array, "1 *k"]:
     """One λ, or one for each target, as a grid of length one."""
-    factor, targets = solution.factor, solution.labels.given.shape[1:]
-    return factor.zero_as_floor(as_lam(lam, factor.dtype, targets, zero=True))[None]
+    return known_lam(lam, solution.factor, solution.labels.given.shape[1:])[None]
 
 
-@door()
+def known_lam(lam, factor: Factor, targets: tuple = ()) -> Float[Array, "*k"]:
+    """One λ, or one for each target, checked; 0 is the factor's floor. Warns of a λ below it, where
+    values are known.
+    """
+    lam, floor = as_lam(lam, factor.dtype, targets, zero=True), factor.precision_floor()
+    if is_concrete(lam, floor):
+        below = np.asarray((lam > 0) & (lam < 0.99 * floor))
+        if below.any():
+            narrow = factor.dtype == np.float32
+            wider = ", or factor in float64, as fit does float64 NumPy data" if narrow else ""
+            warn(
+                f"lam, {np.asarray(lam)[below].min():.2g}, is below the precision of the factor, "
+                f"{float(floor):.2g}, and results are rounding: give a larger one{wider}"
+            )
+    return jnp.where(lam == 0, floor, lam)
+
+
+@door("factor.sample_array")
 def path(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
@@ -85,7 +103,7 @@ def path(
     return Path(lams, coef, intercept, drop(loo.values(solution, lams, None)), free)
 
 
-@door()
+@door("factor.sample_array")
 def coef(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed
 ) -> tuple[Any, ...]:
@@ -106,7 +124,8 @@ def coef(
     Raises:
         ValueError: for λ < 0 or shapes that do not fit.
 
-    **Cost** O(n r t). **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
+    **Warns** of a λ below the precision of the factor. **Cost** O(n r t). **Source**: Rifkin
+    (lecture), "Solving RLS, Varying λ".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Linear(), jnp.array([[1.0], [2.0]]), intercept=False)
@@ -119,7 +138,7 @@ def coef(
     return tuple(solution.labels.drop_axis(part[0]) for part in known)
 
 
-@door()
+@door("factor.sample_array")
 def loo_residuals(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
@@ -143,7 +162,7 @@ def loo_residuals(
     Raises:
         ValueError: as `coef` and `loo` do.
 
-    **Cost** O(n r t). **Source**: Rifkin (lecture), "LOOE derivation, VII".
+    **Warns** as `coef`. **Cost** O(n r t). **Source**: Rifkin (lecture), "LOOE derivation, VII".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -154,7 +173,7 @@ def loo_residuals(
     return solution.labels.drop_axis(solution.held_out_residuals(one_lam(lam, solution), folds)[0])
 
 
-@door()
+@door("factor.sample_array")
 def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Array, " L"]:
     """Compute the effective degrees of freedom of the fit at every λ: how many free parameters it
     is worth.

@@ -10,7 +10,15 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data.fixed_effects import FixedEffects
 from jaxrls.core.data.weights import Weights
-from jaxrls.core.support import as_array, check_labels, check_targets, pytree, static
+from jaxrls.core.support import (
+    as_array,
+    as_floats,
+    check_labels,
+    check_scale,
+    check_targets,
+    pytree,
+    static,
+)
 
 
 class DataBlock(NamedTuple):
@@ -72,6 +80,8 @@ class Labels:
     @classmethod
     def of(cls, Y: Any, weights: Weights, fixed: FixedEffects) -> "Labels":
         """Labels (n,) or (n, t), checked, minus their fit by the fixed effects."""
+        Y = as_floats("Y", Y)
+        check_scale("Y", Y, weights.dtype)  # before they are rounded to 0
         Y = as_array("Y", Y, weights.dtype)
         check_targets("Y", Y, weights.n)
         check_labels("Y", Y)

@@ -30,6 +30,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Data, FixedEffects, Folds, Labels, Weights
@@ -255,6 +256,15 @@ class Factor(ABC):
     def dtype(self) -> Any:
         """The dtype of everything computed from the factor."""
         return self.weights.dtype
+
+    @property
+    def sample_array(self) -> Any:
+        """One of its arrays, whose precision and library results of the factor have."""
+        arrays = [
+            leaf for leaf in jax.tree.leaves(self) if isinstance(leaf, jax.Array | np.ndarray)
+        ]
+        real = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.floating)]
+        return real[0] if real else jnp.zeros((), self.dtype)
 
     @property
     def intercept(self) -> bool:

@@ -394,6 +394,11 @@ class Fit(Generic[K]):
         return self.model.kernel  # type: ignore[return-value]
 
     @property
+    def sample_array(self) -> Any:
+        """One of its arrays, whose precision and library results of the fit have."""
+        return self.model.coef
+
+    @property
     def certificate(self) -> str:
         """How close landmarks keep the fit to that of all of K, in words; empty without landmarks,
         or inside `jax.jit`.

@@ -14,7 +14,7 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import check_whole, door, pytree, static
 
 
-@door()
+@door("factor.sample_array")
 def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """Make a geometric grid of λ, ascending, that covers all fits the factor can distinguish.
 

@@ -36,6 +36,7 @@ from jaxrls.core.support import (
     by_names,
     check_labels,
     check_ratio,
+    check_scale,
     check_targets,
     column_names,
     is_concrete,
@@ -323,6 +324,8 @@ def read_labels(Y, rows, offset=None) -> Float[Array, "n *t"]:
             f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
             "none of its own"
         )
+    Y = as_floats("Y", Y)
+    check_scale("Y", Y, rows.dtype)  # before they are rounded to 0
     Y = rows.column(as_floats("Y", Y, rows.dtype))
     check_targets("Y", Y, rows.shape[0])
     check_labels("Y", Y)

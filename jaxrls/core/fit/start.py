@@ -69,11 +69,30 @@ def median_distance(X, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Arra
     few: Any = X if isinstance(X, Block) else X.few_rows(rows)
     check_inputs("X", few)
     between = city_block_distances if order == 1 else squared_distances
-    distances = between(few, few, jnp.ones(few.shape[1], few.dtype))
+    unit = unit_of_squares(_largest(few))
+    distances = between(few, few, jnp.full(few.shape[1], 1 / unit))
     distances = distances if order == 1 else safe_sqrt(distances)
     pairs = jnp.tri(few.shape[0], k=-1, dtype=bool) & (distances > 0)
     median = jnp.nanmedian(jnp.where(pairs, distances, jnp.nan))
-    return jnp.where(jnp.isfinite(median), median, 1.0)
+    return jnp.where(jnp.isfinite(median), median * unit, 1.0)
+
+
+def unit_of_squares(largest: Float[Array, ""]) -> Float[Array, ""]:
+    """1, or where squares of numbers of this size would underflow, a unit in which they do not:
+    below √tiny/eps, where even differences of rounding have squares, half way down to the smallest
+    number, counted in digits.
+    """
+    limits = jnp.finfo(largest.dtype)
+    enough = float(limits.tiny) ** 0.5 / float(limits.eps)
+    small = enough**0.5 * float(limits.tiny) ** 0.5
+    return jnp.where(largest < enough, small, 1).astype(largest.dtype)
+
+
+def _largest(few: Any) -> Float[Array, ""]:
+    """The largest difference of a number from the first row's, or the largest stored number."""
+    if not isinstance(few, Block):
+        return jnp.max(jnp.abs(few - few[0]))
+    return jnp.max(jnp.abs(few.values))
 
 
 @door("X")
@@ -111,9 +130,12 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
         if not isinstance(width, list | tuple) and np.ndim(width) == 0:
             return median_distance(columns, order=order)
         columns = as_dense(columns)
-        spread = jnp.std(columns, axis=0)
+        about = columns - columns[0]  # exactly 0 in a constant column
+        size = jnp.max(jnp.abs(about), axis=0)
+        size = jnp.where(size > 0, size, 1)  # the unit of squares, which may underflow in that of X
+        spread = size * jnp.std(about / size, axis=0)
         spread = jnp.where(spread > 0, spread, 1)
-        return spread * median_distance(columns / spread, order=order)
+        return spread * median_distance(about / spread, order=order)
 
     few = X.candidates()[1] if isinstance(X, Rows) else X
     few = few.few_rows(MEDIAN_ROWS) if isinstance(few, Rows) else few

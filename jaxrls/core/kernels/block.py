@@ -186,9 +186,9 @@ def _absolute(x, z, scale):
 
 
 def _chi_squared(x, z, scale):
-    total = x + z
-    positive = total > 0
-    return jnp.where(positive, (x - z) ** 2 / jnp.where(positive, total, 1), 0) * scale
+    gap, total = x - z, x + z
+    positive = total > 0  # the square of a gap may underflow where its share does not
+    return jnp.where(positive, gap * (gap / jnp.where(positive, total, 1)), 0) * scale
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

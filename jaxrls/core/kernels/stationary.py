@@ -18,13 +18,14 @@ from jaxrls.core.kernels.block import (
     squared_distances,
 )
 from jaxrls.core.kernels.kernel import Kernel, check_not_negative, parameter
-from jaxrls.core.linalg import safe_sqrt
+from jaxrls.core.linalg import reciprocal, safe_sqrt
 from jaxrls.core.support import pytree, static
 
 
 def _inverse(kernel: Kernel, X):
     """1 / width for every column."""
-    return jnp.broadcast_to(1 / parameter(kernel, "width", X, per_column=True), X.shape[1:])
+    width = parameter(kernel, "width", X, per_column=True)
+    return jnp.broadcast_to(reciprocal(width), X.shape[1:])
 
 
 class _Stationary(Kernel):

@@ -37,6 +37,7 @@ from jaxrls.core.linalg.products import (
     gram_panels,
     matmul,
     panels,
+    reciprocal,
     safe_sqrt,
     tall_matmul,
     transposed_matmul,

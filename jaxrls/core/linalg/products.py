@@ -102,3 +102,16 @@ def safe_sqrt(x):
     """√x with derivative 0, not infinity, at x = 0."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+
+
+@jax.custom_jvp
+def reciprocal(x):
+    """1/x, whose derivative −dx/x² is finite also where x² underflows or overflows."""
+    return 1 / x
+
+
+@reciprocal.defjvp
+def _reciprocal_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    inverse = reciprocal(x)
+    return inverse, -inverse * (inverse * dx)

@@ -15,6 +15,7 @@ from jaxrls.core.support.checks import (
     check_ratio,
     check_real,
     check_row_numbers,
+    check_scale,
     check_symmetric,
     check_targets,
     check_unmasked,

@@ -149,18 +149,29 @@ def check_inputs(name: str, X, columns=None) -> None:
 
 
 def check_labels(name: str, Y) -> None:
-    """Raise for labels that are not finite, or whose squares leave the range of their dtype, below
-    √tiny/eps or above √(max/n), where values are known.
+    """Raise for labels that are not finite, or whose squares leave the range of their dtype, those
+    of any target below √tiny/eps or above √(max/n), where values are known.
     """
     check_inputs(name, Y)
-    limits = np.finfo(Y.dtype)
-    if is_concrete(Y) and Y.size:
-        most = max(map(abs, _ends(Y)))
-        if 0 < most < float(limits.tiny) ** 0.5 / float(limits.eps):
-            raise ValueError(
-                f"{name} holds {most:.3g} at most, and squares underflow {Y.dtype}: multiply by a "
-                "scale"
-            )
+    check_scale(name, Y, Y.dtype)
+
+
+def check_scale(name: str, Y, dtype) -> None:
+    """Raise where the labels of some target underflow in a dtype, or their squares, where values
+    are known.
+    """
+    if not is_concrete(Y) or not Y.size:
+        return
+    limits = np.finfo(dtype)
+    most = value_of(lambda xp, values: xp.atleast_1d(xp.abs(values).max(axis=0)), Y)
+    small = (most > 0) & (most < float(limits.tiny) ** 0.5 / float(limits.eps))
+    if small.any():
+        place = int(small.argmax())
+        column = f" in column {place}" if len(most) > 1 else ""
+        raise ValueError(
+            f"{name} holds {most[place]:.3g} at most{column}, and squares underflow {dtype}: "
+            "multiply by a scale"
+        )
 
 
 def check_matrix(name: str, X) -> None:

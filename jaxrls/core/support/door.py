@@ -47,6 +47,9 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "key": ("one such as jax.random.key(0)", lambda value: isinstance(value, jax.Array)),
 }
 
+# The property of a fit or factor that stands for all of its arrays.
+WHOLE = "sample_array"
+
 # What holds a part for each row of X.
 OF_ROWS = "Y", "weights", "groups", "fixed_effects"
 
@@ -57,7 +60,8 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
     `argument` names what sets the precision: data such as "X", for which NumPy arrays are returned
     where `jax_enable_x64` is off, or a fitted array such as "self.coef", whose kind all results
-    have. Without one all arrays are JAX's, and computed as they are. On a mesh with Explicit axes
+    have; "factor.sample_array" of what is computed with as a whole, outside of compiled programs,
+    so that all of its arrays become JAX's. Without one all arrays are JAX's, and computed as they are. On a mesh with Explicit axes
     results are sharded as the rows are. Arrays of other libraries come in by DLPack, and count as
     NumPy's on the host, else as JAX's; results that are arrays go back as they came.
     """
@@ -90,6 +94,8 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
     with precision, jax.numpy_rank_promotion("allow"):
         views = {name: share_memory(value, values[name]) for name, value in foreign.items()}
         values |= views
+        if path == [WHOLE] and not isinstance(like, jax.Array):
+            values[name] = jax.tree.map(_to_device, values[name])
         results = on_auto_axes(call, bound.args, bound.kwargs)
         if foreign:
             results = give_back(results, [*foreign.values()][0], [*views.values()])
@@ -182,6 +188,11 @@ def hints_at_names(cls: Any) -> Any:
 
     cls.__init__ = init
     return cls
+
+
+def _to_device(leaf):
+    """A NumPy array as JAX's."""
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _to_host(tree):

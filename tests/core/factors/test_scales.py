@@ -126,6 +126,40 @@ def test_what_leaves_the_range_is_refused():
     )
 
 
+def test_a_target_in_tiny_units_is_refused_beside_others():
+    """At every door that takes several targets, also where rounding to float32 would make it 0; a
+    table of one target has columns of any size.
+    """
+    X, y = narrow(20)
+    mesh = jax.make_mesh((1,), ("rows",))
+    stream = lambda Y: rls.rows.stream([(X[:10], Y[:10]), (X[10:], Y[10:])])
+    kernels, given = [rls.Linear(), GAUSSIAN], {"shares": [[0.5, 0.5]], "lams": [0.1]}
+    factor = factorize(GAUSSIAN, X)
+    tiny = float(np.finfo(DTYPE).tiny)
+    for scale in (0.1 * tiny**0.5, 0.1 * tiny**0.5 / EPS):
+        Y = np.stack([y, y * DTYPE(scale)], axis=1)
+        doors = (
+            lambda Y=Y: rls.fit(GAUSSIAN, X, Y, lams=[0.1], per_target=True),
+            lambda Y=Y: rls.tune(GAUSSIAN, X, Y),
+            lambda Y=Y: rls.objective(GAUSSIAN, X, Y, 0.1),
+            lambda Y=Y: rls.fit(rls.Linear(), stream(Y), lams=[0.1]),
+            lambda Y=Y: rls.fit(rls.Linear(), rls.rows.shard(X, Y, mesh=mesh), lams=[0.1]),
+            lambda Y=Y: rls.several.fit_kernels(kernels, X, Y, **given),
+            lambda Y=Y: rls.several.select_columns(X, Y, 1, 0.1),
+            lambda Y=Y: factor.solve(Y),
+        )
+        words = rf"Y holds \S+ at most in column 1, and squares underflow {np.dtype(DTYPE)}: mult"
+        refused(*((door, words) for door in doors))
+    Y = np.stack([y, y * 0.1 * tiny**0.5], axis=1)
+    table = Y.T.copy()
+    fit = rls.two_sided.fit_kronecker(GAUSSIAN, X[:2], GAUSSIAN, X, table, lams=[0.1])
+    assert np.isfinite(fit.error)
+    wide_labels = np.stack([y, y], axis=1).astype(np.float64) * [1, 1e-50]
+    rounded = lambda X: lambda: rls.fit(GAUSSIAN, X.astype(np.float32), wide_labels, lams=[0.1])
+    refused((rounded(X), r"at most in column 1, and squares underflow float32"))
+    assert np.isfinite(rls.fit(GAUSSIAN, X, np.stack([y, 0 * y], axis=1), lams=[0.1]).error)
+
+
 def test_a_weight_below_eps_of_the_largest_is_0():
     X, y = narrow(20)
     v = np.ones(20, DTYPE)

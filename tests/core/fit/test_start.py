@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 from support import DTYPE, EPS, array, assert_close
 
 import jaxrls as rls
@@ -91,6 +92,42 @@ def test_a_width_per_column_follows_the_spread_of_the_column():
     spread = np.array([X[:, 0].std(), X[:, 1].std(), 1.0])
     assert_close(width / width[2], spread, 50 * EPS)
     assert_close(width[2], median_distance(X / spread.astype(DTYPE)), 50 * EPS)
+
+
+def test_widths_follow_tiny_and_huge_units():
+    """Of the median of all columns and of each, in units whose squares underflow; and what a search
+    makes of them. A column that is constant, of whatever value, counts with spread 1.
+    """
+    X, tiny = rows(), float(np.finfo(DTYPE).tiny)
+    noise = 0.3 * np.random.default_rng(1).normal(size=40)
+    y = (np.sin(X[:, 0]) + X[:, 1] + noise).astype(DTYPE)
+    start = jax.jit(rls.extend.start_from_data)
+    by_column = lambda X: np.asarray(start(rls.Gaussian(np.ones(3, DTYPE)), X).width, np.float64)
+    sparse = lambda X: rls.fit(rls.Gaussian("median"), scipy.sparse.csr_array(X), y, lams=[1.0])
+    for unit in (tiny**0.5 / EPS / 2, tiny**0.6, tiny**0.8, 1e-3 * tiny**-0.5):
+        units = np.array([1.0, unit, 1.0])
+        scaled, one = (X * units).astype(DTYPE), (X * unit).astype(DTYPE)
+        assert_close(by_column(scaled) / units, by_column(X), 50 * EPS, f"columns × {unit}")
+        for order in (1, 2):
+            want = median_distance(X, order=order)
+            found = np.float64(median_distance(one, order=order))
+            assert_close(found / unit, want, 50 * EPS, f"all × {unit}")
+        if unit > 1:
+            continue
+        want = np.float64(median_distance(X))
+        assert_close(np.float64(sparse(one).kernel.width) / unit, want, 50 * EPS, "sparse rows")
+        tuned, same = (
+            rls.tune(rls.Gaussian(["median"] * 3), A, y, start="kernel", steps=3)
+            for A in (scaled, X)
+        )
+        found = np.float64(tuned.kernel.width) / units
+        assert_close(found, same.kernel.width, EPS**0.25, "tuned, from other roundings")
+        totals = np.abs(np.stack([X, X * DTYPE(unit)]))
+        chi2 = [rls.ChiSquared(w)(A, A) for w, A in zip((1.0, unit), totals, strict=True)]
+        assert_close(chi2[1], chi2[0], 50 * EPS, "χ²")
+    constant = np.full((40, 1), 0.1, DTYPE) * np.arange(1, 4, dtype=DTYPE)
+    constant[:, 0] = X[:, 0]
+    assert_close(by_column(constant)[1:], by_column(constant)[0] / np.std(X[:, 0]), 50 * EPS)
 
 
 # the first guess

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, Weights, moments
+from jaxrls.core.data import Data, Weights, gram, moments
 from jaxrls.core.factors import AtPoints, Expansion, Footprint, Report, Solver
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul
@@ -24,8 +24,7 @@ from jaxrls.core.support import check_whole, is_concrete, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.iterative import Iterative
 from jaxrls.landmarks.cholesky import landmarks_rounding
-from jaxrls.landmarks.dictionary import Dictionary
-from jaxrls.landmarks.held_out import OnLandmarks
+from jaxrls.landmarks.dictionary import Dictionary, jitter_effect
 from jaxrls.landmarks.named import solver_with_landmarks
 from jaxrls.landmarks.points import Landmarks
 from jaxrls.landmarks.solver import Subset
@@ -66,7 +65,8 @@ class IterativeSubset(Solver):
 
     def solve(self, kernel, data, labels, *, block_size=None):
         """From the moments of some of the rows, about the exact fit of all by the fixed effects."""
-        dictionary, fixed = Dictionary.of(kernel, self.landmarks.points), data.fixed
+        points = self.landmarks.points
+        dictionary, fixed = Dictionary.of(kernel, points, gram(kernel, points)), data.fixed
         m, whitener = len(dictionary.whitener), dictionary.whitener
         cross = lambda block: fixed.sums(block.b, block.weights.array, dictionary.design(block.x))
         cross = data.sum(cross, temporaries=m, block_size=block_size)
@@ -150,7 +150,11 @@ class IterativeLandmarks(ByProducts):
     iteration: Iterative
     block_size: int | None = static()
     begin: Float[Array, "m k"] | None = None
-    jitter_effect = OnLandmarks.jitter_effect
+
+    def jitter_effect(self, kernel, lams, coef, missed):
+        """As of other factors on landmarks."""
+        diag = kernel.diag(self.points)
+        return jitter_effect(self.whitener, diag, self.report.jitter, coef, lams, missed)
 
     def gathered(self, of_block: Callable, *columns) -> Float[Array, "m k"]:
         """Φ̃ᵀ√v u with u = `of_block(block, ψ, *columns)`: each block ψ of K_TR is made once."""

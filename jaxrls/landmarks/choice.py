@@ -40,7 +40,7 @@ class _State(NamedTuple):
     residual: Any  # (n,), diag(K − FFᵀ); None at the start
     indices: Any  # (c,)
     total: Any
-    key: PRNGKeyArray
+    key: PRNGKeyArray | None  # None for that of seed 0, which the program then makes
 
 
 @door("X")
@@ -50,7 +50,7 @@ def choose_landmarks(
     num: int | None = None,
     *,
     tol: float | None = None,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | None = None,
     method: str = "rpcholesky",
     weights=None,
     progress: bool = False,
@@ -73,7 +73,7 @@ def choose_landmarks(
             with the weights that it brings.
         num: how many, at most n; static in `jax.jit`. With `tol` too, whichever comes first.
         tol: the share of tr K that landmarks may miss, in (0, 1).
-        key: a JAX random key; the same key gives the same rows.
+        key: a JAX random key; the same key gives the same rows. By default that of seed 0.
         method: `"rpcholesky"` or `"uniform"`.
         weights: (n,), 0 or more: probabilities are proportional to them too, so that rows of weight
             0 are never drawn, and the trace is Σ vᵢ (K − K̂)ᵢᵢ.
@@ -178,6 +178,8 @@ def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
     # Equal rounds, at least four of them.
     block = -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
     draw = _Draw(kernel, X, v, floor, method == "rpcholesky", capacity, block)
+    if state.key is None:
+        state = state._replace(key=jax.random.key(0))
     state = _with_room(state, (-(-capacity // block) + 1) * block, diag)
 
     def unfinished(state):

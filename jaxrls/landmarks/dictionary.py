@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Rows, gram
+from jaxrls.core.data import Rows
 from jaxrls.core.factors import Features
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import triangular_inverse
+from jaxrls.core.linalg import Number, Square, diagonal_of, matmul, triangular_inverse
 from jaxrls.core.support import memory_bytes, pytree
 
 LARGEST_JITTER = 0.1
@@ -25,9 +25,9 @@ class Dictionary(Features):
     jitter: Any = None  # jitter that K_RR needed, relative to its diagonal
 
     @classmethod
-    def of(cls, kernel: Kernel, points: Any) -> "Dictionary":
-        """From the Cholesky factor of K_RR."""
-        L, jitter = cholesky_with_jitter(gram(kernel, points))
+    def of(cls, kernel: Kernel, points: Any, K: Square) -> "Dictionary":
+        """From the Cholesky factor of K = K_RR."""
+        L, jitter = cholesky_with_jitter(K)
         return cls(kernel, points, triangular_inverse(L).T, jitter)
 
     def left_over(self, x, phi) -> Float[Array, " n"]:
@@ -46,12 +46,13 @@ def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
 
 
 def jitter_effect(
-    K: Float[Array, "m m"],
-    jitter,
+    planes: Float[Array, "m r"],
+    diag: Float[Array, " m"],
+    jitter: Number,
     coef: Float[Array, "m t"],
     lams: Float[Array, " k"],
     left: Float[Array, " t"],
-):
+) -> Number:
     """How far the jitter of the landmarks moves the fit, at most: √(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the
     largest of all targets, as a share of the residuals e. It holds where K_RR ≥ ¼ρD.
 
@@ -59,16 +60,15 @@ def jitter_effect(
     N)w: w is longer by (ΦᵀΦ + λ(I − N))⁻¹λNw, and √v f by a vector whose squared length is at most
     λ/4 wᵀN(I − N)⁻¹Nw, where N ≤ ⅘I at most 5λ/4 ‖Nw‖². Along other directions the landmarks are
     equal to rounding, and their differences carry no information. Rounding of K_RR, of norm
-    ½√m·eps, acts like a jitter of that size.
+    ½√m·eps, acts like a jitter of that size. `planes` are L⁻ᵀ, in any orthonormal coordinates, and
+    `diag` is D.
     """
-    i, diag = jnp.arange(len(K)), jnp.diagonal(K)
-    jitter = jnp.maximum(jitter, 0.5 * len(K) ** 0.5 * float(jnp.finfo(K.dtype).eps))
-    L, _ = cholesky_with_jitter(K.at[i, i].add(jitter * diag))
+    m = len(diag)
+    jitter = jnp.maximum(jitter, 0.5 * m**0.5 * float(jnp.finfo(diag.dtype).eps))
     moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # in this order nothing leaves the range
-    moved = jitter * jax.lax.linalg.triangular_solve(L, moved, left_side=True, lower=True)
-    return jnp.max(
-        1.25**0.5 * jnp.linalg.norm(moved, axis=0) / jnp.where(left > 0, left, 1), initial=0
-    )
+    moved = jitter * matmul(planes.T, moved)
+    squares = 1.25 * jnp.sum(moved * moved, axis=0)
+    return jnp.max(jnp.sqrt(squares) / jnp.where(left > 0, left, 1), initial=0)
 
 
 def keeps_rows(n: int, m: int, itemsize: int) -> bool:
@@ -92,18 +92,19 @@ def cholesky_with_jitter(K: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], F
     A floor relative to each diagonal entry does not depend on the kernel's scale, and leaves a K
     that needs no help exactly alone. The jitter counts as a constant in derivatives.
     """
-    diag, i = jnp.diagonal(K), jnp.arange(K.shape[0])
+    given = diagonal_of(K)
     # k(x, x) = 0 is a landmark that does nothing: a column of 0
-    diag = jnp.where(diag > 0, diag, jnp.max(diag))
-    K = K.at[i, i].set(diag)
-    floor = jnp.asarray(2 * K.shape[0] ** 0.5 * jnp.finfo(K.dtype).eps, K.dtype)
-    factor = lambda K, diag, jitter: jnp.linalg.cholesky(K.at[i, i].add(jitter * diag))
-    known = jax.lax.stop_gradient((K, diag))
+    diag = jnp.where(given > 0, given, jnp.max(given))
+    eye = jnp.eye(len(K), dtype=K.dtype)
+    K = K + eye * (diag - given)
+    floor = jnp.asarray(2 * len(K) ** 0.5 * jnp.finfo(K.dtype).eps, K.dtype)
+    known_K, known_diag = jax.lax.stop_gradient((K, diag))
 
     def failed(jitter):
-        pivots = jnp.diagonal(factor(*known, jitter)) ** 2
-        return ~jnp.all(pivots >= floor / 2 * known[1]) & (jitter < LARGEST_JITTER)
+        root = jax.lax.linalg.cholesky(known_K + eye * (jitter * known_diag))
+        pivots = diagonal_of(root) ** 2
+        return ~jnp.all(pivots >= floor / 2 * known_diag) & (jitter < LARGEST_JITTER)
 
     enlarge = lambda jitter: jnp.maximum(4 * jitter, floor)
     jitter = jax.lax.while_loop(failed, enlarge, jnp.zeros_like(floor))
-    return factor(K, diag, jitter), jitter
+    return jnp.linalg.cholesky(K + eye * (jitter * diag)), jitter

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrls.core.data import gram
 from jaxrls.core.factors import Factor, over_lams
 from jaxrls.core.leave_out import Constraints, landmark_of_row
 from jaxrls.landmarks.dictionary import jitter_effect
@@ -36,20 +35,23 @@ class OnLandmarks(Factor):
         """βₖ = 0 in the coordinates of the view, of any length, and Mᵀỹ."""
 
     def left_out_at(self, solution, d, rho, alpha, fitted, remaining) -> tuple[Any, Any]:
-        """`landmarks_left_out` at one λ from d, ρ and α, the fit without the fixed effects, and R
-        of these rows, (m, …).
+        """`landmarks_left_out` from d, ρ and α, the fit without the fixed effects, and R of these
+        rows, (…, m, t).
         """
-        about, v = solution.labels.Y - solution.labels.mean, self.weights.array[self.indices]
-        remaining = d * remaining + v[:, None] * rho * rho
-        e = (d * (about[self.indices] - fitted) + rho * alpha) / remaining
+        about = (solution.labels.Y - solution.labels.mean)[self.indices]
+        squares = rho * rho
+        if self.weights.values is not None:
+            squares = self.weights.values[self.indices][:, None] * squares
+        remaining = d * remaining + squares
+        e = (d * (about - fitted) + rho * alpha) / remaining
         return e, remaining / d
 
     def jitter_effect(self, kernel, lams, coef, missed):
         """How far the jitter of the landmarks' kernel matrix moves the fit with these coefficients,
         as a share of residuals of the lengths `missed`.
         """
-        K = gram(kernel, self.points)
-        return jitter_effect(K, self.report.jitter, coef, lams, missed)
+        diag = kernel.diag(self.points)
+        return jitter_effect(self.planes, diag, self.report.jitter, coef, lams, missed)
 
     def sum_held_out(self, solution, fn, lams, counted=None):
         """Over the other rows, and over those that are landmarks."""

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, Rows, Weights, moments, near_fit
+from jaxrls.core.data import Data, Rows, Weights, gram, moments, near_fit
 from jaxrls.core.factors import Footprint, Solver
 from jaxrls.core.fit import Problem, criterion_error
 from jaxrls.core.kernels import Kernel, Linear
+from jaxrls.core.linalg import tall_matmul
 from jaxrls.core.support import check_whole, pytree, static, values_unknown
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.landmarks.cholesky import cholesky_on_landmarks
@@ -65,10 +66,12 @@ class Subset(Solver):
         the landmarks hold must be of these rows and weights.
         """
         chosen, rows = self.landmarks, data.rows
-        dictionary = Dictionary.of(kernel, chosen.points)
+        K = gram(kernel, chosen.points)
+        dictionary = Dictionary.of(kernel, chosen.points, K)
+        corner = tall_matmul(K, dictionary.whitener)  # φ of the landmarks
         kept = None if self.cholesky else kept_features(dictionary, rows, block_size)
         features = rows.through(dictionary) if kept is None else rows.like(kept)
-        of_features, corner = replace(data, rows=features), dictionary.features(chosen.points)
+        of_features = replace(data, rows=features)
         origin = near_fit_on_landmarks(of_features, corner, kept is not None)
         trace = None if self.cholesky else chosen.trace_residual
         left_over = dictionary.left_over if trace is None else None
@@ -137,7 +140,6 @@ def resolve_landmarks(
         rows,
         int(landmarks),
         tol=tol,
-        key=jax.random.key(0),
         weights=weights.values,
         progress=progress,
     )

@@ -19,7 +19,7 @@ from jaxrls.core.factors import (
     matmul_lams,
     spectrum_of,
 )
-from jaxrls.core.linalg import eigh, eigh_rounding, matmul
+from jaxrls.core.linalg import diagonal_of, eigh, eigh_rounding, matmul
 from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import Dictionary
 from jaxrls.landmarks.held_out import OnLandmarks
@@ -62,18 +62,23 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
 
     def landmarks_left_out(self, solution, lams):
         """For all λ by four products."""
-        W, u = self.planes, self.held
-        v, z = self.weights.array[self.indices], solution.state[:, None]
+        W = self.planes
+        u = self.held
+        z = solution.state[:, None]
         share = self.residual_share(lams)
         slope = jnp.sqrt((1 - share) * share)
-        block = DataBlock(None, v, self.fixed.values_at(self.indices))
-        outside = self.outside(jnp.sqrt(v)[:, None] * u, block)[:, None, None]
-        return jax.vmap(partial(self.left_out_at, solution), 1)(
-            matmul_lams(W * W, share),
-            matmul_lams(W * u, slope),
-            matmul_lams(W, slope * z),
-            matmul_lams(u, (1 - share) * z),
-            outside + v[:, None, None] * matmul_lams(u * u, share),
+        weights = self.weights.block(self.weights.take(self.indices), len(self.indices))
+        U = weights.scale(u)
+        block = DataBlock(None, weights.values, self.fixed.values_at(self.indices))
+        outside = self.outside(U, block)[:, None]
+        of_lams = lambda A, columns: jnp.moveaxis(matmul_lams(A, columns), 1, 0)
+        return self.left_out_at(
+            solution,
+            d=of_lams(W * W, share),
+            rho=of_lams(W * u, slope),
+            alpha=of_lams(W, slope * z),
+            fitted=of_lams(u, (1 - share) * z),
+            remaining=outside + of_lams(U * U, share),
         )
 
     def constraints(self, solution, lam):
@@ -110,7 +115,7 @@ def spectrum_on_landmarks(
     """
     removed, sums = sums.removed(data.fixed), sums.centred(data.fixed)
     s, V = eigh(sums.second)
-    diagonal = jnp.maximum(jnp.diagonal(sums.second), before)
+    diagonal = jnp.maximum(diagonal_of(sums.second), before)
     level = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, V**2))
     level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
     hidden, s = s < level, jnp.maximum(s, level)

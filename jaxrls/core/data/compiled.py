@@ -9,30 +9,30 @@ from functools import cache, partial, wraps
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.data.padding import PADDED_UP_TO
 from jaxrls.core.data.rows import Rows
 from jaxrls.core.support import ONE_THREAD, is_concrete, platform
 
+ZERO = np.zeros(())
 Function = TypeVar("Function", bound=Callable)
 # Up to so many rows LAPACK has one thread. On two cores a fit of 600 rows then takes 1.3 times as
 # long where they are idle and .63 times beside one busy process, one of 1000 rows 1.15 and .81
 # times: in the sum of both one thread takes less. More work beside it, and two take many times.
 FOR_ONE_THREAD = 1000
-# Options of XLA by platform, of which the first that it takes are used: they are not part of its
-# interface. On CPUs compilation is most of a first fit to few rows. Without LLVM's optimisations it
-# takes three quarters of the time, and the program 1.4 times as long; with the older code
-# generator, which JAX has up to 0.10, a quarter and 1.2 times. On GPUs XLA tries algorithms for
-# every product, which on an H200 took 25 of the 29 seconds of a first fit in float32.
-OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
-    "cpu": (
-        {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
-        {"xla_backend_optimization_level": 0},
-    ),
-    "gpu": ({"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},),
+# Options of XLA by platform. On CPUs compilation is most of a first fit to few rows. Without LLVM's
+# optimisations it takes three quarters of the time, and the program 1.4 times as long; with the
+# older code generator, which JAX has up to 0.10, a quarter and 1.2 times. On GPUs XLA tries
+# algorithms for every product, which on an H200 took 25 of the 29 seconds of a first fit in float32.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "cpu": {"xla_backend_optimization_level": 0},
+    "gpu": {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},
 }
+if jax.__version_info__ < (0, 11):
+    OPTIONS["cpu"]["xla_cpu_use_fusion_emitters"] = False
+# The newest JAX whose XLA is known to take them: they are not part of its interface.
+NEWEST_KNOWN = (0, 12)
 
 
 def compiled(fn: Function, often: bool = False) -> Function:
@@ -57,7 +57,7 @@ def compiled(fn: Function, often: bool = False) -> Function:
         leaves, where = jax.tree.leaves(args), platform()
         if outside := [leaf for leaf in leaves if isinstance(leaf, Rows)]:
             return outside[0].call(fn, args, options)
-        if not is_concrete(leaves, jnp.zeros(())):  # within another program
+        if not is_concrete(leaves, jax.device_put(ZERO)):  # within another program
             return whole(*args, **options)
         longest = max((side for leaf in leaves for side in np.shape(leaf)), default=0)
         small = where == "cpu" and longest <= PADDED_UP_TO and not often
@@ -87,9 +87,13 @@ def _quick(program: Callable, whole: Callable, *args, **options) -> Any:
 
 @cache
 def _options_of(platform: str) -> dict:
-    """The first of a platform's OPTIONS that XLA takes."""
-    for options in OPTIONS[platform]:
-        with suppress(jax.errors.JaxRuntimeError):
-            jax.jit(lambda: 0, compiler_options=options)()
-            return options
+    """A platform's OPTIONS; none where XLA does not take them, which a program tries where JAX is
+    newer than those that are known.
+    """
+    options = OPTIONS[platform]
+    if jax.__version_info__[:2] <= NEWEST_KNOWN:
+        return options
+    with suppress(jax.errors.JaxRuntimeError):
+        jax.jit(lambda: 0, compiler_options=options)()
+        return options
     return {}

@@ -29,7 +29,7 @@ from jaxrls.core.data.effects_given import (
 )
 from jaxrls.core.data.folds import Folds, words_for_fold
 from jaxrls.core.data.weights import Weights
-from jaxrls.core.linalg import matmul, triangular_inverse
+from jaxrls.core.linalg import diagonal_of, matmul, triangular_inverse
 from jaxrls.core.support import (
     as_floats,
     check_finite,
@@ -55,7 +55,7 @@ class Centred(NamedTuple):
 @pytree
 class FixedEffects:
     """q columns B over n rows without penalty: none, a constant, further columns, or both. T⁻¹ is
-    upper triangular. `FixedLevels` has one column for each group.
+    upper triangular. `Intercept` has a constant alone, `FixedLevels` one column for each group.
 
     Methods take `values` of a block, so that streamed and sharded rows are never needed all at
     once.
@@ -71,13 +71,13 @@ class FixedEffects:
     @classmethod
     def none(cls, dtype: Any) -> "FixedEffects":
         """No fixed effects."""
-        return cls(None, jnp.zeros((0, 0), dtype))
+        return cls(None, on_device(np.zeros((0, 0), dtype)))
 
     @classmethod
     def constant(cls, total: Float[Array, ""]) -> "FixedEffects":
         """An intercept, over rows of Σv = `total`: H = √v/√Σv."""
         xp: Any = np if is_concrete(total) else jnp  # NumPy compiles nothing
-        return cls(None, on_device(xp.reshape(1 / xp.sqrt(total), (1, 1))), True)
+        return Intercept(None, on_device(xp.reshape(1 / xp.sqrt(total), (1, 1))))
 
     @classmethod
     def from_columns(
@@ -179,8 +179,8 @@ class FixedEffects:
     @property
     def log_volume(self) -> Any:
         """log |Bᵀ V B| of the columns as given, without levels of weight 0."""
-        inverse_T = jnp.diagonal(self.inverse_T) if self.inverse_T.ndim == 2 else self.inverse_T
-        scale = 1 if self.scale is None else jnp.diagonal(self.scale)
+        inverse_T = diagonal_of(self.inverse_T) if self.inverse_T.ndim == 2 else self.inverse_T
+        scale = 1 if self.scale is None else diagonal_of(self.scale)
         of_combined = -2 * jnp.sum(jnp.log(jnp.where(inverse_T > 0, inverse_T, 1)))
         return of_combined - 2 * jnp.sum(jnp.log(scale))
 
@@ -207,23 +207,25 @@ class FixedEffects:
         """
         if not self.count:
             return Centred(K, K[:0], jnp.zeros((), K.dtype))
-        fits: Any = 0
-        removed: Any = 0
-        others = weights.total - jnp.max(weights.array)
-        for _ in range(1 if weights.values is None else 2):
-            fit = self.fit(weights, K)
-            both = self.fit(weights, fit.T)
-            half = self.fitted(self.values, fit - self.fitted(self.values, both.T).T / 2)
-            K = K - half - half.T
-            fits, removed = fits + fit, removed + jnp.linalg.norm(both) * others
-        return Centred(K, fits, removed)
+        once = self._centre_once(weights, K)
+        if weights.values is None or weights.padded:
+            return once
+        again = self._centre_once(weights, once.K)
+        return Centred(again.K, once.fit + again.fit, once.removed + again.removed)
+
+    def _centre_once(self, weights: Weights, K: Float[Array, "n n"]) -> Centred:
+        fit = self.fit(weights, K)
+        both = self.fit(weights, fit.T)
+        half = self.fitted(self.values, fit - self.fitted(self.values, both.T).T / 2)
+        removed = jnp.linalg.norm(both) * (weights.total - weights.largest)
+        return Centred(K - half - half.T, fit, removed)
 
     def project(self, weights: Weights, U: Columns) -> Columns:
         """(I − H Hᵀ) U."""
         if not self.count:
             return U
         coef = self.solve(self.sums(self.values, weights.root, U))
-        return U - weights.root[:, None] * self.fitted(self.values, coef)
+        return U - weights.scale(self.fitted(self.values, coef))
 
     # rows of B, and coefficients ------------------------------------------------------------------
 
@@ -271,11 +273,8 @@ class FixedEffects:
 
     def check_rank(self, weights: Weights, folds: Folds | None) -> None:
         """Raise where the columns become dependent without a row, or fold, if values are known."""
-        if not self.count or not is_concrete(self, weights, folds):
+        if self.keeps_any_rank(weights, folds) or not is_concrete(self, weights, folds):
             return
-        plain = self.values is None and weights.values is None and folds is None
-        if plain and weights.n > 1:
-            return  # any other row does for a constant
         with jax.ensure_compile_time_eval():
             kept = self.keeps_rank(weights, folds)
             if not value_of(lambda xp, kept: xp.all(kept), kept):
@@ -291,6 +290,14 @@ class FixedEffects:
             f"without {rows} the columns of fixed_effects are linearly dependent: drop these rows, "
             "or a column, or take criterion=log_marginal_likelihood, which leaves none out"
         )
+
+    def keeps_any_rank(self, weights: Weights, folds: Folds | None) -> bool:
+        """Whether B keeps its rank without any row, or fold, as shapes alone tell: any other row
+        does for a constant, and there are at least two groups.
+        """
+        of_groups = folds is None or folds.most_trained is None
+        constant = self.values is None and weights.values is None and weights.n > 1
+        return not self.count or constant and of_groups
 
     def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
         """Whether B keeps its rank without each row, (n,), or each fold, (k,)."""
@@ -309,6 +316,50 @@ class FixedEffects:
             return jnp.linalg.eigvalsh(block)[0]
 
         return jax.lax.map(remaining, (folds.inside, folds.inside_mask)) > least
+
+
+@pytree
+class Intercept(FixedEffects):
+    """A constant alone: sums over rows in place of products with a column of ones."""
+
+    intercept: bool = static(default=True)
+
+    def basis_of(self, b):
+        """b/√Σv."""
+        return b * self.inverse_T
+
+    def basis(self, values, m):
+        """1/√Σv of every row."""
+        return jnp.broadcast_to(self.inverse_T, (m, 1))
+
+    def fitted(self, values, A):
+        """The same for all rows."""
+        return A
+
+    def sums(self, values, v, A):
+        """Σ v A."""
+        return matmul(v, A)[None]
+
+    def gram(self, values, v):
+        """Σ v."""
+        return jnp.sum(v).reshape(1, 1)
+
+    def solve(self, A):
+        """Means of sums."""
+        return self.inverse_T**2 * A
+
+    def fit(self, weights, A):
+        """The mean, and that of what it leaves, which is rounded less."""
+        mean = weights.mean(A)[None]
+        return mean + weights.mean(A - mean)[None]
+
+    def from_gram(self, gram):
+        """Over other rows, whose Σv is given."""
+        return replace(self, inverse_T=1 / jnp.sqrt(gram))
+
+    def leverage(self, values, v):
+        """v/Σv."""
+        return v * self.inverse_T[0, 0] ** 2
 
 
 @pytree

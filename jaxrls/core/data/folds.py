@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.data.weights import Weights
-from jaxrls.core.support import as_labels, check_row_numbers, is_concrete, pytree, static
+from jaxrls.core.support import as_labels, check_row_numbers, is_concrete, on_device, pytree, static
 
 
 @pytree
@@ -143,10 +143,10 @@ def _in_arrays(
     rows = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in inside])
     mask = np.stack([np.arange(width) < len(rows) for rows in inside])
     with jax.ensure_compile_time_eval():  # known inside of jax.jit too
-        as_int32 = lambda numbers: jnp.asarray(numbers.astype(np.int32))
-        return Folds(
-            as_int32(rows), jnp.asarray(mask.astype(np.float32)), as_int32(numbers), most_trained
-        )
+        rows = on_device(rows.astype(np.int32))
+        mask = on_device(mask.astype(np.float32))
+        numbers = on_device(numbers.astype(np.int32))
+        return Folds(rows, mask, numbers, most_trained)
 
 
 # splits -------------------------------------------------------------------------------------------

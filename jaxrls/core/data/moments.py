@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data.data import Data, DataBlock
-from jaxrls.core.linalg import from_panels, gram_panels, matmul
+from jaxrls.core.linalg import diagonal_of, from_panels, gram_panels, matmul
 from jaxrls.core.support import pytree
 
 SOME = 512  # rows, whose mean is close enough to that of all
@@ -91,7 +91,7 @@ class Moments:
             if self.gram.ndim == 1
             else matmul(self.gram, self.origin)
         )
-        return jnp.trace(self.second) + jnp.sum(self.origin * scaled)
+        return jnp.sum(diagonal_of(self.second)) + jnp.sum(self.origin * scaled)
 
     def centred(self, fixed: Any) -> "Moments":
         """The moments after the fit of the fixed effects is subtracted exactly."""
@@ -172,12 +172,13 @@ def moments(
 
 def _sums_of_block(block: DataBlock, fixed: Any, phi, y, beyond) -> dict[str, Any]:
     """The sums of `Moments` over a block, the second moments in panels."""
-    v = block.weights.array
-    vy = v[:, None] * y
+    weights = block.weights
+    v = weights.array
+    vy = y if weights.values is None else v[:, None] * y
     return {
-        "weight": jnp.sum(v),
-        "count": jnp.sum(v > 0).astype(v.dtype),
-        "log_weight": jnp.sum(jnp.log(jnp.where(v > 0, v, 1))),
+        "weight": weights.total,
+        "count": weights.count,
+        "log_weight": weights.log_product,
         "gram": fixed.gram(block.b, v),
         "first": fixed.sums(block.b, v, phi),
         "second": gram_panels(block.weights.scale(phi)),

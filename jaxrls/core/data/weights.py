@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.data.rows import Rows
-from jaxrls.core.linalg import safe_sqrt
+from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import as_array, as_floats, check_weights, on_device, pytree, static
 
 
@@ -23,6 +23,7 @@ class Weights:
         values: weights (n,), None where all are 1.
         n: the number of rows.
         dtype: the dtype of the data.
+        padded: whether all rows of weight 0 are padding, of which nothing is asked.
 
     >>> import jax.numpy as jnp
     >>> weights = Weights.of([4.0, 0.0], 2, jnp.float32)
@@ -34,6 +35,7 @@ class Weights:
     values: Float[Array, " n"] | None
     n: int = static()
     dtype: Any = static()
+    padded: bool = static(default=False)
 
     @classmethod
     def of(cls, values, n: int, dtype) -> "Weights":
@@ -57,7 +59,7 @@ class Weights:
 
     def block(self, values, n: int) -> "Weights":
         """Weights of a block of n rows."""
-        return Weights(values, n, self.dtype)
+        return Weights(values, n, self.dtype, self.padded)
 
     @property
     def array(self) -> Float[Array, " n"]:
@@ -67,17 +69,18 @@ class Weights:
     @property
     def root(self) -> Float[Array, " n"]:
         """√v."""
-        return safe_sqrt(self.array)
+        only_ones = self.values is None or self.padded  # or 0, of padding
+        return self.array if only_ones else safe_sqrt(self.values)
 
     @property
     def root_or_one(self) -> Float[Array, " n"]:
         """√v, and 1 for rows of weight 0, which are treated as queries."""
-        return jnp.where(self.used, self.root, 1)
+        return self.root if self.values is None else jnp.where(self.used, self.root, 1)
 
     @property
     def used(self):
         """Where v > 0."""
-        return self.array > 0
+        return jnp.ones(self.n, bool) if self.values is None else self.values > 0
 
     @property
     def count(self) -> Float[Array, ""]:
@@ -92,9 +95,24 @@ class Weights:
         return self.count if self.values is None else jnp.sum(self.array)
 
     @property
+    def largest(self) -> Any:
+        """The largest weight."""
+        return 1 if self.values is None or self.padded else jnp.max(self.values)
+
+    @property
     def log_product(self) -> Float[Array, ""]:
         """Σ log v over the rows of positive weight."""
-        return jnp.sum(jnp.log(jnp.where(self.used, self.array, 1)))
+        if self.values is None:
+            return on_device(np.zeros((), self.dtype))
+        return jnp.sum(jnp.log(jnp.where(self.used, self.values, 1)))
+
+    def sum(self, A: Float[Array, "n *t"]) -> Float[Array, "*t"]:
+        """Σ v A."""
+        return jnp.sum(A, axis=0) if self.values is None else matmul(self.values, A)
+
+    def mean(self, A: Float[Array, "n *t"]) -> Float[Array, "*t"]:
+        """Σ v A / Σ v."""
+        return self.sum(A) / self.total
 
     def scale(self, A):
         """√v A, row by row."""

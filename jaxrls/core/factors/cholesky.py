@@ -29,6 +29,7 @@ from jaxrls.core.linalg import (
     InverseParts,
     Number,
     Square,
+    diagonal_of,
     inverse,
     matmul,
     rounding,
@@ -71,7 +72,7 @@ class DualOneByOne(OneByOne):
         dual = solved.X[:, :t] - matmul(half, share)
         diagonal = solved.diagonal - jnp.sum(half * half, axis=1)
         zeros, coef = self.n - self.weights.count, self.weights.scale(dual)
-        logdet = solved.logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root))) - zeros * jnp.log(lam)
+        logdet = solved.logdet - 2 * jnp.sum(jnp.log(diagonal_of(root))) - zeros * jnp.log(lam)
         return AtLam(
             coef=coef,
             beta=solution.labels.beta + self.effects(matmul(H, matmul(root.T, share)), coef),
@@ -115,13 +116,13 @@ class CholeskyGram(DualOneByOne):
     def report(self):
         """With the floor from the diagonal of K̃: a Cholesky factor is rounded entry by entry."""
         K = self.weights.scale_both(jax.lax.stop_gradient(self.K))
-        largest = jnp.max(jnp.diagonal(K))
+        largest = jnp.max(diagonal_of(K))
         if self.weights.values is not None:
             largest = jnp.minimum(largest, 3 * _largest_that_costs(K))
         floor = 6 * rounding(self.weights.count, largest[None])
         report = Report(self.name, floor, jnp.zeros_like(floor))
         left = jax.lax.stop_gradient(self.trace())
-        return report.with_information(left, ABOVE_ROUNDING * floor, jnp.trace(K))
+        return report.with_information(left, ABOVE_ROUNDING * floor, jnp.sum(diagonal_of(K)))
 
     def trace(self):
         """Σ vᵢKᵢᵢ, without the share of the fixed effects; about the mean of K, which a constant
@@ -129,7 +130,7 @@ class CholeskyGram(DualOneByOne):
         """
         H, scale = self.H, self.weights.scale
         K = self.K if self.fixed.constant_coef is None else self.K - jnp.mean(self.K)
-        whole = jnp.sum(self.weights.array * jnp.diagonal(K))
+        whole = jnp.sum(self.weights.array * diagonal_of(K))
         return whole - jnp.sum(H * scale(matmul(K, scale(H))))
 
     def solve_at(self, lam, solution):
@@ -183,10 +184,10 @@ def _largest_that_costs(K: Square) -> Number:
     costs the lighter rows nothing. The last of the heaviest counts, as lighter ones are not asked.
     """
     count = min(HEAVIEST, len(K))
-    d, rows = jax.lax.top_k(jnp.diagonal(K), count)
+    d, rows = jax.lax.top_k(diagonal_of(K), count)
     scale = 1 / jnp.sqrt(jnp.where(d > 0, d, 1))
     correlations = K[rows][:, rows] * scale * scale[:, None]
     jitter = jnp.eye(count, dtype=K.dtype) * ALONE / 10
-    shares = jnp.diagonal(jnp.linalg.cholesky(correlations + jitter)) ** 2
+    shares = diagonal_of(jnp.linalg.cholesky(correlations + jitter)) ** 2
     costs = (shares <= ALONE).at[jnp.sum(d > 0) - 1].set(True)
     return jnp.max(jnp.where(costs, d, 0))

@@ -25,7 +25,7 @@ from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRankView
-from jaxrls.core.linalg import matmul, rounding, tall_matmul, triangular_inverse
+from jaxrls.core.linalg import diagonal_of, matmul, rounding, tall_matmul, triangular_inverse
 from jaxrls.core.support import pytree, static
 
 
@@ -59,7 +59,7 @@ class CholeskyFeatures(OneByOne):
 
     def trace(self):
         """tr ΦᵀΦ."""
-        return jnp.trace(self.second)
+        return jnp.sum(diagonal_of(self.second))
 
     def project(self, labels):
         """Φᵀ√v y, O(n r t)."""
@@ -83,7 +83,7 @@ class CholeskyFeatures(OneByOne):
         """
         row_map, fixed_map, q, root = self.maps_at(lam, solution.state)
         missing = self.residual_dimensions() - len(self.second)
-        logdet = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        logdet = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(diagonal_of(root)))
         return AtLam(
             coef=matmul(row_map, q),
             beta=solution.labels.beta - matmul(fixed_map, q),

@@ -140,10 +140,12 @@ class Factor(ABC):
         return self.sweep(solution, lams, of_block, counted.values, solution.labels.Y)
 
     def held_out_rows(self, solution: Solution, lams) -> PerRow:
-        """Held-out residuals of single rows; those of weight 0 as if they were new."""
+        """Held-out residuals of single rows; those of weight 0 as if they were new, but for
+        padding, of which nothing is asked.
+        """
         of_block = lambda r, diagonal, v: held_out(r, diagonal, self.weights.block(v, len(r)))[0]
         e = jnp.moveaxis(self.sweep(solution, lams, of_block, stack=True), 1, 0)
-        if self.weights.values is None:
+        if self.weights.values is None or self.weights.padded:
             return e
         return jnp.where(self.weights.used[:, None], e, self.query_residuals(solution, lams))
 
@@ -362,5 +364,6 @@ def held_out(r, diagonal, weights: Weights) -> tuple[Any, Any]:
     """e = r/(R√v) of rows, and the diagonal of R; 0 and 1 for rows of weight 0, with finite
     derivatives.
     """
-    diagonal = jnp.where(weights.used[:, None, None], diagonal, 1)
+    if weights.values is not None:
+        diagonal = jnp.where(weights.used[:, None, None], diagonal, 1)
     return weights.unscale(r / diagonal), diagonal

@@ -215,7 +215,7 @@ class Solution:
             e = factor.held_out_rows(self, lams)
         else:
             return self.estimated(lams).held_out
-        if not factor.fixed.count:
+        if factor.fixed.keeps_any_rank(factor.weights, groups):
             return e
         full = factor.fixed.keeps_rank(factor.weights, groups)
         full = full if groups is None else full[groups.fold_of_row]
@@ -246,7 +246,7 @@ class Solution:
         error, or NaN inside `jax.jit`.
         """
         fixed, weights = self.factor.fixed, self.factor.weights
-        if not fixed.count:
+        if fixed.keeps_any_rank(weights, groups):
             return total
         fixed.check_rank(weights, groups)
         defined = jnp.all(fixed.keeps_rank(weights, groups))

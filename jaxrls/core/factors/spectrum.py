@@ -30,6 +30,7 @@ from jaxrls.core.factors.refits import pays_to_refit, sweep_dual_refits
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import (
     clip_negative,
+    diagonal_of,
     eigh,
     eigh_rounding,
     matmul,
@@ -131,8 +132,11 @@ class Spectrum(Factor):
 
         def of_block(block, y, *columns):
             U = self.left(block)
-            missed: Any = 0.0 if self.complete else (y - matmul(U, z))[:, None]
-            outside = self.outside(U, block)[:, None, None]
+            missed: Any = 0.0
+            outside: Any = 0.0
+            if not self.complete:
+                missed = (y - matmul(U, z))[:, None]
+                outside = self.outside(U, block)[:, None, None]
 
             def of_lams(lams):
                 residual_share = self.residual_share(lams)
@@ -213,8 +217,10 @@ class DualSpectrum(Spectrum):
         """
         if not self.complete:
             return super().over_dimensions(inside, outside)
-        U, used = self.left_vectors(), self.weights.used
-        share = jnp.sum(jnp.where(used[:, None], U * U, 0), axis=0)
+        squares = self.left_vectors() ** 2
+        if self.weights.values is not None:
+            squares = jnp.where(self.weights.used[:, None], squares, 0)
+        share = jnp.sum(squares, axis=0)
         return jnp.sum(share[:, None, None] * inside, axis=0)
 
     def sweep_folds(self, solution, fn, lams, folds, *, stack=False):
@@ -272,14 +278,14 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     Source: Rifkin (lecture), "Varying λ".
     """
     weights, fixed = matrix.data.weights, matrix.data.fixed
-    trace_before = jnp.sum(weights.array * jnp.diagonal(matrix.K))
+    trace_before = weights.sum(diagonal_of(matrix.K))
     K, fit, removed = fixed.centre_both(weights, matrix.K)
     if matrix.lift is not None:
         fit = fit + fixed.constant_coef[:, None] * matrix.lift  # type: ignore[index]
     s, U = eigh(weights.scale_both(K))
     U = fixed.project(weights, U)
     # What is removed from entries is rounded one by one: 4√n·eps of one.
-    heaviest = jnp.max(weights.array) / weights.total
+    heaviest = weights.largest / weights.total
     removed = 4 * jnp.sqrt(heaviest / weights.count) * removed
     floor = eigh_rounding(weights.count, s, removed)
     fixed_directions, present = matmul(fit, weights.scale(U)), None

@@ -48,8 +48,10 @@ def conclude(problem, solution: Solution, chosen: Chosen, plan: str = "") -> Fit
     if outcome.held_out is None:
         return fit
     e, counted = counted_residuals(outcome.held_out[0], weights, groups)
-    squares = jnp.average(e**2, axis=0, weights=counted.values)
-    r2 = jnp.mean(r_squared(e, labels.Y, counted.values, jnp))
+    squares = counted.mean(e**2)
+    even = counted.values is None or counted.padded
+    of_one_row = labels.Y[:1] if even else labels.Y[jnp.argmax(counted.values)]
+    r2 = jnp.mean(r_squared(squares, labels.Y - of_one_row, counted.mean, jnp))
     return replace(fit, r2=r2, loo_rms=labels.drop_axis(jnp.sqrt(squares)))
 
 

@@ -131,7 +131,7 @@ class Point(NamedTuple):
     @property
     def norm(self):
         """‖∇ log E‖∞, NaN where the search cannot go on."""
-        *leaves, slope = self.grad
+        *leaves, slope = map(np.asarray, self.grad)
         return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
 
 

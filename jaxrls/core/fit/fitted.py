@@ -944,13 +944,17 @@ def r_squared_of(predictions, Y, weights, per_target: bool = False) -> np.floati
     if weights is not None:
         weights = as_floats("weights", weights)
         check_weights(weights, len(Y))
-    values = r_squared(Y - predictions, Y, weights, np)
+    mean = partial(np.average, axis=0, weights=weights)
+    heaviest = 0 if weights is None else np.argmax(weights)
+    values = r_squared(mean((Y - predictions) ** 2), Y - Y[heaviest], mean, np)
     return values if per_target else np.mean(values)
 
 
-def r_squared(residuals, Y, weights, xp: Any) -> Any:
-    """1 − Σ v e² / Σ v (y − ȳ)² of every target, 0 for constant labels."""
-    start = Y[:1] if weights is None else Y[xp.argmax(weights)]
-    mean, Y = partial(xp.average, axis=0, weights=weights), Y - start  # exactly 0 where constant
-    missed, square = mean(residuals**2), mean((Y - mean(Y)) ** 2)
-    return xp.where(square > 0, 1 - missed / xp.where(square > 0, square, 1), 0)
+def r_squared(missed: Any, Y: Any, mean: Callable, xp: Any) -> Any:
+    """1 − Σ v e² / Σ v (y − ȳ)² of every target, 0 for constant labels, from the mean squares that
+    are `missed`. `mean` is with weights v; labels are less those of one row, so that constant ones
+    are exactly 0.
+    """
+    square = mean((Y - mean(Y)) ** 2)
+    varies = square > 0
+    return xp.where(varies, 1 - missed / xp.where(varies, square, 1), 0)

@@ -42,7 +42,9 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """
     check_whole("num", num)
     low, high = lambda_range(factor, 1e-3 * factor.smallest_eigenvalue())
-    return jnp.exp(jnp.linspace(jnp.log(low), jnp.log(high), num, dtype=factor.dtype))
+    share = np.linspace(0, 1, num, dtype=factor.dtype)
+    low, high = jnp.log(low), jnp.log(high)
+    return jnp.exp(low + share * (high - low))
 
 
 def lambda_range(factor, low=0.0):
@@ -133,4 +135,6 @@ def counted_residuals(residuals, weights, groups):
     rows in these means.
     """
     weights = weights if groups is None else groups.weights_of_predicted(weights)
-    return jnp.where(weights.used[:, None], residuals, 0), weights
+    if weights.values is not None:
+        residuals = jnp.where(weights.used[:, None], residuals, 0)
+    return residuals, weights

@@ -189,8 +189,10 @@ class Problem:
             return self
         more = lambda values, mode="edge": on_device(pad_rows(np.asarray(values), missing, mode))
         v = self.weights.values
-        v = more(np.ones(n, rows.dtype) if v is None else v, "constant")
-        weights, X = Weights(v, n + missing, rows.dtype), DenseRows(more(rows.dense()))
+        padded = v is None
+        v = more(np.ones(n, rows.dtype) if padded else v, "constant")
+        weights = Weights(v, n + missing, rows.dtype, padded)
+        X = DenseRows(more(rows.dense()))
         return replace(self, rows=X, weights=weights, Y=more(self.Y))
 
     @property
@@ -236,7 +238,10 @@ def _in_dtype(kernel: Kernel, dtype) -> Kernel:
 
     def cast(leaf):
         real = isinstance(leaf, int) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-        return jnp.asarray(leaf, dtype) if real else leaf
+        if not real:
+            return leaf
+        known = not isinstance(leaf, jax.Array)
+        return on_device(np.asarray(leaf, dtype)) if known else jnp.asarray(leaf, dtype)
 
     return jax.tree.map(cast, kernel)
 

@@ -33,6 +33,7 @@ from jaxrls.core.linalg.products import (
     PANELS,
     Number,
     Square,
+    diagonal_of,
     from_panels,
     gram_panels,
     matmul,

@@ -52,7 +52,8 @@ def clip_negative(s, removed=0.0):
     or to what centring subtracted.
     """
     largest = jnp.maximum(jnp.max(jnp.abs(s)), removed)
-    return jnp.maximum(s, 0), -jnp.minimum(jnp.min(s), 0) / jnp.where(largest > 0, largest, 1)
+    below = jnp.maximum(-jnp.min(s), 0) / jnp.maximum(largest, jnp.finfo(s.dtype).tiny)
+    return jnp.maximum(s, 0), below
 
 
 def rounding(n, s, removed=0.0):

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.linalg.products import (
     Number,
     Square,
+    diagonal_of,
     from_panels,
     matmul,
     panels,
@@ -91,7 +92,7 @@ def solve_diag(K: Square, shift: Number, B: Float[Array, "n k"]) -> InverseParts
     symmetric K."""
     L = _cholesky(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
     W = triangular_inverse(L)
-    logdet = 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
+    logdet = 2 * jnp.sum(jnp.log(diagonal_of(L)))
     return InverseParts(cho_solve((L, True), B), jnp.sum(W * W, axis=0), logdet)
 
 

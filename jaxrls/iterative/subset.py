@@ -154,7 +154,8 @@ class IterativeLandmarks(ByProducts):
     def jitter_effect(self, kernel, lams, coef, missed):
         """As of other factors on landmarks."""
         diag = kernel.diag(self.points)
-        return jitter_effect(self.whitener, diag, self.report.jitter, coef, lams, missed)
+        jitter: Any = self.report.jitter  # of a dictionary, which has one
+        return jitter_effect(self.whitener, diag, jitter, coef, lams, missed)
 
     def gathered(self, of_block: Callable, *columns) -> Float[Array, "m k"]:
         """Φ̃ᵀ√v u with u = `of_block(block, ψ, *columns)`: each block ψ of K_TR is made once."""

@@ -23,6 +23,7 @@ from jaxrls.core.support import (
     by_names,
     check_finite,
     check_inputs,
+    check_unmasked,
     check_whole,
     column_names,
     progress_bar,
@@ -214,8 +215,9 @@ class Known(NamedTuple):
     checksum: Any
 
 
-def _wide(part) -> np.ndarray:
+def _wide(name: str, part) -> np.ndarray:
     """float32 as it is, and all other numbers as float64."""
+    check_unmasked(name, part)
     part = np.asarray(part)
     other = part.dtype.kind in "fiub" and part.dtype != np.float32
     return part.astype(np.float64) if other else part
@@ -247,11 +249,11 @@ def _arrays_of(piece: Piece, form: dict | None) -> dict[str, np.ndarray]:
     """X, Y and weights of a piece, where it has them; raises unless they are in the `form` of those
     before.
     """
-    arrays = {
-        name: np.asarray(as_floats(f"{piece.place}: {name}", _wide(part)))
-        for name, part in zip(("X", "Y", "weights"), piece, strict=False)
-        if part is not None
-    }
+    arrays = {}
+    for name, part in zip(("X", "Y", "weights"), piece, strict=False):
+        if part is not None:
+            words = f"{piece.place}: {name}"
+            arrays[name] = np.asarray(as_floats(words, _wide(words, part)))
     lengths, new = {part.shape[:1] for part in arrays.values()}, _form_of(arrays)
     if len(new["X"]) != 1 or new.get("weights") or len(lengths) > 1 or form not in (None, new):
         held = ", ".join(f"{name} {part.shape}" for name, part in arrays.items())

@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import (
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 import jaxrls as rls
-from jaxrls.core.support import hints_at_names
+from jaxrls.core.support import check_unmasked, hints_at_names
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
 from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, labels, predicted, probabilities, take
 from jaxrls.sklearn.support import available, calls_back
@@ -184,6 +184,8 @@ callable, default="loo"
     def score(self, X, y, sample_weight=None, fixed_effects=None):
         """R² of `predict`, the mean over targets; `fixed_effects` are those of the rows of X."""
         check_is_fitted(self)
+        check_unmasked("y", y)
+        check_unmasked("sample_weight", sample_weight)
         self.path_.model.check_effects("score", fixed_effects)
         predicted = self.predict(X, fixed_effects=fixed_effects)
         return r2_score(y, predicted, sample_weight=sample_weight)
@@ -384,6 +386,12 @@ scoring, by_fold, store_cv_results
         if isinstance(self.class_weight, str) and rows is not None:
             counted = np.flatnonzero(rows > np.finfo(rows.dtype).eps * rows.max())
         return compute_sample_weight(self.class_weight, y, indices=counted)
+
+    def score(self, X, y, sample_weight=None):
+        """The share of rows whose label is predicted; of an indicator matrix, all of whose are."""
+        check_unmasked("y", y)
+        check_unmasked("sample_weight", sample_weight)
+        return super().score(X, y, sample_weight)
 
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""

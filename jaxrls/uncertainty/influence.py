@@ -2,7 +2,8 @@
 eigenfunctions.
 """
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -11,7 +12,6 @@ from jaxrls.core.criteria import known_lam
 from jaxrls.core.data import compiled, first_rows
 from jaxrls.core.factors import AtPoints, DualSpectrum, Factor, Solution
 from jaxrls.core.fit import Fit, Model, solution_of
-from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import Listed, as_array, check_whole, column_names, door, pytree
 
@@ -88,19 +88,23 @@ def influence(
     """
     if not isinstance(fit, Fit):
         if Y is None or lam is None:
-            raise ValueError("Y and lam are needed beside a factor, which knows neither: give both")
+            raise ValueError("a factor knows neither Y nor lam: give both")
         spectrum = fit.spectrum()
         return _influence(spectrum.solve(Y), known_lam(lam, spectrum))
     if Y is not None:
-        raise ValueError("Y is known to a fit: leave it out, or give a factor")
+        raise ValueError("a fit knows its Y: leave it out, or give a factor")
     solution, residuals = solution_of(fit), fit.loo_residuals
     spectrum = solution.factor.spectrum()
     found = _influence_of_fit(solution, known_lam(fit.lam if lam is None else lam, spectrum))
     n = spectrum.n if residuals is None else len(residuals)
     if n == spectrum.n:
         return found
-    rows = found.leverage, found.residuals, found.cooks_distance  # without padding
-    return Influence(*(first_rows(part, n) for part in rows), found.noise, found.dof)
+    return replace(  # without padding
+        found,
+        leverage=first_rows(found.leverage, n),
+        residuals=first_rows(found.residuals, n),
+        cooks_distance=first_rows(found.cooks_distance, n),
+    )
 
 
 def _influence(solution: Solution, lam: Float[Array, ""]) -> Influence:
@@ -149,7 +153,7 @@ class Eigenfunctions(NamedTuple):
 @door("fit.sample_array")
 def eigenfunctions(
     fit: Fit | Factor,
-    kernel: Kernel | None = None,
+    kernel: Any = None,
     X: Float[Array, "n d"] | Listed | None = None,
     num: int = 10,
 ) -> Eigenfunctions:
@@ -186,13 +190,16 @@ def eigenfunctions(
     >>> round(float(values[0]), 4), abs(functions.predict(jnp.array([[3.0]]))).round(4).tolist()
     (1.0, [[3.0]])
     """
-    of_fit = isinstance(fit, Fit)
-    if of_fit != (kernel is None) or of_fit != (X is None):
-        raise ValueError(
-            "kernel and X are needed beside a factor, and known to a fit: "
-            f"{'leave both out' if of_fit else 'give both'}"
-        )
-    factor = solution_of(fit).factor if of_fit else fit
+    factor: Factor
+    names: tuple
+    if isinstance(fit, Fit):
+        if kernel is not None or X is not None:
+            raise ValueError("a fit knows its kernel and X: leave both out, or give a factor")
+        factor, names = solution_of(fit).factor, fit.model.names
+    else:
+        if kernel is None or X is None:
+            raise ValueError("a factor knows neither kernel nor X: give both")
+        factor, names = fit, column_names(X)
     if factor.fixed.values is not None:
         raise ValueError(
             "eigenfunctions needs a factor without fixed effects, and this one has some: "
@@ -205,12 +212,11 @@ def eigenfunctions(
     scale = safe_sqrt(total) / s
     basis = spectrum.directions
     dual = isinstance(spectrum, DualSpectrum) and spectrum.feature_directions is None
-    if of_fit:
-        kernel, names, expansion = fit.kernel, fit.model.names, spectrum.expansion
-    else:
-        names, X = column_names(X), as_array("X", X, factor.dtype)
-        # A factor made from K alone has no rows.
-        expansion = AtPoints(X) if dual and kernel.evaluable else spectrum.expansion
+    expansion = spectrum.expansion
+    if isinstance(fit, Fit):
+        kernel = fit.kernel
+    elif dual and kernel.evaluable:  # a factor made from K alone has no rows
+        expansion = AtPoints(as_array("X", X, factor.dtype))
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.fixed_directions[:, leading] if factor.fixed.count else jnp.zeros((1, num))
     intercept = -across[0] * scale

@@ -273,8 +273,10 @@ def posterior_of_effects(fit, scale) -> Posterior:
     warn_of_groups(fit)
     dtype, offset = model.coef.dtype, fit.label_offset
     constant = model.intercept if offset is None else model.intercept - offset
-    fixed, free = process.spread.fixed, () if model.free is None else (model.free,)
-    mean = jnp.concatenate([jnp.asarray(constant, dtype)[None][: int(fixed.intercept)], *free])
+    fixed = process.spread.fixed
+    mean: Any = jnp.asarray(constant, dtype)[None][: int(fixed.intercept)]
+    if model.free is not None:
+        mean = jnp.concatenate([mean, model.free])
     if offset is not None:
         mean = np.asarray(mean, np.float64)
         mean = np.concatenate([mean[:1] + offset, mean[1:]])

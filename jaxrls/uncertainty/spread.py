@@ -232,8 +232,8 @@ def _of_dual_spectrum(factor: DualSpectrum, lam):
     """Of all of K, or of features of few rows."""
     if factor.feature_directions is not None:
         return _of_basis(factor, lam)
-    maps = _kept(factor, lam)
-    return _of_matrix(factor, lam, *maps, factor.training_design())
+    row_map, fixed_map, shrinkage = _kept(factor, lam)
+    return _of_matrix(factor, lam, row_map, fixed_map, shrinkage, factor.training_design())
 
 
 def _kept(factor, lam):

@@ -187,11 +187,14 @@ def test_messages():
     one_by_one = rls.fit(rls.Gaussian(1.0), X, Y, lams=[LAM], solver=rls.Cholesky(), keep=True)
     influence, eigenfunctions = rls.diagnostics.influence, rls.diagnostics.eigenfunctions
     refused(
-        (lambda: influence(factor), "Y and lam are needed beside a factor"),
-        (lambda: influence(kept, Y), "Y is known to a fit: leave it out"),
+        (lambda: influence(factor), "a factor knows neither Y nor lam"),
+        (lambda: influence(kept, Y), "a fit knows its Y: leave it out"),
         (lambda: influence(plain), "this fit kept no solution"),
         (lambda: influence(one_by_one), "'cholesky' has no spectrum: use another solver, such as"),
-        (lambda: eigenfunctions(kept, rls.Linear(), X), "known to a fit: leave both out"),
-        (lambda: eigenfunctions(factor), "needed beside a factor.*: give both"),
+        (
+            lambda: eigenfunctions(kept, rls.Linear(), X),
+            "a fit knows its kernel and X: leave both out",
+        ),
+        (lambda: eigenfunctions(factor), "a factor knows neither kernel nor X: give both"),
         (lambda: eigenfunctions(plain), "this fit kept no solution"),
     )

@@ -65,8 +65,8 @@ class FixedEffects:
     inverse_T: Float[Array, "q q"]  # T⁻¹
     intercept: bool = static(default=False)
     parts: tuple[EffectsPart, ...] = ()  # what further columns are
-    centre: Float[Array, "2 p"] | None = None  # m, as the sum of two rows; None where C is B
-    scale: Float[Array, "p p"] | None = None  # S, upper triangular
+    centre: Any = None  # m, as the sum of two rows (2, p); None where C is B
+    scale: Any = None  # S, (p, p), upper triangular
 
     @classmethod
     def none(cls, dtype: Any) -> "FixedEffects":
@@ -92,13 +92,10 @@ class FixedEffects:
             )
         constant = intercept or any(part.levels for part in parts)
         moves = [constant and part.levels is None for part in parts for _ in part.names]
-        combined = _combined(C, weights, np.array(moves, bool))
-        if is_concrete(combined):
-            _check_independent(combined, intercept)
-        start = jnp.eye(p + intercept, dtype=weights.dtype)
-        fixed = cls(None, start, intercept, parts, combined.centre, combined.scale)
-        values = fixed.combine(C)
-        return replace(fixed.from_gram(fixed.gram(values, weights.array)), values=values)
+        fixed, known = _combined(C, weights, on_device(np.array(moves, bool)), intercept=intercept)
+        if is_concrete(known):
+            _check_independent(jax.device_get(known), intercept)
+        return replace(fixed, parts=parts)
 
     @property
     def count(self) -> int:
@@ -482,12 +479,10 @@ def as_fixed_effects(
 # --------------------------------------------------------------------------------------------------
 
 
-class Combined(NamedTuple):
-    """Centre and scale that make columns orthonormal, and what tells whether they can be."""
+class Independence(NamedTuple):
+    """What tells whether columns are linearly independent."""
 
-    centre: Float[Array, "2 p"]
-    scale: Float[Array, "p p"]
-    gram: Float[Array, "p p"]  # after the first step, with eigenvalues σ²/(σ² + shift)
+    gram: Float[Array, "p p"]  # with eigenvalues σ²/(σ² + shift)
     rounding: Float[Array, " p"]  # of each column as given, relative to its spread
 
 
@@ -497,9 +492,11 @@ def _shift(p: int, dtype: Any) -> float:
 
 
 @compiled
-def _combined(C: GivenColumns, weights: Weights, moves: Bool[Array, " p"]) -> Combined:
-    """Means of the columns that a constant `moves`, and S of Cholesky factors of what is left,
-    which need only sums over rows.
+def _combined(
+    C: GivenColumns, weights: Weights, moves: Bool[Array, " p"], *, intercept: bool
+) -> tuple[FixedEffects, Independence]:
+    """Fixed effects about the means of the columns that a constant `moves`, with S of Cholesky
+    factors of what is left, which need only sums over rows.
 
     A Gram matrix has the squares of singular values σ, of which half the digits are rounding. Where
     A has columns of length 1, AᵀA + sI = RᵀR leaves singular values σ/√(σ² + s) in AR⁻¹: far enough
@@ -509,32 +506,36 @@ def _combined(C: GivenColumns, weights: Weights, moves: Bool[Array, " p"]) -> Co
     The function that is fitted does not depend on centre and scale, which are constants to
     derivatives.
     """
-    C, weights = jax.lax.stop_gradient((C, weights))
-    mean = lambda A: jnp.where(moves, matmul(weights.array, A) / weights.total, 0)
-    centre = jnp.stack([mean(C.rounded), jnp.zeros_like(C.rounded[0])])
-    centre = centre.at[1].set(mean(C.about(centre)))
-    scaled, p = weights.scale(C.about(centre)), len(moves)
+    known, v = jax.lax.stop_gradient((C, weights))
+    mean = lambda A: jnp.where(moves, matmul(v.array, A) / v.total, 0)
+    centre = jnp.stack([mean(known.rounded), jnp.zeros_like(C.rounded[0])])
+    centre = centre.at[1].set(mean(known.about(centre)))
+    scaled, p = v.scale(known.about(centre)), len(moves)
     length = jnp.linalg.norm(scaled, axis=0)
-    rounding = C.eps[0] * jnp.linalg.norm(weights.scale(C.rounded), axis=0) / length
+    rounding = C.eps[0] * jnp.linalg.norm(v.scale(known.rounded), axis=0) / length
     scale = jnp.diag(1 / jnp.where(length > 0, length, 1))
     grams = []
     for shift in (_shift(p, weights.dtype), 0, 0):
         H = matmul(scaled, scale)
         grams.append(matmul(H.T, H) + shift * jnp.eye(p, dtype=H.dtype))
         scale = matmul(scale, triangular_inverse(jnp.linalg.cholesky(grams[-1])).T)
-    return Combined(centre, scale, grams[1], rounding)
+    start = jnp.eye(p + intercept, dtype=scale.dtype)
+    fixed = FixedEffects(None, start, intercept, (), centre, scale)
+    values = fixed.combine(C)
+    fixed = replace(fixed.from_gram(fixed.gram(values, weights.array)), values=values)
+    return fixed, Independence(grams[1], rounding)
 
 
-def _check_independent(combined: Combined, intercept: bool) -> None:
+def _check_independent(columns: Independence, intercept: bool) -> None:
     """Raise for columns that are linearly dependent, up to their rounding."""
-    p = len(combined.gram)
+    p = len(columns.gram)
     if not p:
         return
-    shift = _shift(p, combined.gram.dtype)
-    squares = np.linalg.eigvalsh(np.asarray(combined.gram, np.float64))[0]
+    shift = _shift(p, columns.gram.dtype)
+    squares = np.linalg.eigvalsh(np.asarray(columns.gram, np.float64))[0]
     smallest = np.sqrt(max(squares, 0) / max(1 - squares, shift) * shift)
     # Of length 0 the rounding is infinite, or NaN where the column as given is 0.
-    if not smallest > max(shift, 4 * np.max(combined.rounding)):
+    if not smallest > max(shift, 4 * np.max(columns.rounding)):
         constant = ", the constant of intercept=True among them," * intercept
         raise ValueError(
             f"the {p + intercept} columns of fixed_effects{constant} are linearly dependent over "

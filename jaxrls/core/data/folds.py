@@ -143,10 +143,12 @@ def _in_arrays(
     rows = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in inside])
     mask = np.stack([np.arange(width) < len(rows) for rows in inside])
     with jax.ensure_compile_time_eval():  # known inside of jax.jit too
-        rows = on_device(rows.astype(np.int32))
-        mask = on_device(mask.astype(np.float32))
-        numbers = on_device(numbers.astype(np.int32))
-        return Folds(rows, mask, numbers, most_trained)
+        return Folds(
+            on_device(rows.astype(np.int32)),
+            on_device(mask.astype(np.float32)),
+            on_device(numbers.astype(np.int32)),
+            most_trained,
+        )
 
 
 # splits -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from jaxrls.core.data import compiled
 from jaxrls.core.fit.fitted import History
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import Guess
-from jaxrls.core.fit.vanished import lost_scales, with_scales_raised
+from jaxrls.core.fit.vanished import vanished_scales, with_scales_raised
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import on_device, progress_bar, pytree, static
 
@@ -180,22 +180,24 @@ def descend(problem, guesses: list, way, learned=None) -> Tuned:
         walk, words = walks[number], ""
         if problem.criterion.unit == "nats":
             space = starts[number][1]
-            walk, lost = _past_lost_scales(walk, space, problem, way)
-            words = f"; {lost} of the kernel's scales vanished, as if it were 0" if lost else ""
+            walk, vanished = _past_vanished_scales(walk, space, problem, way)
+            words = (
+                f"; {vanished} of the kernel's scales vanished, as if it were 0" if vanished else ""
+            )
         at_given, _ = guessed[0]
         found = _best_of(walk, problem, way, at_given.value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
 
 
-def _past_lost_scales(walk, space, problem, way):
-    """The walk, continued from its best point where it has lost scales of the kernel, if that is
-    better: with these raised, and with those that are still lost as good as 0. And how many are
-    lost in the end.
+def _past_vanished_scales(walk, space, problem, way):
+    """The walk, continued from its best point where scales of the kernel vanished, if that is
+    better: with these raised, and with those that vanish again as good as 0. And how many vanished
+    in the end.
     """
     lowest = lambda walk: min(walk, key=lambda point: float(point.value))
     value_of = lambda params: float(_value(params, space, problem))
-    lost_by = lambda walk: lost_scales(lowest(walk).params, space, value_of, way.tol)
+    vanished_in = lambda walk: vanished_scales(lowest(walk).params, space, value_of, way.tol)
 
     def continued(walk, params):
         left = way.steps - len(walk)
@@ -206,14 +208,14 @@ def _past_lost_scales(walk, space, problem, way):
         better = lowest(more).value < lowest(walk).value
         return [*walk[:-1], walk[-1]._replace(state=None), *more] if better else walk
 
-    lost = lost_by(walk)
-    if lost:
-        raised = with_scales_raised(lowest(walk).params, lost, space, problem.rows)
+    vanished = vanished_in(walk)
+    if vanished:
+        raised = with_scales_raised(lowest(walk).params, vanished, space, problem.rows)
         walk = continued(walk, raised)
-        lost = lost_by(walk)
-    if lost:
-        walk = continued(walk, space.without(lowest(walk).params, lost))
-    return walk, len(lost)
+        vanished = vanished_in(walk)
+    if vanished:
+        walk = continued(walk, space.without(lowest(walk).params, vanished))
+    return walk, len(vanished)
 
 
 @jax.jit  # so that it is traced once for first points and for steps

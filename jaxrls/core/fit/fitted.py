@@ -126,10 +126,12 @@ class Model:
         effects: Any = self.effects
         beta: Any = self.beta
         smooth = Model(self.kernel, self.points, self.coef, nothing)
-        constant = beta[0] if effects.intercept else nothing  # in float64 beside far labels
-        others = jnp.asarray(beta, self.coef.dtype).at[: int(effects.intercept)].set(0)
         varying = _evaluate(smooth, rows, block_size=block_size)
-        return with_constant(varying + effects.fitted(columns, others), constant)
+        if beta.dtype == self.coef.dtype:
+            return varying + effects.fitted(columns, jnp.asarray(beta))
+        others = np.array(beta, self.coef.dtype)
+        others[0] = 0  # the intercept beside far labels, which is in float64
+        return with_constant(varying + effects.fitted(columns, jnp.asarray(others)), beta[0])
 
     def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
         """The rows of X and their fixed effects, checked."""

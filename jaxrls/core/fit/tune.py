@@ -237,7 +237,8 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     again = descend(best.problem, [here], way._replace(starts=1))
     criterion, n = best.problem.criterion, len(best.problem.Y)
     value_of = lambda tuned: float(criterion.to_search(np.min(tuned.history.errors), n))
-    most = 0.5 / n if criterion.unit == "nats" else 0.01
+    # At the floor the error itself is too small by up to a tenth.
+    most = 0.5 / n if criterion.unit == "nats" else 0.01 + 0.1 * min(share_of_rounding(fit), 1)
     if not value_of(again) <= value_of(best) + most:
         return best
     reason = f"{again.history.reason}, and in {len(best.history.errors) - 1} before, with less λ"

@@ -1,5 +1,5 @@
-"""Scales of a kernel that a search by likelihood has lost: where `a` of `a * k` is so small that the
-likelihood is the same without k, its slope in log a is 0 whether the best a is 0 or large.
+"""Scales of a kernel that vanished in a search by likelihood: where `a` of `a * k` is so small that
+the likelihood is the same without k, its slope in log a is 0 whether the best a is 0 or large.
 """
 
 from dataclasses import fields
@@ -26,26 +26,26 @@ def scales_of(kernel: Kernel) -> list[bool]:
     return marks
 
 
-def lost_scales(params: list, space, value_of, most: float) -> list[int]:
+def vanished_scales(params: list, space, value_of, most: float) -> list[int]:
     """The places of scales without which the value that is minimised grows by at most so much."""
-    value, lost = value_of(params), []
+    value, vanished = value_of(params), []
     for place, is_scale in enumerate(scales_of(space.guess[0])):
         if is_scale and value_of(space.without(params, [place])) - value <= most:
-            lost.append(place)
-    return lost
+            vanished.append(place)
+    return vanished
 
 
-def with_scales_raised(params: list, lost: list[int], space, rows) -> list:
+def with_scales_raised(params: list, vanished: list[int], space, rows) -> list:
     """The parameters with the parts of these scales raised to the variance that all others and the
     noise have together.
     """
     first, raised = space.first(), list(params)
-    for place in lost:
+    for place in vanished:
         raised[place] = first[place]  # where it has a slope
     few = rows.few_rows(SOME)
     total, _ = _prior_variances(params, space, few)
     _, parts = _prior_variances(raised, space, few)
-    for place in lost:
+    for place in vanished:
         part = float(parts[place])
         if part > 0:
             param = np.asarray(raised[place])

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.core.support.checks import check_unmasked
 from jaxrls.core.support.device import is_concrete, map_arrays, on_auto_axes, platform
 
 Call = TypeVar("Call", bound=Callable)
@@ -85,6 +86,8 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
     values = bound.arguments
     foreign = {name: value for name, value in values.items() if is_foreign(value)}
     values |= {name: view_of(value) for name, value in foreign.items()}
+    for argument, value in values.items():  # before NumPy, which may drop the mask, reads it
+        check_unmasked(argument, value)
     _check_kinds(values, bound.signature.parameters)
     check_index(values)
     like = _attribute(name, values.get(name), path)

@@ -60,8 +60,8 @@ def test_published_variances_in_any_unit(name):
         std = fit.effects().std
         assert_close(fit.effects(scale=1).std, std, 1e-6 if X64 else 1e-3)
         assert fit.history.converged and fit.plan.endswith("variance of the prior τ² = 1")
-        lost = "; 1 of the kernel's scales vanished, as if it were 0"
-        assert (lost in fit.history.reason) == (0 in study.variances)
+        told = "; 1 of the kernel's scales vanished, as if it were 0"
+        assert (told in fit.history.reason) == (0 in study.variances)
         at = int(np.argmin(fit.history.errors))
         scales = np.array(variances_of(fit.kernel))
         history = fit.history.kernels

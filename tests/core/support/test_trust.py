@@ -19,7 +19,7 @@ from support import ANY_PRECISION, DTYPE, EPS, X64, array, assert_close, of_gram
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.sklearn import RLSRegressor
+from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
 N = 8
 KERNEL = rls.Gaussian(1.0)
@@ -56,7 +56,32 @@ MASKED = {
     "Gaussian.width": lambda: rls.fit(rls.Gaussian(masked([1.0, 2.0])), X, Y, lams=LAMS),
     "y, RLSRegressor": lambda: RLSRegressor().fit(X, masked(Y)),
     "sample_weight": lambda: RLSRegressor().fit(X, Y, sample_weight=masked(np.ones(N))),
+    "X, predict": lambda: known().predict(masked(X)),
+    "X, of a model": lambda: known().model.predict(masked(X)),
+    "X, score": lambda: known().score(masked(X), Y),
+    "Y, score": lambda: known().score(X, masked(Y)),
+    "weights, score": lambda: known().score(X, Y, masked(np.ones(N))),
+    "X, update": lambda: known().update(masked(X), Y),
+    "block 0: X": lambda: rls.rows.stream([(masked(X), Y)]),
+    "block 1: Y": lambda: rls.rows.stream([(X, Y), (X, masked(Y))]),
+    "block 0: weights": lambda: rls.rows.stream([(X, Y, masked(np.ones(N)))]),
+    "rows": lambda: rls.predict_to_file(known(), masked(X), "none.npy"),
+    "X, distributed": lambda: rls.rows.shard(masked(X)),
+    "X, RLSRegressor": lambda: RLSRegressor(lams=1.0).fit(X, Y).predict(masked(X)),
+    "y, RLSRegressor's score": lambda: RLSRegressor(lams=1.0).fit(X, Y).score(X, masked(Y)),
+    "y, RLSClassifier's score": lambda: classifier().score(X, masked(PLAIN)),
+    "sample_weight, its score": lambda: classifier().score(X, PLAIN, masked(np.ones(N))),
 }
+
+
+@functools.cache
+def known():
+    return rls.fit(rls.Linear(), X, Y, lams=LAMS[:1])
+
+
+@functools.cache
+def classifier():
+    return RLSClassifier(lams=1.0).fit(X, PLAIN)
 
 
 def test_masked_values_are_refused_by_name():

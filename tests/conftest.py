@@ -24,6 +24,10 @@ os.environ.setdefault(
 # needs.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Programs are kept for the next run, whatever their size; in which folder is said below.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
 # Programs name where each operation was written down by its whole stack, which no message here
 # shows.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
@@ -50,15 +54,23 @@ with nullcontext() if X64 else jaxtyping.install_import_hook("jaxrls", "beartype
 MAPS = 30_000  # of memory, out of the 65,530 that Linux grants a process
 
 
+def keep_programs(config):
+    """Below pytest's own cache, unless a folder is named, and for processes that tests start."""
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR") and hasattr(config, "cache"):
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.cache.mkdir("programs"))
+        jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+
+
 def pytest_configure(config):
-    # Files of few tests would come last, and those that run notebooks and pages are the longest.
+    keep_programs(config)
+    # Files of few tests would come last, some of which are among the longest.
     config.option.loadscopereorder = False
     config.addinivalue_line("filterwarnings", "error")
     config.addinivalue_line(
         "filterwarnings", "ignore:.* deprecated - use .*:DeprecationWarning"
     )  # an old matplotlib with a new pyparsing
-    # Where both workers keep programs in one folder, one may read what the other is writing; it
-    # compiles the program then.
+    # One worker may read what another is writing, or what a run that was stopped left half
+    # written; it compiles the program then.
     config.addinivalue_line("filterwarnings", "ignore:Error reading persistent compilation cache")
     # An old hypothesis asks the collector who refers to its own generator: after `gc.freeze`,
     # below, nobody does.
@@ -81,10 +93,16 @@ def pytest_collection_finish():
     gc.set_threshold(50_000, 20, 20)
 
 
+# Files that begin first, so that no worker is left with one in the end.
+LONGEST = ["test_notebooks", "test_readme", "test_grid", "test_iterative", "test_streams"]
+LONGEST += ["test_sparse", "test_transforms", "test_sklearn", "test_tune", "test_fit"]
+
+
 def pytest_collection_modifyitems(items):
     """In float32 what holds in float64 only is left out, and what is the same in both, by file but
     for tests marked `any_precision(False)`.
     """
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
     for item in () if X64 else items:
         same = item.get_closest_marker("any_precision")
         if item.get_closest_marker("float64"):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,10 +26,27 @@ EPS = float(np.finfo(DTYPE).eps)
 FLOAT64, ANY_PRECISION = pytest.mark.float64, pytest.mark.any_precision
 EDGE = pytest.mark.filterwarnings("ignore:the chosen λ")
 
-COMPILED: list[str] = []  # a text for each program, until a test clears it
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, duration, **_: COMPILED.append(event) if "backend_compile" in event else None
-)
+COMPILED: list[str] = []  # the name of each program, until a test clears it
+
+
+def _note(event, duration, **named):
+    if "backend_compile" in event:
+        COMPILED.append(named.get("fun_name", event))
+
+
+jax.monitoring.register_event_duration_secs_listener(_note)
+# Programs that hold a fit, a step of a search or what comes of them; of single operations no test
+# takes notice.
+OF_FITS = "fit_on_grid", "step", "first_point", "_fit_at", "conclude", "at_best", "_value", "error"
+
+
+@contextmanager
+def no_fit():
+    """Nothing is fitted inside: what a call takes, says or refuses needs no program of a fit."""
+    COMPILED.clear()
+    yield
+    assert not [name for name in COMPILED if name.removeprefix("jit(").rstrip(")") in OF_FITS]
+
 
 # One program for each shape, shared by the tests of a module: called as they are, they would
 # compile every operation by itself.
@@ -147,6 +165,14 @@ def assert_derivatives(f, x, tolerance=1e-7, what=""):
     jacobian = np.moveaxis(np.asarray(both(x)[0]), -1, 0)
     assert np.isfinite(jacobian).all(), f"{what}: derivative is not finite"
     assert_close(jacobian, differences(lambda x: both(x)[1], x), tolerance, what)
+
+
+# JAX's defaults, and programs that earlier runs have compiled.
+FRESH = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith("JAX_") or "CACHE" in name
+} | {"PYTHONPATH": str(FOLDER.parent)}
 
 
 def on_four_devices(script) -> dict:

@@ -4,27 +4,24 @@ report alone.
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import FRESH
 
 pytestmark = pytest.mark.any_precision  # a process of its own
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {
-    "PYTHONPATH": str(ROOT)
-}
 
 
 def run(*words, program="run.py"):
     """What a run of the suite prints, or of another program."""
     command = [sys.executable, str(ROOT / "benchmarks" / program), *map(str, words)]
     options = {"check": True, "capture_output": True, "text": True, "timeout": 300}
-    return subprocess.run(command, env=ENVIRONMENT, **options).stdout
+    return subprocess.run(command, env=FRESH, **options).stdout
 
 
 def text(path):

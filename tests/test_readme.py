@@ -4,7 +4,6 @@ processes with JAX's defaults.
 
 import ast
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import FRESH
 
 import jaxrls as rls
 
@@ -21,9 +21,6 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {
-    "PYTHONPATH": str(ROOT)
-}
 # Runs the blocks of pages, given as JSON, in one process: each page with names of its own, and
 # figures closed after it. What the page shows as printed must be, numbers to 5 %.
 RUN = """
@@ -72,9 +69,9 @@ def commands(pages):
     return [line for line in shown if line.startswith("python -m jaxrls")]
 
 
-def run(command, folder):
+def run(words, folder):
     result = subprocess.run(
-        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=600
+        [sys.executable, *words], cwd=folder, env=FRESH, capture_output=True, text=True, timeout=600
     )
     assert result.returncode == 0, result.stderr
     return result
@@ -103,6 +100,7 @@ def folder(tmp_path):
 LONG = (
     *("coming-from", "own", "two-sided", "ranking", "updates", "estimators", "large", "many-rows"),
     *("fixed-effects", "uncertainty", "choosing", "files", "kernels", "theory", "weights"),
+    *("solvers", "mixed-models"),
 )
 # A block of code, and what is shown as printed by it.
 SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
@@ -116,7 +114,8 @@ def test_python_blocks(tmp_path, long):
         if page.startswith(tuple(f"docs/{name}" for name in LONG)) == long
     }
     (tmp_path / "pages.json").write_text(json.dumps(shown), encoding="utf-8")
-    result = run([sys.executable, "-W", "error::UserWarning", "-c", RUN, "pages.json"], tmp_path)
+    warned = "-Werror::UserWarning", "-Wignore:Error reading persistent compilation cache"
+    result = run([*warned, "-c", RUN, "pages.json"], tmp_path)
     assert result.stderr == "" and (long or (tmp_path / "fit.safetensors").exists())
 
 
@@ -130,7 +129,7 @@ def test_shell_blocks(folder):
     (folder / "commands.json").write_text(
         json.dumps([each[3:] for each in words]), encoding="utf-8"
     )
-    run([sys.executable, "-c", COMMANDS, "commands.json"], folder)
+    run(["-c", COMMANDS, "commands.json"], folder)
     with_ends = np.loadtxt(
         folder / "predictions.csv", delimiter=",", skiprows=1
     )  # those of the page on intervals, the last that writes them

@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tokenize
 import tomllib
 from pathlib import Path
 
@@ -118,40 +117,6 @@ def public():
     """Names of the front page, and of its modules."""
     names = {name: getattr(page, name) for page in (rls, *PAGES) for name in page.__all__}
     return {name: value for name, value in names.items() if not inspect.ismodule(value)}
-
-
-# Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
-BUDGET = {"core": 65.0, "landmarks": 11.05, "iterative": 9.75, "rows": 16.5}
-BUDGET |= {"uncertainty": 11.7, "ranking": 3.75, "two_sided": 5.6}
-BUDGET |= {"several": 4.2, "io": 1.8, "sklearn": 6.1, "cli": 5.1}
-BUDGET |= {"pictures": 1.4, "fused": 2.1}
-COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
-PARTS = {"FSTRING_START": 1, "FSTRING_END": -1}  # of one string, since Python 3.12
-
-
-def tokens(path):
-    """How many tokens a module has, an f-string counted as one."""
-    documented = {
-        line
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        if ast.get_docstring(node, clean=False) is not None
-        for line in range(node.body[0].lineno, node.body[0].end_lineno + 1)
-    }
-    with tokenize.open(path) as file:
-        found = list(tokenize.generate_tokens(file.readline))
-    weight = depth = 0
-    for t in found:
-        depth += PARTS.get(tokenize.tok_name[t.type], 0)
-        ends = tokenize.tok_name[t.type] == "FSTRING_END"
-        weight += not depth and (ends or t.type in COUNTED) and t.start[0] not in documented
-    return weight
-
-
-@pytest.mark.parametrize("folder", BUDGET)
-def test_folders_stay_within_their_budget(folder):
-    weight = sum(map(tokens, (PACKAGE / folder).rglob("*.py")))
-    assert weight <= 1000 * BUDGET[folder], f"{folder} has {weight} tokens: make it simpler first"
 
 
 def test_classes_that_files_hold_have_names_of_their_own():

@@ -51,7 +51,11 @@ def smooth(plan, scale):
     return found
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    "name",
+    # Of landmarks, leave-one-out is in test_growing.py; all else takes long.
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "gram")) for name in OPTIONS],
+)
 def test_every_smooth_criterion(name):
     """A random mixture of all of them at two λ, in log λ, log width, labels, log weights and rows,
     with columns or points, backwards as a search goes; λ per target, and densities at their own

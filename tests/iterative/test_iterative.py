@@ -21,12 +21,14 @@ from support import (
     assert_close,
     factorize,
     loo,
+    no_fit,
     refused,
 )
 
 import jaxrls as rls
 from jaxrls.iterative import conjugate, lam_walk
 
+fit_module = importlib.import_module("jaxrls.core.fit.fit")
 tune_module = importlib.import_module("jaxrls.core.fit.tune")
 
 N, KERNEL = 64, rls.Gaussian(1.0)
@@ -201,7 +203,11 @@ def test_fit_stops_after_as_many_steps_as_it_may_take(data):
     X, Y, _ = data
     with pytest.warns(UserWarning, match="all steps were used"):
         fit = rls.fit(
-            KERNEL, X, Y, lams=[0.3], solver=rls.Iterative(16, steps=2, tol=1e-12, probes=3)
+            KERNEL,
+            X,
+            Y,
+            lams=[0.3],
+            solver=rls.Iterative(np.arange(0, N, 4), steps=2, tol=1e-12, probes=3),
         )
     assert int(fit.run.steps) == 2
 
@@ -359,12 +365,39 @@ def test_it_is_taken_where_k_is_too_large(monkeypatch):
         (lambda: rls.fit(kernel, X, Y, keep=True), "LAPACK's 32-bit"),
         (lambda: rls.fit(kernel, X, Y, groups=np.arange(200) % 5), "LAPACK's 32-bit"),
     )
-    monkeypatch.undo()
-    monkeypatch.setattr("jaxrls.core.fit.fit.MOST_ROWS", len(X) - 1)  # what takes a CPU long
+
+
+class Planned(Exception):
+    """Ends a fit before its work."""
+
+
+def test_it_is_taken_where_k_takes_long(monkeypatch):
+    """A CPU; and any λ will do, of which nothing is kept."""
+
+    def planned(solver, *rest):
+        raise Planned(solver)
+
+    def solver_of(**options):
+        with no_fit(), pytest.raises(Planned) as stopped:
+            rls.fit(rls.Gaussian(1.5), X, Y, weights=v, **options)
+        return stopped.value.args[0]
+
+    X, Y = (np.asarray(part) for part in drawn(200))
     v = np.linspace(0.5, 2, len(X)).astype(DTYPE)
-    assert rls.fit(kernel, X, Y, weights=v).route == "iterative"
+    monkeypatch.setattr(fit_module, "fit_by", planned)
+    assert solver_of() is None
+    monkeypatch.setattr(fit_module, "MOST_ROWS", len(X) - 1)
+    assert isinstance(solver_of(), rls.Iterative)
     asked = {"lams": [0.1]}, {"conservative": 1}, {"keep": True}, {"groups": np.arange(200) % 5}
-    assert all(rls.fit(kernel, X, Y, weights=v, **one).route != "iterative" for one in asked)
+    assert [solver_of(**one) for one in asked] == [None] * 4
+
+
+@EDGE
+@pytest.mark.slow
+def test_a_search_for_kernels_goes_on_from_few_rows_where_k_takes_long(monkeypatch):
+    X, Y = (np.asarray(part) for part in drawn(200))
+    exact = rls.fit(rls.Gaussian(1.5), X, Y, solver=rls.Cholesky())
+    monkeypatch.setattr(fit_module, "MOST_ROWS", len(X) - 1)
     monkeypatch.setattr(tune_module, "SAMPLE_ROWS", 150)
     tuned = rls.tune(rls.Gaussian(np.array([9.0, 9.0])), X, Y, steps=8)
     assert "on 150 rows; Iterative" in tuned.plan and len(tuned.model.coef) == len(X)
@@ -379,6 +412,7 @@ def drawn(n):
 
 
 @EDGE
+@pytest.mark.slow
 def test_lam_is_found_by_a_walk_from_that_of_few_rows():
     """In few iterations, and the model from the columns at the best."""
     X, Y = (np.asarray(part) for part in drawn(400))

@@ -159,6 +159,7 @@ def test_every_row_has_the_same_chance_to_be_in_the_sample():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_columns_of_a_stream_are_standardized_as_those_of_an_array():
     """And rows to predict are given as they are."""
     far, weighs = X * [1e3, 1e-3, 0.0] + [1e6, 0, 5], 1.0 * (np.arange(N) < 47)

@@ -22,6 +22,7 @@ Y_NEW = 10 * np.sin(NEW_WIDE) + OFFSET
 V = np.where(np.arange(N) % 7 == 3, 0, RNG.uniform(0.5, 2, N))
 FAR = np.where(V[:, None] > 0, Y, -9999)  # rows of weight 0 do not count
 KERNEL, LAMS = rls.Gaussian(1.0), np.array([0.3, 1.0, 3.0])
+LONG = pytest.mark.slow
 TOLERANCE = 2e-4  # of float32, λ and K of this size, relative to labels that vary by 7
 
 
@@ -41,13 +42,18 @@ def assert_same(got, want, origin=OFFSET, what=""):
 @pytest.mark.parametrize(
     "options",
     [
-        {"per_target": True},
-        {"groups": np.arange(N) // 6, "landmarks": np.arange(0, N, 2)},
-        {"criterion": "gcv", "fixed_effects": (np.arange(N) % 2)[:, None] * 1.0},
-        {"criterion": "evidence", "solver": rls.Cholesky()},
-        {"criterion": rls.holdout(NEW_WIDE, Y_NEW)},
+        pytest.param({"per_target": True}, id="each"),
+        pytest.param(
+            {"groups": np.arange(N) // 6, "landmarks": np.arange(0, N, 2)}, id="folds", marks=LONG
+        ),
+        pytest.param(
+            {"criterion": "gcv", "fixed_effects": (np.arange(N) % 2)[:, None] * 1.0}, id="columns"
+        ),
+        pytest.param(
+            {"criterion": "evidence", "solver": rls.Cholesky()}, id="evidence", marks=LONG
+        ),
+        pytest.param({"criterion": rls.holdout(NEW_WIDE, Y_NEW)}, id="held out", marks=LONG),
     ],
-    ids=["each", "folds", "columns", "evidence", "held out"],
 )
 def test_float32_rows_keep_labels_far_from_0(options):
     ours, theirs = pair(**options)
@@ -75,6 +81,7 @@ def test_float32_rows_keep_labels_far_from_0(options):
     assert_same(*other, what="another λ")
 
 
+@LONG
 def test_what_comes_of_such_a_fit(tmp_path):
     """Further rows, files, tuned kernels, several kernels, chosen columns and estimators."""
     ours, theirs = pair(landmarks=np.arange(0, N, 2))

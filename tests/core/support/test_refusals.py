@@ -8,6 +8,7 @@ import pytest
 from contract.cases import gaussian
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
+from support import no_fit
 
 import jaxrls as rls
 from jaxrls.sklearn import RLSRegressor
@@ -69,6 +70,22 @@ REFUSED = [
 ]
 
 
+def but_for_lam(call):
+    """A call that computes nothing, as λ is negative: said to be so where all else is right."""
+
+    def asked(*args, **named):
+        with no_fit():
+            try:
+                call(*args, **named)
+            except ValueError as error:
+                if "must be positive" not in str(error):
+                    raise
+            else:
+                pytest.fail("a negative λ was taken")
+
+    return asked
+
+
 def test_what_has_another_index_than_the_rows_is_refused():
     """In every call, by the name of the argument; the same index, of any kind, and what has none
     are taken.
@@ -80,17 +97,18 @@ def test_what_has_another_index_than_the_rows_is_refused():
         "groups": pd.Series(np.arange(12) // 3),
         "fixed_effects": pd.DataFrame({"x": X[:, 0] ** 2}),
     }
-    plain = {"landmarks": 6, "lams": [0.1], "keep": True}
+    linear, plain = rls.Linear(), {"lams": [0.1], "keep": True}
     fit, of_effects = (
-        rls.fit(K, X, Y, **plain, **more)
+        rls.fit(linear, X, Y, **plain, **more)
         for more in ({}, {"fixed_effects": given["fixed_effects"]})
     )
     kernels, shares = [K, rls.Linear()], [[0.5, 0.5]]
     several = rls.several.fit_kernels(kernels, X, Y, shares=shares, lams=[0.1])
     of_labels = {"Y": None, "weights": None}
     calls = [
-        (lambda X, Y=Y, **more: rls.fit(K, X, Y, lams=[0.1], **more), given),
-        (lambda X, Y=Y, **more: rls.objective(K, X, Y, 0.1, **more), given),
+        (lambda X, Y=Y, **more: rls.fit(linear, X, Y, **plain, **more), ["Y", "weights"]),
+        (but_for_lam(lambda X, Y=Y, **more: rls.fit(K, X, Y, lams=[-1.0], **more)), given),
+        (but_for_lam(lambda X, Y=Y, **more: rls.objective(K, X, Y, -1.0, **more)), given),
         (lambda X, Y=Y, **more: rls.holdout(X, Y, **more), of_labels),
         (lambda X, Y=Y, **more: fit.update(X, Y, **more), of_labels),
         (lambda X, Y=Y, **more: fit.score(X, Y, **more), of_labels),
@@ -146,10 +164,12 @@ def test_words_that_users_try_first():
 
 
 def test_parameters_in_lists_and_medians_beside_them():
-    widths = rls.extend.start_from_data(rls.Gaussian(1.0), X).width, [1.0, 2.0]
-    wanted = rls.fit(rls.Gaussian(widths[0]) + rls.Gaussian(np.array(widths[1])), X, Y)
-    found = rls.fit(rls.Gaussian("median") + rls.Gaussian([1.0, 2.0]), X, Y)
-    assert_allclose(found.error, wanted.error, rtol=1e-4)
+    given = rls.Gaussian("median") + rls.Gaussian([1.0, 2.0])
+    found = rls.extend.Problem.of(given, X, Y).kernel
+    wanted = rls.extend.start_from_data(rls.Gaussian(1.0), X).width
+    assert_allclose(found.left.width, wanted, rtol=1e-6)
+    assert_allclose(found.right.width, [1.0, 2.0])
+    assert np.isfinite(rls.fit(given, X, Y, lams=[0.1]).error)
 
 
 def test_kernels_and_gram_take_what_fit_takes():

@@ -25,6 +25,7 @@ EPS = float(np.finfo(DTYPE).eps)
 # Where a claim holds, and what is no news there.
 FLOAT64, ANY_PRECISION = pytest.mark.float64, pytest.mark.any_precision
 EDGE = pytest.mark.filterwarnings("ignore:the chosen λ")
+NEAR_FLOOR = pytest.mark.filterwarnings("ignore:at λ = .* rounding may move")
 
 COMPILED: list[str] = []  # the name of each program, until a test clears it
 

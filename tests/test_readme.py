@@ -161,7 +161,7 @@ def test_troubleshooting_quotes_what_is_said():
         if isinstance(node, ast.JoinedStr)
         or (isinstance(node, ast.Constant) and isinstance(node.value, str))
     ]
-    assert len(quoted) == 13
+    assert len(quoted) == 14
     assert [one for one in quoted if not any(one in part for part in parts)] == []
 
 

@@ -497,3 +497,16 @@ def test_programs_are_kept_in_the_cache_folder_unless_told_not_to(tmp_path, monk
         os.utime(folder / name, (1000 - age, 1000 - age))
     command.forget_oldest(str(folder), 15)
     assert os.listdir(folder) == ["new"]
+
+
+def test_the_likelihood_chooses_the_same_in_any_unit_of_the_labels(folder):
+    """Predictions of a file whose target is in other units are those times the unit."""
+    table = pandas.read_csv("train.csv")
+    predicted = []
+    for unit in (1.0, 1e-9, 1e9):
+        table.assign(y=table.y * unit).to_csv("units.csv", index=False)
+        run("fit units.csv --target y --criterion evidence --out units.safetensors")
+        run("predict units.safetensors new.csv --out units_predicted.csv")
+        predicted.append(pandas.read_csv("units_predicted.csv").iloc[:, -1] / unit)
+    for other in predicted[1:]:
+        assert_allclose(other, predicted[0], rtol=1e-6)

@@ -6,7 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from support import DTYPE, EDGE, refused, texts
+from support import DTYPE, EDGE, NEAR_FLOOR, refused, texts
 
 import jaxrls as rls
 from jaxrls.__main__ import main
@@ -36,6 +36,7 @@ def closed():
     plt.close("all")
 
 
+@NEAR_FLOOR
 def test_targets_have_a_curve_each_or_their_mean(data):
     X, y = data
     Y = np.stack([y + 0.1 * j * np.cos(40 * X[:, 0]) for j in range(9)], axis=1).astype(DTYPE)

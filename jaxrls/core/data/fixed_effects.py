@@ -177,9 +177,10 @@ class FixedEffects:
     def log_volume(self) -> Any:
         """log |Bᵀ V B| of the columns as given, without levels of weight 0."""
         inverse_T = diagonal_of(self.inverse_T) if self.inverse_T.ndim == 2 else self.inverse_T
-        scale = 1 if self.scale is None else diagonal_of(self.scale)
         of_combined = -2 * jnp.sum(jnp.log(jnp.where(inverse_T > 0, inverse_T, 1)))
-        return of_combined - 2 * jnp.sum(jnp.log(scale))
+        if self.scale is None:
+            return of_combined
+        return of_combined - 2 * jnp.sum(jnp.log(diagonal_of(self.scale)))
 
     def leverage(self, values: Any, v: Vector) -> Vector:
         """The diagonal of H Hᵀ for a block of rows."""

@@ -39,7 +39,9 @@ from jaxrls.core.support import as_lams, column_names, door, is_concrete, platfo
 
 MOST_ROWS = 2**14  # whose K a CPU factors, which takes minutes, where no solver is named
 GRID_SIZE = 100  # values of λ, in place of a search where the criterion has no slopes
-NEAR_FLOOR = 100  # floors: what rounding adds to weights of a Cholesky factor of features is small
+# Floors, by bytes of the dtype, from which on weights by a Cholesky factor of dependent features are
+# right to 1e-8, in float32 to 1e-3: rounding adds about a fiftieth of floor/λ to them.
+NEAR_FLOOR = {4: 100, 8: 1e6}
 
 
 @door("X")
@@ -224,7 +226,8 @@ def _keeps_rounding(fit: Fit, problem: Problem) -> bool:
         return False
     broke = not np.isfinite(np.asarray(fit.errors)).all()
     left = float(problem.weights.count) - float(fit.dof)
-    return broke or float(fit.lam) < NEAR_FLOOR * float(fit.floor) and left > 0.5
+    near = NEAR_FLOOR[np.asarray(fit.lam).dtype.itemsize] * float(fit.floor)
+    return broke or float(fit.lam) < near and left > 0.5
 
 
 def _is_near_floor(fit) -> bool:

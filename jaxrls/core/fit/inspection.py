@@ -68,7 +68,7 @@ def share_of_rounding(fit) -> float:
     by floor/λ, as measured. What is left of labels without them is smaller by 1 − dof/n.
     """
     rows_are_points = fit.model.points is not None and not fit.num_landmarks
-    if fit.route not in ("gram", "cholesky") or not rows_are_points:
+    if not rows_are_points or fit.run is not None:  # of an iteration, which has no factor of K
         return 0.0
     left = 1.0 if fit.dof is None else 1 - np.asarray(fit.dof) / len(fit.model.coef)
     return float(np.max(np.clip(left, 0, 1) * float(fit.floor) / np.asarray(fit.lam)))

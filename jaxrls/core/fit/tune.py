@@ -127,7 +127,8 @@ def tune(
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 30)[:, None]
-    >>> tuned = rls.tune(rls.Gaussian(width=5.0), X, np.sin(6 * X[:, 0]), steps=20)
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> tuned = rls.tune(rls.Gaussian(width=5.0), X, y, steps=20)
     >>> bool(tuned.error < tuned.history.start_error)
     True
     """
@@ -239,10 +240,11 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     value_of = lambda tuned: float(criterion.to_search(np.min(tuned.history.errors), n))
     # At the floor the error itself is too small by up to a tenth.
     most = 0.5 / n if criterion.unit == "nats" else 0.01 + 0.1 * min(share_of_rounding(fit), 1)
-    if not value_of(again) <= value_of(best) + most:
+    start = best.history.start_error
+    worse_than_start = np.min(again.history.errors) > start
+    if worse_than_start or not value_of(again) <= value_of(best) + most:
         return best
     reason = f"{again.history.reason}, and in {len(best.history.errors) - 1} before, with less λ"
-    start = best.history.start_error
     return again._replace(history=replace(again.history, reason=reason, start_error=start))
 
 

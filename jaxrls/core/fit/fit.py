@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
@@ -31,7 +32,13 @@ from jaxrls.core.fit.conclude import (
 )
 from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
 from jaxrls.core.fit.grid import Choice
-from jaxrls.core.fit.inspection import inspect_fit, largest_rounding, share_of_rounding
+from jaxrls.core.fit.inspection import (
+    inspect_fit,
+    is_as_good,
+    is_off_by_rounding,
+    largest_rounding,
+    share_of_rounding,
+)
 from jaxrls.core.fit.lam_search import search
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
@@ -215,6 +222,8 @@ def _best(problem, asked: LamOptions) -> Fit:
         problem = replace(problem, solver=Cholesky()) if searches else problem
     if searches:
         fit, solution = _fit_by_search(problem, choice.per_target)
+        if np.ndim(fit.lam) == 0 and is_off_by_rounding(fit):
+            fit, solution = _above_rounding(fit, solution, problem)
     return with_solution(fit, solution, problem, None if searches else choice, keep, n)
 
 
@@ -234,9 +243,25 @@ def _is_near_floor(fit) -> bool:
     """Whether errors at the λ of a spectrum, or single rows, may be rounding; Cholesky factors are
     rounded less.
     """
-    if float(fit.lam) < ABOVE_ROUNDING * float(fit.floor):
-        return True
-    return share_of_rounding(fit) > largest_rounding(fit)
+    return float(fit.lam) < ABOVE_ROUNDING * float(fit.floor) or is_off_by_rounding(fit)
+
+
+def _above_rounding(fit: Fit, solution: Solution, problem: Problem) -> tuple[Fit, Solution]:
+    """The fit at the end of a search, or at the least λ from which on single rows are right, where
+    the error there is as good.
+    """
+    share = share_of_rounding(fit)
+    lam = 1.1 * fit.lam * share / largest_rounding(fit)  # a tenth more, as dof are fewer there
+    choice = Choice(problem.criterion, lam[None])
+    larger, its_solution = fit_on_grid(problem, choice, kept=True)
+    rows = problem.weights.count
+    if not is_as_good(larger.error, fit.error, share, problem.criterion, rows):
+        return fit, solution
+    lams = jnp.concatenate([fit.lams, larger.lams])
+    errors = jnp.concatenate([fit.errors, larger.errors])
+    order = jnp.argsort(lams)
+    words = f"{fit.plan}; then at larger λ, where single rows are right"
+    return replace(larger, lams=lams[order], errors=errors[order], plan=words), its_solution
 
 
 def _fit_by_search(problem, per_target):

@@ -49,14 +49,21 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
             f"predictions by {100 * float(fit.jitter_effect):.2g} % of the error: take fewer "
             f"landmarks{', or float64' * (dtype == np.float32)}"
         )
-    at_edge = inspect_lam(fit, default_grid)
-    if not at_edge:
+    # At the floor itself, rounding may be the reason for which λ was chosen: that comes first.
+    off = is_off_by_rounding(fit)
+    at_edge = inspect_lam(fit, default_grid, floor_is_told=off)
+    if off and not at_edge:
         inspect_rounding(fit)
 
 
 def largest_rounding(fit) -> float:
     """What `share_of_rounding` may be without a warning."""
     return LARGEST_ROUNDING[np.asarray(fit.lam).dtype.itemsize]
+
+
+def is_off_by_rounding(fit) -> bool:
+    """Whether rounding may move held-out residuals of single rows further than that."""
+    return share_of_rounding(fit) > largest_rounding(fit)
 
 
 def share_of_rounding(fit) -> float:
@@ -74,15 +81,25 @@ def share_of_rounding(fit) -> float:
     return float(np.max(np.clip(left, 0, 1) * float(fit.floor) / np.asarray(fit.lam)))
 
 
+def is_as_good(larger: Any, error: Any, share: float, criterion: Any, n: Any) -> bool:
+    """Whether the error at a larger λ may replace one of which rounding has this share: it is larger
+    by at most 1 %, or half a nat of all rows, and by what the error itself is too small near the
+    floor, up to a tenth.
+    """
+    more = criterion.to_search(larger, n) - criterion.to_search(error, n)
+    most = 0.5 / n if criterion.unit == "nats" else 0.01 + 0.1 * min(share, 1.0)
+    return bool(more <= most)
+
+
 def inspect_rounding(fit) -> None:
     """The warning that held-out residuals of single rows are off."""
-    share, lam = share_of_rounding(fit), float(np.min(fit.lam))
-    if lam >= 0.99 * float(fit.floor) and share > largest_rounding(fit):
+    lam = float(np.min(fit.lam))
+    if lam >= 0.99 * float(fit.floor) and is_off_by_rounding(fit):
         remedy = "use float64" if np.asarray(fit.lam).dtype == np.float32 else "a larger λ"
         warn(
             f"at λ = {lam:.3g} rounding may move held-out residuals of single rows by "
-            f"{100 * share:.2g} % of their root mean square, and their mean square less: {remedy}, "
-            "or a narrower kernel, if single rows matter"
+            f"{100 * share_of_rounding(fit):.2g} % of their root mean square, and their mean square "
+            f"less: {remedy}, or a narrower kernel, if single rows matter"
         )
 
 
@@ -100,9 +117,9 @@ def _why_not_finite(fit, bad, narrow: bool) -> str:
     )
 
 
-def inspect_lam(fit: Any, default_grid: bool) -> bool:
+def inspect_lam(fit: Any, default_grid: bool, floor_is_told: bool = False) -> bool:
     """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`; whether
-    there was one.
+    there was one. Of a λ at the floor another warning may tell.
     """
     chosen, floor = np.asarray(fit.lam), float(fit.floor)
     narrow = chosen.dtype == np.float32
@@ -121,7 +138,8 @@ def inspect_lam(fit: Any, default_grid: bool) -> bool:
         return warned
     low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
     at_floor = lams.min() <= 1.01 * floor
-    if default_grid and not at_floor:  # below it the fit no longer changes, or a walk ended there
+    # Below the grid the fit no longer changes, or a walk ended there.
+    if default_grid and not at_floor or at_floor and floor_is_told:
         low = np.zeros_like(low)
     for at_edge, edge, further in ((low, "smallest", "smaller"), (high, "largest", "larger")):
         remedy = f"pass lams= that reach {further} values"

@@ -17,7 +17,13 @@ from jaxrls.core.fit.descent import SearchOptions, Tuned, default_optimizer, des
 from jaxrls.core.fit.fit import LamOptions, best_fit, without_matrix
 from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
 from jaxrls.core.fit.grid import Choice, Chosen
-from jaxrls.core.fit.inspection import inspect_rounding, largest_rounding, share_of_rounding
+from jaxrls.core.fit.inspection import (
+    inspect_rounding,
+    is_as_good,
+    is_off_by_rounding,
+    largest_rounding,
+    share_of_rounding,
+)
 from jaxrls.core.fit.memory import of_problem
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.fit.start import Guess, first_guess
@@ -172,7 +178,7 @@ def _tune(problem, guesses, way, grow, keep):
     """The fit at the best kernel and λ that a search finds, with its history."""
     n, best = len(problem.Y), search_by(problem.solver, problem.pad(), guesses, way, grow)
     fit, solution = _fit_of(best)
-    if share_of_rounding(fit) > largest_rounding(fit):
+    if is_off_by_rounding(fit):
         best = _above_rounding(best, fit, way)
         fit, solution = _fit_of(best)
     history, problem = best.history, replace(best.problem, kernel=best.kernel)
@@ -236,13 +242,10 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     lowest = 2 * float(fit.floor) / largest_rounding(fit)
     here = Guess(best.kernel, 2 * lowest, lowest, fit.error)
     again = descend(best.problem, [here], way._replace(starts=1))
+    before, after = np.min(best.history.errors), np.min(again.history.errors)
     criterion, n = best.problem.criterion, len(best.problem.Y)
-    value_of = lambda tuned: float(criterion.to_search(np.min(tuned.history.errors), n))
-    # At the floor the error itself is too small by up to a tenth.
-    most = 0.5 / n if criterion.unit == "nats" else 0.01 + 0.1 * min(share_of_rounding(fit), 1)
     start = best.history.start_error
-    worse_than_start = np.min(again.history.errors) > start
-    if worse_than_start or not value_of(again) <= value_of(best) + most:
+    if after > start or not is_as_good(after, before, share_of_rounding(fit), criterion, n):
         return best
     reason = f"{again.history.reason}, and in {len(best.history.errors) - 1} before, with less λ"
     return again._replace(history=replace(again.history, reason=reason, start_error=start))

@@ -51,7 +51,7 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
         )
     # At the floor itself, rounding may be the reason for which λ was chosen: that comes first.
     off = is_off_by_rounding(fit)
-    at_edge = inspect_lam(fit, default_grid, floor_is_told=off)
+    at_edge = inspect_lam(fit, default_grid, known_of_floor=off)
     if off and not at_edge:
         inspect_rounding(fit)
 
@@ -96,8 +96,9 @@ def inspect_rounding(fit) -> None:
     lam = float(np.min(fit.lam))
     if lam >= 0.99 * float(fit.floor) and is_off_by_rounding(fit):
         remedy = "use float64" if np.asarray(fit.lam).dtype == np.float32 else "a larger λ"
+        at_floor = ", the precision of the factor," if lam <= 1.01 * float(fit.floor) else ""
         warn(
-            f"at λ = {lam:.3g} rounding may move held-out residuals of single rows by "
+            f"at λ = {lam:.3g}{at_floor} rounding may move held-out residuals of single rows by "
             f"{100 * share_of_rounding(fit):.2g} % of their root mean square, and their mean square "
             f"less: {remedy}, or a narrower kernel, if single rows matter"
         )
@@ -117,9 +118,9 @@ def _why_not_finite(fit, bad, narrow: bool) -> str:
     )
 
 
-def inspect_lam(fit: Any, default_grid: bool, floor_is_told: bool = False) -> bool:
+def inspect_lam(fit: Any, default_grid: bool, known_of_floor: bool = False) -> bool:
     """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`; whether
-    there was one. Of a λ at the floor another warning may tell.
+    there was one. Of a λ at the floor another warning may already say more.
     """
     chosen, floor = np.asarray(fit.lam), float(fit.floor)
     narrow = chosen.dtype == np.float32
@@ -139,7 +140,7 @@ def inspect_lam(fit: Any, default_grid: bool, floor_is_told: bool = False) -> bo
     low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
     at_floor = lams.min() <= 1.01 * floor
     # Below the grid the fit no longer changes, or a walk ended there.
-    if default_grid and not at_floor or at_floor and floor_is_told:
+    if default_grid and not at_floor or at_floor and known_of_floor:
         low = np.zeros_like(low)
     for at_edge, edge, further in ((low, "smallest", "smaller"), (high, "largest", "larger")):
         remedy = f"pass lams= that reach {further} values"

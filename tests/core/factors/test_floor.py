@@ -165,7 +165,7 @@ def test_the_default_fit_goes_on_below_the_floor_of_the_spectrum():
     want = rls.fit(*wide, **options)
     with pytest.warns(UserWarning, match="rounding may move held-out residuals"):
         got = rls.fit(kernel, X, Y, **options)
-    with pytest.warns(UserWarning, match="is the smallest of the grid"):
+    with pytest.warns(UserWarning, match="the precision of the factor, rounding may move"):
         named = rls.fit(kernel, X, Y, solver=rls.Spectral("gram"), **options)
     assert float(got.floor) < float(want.lam) < float(named.floor) and float(got.lam) < float(
         named.floor

@@ -23,7 +23,7 @@ from contract.cases import (
     draw,
 )
 
-pytestmark = FLOAT64
+pytestmark = [FLOAT64, pytest.mark.slow]
 X, X_NEW = 1.2 * draw(4, N, 2), draw(5, NEW, 2)
 # By what moves numbers along with those of X; blocks of K and of features.
 OPTIONS = {
@@ -51,11 +51,7 @@ def smooth(plan, scale):
     return found
 
 
-@pytest.mark.parametrize(
-    "name",
-    # Of landmarks, leave-one-out is in test_growing.py; all else takes long.
-    [pytest.param(name, marks=[pytest.mark.slow] * (name != "gram")) for name in OPTIONS],
-)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_every_smooth_criterion(name):
     """A random mixture of all of them at two λ, in log λ, log width, labels, log weights and rows,
     with columns or points, backwards as a search goes; λ per target, and densities at their own

@@ -61,8 +61,14 @@ NAMES = [
 ]
 
 
+QUICK = "gram", "cholesky gram", "landmarks", "features", "kronecker"
+
+
 @FLOAT64
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in NAMES],
+)
 def test_splits_are_those_of_refits(name):
     case = FACTORS[name]
     for v in (WEIGHTS[kind] for kind in (("ones", "zeros") if case.weighted else ("ones",))):

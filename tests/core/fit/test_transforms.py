@@ -236,7 +236,14 @@ ON_THE_HOST = {
     "stream": "reads files",
     "tune": "searches until done; its own tests jit its steps",
 }
-EVERY = pytest.mark.parametrize("group", COMPUTATIONS)
+QUICK = "fits", "labels", "wider"
+EVERY = pytest.mark.parametrize(
+    "group",
+    [
+        pytest.param(group, marks=[] if group in QUICK else [pytest.mark.slow])
+        for group in COMPUTATIONS
+    ],
+)
 
 
 def program(group):
@@ -301,6 +308,7 @@ def test_export(group):
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_derivatives_in_labels_and_lam():
     """Everything computed from a factor, by its gradient in Y and every λ, against differences;

@@ -271,6 +271,7 @@ def test_algebra():
     refused(*((combined, words) for combined in combine))
 
 
+@pytest.mark.slow
 def test_columns_by_name():
     """In sums and within each other, of tables and of files."""
     X, Y = np.asarray(normal(0, 9, 3)), np.asarray(normal(1, 9))

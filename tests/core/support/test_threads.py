@@ -68,6 +68,7 @@ def test_the_openblas_of_scipy_is_found():
     assert build != "scipy-openblas" or found[0]() >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:λ below")
 def test_threads_do_not_meet():
     """Each thread begins with another task, so that every two of them are at work together in some

@@ -176,9 +176,9 @@ FRESH = {
 } | {"PYTHONPATH": str(FOLDER.parent)}
 
 
-def on_four_devices(script) -> dict:
-    """What a script of this folder prints, a line of JSON for each of its parts, in a process that
-    has four devices.
+def printed_by(script) -> dict:
+    """What a script of this folder prints, a line of JSON for each of its parts, in a process of its
+    own, which may make itself several devices.
     """
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]),

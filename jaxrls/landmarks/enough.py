@@ -76,7 +76,7 @@ def on_enough(problem: Problem, run: Callable, most: int, progress: bool) -> Any
         m = len(chosen.points)
         words = f"{m} landmarks of {n} rows{', where memory ends' * last}"
         fit = run(replace(problem, solver=Subset(chosen)))
-        lam, trace = float(np.min(fit.lam)), float(fit.trace_residual)
+        lam, trace = float(np.asarray(fit.lam).min()), float(fit.trace_residual)
         if last or trace <= TOLERANCE * lam:
             left = f"tr(K − K̂)/λ = {trace / lam:.2g}"
             return replace(fit, plan=f"{fit.plan}; {words}, {left}")

@@ -114,7 +114,7 @@ def certificate(fit: Any) -> str:
     """`Fit.certificate`."""
     if fit.trace_residual is None or not is_concrete(fit.lam):
         return ""
-    trace, chosen = float(fit.trace_residual), float(np.min(fit.lam))
+    trace, chosen = float(fit.trace_residual), float(np.asarray(fit.lam).min())
     least, among = trace / TOLERANCE, "" if chosen >= trace / TOLERANCE else "not "
     return (
         f"from λ = {least:.3g} on, the {fit.num_landmarks} landmarks change the dual "

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from support import ANY_PRECISION, array, on_four_devices
+from support import ANY_PRECISION, array, printed_by
 
 import jaxrls as rls
 
@@ -19,7 +19,7 @@ pytestmark = [ANY_PRECISION, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def found():
-    return on_four_devices("rows/on_meshes.py")
+    return printed_by("rows/on_meshes.py")
 
 
 # Largest differences, by each result's size; K's condition number is below 1e3. `ragged` has the

@@ -380,14 +380,15 @@ class Fit(Generic[K]):
         name = self.title if self.unit == "nats" else name
         rows = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         among = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
-        low, high = np.min(self.lam), np.max(self.lam)
+        lams = np.asarray(self.lam)
+        low, high = lams.min(), lams.max()
         numbers = f"λ = {low:.3g}" + f" to {high:.3g}" * bool(high > low) + among
         if self.error is not None:
-            numbers += f", {name} {np.mean(self.error):.3g}"
+            numbers += f", {name} {np.asarray(self.error).mean():.3g}"
         if self.r2 is not None and self.unit != "AUC":
             numbers += f", held-out R² {float(self.r2):.3g}"
         if self.dof is not None:
-            numbers += f", {np.mean(self.dof):.1f} degrees of freedom"
+            numbers += f", {np.asarray(self.dof).mean():.1f} degrees of freedom"
         return f"{type(kernel).__name__}{rows}{standardized}: {numbers}\n{self.plan}"
 
     @property

@@ -93,7 +93,7 @@ def is_as_good(larger: Any, error: Any, share: float, criterion: Any, n: Any) ->
 
 def inspect_rounding(fit) -> None:
     """The warning that held-out residuals of single rows are off."""
-    lam = float(np.min(fit.lam))
+    lam = float(np.asarray(fit.lam).min())
     if lam >= 0.99 * float(fit.floor) and is_off_by_rounding(fit):
         remedy = "use float64" if np.asarray(fit.lam).dtype == np.float32 else "a larger λ"
         at_floor = ", the precision of the factor," if lam <= 1.01 * float(fit.floor) else ""

@@ -242,7 +242,8 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     lowest = 2 * float(fit.floor) / largest_rounding(fit)
     here = Guess(best.kernel, 2 * lowest, lowest, fit.error)
     again = descend(best.problem, [here], way._replace(starts=1))
-    before, after = np.min(best.history.errors), np.min(again.history.errors)
+    before = np.asarray(best.history.errors).min()
+    after = np.asarray(again.history.errors).min()
     criterion, n = best.problem.criterion, len(best.problem.Y)
     start = best.history.start_error
     if after > start or not is_as_good(after, before, share_of_rounding(fit), criterion, n):

@@ -42,7 +42,8 @@ def run_fit(args):
     folds = 10 if args.folds is None else args.folds
     check_whole("--folds", folds)
     table = read(args)
-    kernel, classes = kernel_of(args, table.X.shape[1]), table.known["classes"]
+    kernel = kernel_of(args, table.X.shape[1])
+    classes = table.known["classes"]
     show_data(args, table, classes)
     start = time.perf_counter()
     options: dict = {"intercept": args.intercept, "standardize": args.standardize}
@@ -72,10 +73,11 @@ def run_fit(args):
 
 def show_data(args, table, classes):
     """What was read."""
-    (n, d), target = table.X.shape, table.known["layout"]["target"]
-    text = "text, " * bool(text_among(classes or ()))
+    n, d = table.X.shape
+    target = table.known["layout"]["target"]
+    text = "text, " if text_among(classes or ()) else ""
     kinds = f" ({text}{len(classes)} classes: {', '.join(classes[:5])})" if classes else ""
-    files = f"{' '.join(args.data)}{', streamed' * args.stream}"
+    files = f"{' '.join(args.data)}{', streamed' if args.stream else ''}"
     show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}")
 
 
@@ -120,9 +122,11 @@ def kernel_of(args, d):
 
 def tuned(kernel, table, criterion, landmarks, options):
     """The kernel with its parameters tuned on rows in memory."""
-    rows, m = getattr(table.X, "drawn", slice(None)), landmarks_to_tune(landmarks, len(table.Y))
+    rows = getattr(table.X, "drawn", slice(None))
+    m = landmarks_to_tune(landmarks, len(table.Y))
     Y, v, groups = (part if part is None else part[rows] for part in table[1:4])
-    show("tuning", f"on {count(len(table.sample), 'row')}{f' and {m} landmarks' * bool(m)}")
+    of_landmarks = f" and {m} landmarks" if m else ""
+    show("tuning", f"on {count(len(table.sample), 'row')}{of_landmarks}")
     fit: Any = rls.tune(
         kernel,
         table.sample,
@@ -216,9 +220,13 @@ def read(args) -> Table:
 
 def read_whole(files, source, known) -> Table:
     """All rows in numbers; what these stand for goes into `known`."""
-    whole, choice = joined(files, source), files.choice
-    X, Y, texts = whole.X, whole.Y, whole.texts
-    categories, rest = texts[: len(choice.one_hot)], texts[len(choice.one_hot) :]
+    whole = joined(files, source)
+    choice = files.choice
+    X = whole.X
+    Y = whole.Y
+    texts = whole.texts
+    categories = texts[: len(choice.one_hot)]
+    rest = texts[len(choice.one_hot) :]
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if files.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():
@@ -244,7 +252,8 @@ def read_whole(files, source, known) -> Table:
 def joined(files, source) -> Piece:
     """All rows in one."""
     parts: list = []
-    held, limit = 0.0, memory_bytes()
+    held = 0.0
+    limit = memory_bytes()
     for piece in files:
         parts.append((*piece[:3], *piece.texts))
         held += COPIES * piece.X.nbytes

@@ -199,7 +199,8 @@ def check_fit(args):
     args.stream |= len(args.data) > 1 or pattern
     options = ("groups", "classify", "one_hot", "rank")
     whole = [name for name in options if getattr(args, name)]
-    whole += ["missing median"] * (args.missing == "median")
+    if args.missing == "median":
+        whole.append("missing median")
     if args.stream and whole:
         yield f"--{whole[0].replace('_', '-')} needs a table that is read whole: name one file"
     if args.checkpoint and not args.stream:

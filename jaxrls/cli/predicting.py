@@ -29,7 +29,9 @@ def run_predict(args):
 
 def predict_files(model, known, files, args, write):
     """Write the predictions of all rows; how many there are, and what `judged` counts."""
-    classes, rows, tally = known["classes"], 0, np.zeros(3)
+    classes = known["classes"]
+    rows = 0
+    tally = np.zeros(3)
     with progress_bar(at_terminal(), None, "predict", "row") as reached:
         for piece in files:
             X = inputs_of(piece.place, piece.X, piece.texts, known, piece.numbers)
@@ -67,7 +69,9 @@ def judged(columns, target, classes):
     """How many rows there are, how many labels are wrong, or the sum of squared errors, NaN where
     the target, as text, has gaps, and how many are inside of their intervals.
     """
-    n, prediction, inside = len(target), columns["prediction"], 0
+    n = len(target)
+    prediction = columns["prediction"]
+    inside = 0
     if classes:
         return n, np.sum(prediction != target.astype(str)), inside
     try:
@@ -88,5 +92,5 @@ def verdict(tally, classes, intervals) -> list[str]:
         return [f"{100 * wrong / rows:.3g} % of labels wrong"]
     if np.isnan(wrong):
         return ["no error on the target: it has values that are missing or not numbers"]
-    held = f", {100 * inside / rows:.3g} % inside the intervals" * intervals
+    held = f", {100 * inside / rows:.3g} % inside the intervals" if intervals else ""
     return [f"RMSE {np.sqrt(wrong / rows):.4g} in units of the target{held}"]

@@ -24,7 +24,7 @@ def show(what, text):
 
 def count(n, what) -> str:
     """`1 row`, `2 rows`."""
-    return f"{n} {what}{'s' * (n != 1)}"
+    return f"{n} {what}{'s' if n != 1 else ''}"
 
 
 def rms(residual, weights=None) -> float:
@@ -36,9 +36,12 @@ def report(fit, Y, classes, weights, scores=False):
     """About a dozen λ around the chosen one, and all that belongs to that; of `scores` no error in
     units of the target.
     """
-    lams, errors = np.asarray(fit.lams), np.asarray(fit.errors)
-    errors, order = errors.reshape(len(lams), -1).mean(axis=1), np.argsort(lams)
-    best, step = int(np.flatnonzero(lams[order] == fit.lam)[0]), -(-len(lams) // (2 * TABLE_ROWS))
+    lams = np.asarray(fit.lams)
+    errors = np.asarray(fit.errors)
+    errors = errors.reshape(len(lams), -1).mean(axis=1)
+    order = np.argsort(lams)
+    best = int(np.flatnonzero(lams[order] == fit.lam)[0])
+    step = -(-len(lams) // (2 * TABLE_ROWS))
     shown = order[best % step :: step]
     start = max(0, min(best // step - TABLE_ROWS // 2, len(shown) - TABLE_ROWS))
     print(f"\n{'lambda':>12}  {fit.title}")
@@ -75,7 +78,8 @@ def run_demo(args):
 
     some = np.flatnonzero(~test)[::5]
     tuned: Any = rls.tune(fit.kernel, X[some], y[some], optimizer=optax.adam(0.1), steps=10)
-    better, steps = rls.fit(tuned.kernel, X[~test], y[~test]), len(tuned.history.errors) - 1
+    better = rls.fit(tuned.kernel, X[~test], y[~test])
+    steps = len(tuned.history.errors) - 1
     widths = f"width {float(np.asarray(fit.kernel.width)):.4g} -> {float(tuned.kernel.width):.4g}"
     along = f"along the gradient of the LOO error of {len(some)} rows"
     print()

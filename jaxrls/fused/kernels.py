@@ -85,11 +85,16 @@ def rows_in_thread(dtype: str, d: int, t: int) -> int:
 @functools.cache
 def product_kernel(profile: str, distance: str, dtype: str, d: int, t: int) -> Any:
     """The Warp kernel of a profile, for rows of d columns and t columns of V."""
-    number, count = getattr(wp, dtype), rows_in_thread(dtype, d, t)
-    row, rows_of_x = wp.types.vector(d, number), wp.types.matrix((count, d), number)
-    values, sums = wp.types.vector(t, number), wp.types.matrix((count, t), number)
-    value_of, distance_of = PROFILES[profile], DISTANCES[distance]
-    rows, at_once = wp.constant(count), wp.constant(AT_ONCE)
+    number = getattr(wp, dtype)
+    count = rows_in_thread(dtype, d, t)
+    row = wp.types.vector(d, number)
+    rows_of_x = wp.types.matrix((count, d), number)
+    values = wp.types.vector(t, number)
+    sums = wp.types.matrix((count, t), number)
+    value_of = PROFILES[profile]
+    distance_of = DISTANCES[distance]
+    rows = wp.constant(count)
+    at_once = wp.constant(AT_ONCE)
     options = {"fast_math": dtype == "float32", "enable_backward": False}
 
     @wp.kernel(module="unique", module_options=options)
@@ -101,16 +106,21 @@ def product_kernel(profile: str, distance: str, dtype: str, d: int, t: int) -> A
         out: wp.array(dtype=values, ndim=2),
     ):
         i, share = wp.tid()
-        m, step = z.shape[0], x.shape[0] // rows
+        m = z.shape[0]
+        step = x.shape[0] // rows
         length = (m + out.shape[0] - 1) // out.shape[0]
-        begin, end = share * length, wp.min((share + 1) * length, m)
-        a, total, parameter = rows_of_x(), sums(), p[0]
+        begin = share * length
+        end = wp.min((share + 1) * length, m)
+        a = rows_of_x()
+        total = sums()
+        parameter = p[0]
         for r in range(rows):
             a[r] = x[i + r * step]
         for first in range(begin, end, at_once):
             part = sums()
             for j in range(first, wp.min(first + at_once, end)):
-                b, w = z[j], v[j]
+                b = z[j]
+                w = v[j]
                 for r in range(rows):
                     part[r] += value_of(distance_of(a[r] - b), parameter) * w
             total += part
@@ -128,7 +138,9 @@ def _as_jax(profile, distance, dtype, d, t):
 
 def times(profile: str, distance: str, X, Z, V, parameter) -> Any:
     """Σⱼ profile(distance(xᵢ − zⱼ), parameter) Vⱼ for X (n, d), Z (m, d) and V (m, t)."""
-    (n, d), (m, t), dtype = X.shape, V.shape, X.dtype.name
+    n, d = X.shape
+    m, t = V.shape
+    dtype = X.dtype.name
     rows = rows_in_thread(dtype, d, t)
     X = jnp.pad(X, ((0, -n % rows), (0, 0)))
     threads = len(X) // rows

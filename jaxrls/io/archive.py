@@ -94,7 +94,8 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     # The check of a class of one's own may raise anything.
     with reading(path, "was not written by jaxrls.save, or cannot be loaded"):
         arrays, header = read_arrays(path)
-        obj, extra = _build(header["tree"], arrays), dict(header["extra"])
+        obj = _build(header["tree"], arrays)
+        extra = dict(header["extra"])
         if not is_registered(type(obj)):
             raise ValueError("it holds no object of jaxrls")
     return (obj, extra) if with_extra else obj
@@ -105,7 +106,8 @@ def for_file(fit) -> Fit:
     for it. In place of rows that only the host reads come what variances and intervals need, and
     moments where they are smaller than the rows.
     """
-    solution, problem = fit.solution, fit.problem
+    solution = fit.solution
+    problem = fit.problem
     if solution is None or not fit.saved:
         return without_solution(fit)
     wanted: list[Callable] = []

@@ -41,7 +41,8 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
 @contextmanager
 def rows_to(file, ending=".csv") -> Iterator[Writer]:
     """CSV under a header, Parquet or Arrow, a row group or a record batch for every block."""
-    arrow, writer = arrow_for(f"writing {ending}"), None
+    arrow = arrow_for(f"writing {ending}")
+    writer = None
     makers = {".parquet": arrow.parquet.ParquetWriter}
     makers |= dict.fromkeys((".arrow", ".feather"), arrow.ipc.new_file)
 
@@ -134,7 +135,8 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
             "predict(X, fixed_effects=…) gives"
         )
     rows = by_names("rows", rows, inner.names if isinstance(inner, Model) else ())
-    count, blocks = 0, rows.blocks() if isinstance(rows, HostRows) else [as_floats("rows", rows)]
+    count = 0
+    blocks = rows.blocks() if isinstance(rows, HostRows) else [as_floats("rows", rows)]
     with writing(path) as write:
         for X in blocks:
             write(predicted(model, X, level, classes))

@@ -69,7 +69,8 @@ class ByProducts(Factor):
 
     def solved_at(self, signs, lam, solution) -> "Solved":
         """Everything at one λ for all targets."""
-        Y, (n, p) = solution.state, signs.shape
+        Y = solution.state
+        n, p = signs.shape
         fits = self.iterate(lam, jnp.concatenate([Y, signs], axis=1), signs)
         run = jax.tree.map(lambda a: a[..., None], fits.run)
         coef = fits.coef[:, : Y.shape[1]]
@@ -77,12 +78,14 @@ class ByProducts(Factor):
         if not p:
             return Solved(coef, r, run)
         # Squares of fits to signs are leverages, but for what λ takes.
-        near, probes = fits.near, signs * drawn
+        near = fits.near
+        probes = signs * drawn
         if near is None:
             near = 1 / (1 + jnp.mean((signs - drawn) ** 2, axis=1))
         if fits.rough is not None and p < n:
             probes = probes - signs * fits.rough + near[:, None]
-        used, unscale = self.weights.used, self.weights.unscale
+        used = self.weights.used
+        unscale = self.weights.unscale
         R, growth = leverages_from_probes(probes, near, r, used)
         e = jax.vmap(lambda R, growth: unscale(r / R[:, None] * growth))(R, growth)
         dof = jnp.sum(jnp.where(used, 1 - R[0], 0))[None]
@@ -123,7 +126,8 @@ class ByProducts(Factor):
             self.view(solution, lams[0, 0])
         solved = self.solved(solution, lams, self.signs)
         coef, beta, fitted = self.expanded(solution, solved.coef)
-        coefficients, run = (coef, beta), in_one_row(solved.run)
+        coefficients = (coef, beta)
+        run = in_one_row(solved.run)
         if not self.has_residuals:
             return Outcome(coefficients, None, None, run=run)
         e = solved.e
@@ -187,9 +191,11 @@ def in_one_row(run: Run) -> Run:
 
 def sum_and_error(solution, solved: Solved, fn) -> tuple[Any, Any]:
     """Σ `fn` over held-out rows for each λ, and its standard error by the jackknife over probes."""
-    labels, v = solution.labels.Y, solution.factor.weights.array
+    labels = solution.labels.Y
+    v = solution.factor.weights.array
     total = jax.vmap(lambda e: fn(e, labels, v))
-    every, p = total(solved.e), max(solved.others.shape[1], 1)
+    every = total(solved.e)
+    p = max(solved.others.shape[1], 1)
 
     def error(every, others):
         return jnp.sqrt((p - 1) / p * jnp.sum((others - every) ** 2, axis=0))

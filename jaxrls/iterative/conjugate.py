@@ -25,7 +25,8 @@ REASONS = (
 )
 # A column stops where the residual has not gone below its smallest for so many steps, or has grown
 # to so many times it.
-PATIENCE, GROWTH = 30, 1e3
+PATIENCE = 30
+GROWTH = 1e3
 
 
 @pytree
@@ -47,7 +48,8 @@ class Run:
             where: its residual in words, a function of it.
             remedy: what to take instead.
         """
-        residuals, reasons = np.asarray(self.residuals), np.asarray(self.reason)
+        residuals = np.asarray(self.residuals)
+        reasons = np.asarray(self.reason)
         left = np.where(reasons == CONVERGED, -np.inf, np.nan_to_num(residuals, nan=np.inf))
         worst = left.argmax()
         if left[worst] == -np.inf:
@@ -100,7 +102,8 @@ def conjugate_gradients(
     unfinished = lambda now: (now.step < steps) & jnp.any(now.reason == ALL_STEPS)
     following = partial(_following, apply, precondition, measure, tol)
     last = jax.lax.while_loop(unfinished, following, start)
-    X, R = last.best.X, B - apply(last.best.X)
+    X = last.best.X
+    R = B - apply(last.best.X)
     left = measure(X, R, precondition(R))
     left = jnp.where(jnp.isfinite(left), left, 1)  # no more than at the beginning
     hidden = (last.reason == CONVERGED) & ~(left <= 2 * tol)
@@ -110,7 +113,8 @@ def conjugate_gradients(
 def _start(apply, B, begin, precondition, measure, steps: int) -> Iterate:
     """The first X, where columns whose residual is 0 have converged."""
     X, R = (jnp.zeros_like(B), B) if begin is None else (begin, B - apply(begin))
-    Z, length = precondition(R), jnp.linalg.norm(R, axis=0)
+    Z = precondition(R)
+    length = jnp.linalg.norm(R, axis=0)
     best = Best(X, measure(X, R, Z), jnp.zeros_like(length, int))
     reason = jnp.where(length > 0, ALL_STEPS, CONVERGED)
     history = jnp.full((steps, len(length)), jnp.nan, B.dtype)
@@ -120,14 +124,17 @@ def _start(apply, B, begin, precondition, measure, steps: int) -> Iterate:
 def _following(apply, precondition, measure, tol, now: Iterate) -> Iterate:
     """One more step of the columns that go on."""
     step, X, R, P, length, best, reason, history = now
-    product, going = apply(P), reason == ALL_STEPS
+    product = apply(P)
+    going = reason == ALL_STEPS
     curvature = jnp.sum(P * product, axis=0)
     sound = (jnp.minimum(curvature, length) > 0) & jnp.isfinite(curvature + length)
     moving = going & sound
     alpha = jnp.where(moving, length / jnp.where(sound, curvature, 1), 0)
-    X, R = X + alpha * P, R - alpha * product
+    X = X + alpha * P
+    R = R - alpha * product
     Z = precondition(R)
-    measured, shorter = measure(X, R, Z), jnp.sum(R * Z, axis=0)
+    measured = measure(X, R, Z)
+    shorter = jnp.sum(R * Z, axis=0)
     better = moving & (measured < best.measure)
     best = jax.tree.map(partial(jnp.where, better), Best(X, measured, step), best)
     P = jnp.where(moving, Z + shorter / jnp.where(length > 0, length, 1) * P, P)

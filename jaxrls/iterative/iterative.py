@@ -100,14 +100,17 @@ class Iterative(Solver):
 
     def solve(self, kernel, data, labels, *, block_size=None):
         """Solve, starting from the fit on landmarks."""
-        rows, weights, fixed = data.rows, data.weights, data.fixed
+        rows = data.rows
+        weights = data.weights
+        fixed = data.fixed
         if self.dtype == "float64" and rows.dtype != jnp.float64:
             raise ValueError(
                 f"dtype must not be wider than that of X, {rows.dtype}, and is 'float64': leave it "
                 "out, or give X in float64"
             )
         rows.dense()  # raises where they are not in memory
-        n, dtype = rows.shape[0], jnp.dtype(self.dtype or rows.dtype)
+        n = rows.shape[0]
+        dtype = jnp.dtype(self.dtype or rows.dtype)
         H = weights.scale(fixed.basis(fixed.values, n))
         narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
         parts = rows.points, weights.root, H, self.landmarks.points
@@ -128,7 +131,8 @@ class Iterative(Solver):
 
     def memory(self, shape):
         """Rows of landmarks, blocks of near rows, and vectors."""
-        n, landmarks = shape.rows, self.landmarks
+        n = shape.rows
+        landmarks = self.landmarks
         m = self.enough(n) if landmarks is None else Subset(landmarks).count
         numbers = 4 * n * m + 3 * m**2 + self.vector_numbers(shape, 16)
         words = "rows of landmarks, blocks of near rows, and vectors for targets and probes"
@@ -136,14 +140,16 @@ class Iterative(Solver):
 
     def vector_numbers(self, shape, each: int) -> int:
         """Those of all vectors over the rows, with `each` for every column that is solved for."""
-        t, L, p = shape.targets, shape.lams or 100, self.vectors(shape.rows)
+        t = shape.targets
+        L = shape.lams or 100
+        p = self.vectors(shape.rows)
         return shape.rows * (each * (t + p) + p**2 + L * t * p)
 
     def explain(self, run, remedy="more landmarks, or a larger λ"):
         """In units of the residuals of the fit."""
         where = "with fitted values off by {:.0%} of the residuals".format
         narrow = "float32" in (self.dtype, run.residuals.dtype)
-        return run.why(where, remedy + ", or float64" * narrow)
+        return run.why(where, remedy + (", or float64" if narrow else ""))
 
     def enough(self, n: int) -> int:
         """The default number of landmarks for n rows."""
@@ -157,7 +163,9 @@ class Iterative(Solver):
         """The random signs, one column for each probe, 0 for rows of weight 0; where there are at
         least as many probes as rows √n I, which gives the diagonal exactly.
         """
-        n, dtype, probes = weights.n, weights.dtype, self.vectors(weights.n)
+        n = weights.n
+        dtype = weights.dtype
+        probes = self.vectors(weights.n)
         if probes >= n:
             return n**0.5 * jnp.diag(weights.used.astype(dtype))
         key = jax.random.key(0) if self.key is None else self.key
@@ -197,7 +205,8 @@ class IterativeGram(ByProducts):
 
     def times_kernel(self, V):
         """With entries and products in the dtype that was asked for."""
-        kernel, X = self.near.kernel, self.near.X
+        kernel = self.near.kernel
+        X = self.near.X
         return kernel_times(kernel, X, X, V.astype(X.dtype), self.block_size).astype(self.dtype)
 
     def iterate(self, lam, B, signs):

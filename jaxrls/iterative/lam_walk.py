@@ -18,7 +18,9 @@ MOST = 6  # λ in all
 # Shares of the error. A step down that gains less than LAST is the last, as the next λ takes more
 # products than all before; another λ is worth a promised gain of GAIN, or of one standard error;
 # a step up that adds less than FLAT may lie on a plateau, of which nothing is known.
-LAST, GAIN, FLAT = 0.3, 0.1, 0.02
+LAST = 0.3
+GAIN = 0.1
+FLAT = 0.02
 
 
 @evaluate_lams.register
@@ -38,7 +40,9 @@ def _walk(problem, solution) -> Evaluations:
     place = np.clip(np.log(lam_on_few(problem)), low, high)
     places: list[float] = []
     errors: list[np.ndarray] = []
-    best, at_best, least = np.inf, np.inf, 0.0
+    best = np.inf
+    at_best = np.inf
+    least = 0.0
     nothing = nearest = _from(solution, factor.nothing(solution))
     while len(places) < MOST and not np.isnan(place):
         # From the columns at a smaller λ an iteration may stall before it is any nearer.
@@ -48,7 +52,9 @@ def _walk(problem, solution) -> Evaluations:
         errors.append(np.asarray(error))
         mean = float(np.mean(error))
         if mean < best:
-            best, at_best, nearest = mean, place, _from(solution, columns)
+            best = mean
+            at_best = place
+            nearest = _from(solution, columns)
             least = max(GAIN * mean, float(np.linalg.norm(spread)) / len(spread))
         place = next_step(np.array(places), np.mean(errors, axis=1), least, low, high)
     return Evaluations(np.array(places)[:, None], np.stack(errors), nearest)
@@ -79,7 +85,8 @@ def next_step(places, errors, least, low, high) -> float:
     """
     errors = np.where(np.isfinite(errors), errors, np.inf)
     order = np.argsort(places)
-    x, f = places[order], errors[order]
+    x = places[order]
+    f = errors[order]
     best = int(np.argmin(f))
     if len(x) == 1:
         down, up = (_inside(x[0] + step, x, low, high) for step in (-STEP, STEP))

@@ -16,7 +16,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.linalg import matmul
 
-GROUPS, FEWEST = 8, 64  # groups of similar rows at most, and how many rows one has at least
+# groups of similar rows at most, and how many rows one has at least
+GROUPS = 8
+FEWEST = 64
 LEAST = 0.01  # a ratio, where noise would make it smaller or negative
 
 
@@ -66,7 +68,8 @@ def calibrated(member, near, means) -> Float[Array, " n"]:
 
 def growth(member, deviations, left_out, kept) -> Float[Array, " t"]:
     """By how much held-out residuals (n, t) are too small, from δ of every row and vector."""
-    total, sums = jnp.sum(kept), jnp.sum(deviations, axis=1)
+    total = jnp.sum(kept)
+    sums = jnp.sum(deviations, axis=1)
     squares = (sums**2 - jnp.sum(deviations**2, axis=1)) / (total * (total - 1))
     loss = left_out**2 * jnp.sum(member, axis=1, keepdims=True)
     share = loss / jnp.maximum(jnp.sum(loss, axis=0), jnp.finfo(loss.dtype).tiny)

@@ -93,7 +93,8 @@ def _halved(B, unit, order):
     """Twice as many blocks, each ordered by where rows lie between two that are far from each
     other, empty places last.
     """
-    block, empty = jnp.arange(len(order)), order >= len(B)
+    block = jnp.arange(len(order))
+    empty = order >= len(B)
 
     def cosines(rows):
         along = matmul(B, (B[rows] / unit[rows]).T) / unit
@@ -128,7 +129,9 @@ class Near:
 
     def inverse(self, lam) -> NearInverse:
         """M⁻¹ at λ. **Cost** some 8 n r² flops."""
-        lam, dtype, blocks = lam.astype(self.B.dtype), self.B.dtype, self.blocks
+        lam = lam.astype(self.B.dtype)
+        dtype = self.B.dtype
+        blocks = self.blocks
 
         def of_block(S, rows):
             D, D_B = self.inverse_of_block(lam, rows)

@@ -27,7 +27,9 @@ from jaxrls.iterative.conjugate import ALL_STEPS, CONVERGED, Run
 
 # Steps at most. The distance from the identity, ‖·‖ by all entries, that leaves the polynomial
 # 2e-11; where it stays above the second nothing is right.
-STEPS, CLOSE, USELESS = 6, 3e-3, 0.1
+STEPS = 6
+CLOSE = 3e-3
+USELESS = 0.1
 
 
 class InverseRoot(NamedTuple):
@@ -50,7 +52,8 @@ def inverse_root(G: Float[Array, "n n"]) -> InverseRoot:
     number, F, last = jax.lax.while_loop(_unfinished, _following, _following((0, G, start)))
     root, logdet = _polished(F, last)
     sound = last.distances[number - 1] <= USELESS
-    root, logdet = jnp.where(sound, root, jnp.nan), jnp.where(sound, logdet, jnp.nan)
+    root = jnp.where(sound, root, jnp.nan)
+    logdet = jnp.where(sound, logdet, jnp.nan)
     return InverseRoot(root, logdet, last.distances)
 
 
@@ -66,7 +69,9 @@ def _following(state):
     what is 1.
     """
     number, F, (root, logdet, distances) = state
-    n, length, eps = len(F), jnp.sqrt(jnp.diagonal(F)), float(jnp.finfo(jnp.float32).eps)
+    n = len(F)
+    length = jnp.sqrt(jnp.diagonal(F))
+    eps = float(jnp.finfo(jnp.float32).eps)
     jitter = 4 * n**0.5 * eps
     scaled = (F / length[:, None] / length).astype(jnp.float32)
     scaled = scaled + jitter * jnp.eye(n, dtype=jnp.float32)
@@ -203,7 +208,8 @@ class Refined(Solver):
 
     def memory(self, shape):
         """K, and what its refined inverse is made of."""
-        n, words = shape.rows, "K, roots of its inverse and their products"
+        n = shape.rows
+        words = "K, roots of its inverse and their products"
         return Footprint("refined", n, 7 * n**2, words, of_kernel=True)
 
     def explain(self, run):

@@ -66,8 +66,10 @@ class IterativeSubset(Solver):
     def solve(self, kernel, data, labels, *, block_size=None):
         """From the moments of some of the rows, about the exact fit of all by the fixed effects."""
         points = self.landmarks.points
-        dictionary, fixed = Dictionary.of(kernel, points, gram(kernel, points)), data.fixed
-        m, whitener = len(dictionary.whitener), dictionary.whitener
+        dictionary = Dictionary.of(kernel, points, gram(kernel, points))
+        fixed = data.fixed
+        m = len(dictionary.whitener)
+        whitener = dictionary.whitener
         cross = lambda block: fixed.sums(block.b, block.weights.array, dictionary.design(block.x))
         cross = data.sum(cross, temporaries=m, block_size=block_size)
         origin = matmul(fixed.solve(cross), whitener)
@@ -79,7 +81,8 @@ class IterativeSubset(Solver):
             origin=origin,
             block_size=block_size,
         )
-        second, trace = share * sums.second, share * sums.trace
+        second = share * sums.second
+        trace = share * sums.trace
         floor = landmarks_rounding(dictionary, second, trace)
         report = Report("iterative subset", floor, jnp.zeros_like(floor), trace, dictionary.jitter)
         factor = IterativeLandmarks(
@@ -102,7 +105,8 @@ class IterativeSubset(Solver):
 
     def memory(self, shape):
         """The landmarks' matrices, blocks of rows, and vectors."""
-        m, numbers = Subset(self.landmarks).count, self.iteration.vector_numbers(shape, 4)
+        m = Subset(self.landmarks).count
+        numbers = self.iteration.vector_numbers(shape, 4)
         words = "the landmarks' matrices, blocks of rows, and vectors for targets and probes"
         numbers += 6 * m**2 + shape.block(m)
         return Footprint("iterative subset", shape.targets, numbers, words)
@@ -120,7 +124,8 @@ def drawn_rows(key, weights, count: int) -> Array:
 
 def some_rows(data: Data, count: int) -> tuple[Data, Float[Array, ""]]:
     """At most so many of the rows, drawn, and how much each counts that they stand for all."""
-    weights, count = data.weights, min(count, data.weights.n)
+    weights = data.weights
+    count = min(count, data.weights.n)
     drawn = drawn_rows(jax.random.key(1), weights, count)
     some = Weights(weights.take(drawn), count, weights.dtype)
     rows = replace(data.rows, X=data.rows.take(drawn))
@@ -161,7 +166,8 @@ class IterativeLandmarks(ByProducts):
         """Φ̃ᵀ√v u with u = `of_block(block, ψ, *columns)`: each block ψ of K_TR is made once."""
 
         def sums(block, *columns):
-            psi, v = self.kernel(block.x, self.points), block.weights.array
+            psi = self.kernel(block.x, self.points)
+            v = block.weights.array
             u = of_block(block, psi, *columns)
             return matmul(psi.T, v[:, None] * u), self.fixed.sums(block.b, v, u)
 
@@ -171,15 +177,18 @@ class IterativeLandmarks(ByProducts):
 
     def iterate(self, lam, B, signs):
         """As many products with K_TR and its transpose as there are steps."""
-        weights, fixed = self.weights, self.fixed
-        B, eye = fixed.project(weights, B), jnp.eye(len(self.whitener), dtype=self.dtype)
+        weights = self.weights
+        fixed = self.fixed
+        B = fixed.project(weights, B)
+        eye = jnp.eye(len(self.whitener), dtype=self.dtype)
         regularized = self.second + jnp.maximum(lam, self.report.floor) * eye
         root = jax.lax.linalg.cholesky(regularized, symmetrize_input=False)
         near = lambda R: jax.scipy.linalg.cho_solve((root, True), R)
         right = self.gathered(lambda block, psi, u: u, weights.unscale(B))
 
         def apply(W):
-            coef, beta = matmul(self.whitener, W), matmul(self.origin, W)
+            coef = matmul(self.whitener, W)
+            beta = matmul(self.origin, W)
             f = lambda block, psi: matmul(psi, coef) - fixed.fitted(block.b, beta)
             return self.gathered(f) + lam * W
 
@@ -193,7 +202,8 @@ class IterativeLandmarks(ByProducts):
         with r what is left of Φ̃ᵀb, its square is rᵀMr − λ‖Mr‖², and that of the residuals ‖b‖² −
         wᵀ(Φ̃ᵀb + r + λw).
         """
-        whole, eps = jnp.sum(B * B, axis=0), jnp.finfo(B.dtype).eps
+        whole = jnp.sum(B * B, axis=0)
+        eps = jnp.finfo(B.dtype).eps
 
         def share(W, R, near):
             off = jnp.sum(near * (R - lam * near), axis=0)

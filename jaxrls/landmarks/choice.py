@@ -107,7 +107,8 @@ def choose_landmarks(
     check_evaluable(kernel, X)
     known = is_concrete(kernel, X, weights, key)
     _check(kernel, X, num, tol, method, known)
-    limit, shown = num or X.shape[0], progress and known
+    limit = num or X.shape[0]
+    shown = progress and known
     with progress_bar(shown, limit, "landmarks", "row") as reached:
         stages = _stages(limit, known and tol is not None, shown)
         grow = partial(_grow, kernel, X, weights, method=method, fill=not known)
@@ -138,12 +139,14 @@ def _stages(limit: int, by_tolerance: bool, shown: bool) -> Iterator[tuple[int, 
     """How many landmarks to stop at, and how many the factor has room for: with a tolerance more
     and more, as each size is a program of its own. Twenty stops on the way move a bar.
     """
-    reached, room = 0, 2 * LARGEST_BLOCK if by_tolerance else limit
+    reached = 0
+    room = 2 * LARGEST_BLOCK if by_tolerance else limit
     while reached < limit:
         room = min(room, limit)
         for stop in np.linspace(reached, room, 21 if shown else 2)[1:]:
             yield int(stop), room
-        reached, room = room, GROWTH * room
+        reached = room
+        room = GROWTH * room
 
 
 def _check(kernel, X, num, tol, method, known):
@@ -173,8 +176,10 @@ def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
     """Rounds of proposals until there are `stop` landmarks, they miss no more than `tol` of the
     trace, or no row is independent.
     """
-    v, diag = weights.array, X.map(kernel.diag, block_size=X.shape[0])
-    whole, floor = jnp.sum(v * diag), capacity * jnp.finfo(X.dtype).eps * diag
+    v = weights.array
+    diag = X.map(kernel.diag, block_size=X.shape[0])
+    whole = jnp.sum(v * diag)
+    floor = capacity * jnp.finfo(X.dtype).eps * diag
     # Equal rounds, at least four of them.
     block = -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
     draw = _Draw(kernel, X, v, floor, method == "rpcholesky", capacity, block)
@@ -250,7 +255,8 @@ def _round(draw, state) -> _State:
 
 def _propose(draw, state, pick, toss) -> _Proposals:
     """More rows than a round can take."""
-    F, chances = state.F, draw.chances(state.residual)
+    F = state.F
+    chances = draw.chances(state.residual)
     shape = (PROPOSALS_PER_PIVOT * draw.block,)
     rows = jax.random.choice(pick, len(chances), shape, p=chances / jnp.sum(chances))
     H = gram(draw.kernel, draw.X.take(rows)) - matmul(F[rows], F[rows].T)
@@ -284,7 +290,8 @@ def _update(draw, state, pivots) -> _State:
     added, residual = _columns(draw, state, pivots)
     # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first, or
     # the draw would never end.
-    slot, rows = jnp.arange(draw.block, dtype=jnp.int32), pivots.rows
+    slot = jnp.arange(draw.block, dtype=jnp.int32)
+    rows = pivots.rows
     spanned = jnp.where(slot < jnp.maximum(pivots.count, 1), rows, rows[0])
     put = jax.lax.dynamic_update_slice_in_dim
     return state._replace(
@@ -297,7 +304,9 @@ def _update(draw, state, pivots) -> _State:
 
 def _columns(draw, state, pivots) -> tuple[Any, Any]:
     """The columns of F that the pivots add, and what is left of the diagonal."""
-    block, points, F_pivots = draw.block, draw.X.take(pivots.rows), state.F[pivots.rows]
+    block = draw.block
+    points = draw.X.take(pivots.rows)
+    F_pivots = state.F[pivots.rows]
     in_use = -(-state.total // block)  # so many blocks of columns
     columns = partial(jax.lax.dynamic_slice_in_dim, slice_size=block, axis=1)
 

@@ -42,12 +42,15 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
 
     def left_out_by(self, solution, maps: CoordinateMaps, corner=None):
         """At one λ, with k(points, points) as `corner` where it is known."""
-        b, v = self.fixed.values_at(self.indices), self.weights.array[self.indices]
+        b = self.fixed.values_at(self.indices)
+        v = self.weights.array[self.indices]
         corner = self.map.design(self.map.points) if corner is None else corner
-        u, W = self.coordinates(corner, b, maps), unit_rows(maps)
+        u = self.coordinates(corner, b, maps)
+        W = unit_rows(maps)
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = (jnp.sum(W * a, axis=1, keepdims=True) for a in (W, u))
-        alpha, fitted = matmul(W, maps.q), matmul(u, maps.q)
+        alpha = matmul(W, maps.q)
+        fitted = matmul(u, maps.q)
         return self.left_out_at(solution, d, rho, alpha, fitted, remaining[:, None])
 
     def constraints(self, solution, lam):
@@ -68,7 +71,8 @@ def cholesky_on_landmarks(
     dictionary: Dictionary, data: Data, sums: Moments, labels: Labels, indices, block_size
 ) -> Solution:
     """The solution from moments of Φ."""
-    removed, sums = sums.removed(data.fixed), sums.centred(data.fixed)
+    removed = sums.removed(data.fixed)
+    sums = sums.centred(data.fixed)
     report = landmarks_report(*jax.lax.stop_gradient((dictionary, sums, removed)))
     factor = CholeskyLandmarks(
         data=data,
@@ -86,13 +90,15 @@ def cholesky_on_landmarks(
 def landmarks_report(dictionary: Dictionary, sums: Moments, removed) -> Report:
     """The floor, and whether the moments stand above it."""
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
-    report, largest = Report("cholesky", floor, jnp.zeros_like(floor)), jnp.linalg.norm(sums.second)
+    report = Report("cholesky", floor, jnp.zeros_like(floor))
+    largest = jnp.linalg.norm(sums.second)
     return report.with_information_of(sums, removed, largest, ABOVE_ROUNDING * floor)
 
 
 def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""]:
     """The floor from the moments, and from the rounding of k(x, landmarks), which L⁻ᵀ amplifies."""
-    largest, m = jnp.linalg.norm(second)[None], len(second)
+    largest = jnp.linalg.norm(second)[None]
+    m = len(second)
     diag = dictionary.kernel.diag(dictionary.points)
     amplified = jnp.linalg.norm(jnp.sqrt(diag)[:, None] * dictionary.whitener)
     moved = amplified * jnp.sqrt(jnp.trace(second) + trace)

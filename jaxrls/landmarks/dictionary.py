@@ -79,7 +79,8 @@ def keeps_rows(n: int, m: int, itemsize: int) -> bool:
 
 def kept_features(dictionary: Dictionary, rows: Rows, block_size: int | None) -> Any:
     """φ of all rows, (n, m), None where memory would not hold it."""
-    m, itemsize = len(dictionary.points), jnp.dtype(rows.dtype).itemsize
+    m = len(dictionary.points)
+    itemsize = jnp.dtype(rows.dtype).itemsize
     if not rows.traceable or not keeps_rows(rows.shape[0] // rows.parts, m, itemsize):
         return None
     return rows.map(dictionary.features, temporaries=m, block_size=block_size)

@@ -41,7 +41,8 @@ def _(solver: Enough, problem: Problem, run: Callable, progress: bool) -> Any:
     """The fit on as few landmarks as the certificate allows, or on all rows where landmarks would
     not be cheaper; `plan` says why.
     """
-    problem, n = replace(problem, solver=None), problem.rows.shape[0]
+    n = problem.rows.shape[0]
+    problem = replace(problem, solver=None)
     if not is_concrete(problem.rows):
         raise ValueError(CHOOSES_SOLVER)
     if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
@@ -71,12 +72,14 @@ def on_enough(problem: Problem, run: Callable, most: int, progress: bool) -> Any
     choose = partial(
         resolve_landmarks, problem.kernel, problem.rows, weights=problem.weights, progress=progress
     )
-    chosen, last = choose(FEWEST), False
+    chosen = choose(FEWEST)
+    last = False
     while True:
         m = len(chosen.points)
-        words = f"{m} landmarks of {n} rows{', where memory ends' * last}"
+        words = f"{m} landmarks of {n} rows{', where memory ends' if last else ''}"
         fit = run(replace(problem, solver=Subset(chosen)))
-        lam, trace = float(np.asarray(fit.lam).min()), float(fit.trace_residual)
+        lam = float(np.asarray(fit.lam).min())
+        trace = float(fit.trace_residual)
         if last or trace <= TOLERANCE * lam:
             left = f"tr(K − K̂)/λ = {trace / lam:.2g}"
             return replace(fit, plan=f"{fit.plan}; {words}, {left}")

@@ -69,12 +69,14 @@ class Sample(NamedTuple):
 
 def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: SearchOptions) -> Tuned:
     """A search on few rows, then on the final landmarks with some rows for each, then on all."""
-    n, m = len(whole.Y), solver.count
+    n = len(whole.Y)
+    m = solver.count
     more = ROWS_A_LANDMARK * m  # if they are more than SAMPLE_ROWS, and few of all
     between = SAMPLE_ROWS < more <= n / 3
     sample = Sample(*whole.sample(more)) if between else Sample(whole, np.arange(n))
     best, stage = on_few_rows(whole, min(m, LANDMARKS), guesses, way)
-    stages, way = [stage], way._replace(starts=1)
+    stages = [stage]
+    way = way._replace(starts=1)
     final = final_landmarks(whole, solver, sample, best.kernel, way.progress)
     if between:
         smaller = replace(sample.problem, solver=Subset(replace(final, indices=None), True))

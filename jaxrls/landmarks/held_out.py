@@ -59,7 +59,8 @@ class OnLandmarks(Factor):
             return super().sum_held_out(solution, fn, lams, counted)
         others = self.weights.without(self.indices)
         total = super().sum_held_out(solution, fn, lams, others)
-        Y, v = solution.labels.Y[self.indices], self.weights.array[self.indices]
+        Y = solution.labels.Y[self.indices]
+        v = self.weights.array[self.indices]
         of_all_lams = jax.vmap(fn, in_axes=(0, 0, None, None))
         of_lams = lambda lams: of_all_lams(*self.landmarks_left_out(solution, lams), Y, v)
         return jax.tree.map(jnp.add, total, over_lams(of_lams, lams, Y.shape[1]))

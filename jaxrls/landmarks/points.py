@@ -64,7 +64,8 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     """
     indices: Any
     if isinstance(landmarks, Landmarks):
-        indices, points = landmarks.indices, landmarks.points
+        indices = landmarks.indices
+        points = landmarks.points
         if indices is not None and not _same_rows(rows, indices, points):
             raise ValueError(
                 "landmarks were chosen from other rows than those of X: choose them from this X, "
@@ -75,9 +76,11 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
         landmarks = landmarks.toarray() if hasattr(landmarks, "tocsr") else landmarks
         values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
         if jnp.issubdtype(values.dtype, jnp.integer) and values.ndim == 1 and values.size:
-            indices, points = values, rows.take(values.astype(np.int32))
+            indices = values
+            points = rows.take(values.astype(np.int32))
         else:
-            indices, points = None, as_floats("landmarks", values, rows.dtype)
+            indices = None
+            points = as_floats("landmarks", values, rows.dtype)
     if indices is None and isinstance(rows, GramRows):
         raise ValueError(
             "landmarks of a kernel matrix must be row numbers, and are points: name rows of it, or "
@@ -106,7 +109,8 @@ def _same_rows(rows, indices, points) -> bool:
         return True
     with jax.ensure_compile_time_eval():  # values that jit sees from outside
         inside = int(jnp.max(indices)) < rows.count
-        taken, named = as_dense(rows.take(indices)), as_dense(points)
+        taken = as_dense(rows.take(indices))
+        named = as_dense(points)
         return inside and bool(jnp.all(taken == jnp.asarray(named, rows.dtype)))
 
 
@@ -114,8 +118,10 @@ def certificate(fit: Any) -> str:
     """`Fit.certificate`."""
     if fit.trace_residual is None or not is_concrete(fit.lam):
         return ""
-    trace, chosen = float(fit.trace_residual), float(np.asarray(fit.lam).min())
-    least, among = trace / TOLERANCE, "" if chosen >= trace / TOLERANCE else "not "
+    trace = float(fit.trace_residual)
+    chosen = float(np.asarray(fit.lam).min())
+    least = trace / TOLERANCE
+    among = "" if chosen >= trace / TOLERANCE else "not "
     return (
         f"from λ = {least:.3g} on, the {fit.num_landmarks} landmarks change the dual "
         f"coefficients by at most {100 * TOLERANCE:.3g}% of their norm (tr(K − K̂) = "

@@ -110,7 +110,9 @@ class Slopes(NamedTuple):
 
     def of_kernel_rows(self, psi, v, part: "RowParts") -> Float[Array, "b m"]:
         """The cotangents of rows k(x, points)."""
-        factor, row_map, q = self.solution.factor, self.maps.row_map, self.maps.q
+        factor = self.solution.factor
+        row_map = self.maps.row_map
+        q = self.maps.q
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
         _, g, a = row_errors(factor, self.total, q, v, part._replace(u=u))
         about = part.Y - self.solution.labels.mean
@@ -120,7 +122,8 @@ class Slopes(NamedTuple):
 
     def along(self, start, change) -> Float[Array, ""]:
         """The slope along a change of (kernel, points): one more reading of the rows."""
-        factor, row_map = self.solution.factor, self.maps.row_map
+        factor = self.solution.factor
+        row_map = self.maps.row_map
         moved = lambda fn: jax.jvp(fn, start, change)
 
         def of_block(block, part):
@@ -128,7 +131,8 @@ class Slopes(NamedTuple):
             return jnp.sum(self.of_kernel_rows(psi, block.v, part) * psi_moved)
 
         of_rows = factor.data.sum(of_block, parts_of_rows(self.solution, self.u), **factor.hints)
-        i, jitter = jnp.arange(len(row_map)), factor.report.jitter
+        i = jnp.arange(len(row_map))
+        jitter = factor.report.jitter
         K_moved = moved(gram)[1].at[i, i].multiply(1 + jitter)
         of_penalty = jnp.sum(self.lam * matmul(matmul(row_map, self.t), row_map.T) * K_moved)
         corner_moved = moved(lambda kernel, points: kernel(points, points))[1]
@@ -146,7 +150,8 @@ class RowParts(NamedTuple):
 
 def parts_of_rows(solution: Solution, u) -> RowParts:
     """Of all rows."""
-    factor, labels = solution.factor, solution.labels
+    factor = solution.factor
+    labels = solution.labels
     others = factor.indices is None
     counted = factor.weights if others else factor.weights.without(factor.indices)
     return RowParts(u, counted.values, labels.scaled, labels.Y)
@@ -154,8 +159,10 @@ def parts_of_rows(solution: Solution, u) -> RowParts:
 
 def row_errors(factor: CholeskyLandmarks, total: Callable, q, v, part: RowParts) -> RowErrors:
     """The errors of a block of rows from their coordinates u."""
-    u, n = part.u, len(part.u)
-    weights, counted = factor.weights.block(v, n), factor.weights.block(part.counted, n)
+    u = part.u
+    n = len(part.u)
+    weights = factor.weights.block(v, n)
+    counted = factor.weights.block(part.counted, n)
     h = factor.fixed.leverage(None, weights.array)
 
     def error(r, s):
@@ -174,7 +181,8 @@ def slopes_of(solution: Solution, total: Callable, lam) -> Slopes:
     u, sums = sums_of_rows(solution, maps, total)
     corner = jnp.zeros_like(sums.t)
     if factor.indices is not None:
-        unmoved, corner = jax.tree.map(jnp.zeros_like, sums), factor.map.design(factor.map.points)
+        unmoved = jax.tree.map(jnp.zeros_like, sums)
+        corner = factor.map.design(factor.map.points)
         of_landmarks = partial(landmarks_error, solution, maps, total)
         value, pull = jax.vjp(of_landmarks, unmoved, corner)
         more, corner = pull(jnp.ones_like(value))
@@ -197,8 +205,10 @@ def sums_of_rows(
     solution: Solution, maps: CoordinateMaps, total: Callable
 ) -> tuple[Any, ErrorSums]:
     """u where memory holds it, else None, and sums over the rows that are no landmarks."""
-    factor, q = solution.factor, maps.q
-    rows, itemsize = factor.data.rows, jnp.dtype(factor.dtype).itemsize
+    factor = solution.factor
+    q = maps.q
+    rows = factor.data.rows
+    itemsize = jnp.dtype(factor.dtype).itemsize
     coordinates = lambda block: factor.coordinates_of_block(block._replace(b=None), maps)
     keeps = keeps_rows(rows.shape[0] // rows.parts, len(q), itemsize)
     u = factor.data.map(coordinates, **factor.hints) if keeps else None
@@ -211,7 +221,8 @@ def sums_of_rows(
 
     value, w, z, by_a, g = factor.data.sum(of_block, parts_of_rows(solution, u), **factor.hints)
     both = matmul(z, q.T)
-    t, mean = -from_panels(w) - (both + both.T) / 2, -(2 * by_a + matmul(q, g))
+    t = -from_panels(w) - (both + both.T) / 2
+    mean = -(2 * by_a + matmul(q, g))
     return u, ErrorSums(value, t, z, mean)
 
 
@@ -224,10 +235,12 @@ def landmarks_error(
     factor: CholeskyLandmarks = solution.factor
     A = jnp.linalg.cholesky(jnp.eye(len(changes.t), dtype=corner.dtype) + changes.t)
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
-    row_map, q = solve(maps.row_map.T).T, solve(maps.q + changes.z)
+    row_map = solve(maps.row_map.T).T
+    q = solve(maps.q + changes.z)
     moved = maps._replace(
         row_map=row_map, q=q, fixed_map=solve((maps.fixed_map + changes.mean).T).T
     )
     e, _ = factor.left_out_by(solution, moved, corner)
-    Y, v = solution.labels.Y[factor.indices], factor.weights.array[factor.indices]
+    Y = solution.labels.Y[factor.indices]
+    v = factor.weights.array[factor.indices]
     return jnp.sum(total(e, Y, v))

@@ -65,7 +65,8 @@ class Subset(Solver):
         """From moments of the kernel with the landmarks, in one reading of the rows. A trace that
         the landmarks hold must be of these rows and weights.
         """
-        chosen, rows = self.landmarks, data.rows
+        chosen = self.landmarks
+        rows = data.rows
         K = gram(kernel, chosen.points)
         dictionary = Dictionary.of(kernel, chosen.points, K)
         corner = tall_matmul(K, dictionary.whitener)  # φ of the landmarks
@@ -103,10 +104,13 @@ class Subset(Solver):
 
     def memory(self, shape):
         """The landmarks' matrices, blocks of rows, and rows of features where they are kept."""
-        n, m, L = shape.rows, self.count, 1 if shape.gradient else shape.lams or 100
+        n = shape.rows
+        m = self.count
+        L = 1 if shape.gradient else shape.lams or 100
         kept = n * m * keeps_rows(n, m, jnp.dtype(shape.dtype).itemsize)
         if not self.cholesky:
-            numbers, words = 8 * m**2 + shape.block(m) + kept, "the landmarks' matrices and rows"
+            numbers = 8 * m**2 + shape.block(m) + kept
+            words = "the landmarks' matrices and rows"
             return Footprint("subset", m, max(numbers, n * m), words)
         numbers = shape.twice * ((9 + 2 * L) * m**2 + 3 * shape.block(m) // 2)
         numbers = max(numbers + shape.gradient * kept, n * m)  # the choice of landmarks, before
@@ -169,7 +173,9 @@ def has_slopes(problem: Problem) -> bool:
 
     On several devices it moves blocks of rows between them; the derivative of every step does not.
     """
-    total, rows, fixed = problem.criterion.summand, problem.rows, problem.fixed
+    total = problem.criterion.summand
+    rows = problem.rows
+    fixed = problem.fixed
     if total is None or fixed.values is not None or not rows.traceable or rows.parts > 1:
         return False
     labels = problem.Y.reshape(len(problem.Y), -1)[:1]

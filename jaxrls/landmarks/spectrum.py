@@ -93,7 +93,8 @@ def floor_on_landmarks(dictionary: Dictionary, s, V, sums, total) -> Float[Array
     that the fit keeps. Features are the kernel, exact to eps, times L⁻ᵀ; the landmarks' jitter
     moves all eigenvalues.
     """
-    eps, largest = jnp.finfo(s.dtype).eps, jnp.max(dictionary.kernel.diag(dictionary.points))
+    eps = jnp.finfo(s.dtype).eps
+    largest = jnp.max(dictionary.kernel.diag(dictionary.points))
     amplified = jnp.sum(dictionary.whitener**2, axis=0)
     features = total * matmul((eps * largest) ** 2 * amplified, V**2)
     jitter = dictionary.jitter * largest * total / len(s)
@@ -113,15 +114,19 @@ def spectrum_on_landmarks(
     Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far
     along them. They count for nothing in sums.
     """
-    removed, sums = sums.removed(data.fixed), sums.centred(data.fixed)
+    removed = sums.removed(data.fixed)
+    sums = sums.centred(data.fixed)
     s, V = eigh(sums.second)
     diagonal = jnp.maximum(diagonal_of(sums.second), before)
     level = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, V**2))
     level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
-    hidden, s = s < level, jnp.maximum(s, level)
-    floor, root = floor_on_landmarks(dictionary, s, V, level, data.weights.total), jnp.sqrt(s)
+    hidden = s < level
+    s = jnp.maximum(s, level)
+    floor = floor_on_landmarks(dictionary, s, V, level, data.weights.total)
+    root = jnp.sqrt(s)
     report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.jitter)
-    largest, least = jnp.max(jnp.where(hidden, 0, s)), ABOVE_ROUNDING * floor
+    largest = jnp.max(jnp.where(hidden, 0, s))
+    least = ABOVE_ROUNDING * floor
     report = report.with_information_of(sums, removed, largest, least)
     return LandmarkSpectrum(
         data=data,

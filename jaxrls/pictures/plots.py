@@ -50,15 +50,20 @@ def plot_errors(fit, ax=None):
     """Plot the criterion, or AUC, over λ, one line for each target that has its own λ or their
     mean, with the chosen λ and its effective degrees of freedom.
     """
-    errors, lams = _needed(fit.errors, "errors over λ"), np.asarray(fit.lams)
+    errors = _needed(fit.errors, "errors over λ")
+    lams = np.asarray(fit.lams)
     label = f"λ of each of {np.size(fit.lam)} targets"
-    reached, word = fit.error, "error"
+    reached = fit.error
+    word = "error"
     if fit.unit == "AUC":
-        errors, reached, word = 1 - errors, 1 - reached, "AUC"
+        errors = 1 - errors
+        reached = 1 - reached
+        word = "AUC"
     if np.ndim(fit.lam) == 0:
         errors = errors.reshape(len(lams), -1).mean(axis=1)
         label = f"λ = {fit.lam:.3g}, {word} {reached:.3g}, {fit.dof:.3g} degrees of freedom"
-    ax, order = _axes(ax), np.argsort(lams.reshape(len(lams), -1)[:, 0])
+    ax = _axes(ax)
+    order = np.argsort(lams.reshape(len(lams), -1)[:, 0])
     ax.plot(lams[order], errors[order])
     ax.plot(fit.lam, reached, "o", label=label)
     scale = "linear" if word == "AUC" or errors.min() <= 0 else "log"
@@ -79,7 +84,8 @@ def plot_left_out(fit, Y, ax=None):
     Raises:
         ValueError: for labels of another shape, or a fit without held-out residuals.
     """
-    residuals, Y = _needed(fit.loo_residuals, "residuals of rows left out"), np.asarray(Y)
+    residuals = _needed(fit.loo_residuals, "residuals of rows left out")
+    Y = np.asarray(Y)
     if Y.shape != residuals.shape:
         raise ValueError(
             f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape "
@@ -111,7 +117,8 @@ def plot_function(fit, X, Y, ax=None, level=None):
     X = np.asarray(X)
     if X.ndim != 2 or X.shape[1] != 1:
         raise ValueError(f"X must have one column to be drawn over, and has shape {X.shape}")
-    ax, margin = _axes(ax), 0.03 * np.ptp(X)
+    ax = _axes(ax)
+    margin = 0.03 * np.ptp(X)
     grid = np.linspace(X.min() - margin, X.max() + margin, 400).astype(fit.model.coef.dtype)
     ax.plot(X[:, 0], Y, ".", color="0.5", label="data")
     lines = ax.plot(grid, fit.predict(grid[:, None]), label="fit")
@@ -132,9 +139,11 @@ def plot_effect(fit, X, column, ax=None, level=0.95):
     values = np.unique(X[:, column])
     if len(values) > 10:
         values = np.linspace(values[0], values[-1], 50)
-    effect, ax = partial_effects(fit, X, column, values), _axes(ax)
+    effect = partial_effects(fit, X, column, values)
+    ax = _axes(ax)
     mean, std = (np.reshape(part, (len(values), -1)) for part in (effect.mean, effect.std))
-    reach, band = NormalDist().inv_cdf((1 + level) / 2) * std, f"{100 * level:.3g} % band"
+    reach = NormalDist().inv_cdf((1 + level) / 2) * std
+    band = f"{100 * level:.3g} % band"
     for j, (line, wide) in enumerate(zip(mean.T, reach.T, strict=True)):
         label = f"target {j}" if mean.shape[1] > 1 else "effect"
         (drawn,) = ax.plot(values, line, "o-" if len(values) <= 10 else "-", label=label)
@@ -148,7 +157,8 @@ def plot_coverage(predictive, ax=None):
     """Plot the share of labels within their interval against its level, one line for each target,
     with the diagonal where they agree.
     """
-    levels, scores = np.linspace(0, 1, 101), np.nanmean(np.asarray(predictive.crps), axis=0)
+    levels = np.linspace(0, 1, 101)
+    scores = np.nanmean(np.asarray(predictive.crps), axis=0)
     label = [f"continuous ranked probability score {score:.3g}" for score in scores.reshape(-1)]
     shares = np.asarray(predictive.coverage(levels)).reshape(len(levels), -1)
     return _on_diagonal(
@@ -168,8 +178,10 @@ def plot_search(fit, axes=None):
     """Plot error and gradient norm at every step of the search, below each other; takes and returns
     two axes.
     """
-    axes, history = _axes(axes, 2), fit.history
-    (above, below), errors = axes, np.asarray(history.errors)
+    axes = _axes(axes, 2)
+    history = fit.history
+    above, below = axes
+    errors = np.asarray(history.errors)
     above.plot(errors, ".-")
     label = f"error {errors.min():.4g} at λ = {fit.lam:.3g}: {history.reason}"
     above.plot(np.argmin(errors), errors.min(), "o", label=label)

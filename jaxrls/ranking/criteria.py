@@ -90,7 +90,9 @@ class Ordered(Positive):
         """Raise unless, in every column of known labels, some pair of rows of positive weight has
         an order; and for pairs that name rows that do not exist.
         """
-        pairs, events, n = self.pairs, self.events, len(Y)
+        pairs = self.pairs
+        events = self.events
+        n = len(Y)
         if not is_concrete(Y, weights, pairs, events):
             return
         Y = np.asarray(Y).reshape(n, -1)
@@ -103,7 +105,8 @@ class Ordered(Positive):
         low = np.where(timed[:, None], Y, np.inf)
         high = np.where(used[:, None], Y, -np.inf)
         if pairs is not None and pairs.listed:
-            i, j = np.asarray(pairs.first), np.asarray(pairs.second)
+            i = np.asarray(pairs.first)
+            j = np.asarray(pairs.second)
             check_row_numbers(np.concatenate([i, j]), n)
             known = ((low[i] < high[j]) | (low[j] < high[i])).any(axis=0)
         else:
@@ -118,7 +121,8 @@ class Ordered(Positive):
         """Loss times weight of pairs, and the weight, which is 0 where the order is not known. For
         times the loss is of the row that ends first minus the other one.
         """
-        order, difference = first.label - second.label, first.residual - second.residual
+        order = first.label - second.label
+        difference = first.residual - second.residual
         weight = first.weight * second.weight
         if first.event is None:
             weight = jnp.where(order == 0, 0, weight)
@@ -128,7 +132,8 @@ class Ordered(Positive):
             sign = jnp.where(ends_before(second, first), -1, 1).astype(order.dtype)
             rounding = tie_below(first.residual, second.residual)
             tied = (order == 0) & (jnp.abs(difference) <= rounding)
-            order, difference = sign * order, jnp.where(tied, 0, sign * difference)
+            order = sign * order
+            difference = jnp.where(tied, 0, sign * difference)
         shape = difference.shape
         column = lambda values: jnp.broadcast_to(values, shape).reshape(-1, 1)  # as losses take it
         return weight * self.loss(column(difference), column(order)).reshape(shape), weight
@@ -178,7 +183,8 @@ class PairsOut(Ordered):
     events: Any = None
     within: Any = None  # `Folds`, made from labels (n,)
     loss: Callable = static(default=misordered)
-    name, title = "pairwise_ranking_error", "AUC (concordance), pairs left out"
+    name = "pairwise_ranking_error"
+    title = "AUC (concordance), pairs left out"
 
     def __post_init__(self):
         super().__post_init__()
@@ -198,8 +204,11 @@ class PairsOut(Ordered):
         """Checked for these rows; where labels are known and have two classes, pairs join rows of
         one class with rows of the other.
         """
-        n, count = len(Y), None if rows is None else rows.count
-        pairs, events, plan = self.pairs, self.events, self.within
+        n = len(Y)
+        count = None if rows is None else rows.count
+        pairs = self.pairs
+        events = self.events
+        plan = self.within
         if plan is not None:
             plan = as_folds(plan, n, count)
         if events is not None:
@@ -250,7 +259,8 @@ class QueriesOut(Ordered):
     groups: Any = None  # `Folds`, made from labels (n,) of queries
     loss: Callable = static(default=misordered)
     pairs: Any = None  # `Pairs`, those within queries
-    name, title = "query_ranking_error", "AUC (concordance), queries left out"
+    name = "query_ranking_error"
+    title = "AUC (concordance), queries left out"
 
     def __post_init__(self):
         super().__post_init__()
@@ -260,7 +270,8 @@ class QueriesOut(Ordered):
 
     def values(self, solution, lams, kernel):
         """From held-out residuals of all rows, at one λ after another."""
-        Y, v = solution.labels.Y, solution.factor.weights.array
+        Y = solution.labels.Y
+        v = solution.factor.weights.array
         numbers = self.pairs.first, self.pairs.second
         size = default_block_size(len(numbers[0]), 8 * Y[0].nbytes)
 
@@ -313,7 +324,8 @@ def within(groups: Folds) -> Pairs:
             "groups must be known outside of jax.jit, where its pairs are counted, and is an "
             "argument of the compiled function: make the criterion outside"
         )
-    inside, mask = np.asarray(groups.inside), np.asarray(groups.inside_mask) > 0
+    inside = np.asarray(groups.inside)
+    mask = np.asarray(groups.inside_mask) > 0
     if inside.shape[1] < 2:
         raise ValueError(
             "groups has no two rows of the same label, so that there is no pair to order: give "

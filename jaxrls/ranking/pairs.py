@@ -97,7 +97,8 @@ def sum_pairs(solution, terms, lams, pairs, events):
     Returns:
         The sums, with leading axes (L, t).
     """
-    weights, fixed = solution.factor.weights, solution.factor.fixed
+    weights = solution.factor.weights
+    fixed = solution.factor.fixed
     levels = levels_of_two(fixed, weights)
 
     def sum_at(lam, targets):
@@ -148,7 +149,8 @@ class PairLandmarks:
         directions = planes / jnp.linalg.norm(planes, axis=1, keepdims=True)
         directions = jnp.pad(directions, ((0, 1), (0, 0)))
         along = lambda rows: matmul(rows, directions.T)
-        rows, labels = along(constraints.rows), along(constraints.labels.T)
+        rows = along(constraints.rows)
+        labels = along(constraints.labels.T)
         return cls(constraints.landmark_of_row, rows, labels, *angles(directions))
 
     def added(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
@@ -158,13 +160,17 @@ class PairLandmarks:
         of the direction of i's at a right angle to it: (direction of i − cos · u)/sin. A row adds
         to an entry of R, and labels to r, the product of what both have along u, and along v.
         """
-        rows_i, rows_j = i[:, None], j[None, :]
-        of_i, of_j = self.landmark_of_row[rows_i], self.landmark_of_row[rows_j]
-        cosine, sine = self.cosines[of_i, of_j], self.sines[of_i, of_j]
+        rows_i = i[:, None]
+        rows_j = j[None, :]
+        of_i = self.landmark_of_row[rows_i]
+        of_j = self.landmark_of_row[rows_j]
+        cosine = self.cosines[of_i, of_j]
+        sine = self.sines[of_i, of_j]
         # Of what has so much along the directions of i's landmark and of j's.
         along_v = lambda along_i, along_j: (along_i - cosine * along_j) / sine
 
-        u_i, u_j = self.rows[rows_i, of_j], self.rows[rows_j, of_j]
+        u_i = self.rows[rows_i, of_j]
+        u_j = self.rows[rows_j, of_j]
         v_i = along_v(self.rows[rows_i, of_i], u_i)
         v_j = along_v(self.rows.T[of_i, rows_j], u_j)  # transposed, it is read in order
         u_labels = self.labels[:, of_j]
@@ -182,7 +188,8 @@ def angles(directions: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[
     """Cosines and sines of angles between directions of length 1, the sines from differences where
     any two are nearly parallel; 1 for a direction with itself and with the last one, of length 0.
     """
-    cosines, (m, _) = matmul(directions, directions.T), directions.shape
+    cosines = matmul(directions, directions.T)
+    m, _ = directions.shape
     alone = jnp.eye(m, dtype=bool).at[-1].set(True).at[:, -1].set(True)
     eps = float(jnp.finfo(directions.dtype).eps)
 

@@ -77,13 +77,18 @@ class HostRows(Rows):
     @property
     def block_sizes(self) -> tuple[int, ...]:
         """The size of the blocks in use, and of the last one where it is smaller."""
-        n, row = self.own, 8 * self.shape[1]  # bytes of float64: threads differ in JAX's dtype
+        # bytes of float64: threads differ in JAX's dtype
+        n = self.own
+        row = 8 * self.shape[1]
         size = check_block_size(self.block_size, n) or default_block_size(n, row, HOST_BLOCK_BYTES)
         return (size, n % size) if n % size else (size,)
 
     def equal_blocks(self) -> Iterator:
         """The blocks in `block_sizes`; raises where rows or columns differ from `shape`."""
-        n, d, size, count = self.own, self.shape[1], self.block_sizes[0], 0
+        n = self.own
+        d = self.shape[1]
+        size = self.block_sizes[0]
+        count = 0
         claim = f"{type(self).__name__} says that it has"
         for x in in_blocks(self.blocks(), size):
             count += len(x)
@@ -93,7 +98,7 @@ class HostRows(Rows):
                 break
             yield x
         if count != n:
-            more = " or more" * (count > n)
+            more = " or more" if count > n else ""
             raise ValueError(f"{claim} {n} rows, and its blocks have {count}{more}")
 
     @property
@@ -111,7 +116,8 @@ class HostRows(Rows):
 
     def rows_here(self, indices: np.ndarray) -> np.ndarray:
         """The rows of these numbers, 0 for those of other processes."""
-        taken, start = np.zeros((len(indices), self.shape[1]), self.dtype), self.first
+        taken = np.zeros((len(indices), self.shape[1]), self.dtype)
+        start = self.first
         for x in self.blocks():
             here = (start <= indices) & (indices < start + len(x))
             taken[here] = x[indices[here] - start]
@@ -144,9 +150,11 @@ def in_blocks(arrays: Iterable, size: int) -> Iterator:
     for X in arrays:
         while len(X):
             held.append(X[:missing])
-            X, missing = X[missing:], missing - len(held[-1])
+            X = X[missing:]
+            missing = missing - len(held[-1])
             if not missing:
                 yield join(held)
-                held, missing = [], size
+                held = []
+                missing = size
     if held:
         yield join(held)

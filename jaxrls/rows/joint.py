@@ -128,7 +128,8 @@ class JointRows(StreamedRows):
     in_step = staticmethod(in_step)
 
     def __init__(self, source, *, seed: int = 0, checkpoint: Any = None, **options):
-        index, count = jax.process_index(), jax.process_count()
+        index = jax.process_index()
+        count = jax.process_count()
         if checkpoint is not None:
             checkpoint = f"{os.fspath(checkpoint)}.{index}-of-{count}"
         with in_unison():
@@ -175,7 +176,8 @@ def merged(everyones: list[Known], most: int) -> Known:
     """What is known of the rows of all processes, with the sample that a single process would have
     drawn from all of them.
     """
-    n, samples = 0, []
+    n = 0
+    samples = []
     for known in everyones:
         samples.append(known.drawn._replace(numbers=known.drawn.numbers + n))
         n += int(known.n)

@@ -93,7 +93,8 @@ class RowsInTrace(Rows):
         """As `HostRows.over`, later: what `fn` closes over goes into the reading too."""
         of_block = lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints)
         trace = jax.make_jaxpr(of_block, return_shape=True)
-        programs, closed_over = {}, {}
+        programs = {}
+        closed_over = {}
         for size in self.block_sizes:
             traced, result = trace(*_with_rows(size, (self, *columns)))
             programs[size] = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
@@ -172,7 +173,8 @@ def _steps(jaxpr) -> list[Step]:
             parts += [[equation], []]
         else:
             parts[-1].append(equation)
-    needed, steps = set(_variables(jaxpr.outvars)), []
+    needed = set(_variables(jaxpr.outvars))
+    steps = []
     for equations in filter(None, reversed(parts)):
         last = equations[-1]
         if last.primitive is reading:

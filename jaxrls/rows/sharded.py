@@ -170,7 +170,8 @@ def shard(
     """
     array: Any = as_floats("X", X)
     check_matrix("X", array)
-    n, dtype = len(array), array.dtype
+    n = len(array)
+    dtype = array.dtype
     sharding = _sharding(array, mesh, axis)
     devices = sharding.mesh.size
     missing = -n % (devices // sharding.shard_shape((devices,))[0])

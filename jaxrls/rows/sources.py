@@ -141,7 +141,8 @@ class ColumnChoice:
                 f"{file.path} has {file.width} columns, and the file before it has {self.width}: "
                 "give files with the same columns"
             )
-        weights, groups = find(self.weights, "weights"), find(self.groups, "groups")
+        weights = find(self.weights, "weights")
+        groups = find(self.groups, "groups")
         dropped = find(self.drop, "columns to drop")
         dropped += unnamed_index(file) if self.inputs is None else []
         special = [*weights, *groups, *dropped]
@@ -163,7 +164,8 @@ class ColumnChoice:
         columns = self.of(file)
         named = lambda j: file.named or j >= file.width  # as arrays of a `.npz` file are
         name = lambda numbers: [*dict.fromkeys(file.names[j] if named(j) else j for j in numbers)]
-        several, target = isinstance(self.target, list | tuple), name(columns.targets)
+        several = isinstance(self.target, list | tuple)
+        target = name(columns.targets)
         return replace(
             self,
             target=(target if several else target[0]) if target else False,
@@ -181,7 +183,9 @@ class ColumnChoice:
         By name where both have names, else by number in a file of the same width; any other file
         holds only inputs.
         """
-        inputs, one_hot, same = self.inputs, self.one_hot, file.width == self.width
+        inputs = self.inputs
+        one_hot = self.one_hot
+        same = file.width == self.width
         if inputs and not same and not (file.named and self.width is None):
             if file.width != len(inputs):
                 raise ValueError(

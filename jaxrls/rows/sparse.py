@@ -171,7 +171,9 @@ def _by_column(Z: Any, wanted: Any) -> tuple[Array, Array]:
 
 # Numbers in one dense block: small enough for a CPU's cache, but with enough rows for a fast matrix
 # product, up to MOST_NUMBERS; in pairs of sparse blocks nothing is dense, and rows are as many.
-BLOCK_NUMBERS, MOST_NUMBERS, FEWEST_ROWS = 2**20, 2**24, 128
+BLOCK_NUMBERS = 2**20
+MOST_NUMBERS = 2**24
+FEWEST_ROWS = 128
 LONGEST_RUN = 64  # entries of a run are taken one after another
 
 
@@ -270,14 +272,16 @@ class SparseRows(Rows):
         sums = lambda values: jnp.zeros(self.shape[1], self.dtype).at[every.columns].add(values)
         stored = sums((every.values != 0).astype(self.dtype)) == self.shape[0]
         origin = jnp.where(stored, sums(every.values) / self.shape[0], 0)
-        values, columns = self.blocks.values, self.blocks.columns
+        values = self.blocks.values
+        columns = self.blocks.columns
         values = jnp.where(values != 0, values - origin[columns], 0)
         about = replace(self, blocks=replace(self.blocks, values=values))
         return about, about.map(lambda x: kernel(x, origin[None])[:, 0])
 
     def few_rows(self, num):
         """The first rows."""
-        first, num = jax.tree.map(lambda a: a[0], self.blocks), min(num, self.block)
+        first = jax.tree.map(lambda a: a[0], self.blocks)
+        num = min(num, self.block)
         values = jnp.where(first.row[:, None] < num, first.values, 0)
         few = SparseBlock(values, first.columns, first.row % num, (num, self.shape[1]))
         return few.dense()
@@ -301,7 +305,9 @@ class SparseRows(Rows):
 
     def take(self, indices):
         """The rows of these numbers, 0 to n − 1, dense."""
-        n, count, every = self.shape[0], len(indices), self.as_one_block()
+        n = self.shape[0]
+        count = len(indices)
+        every = self.as_one_block()
         check_row_numbers(indices, n)
         place = jnp.full(n, count).at[indices].set(jnp.arange(count))
         rows = jnp.zeros((count + 1, self.shape[1]), self.dtype)  # the last of those not taken
@@ -322,7 +328,8 @@ def _in_runs(X, block: int) -> SparseBlock:
     A run is about as long as a row's mean number of entries, up to LONGEST_RUN, so that at most
     some half of what is stored is padding.
     """
-    (n, d), counts = X.shape, np.diff(X.indptr)
+    n, d = X.shape
+    counts = np.diff(X.indptr)
     width = min(LONGEST_RUN, _common_count(-(-int(X.nnz) // n)))
     # Numbered over all rows, `runs` has the first of each row, `begins` of each block.
     runs = np.cumsum(np.append(0, -(-counts // width)))
@@ -331,9 +338,12 @@ def _in_runs(X, block: int) -> SparseBlock:
     run, within = np.divmod(np.arange(X.nnz) - X.indptr[row], width)
     place = row // block, runs[row] - begins[row // block] + run, within
     shape = len(begins) - 1, _common_count(int(np.diff(begins).max())), width
-    values, columns = np.zeros(shape, X.dtype), np.zeros(shape, np.int32)
+    values = np.zeros(shape, X.dtype)
+    columns = np.zeros(shape, np.int32)
     rows = np.zeros(shape[:2], np.int32)
-    values[place], columns[place], rows[place[:2]] = X.data, X.indices, row % block
+    values[place] = X.data
+    columns[place] = X.indices
+    rows[place[:2]] = row % block
     return SparseBlock(values, columns, rows, (block, d))
 
 
@@ -357,6 +367,7 @@ def _coordinates(X):
             "a BCOO matrix X must have no batch and no dense dimensions: convert it by "
             "bcoo_update_layout(X, n_batch=0, n_dense=0)"
         )
-    indices, data = np.asarray(X.indices), np.asarray(X.data)
+    indices = np.asarray(X.indices)
+    data = np.asarray(X.data)
     stored = (indices < np.array(X.shape)).all(axis=1)  # BCOO pads with indices out of bounds
     return data[stored], *indices[stored].T

@@ -76,10 +76,14 @@ class StreamedRows(HostRows):
                 "list of blocks, or an object whose __iter__ begins anew"
             )
         check_whole("sample", sample)
-        self.source, self.block_size, self.progress, self.readings = source, block_size, progress, 0
+        self.source = source
+        self.block_size = block_size
+        self.progress = progress
+        self.readings = 0
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         self.known = known = self._first_reading(sample, seed)
-        self.labels, self.row_weights = known.labels, known.weights
+        self.labels = known.labels
+        self.row_weights = known.weights
         self.drawn, self.sample, _ = known.drawn
         self.shape = int(known.n), self.sample.shape[1]
         self.host_dtype = self.sample.dtype  # float32 where every block was, else float64
@@ -97,7 +101,8 @@ class StreamedRows(HostRows):
         for i, block in enumerate(self.source):
             if not isinstance(block, Piece):
                 several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
-                block, place = Piece(*(block if several else [block])), f"block {i}"
+                block = Piece(*(block if several else [block]))
+                place = f"block {i}"
                 if not i:
                     self.column_names = column_names(block.X)
                 X = by_names(f"{place}: X", block.X, self.column_names)
@@ -122,7 +127,8 @@ class StreamedRows(HostRows):
     def _watched(self, items: Iterable, total: int | None, size: Callable) -> Iterator:
         """The items of one reading, with a bar."""
         self.readings += 1
-        done, what = 0, f"reading {self.readings}"
+        done = 0
+        what = f"reading {self.readings}"
         with progress_bar(self.progress, total, what, "row") as reached:
             for item in self.in_step(items):
                 yield item
@@ -133,7 +139,9 @@ class StreamedRows(HostRows):
         """As `HostRows.reading`; a sum continues from its checkpoint."""
         if self.checkpoint is None or kind == "map":
             return super().reading(kind, run, columns)
-        key, done, total = "", 0, None
+        key = ""
+        done = 0
+        total = None
         for stop, block in self.with_columns(columns):
             if stop <= done:
                 continue
@@ -227,13 +235,16 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     """The first reading, with a sample of `most` rows; raises where there are no rows, or for a
     block that is unusable or does not match those before it.
     """
-    n, checksum, form = 0, 0, None
+    n = 0
+    checksum = 0
+    form = None
     kept: list[tuple] = []  # labels and weights
     drawn: list[Drawn] = []
     rng = np.random.default_rng(seed)
     for piece in pieces:
         arrays = _arrays_of(piece, form)
-        form, X = _form_of(arrays), arrays["X"]
+        form = _form_of(arrays)
+        X = arrays["X"]
         kept.append((arrays.get("Y"), arrays.get("weights")))
         new = Drawn(np.arange(n, n + len(X)), X, rng.random(len(X)))
         drawn = [drawn_of([*drawn, new], most)]
@@ -254,7 +265,8 @@ def _arrays_of(piece: Piece, form: dict | None) -> dict[str, np.ndarray]:
         if part is not None:
             words = f"{piece.place}: {name}"
             arrays[name] = np.asarray(as_floats(words, _wide(words, part)))
-    lengths, new = {part.shape[:1] for part in arrays.values()}, _form_of(arrays)
+    lengths = {part.shape[:1] for part in arrays.values()}
+    new = _form_of(arrays)
     if len(new["X"]) != 1 or new.get("weights") or len(lengths) > 1 or form not in (None, new):
         held = ", ".join(f"{name} {part.shape}" for name, part in arrays.items())
         raise ValueError(

@@ -75,7 +75,7 @@ def quoted(names) -> str:
 def text_among(words) -> str:
     """One of some words that is no number, in words; empty where all are numbers."""
     example = next((str(word) for word in words if word and not is_number(word)), "")
-    decimal = ", which --decimal , reads as numbers" * bool(re.fullmatch(r"-?\d+,\d+", example))
+    decimal = ", which --decimal , reads as numbers" if re.fullmatch(r"-?\d+,\d+", example) else ""
     return f"text such as {example!r}{decimal}" if example else ""
 
 
@@ -116,8 +116,10 @@ class Table:
             numbers = [j % self.width for j in [int(wanted)] if -self.width <= j < self.width]
         if not numbers:
             spaced = any(name.strip() == str(wanted) for name in self.names)
-            near = ", with spaces around the name" * spaced
-            sep = " (if these are several, --sep says what separates them)" * (self.width == 1)
+            near = ", with spaces around the name" if spaced else ""
+            sep = (
+                " (if these are several, --sep says what separates them)" if self.width == 1 else ""
+            )
             raise ValueError(
                 f"{self.path} has no column {str(wanted)!r} for the {what}: its columns are "
                 f"{quoted(self.names)}{near}{sep}"
@@ -152,9 +154,11 @@ def open_table(path: str, dialect: Dialect = USUAL) -> Table:
 
 def _arrow_table(path: str, dialect: Dialect) -> Table:
     """What pyarrow reads."""
-    kind, failed = FORMATS[ending_of(path)], "cannot be read"
+    kind = FORMATS[ending_of(path)]
+    failed = "cannot be read"
     if is_csv := kind == "csv":
-        kind, failed = _csv_format(path, dialect), f"cannot be read by {dialect.in_words(path)}"
+        kind = _csv_format(path, dialect)
+        failed = f"cannot be read by {dialect.in_words(path)}"
     with reading(path, failed):
         schema = _dataset(path, kind).schema
         fields = schema.names  # which may not be text
@@ -249,7 +253,8 @@ def _array_table(path: str) -> Table:
     """
     X, others = _arrays_of(path)
     n, width = X.shape
-    columns, names = list(X.T), list(map(str, range(width)))
+    columns = list(X.T)
+    names = list(map(str, range(width)))
     for name, array in others.items():
         if array.ndim in (1, 2) and len(array) == n:
             more = array.reshape(n, -1).T

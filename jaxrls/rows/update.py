@@ -127,7 +127,8 @@ class Summed:
 
     def check_width(self, d: int) -> None:
         """Raise unless rows have the columns that the first ones had."""
-        second, features = self.moments.second, self.features
+        second = self.moments.second
+        features = self.features
         fits = features.kernel.num_features(d, second.dtype) == len(second)
         if features.points is not None:
             fits = d == features.points.shape[1]
@@ -138,8 +139,10 @@ class Summed:
         """The solution, for all that needs no rows; its floor includes the rounding of earlier,
         larger sums.
         """
-        sums, fixed = self.moments, self.fixed.from_gram(self.moments.gram)
-        centred, dtype = sums.centred(fixed), sums.second.dtype
+        sums = self.moments
+        fixed = self.fixed.from_gram(self.moments.gram)
+        centred = sums.centred(fixed)
+        dtype = sums.second.dtype
         weights = SummedWeights(None, 0, dtype, sums=(sums.weight, sums.count, sums.log_weight))
         largest = self.past.diagonal
         before = jnp.where(largest > MODEST * jnp.diagonal(sums.second), largest, 0)
@@ -152,7 +155,8 @@ class Summed:
         """How many times larger rounding is than in a fit to the remaining rows alone, at the
         smallest λ; 1/eps where it hides them.
         """
-        sums, past = self.moments, self.past
+        sums = self.moments
+        past = self.past
         centred = sums.centred(self.fixed.from_gram(sums.gram))
         now = jnp.trace(centred.second) + jnp.min(lam)
         # Coefficients are linear in labels, so that it is their length that counts.
@@ -166,12 +170,14 @@ class Summed:
         By a Cholesky factor of the moments of φ, and what it leaves of those of the labels, in
         units of their largest values so far.
         """
-        sums, past = self.moments, self.past
+        sums = self.moments
+        past = self.past
         centred = sums.centred(self.fixed.from_gram(sums.gram))
         sizes = past.diagonal, past.squares
         unit, label_unit = (1 / jnp.sqrt(jnp.where(size > 0, size, 1)) for size in sizes)
         # Half of the digits: rows that go differ by rounding from what they were when they came.
-        eps, k = float(jnp.finfo(unit.dtype).eps), len(unit) + self.fixed.count
+        eps = float(jnp.finfo(unit.dtype).eps)
+        k = len(unit) + self.fixed.count
         tolerance = eps**0.5
         second = unit[:, None] * centred.second * unit
         L = jnp.linalg.cholesky(second + tolerance * jnp.eye(len(unit), dtype=unit.dtype))
@@ -210,12 +216,14 @@ def summed_of(fit: Fit) -> Summed:
 
 def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int | None) -> Fit:
     """The fit with rows added, or with a negative `sign` removed."""
-    summed, coef = summed_of(fit), fit.model.coef
+    summed = summed_of(fit)
+    coef = fit.model.coef
     X = by_names("X", X, fit.model.names)
     if fit.label_offset is not None and Y is not None:
         Y = np.asarray(Y, np.float64) - fit.label_offset
     more = _moments_of(summed, coef, X, Y, weights, fixed_effects, block_size)
-    flat, lam = coef.ndim == 1, jnp.asarray(fit.lam)
+    flat = coef.ndim == 1
+    lam = jnp.asarray(fit.lam)
     changed = _changed(fit.model.kernel, summed, more, fit.choice, lam, sign=sign, flat=flat)
     known = is_concrete(changed)
     if known and sign < 0 and not changed.possible:
@@ -239,7 +247,9 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
 
 def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
     """Moments of new rows, about the same origins, checked as the rows of a fit are."""
-    kernel, fixed, dtype = summed.features.kernel, summed.fixed, coef.dtype
+    kernel = summed.features.kernel
+    fixed = summed.fixed
+    dtype = coef.dtype
     if not kernel.evaluable:
         raise ValueError(
             "a fit to a given kernel matrix cannot be updated: fit with a kernel and its inputs"
@@ -293,7 +303,8 @@ def _inspect_digits(cancellation: float, dtype) -> None:
     """Warn of digits that rounding has destroyed."""
     eps = float(np.finfo(dtype).eps)
     if cancellation > eps**SHOWN:
-        left, whole = max(0, int(-np.log10(eps * cancellation))), int(-np.log10(eps))
+        left = max(0, int(-np.log10(eps * cancellation)))
+        whole = int(-np.log10(eps))
         warn(
             f"removing rows left about {left} of {whole} digits, as sums over rows were "
             f"{cancellation:.1g} times as large before: fit the remaining rows again"

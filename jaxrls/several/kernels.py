@@ -385,7 +385,8 @@ def _judged(problem, kernels, shares, lams) -> Judged:
     coefficients = solution.coefficients(lam[None])
     of_targets = jnp.broadcast_to(shares[:, None], (len(shares), len(error)))
     floor = jnp.broadcast_to(solution.factor.precision_floor(), error.shape)
-    coef, intercept = coefficients.coef[0], coefficients.intercept[0]
+    coef = coefficients.coef[0]
+    intercept = coefficients.intercept[0]
     return Judged(coef, intercept, of_targets, lam, error, floor)
 
 
@@ -413,7 +414,8 @@ def _search(problem, kernels, tried, lams) -> Searched:
 @compiled
 def _r2(problem, error):
     """1 − error over the variance of each target; 0 where that is 0."""
-    Y, v = problem.Y.reshape(len(problem.Y), -1), problem.weights.array
+    Y = problem.Y.reshape(len(problem.Y), -1)
+    v = problem.weights.array
     Y = Y - Y[jnp.argmax(v)]  # exactly 0 where constant
     variance = matmul(v, (Y - matmul(v, Y) / jnp.sum(v)) ** 2) / jnp.sum(v)
     return jnp.where(variance > 0, 1 - error / jnp.where(variance > 0, variance, 1), 0)

@@ -153,9 +153,12 @@ class Search(NamedTuple):
     @classmethod
     def of(cls, problem, labels, lam, num) -> "Search":
         """A search for `num` columns."""
-        X, weights = problem.rows.dense(), problem.weights
-        columns, eps = weights.scale(problem.fixed.residual(weights, X)), jnp.finfo(X.dtype).eps
-        least, tie = CERTAIN * num**0.5 * float(eps), 4 * len(X) ** 0.5 * float(eps)
+        X = problem.rows.dense()
+        weights = problem.weights
+        columns = weights.scale(problem.fixed.residual(weights, X))
+        eps = jnp.finfo(X.dtype).eps
+        least = CERTAIN * num**0.5 * float(eps)
+        tie = 4 * len(X) ** 0.5 * float(eps)
         least_inner = least * jnp.linalg.norm(columns, axis=0)
         least_inner = least_inner * jnp.linalg.norm(weights.scale(X), axis=0)
         total: Any = problem.criterion.summand
@@ -177,10 +180,12 @@ def _choose(problem, lam, *, num) -> tuple[Selection, Int[Array, ""]]:
     column that the chosen ones span up to rounding changes nothing, and fills the result up where
     there are no others.
     """
-    fixed, weights = problem.fixed, problem.weights
+    fixed = problem.fixed
+    weights = problem.weights
     labels = Labels.of(problem.Y, weights, fixed)
     search = Search.of(problem, labels, lam, num)
-    columns, remaining = search.columns, 1 - fixed.leverage(fixed.values, weights.array)
+    columns = search.columns
+    remaining = 1 - fixed.leverage(fixed.values, weights.array)
     start = State(columns, labels.scaled, remaining, jnp.zeros(columns.shape[1], bool))
 
     nothing = jnp.zeros_like(columns[0, :1]), jnp.zeros_like(labels.Y[:1])

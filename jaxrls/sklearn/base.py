@@ -150,8 +150,10 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         for name in NOT_ALWAYS:  # of an earlier fit
             self.__dict__.pop(name, None)
         self.path_: Any = add_names_and_offset(jax.tree.map(np.asarray, fit), self._column_names)
-        model, self.lam_ = self.path_.model, self.path_.lam[()]
-        self.kernel_, self.intercept_ = model.kernel, model.intercept[()]
+        model = self.path_.model
+        self.lam_ = self.path_.lam[()]
+        self.kernel_ = model.kernel
+        self.intercept_ = model.intercept[()]
         if model.points is None and not isinstance(self.kernel_, rls.Precomputed):
             self.coef_ = model.coef.T
         else:
@@ -192,7 +194,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         """The fitted attributes of rows left out, at the chosen λ."""
         residuals = self.path_.loo_residuals
         Y = np.asarray(Y, self.intercept_.dtype)  # float64 where labels are far from 0
-        self.loo_predictions_, self.loo_error_ = Y - residuals, self.path_.error[()]
+        self.loo_error_ = self.path_.error[()]
+        self.loo_predictions_ = Y - residuals
         if self.scoring is not None or self.path_.criterion not in ("loo", "kfold"):
             known = predicted(residuals)
             residuals, weights = take(known, residuals, weights)
@@ -213,7 +216,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _tuned(self, X, Y, options):
         """The kernel by its name or itself, with its parameters tuned where that is asked for."""
-        kernel, v = self.kernel, options["weights"]
+        kernel = self.kernel
+        v = options["weights"]
         if isinstance(kernel, str):
             counted = slice(None) if v is None else v > 0
             numbers = {name: getattr(self, name) for name in ("width", "gamma", "degree", "coef0")}
@@ -319,7 +323,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             return {"criterion": criterion, "groups": None if groups is None else folds(groups)}
         cv: Any = check_cv(self.cv, y, classifier=is_classifier(self))
         if self.random_state is not None and isinstance(self.cv, int | None):
-            cv.shuffle, cv.random_state = True, self.random_state
+            cv.shuffle = True
+            cv.random_state = self.random_state
         return {"criterion": criterion, "groups": of_splits(cv.split(X, y, groups), X.shape[0])}
 
     def _of_path(self, method, X, *args, **options):

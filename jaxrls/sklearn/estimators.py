@@ -307,7 +307,8 @@ scoring, by_fold, store_cv_results
         codes, self.classes_ = self._coded(y)
         self.multilabel_ = y.ndim == 2
         self._fit(X, y, codes, sample_weight, groups)
-        codes, weights = codes.astype(X.dtype), self._row_weights(X, sample_weight)
+        codes = codes.astype(X.dtype)
+        weights = self._row_weights(X, sample_weight)
         if self.probability is not None:
             known = predicted(self.loo_predictions_)
             scored = take(known, self.loo_predictions_, codes, weights)

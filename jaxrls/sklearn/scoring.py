@@ -57,7 +57,9 @@ class Classified(ClassifierMixin, BaseEstimator):
     """The same, of scores of classes, or of several labels at once."""
 
     def __init__(self, classes, several, calibrate):
-        self.classes_, self.several, self.calibrate = classes, several, calibrate
+        self.classes_ = classes
+        self.several = several
+        self.calibrate = calibrate
 
     def decision_function(self, scores):
         return scores
@@ -108,7 +110,8 @@ def scores(scoring, make, rows: HeldOut):
     """The score at every λ (L,): of all rows at once, or the mean of those of folds where there
     are; `make` makes an estimator of the predictions of all rows.
     """
-    scorer, folds = get_scorer(scoring), rows.folds
+    scorer = get_scorer(scoring)
+    folds = rows.folds
     parts = [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)]
 
     def score(held_out, part):

@@ -99,7 +99,8 @@ def fit_kronecker(
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
     check_inputs("Y", Y)
-    num, default_grid = lams, np.ndim(lams) == 0
+    num = lams
+    default_grid = np.ndim(lams) == 0
     if default_grid:
         check_whole("lams, as their number,", lams)
         lams = None
@@ -107,7 +108,8 @@ def fit_kronecker(
         lams = as_lams(lams, X1.dtype, zero=True)
         num = len(lams)
     _check_memory(shape, num * (setting == "both"), keep, X1.dtype.itemsize)
-    sides, weights = (kernel1, X1, kernel2, X2), side_weights(weights, shape, X1.dtype)
+    sides = (kernel1, X1, kernel2, X2)
+    weights = side_weights(weights, shape, X1.dtype)
     fit = _fit(
         sides,
         Y,
@@ -139,7 +141,7 @@ def _check_memory(shape: tuple[int, int], tables, keep, itemsize):
 def _inspect(fit: KroneckerFit, n, default_grid):
     """Raise for errors that are not finite and kernels that are not semidefinite; warn of λ."""
     if not np.isfinite(np.asarray(fit.errors)).all():
-        wider = "float64 (NumPy float64 input), " * (fit.lam.dtype == np.float32)
+        wider = "float64 (NumPy float64 input), " if fit.lam.dtype == np.float32 else ""
         raise ValueError(
             f"errors are not finite: use {wider}a larger smallest λ, or a smaller kernel width"
         )
@@ -150,7 +152,8 @@ def _inspect(fit: KroneckerFit, n, default_grid):
 @compiled
 def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep, names) -> KroneckerFit:
     kernel1, X1, kernel2, X2 = sides
-    K1, K2 = gram(kernel1, X1), gram(kernel2, X2)
+    K1 = gram(kernel1, X1)
+    K2 = gram(kernel2, X2)
     factor = factor_kronecker(K1, K2, weights=weights, intercept=intercept)
     solution = factor.solve(Y.ravel())
     lams = lambda_grid(factor, num) if lams is None else factor.zero_as_floor(lams)

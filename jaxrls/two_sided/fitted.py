@@ -81,7 +81,8 @@ class KroneckerModel:
 
     def read(self, X1, X2, pairs) -> "NewPairs":
         """New rows of both sides, and the pairs of them, checked."""
-        dtype, (names1, names2) = self.coef.dtype, self.names
+        dtype = self.coef.dtype
+        (names1, names2) = self.names
         X1 = as_side("X1", X1, self.kernel1, dtype, self.points1.shape[1], names1)
         X2 = as_side("X2", X2, self.kernel2, dtype, self.points2.shape[1], names2)
         if pairs is None:
@@ -136,7 +137,8 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs):
         return K, spread and (model.kernel2.diag(x), matmul(K, spread.basis2))
 
     def of_pair(first, second):
-        (coef, of_first), (k, of_second) = first, second
+        coef, of_first = first
+        k, of_second = second
         return matmul(coef, k) + model.intercept, spread and spread.variance(of_first, of_second)
 
     def columns(x):
@@ -158,7 +160,8 @@ def _covariance(spread: SidesSpread, model: KroneckerModel, new: NewPairs):
     X1, X2, pairs = new
     i, j = pairs.T
     prior = gram(model.kernel1, X1)[i][:, i] * gram(model.kernel2, X2)[j][:, j]
-    K1, K2 = gram(model.kernel1, X1, model.points1)[i], gram(model.kernel2, X2, model.points2)[j]
+    K1 = gram(model.kernel1, X1, model.points1)[i]
+    K2 = gram(model.kernel2, X2, model.points2)[j]
     return spread.covariance(K1, K2, prior)
 
 
@@ -236,7 +239,8 @@ class KroneckerFit:
         if not return_std:
             check_no_std_options(scale)
             return self.model.predict(X1, X2, pairs=pairs)
-        process, new = self._process(), self.model.read(X1, X2, pairs)
+        process = self._process()
+        new = self.model.read(X1, X2, pairs)
         mean, variance = _predict(process.spread, self.model, new)
         return mean, process.label_std(variance, scale)
 
@@ -271,7 +275,8 @@ class KroneckerFit:
         >>> bool(far > 10 * near)
         True
         """
-        process, new = self._process(), self.model.read(X1, X2, pairs)
+        process = self._process()
+        new = self.model.read(X1, X2, pairs)
         if pairs is None:
             new = new._replace(pairs=jnp.indices((len(new.X1), len(new.X2))).reshape(2, -1).T)
         mean, _ = _predict(None, self.model, new)

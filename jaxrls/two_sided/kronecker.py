@@ -101,7 +101,8 @@ def rows_out(U, residual_share, Z, intercept) -> RowsOut:
     basis of the other side each column is a problem of its own.
     """
     kept = residual_share * Z
-    r, diagonal = matmul(U, kept), matmul(U * U, residual_share)
+    r = matmul(U, kept)
+    diagonal = matmul(U * U, residual_share)
     e = r / diagonal
     if not intercept:
         return RowsOut(e, None, diagonal)
@@ -139,7 +140,8 @@ class RowOut(NamedTuple):
         division by σ is needed.
         """
         denominator = side.s[:, None] * self.eigenvalues + lam
-        Z, w = matmul(side.U.T, self.others), side.s[:, None] / denominator
+        Z = matmul(side.U.T, self.others)
+        w = side.s[:, None] / denominator
         out = rows_out(side.U, lam / denominator, Z, intercept)
         fits = matmul(side.U, w * Z) - self.others * matmul(side.U * side.U, w)
         residuals = self.itself - matmul(fits / out.diagonal, self.across)
@@ -162,7 +164,8 @@ class SidesView(View):
 
     def rows(self, i):
         """Rows of U₁ ⊗ U₂."""
-        first, second = self.first[i // len(self.second)], self.second[i % len(self.second)]
+        first = self.first[i // len(self.second)]
+        second = self.second[i % len(self.second)]
         return (first[:, :, None] * second[:, None]).reshape(len(i), -1)
 
     def entries(self, i, j):
@@ -201,7 +204,8 @@ class SidesSpread:
 
     def variance(self, first, second):
         """Of one pair, from `first` of its row of side 1, and k(b, b) and q of side 2."""
-        (prior1, squares, constant), (prior2, q) = first, second
+        (prior1, squares, constant) = first
+        (prior2, q) = second
         known = jnp.maximum(prior1 * prior2 - matmul(squares, q * q), 0)
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
 
@@ -209,7 +213,8 @@ class SidesSpread:
         """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), with `prior` (p, p)
         the products k₁k₂: O(p² n₁n₂), one pair after another.
         """
-        p, q = matmul(K1, self.basis1), matmul(K2, self.basis2)
+        p = matmul(K1, self.basis1)
+        q = matmul(K2, self.basis2)
 
         def explained(pair):
             return jnp.sum(matmul(p, pair[0][:, None] * self.inverse * pair[1]) * q, axis=1)
@@ -300,7 +305,8 @@ class Kronecker(DualOneByOne):
 
     def view(self, solution, lam):
         """U diag(D) Uᵀ − wwᵀ."""
-        results, solved = self.at_lam(lam, solution), self.solve_at(lam, solution).X
+        results = self.at_lam(lam, solution)
+        solved = self.solve_at(lam, solution).X
         half, _ = whitened(solved[:, solution.state.shape[1] :], self.H)
         return SidesView(
             results.residuals,
@@ -323,7 +329,8 @@ class Kronecker(DualOneByOne):
         """Σ v loss / Σ v of the held-out residuals of a setting, (L, t), with a loss as
         `LeaveOneOut` has.
         """
-        Y, v = solution.labels.Y, self.weights.array[:, None]
+        Y = solution.labels.Y
+        v = self.weights.array[:, None]
         mean = lambda e: jnp.sum(v * loss(self.flat(e), Y), axis=0) / self.weights.total
         if setting == "both":
             return jax.lax.map(mean, self.both_left_out(solution, lams))
@@ -416,11 +423,13 @@ def factor_kronecker(
     K1 = as_array("K1", K1)
     K2 = as_array("K2", K2, K1.dtype)
     v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
-    (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
+    (first, below1) = _side("K1", K1, v1)
+    (second, below2) = _side("K2", K2, v2)
     equal = v1.values is None and v2.values is None
     products = None if equal else jnp.outer(v1.array, v2.array).ravel()
     v = Weights(products, v1.n * v2.n, K1.dtype)
-    floor1, floor2 = rounding(v1.n, first.s), rounding(v2.n, second.s)
+    floor1 = rounding(v1.n, first.s)
+    floor2 = rounding(v2.n, second.s)
     floor = floor1 * jnp.max(second.s) + floor2 * jnp.max(first.s)
     report = Report("kronecker", floor, jnp.maximum(below1, below2))
     fixed = as_fixed_effects(None, intercept, v)

@@ -101,12 +101,14 @@ def decode(scores, classes) -> np.ndarray:
     >>> decode([[-0.2, 0.1, -1.0], [0.9, -1.0, -1.0]], ["a", "b", "c"]).tolist()
     ['b', 'a']
     """
-    scores, classes = as_floats("scores", scores), np.asarray(classes)
+    scores = as_floats("scores", scores)
+    classes = np.asarray(classes)
     check_targets("scores", scores)
     if classes.ndim != 1:
         raise ValueError(f"classes must be the array (T,) that encode returned, and is {classes}")
     scores = np.asarray(scores).reshape(len(scores), -1)
-    columns, expected = scores.shape[1], 1 if len(classes) == 2 else len(classes)
+    columns = scores.shape[1]
+    expected = 1 if len(classes) == 2 else len(classes)
     if columns != expected:
         raise ValueError(
             f"scores must have {expected} columns for {len(classes)} classes, and have {columns}"
@@ -450,18 +452,22 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> (rls.classes.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    process, model = process_for_rows(fit), fit.model
+    process = process_for_rows(fit)
+    model = fit.model
     if model.free is not None:
         raise ValueError("conformal_labels needs a fit without fixed_effects: leave them out")
     points = model.read(X)[0].dense()
-    n, dtype = len(points), points.dtype
-    codes, wanted = as_array("codes", codes, dtype), (n, *model.coef.shape[1:])
+    n = len(points)
+    dtype = points.dtype
+    codes = as_array("codes", codes, dtype)
+    wanted = (n, *model.coef.shape[1:])
     if codes.shape != wanted:
         raise ValueError(
             f"codes must be those that were fitted, {wanted}, and have shape {codes.shape}"
         )
     _check_codes(codes)
-    v, label = Weights.of(weights, n, dtype).array, jnp.argmax(_columns(codes), axis=1)
+    v = Weights.of(weights, n, dtype).array
+    label = jnp.argmax(_columns(codes), axis=1)
     ones = jnp.ones_like(_columns(codes)[0])
     u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
     check_weights(u, len(ones), "label_weights", "label")
@@ -508,20 +514,25 @@ def _with_variance(spread, kernel, points):
 
 @compiled
 def _p_values(labels: ConformalLabels, rows, scores, *, block_size):
-    of_block, temporaries = partial(_p_values_of_block, labels), 6 * len(labels.weights)
+    of_block = partial(_p_values_of_block, labels)
+    temporaries = 6 * len(labels.weights)
     return rows.map(of_block, scores, temporaries=temporaries, block_size=block_size)
 
 
 def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"]:
     """From scores of new rows by the fit to all rows."""
-    kernel, spread, v = labels.model.kernel, labels.process.spread, labels.weights
+    kernel = labels.model.kernel
+    spread = labels.process.spread
+    v = labels.weights
     rows = spread.new_rows(kernel, x)
-    c, variance = spread.between(kernel, rows, labels.rows), spread.variances(kernel, rows)
+    c = spread.between(kernel, rows, labels.rows)
+    variance = spread.variances(kernel, rows)
     # A row equal to the new one ties with it up to rounding, by two formulas.
     tie = float(jnp.finfo(v.dtype).eps) ** 0.75
 
     def of_label(label):
-        residuals, new = _left_out_with(labels, label, c, variance, scores), 1 - scores[:, label]
+        residuals = _left_out_with(labels, label, c, variance, scores)
+        new = 1 - scores[:, label]
         as_odd = residuals >= (new - tie * (1 + jnp.abs(new)))[:, None]
         return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))
 
@@ -532,7 +543,8 @@ def _left_out_with(labels: ConformalLabels, label, c, variance, scores) -> Float
     """1 less the held-out score of each row's own label, by the fits to all other rows and one new
     row of this label, from its covariance c with all rows.
     """
-    lam, u = labels.process.lam, labels.label_weights
+    lam = labels.process.lam
+    u = labels.label_weights
     g = c / (variance + lam / u[label])[:, None]
     rest = 1 - labels.weights * u[labels.label] / lam * (labels.variance - g * c)
     moved = g * (jnp.where(labels.label == label, 1, -1) - scores[:, labels.label])

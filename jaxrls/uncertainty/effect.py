@@ -53,7 +53,8 @@ def effect(fit, X, column, values, weights, scale) -> Effect:
         _check_smooth(fit.kernel, X, column)
         move = _derivative
     ends = None if ends is None else ends.astype(X.dtype)
-    process, shares = process_for_rows(fit), _shares(weights, X)
+    process = process_for_rows(fit)
+    shares = _shares(weights, X)
     mean, variance = _posterior_of(process, fit.model, X, column, ends, shares, move=move)
     return _effect(process, scale, mean, variance)
 
@@ -64,7 +65,8 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     the rows: mean and standard errors (g,) or (g, t).
     """
     X, column = rows_and_column(fit, X, column)
-    values, process = jnp.asarray(values, fit.model.coef.dtype), process_for_rows(fit)
+    values = jnp.asarray(values, fit.model.coef.dtype)
+    process = process_for_rows(fit)
     shares = _shares(None, X)
     mean, variance = _posteriors_of(process, fit.model, X, column, values, shares)
     return _effect(process, scale, mean, variance)
@@ -79,7 +81,8 @@ def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
             "effect needs the values of X, to see whether a column has two: call it "
             "outside of jax.jit"
         )
-    rows, model = replace(fit.model, effects=None).read(X)[0], fit.model
+    rows = replace(fit.model, effects=None).read(X)[0]
+    model = fit.model
     if not (model.kernel.evaluable and rows.is_dense) or isinstance(model.points, Rows):
         what = "sparse rows" if model.kernel.evaluable else "a kernel matrix"
         raise ValueError(f"effect changes a column of dense X, and found {what}: fit dense rows")
@@ -103,7 +106,8 @@ def column_number(column, names: tuple, count: int) -> int:
 
 def _two_values(model, X, column: int) -> np.ndarray | None:
     """The values of a column that has two in X and the rows that the model keeps; None of more."""
-    parts, fitted = [X], model.points
+    parts = [X]
+    fitted = model.points
     if isinstance(fitted, jax.Array | np.ndarray) and np.shape(fitted)[1:] == X.shape[1:]:
         parts.append(fitted)
     values = np.unique(np.concatenate([np.asarray(part[:, column]) for part in parts]))
@@ -141,7 +145,8 @@ def _check_smooth(kernel, X, column: int) -> None:
     """
     wide = lambda leaf: np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
     with jax.enable_x64(True):
-        kernel, x = jax.tree.map(wide, kernel), jnp.asarray(np.asarray(X[:8], np.float64))
+        kernel = jax.tree.map(wide, kernel)
+        x = jnp.asarray(np.asarray(X[:8], np.float64))
         step = 1e-3 * float(np.ptp(np.asarray(X[:, column])) or 1)
         far, near = (float(_difference_along(kernel, x, column, h)) for h in (step, step / 4))
     if 1e-10 < far < 8 * near:
@@ -180,7 +185,9 @@ def _difference(fn: Callable, X, column, ends):
 @compiled
 def _posterior_of(process, model, X, column, ends, shares, *, move):
     """Mean and variance of the average over rows with these shares, in units of the kernel."""
-    spread, kernel, m = process.spread, model.kernel, len(X)
+    spread = process.spread
+    kernel = model.kernel
+    m = len(X)
     change = lambda fn, X: move(fn, X, column, ends)
 
     def averages(X):
@@ -224,6 +231,7 @@ def _posteriors_of(process, model, X, column, values, shares):
 
 def _values(model, X) -> Any:
     """f without fixed effects, (m, *t)."""
-    kernel, points = model.kernel, model.points
+    kernel = model.kernel
+    points = model.points
     design = kernel.features(X) if points is None else kernel(X, points)
     return matmul(design, model.coef)

@@ -93,7 +93,8 @@ def influence(
         return _influence(spectrum.solve(Y), known_lam(lam, spectrum))
     if Y is not None:
         raise ValueError("a fit knows its Y: leave it out, or give a factor")
-    solution, residuals = solution_of(fit), fit.loo_residuals
+    solution = solution_of(fit)
+    residuals = fit.loo_residuals
     spectrum = solution.factor.spectrum()
     found = _influence_of_fit(solution, known_lam(fit.lam if lam is None else lam, spectrum))
     n = spectrum.n if residuals is None else len(residuals)
@@ -131,8 +132,10 @@ _influence_of_fit = compiled(_influence)
 
 def _diagonals(spectrum, lam) -> Float[Array, "n 4"]:
     """Those of H, R, H² and R² at one λ, with H = I − R."""
-    kept, left = spectrum.s / (spectrum.s + lam), lam / (spectrum.s + lam)
-    shares, weights = jnp.stack([kept, left, kept**2, left**2], axis=1), spectrum.weights
+    kept = spectrum.s / (spectrum.s + lam)
+    left = lam / (spectrum.s + lam)
+    shares = jnp.stack([kept, left, kept**2, left**2], axis=1)
+    weights = spectrum.weights
 
     def of_block(block):
         U = spectrum.left(block)
@@ -195,11 +198,13 @@ def eigenfunctions(
     if isinstance(fit, Fit):
         if kernel is not None or X is not None:
             raise ValueError("a fit knows its kernel and X: leave both out, or give a factor")
-        factor, names = solution_of(fit).factor, fit.model.names
+        factor = solution_of(fit).factor
+        names = fit.model.names
     else:
         if kernel is None or X is None:
             raise ValueError("a factor knows neither kernel nor X: give both")
-        factor, names = fit, column_names(X)
+        factor = fit
+        names = column_names(X)
     if factor.fixed.values is not None:
         raise ValueError(
             "eigenfunctions needs a factor without fixed effects, and this one has some: "
@@ -208,7 +213,8 @@ def eigenfunctions(
     spectrum = factor.spectrum()
     check_whole("num", num, spectrum.s.shape[0])
     leading = jnp.argsort(-spectrum.s)[:num]
-    total, s = spectrum.weights.total, spectrum.s[leading]
+    total = spectrum.weights.total
+    s = spectrum.s[leading]
     scale = safe_sqrt(total) / s
     basis = spectrum.directions
     dual = isinstance(spectrum, DualSpectrum) and spectrum.feature_directions is None

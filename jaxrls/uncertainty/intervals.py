@@ -139,12 +139,15 @@ def smoother(factor, lam: Float[Array, ""]) -> Smoother:
     """The linear map from labels to coefficients and fixed effects at one λ: column i is the fit to
     a label of 1 for row i and 0 for all others.
     """
-    weights, lams, eye = factor.weights, lam.reshape(1, 1), jnp.eye(factor.n, dtype=factor.dtype)
+    weights = factor.weights
+    lams = lam.reshape(1, 1)
+    eye = jnp.eye(factor.n, dtype=factor.dtype)
     unlabelled = factor.solve_labels(Labels.none(weights, factor.fixed))
     R = factor.sweep(unlabelled, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
     solution = factor.solve_labels(Labels.unchecked(eye, weights, factor.fixed, False))
     steps = jnp.concatenate([part[0] for part in factor.coefficients(solution, lams)])
-    indices, directions = jnp.zeros(0, int), steps[:, :0]
+    indices = jnp.zeros(0, int)
+    directions = steps[:, :0]
     if factor.indices is not None:
         posterior = spread(factor, lam)
         indices = factor.indices
@@ -206,12 +209,14 @@ class WithoutRows(Without):
         moved = steps[jnp.arange(len(rows)), rows] / lengths  # of βₖ by its label
         steps = steps.at[:, rows].add(-unit * moved)
         information = jnp.where(weights.used, information.at[rows].add(moved**2), 1)
-        beta, gaps = coef[: len(rows)] / lengths[:, None], gaps_of(weights, e)
+        beta = coef[: len(rows)] / lengths[:, None]
+        gaps = gaps_of(weights, e)
         return cls(coef, gaps, e, steps, information, lam, rows, unit, beta)
 
     def for_targets(self, design, use):
         """f(x) − w(x)e, less what coefficients of landmarks that become 0 move."""
-        w, along = matmul(design, self.steps), matmul(design, self.unit)
+        w = matmul(design, self.steps)
+        along = matmul(design, self.unit)
 
         def without(f, gaps, e, beta):
             return use((f - w * e).at[:, self.landmarks].add(-along * beta), gaps)
@@ -248,7 +253,8 @@ class WithoutFolds(Without):
         of D_S, D_S = AQ and N_·S N_SS⁻¹ = D Qᵀ A⁻¹.
         """
         steps = jax.lax.map(lambda e: folds.sums((smoother.steps * e).T), e.T)
-        D, m = smoother.directions, len(smoother.indices)
+        D = smoother.directions
+        m = len(smoother.indices)
         numbers = landmark_of_row(smoother.indices, folds.n)
 
         def of_fold(fold):
@@ -334,7 +340,9 @@ def _check_levels(fixed, groups: Folds, weights) -> None:
 
 @compiled
 def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
-    factor, weights, fixed = solution.factor, solution.factor.weights, solution.factor.fixed
+    factor = solution.factor
+    weights = solution.factor.weights
+    fixed = solution.factor.fixed
     coef = jnp.concatenate([part[0] for part in factor.coefficients(solution, lam.reshape(1, -1))])
     by_lam = lambda a: jnp.moveaxis(a.reshape(len(a), lam.size, -1), 1, 0)
 
@@ -373,12 +381,14 @@ def check_single_rows(fit, what: str) -> None:
 
 def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
     """`Fit.intervals`."""
-    jackknife, spread = jackknife_of(fit), None
+    jackknife = jackknife_of(fit)
+    spread = None
     if studentised:
         check_single_rows(fit, "studentised=True")
         spread = process_for_rows(fit).spread
     rows, effects = fit.model.read(X, fixed_effects)
-    weights, level = weights_of_new(weights, rows), as_levels("level", level, 0)
+    weights = weights_of_new(weights, rows)
+    level = as_levels("level", level, 0)
     ends = _intervals(
         jackknife, fit.kernel, spread, rows, effects, weights, level, block_size=block_size
     )
@@ -394,7 +404,8 @@ def _intervals(jackknife, kernel, spread, rows, effects, weights, level, *, bloc
     """Lower and upper ends at rows; where the spread is given, their width follows x, and where
     weights are, the noise of each new label.
     """
-    n, rank = jackknife.fits.gaps.shape[-2], jackknife.rank(level)
+    n = jackknife.fits.gaps.shape[-2]
+    rank = jackknife.rank(level)
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 

@@ -151,7 +151,8 @@ class GaussianProcess:
 
     def posterior(self, mean, covariance, scale, weights=None, names=()) -> Posterior:
         """The posterior with this mean, and a covariance in units of the kernel."""
-        amplitude, noise = self.amplitude(scale), jnp.asarray(self.noise(weights))
+        amplitude = self.amplitude(scale)
+        noise = jnp.asarray(self.noise(weights))
         return Posterior(mean, jnp.asarray(covariance), amplitude, noise, names)
 
 
@@ -160,11 +161,14 @@ def process_at(solution, lam, left_out) -> GaussianProcess:
     """The Gaussian process of a solution at one λ: τ² = ỹᵀP̃ỹ/(n − q), where the evidence is
     largest, and by held-out residuals Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
     """
-    factor, drop, lams = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
+    factor = solution.factor
+    drop = solution.labels.drop_axis
+    lams = lam.reshape(1, 1)
     by_evidence = solution.amplitude(lams)[0]
     by_loo = None
     if left_out is not None:
-        r, e = solution.training_residuals(lams)[0], jnp.asarray(left_out).reshape(factor.n, -1)
+        r = solution.training_residuals(lams)[0]
+        e = jnp.asarray(left_out).reshape(factor.n, -1)
         known = factor.weights.used[:, None] & ~jnp.isnan(e)  # rows that no split predicts are NaN
         products = jnp.where(known, factor.weights.scale(e) * r, 0)
         squares = jnp.sum(products, axis=0) / lam / jnp.sum(known.astype(e.dtype), axis=0)
@@ -190,7 +194,8 @@ def process_of(fit) -> GaussianProcess:
 
 def residuals_of_all(fit):
     """Held-out residuals, 0 for rows that the problem was padded with; None where rows changed."""
-    residuals, n = fit.loo_residuals, solution_of(fit).factor.n
+    residuals = fit.loo_residuals
+    n = solution_of(fit).factor.n
     if residuals is None or len(residuals) == n:
         return residuals
     return on_device(pad_rows(np.asarray(residuals), n - len(residuals)))
@@ -269,9 +274,11 @@ def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
 
 def posterior_of_effects(fit, scale) -> Posterior:
     """`Fit.effects`."""
-    model, process = fit.model, process_of(fit)
+    model = fit.model
+    process = process_of(fit)
     warn_of_groups(fit)
-    dtype, offset = model.coef.dtype, fit.label_offset
+    dtype = model.coef.dtype
+    offset = fit.label_offset
     constant = model.intercept if offset is None else model.intercept - offset
     fixed = process.spread.fixed
     mean: Any = jnp.asarray(constant, dtype)[None][: int(fixed.intercept)]

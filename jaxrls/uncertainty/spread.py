@@ -153,7 +153,8 @@ class DualSpread(Spread):
 
     def signed(self, taken):
         """u, fit − b·both and b."""
-        r, q = self.fixed_map.shape[1], len(self.fixed_map)
+        r = self.fixed_map.shape[1]
+        q = len(self.fixed_map)
         u, b, fit = jnp.split(taken, [r, r + q], axis=1)
         return jnp.concatenate([u, fit - matmul(b, self.both), b], axis=1)
 
@@ -249,7 +250,8 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam):
         return _of_basis(factor, lam)
     root = jnp.sqrt(factor.s)  # of what is hidden the prior is left
     scale = jnp.sqrt(lam / (factor.s_above_rounding + lam)) / root
-    row_map, fixed_map = factor.directions * scale, factor.fixed_directions * scale
+    row_map = factor.directions * scale
+    fixed_map = factor.fixed_directions * scale
     whitener = factor.directions / root
     return PrimalSpread(
         factor.expansion, factor.fixed.without_values(), row_map, fixed_map, lam, whitener
@@ -258,7 +260,9 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam):
 
 def _of_basis(factor, lam) -> Spread:
     """On features, from the coefficients of each direction on them."""
-    basis, fixed, (c, r) = factor.directions, factor.fixed.without_values(), factor.directions.shape
+    basis = factor.directions
+    fixed = factor.fixed.without_values()
+    c, r = factor.directions.shape
     if c > r:
         row_map, fixed_map, shrinkage = _kept(factor, lam)
         return FeatureSpread(
@@ -273,7 +277,8 @@ def _of_basis(factor, lam) -> Spread:
 @spread.register(CholeskyGram)
 def _of_cholesky(factor: CholeskyGram, lam):
     """By one more Cholesky factor, of K with the fixed effects projected out."""
-    weights, fixed = factor.weights, factor.fixed
+    weights = factor.weights
+    fixed = factor.fixed
     K, fit, _ = fixed.centre_both(weights, factor.K)
     if factor.lift is not None:
         fit = fit + fixed.constant_coef[:, None] * factor.lift  # type: ignore[index]
@@ -281,7 +286,8 @@ def _of_cholesky(factor: CholeskyGram, lam):
     G = factor.with_effects(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
     lower = None if factor.lift is not None else factor.lower(G)
     if lower is not None:
-        root, H = weights.root, factor.H
+        root = weights.root
+        H = factor.H
         share, both = _of_effects(factor, factor.K)
         maps = lower, fit, lam, shrinkage
         return SolvedSpread(factor.expansion, fixed.without_values(), *maps, share, both, root, H)
@@ -293,15 +299,18 @@ def _of_cholesky(factor: CholeskyGram, lam):
 @spread.register(CholeskyFeatures)
 def _of_cholesky_features(factor: CholeskyFeatures, lam):
     """By the factor itself."""
-    maps, root = factor.maps_at(lam, factor.second[:, :0]), jnp.sqrt(lam)
-    row_map, fixed_map = root * maps.row_map, root * maps.fixed_map
+    maps = factor.maps_at(lam, factor.second[:, :0])
+    root = jnp.sqrt(lam)
+    row_map = root * maps.row_map
+    fixed_map = root * maps.fixed_map
     fixed = factor.fixed.without_values()
     return PrimalSpread(factor.expansion, fixed, row_map, fixed_map, lam, factor.map.whitener)
 
 
 def _of_effects(factor, K) -> tuple[Any, Any]:
     """`share` and `both` of a `DualSpread`; without K only the former."""
-    fixed, q = factor.fixed, factor.fixed.count
+    fixed = factor.fixed
+    q = factor.fixed.count
     B = fixed.fitted(fixed.values, fixed.solve(jnp.eye(q, dtype=factor.dtype)))
     share = factor.weights.array[:, None] * jnp.broadcast_to(B, (factor.n, q))
     return share, None if K is None else matmul(share.T, matmul(K, share))
@@ -309,7 +318,8 @@ def _of_effects(factor, K) -> tuple[Any, Any]:
 
 def _of_matrix(factor, lam, row_map, fixed_map, shrinkage, K) -> Spread:
     """From a factor of K of all rows; K is None where that is not the expansion's kernel."""
-    fixed, expansion = factor.fixed.without_values(), factor.expansion
+    fixed = factor.fixed.without_values()
+    expansion = factor.expansion
     if expansion.origin is None:
         K = gram(factor.training[0], expansion.points) if K is None else K
         effects = _of_effects(factor, K)

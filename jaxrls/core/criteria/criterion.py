@@ -143,7 +143,7 @@ class Criterion(ABC):
     @property
     def title(self) -> str:
         """What it is, beside an axis of its values; with a minus where larger is better."""
-        return "− " * self.larger_is_better + self.name.replace("_", " ")
+        return ("− " if self.larger_is_better else "") + self.name.replace("_", " ")
 
     @property
     def summand(self) -> Callable | None:
@@ -240,7 +240,8 @@ class FunctionCriterion(Criterion):
         """The result of the function, its shape checked."""
         labels = solution.labels.given
         lams = lams[:, 0] if lams.shape[1:] == (1,) else lams
-        values, expected = self.fn(solution.factor, labels, lams), (len(lams), *labels.shape[1:])
+        values = self.fn(solution.factor, labels, lams)
+        expected = (len(lams), *labels.shape[1:])
         if np.shape(values) != expected:
             raise ValueError(
                 f"criterion {self.name} must return shape {expected}, an error for each λ, and "

@@ -50,7 +50,8 @@ def known_lam(lam, factor: Factor, targets: tuple = ()) -> Float[Array, "*k"]:
     """One λ, or one for each target, checked; 0 is the factor's floor. Warns of a λ below it, where
     values are known.
     """
-    lam, floor = as_lam(lam, factor.dtype, targets, zero=True), factor.precision_floor()
+    lam = as_lam(lam, factor.dtype, targets, zero=True)
+    floor = factor.precision_floor()
     if is_concrete(lam, floor):
         below = np.asarray((lam > 0) & (lam < 0.99 * floor))
         if below.any():
@@ -169,7 +170,8 @@ def loo_residuals(
     >>> rls.diagnostics.loo_residuals(factor, jnp.array([1.0, 2.0]), 1.0).tolist()
     [1.0, 2.0]
     """
-    solution, folds = factor.solve(Y), None if groups is None else as_folds(groups, factor.n)
+    solution = factor.solve(Y)
+    folds = None if groups is None else as_folds(groups, factor.n)
     return solution.labels.drop_axis(solution.held_out_residuals(one_lam(lam, solution), folds)[0])
 
 

@@ -178,7 +178,8 @@ class OfPredictive(OfPrior):
 
     def sums(self, solution: Solution, lams) -> tuple[Any, Any]:
         """The means of log 1/σᵢ² and of eᵢ²/σᵢ² over rows of positive weight."""
-        count, columns = solution.factor.weights.count, as_columns(lams)
+        count = solution.factor.weights.count
+        columns = as_columns(lams)
         logs, squares = solution.sum_with_remaining(_log_density, lams)
         return logs / count - jnp.log(columns), squares / count / columns
 
@@ -216,7 +217,8 @@ class LogPredictive(OfPredictive):
     -1.2655
     """
 
-    name, unit = "log_predictive_density", "nats"
+    name = "log_predictive_density"
+    unit = "nats"
     larger_is_better = True
 
     def values(self, solution, lams, kernel):
@@ -235,7 +237,8 @@ def _mean_density(logs, squares, scale):
 
 def _log_density(residuals, remaining, labels, weights):
     """Σ log v(1 − h) and Σ v(1 − h) e² over rows of positive weight."""
-    v, information = weights[:, None], _information(remaining, weights)
+    v = weights[:, None]
+    information = _information(remaining, weights)
     squares = jnp.where(v > 0, information * residuals**2, 0)
     return jnp.sum(jnp.log(information), axis=0), jnp.sum(squares, axis=0)
 
@@ -280,7 +283,8 @@ class CRPS(OfPredictive, Positive):
     """
 
     scale: Any = static(default="loo")
-    name, title = "crps", "continuous ranked probability score"
+    name = "crps"
+    title = "continuous ranked probability score"
 
     def bind(self, Y, rows=None):
         """The same, for rows that a program takes."""
@@ -293,7 +297,8 @@ class CRPS(OfPredictive, Positive):
 
     def values(self, solution, lams, kernel):
         """One λ after another, as rows must know τ²λ."""
-        count, unit = solution.factor.weights.count, 1.0
+        count = solution.factor.weights.count
+        unit = 1.0
         if self.scale == self.estimate:
             solution, unit = solution.of_unit_labels()
 
@@ -333,7 +338,8 @@ class GCV(Positive):
     [5.0]
     """
 
-    name, title = "gcv", "GCV error"
+    name = "gcv"
+    title = "GCV error"
     needs_only_sums = fits_samples = ignores_offset = True
 
     def values(self, solution, lams, kernel):
@@ -373,7 +379,8 @@ class Evidence(OfPrior):
     -1.2655
     """
 
-    name, unit = "log_marginal_likelihood", "nats"
+    name = "log_marginal_likelihood"
+    unit = "nats"
     estimate = "evidence"
     larger_is_better = needs_only_sums = True
 
@@ -421,7 +428,8 @@ class HoldOut(Positive):
     Y: Any
     weights: Any = None
     loss: Callable = static(default=squared_error)
-    name, title = "holdout", "hold-out error"
+    name = "holdout"
+    title = "hold-out error"
     fits_samples = True
 
     def bind(self, Y, rows=None):
@@ -456,7 +464,8 @@ class HoldOut(Positive):
         """From one pass over the held-out rows, in the precision of the factor whatever theirs is.
         Without a kernel the rows are taken as what multiplies the coefficients.
         """
-        factor, rows = solution.factor, self.X
+        factor = solution.factor
+        rows = self.X
         if factor.fixed.values is not None:
             raise ValueError(
                 "criterion holdout cannot be used with fixed_effects=, as those of its rows are "

@@ -54,7 +54,8 @@ def compiled(fn: Function, often: bool = False) -> Function:
 
     @wraps(whole)
     def run(*args, **options):
-        leaves, where = jax.tree.leaves(args), platform()
+        leaves = jax.tree.leaves(args)
+        where = platform()
         if outside := [leaf for leaf in leaves if isinstance(leaf, Rows)]:
             return outside[0].call(fn, args, options)
         if not is_concrete(leaves, jax.device_put(ZERO)):  # within another program

@@ -114,7 +114,8 @@ def parts_given(given: list | tuple) -> tuple[EffectsPart, ...]:
             further = any(known.levels for known in parts)
             parts.append(EffectsPart(part.names[int(further) :], part.names))
         else:
-            names, shape = column_names(part), np.shape(part)
+            names = column_names(part)
+            shape = np.shape(part)
             text = names and all(isinstance(name, str) for name in names)
             parts.append(EffectsPart(names if text else _numbered(shape[-1] if shape[1:] else 1)))
     return tuple(parts)

@@ -125,7 +125,7 @@ class FixedEffects:
     @property
     def constant_coef(self) -> Float[Array, " q"] | None:
         """The coordinates of a constant in the columns; None where they do not contain it."""
-        coordinates = [True] * self.intercept  # or the sum of all levels of a grouping
+        coordinates = [True] if self.intercept else []  # or the sum of all levels of a grouping
         coordinates += [part.levels == part.names for part in self.parts for _ in part.names]
         return on_device(np.array(coordinates, self.dtype)) if any(coordinates) else None
 
@@ -511,7 +511,8 @@ def _combined(
     mean = lambda A: jnp.where(moves, matmul(v.array, A) / v.total, 0)
     centre = jnp.stack([mean(known.rounded), jnp.zeros_like(C.rounded[0])])
     centre = centre.at[1].set(mean(known.about(centre)))
-    scaled, p = v.scale(known.about(centre)), len(moves)
+    scaled = v.scale(known.about(centre))
+    p = len(moves)
     length = jnp.linalg.norm(scaled, axis=0)
     rounding = C.eps[0] * jnp.linalg.norm(v.scale(known.rounded), axis=0) / length
     scale = jnp.diag(1 / jnp.where(length > 0, length, 1))
@@ -537,7 +538,7 @@ def _check_independent(columns: Independence, intercept: bool) -> None:
     smallest = np.sqrt(max(squares, 0) / max(1 - squares, shift) * shift)
     # Of length 0 the rounding is infinite, or NaN where the column as given is 0.
     if not smallest > max(shift, 4 * np.max(columns.rounding)):
-        constant = ", the constant of intercept=True among them," * intercept
+        constant = ", the constant of intercept=True among them," if intercept else ""
         raise ValueError(
             f"the {p + intercept} columns of fixed_effects{constant} are linearly dependent over "
             "the rows of positive weight: drop a column, or give levels(labels) for an indicator "

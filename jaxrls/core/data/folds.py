@@ -254,5 +254,5 @@ def words_for_fold(groups: Folds | None, i: int) -> str:
     if groups is None:
         return f"row {i}"
     rows = np.flatnonzero(np.asarray(groups.holds(i)))
-    first = ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
-    return f"the group of row{'s' * (len(rows) > 1)} {first}"
+    first = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
+    return f"the group of row{'s' if len(rows) > 1 else ''} {first}"

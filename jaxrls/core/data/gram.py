@@ -18,7 +18,8 @@ from jaxrls.core.support import door, parts_of
 
 
 def _block_size(X, Z, block_size, parts=1, more=0):
-    n, row = X.shape[0] // parts, (Z.shape[0] + more) * X.dtype.itemsize
+    n = X.shape[0] // parts
+    row = (Z.shape[0] + more) * X.dtype.itemsize
     return check_block_size(block_size, n) or default_block_size(n, row)
 
 
@@ -158,7 +159,8 @@ def gram_matmul(
     >>> rls.extend.gram_matmul(rls.Linear(), X, X, jnp.ones(2)).tolist()
     [3.0, 6.0]
     """
-    X, Z = as_block("X", X), as_block("Z", Z)
+    X = as_block("X", X)
+    Z = as_block("Z", Z)
     _check_pair(kernel, X, Z)
     columns = Z.shape[0] if kernel.evaluable else X.shape[1]
     if V.shape[0] != columns:

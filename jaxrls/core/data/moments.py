@@ -95,7 +95,8 @@ class Moments:
 
     def centred(self, fixed: Any) -> "Moments":
         """The moments after the fit of the fixed effects is subtracted exactly."""
-        share, shift = fixed.solve(self.first), fixed.solve(self.label)
+        share = fixed.solve(self.first)
+        shift = fixed.solve(self.label)
         return replace(
             self,
             first=jnp.zeros_like(share),
@@ -150,7 +151,9 @@ def moments(
     >>> float((first + second).weight), (first + second).second.tolist()
     (3.0, [[14.0]])
     """
-    (n, d), q, dtype = data.rows.shape, data.fixed.count, data.rows.dtype
+    n, d = data.rows.shape
+    q = data.fixed.count
+    dtype = data.rows.dtype
     Y = jnp.zeros((n, 0), dtype) if Y is None else Y
     label_origin = jnp.zeros((q, Y.shape[1]), dtype) if label_origin is None else label_origin
     if origin is None:
@@ -194,7 +197,8 @@ def near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
     the rows; in all other cases, and for rows in memory with weights, of which a few may dominate,
     the fit itself.
     """
-    rows, fixed = data.rows, data.fixed
+    rows = data.rows
+    fixed = data.fixed
     if not fixed.count:
         return None
     even = data.weights.values is None or not rows.traceable

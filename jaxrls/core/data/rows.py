@@ -193,7 +193,8 @@ class DenseRows(Rows):
 
     def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
         """As `Rows.over`, in one compiled loop, or one for each part."""
-        n, row = self.shape[0] // self.parts, (self.shape[1] + temporaries) * self.dtype.itemsize
+        n = self.shape[0] // self.parts
+        row = (self.shape[1] + temporaries) * self.dtype.itemsize
         size = check_block_size(block_size, n) or wide_block_size(n, row)
         columns = self.X, *columns
         return over_rows(kind, lambda args: fn(*args), columns, size, self.parts, self._placed)

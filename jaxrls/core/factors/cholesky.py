@@ -41,7 +41,8 @@ from jaxrls.core.support import pytree
 
 # Rows that may be left out of the floor, as heavy and independent; and the share of itself that
 # such a row keeps when the heavier ones are projected out.
-HEAVIEST, ALONE = 64, 0.01
+HEAVIEST = 64
+ALONE = 0.01
 # Of the mean of K̃'s diagonal: what is added along the fixed effects. On centred rows .01 to 1 of it
 # give the same digits, and beside a heavy row, which that mean is of, more than .1 rounds more.
 ALONG_EFFECTS = 0.03
@@ -65,13 +66,15 @@ class DualOneByOne(OneByOne):
 
     def results(self, lam, solution: Solution, solved: InverseParts) -> AtLam:
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
-        scaled, H = solution.labels.scaled, self.H
+        scaled = solution.labels.scaled
+        H = self.H
         t = scaled.shape[1]
         half, root = whitened(solved.X[:, t:], H)
         share = matmul(half.T, scaled)
         dual = solved.X[:, :t] - matmul(half, share)
         diagonal = solved.diagonal - jnp.sum(half * half, axis=1)
-        zeros, coef = self.n - self.weights.count, self.weights.scale(dual)
+        zeros = self.n - self.weights.count
+        coef = self.weights.scale(dual)
         logdet = solved.logdet - 2 * jnp.sum(jnp.log(diagonal_of(root))) - zeros * jnp.log(lam)
         return AtLam(
             coef=coef,
@@ -128,7 +131,8 @@ class CholeskyGram(DualOneByOne):
         """Σ vᵢKᵢᵢ, without the share of the fixed effects; about the mean of K, which a constant
         among these takes off, so that less is lost to rounding.
         """
-        H, scale = self.H, self.weights.scale
+        H = self.H
+        scale = self.weights.scale
         K = self.K if self.fixed.constant_coef is None else self.K - jnp.mean(self.K)
         whole = jnp.sum(self.weights.array * diagonal_of(K))
         return whole - jnp.sum(H * scale(matmul(K, scale(H))))
@@ -155,22 +159,29 @@ class CholeskyGram(DualOneByOne):
 
     def view(self, solution, lam):
         """λP̃; for queries the rows of the linear map from √v y to f."""
-        results, weights, H = self.at_lam(lam, solution), self.weights, self.H
+        results = self.at_lam(lam, solution)
+        weights = self.weights
+        H = self.H
         P = self.projected_inverse(lam)
-        R, residuals, diagonal = lam * P, results.residuals, results.diagonal[:, 0]
+        R = lam * P
+        residuals = results.residuals
+        diagonal = results.diagonal[:, 0]
         if weights.values is not None:
-            used, level = weights.used, self.fixed_basis
+            used = weights.used
+            level = self.fixed_basis
             A = matmul(self.K * weights.root, P)
             smoother = A + matmul(level, H.T - matmul(H.T, weights.scale(A)))
             R = jnp.where(used[:, None], R, -smoother)
             unseen = self.query_residuals(solution, lam.reshape(1, 1))[0]
             residuals = jnp.where(used[:, None], residuals, unseen)
-            diagonal, H = jnp.where(used, diagonal, 1), level * weights.root_or_one[:, None]
+            diagonal = jnp.where(used, diagonal, 1)
+            H = level * weights.root_or_one[:, None]
         return DenseView(residuals, diagonal, H, R)
 
     def projected_inverse(self, lam) -> Square:
         """P̃."""
-        K, H = self.with_effects(self.K), self.H
+        K = self.with_effects(self.K)
+        H = self.H
         P = self.inverse(K + lam * jnp.eye(self.n, dtype=K.dtype))
         half, _ = whitened(matmul(P, H), H)
         return P - matmul(half, half.T)

@@ -109,7 +109,8 @@ class CholeskyFeatures(OneByOne):
         maps = map_columns(self.maps_at, lams, solution.state)
 
         def of_block(block, y, *columns):
-            psi, weights = self.map.design(block.x), block.weights
+            psi = self.map.design(block.x)
+            weights = block.weights
             h = self.fixed.leverage(block.b, weights.array)
 
             def fitted(maps):
@@ -162,7 +163,8 @@ def solve_cholesky(
     origin = jax.lax.stop_gradient(near_fit(data, features))
     origins: dict = {"origin": origin, "label_origin": labels.beta}
     sums = moments(data, features, labels.Y, block_size=block_size, **origins)
-    removed, sums = sums.removed(data.fixed), sums.centred(data.fixed)
+    removed = sums.removed(data.fixed)
+    sums = sums.centred(data.fixed)
     known, removed = jax.lax.stop_gradient((sums, removed))
     largest = jnp.linalg.norm(known.second)  # bounds s_max
     floor = roundings_of_moments(known) * rounding(len(known.second), largest[None], removed)

@@ -130,7 +130,8 @@ class KernelMatrix(NamedTuple):
 
 def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelMatrix:
     """K of all rows. A matrix that was given has as its design the rows k(new, training)."""
-    rows, constant = data.rows, data.fixed.constant_coef is not None
+    rows = data.rows
+    constant = data.fixed.constant_coef is not None
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if explicit and not rows.has_pairs:
         rows.dense()  # raises: coefficients of features need all rows at once
@@ -140,9 +141,11 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelM
         expansion = AtPoints(rows.points, origin)
     elif constant and not rows.is_dense:
         shifted, lift = rows.from_origin(kernel)
-        K, expansion = gram(kernel, shifted), AtPoints(rows.points, shifted=shifted)
+        K = gram(kernel, shifted)
+        expansion = AtPoints(rows.points, shifted=shifted)
     else:
-        K, lift = gram(kernel, rows, block_size=block_size), None
+        K = gram(kernel, rows, block_size=block_size)
+        lift = None
         expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
     return KernelMatrix(K, data, expansion, lift, (kernel, rows))
 

@@ -153,7 +153,8 @@ class Factor(ABC):
         """y − f of all rows, predicted as if they were new: the held-out residual of a row of
         weight 0.
         """
-        (kernel, rows), fixed = self.training, self.fixed
+        kernel, rows = self.training
+        fixed = self.fixed
         fits = self.coefficients(solution, lams)
 
         def of_block(x, b, Y):

@@ -110,7 +110,8 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     """The λ from which on held-out residuals of single rows, or folds, are exact, for a factor of
     features with kept left vectors; 0 where the rows that stay determine the fit at any λ.
     """
-    s, eps = factor.s, float(jnp.finfo(factor.dtype).eps)
+    s = factor.s
+    eps = float(jnp.finfo(factor.dtype).eps)
     kept = s > 0
     U = jnp.where(kept, factor.left_vectors(), 0)
     held = _rows(factor, U) if folds is None else _folds(factor, U, folds)
@@ -124,17 +125,21 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
 
 def _rows(factor, U) -> LeftOut:
     h = factor.fixed.leverage(factor.fixed.values, factor.weights.array)
-    w, k = jnp.sum(U * U, axis=1), matmul(U * U, factor.s)
+    w = jnp.sum(U * U, axis=1)
+    k = matmul(U * U, factor.s)
     return LeftOut(1, 1 - h - w, jnp.where(factor.weights.used, w, 0), k)
 
 
 def _folds(factor, U, folds: Folds) -> LeftOut:
-    used, H, root = factor.weights.used, factor.H, jnp.sqrt(factor.s)
+    used = factor.weights.used
+    H = factor.H
+    root = jnp.sqrt(factor.s)
 
     def of_fold(fold):
         rows, mask = fold
         mask = jnp.where(used[rows], mask, 0).astype(U.dtype)[:, None]
-        inside, level = U[rows] * mask, H[rows] * mask
+        inside = U[rows] * mask
+        level = H[rows] * mask
         level = level * (1 - levels_inside(level))  # those inside leave with the fold
         remaining = _smallest(jnp.concatenate([inside, level], axis=1))
         k = jnp.linalg.norm(_squares(inside * root))

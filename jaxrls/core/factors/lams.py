@@ -58,7 +58,8 @@ def map_columns(fn: Callable, lams: PerLam, A: Float[Array, "r t"]) -> Any:
     """`fn(λ, columns of A)` of one λ after another, (L k, …): with all columns where targets share
     λ, else with that of its target.
     """
-    (L, k), (r, t) = lams.shape, A.shape
+    L, k = lams.shape
+    r, t = A.shape
     columns = jnp.moveaxis(A.reshape(r, k, t // k), 1, 0)
     pairs = lams.reshape(L * k), jnp.tile(columns, (L, 1, 1))
     return jax.lax.map(lambda pair: fn(*pair), pairs)

@@ -44,8 +44,10 @@ def sweep_primal_refits(
     fold. Cost: k n r², k eigendecompositions of r×r, or as many Cholesky factors for each λ where
     derivatives are asked for.
     """
-    data, labels = form.data, solution.labels
-    L, t = len(lams), labels.Y.shape[1]
+    data = form.data
+    labels = solution.labels
+    L = len(lams)
+    t = labels.Y.shape[1]
     fits = primal_refits(form, labels, folds, lams)
 
     def of_block(block, Y, fold_of_row):
@@ -77,13 +79,15 @@ def primal_refits(form: PrimalForm, labels, folds: Folds, lams) -> PrimalFits:
     of_others = jax.checkpoint(lambda number: moments_of_others(form, labels, folds, number))
 
     def without(number) -> PrimalFits:
-        sums, turn = of_others(number), form.turn
+        sums = of_others(number)
+        turn = form.turn
         sums = sums.centred(form.data.fixed.from_gram(sums.gram))
         if form.planes is not None:  # its landmarks' directions are taken out
             inside = folds.holds(number)[form.indices][:, None]
             Q = orthonormal(jnp.where(inside, form.planes, 0))
             turn = turn - matmul(matmul(turn, Q.T), Q)
-        second, cross = matmul(turn.T, matmul(sums.second, turn)), matmul(turn.T, sums.cross)
+        second = matmul(turn.T, matmul(sums.second, turn))
+        cross = matmul(turn.T, sums.cross)
         w = matmul(turn, form.solve(second, cross, lams).reshape(turn.shape[1], -1))
         beta = jnp.tile(sums.label_origin, (1, len(lams))) - matmul(sums.origin, w)
         return PrimalFits(number, w, beta)
@@ -124,7 +128,9 @@ def sweep_dual_refits(
     """`Factor.sweep_folds` of a spectrum of K whose U is square, with rows of weight 0 as they are
     predicted.
     """
-    labels, weights, unit = solution.labels, factor.weights, factor.weights.root_or_one[:, None]
+    labels = solution.labels
+    weights = factor.weights
+    unit = factor.weights.root_or_one[:, None]
     fits = dual_refits(factor, labels, folds)
 
     def of_lams(lams):
@@ -151,14 +157,17 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     """Of every fold, from √v K √v, H and √v y of all rows, √v being 1 for rows of weight 0, and of
     one row more, of 0, which pads.
     """
-    weights, n, unit = factor.weights, factor.n, factor.weights.root_or_one[:, None]
+    weights = factor.weights
+    n = factor.n
+    unit = factor.weights.root_or_one[:, None]
     U = factor.left_vectors()
     left = U * factor.s
     if weights.values is not None:
         left = jnp.where(weights.used[:, None], left, factor.query_map())
     padded = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
     K = matmul(padded(left), padded(U).T)
-    H, Y = padded(factor.fixed_basis * unit), padded((labels.Y - labels.mean) * unit)
+    H = padded(factor.fixed_basis * unit)
+    Y = padded((labels.Y - labels.mean) * unit)
 
     def without(fold):
         number, inside = fold
@@ -182,7 +191,8 @@ def fit_to_others(
     Q, root = whitened(H[b:], H[b:])
     fitted = lambda H, A: matmul(H, matmul(Q.T, A))
     H = matmul(H, root.T)
-    K, Y = K - fitted(H, K[b:]), Y - fitted(H, Y[b:])
+    K = K - fitted(H, K[b:])
+    Y = Y - fitted(H, Y[b:])
     s, V = eigh(K[b:].T - fitted(Q, K[b:].T))
     V = V - fitted(Q, V)
     if hides:

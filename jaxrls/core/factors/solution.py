@@ -204,7 +204,8 @@ class Solution:
         Raises:
             ValueError: outside `jax.jit`, where that is so for some row.
         """
-        lams, factor = self.lam_columns(lams), self.factor
+        lams = self.lam_columns(lams)
+        factor = self.factor
         factor.fixed.check_rank(factor.weights, groups)
         if groups is not None:
             e = factor.sweep_folds(self, lambda e, Y, v: e, lams, groups, stack=True)
@@ -245,7 +246,8 @@ class Solution:
         """`total`, if the fixed effects can be fitted without each row, or group. Otherwise an
         error, or NaN inside `jax.jit`.
         """
-        fixed, weights = self.factor.fixed, self.factor.weights
+        fixed = self.factor.fixed
+        weights = self.factor.weights
         if fixed.keeps_any_rank(weights, groups):
             return total
         fixed.check_rank(weights, groups)

@@ -51,7 +51,8 @@ class CallShape(NamedTuple):
 
     def coefficients(self) -> int:
         """Numbers of the coefficients that a model keeps."""
-        (n, d, t), r = (self.rows, self.columns, self.targets), self.features
+        n, d, t = (self.rows, self.columns, self.targets)
+        r = self.features
         return (n if r is None or stays_dual(n, d, r, t) else r) * t
 
     def block(self, width: int) -> int:
@@ -114,7 +115,8 @@ class Solver(ABC):
 
     def memory(self, shape: CallShape) -> Footprint:
         """What it holds for a problem of these shapes; by default what K and its factor take."""
-        n, words = shape.rows, "K and its factors"
+        n = shape.rows
+        words = "K and its factors"
         return Footprint(type(self).__name__.lower(), n, 4 * n**2, words, of_kernel=True)
 
     def rows_to_fit(self, X: Any) -> Any:
@@ -159,7 +161,8 @@ def choose_route(kernel: Kernel, shape: tuple[int, int], dtype) -> str:
     With fewer features than rows: their covariance where there are 8 times as many rows or more,
     else their SVD. Otherwise K.
     """
-    n, r = shape[0], kernel.num_features(shape[1], dtype)
+    n = shape[0]
+    r = kernel.num_features(shape[1], dtype)
     if r is None or r >= n:
         return "gram"
     return "covariance" if n >= 8 * r else "features"
@@ -231,7 +234,8 @@ def factorize(
     v = Weights.of_rows(weights, rows)
     data = Data(rows, v, as_fixed_effects(fixed_effects, intercept, v))
     named = named_solver(solver, landmarks, leave) or Spectral()
-    prepared, labels = named.prepare(kernel, rows, v), Labels.none(v, data.fixed)
+    prepared = named.prepare(kernel, rows, v)
+    labels = Labels.none(v, data.fixed)
     return prepared.solve(kernel, data, labels, block_size=block_size).factor
 
 
@@ -302,7 +306,8 @@ class Spectral(Solver):
 
     def memory(self, shape):
         """K with eigenvectors, or features, or their covariance."""
-        n, r = shape.rows, shape.features or shape.rows
+        n = shape.rows
+        r = shape.features or shape.rows
         route = self.route(shape.kernel, (n, shape.columns), shape.dtype)
         if route == "gram":
             numbers = 4 * n**2 + 2 * n * shape.lam_columns()
@@ -340,12 +345,14 @@ class Cholesky(Solver):
 
     def memory(self, shape):
         """K with its factors, or moments with theirs."""
-        n, d = shape.rows, shape.columns
+        n = shape.rows
+        d = shape.columns
         if choose_route(shape.kernel, (n, d), shape.dtype) == "gram":
             numbers = (2 + shape.twice) * n**2
             words = "K, its Cholesky factor and inverse"
             return Footprint("cholesky gram", n, numbers, words, of_kernel=True)
-        r, L = shape.features or n, 1 if shape.gradient else shape.lams or 100
+        r = shape.features or n
+        L = 1 if shape.gradient else shape.lams or 100
         numbers = shape.twice * ((3 + 2 * L) * r**2 + shape.block(r))
         words = "the features' covariance, its factors and blocks of rows"
         return Footprint("cholesky features", r, numbers, words)

@@ -128,7 +128,8 @@ class Spectrum(Factor):
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows for all λ: O(n r L (t + 1))."""
-        z, t = solution.state, solution.labels.Y.shape[1]
+        z = solution.state
+        t = solution.labels.Y.shape[1]
 
         def of_block(block, y, *columns):
             U = self.left(block)
@@ -240,8 +241,11 @@ class DualSpectrum(Spectrum):
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
-        labels, weights, U = solution.labels, self.weights, self.left_vectors()
-        share, used = lam / (self.s + lam), weights.used[:, None]
+        labels = solution.labels
+        weights = self.weights
+        U = self.left_vectors()
+        share = lam / (self.s + lam)
+        used = weights.used[:, None]
         of_rows = lambda r, diagonal, v: (r[:, 0], diagonal[:, 0, 0])
         r, diagonal = self.sweep(solution, lam.reshape(1, 1), of_rows, stack=True)
         left = U * (share if self.complete else share - 1)
@@ -277,7 +281,8 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     1/λ times labels, of which the weights Φᵀc would keep rounding, and are left out.
     Source: Rifkin (lecture), "Varying λ".
     """
-    weights, fixed = matrix.data.weights, matrix.data.fixed
+    weights = matrix.data.weights
+    fixed = matrix.data.fixed
     trace_before = weights.sum(diagonal_of(matrix.K))
     K, fit, removed = fixed.centre_both(weights, matrix.K)
     if matrix.lift is not None:
@@ -288,7 +293,8 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     heaviest = weights.largest / weights.total
     removed = 4 * jnp.sqrt(heaviest / weights.count) * removed
     floor = eigh_rounding(weights.count, s, removed)
-    fixed_directions, present = matmul(fit, weights.scale(U)), None
+    fixed_directions = matmul(fit, weights.scale(U))
+    present = None
     kernel, rows = matrix.training
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if explicit or not semidefinite:
@@ -318,7 +324,9 @@ def factor_svd(kernel, data: Data) -> Factor:
     as `lstsq` does. Cost: O(n r min(n, r)), some 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD
     approach".
     """
-    rows, weights, fixed = data.rows, data.weights, data.fixed
+    rows = data.rows
+    weights = data.weights
+    fixed = data.fixed
     Phi = rows.features(kernel).dense()
     origin = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))

@@ -22,17 +22,21 @@ KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
 @compiled
 def at_best(problem, solution, choice) -> Fit:
     """The fit at the best of all λ of a choice, with the plan in words."""
-    chosen, factor = choice.of(solution, problem.kernel), solution.factor
+    chosen = choice.of(solution, problem.kernel)
+    factor = solution.factor
     count = len(chosen.lams)
-    words = f"{count} λ{' from one factorization' * (count > 1 and factor.shares_work)}"
+    words = f"{count} λ{' from one factorization' if count > 1 and factor.shares_work else ''}"
     plan = f"{problem.solver_or_default.name} ({factor.route}), {words}"
     return conclude(problem, solution, chosen, plan)
 
 
 def conclude(problem, solution: Solution, chosen: Chosen, plan: str = "") -> Fit:
     """The fit at the chosen λ, one for all targets or one for each, with held-out residuals."""
-    criterion, labels, weights = problem.criterion, solution.labels, solution.factor.weights
-    groups, lam = criterion.groups, chosen.lam
+    criterion = problem.criterion
+    labels = solution.labels
+    weights = solution.factor.weights
+    groups = criterion.groups
+    lam = chosen.lam
     outcome = solution.outcome(lam.reshape(1, -1), groups, criterion.summand)
     of_lam = lambda sums: sums[0] if lam.ndim else jnp.mean(sums)
     if chosen.error is None and outcome.total is not None:
@@ -65,8 +69,12 @@ def conclude_moments(kernel, solution: Solution, chosen: Chosen, plan: str) -> F
 
 def _fit_of(kernel, solution: Solution, chosen: Chosen, outcome: Outcome, plan: str) -> Fit:
     """The fit, but for what depends on a criterion."""
-    factor, drop, lam = solution.factor, solution.labels.drop_axis, chosen.lam
-    report, dof, residuals = factor.report, outcome.dof, outcome.held_out
+    factor = solution.factor
+    drop = solution.labels.drop_axis
+    lam = chosen.lam
+    report = factor.report
+    dof = outcome.dof
+    residuals = outcome.held_out
     coef, beta = (part[0] for part in outcome.coefficients)
     intercept, free = jax.tree.map(drop, factor.fixed.split(beta))
     points, coef = factor.expansion.compact(kernel, drop(coef))
@@ -96,7 +104,8 @@ def _fit_of(kernel, solution: Solution, chosen: Chosen, outcome: Outcome, plan: 
 
 def _jitter_effect(kernel, solution: Solution, column, outcome: Outcome) -> Any:
     """How far jitter moved the fit, as a share of the held-out residuals; None without jitter."""
-    factor, residuals = solution.factor, outcome.held_out
+    factor = solution.factor
+    residuals = outcome.held_out
     if factor.report.jitter is None:
         return None
     squares = (
@@ -117,7 +126,8 @@ def with_prior_in_plan(fit: Fit) -> Fit:
     if fit.amplitude is None or not is_concrete(fit.amplitude):
         return fit
     variances = np.square(np.asarray(fit.amplitude, np.float64))
-    low, high = f"{np.min(variances):.3g}", f"{np.max(variances):.3g}"
+    low = f"{np.min(variances):.3g}"
+    high = f"{np.max(variances):.3g}"
     of_targets = "" if low == high else f" to {high}"
     return replace(fit, plan=f"{fit.plan}; variance of the prior τ² = {low}{of_targets}")
 
@@ -132,7 +142,9 @@ def with_solution(
     fit, solution: Solution | None, problem, choice: Choice | None, keep: bool | None, n: int
 ) -> Fit:
     """The fit with its solution, if that is kept, and without what belongs to rows after n."""
-    criterion, model, residuals = problem.criterion, fit.model, fit.loo_residuals
+    criterion = problem.criterion
+    model = fit.model
+    residuals = fit.loo_residuals
     if keeps(problem, keep):
         choice = choice if criterion.needs_only_sums else None
         fit = replace(fit, solution=solution, problem=problem, choice=choice)
@@ -146,7 +158,9 @@ def with_solution(
 
 def with_lam(fit, lam) -> Fit:
     """`Fit.with_lam`."""
-    solution, problem, coef = solution_of(fit), fit.problem, fit.model.coef
+    solution = solution_of(fit)
+    problem = fit.problem
+    coef = fit.model.coef
     if problem is None:
         raise ValueError(
             "another λ needs the data, which a fit does not have after update or load: fit "

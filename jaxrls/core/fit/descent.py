@@ -45,7 +45,8 @@ def _units(kernel):
     """
     units: list[float | None] = []
     for f in fields(kernel):
-        value, positive = getattr(kernel, f.name), f.name in kernel.positive
+        value = getattr(kernel, f.name)
+        positive = f.name in kernel.positive
         if isinstance(value, Kernel):
             units += _units(value)
         elif f.name in kernel.constants:
@@ -85,7 +86,8 @@ class Space:
 
     def without(self, params: list, places: list[int]) -> list:
         """θ with the scales at these places as small as they may become."""
-        first, changed = self.first(), list(params)
+        first = self.first()
+        changed = list(params)
         for place in places:
             changed[place] = first[place] - REACH
         return changed
@@ -96,7 +98,8 @@ class Space:
         values = []
         for unit, guess, param in zip(self.units, leaves, params, strict=True):
             if unit:
-                middle, most = jnp.log(guess), REACH * unit
+                middle = jnp.log(guess)
+                most = REACH * unit
                 param = jnp.exp(jnp.clip(unit * param, middle - most, middle + most))
             values.append(guess if unit is None else param)
         kernel, above = jax.tree.unflatten(tree, values)
@@ -170,14 +173,16 @@ def descend(problem, guesses: list, way, learned=None) -> Tuned:
             starts += [begin(space, key) for key in jax.random.split(way.key, way.starts)[1:]]
         if problem.criterion.unit == "nats":
             # Of all rows, as nats are, down to rounding.
-            rounding, n = jnp.finfo(problem.rows.dtype).eps ** 0.5, problem.weights.count
+            rounding = jnp.finfo(problem.rows.dtype).eps ** 0.5
+            n = problem.weights.count
             way = way._replace(tol=float(max(way.tol / n, rounding)))
             few = n <= FEW_ROWS
             starts += [pair for pair in guessed if few and pair is not best]
         walks = [_walk(*pair, problem, way, carries and pair is starts[0]) for pair in starts]
         best_of = lambda walk: min(float(point.value) for point in walk)
         number = min(range(len(walks)), key=lambda number: best_of(walks[number]))
-        walk, words = walks[number], ""
+        walk = walks[number]
+        words = ""
         if problem.criterion.unit == "nats":
             space = starts[number][1]
             walk, vanished = _past_vanished_scales(walk, space, problem, way)
@@ -279,10 +284,12 @@ def step(point, space: Any, problem, *, optimizer) -> Point:
 def _walk(point, space, problem, way, carries):
     """All points of the descent from there."""
     patience, least = (1, 0.5) if carries else (3, 0.05)
-    visited, stalled = [point], 0
+    visited = [point]
+    stalled = 0
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
         while len(visited) <= way.steps and point.norm > way.tol and stalled < patience:
-            before, point = point, step(point, space, problem, optimizer=way.optimizer)
+            before = point
+            point = step(point, space, problem, optimizer=way.optimizer)
             gain = float(before.value) - float(point.value)
             stalled = stalled + 1 if abs(gain) <= least * way.tol else 0
             visited[-1] = before._replace(state=None)  # which holds ten gradients
@@ -296,11 +303,12 @@ def _best_of(visited, problem, way, start_value):
     values = np.array([point.value for point in visited])
     norms = np.array([point.norm for point in visited])
     if not (values < _huge(problem)).any():
-        wider = ", or float64" * (problem.rows.dtype == np.float32)
+        wider = ", or float64" if problem.rows.dtype == np.float32 else ""
         raise ValueError(
             f"the error is not finite at the start: use a larger lam, or a smaller width{wider}"
         )
-    best, points = int(np.argmin(values)), jax.device_get([point.at for point in visited])
+    best = int(np.argmin(values))
+    points = jax.device_get([point.at for point in visited])
     kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *points)
     error_of = lambda value: on_device(
         problem.criterion.from_search(np.asarray(value), len(problem.Y))

@@ -189,7 +189,8 @@ def best_fit(problem, asked: LamOptions, progress: bool) -> Fit:
     result = with_prior_in_plan(result)
     if many is None:
         return result
-    error, spread = result.error, result.loo_standard_error
+    error = result.error
+    spread = result.loo_standard_error
     how_exact = (
         "" if error is None or spread is None else f", {np.mean(error):.3g} ± {np.mean(spread):.1g}"
     )
@@ -206,13 +207,18 @@ def fit_by(solver: Solver | None, problem: Problem, run: Callable, progress: boo
     return run(problem.prepare(progress))
 
 
-_solution, _concluded = compiled(Problem.solution), compiled(conclude)
+_solution = compiled(Problem.solution)
+_concluded = compiled(conclude)
 
 
 def _best(problem, asked: LamOptions) -> Fit:
     """The fit with the best λ, as planned: from a grid or from a search."""
-    plan, keep, n = make_plan(problem, asked), asked.keep, len(problem.Y)
-    problem, choice, searches = plan.problem.pad(), plan.choice, plan.searches
+    plan = make_plan(problem, asked)
+    keep = asked.keep
+    n = len(problem.Y)
+    problem = plan.problem.pad()
+    choice = plan.choice
+    searches = plan.searches
     if not searches:
         fit, solution = fit_on_grid(problem, choice, kept=keeps(problem, keep))
         if plan.by_cholesky and _keeps_rounding(fit, problem):
@@ -246,7 +252,9 @@ def _is_near_floor(fit) -> bool:
     return float(fit.lam) < ABOVE_ROUNDING * float(fit.floor) or is_off_by_rounding(fit)
 
 
-def _above_rounding(fit: Fit, solution: Solution, problem: Problem) -> tuple[Fit, Solution]:
+def _above_rounding(
+    fit: Fit, solution: Solution | None, problem: Problem
+) -> tuple[Fit, Solution | None]:
     """The fit at the end of a search, or at the least λ from which on single rows are right, where
     the error there is as good.
     """
@@ -292,7 +300,9 @@ def without_matrix(problem, call: str = "fit", any_lam: bool = True) -> Problem 
     out, and K is too large for the device, or its spectrum takes minutes and any λ will do;
     else None.
     """
-    rows, kernel, criterion = problem.rows, problem.kernel, problem.criterion
+    rows = problem.rows
+    kernel = problem.kernel
+    criterion = problem.criterion
     able = problem.solver is None and is_concrete(problem) and rows.in_memory and rows.is_dense
     able = able and kernel.evaluable and problem.explicit is None
     able = able and isinstance(criterion, LeaveOneOut) and criterion.groups is None
@@ -329,16 +339,23 @@ def make_plan(problem, asked: LamOptions) -> Plan:
     | "search"         | a search, where the criterion has slopes that X in memory gives       |
     | "search", else   | as counted, GRID_SIZE; or without a spectrum a search by values alone |
     """
-    criterion, rows = problem.criterion, problem.rows
-    lams, conservative = _lams_to_try(asked.lams, problem), asked.conservative
+    criterion = problem.criterion
+    rows = problem.rows
+    lams = _lams_to_try(asked.lams, problem)
+    conservative = asked.conservative
     per_target = asked.per_target or np.ndim(lams) == 2
     _check_conservative(conservative, criterion, lams)
-    searches, counted = isinstance(lams, str), isinstance(lams, int)
+    searches = isinstance(lams, str)
+    counted = isinstance(lams, int)
     allowed = _may_take_cholesky(problem, per_target)
     if searches:
-        num, cost, lams = 1, 1, None
+        num = 1
+        cost = 1
+        lams = None
     elif counted:
-        num, cost, lams = lams, LAMS_PER_SEARCH, None
+        num = lams
+        cost = LAMS_PER_SEARCH
+        lams = None
         allowed = allowed and criterion.smooth and not conservative
     else:
         num = cost = len(lams)
@@ -358,7 +375,8 @@ def make_plan(problem, asked: LamOptions) -> Plan:
 
 def _lams_to_try(lams, problem) -> Any:
     """λ (L,), or (L, t) with a column for each target; how many of a grid; or "search"."""
-    solver, smooth = problem.solver, problem.criterion.smooth
+    solver = problem.solver
+    smooth = problem.criterion.smooth
     has_spectrum = solver is None or solver.has_spectrum
     if isinstance(lams, str) and lams == "search":
         # Without slopes a search may miss the best; and a grid takes fewer readings.

@@ -153,7 +153,8 @@ class Model:
         """Raise for rows with another number d of columns than those that were fitted, where that
         is known.
         """
-        evaluable, points = self.kernel.evaluable, self.points
+        evaluable = self.kernel.evaluable
+        points = self.points
         what = "the columns it was fitted on"
         if points is not None:
             # Of rows of a given matrix the columns of landmarks are enough.
@@ -211,7 +212,8 @@ def predict_in_common_size(model, X, block_size):
     # Many points are not padded, and stay on their device.
     if array and (missing := common_size(len(model.points)) - len(model.points)):
         points, coef = map(np.asarray, (model.points, model.coef))
-        points, coef = pad_rows(points, missing, "edge"), pad_rows(coef, missing)
+        points = pad_rows(points, missing, "edge")
+        coef = pad_rows(coef, missing)
         model = replace(model, points=points, coef=coef)
     return first_rows(run(pad_rows(X, size - m, "edge")), m) if size > m else run(X)
 
@@ -371,18 +373,21 @@ class Fit(Generic[K]):
     stored: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        kernel, standardized = self.model.kernel, ""
+        kernel = self.model.kernel
+        standardized = ""
         if not is_concrete(self.lam, self.error, self.dof) or np.ndim(self.dof) > 1:
             return f"Fit(kernel={kernel}, criterion={self.criterion!r})"
         if isinstance(kernel, Standardized):
-            kernel, standardized = kernel.kernel, ", standardized"
+            kernel = kernel.kernel
+            standardized = ", standardized"
         name = f"{self.criterion.removesuffix('_error')} error"
         name = self.title if self.unit == "nats" else name
         rows = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         among = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
         lams = np.asarray(self.lam)
-        low, high = lams.min(), lams.max()
-        numbers = f"λ = {low:.3g}" + f" to {high:.3g}" * bool(high > low) + among
+        low = lams.min()
+        high = lams.max()
+        numbers = f"λ = {low:.3g}" + (f" to {high:.3g}" if high > low else "") + among
         if self.error is not None:
             numbers += f", {name} {np.asarray(self.error).mean():.3g}"
         if self.r2 is not None and self.unit != "AUC":
@@ -899,7 +904,8 @@ def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
     """A function of a fit alone, which is computed once for each, where values are known. Where the
     fit stores the result, that is taken.
     """
-    name, compute = compute.__name__, door("fit.model.coef")(compute)
+    name = compute.__name__
+    compute = door("fit.model.coef")(compute)
 
     @wraps(compute)
     def recalled(fit):

@@ -43,7 +43,8 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     check_whole("num", num)
     low, high = lambda_range(factor, 1e-3 * factor.smallest_eigenvalue())
     share = np.linspace(0, 1, num, dtype=factor.dtype)
-    low, high = jnp.log(low), jnp.log(high)
+    low = jnp.log(low)
+    high = jnp.log(high)
     return jnp.exp(low + share * (high - low))
 
 
@@ -96,7 +97,8 @@ class Choice:
 
     def of(self, solution: Solution, kernel: Kernel) -> Chosen:
         """The chosen λ of a solution."""
-        factor, criterion = solution.factor, self.criterion
+        factor = solution.factor
+        criterion = self.criterion
         lams = (
             lambda_grid(factor, self.num) if self.lams is None else factor.zero_as_floor(self.lams)
         )
@@ -123,9 +125,11 @@ def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
     losses = criterion.loss(left_out, solution.labels.Y)
     losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
     v = weights.array[:, None]
-    away, count = v * (losses - jnp.sum(v * losses, axis=0) / weights.total), weights.count
+    away = v * (losses - jnp.sum(v * losses, axis=0) / weights.total)
+    count = weights.count
     if groups is not None:
-        away, count = groups.sums(away), jnp.sum(groups.sums(v) > 0).astype(v.dtype)
+        away = groups.sums(away)
+        count = jnp.sum(groups.sums(v) > 0).astype(v.dtype)
     spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
     return (spread if lam.ndim else spread[0]) / weights.total
 

@@ -23,11 +23,16 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
     finite.
     """
     stopped = "" if fit.run is None or solver is None else solver.explain(fit.run)
-    what, which, values = f"the {fit.criterion} error", "λ", fit.errors
+    what = f"the {fit.criterion} error"
+    which = "λ"
+    values = fit.errors
     if values is None:
-        what, which, values = "the model", "coefficients", fit.model.coef
+        what = "the model"
+        which = "coefficients"
+        values = fit.model.coef
     bad = ~np.isfinite(np.asarray(values))
-    dtype, residuals = fit.model.coef.dtype, fit.loo_residuals
+    dtype = fit.model.coef.dtype
+    residuals = fit.loo_residuals
     if bad.any():
         why = stopped or _why_not_finite(fit, bad, dtype == np.float32)
         raise ValueError(f"{what} is not finite at {bad.sum()} of {bad.size} {which}: {why}")
@@ -47,7 +52,7 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
         warn(
             "the landmarks are nearly dependent, and rounding, or the jitter against it, may move "
             f"predictions by {100 * float(fit.jitter_effect):.2g} % of the error: take fewer "
-            f"landmarks{', or float64' * (dtype == np.float32)}"
+            f"landmarks{', or float64' if dtype == np.float32 else ''}"
         )
     # At the floor itself, rounding may be the reason for which λ was chosen: that comes first.
     off = is_off_by_rounding(fit)
@@ -106,10 +111,11 @@ def inspect_rounding(fit) -> None:
 
 def _why_not_finite(fit, bad, narrow: bool) -> str:
     """Why errors at these λ, or coefficients, are not finite, and what to do."""
-    of_errors, floor = fit.errors is not None, float(fit.floor)
+    of_errors = fit.errors is not None
+    floor = float(fit.floor)
     lams = np.asarray(fit.lams)[bad.reshape(len(bad), -1).any(axis=1)] if of_errors else fit.lam
     if np.max(lams) < 0.99 * floor:
-        wider = ", or use float64 (NumPy float64 input)" * narrow
+        wider = ", or use float64 (NumPy float64 input)" if narrow else ""
         return f"λ below {floor:.2g} is below the precision of the factor: leave it out{wider}"
     wider = "use float64 (NumPy float64 input), " if narrow else "take "
     return (
@@ -122,7 +128,8 @@ def inspect_lam(fit: Any, default_grid: bool, known_of_floor: bool = False) -> b
     """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`; whether
     there was one. Of a λ at the floor another warning may already say more.
     """
-    chosen, floor = np.asarray(fit.lam), float(fit.floor)
+    chosen = np.asarray(fit.lam)
+    floor = float(fit.floor)
     narrow = chosen.dtype == np.float32
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
     known = lams >= 0.99 * floor
@@ -132,12 +139,13 @@ def inspect_lam(fit: Any, default_grid: bool, known_of_floor: bool = False) -> b
     if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
         warn(
             f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
-            f"{lams.min():.2g}: leave such λ out{', or use float64' * narrow}"
+            f"{lams.min():.2g}: leave such λ out{', or use float64' if narrow else ''}"
         )
         warned = True
     if fit.lams is None or len(lams) == 1:
         return warned
-    low, high = chosen <= lams.min(axis=0), chosen >= lams.max(axis=0)
+    low = chosen <= lams.min(axis=0)
+    high = chosen >= lams.max(axis=0)
     at_floor = lams.min() <= 1.01 * floor
     # Below the grid the fit no longer changes, or a walk ended there.
     if default_grid and not at_floor or at_floor and known_of_floor:

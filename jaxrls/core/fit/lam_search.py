@@ -50,7 +50,8 @@ class Evaluations(NamedTuple):
 
 def search(problem, solution, per_target: bool) -> SearchResult:
     """The best λ, or one for each target, searched in parallel."""
-    factor, separate = solution.factor, per_target and problem.Y.ndim == 2
+    factor = solution.factor
+    separate = per_target and problem.Y.ndim == 2
     count = problem.Y.shape[1] if separate else 1
     log_lams, errors, solution = evaluate_lams(factor, problem, solution, count)
     # Ascending, without λ at which the factor broke down, unless it did at all.
@@ -71,7 +72,8 @@ def evaluate_lams(factor: Any, problem, solution, count: int) -> Evaluations:
     another function.
     """
     evaluate = _evaluate_at_once if problem.traceable else _evaluate_at
-    dtype, (low, high) = solution.factor.dtype, jax.device_get(_ends(solution.factor))
+    dtype = solution.factor.dtype
+    low, high = jax.device_get(_ends(solution.factor))
     low, high = np.log([low, high], dtype=float)
     errors: list[np.ndarray] = []
     points = np.empty((0, count, 3))  # log λ, value and slope of every evaluation
@@ -123,7 +125,8 @@ def _as_logarithms(x, values, slopes):
     log λ on one side, where f is a line. A slope that is NaN is estimated from the neighbours.
     """
     above = values - values.min()
-    f, slopes = np.log1p(above), slopes / (1 + above)
+    f = np.log1p(above)
+    slopes = slopes / (1 + above)
     return f, np.where(np.isfinite(slopes), slopes, np.gradient(f, x))
 
 
@@ -131,8 +134,10 @@ def _to_minimum(gap, rise, slope, slope_there):
     """The step to the minimum of the cubic that rises by `rise` ≥ 0 over the gap, and falls first;
     NaN where it gains too little.
     """
-    start, end = slope * gap, slope_there * gap
-    second, third = 3 * rise - 2 * start - end, start + end - 2 * rise
+    start = slope * gap
+    end = slope_there * gap
+    second = 3 * rise - 2 * start - end
+    third = start + end - 2 * rise
     share = -start / (second + np.sqrt(second**2 - 3 * third * start) or 1)  # where its slope is 0
     if share * (start + share * (second + share * third)) > -GAIN:
         return np.nan

@@ -56,7 +56,8 @@ class Memory:
             "use landmarks= (the subset of regressors), explicit features, or fewer rows: the page "
             "'20,000 rows and more' (docs/many-rows.md) has the recipe"
         )
-        n, route = self.rows, self.route
+        n = self.rows
+        route = self.route
         of_all_rows = route in ("gram", "cholesky gram")
         if of_all_rows and n > LARGEST_CPU_EIGH and platform() == "cpu":
             return (
@@ -172,7 +173,8 @@ def cheapest(shape, solver: Solver | None) -> Solver:
     """The solver that `fit` takes for these shapes where none was named; its differentiable form
     for a gradient.
     """
-    kernel, n = shape.kernel, shape.rows
+    kernel = shape.kernel
+    n = shape.rows
     if solver is None:
         whole = choose_route(kernel, (n, shape.columns), shape.dtype) == "gram"
         few = whole and suits_cholesky(kernel, n, shape.lams or LAMS_PER_SEARCH)
@@ -182,7 +184,8 @@ def cheapest(shape, solver: Solver | None) -> Solver:
 
 def of_predictions(shape, solver, rows: int) -> Memory:
     """Two blocks of rows, and their predictions."""
-    held, itemsize = solver.memory(shape), shape.dtype.itemsize
+    held = solver.memory(shape)
+    itemsize = shape.dtype.itemsize
     block = max(block_bytes() // itemsize, 16 * held.width)
     numbers = min(2 * block, rows * held.width) + 2 * rows * shape.targets
     return Memory("predict", held.route, numbers * itemsize, "blocks of rows", shape.rows)
@@ -199,7 +202,9 @@ def of_training(
     pairs: bool = False,
 ) -> Memory:
     """What the solver holds, copies of it, labels, and what is left out."""
-    held, n, twice = solver.memory(shape), shape.rows, shape.twice
+    held = solver.memory(shape)
+    n = shape.rows
+    twice = shape.twice
     # Weights scale K; fixed effects are taken off features.
     copies = weights if held.of_kernel else twice * fixed_effects
     numbers = held.numbers + n * held.width * 2 * (keep + copies) + 4 * n * shape.targets
@@ -212,16 +217,18 @@ def of_training(
         at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
         copies = 8 * twice if shape.gradient or on_landmarks else 3
         numbers += 2 * n * held.width + copies * n * at_once
-    words = held.words + ", and blocks of pairs of rows" * pairs
+    words = held.words + (", and blocks of pairs of rows" if pairs else "")
     call = "gradient" if shape.gradient else "fit"
     return Memory(call, held.route, numbers * shape.dtype.itemsize, words, n)
 
 
 def of_problem(problem, call: str = "fit", lams: int | None = None) -> Memory:
     """The memory of a call on a problem."""
-    (n, d), targets = problem.rows.shape, int(np.prod(problem.Y.shape[1:]))
+    n, d = problem.rows.shape
+    targets = int(np.prod(problem.Y.shape[1:]))
     dtype = jnp.dtype(problem.rows.dtype)
     shape = CallShape(problem.kernel, n, d, dtype, targets, lams, call == "gradient")
-    solver, has_weights = cheapest(shape, problem.solver), problem.weights.values is not None
+    solver = cheapest(shape, problem.solver)
+    has_weights = problem.weights.values is not None
     left_out = problem.criterion.memory_options()
     return of_training(shape, solver, has_weights, problem.fixed.count > 1, **left_out)

@@ -48,7 +48,9 @@ from jaxrls.core.support import (
 
 # The share of the standard deviation of labels that rounding may take; and labels whose squares
 # stay within float32.
-ROUNDED_SHARE, SMALLEST_SPREAD, LARGEST_LABEL = 1e-5, 1e-9, 1e18
+ROUNDED_SHARE = 1e-5
+SMALLEST_SPREAD = 1e-9
+LARGEST_LABEL = 1e18
 
 
 @pytree
@@ -116,12 +118,14 @@ class Problem:
         names = column_names(X)
         kernel = columns_by_number(kernel, names)
         landmarks = by_names("landmarks", landmarks, names)
-        solver, rows = named_solver(solver, landmarks), as_rows(kernel, X)
+        solver = named_solver(solver, landmarks)
+        rows = as_rows(kernel, X)
         weights = Weights.of_rows(weights, rows)
         check_ratio(weights.values)
         criterion = as_criterion(criterion, groups)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
-        Y, removable = rows.labels if Y is None else Y, fixed.intercept and criterion.ignores_offset
+        Y = rows.labels if Y is None else Y
+        removable = fixed.intercept and criterion.ignores_offset
         offset = far_from_zero(Y, weights, fixed, removable)
         Y = read_labels(Y, rows, offset)
         if standardize:
@@ -161,14 +165,17 @@ class Problem:
             The smaller problem, and the numbers (k,) of its rows in X.
         """
         numbers, X = self.rows.candidates()
-        Y, v, fixed = self.Y, self.weights.values, self.fixed
+        Y = self.Y
+        v = self.weights.values
+        fixed = self.fixed
         if fixed.values is not None:
             labels = Labels.of(Y, self.weights, fixed)
             Y = labels.drop_axis(labels.Y - labels.mean)
         numbers = np.arange(len(X)) if numbers is None else np.asarray(numbers)
         w = np.ones(len(X)) if v is None else np.asarray(v, np.float64)[numbers]
         drawn, w = sample(w, count, often=v is not None)
-        X, Y = on_device(np.asarray(X)[drawn]), on_device(np.asarray(Y)[numbers[drawn]])
+        X = on_device(np.asarray(X)[drawn])
+        Y = on_device(np.asarray(Y)[numbers[drawn]])
         weights = Weights.of(None if v is None else w, len(drawn), X.dtype)
         fixed = FixedEffects.constant(weights.total) if fixed.count else fixed
         some = replace(self, rows=DenseRows(X), weights=weights, fixed=fixed, Y=Y)
@@ -179,7 +186,8 @@ class Problem:
         programs compiled for these serve others. It is unchanged if there are many rows, if they
         are committed to a device, or if the criterion or the fixed effects hold data of each row.
         """
-        rows, (n, d) = self.rows, self.rows.shape
+        rows = self.rows
+        n, d = self.rows.shape
         missing = common_size(n) - n
         usual = isinstance(self.solver, Spectral | Cholesky | None) and self.fixed.values is None
         usual = usual and self.criterion.fits_samples and type(rows) is DenseRows
@@ -210,7 +218,8 @@ class Problem:
     def solution(self) -> Solution:
         """Factor the rows and attach the labels: the one expensive step."""
         data = Data(self.rows, self.weights, self.fixed)
-        labels, solver = Labels.of(self.Y, self.weights, self.fixed), self.solver_or_default
+        labels = Labels.of(self.Y, self.weights, self.fixed)
+        solver = self.solver_or_default
         solution = solver.solve(self.kernel, data, labels, block_size=self.block_size)
         return self.criterion.raise_floor(solution)
 
@@ -280,10 +289,11 @@ def far_from_zero(
     Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
     if Y is None or not np.abs(Y).max() <= LARGEST_LABEL:  # NaN is refused later
         return None
-    beyond = " beyond the fixed effects" * bool(fixed and fixed.values is not None)
+    beyond = " beyond the fixed effects" if fixed and fixed.values is not None else ""
     v = None if weights.values is None else np.asarray(weights.values, np.float64)
     average = lambda A: np.average(A, axis=0, weights=v)
-    mean, left = average(Y), _without_effects(Y, weights, fixed) if beyond else Y - average(Y)
+    mean = average(Y)
+    left = _without_effects(Y, weights, fixed) if beyond else Y - average(Y)
     spread = np.sqrt(average(left**2))
     rounded = np.finfo(np.float32).eps * np.abs(mean)
     exact = np.finfo(np.float64).eps * np.abs(Y).max(axis=0)
@@ -362,6 +372,7 @@ def _moments(rows, weights):
     mean, size = sums / weights.total
     size = jnp.where(size > 0, size, 1)  # the unit of squares, which may underflow in that of X
     squares = rows.sum(lambda x, v: matmul(v, ((x - near - mean) / size) ** 2), v)
-    centre, scale = near + mean, size * safe_sqrt(squares / weights.total)
+    centre = near + mean
+    scale = size * safe_sqrt(squares / weights.total)
     constant = scale <= jnp.finfo(v.dtype).eps * jnp.abs(centre)
     return centre, jnp.where(constant, 1, scale)

@@ -126,7 +126,8 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
                 f"{type(part).__name__}.metric must be one of {', '.join(map(repr, ORDERS))}, and "
                 f"is {part.metric!r}"
             )
-        order, width = ORDERS[part.metric], getattr(part, name)
+        order = ORDERS[part.metric]
+        width = getattr(part, name)
         if not isinstance(width, list | tuple) and np.ndim(width) == 0:
             return median_distance(columns, order=order)
         columns = as_dense(columns)
@@ -200,7 +201,8 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
     several minima, some of which a small sample misses.
     """
     problem = replace(problem, solver=None)
-    kernel, rows = problem.kernel, problem.rows
+    kernel = problem.kernel
+    rows = problem.rows
     kernels: list[Kernel] = [kernel]
     sizes: list[int] = []
 
@@ -238,7 +240,9 @@ def _multiple(kernel, factor, rows) -> Kernel:
 
 def _guesses_of(problem, kernels, most: int, lams) -> list[Guess]:
     """A guess for each of the kernels, by its error on at most so many rows."""
-    criterion, n, guesses = problem.criterion, problem.rows.shape[0], []
+    criterion = problem.criterion
+    n = problem.rows.shape[0]
+    guesses = []
     has_loss = isinstance(criterion, LeaveOneOut | HoldOut)
     measured = criterion if criterion.needs_only_sums else loo
     measured = LeaveOneOut(criterion.loss) if has_loss else measured

@@ -176,12 +176,14 @@ def tune(
 
 def _tune(problem, guesses, way, grow, keep):
     """The fit at the best kernel and λ that a search finds, with its history."""
-    n, best = len(problem.Y), search_by(problem.solver, problem.pad(), guesses, way, grow)
+    n = len(problem.Y)
+    best = search_by(problem.solver, problem.pad(), guesses, way, grow)
     fit, solution = _fit_of(best)
     if is_off_by_rounding(fit):
         best = _above_rounding(best, fit, way)
         fit, solution = _fit_of(best)
-    history, problem = best.history, replace(best.problem, kernel=best.kernel)
+    history = best.history
+    problem = replace(best.problem, kernel=best.kernel)
     variance = _mean_variance(fit)
     kernel = None if variance is None else multiplied_in_range(problem.kernel, fit.lam, variance)
     if kernel is not None:
@@ -194,7 +196,7 @@ def _tune(problem, guesses, way, grow, keep):
     if (lam := float(fit.lam)) < 0.99 * (floor := float(fit.floor)):
         warn(
             f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
-            f"start from a narrower kernel{', or use float64' * (fit.lam.dtype == np.float32)}"
+            f"start from a narrower kernel{', or use float64' if fit.lam.dtype == np.float32 else ''}"
         )
     inspect_rounding(fit)
     choice = Choice(problem.criterion, fit.lams)
@@ -220,7 +222,8 @@ def multiplied_in_range(kernel: K, lam: Any, factor: Any) -> K | None:
     if scaled is None:
         return None
     limits = np.finfo(factor.dtype)
-    before, after = jax.tree.leaves((kernel, lam)), jax.tree.leaves((scaled, lam * factor))
+    before = jax.tree.leaves((kernel, lam))
+    after = jax.tree.leaves((scaled, lam * factor))
     for old, new in zip(before, after, strict=True):
         changed = np.abs(new) != np.abs(old)
         if (changed & ~((limits.tiny < np.abs(new)) & (np.abs(new) < limits.max))).any():
@@ -244,7 +247,8 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     again = descend(best.problem, [here], way._replace(starts=1))
     before = np.asarray(best.history.errors).min()
     after = np.asarray(again.history.errors).min()
-    criterion, n = best.problem.criterion, len(best.problem.Y)
+    criterion = best.problem.criterion
+    n = len(best.problem.Y)
     start = best.history.start_error
     if after > start or not is_as_good(after, before, share_of_rounding(fit), criterion, n):
         return best
@@ -279,7 +283,8 @@ def search_by(
 @compiled
 def _fit_at(problem, lam, error):
     """The fit and its solution; the search knows the error."""
-    solution, chosen = problem.solution(), Chosen(lam[None], error[None], lam, error)
+    solution = problem.solution()
+    chosen = Chosen(lam[None], error[None], lam, error)
     return conclude(problem, solution, chosen), solution
 
 

@@ -28,7 +28,8 @@ def scales_of(kernel: Kernel) -> list[bool]:
 
 def vanished_scales(params: list, space, value_of, most: float) -> list[int]:
     """The places of scales without which the value that is minimised grows by at most so much."""
-    value, vanished = value_of(params), []
+    value = value_of(params)
+    vanished = []
     for place, is_scale in enumerate(scales_of(space.guess[0])):
         if is_scale and value_of(space.without(params, [place])) - value <= most:
             vanished.append(place)
@@ -39,7 +40,8 @@ def with_scales_raised(params: list, vanished: list[int], space, rows) -> list:
     """The parameters with the parts of these scales raised to the variance that all others and the
     noise have together.
     """
-    first, raised = space.first(), list(params)
+    first = space.first()
+    raised = list(params)
     for place in vanished:
         raised[place] = first[place]  # where it has a slope
     few = rows.few_rows(SOME)

@@ -109,7 +109,8 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
         return _by_columns(squared_gap, X, Z, inverse)
     # The center changes no distance, but its rounding error.
     center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
-    x, z = (X - center) * inverse, (Z - center) * inverse
+    x = (X - center) * inverse
+    z = (Z - center) * inverse
     return near_product(x, z, NEAR, _by_differences, (X, Z, inverse))
 
 
@@ -119,7 +120,8 @@ def near_product(x: Any, z: Any, near: float, far: Callable, rows: Any) -> Gram:
 
     `far` should be a function of a module, so that outside of jit the conditional compiles once.
     """
-    x_squares, z_squares = squared_lengths(x), squared_lengths(z)
+    x_squares = squared_lengths(x)
+    z_squares = squared_lengths(z)
     farthest = jnp.minimum(x_squares.max(), z_squares.max())
     is_near = _for_all(jax.lax.stop_gradient(farthest) <= near)
     # One matrix from either branch, so that all the rest is one pass that fuses with the kernel's
@@ -186,7 +188,8 @@ def _absolute(x, z, scale):
 
 
 def _chi_squared(x, z, scale):
-    gap, total = x - z, x + z
+    gap = x - z
+    total = x + z
     positive = total > 0  # the square of a gap may underflow where its share does not
     return jnp.where(positive, gap * (gap / jnp.where(positive, total, 1)), 0) * scale
 
@@ -210,7 +213,8 @@ def _in_passes(gap, at_once, X, Z, inverse):
             total = total + gap(x[:, None], z[None, :], scale)
         return total, None
 
-    start, d = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype), len(inverse)
+    start = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
+    d = len(inverse)
     columns = X.T, Z.T, inverse
     if d <= at_once:
         return add(start, columns)[0]

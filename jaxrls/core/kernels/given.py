@@ -39,9 +39,12 @@ class OfFunction(Kernel):
         """What the function returns, checked: a matrix with one row for each row of the first
         matrix and, where `columns` is given, that many columns.
         """
-        name, rows = f"{type(self).__name__}.fn", len(matrices[0])
+        name = f"{type(self).__name__}.fn"
+        rows = len(matrices[0])
         takes = " and ".join(str(part.shape) for part in matrices)
-        takes = f"it takes whole matrices, {takes}{', and not two rows' * (columns is not None)}"
+        takes = (
+            f"it takes whole matrices, {takes}{', and not two rows' if columns is not None else ''}"
+        )
         args = matrices if self.params is None else (self.params, *matrices)
         try:
             with values_unknown(name):

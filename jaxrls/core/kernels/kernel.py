@@ -140,7 +140,8 @@ class Kernel:
             ValueError: for values outside the kernel's domain.
         """
         for name in self.positive:
-            what, value = f"{type(self).__name__}.{name}", getattr(self, name)
+            what = f"{type(self).__name__}.{name}"
+            value = getattr(self, name)
             check_real(what, value)
             if is_concrete(value) and not (np.isfinite(value) & (np.asarray(value) > 0)).all():
                 raise ValueError(f"{what} must be positive and finite, and is {value}")
@@ -224,7 +225,9 @@ class Kernel:
 
 def _sliced(columns: slice) -> Any:
     """The indices of a slice, or itself where they depend on the number of columns."""
-    first, end, step = columns.start or 0, columns.stop, columns.step or 1
+    first = columns.start or 0
+    end = columns.stop
+    step = columns.step or 1
     if end is None and first < 0:
         return range(first, 0, step)
     unknown = end is None or (first < 0) != (end < 0)
@@ -241,7 +244,8 @@ def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
     """A parameter in the dtype of the data: one number, or, where `per_column` allows it, one per
     column. Other shapes raise, as they would broadcast along rows.
     """
-    what, value = f"{type(kernel).__name__}.{name}", getattr(kernel, name)
+    what = f"{type(kernel).__name__}.{name}"
+    value = getattr(kernel, name)
     check_real(what, value)
     value = jnp.asarray(value, X.dtype)
     if value.shape != () and not (per_column and value.shape == X.shape[1:]):
@@ -292,7 +296,8 @@ class Sum(OfTwo):
     joined = staticmethod(operator.add)
 
     def num_features(self, d, dtype):
-        left, right = self.left.num_features(d, dtype), self.right.num_features(d, dtype)
+        left = self.left.num_features(d, dtype)
+        right = self.right.num_features(d, dtype)
         return None if left is None or right is None else left + right
 
     def features(self, X):
@@ -306,7 +311,8 @@ class Sum(OfTwo):
         return self.left.is_linear() and self.right.is_linear()
 
     def multiplied(self, factor):
-        left, right = self.left.multiplied(factor), self.right.multiplied(factor)
+        left = self.left.multiplied(factor)
+        right = self.right.multiplied(factor)
         return None if left is None or right is None else Sum(left, right)
 
 
@@ -322,7 +328,8 @@ class Product(OfTwo):
     joined = staticmethod(operator.mul)
 
     def multiplied(self, factor):
-        left, right = self.left.multiplied(factor), self.right.multiplied(factor)
+        left = self.left.multiplied(factor)
+        right = self.right.multiplied(factor)
         if left is not None:
             return Product(left, self.right)
         return None if right is None else Product(self.left, right)

@@ -99,7 +99,8 @@ def _smooth_profile(order: int, q):
 
 @_smooth_profile.defjvp
 def _smooth_profile_jvp(order, primals, tangents):
-    (q,), (dq,) = primals, tangents
+    (q,) = primals
+    (dq,) = tangents
     slope = -_matern_profile(order - 2, q) / (2 * (order - 2))
     return _smooth_profile(order, q), slope * dq
 

@@ -25,7 +25,8 @@ from jaxrls.core.support import platform, pytree
 
 # Numbers of whole folds that are handled together; and rows of folds that are gathered at once
 # where they lie on several devices.
-NUMBERS_AT_ONCE, ROWS_AT_ONCE = 2**17, 8192
+NUMBERS_AT_ONCE = 2**17
+ROWS_AT_ONCE = 8192
 # On CPUs a batch of LAPACK calls with more operations is handed to the pool of threads, by one of
 # those threads, which waits for it: as many batches as there are cores wait for each other for
 # ever. Smaller ones, and single calls, run where they are. For a fold of b rows jaxlib counts at
@@ -74,7 +75,8 @@ class LowRankView(View):
     def of_rows(cls, u, q, labels, weights, fixed) -> "LowRankView":
         """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ."""
         unit = weights.root_or_one[:, None]
-        U, H = u * unit, fixed.basis(fixed.values, weights.n) * unit
+        U = u * unit
+        H = fixed.basis(fixed.values, weights.n) * unit
         residuals = (labels.Y - labels.mean) * unit - matmul(U, q)
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
         diagonal = jnp.where(weights.used, diagonal, 1)
@@ -127,7 +129,8 @@ def orthonormal(W: Float[Array, "b r"]) -> Float[Array, "b r"]:
     first factor recovers. Derivatives take the first factor as constant, as only the span matters.
     Source: Yamamoto, Nakatsukasa, Yanagisawa and Fukaya 2015 (CholeskyQR2).
     """
-    squares, eye = jnp.sum(W * W, axis=1), jnp.eye(len(W), dtype=W.dtype)
+    squares = jnp.sum(W * W, axis=1)
+    eye = jnp.eye(len(W), dtype=W.dtype)
     jitter = len(W) * float(jnp.finfo(W.dtype).eps)  # W Wᵀ may be singular to rounding
 
     def whitened(W, known):
@@ -151,7 +154,8 @@ def fold_residuals(
 
     Cost: O(b² r + b³) for a fold of b rows.
     """
-    rows, mask = folds.inside, folds.inside_mask.astype(weights.dtype)
+    rows = folds.inside
+    mask = folds.inside_mask.astype(weights.dtype)
     if parts == 1:
         return _folds(view, weights, rows, mask)
     k, b = rows.shape
@@ -170,7 +174,8 @@ def fold_residuals(
 
 def _folds(view: View, weights: Weights, rows: Int[Array, "k b"], mask: Float[Array, "k b"]):
     """Held-out residuals of folds, as many at once as memory and the pool of threads allow."""
-    (k, b), t = rows.shape, view.residuals.shape[1]
+    k, b = rows.shape
+    t = view.residuals.shape[1]
     together = NUMBERS_AT_ONCE // (b * max(view.width, 1))
     if platform() == "cpu":
         together = min(together, OPERATIONS_IN_PLACE // (b * b * max(b, t)))
@@ -184,14 +189,17 @@ def _fold(view: View, weights: Weights, rows: Int[Array, " b"], mask: Float[Arra
     """Held-out residuals of one fold."""
     used = jnp.where(weights.used[rows], mask, 0)
     column = used[:, None]
-    R, r, H = view.entries(rows, rows), view.residuals[rows], view.H[rows]
+    R = view.entries(rows, rows)
+    r = view.residuals[rows]
+    H = view.H[rows]
     H = H * levels_inside(H * column)  # left out with these rows
     R = R + matmul(H, H.T)
     if (out := view.constraints) is not None:
         W = out.planes.at[out.landmark_of_row[rows]].get(mode="fill", fill_value=0)
         Q = orthonormal(W * mask[:, None])
         along = matmul(out.rows[rows], Q.T)
-        R, r = R + matmul(along, along.T), r + matmul(along, matmul(Q, out.labels))
+        R = R + matmul(along, along.T)
+        r = r + matmul(along, matmul(Q, out.labels))
     root = jnp.linalg.cholesky(R * column * used + jnp.diag(1 - used))
     x = jax.scipy.linalg.cho_solve((root, True), r * column)
     unscaled = x / weights.root_or_one[rows][:, None]

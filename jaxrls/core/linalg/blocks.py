@@ -124,4 +124,5 @@ def over_rows(
     return over_blocks(fn, *split(arrays, block_size))
 
 
-map_rows, sum_rows = partial(over_rows, "map"), partial(over_rows, "sum")
+map_rows = partial(over_rows, "map")
+sum_rows = partial(over_rows, "sum")

@@ -39,7 +39,8 @@ def triangular_inverse(L: Square) -> Square:
             L, jnp.eye(n, dtype=L.dtype), left_side=True, lower=True
         )
     half = n // 2
-    A, C = triangular_inverse(L[:half, :half]), triangular_inverse(L[half:, half:])
+    A = triangular_inverse(L[:half, :half])
+    C = triangular_inverse(L[half:, half:])
     B = -matmul(C, matmul(L[half:, :half], A))
     return jnp.block([[A, jnp.zeros((half, n - half), L.dtype)], [B, C]])
 
@@ -56,7 +57,8 @@ def inverse(G: Square) -> Square:
     """G⁻¹ of a symmetric positive definite G; NaN where G is not, to working precision. 1.6n³
     flops.
     """
-    W, ends = triangular_inverse(_cholesky(G)), panels(len(G))
+    W = triangular_inverse(_cholesky(G))
+    ends = panels(len(G))
     # Half of the zeros of W are left out: entry (i, j) of WᵀW sums over rows k ≥ max(i, j) only.
     return from_panels([transposed_matmul(W[a:, a:b], W[a:, :b]) for a, b in ends])
 
@@ -65,7 +67,8 @@ def rule_of_inverse(inverse):
     """The derivative of a way to invert: dG⁻¹ = −G⁻¹ dG G⁻¹."""
 
     def rule(primals, tangents):
-        (G,), (dG,) = primals, tangents
+        (G,) = primals
+        (dG,) = tangents
         P = inverse(G)
         return P, -matmul(matmul(P, dG), P)
 
@@ -100,7 +103,8 @@ def rule_of_solve_diag(solve_diag, inverse):
     """The derivative of a way to solve, by one to invert; what it gives besides is constant."""
 
     def rule(primals, tangents):
-        (K, shift, B), (dK, dshift, dB) = primals, tangents
+        K, shift, B = primals
+        dK, dshift, dB = tangents
         P = inverse(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
         X, p, *_ = parts = solve_diag(K, shift, B)
         dX, dp, dlogdet, *rest = map(jnp.zeros_like, parts)
@@ -109,10 +113,12 @@ def rule_of_solve_diag(solve_diag, inverse):
         if moves(dB):
             dX = dX + dB
         if moves(dshift):
-            dX, dp = dX - dshift * X, dp - dshift * jnp.sum(P * P, axis=0)
+            dX = dX - dshift * X
+            dp = dp - dshift * jnp.sum(P * P, axis=0)
             dlogdet = dlogdet + dshift * jnp.sum(p)
         if moves(dK):
-            dX, dp = dX - matmul(dK, X), dp - _sandwich_diagonal(P, dK)
+            dX = dX - matmul(dK, X)
+            dp = dp - _sandwich_diagonal(P, dK)
             dlogdet = dlogdet + jnp.sum(P * dK)
         return parts, type(parts)(matmul(P, dX), dp, dlogdet, *rest)
 
@@ -128,7 +134,8 @@ def _sandwich_diagonal(P, D):
     Its transpose, the one large product of a gradient, then fills just those blocks: half of P
     diag(b) P. `split` is transposed to a concatenation, where slices would be to sums of n×n
     arrays, and Pᵀ = P to a product along rows, the faster one on CPUs."""
-    n, ends = P.shape[0], panels(P.shape[0])
+    n = P.shape[0]
+    ends = panels(P.shape[0])
     total = jnp.zeros(n, P.dtype)
     for (start, stop), columns in zip(
         ends, jax.lax.split(D, [b - a for a, b in ends], axis=1), strict=True

@@ -46,7 +46,8 @@ def _along_rows(A, B):
 
 @_along_rows.defjvp
 def _along_rows_jvp(primals, tangents):
-    (A, B), (dA, dB) = primals, tangents
+    A, B = primals
+    dA, dB = tangents
     # The transposes of these two run along rows.
     return _along_rows(A, B), matmul(dA.T, B) + matmul(A.T, dB)
 
@@ -71,7 +72,8 @@ def tall_matmul(A: Float[Array, "n a"], B: Float[Array, "a b"]) -> Float[Array, 
 
 @tall_matmul.defjvp
 def _tall_matmul_jvp(primals, tangents):
-    (A, B), (dA, dB) = primals, tangents
+    A, B = primals
+    dA, dB = tangents
     pays = min(B.shape) >= FEW_COLUMNS and platform() == "cpu"
     return tall_matmul(A, B), tall_matmul(dA, B) + matmul(_transposed(A).T if pays else A, dB)
 
@@ -117,6 +119,7 @@ def reciprocal(x):
 
 @reciprocal.defjvp
 def _reciprocal_jvp(primals, tangents):
-    (x,), (dx,) = primals, tangents
+    (x,) = primals
+    (dx,) = tangents
     inverse = reciprocal(x)
     return inverse, -inverse * (inverse * dx)

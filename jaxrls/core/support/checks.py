@@ -32,7 +32,7 @@ def check_unmasked(name: str, value) -> None:
     """Raise for a masked array with masked values, as the numbers under a mask are not data."""
     if masked := int(np.ma.getmaskarray(value).sum()) if np.ma.isMaskedArray(value) else 0:
         raise ValueError(
-            f"{name} is a masked array with {masked} masked value{'s' * (masked > 1)}: fill in "
+            f"{name} is a masked array with {masked} masked value{'s' if masked > 1 else ''}: fill in "
             "what is masked first, as with .filled(...), or drop it"
         )
 
@@ -92,7 +92,7 @@ def by_names(name: str, X, names: tuple):
     if not (names and columns) or columns == names:
         return X
     if missing := [column for column in names if column not in columns]:
-        listed = ", ".join(map(repr, missing[:5])) + ", …" * (len(missing) > 5)
+        listed = ", ".join(map(repr, missing[:5])) + (", …" if len(missing) > 5 else "")
         raise ValueError(
             f"{name} lacks {len(missing)} of the {len(names)} columns that were fitted, {listed}: "
             "give a frame that has them, or an array of all columns in the order of the fit"
@@ -243,7 +243,7 @@ def check_real(name: str, value) -> None:
         if not any(jnp.issubdtype(dtype, kind) for kind in REAL):
             raise ValueError(
                 f"{name} must be a real number, or an array of them, and has dtype {dtype}"
-                f"{': in fit and tune a width may be median, or a list' * (dtype.kind == 'U')}"
+                f"{': in fit and tune a width may be median, or a list' if dtype.kind == 'U' else ''}"
             )
 
 
@@ -346,7 +346,8 @@ def check_symmetric(name: str, K) -> None:
         return
     check_finite(name, K)
     values = np.asarray(K)
-    gap, most = np.abs(values - values.T).max(), np.abs(values).max()
+    gap = np.abs(values - values.T).max()
+    most = np.abs(values).max()
     if gap > 100 * np.finfo(values.dtype).eps * most * len(values) ** 0.5:
         raise ValueError(
             f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: "

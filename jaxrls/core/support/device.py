@@ -124,11 +124,15 @@ def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
     to_auto: Any
     put: Any
     if is_concrete(explicit):
-        mesh, use_mesh, put = rows.sharding.mesh, jax.set_mesh, jax.device_put
+        mesh = rows.sharding.mesh
+        use_mesh = jax.set_mesh
+        put = jax.device_put
         to_auto = partial(_moved, mesh)
     else:  # inside of `jax.jit`
-        mesh, use_mesh = _typed(rows).mesh, jax.sharding.use_abstract_mesh
-        to_auto, put = _whole, jax.sharding.reshard
+        mesh = _typed(rows).mesh
+        use_mesh = jax.sharding.use_abstract_mesh
+        to_auto = _whole
+        put = jax.sharding.reshard
 
     def as_rows(result):
         along = axis if result.shape[:1] == rows.shape[:1] else None

@@ -146,7 +146,11 @@ def _check_kinds(values: dict, parameters) -> None:
             named = isinstance(value, str) and str in get_args(annotation)
             if not named and not fits(value):
                 plain = name == "kernel" and callable(value) and not isinstance(value, type)
-                hint = ": a function of two matrices is a kernel as FunctionKernel(fn)" * plain
+                hint = (
+                    ": a function of two matrices is a kernel as FunctionKernel(fn)"
+                    if plain
+                    else ""
+                )
                 raise ValueError(f"{name} must be {words}, and is a {type(value).__name__}{hint}")
 
 

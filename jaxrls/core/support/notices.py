@@ -13,9 +13,11 @@ MANY = 10_000
 
 def warn(message: str) -> None:
     """Warn at the line outside of the library that called it."""
-    frame, level = sys._getframe(), 1
+    frame = sys._getframe()
+    level = 1
     while frame.f_back and frame.f_globals["__name__"].startswith("jaxrls."):
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level = level + 1
     warnings.warn(message, UserWarning, stacklevel=level)
 
 

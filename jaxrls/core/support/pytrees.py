@@ -88,14 +88,17 @@ def pytree(cls):
     True
     """
     if "__eq__" not in vars(cls):
-        cls.__eq__, cls.__hash__ = _equal, _hash
+        cls.__eq__ = _equal
+        cls.__hash__ = _hash
     cls = hints_at_names(dataclass(frozen=True, eq=False)(cls))
     meta = [f.name for f in fields(cls) if f.metadata.get("static")]
     data = [f.name for f in fields(cls) if f.name not in meta]
-    names, keys = (*data, *meta), [jax.tree_util.GetAttrKey(name) for name in data]
+    names = (*data, *meta)
+    keys = [jax.tree_util.GetAttrKey(name) for name in data]
     # Of two names or more this is a tuple, read without Python: trees are flattened all the time.
     all_of = attrgetter(*names, "__class__", "__class__")
-    first, end = len(data), len(names)
+    first = len(data)
+    end = len(names)
 
     def flatten(tree):
         values = all_of(tree)
@@ -141,7 +144,8 @@ def is_registered(cls: type) -> bool:
 def _equal(self, other):
     if type(self) is not type(other):
         return NotImplemented
-    (leaves, structure), (others, shape) = jax.tree.flatten(self), jax.tree.flatten(other)
+    leaves, structure = jax.tree.flatten(self)
+    others, shape = jax.tree.flatten(other)
     return bool(structure == shape) and all(map(_same, leaves, others))  # type: ignore[operator]
 
 

@@ -29,7 +29,9 @@ def of_openblas() -> tuple[Callable, Callable] | None:
 class OneThread:
     """While any caller is within, LAPACK has one thread; then as many as before."""
 
-    lock, within, before = threading.Lock(), 0, 1
+    lock = threading.Lock()
+    within = 0
+    before = 1
 
     def __enter__(self):
         self._change(1)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.fit.lam_search import _evaluate_at_once
-from jaxrls.core.fit.problem import Problem
+from jaxrls.front.lam_search import _evaluate_at_once
+from jaxrls.front.problem import Problem
 
 COLUMNS, LANDMARKS, SIDE, FOLDS = 8, 500, 50, 5
 IN_FLOAT64 = "refined, leave-one-out"  # which XLA makes of pairs of float32 on TPUs

@@ -26,10 +26,6 @@ from jaxrls.core.criteria.standard import gcv, holdout, kfold, log_marginal_like
 from jaxrls.core.data.effects_given import levels
 from jaxrls.core.data.folds import folds
 from jaxrls.core.factors.solvers import Cholesky, Spectral, factorize
-from jaxrls.core.fit.fit import fit
-from jaxrls.core.fit.memory import memory
-from jaxrls.core.fit.objective import objective
-from jaxrls.core.fit.tune import tune
 from jaxrls.core.kernels.given import FeatureMap, FunctionKernel, Precomputed
 from jaxrls.core.kernels.inner import Constant, Cosine, Linear, Polynomial, Sobolev, Tanimoto
 from jaxrls.core.kernels.stationary import (
@@ -41,6 +37,10 @@ from jaxrls.core.kernels.stationary import (
     Periodic,
     RationalQuadratic,
 )
+from jaxrls.front.fit import fit
+from jaxrls.front.memory import memory
+from jaxrls.front.objective import objective
+from jaxrls.front.tune import tune
 from jaxrls.io.archive import load, save
 from jaxrls.io.writing import predict_to_file
 from jaxrls.iterative.iterative import Iterative

@@ -17,7 +17,9 @@ from jaxrls.core.criteria import (
 )
 from jaxrls.core.data import Data, Folds, Moments, Weights, gram, gram_matmul, moments
 from jaxrls.core.factors import Factor, Report, Solution, Solver, Spectrum
-from jaxrls.core.fit import (
+from jaxrls.core.kernels import Kernel, polynomial_features
+from jaxrls.core.support import pytree, static
+from jaxrls.front import (
     Fit,
     History,
     Memory,
@@ -28,8 +30,6 @@ from jaxrls.core.fit import (
     median_distance,
     start_from_data,
 )
-from jaxrls.core.kernels import Kernel, polynomial_features
-from jaxrls.core.support import pytree, static
 from jaxrls.landmarks.points import Landmarks, certified_lam
 
 __all__ = [

@@ -33,17 +33,19 @@ def listed(title):
     return {name: row for row in rows for name in re.findall(r"`(\w+)(?:/|\.py)", row[0])}
 
 
-LISTING = {title: listed(title) for title in ("The core, layer by layer", "Rooms", "Doors")}
+TITLES = "The core, layer by layer", "The front", "Rooms", "Doors"
+LISTING = {title: listed(title) for title in TITLES}
 # Inside the core a folder imports only from folders above it in this list; within a folder no
-# modules import each other in a circle. A room imports the core, and of other rooms those that the
-# table names. A door may import anything but another door, and nothing imports a door but the
+# modules import each other in a circle. The front imports the core; a room both, and of other rooms
+# those that the table names. A door may import anything but another door, and nothing imports a door but the
 # front page: files are for every door, and `__main__` is the handle of the command line's. The
 # methods of `Fit` import a room when they are called, and its types where types are checked;
 # methods that plot import `pictures`.
-FLOORS, _, DOORS = map(list, LISTING.values())
+FLOORS, FRONT, _, DOORS = map(list, LISTING.values())
+BELOW_ROOMS = {"core", *FRONT}
 ROOMS = {name: set(re.findall(r"`(\w+)/", row[2])) for name, row in LISTING["Rooms"].items()}
 PAGES = [getattr(rls, name) for name in rls.__all__ if inspect.ismodule(getattr(rls, name))]
-FRONT = "__init__"
+FRONT_PAGE = "__init__"
 RUN_TIME = {"jax", "numpy", "jaxtyping", "optax", "safetensors"}
 
 
@@ -70,11 +72,11 @@ def when_called(name, tree):
     """The imports of a module that a method of a result makes when it is called."""
     nodes = []
     for node in tree.body:
-        if name == "core.fit.fitted" and isinstance(node, ast.If):
+        if name == "front.fitted" and isinstance(node, ast.If):
             nodes += node.body if ast.unparse(node.test) == "TYPE_CHECKING" else []
         for method in node.body if isinstance(node, ast.ClassDef) else ():
             lazy = [part for part in ast.walk(method) if isinstance(part, ast.ImportFrom)]
-            fits = (name, node.name) == ("core.fit.fitted", "Fit")
+            fits = (name, node.name) == ("front.fitted", "Fit")
             plots = getattr(method, "name", "").startswith("plot")
             nodes += [
                 part for part in lazy if fits or plots and part.module.startswith("jaxrls.pictures")
@@ -104,7 +106,7 @@ def imports(tree):
 
 
 def room(name):
-    """The core, a room or a door: the topmost folder of a module."""
+    """The core, the front, a room or a door: the topmost folder of a module."""
     return name.split(".")[0]
 
 
@@ -127,7 +129,7 @@ def test_classes_that_files_hold_have_names_of_their_own():
 
 
 def test_the_listing_names_every_folder_and_its_page():
-    assert {room(name) for name in modules()} == {"core", FRONT, *ROOMS, *DOORS}
+    assert {room(name) for name in modules()} == {*BELOW_ROOMS, FRONT_PAGE, *ROOMS, *DOORS}
     assert {name.split(".")[1] for name in modules() if name.startswith("core.")} == set(FLOORS)
     rows = [row for table in LISTING.values() for row in table.values()]
     assert [row for row in rows if not re.search(r"\]\(docs/[\w/-]+\.md", row[-1])] == []
@@ -143,7 +145,9 @@ def targets(name):
             yield rest
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if room(name) in ("core", *DOORS)])
+@pytest.mark.parametrize(
+    "name", [name for name in modules() if room(name) in (*BELOW_ROOMS, *DOORS)]
+)
 def test_imports_run_downward(name):
     """From floor to floor of the core, and from the doors to everything but another door."""
     for target in targets(name):
@@ -152,20 +156,27 @@ def test_imports_run_downward(name):
             assert (
                 other not in DOORS or other in (own, "io") or (own, other) == ("__main__", "cli")
             ), f"the door {name} imports the door {target}"
-        elif other == "core" and folder(name) != folder(target) and "." in name:
+        elif own == other == "core" and folder(name) != folder(target) and "." in name:
             here, there = (FLOORS.index(part.split(".")[1]) for part in (name, target))
             assert there < here, f"{name} imports {target}, which is not below it"
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if name != FRONT])
+@pytest.mark.parametrize("name", [name for name in modules() if name != FRONT_PAGE])
 def test_floors_are_imported_by_what_they_offer(name):
     """From outside of a floor never one of its modules."""
     deeper = {
         target
         for target in targets(name)
-        if room(target) == "core" and folder(target) not in (target, folder(name))
+        if room(target) in BELOW_ROOMS and folder(target) not in (target, folder(name))
     }
     assert not deeper, f"{name} imports {deeper}: import from the floor"
+
+
+def may_import(own):
+    """Topmost folders that the core, the front or a room may import."""
+    if own == "core":
+        return {own}
+    return BELOW_ROOMS | {own} | ROOMS.get(own, set())
 
 
 def test_core_imports_nothing_else_and_a_room_only_what_the_table_says():
@@ -173,8 +184,8 @@ def test_core_imports_nothing_else_and_a_room_only_what_the_table_says():
         (name, target)
         for name in modules()
         for target in targets(name)
-        if room(name) == "core" or room(name) in ROOMS
-        if room(target) not in {"core", room(name)} | ROOMS.get(room(name), set())
+        if room(name) in BELOW_ROOMS or room(name) in ROOMS
+        if room(target) not in may_import(room(name))
     }
     assert found == set()
 
@@ -226,7 +237,7 @@ def test_no_circles():
     """Also within a folder."""
     edges = {name: set(targets(name)) & set(modules()) for name in modules()}
     graphlib.TopologicalSorter(
-        {name: targets - {name} for name, targets in edges.items() if name != FRONT}
+        {name: targets - {name} for name, targets in edges.items() if name != FRONT_PAGE}
     ).prepare()
 
 
@@ -270,7 +281,7 @@ COMPARED = re.compile(r"(?<!problem)\.route (?:==|!=|in|not in)\s")
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in modules() if folder(name) in ("core.criteria", "core.fit", "uncertainty")],
+    [name for name in modules() if folder(name) in ("core.criteria", "front", "uncertainty")],
 )
 def test_nobody_asks_a_factor_what_it_is(name):
     """Criteria, inference and searches see a factor through its contract: neither its class, nor

@@ -10,9 +10,9 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, show
 from jaxrls.core.criteria import CRITERIA
-from jaxrls.core.fit import add_names_and_offset
 from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
+from jaxrls.front import add_names_and_offset
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
 from jaxrls.rows.streamed import Piece

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.core.fit import Fit, without_solution
 from jaxrls.core.support import REGISTRY, arrays_alone, is_registered, name_in_files
+from jaxrls.front import Fit, without_solution
 from jaxrls.rows.files import read_arrays, reading, write_arrays
 from jaxrls.rows.update import NoRows, summed_of
 from jaxrls.uncertainty.intervals import jackknife_of

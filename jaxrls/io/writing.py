@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from jaxrls.core.fit import Model
 from jaxrls.core.support import as_floats, by_names
+from jaxrls.front import Model
 from jaxrls.rows.files import replacing
 from jaxrls.rows.host import HostRows
 from jaxrls.rows.tables import arrow_for

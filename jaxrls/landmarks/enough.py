@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.factors import Solver, choose_route
-from jaxrls.core.fit import Problem, fit_by, of_problem
 from jaxrls.core.support import is_concrete, pytree
+from jaxrls.front import Problem, fit_by, of_problem
 from jaxrls.landmarks.points import TOLERANCE, check_evaluable
 from jaxrls.landmarks.solver import Subset, resolve_landmarks
 

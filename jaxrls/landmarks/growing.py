@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrls.core.fit import (
+from jaxrls.core.support import check_whole
+from jaxrls.front import (
     CANNOT_GROW,
     SAMPLE_ROWS,
     Problem,
@@ -17,7 +18,6 @@ from jaxrls.core.fit import (
     descend,
     search_by,
 )
-from jaxrls.core.support import check_whole
 from jaxrls.landmarks.points import Landmarks, as_landmarks
 from jaxrls.landmarks.solver import Subset, resolve_landmarks
 

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import Data, Rows, Weights, gram, moments, near_fit
 from jaxrls.core.factors import Footprint, Solver
-from jaxrls.core.fit import Problem, criterion_error
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import tall_matmul
 from jaxrls.core.support import check_whole, pytree, static, values_unknown
+from jaxrls.front import Problem, criterion_error
 from jaxrls.landmarks.choice import choose_landmarks
 from jaxrls.landmarks.cholesky import cholesky_on_landmarks
 from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, kept_features

@@ -16,7 +16,6 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import KINDS_OF_ROWS, DenseRows, Rows, Weights, pad_rows
-from jaxrls.core.fit import warn_of_far_labels
 from jaxrls.core.support import (
     Listed,
     as_array,
@@ -32,6 +31,7 @@ from jaxrls.core.support import (
     pytree,
     static,
 )
+from jaxrls.front import warn_of_far_labels
 
 SAMPLE = 10_000  # rows that landmarks are chosen from
 

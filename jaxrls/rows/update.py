@@ -27,7 +27,9 @@ from jaxrls.core.data import (
     moments,
 )
 from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
-from jaxrls.core.fit import (
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
+from jaxrls.front import (
     Choice,
     Chosen,
     Fit,
@@ -38,8 +40,6 @@ from jaxrls.core.fit import (
     once_per_fit,
     solution_of,
 )
-from jaxrls.core.kernels import Kernel
-from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
 
 # Subtracting up to so many times the remaining sum costs no digits worth reporting.
 MODEST = 10

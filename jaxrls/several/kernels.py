@@ -13,7 +13,20 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import as_rows, compiled, gram
 from jaxrls.core.factors import Spectral
-from jaxrls.core.fit import (
+from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel, columns_by_number
+from jaxrls.core.linalg import matmul
+from jaxrls.core.support import (
+    as_floats,
+    as_lams,
+    check_whole,
+    column_names,
+    door,
+    is_concrete,
+    progress_bar,
+    pytree,
+    static,
+)
+from jaxrls.front import (
     Model,
     Numbers,
     Problem,
@@ -27,19 +40,6 @@ from jaxrls.core.fit import (
     r_squared_of,
     step,
     with_constant,
-)
-from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel, columns_by_number
-from jaxrls.core.linalg import matmul
-from jaxrls.core.support import (
-    as_floats,
-    as_lams,
-    check_whole,
-    column_names,
-    door,
-    is_concrete,
-    progress_bar,
-    pytree,
-    static,
 )
 
 CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, alternately: near a few kernels, and anywhere

@@ -18,9 +18,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.core.criteria import CRITERIA, as_criterion
 from jaxrls.core.data import folds, of_splits
-from jaxrls.core.fit import KEPT_ROWS, add_names_and_offset, inspect_lam, without_solution
 from jaxrls.core.kernels import KERNELS, columns_by_number
 from jaxrls.core.support import check_unmasked, column_names, hints_at_names
+from jaxrls.front import KEPT_ROWS, add_names_and_offset, inspect_lam, without_solution
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel
 from jaxrls.sklearn.scoring import (

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import Weights, compiled
-from jaxrls.core.fit import Fit, Model, Numbers
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import (
     Listed,
@@ -30,6 +29,7 @@ from jaxrls.core.support import (
     pytree,
     value_of,
 )
+from jaxrls.front import Fit, Model, Numbers
 from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
 from jaxrls.uncertainty.spread import NewRows
 

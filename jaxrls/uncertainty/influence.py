@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria import known_lam
 from jaxrls.core.data import compiled, first_rows
 from jaxrls.core.factors import AtPoints, DualSpectrum, Factor, Solution
-from jaxrls.core.fit import Fit, Model, solution_of
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import Listed, as_array, check_whole, column_names, door, pytree
+from jaxrls.front import Fit, Model, solution_of
 
 
 @pytree

@@ -31,10 +31,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import FixedEffects, FixedLevels, Folds, Labels, check_groups, compiled
 from jaxrls.core.factors import Expansion
-from jaxrls.core.fit import Numbers, once_per_fit, solution_of, with_constant
 from jaxrls.core.leave_out import landmark_of_row, orthonormal
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
 from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
+from jaxrls.front import Numbers, once_per_fit, solution_of, with_constant
 from jaxrls.uncertainty.posterior import (
     process_for_rows,
     process_of,

@@ -14,8 +14,8 @@ from support import ANY_PRECISION, refused
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.fit.fitted import without_solution
 from jaxrls.core.support import pytrees
+from jaxrls.front.fitted import without_solution
 from jaxrls.rows import files
 
 pytestmark = ANY_PRECISION  # files of both, whatever the switch says

@@ -28,8 +28,8 @@ from support import (
 import jaxrls as rls
 from jaxrls.iterative import conjugate, lam_walk
 
-fit_module = importlib.import_module("jaxrls.core.fit.fit")
-tune_module = importlib.import_module("jaxrls.core.fit.tune")
+fit_module = importlib.import_module("jaxrls.front.fit")
+tune_module = importlib.import_module("jaxrls.front.tune")
 
 N, KERNEL = 64, rls.Gaussian(1.0)
 LAMS = np.array([0.03, 0.3, 3.0])
@@ -354,7 +354,7 @@ def test_it_is_taken_where_k_is_too_large(monkeypatch):
     """And says so; a solver that was named, and what needs a solution, are refused as before."""
     X, Y = (np.asarray(part) for part in drawn(200))
     kernel, exact = rls.Gaussian(1.5), rls.fit(rls.Gaussian(1.5), X, Y, solver=rls.Cholesky())
-    monkeypatch.setattr("jaxrls.core.fit.memory.LARGEST_CPU_EIGH", len(X) - 1)
+    monkeypatch.setattr("jaxrls.front.memory.LARGEST_CPU_EIGH", len(X) - 1)
     fit = rls.fit(kernel, X, Y)
     assert fit.route == "iterative" and "not factored, so the leave-one-out" in fit.plan
     assert f"± {fit.loo_standard_error:.1g}" in fit.plan

@@ -14,8 +14,8 @@ from extended import LONG, Fits, Truth
 from support import ANY_PRECISION, EDGE, FLOAT64, assert_close, refused
 
 import jaxrls as rls
-from jaxrls.core.fit import inspect_fit as inspect
 from jaxrls.core.linalg import solve_diag
+from jaxrls.front import inspect_fit as inspect
 from jaxrls.iterative.conjugate import ALL_STEPS, CONVERGED
 from jaxrls.iterative.refined import (
     CLOSE,

@@ -280,5 +280,5 @@ def test_errors_of_the_call_name_the_argument(monkeypatch):
         (fit(weights=(None, np.arange(5.0))), "weights of columns must be positive"),
         (fit(kernel2=indefinite), "the kernel matrix of a side must be positive semidefinite"),
     )
-    monkeypatch.setattr("jaxrls.core.fit.memory.memory_bytes", lambda: 100)
+    monkeypatch.setattr("jaxrls.front.memory.memory_bytes", lambda: 100)
     refused((fit(), "the larger side is too large: X has 5 rows: route 'gram' takes about"))

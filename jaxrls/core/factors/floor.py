@@ -5,7 +5,7 @@ It is where sums over rows begin to hold. Single rows need more: where most eige
 below λ, the factor's error E moves held-out residuals by RER/λ, at the floor by as much as their
 root mean square, and as 1/λ above it. Of a hundred data sets (`benchmarks/floors.py`) 9 of 10 have
 leave-one-out errors right to 4 to 10 % at the floor and to 1 % from 30 times the floor on, and
-single rows from 100 times on; `core/fit/inspection.py` asks what of it a fit has.
+single rows from 100 times on; `front/inspection.py` asks what of it a fit has.
 
 Of features there is a second reason for a floor, where the rows that stay hardly determine a fit:
 as λ → 0 it interpolates them, 1 − leverage goes to 0, and R, the difference I − HHᵀ − U diag(s/(s +

@@ -11,7 +11,7 @@ import numpy as np
 from support import COMPILED
 
 import jaxrls as rls
-from jaxrls.core.fit import fit as fits
+from jaxrls.front import fit as fits
 
 N, D = 320, 5  # a number of rows that is not padded
 random = np.random.default_rng(0)

@@ -26,7 +26,6 @@ from jaxrls.core.data import (
     pad_rows,
 )
 from jaxrls.core.factors import Cholesky, Solution, Solver, Spectral, choose_route, named_solver
-from jaxrls.core.fit.start import from_median
 from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel, columns_by_number
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import (
@@ -45,6 +44,7 @@ from jaxrls.core.support import (
     static,
     warn,
 )
+from jaxrls.front.start import from_median
 
 # The share of the standard deviation of labels that rounding may take; and labels whose squares
 # stay within float32.

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, loo
-from jaxrls.core.fit.grid import lambda_grid
-from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import as_lams, door
+from jaxrls.front.grid import lambda_grid
+from jaxrls.front.problem import Problem
 
 
 @door()

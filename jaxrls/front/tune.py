@@ -12,21 +12,6 @@ import numpy as np
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.data import compiled, kind_of
 from jaxrls.core.factors import Solver
-from jaxrls.core.fit.conclude import conclude, with_prior_in_plan, with_solution
-from jaxrls.core.fit.descent import SearchOptions, Tuned, default_optimizer, descend
-from jaxrls.core.fit.fit import LamOptions, best_fit, without_matrix
-from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
-from jaxrls.core.fit.grid import Choice, Chosen
-from jaxrls.core.fit.inspection import (
-    inspect_rounding,
-    is_as_good,
-    is_off_by_rounding,
-    largest_rounding,
-    share_of_rounding,
-)
-from jaxrls.core.fit.memory import of_problem
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.fit.start import Guess, first_guess
 from jaxrls.core.support import (
     as_lams,
     check_whole,
@@ -37,6 +22,21 @@ from jaxrls.core.support import (
     progress_bar,
     warn,
 )
+from jaxrls.front.conclude import conclude, with_prior_in_plan, with_solution
+from jaxrls.front.descent import SearchOptions, Tuned, default_optimizer, descend
+from jaxrls.front.fit import LamOptions, best_fit, without_matrix
+from jaxrls.front.fitted import Fit, K, add_names_and_offset
+from jaxrls.front.grid import Choice, Chosen
+from jaxrls.front.inspection import (
+    inspect_rounding,
+    is_as_good,
+    is_off_by_rounding,
+    largest_rounding,
+    share_of_rounding,
+)
+from jaxrls.front.memory import of_problem
+from jaxrls.front.problem import Problem
+from jaxrls.front.start import Guess, first_guess
 
 # Rows of a sample on which a search may begin: enough to distinguish widths.
 SAMPLE_ROWS = 4000

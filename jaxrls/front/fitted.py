@@ -24,8 +24,6 @@ from jaxrls.core.data import (
     pad_rows,
 )
 from jaxrls.core.factors import Solution
-from jaxrls.core.fit.grid import Choice
-from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel, Standardized
 from jaxrls.core.support import (
     as_floats,
@@ -37,6 +35,8 @@ from jaxrls.core.support import (
     pytree,
     static,
 )
+from jaxrls.front.grid import Choice
+from jaxrls.front.problem import Problem
 
 if TYPE_CHECKING:
     import jaxrls.uncertainty.effect
@@ -519,7 +519,7 @@ class Fit(Generic[K]):
 
         **Cost** O(n r) where the solution is a spectrum.
         """
-        from jaxrls.core.fit.conclude import with_lam
+        from jaxrls.front.conclude import with_lam
 
         return with_lam(self, lam)
 

@@ -9,7 +9,7 @@ from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, refused, solver_of
 
 import jaxrls as rls
 from jaxrls.core.factors import solvers
-from jaxrls.core.fit.lam_search import COARSE, GAIN, MOST, next_place
+from jaxrls.front.lam_search import COARSE, GAIN, MOST, next_place
 
 GAUSSIAN = rls.Gaussian(0.3)
 # A search promises errors within 1e-5; in float32 an error at one λ is itself known to so much of

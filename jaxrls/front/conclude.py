@@ -11,10 +11,10 @@ import numpy as np
 
 from jaxrls.core.data import compiled, first_rows
 from jaxrls.core.factors import Outcome, Solution
-from jaxrls.core.fit.fitted import Fit, Model, add_names_and_offset, r_squared, solution_of
-from jaxrls.core.fit.grid import Choice, Chosen, counted_residuals
-from jaxrls.core.fit.inspection import inspect_fit
 from jaxrls.core.support import as_lam, is_concrete
+from jaxrls.front.fitted import Fit, Model, add_names_and_offset, r_squared, solution_of
+from jaxrls.front.grid import Choice, Chosen, counted_residuals
+from jaxrls.front.inspection import inspect_fit
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
 

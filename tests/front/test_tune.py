@@ -13,8 +13,8 @@ import scipy.sparse
 from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, NEAR_FLOOR, X64, assert_close, refused
 
 import jaxrls as rls
-from jaxrls.core.fit import descent
 from jaxrls.core.support import progress_bar
+from jaxrls.front import descent
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import HoldOut, LeaveOneOut, loo
 from jaxrls.core.data import DenseRows, Rows, compiled
-from jaxrls.core.fit.grid import lambda_grid
 from jaxrls.core.kernels import (
     Block,
     Kernel,
@@ -23,6 +22,7 @@ from jaxrls.core.kernels import (
 )
 from jaxrls.core.linalg import safe_sqrt
 from jaxrls.core.support import as_array, check_inputs, check_matrix, check_real, door, is_concrete
+from jaxrls.front.grid import lambda_grid
 
 SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.data import compiled
-from jaxrls.core.fit.fitted import History
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.fit.start import Guess
-from jaxrls.core.fit.vanished import vanished_scales, with_scales_raised
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import on_device, progress_bar, pytree, static
+from jaxrls.front.fitted import History
+from jaxrls.front.problem import Problem
+from jaxrls.front.start import Guess
+from jaxrls.front.vanished import vanished_scales, with_scales_raised
 
 # A logarithm may move by so many of its units from the start, a factor of e^16 ≈ 9·10⁶ either way:
 # further, K is 0 or constant to rounding.

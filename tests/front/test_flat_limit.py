@@ -13,7 +13,7 @@ from support import EPS, FLOAT64
 
 import jaxrls as rls
 
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import floors
 
 pytestmark = FLOAT64

@@ -23,26 +23,26 @@ from jaxrls.core.factors import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.fit.conclude import (
+from jaxrls.core.support import as_lams, column_names, door, is_concrete, platform, progress_bar
+from jaxrls.front.conclude import (
     at_best,
     conclude,
     keeps,
     with_prior_in_plan,
     with_solution,
 )
-from jaxrls.core.fit.fitted import Fit, K, add_names_and_offset
-from jaxrls.core.fit.grid import Choice
-from jaxrls.core.fit.inspection import (
+from jaxrls.front.fitted import Fit, K, add_names_and_offset
+from jaxrls.front.grid import Choice
+from jaxrls.front.inspection import (
     inspect_fit,
     is_as_good,
     is_off_by_rounding,
     largest_rounding,
     share_of_rounding,
 )
-from jaxrls.core.fit.lam_search import search
-from jaxrls.core.fit.memory import of_problem
-from jaxrls.core.fit.problem import Problem
-from jaxrls.core.support import as_lams, column_names, door, is_concrete, platform, progress_bar
+from jaxrls.front.lam_search import search
+from jaxrls.front.memory import of_problem
+from jaxrls.front.problem import Problem
 
 MOST_ROWS = 2**14  # whose K a CPU factors, which takes minutes, where no solver is named
 GRID_SIZE = 100  # values of λ, in place of a search where the criterion has no slopes

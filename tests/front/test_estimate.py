@@ -87,7 +87,7 @@ def test_the_route_is_the_one_that_is_taken(kernel, d, options, said):
 @ANY_PRECISION
 def test_what_will_not_fit_is_refused_on_every_route(monkeypatch):
     X = np.random.default_rng(0).normal(size=(400, 30))
-    monkeypatch.setattr("jaxrls.core.fit.memory.memory_bytes", lambda: 10_000)
+    monkeypatch.setattr("jaxrls.front.memory.memory_bytes", lambda: 10_000)
     for kernel, options, message in (
         (
             KERNEL,
@@ -118,7 +118,7 @@ def test_what_a_problem_asks_for_is_counted(asked, said, monkeypatch):
     X = rng.normal(size=(300, 6))
     y = X[:, 0] + rng.normal(size=300)
     plain, more = (rls.memory(LINEAR, X.shape, lams=3, **options).bytes for options in ({}, said))
-    monkeypatch.setattr("jaxrls.core.fit.memory.memory_bytes", lambda: (plain + more) // 2)
+    monkeypatch.setattr("jaxrls.front.memory.memory_bytes", lambda: (plain + more) // 2)
     fit = partial(rls.fit, LINEAR, X, y, lams=[1.0, 10.0, 100.0])
     fit()
     refused((partial(fit, **asked), "takes about"))

@@ -13,7 +13,7 @@ from support import DTYPE, EPS, array, assert_close
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.core.fit import start
+from jaxrls.front import start
 
 median_distance = jax.jit(rls.extend.median_distance, static_argnames=("order", "rows"))
 

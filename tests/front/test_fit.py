@@ -494,7 +494,7 @@ def test_what_predict_refuses():
 def test_a_problem_too_large_for_lapack_is_refused_before_the_work(monkeypatch):
     """For memory in test_estimate.py."""
     X = np.zeros((1000, 1))
-    monkeypatch.setattr("jaxrls.core.fit.memory.LARGEST_CPU_EIGH", 999)
+    monkeypatch.setattr("jaxrls.front.memory.LARGEST_CPU_EIGH", 999)
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     words = "X has 1000 rows.* LAPACK's 32-bit interface cannot factor more than 999: use landmar"
     refused((lambda: rls.fit(KERNEL, X, np.zeros(1000), solver=rls.Spectral()), words))

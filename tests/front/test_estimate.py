@@ -48,7 +48,10 @@ PROGRAMS = {
 
 
 @ANY_PRECISION
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * ("gradient" in name)) for name in PROGRAMS],
+)
 def test_bytes_are_those_of_the_compiled_program(name):
     fn, options = PROGRAMS[name]
     said = rls.memory(KERNEL, (N, 3), dtype=jnp.zeros(()).dtype, **options)
@@ -63,14 +66,14 @@ def test_bytes_are_those_of_the_compiled_program(name):
     [
         (KERNEL, 3, {}, {}),
         (KERNEL, 3, {"lams": [0.1, 1.0, 10.0]}, {"lams": 3}),
-        (KERNEL, 3, {"landmarks": np.arange(10)}, {"landmarks": 10}),
-        (LINEAR, 20, {}, {}),
-        (LINEAR, 90, {}, {}),
-        (
-            LINEAR,
-            20,
-            {"lams": [1.0], "solver": rls.Cholesky()},
-            {"lams": 1, "solver": rls.Cholesky()},
+        *(
+            pytest.param(*given, marks=pytest.mark.slow)
+            for given in (
+                (KERNEL, 3, {"landmarks": np.arange(10)}, {"landmarks": 10}),
+                (LINEAR, 20, {}, {}),
+                (LINEAR, 90, {}, {}),
+                (LINEAR, 20, {"lams": [1.0], **CHOLESKY}, {"lams": 1, **CHOLESKY}),
+            )
         ),
     ],
     ids=str,

@@ -47,7 +47,9 @@ def assert_same(got, want, origin=OFFSET, what=""):
             {"groups": np.arange(N) // 6, "landmarks": np.arange(0, N, 2)}, id="folds", marks=LONG
         ),
         pytest.param(
-            {"criterion": "gcv", "fixed_effects": (np.arange(N) % 2)[:, None] * 1.0}, id="columns"
+            {"criterion": "gcv", "fixed_effects": (np.arange(N) % 2)[:, None] * 1.0},
+            id="columns",
+            marks=LONG,
         ),
         pytest.param(
             {"criterion": "evidence", "solver": rls.Cholesky()}, id="evidence", marks=LONG
@@ -121,6 +123,7 @@ class Brought(rls.rows.Rows):
         yield X
 
 
+@pytest.mark.slow
 def test_labels_that_rows_bring_are_as_far():
     """Of a stream, and of rows of a user's own."""
     pieces = [(X[:30], Y[:30]), (X[30:], Y[30:])]
@@ -131,6 +134,7 @@ def test_labels_that_rows_bring_are_as_far():
         assert_close(got.errors, want.errors, 1e-3)
 
 
+@pytest.mark.slow
 def test_labels_that_rounding_takes_are_warned_of():
     """Where a constant cannot be taken off them; nothing is said of labels that it does not."""
     words = "float32, the dtype of X, rounds labels by up to .*, and they vary by"

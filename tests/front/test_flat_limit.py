@@ -42,6 +42,7 @@ def away(found, want):
     return float(np.max(np.abs(np.asarray(found) - want)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_tune_ends_where_single_rows_are_right(seed):
     """To 2 % of their root mean square; it went on to a λ of four times the floor, where they were
@@ -88,6 +89,7 @@ def test_a_fit_says_how_far_single_rows_are_off(solver):
         np.testing.assert_allclose(spread**2, variances + float(fit.lam), rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_single_rows_of_a_default_fit_are_right_or_it_says_how_far_they_are_off(seed):
     """From a λ of the spectrum at which they may be off by more than 2 % it goes on by Cholesky

@@ -53,8 +53,9 @@ FLOAT32 = {"loo", "evidence", "holdout", "gram", "landmarks", "cholesky features
 
 
 def in_both(names):
-    """All of them, and in float32 some."""
-    return [pytest.param(name, marks=() if name in FLOAT32 else FLOAT64) for name in names]
+    """All of them, and in float32 some; the first of criteria in the quick run."""
+    marks = lambda name: [FLOAT64] * (name not in FLOAT32) + [pytest.mark.slow] * (name != "loo")
+    return [pytest.param(name, marks=marks(name)) for name in names]
 
 
 @pytest.mark.parametrize("name", in_both(CRITERIA))
@@ -86,6 +87,7 @@ def test_every_factor(data, name):
     assert float(found.error) <= float(grid.error) * (1 + CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", [None, "cholesky"])
 def test_a_lam_for_each_target(data, route):
     X, Y, _ = data
@@ -98,6 +100,7 @@ def test_a_lam_for_each_target(data, route):
     )
 
 
+@pytest.mark.slow
 def test_counts_of_wrong_labels_have_no_slope(data):
     """Steps take the grid, or the values alone where there is no spectrum for one."""
     X, Y, _ = data

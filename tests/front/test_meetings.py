@@ -39,6 +39,7 @@ def data(rng):
     return X, (np.sin(X[:, 0]) + 0.1 * rng.normal(size=N)).astype(DTYPE)
 
 
+@pytest.mark.slow
 def test_tuned_offers_what_fit_offers_and_groups_leave_together_in_residuals_too(data):
     """Of fits in test_few_lams.py and test_intervals.py."""
     (X, y), groups = data, np.arange(N) % 4
@@ -83,6 +84,7 @@ def test_lists_are_taken_wherever_arrays_are(data):
         assert jax.eval_shape(call).shape == shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["rpcholesky", "uniform"])
 def test_landmarks_are_drawn_by_weight(rng, method):
     """Of 50 landmarks 47 were rows of weight 0."""
@@ -133,7 +135,7 @@ def test_an_indefinite_kernel_predicts_what_was_validated(rng):
 
 
 @FLOAT64
-@pytest.mark.parametrize("route", [None, "cholesky"])
+@pytest.mark.parametrize("route", [None, pytest.param("cholesky", marks=pytest.mark.slow)])
 def test_landmarks_less_than_the_root_of_rounding_apart_are_equal_ones(route):
     """Also where they leave together, by planes that rounding of the kernel turns by eps over the
     root of the ridge.

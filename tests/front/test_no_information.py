@@ -8,15 +8,14 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import FLOAT64
+from support import DTYPE, FLOAT64
 
 import jaxrls as rls
 from jaxrls.sklearn import RLSClassifier
 
-pytestmark = FLOAT64  # both precisions at once
-
 N = 30
 RNG = np.random.default_rng(0)
+Y = np.stack([1000 + 3 * RNG.normal(size=N), RNG.normal(size=N)], axis=1).astype(DTYPE)
 ONES, NEAR = np.full((N, 2), 0.37), RNG.normal(size=(N, 2))
 LEVEL, COLUMN = np.arange(N) % 3, np.linspace(-1, 1, N)[:, None]
 WEIGHTS = RNG.uniform(0.1, 5, N)
@@ -63,28 +62,33 @@ def heard(call):
     return result, [str(one.message) for one in seen]
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("name", CASES)
-def test_a_kernel_without_information_gives_what_fixed_effects_fit(name, dtype):
+LONG = "the median", "far too wide", "units", "polynomial", "a column", "weight 0", "cholesky"
+LONG += "evidence", "rows as levels", "cholesky on landmarks"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CASES]
+)
+def test_a_kernel_without_information_gives_what_fixed_effects_fit(name):
     """The weighted mean, or their least squares, as NumPy computes it."""
     kernel, X, options = CASES[name]
-    cast = lambda a: a.astype(dtype) if getattr(a, "dtype", None) == np.float64 else a
+    cast = lambda a: a.astype(DTYPE) if getattr(a, "dtype", None) == np.float64 else a
     options = {key: cast(value) for key, value in options.items()}
-    Y = cast(np.stack([1000 + 3 * RNG.normal(size=N), RNG.normal(size=N)], axis=1))
     effects = options.get("fixed_effects")
-    fit, messages = heard(lambda: rls.fit(kernel, np.asarray(X, dtype), Y, **options))
+    fit, messages = heard(lambda: rls.fit(kernel, np.asarray(X, DTYPE), Y, **options))
     (message,) = messages
     assert message.startswith("the kernel matrix has no information") and not fit.informative
     given = {} if effects is None else {"fixed_effects": effects}
-    predicted = np.asarray(fit.predict(np.asarray(X, dtype), **given), float)
+    predicted = np.asarray(fit.predict(np.asarray(X, DTYPE), **given), float)
     B = np.column_stack([np.ones(N), COLUMN]) if name == "a column" else np.ones((N, 1))
     B = np.eye(3)[LEVEL] if effects is WITHIN else B
     root = np.sqrt(np.asarray(options.get("weights", np.ones(N)), float))[:, None]
     want = B @ np.linalg.lstsq(root * B, root * Y, rcond=None)[0]
     off = np.abs(predicted - want)[root[:, 0] > 0].max(axis=0)
-    assert (off <= 8 * np.finfo(dtype).eps * np.abs(Y).max(axis=0)).all(), off
+    assert (off <= 8 * np.finfo(DTYPE).eps * np.abs(Y).max(axis=0)).all(), off
 
 
+@FLOAT64
 def test_what_stands_above_rounding_is_information():
     """Columns that vary by 1e-3 of what they are, and a width of a thousand times their spread."""
     X = np.linspace(-1, 1, N)[:, None]
@@ -96,6 +100,8 @@ def test_what_stands_above_rounding_is_information():
     assert alone.informative
 
 
+@pytest.mark.slow
+@FLOAT64
 def test_a_classifier_of_constant_columns_says_the_majority():
     y = np.where(np.arange(N) % 5 < 3, "most", "few")
     model, _ = heard(lambda: RLSClassifier(kernel="gaussian").fit(ONES, y))

@@ -94,6 +94,7 @@ def test_a_width_per_column_follows_the_spread_of_the_column():
     assert_close(width[2], median_distance(X / spread.astype(DTYPE)), 50 * EPS)
 
 
+@pytest.mark.slow
 def test_widths_follow_tiny_and_huge_units():
     """Of the median of all columns and of each, in units whose squares underflow; and what a search
     makes of them. A column that is constant, of whatever value, counts with spread 1.
@@ -155,6 +156,7 @@ def test_what_declares_no_length_scale_is_not_screened():
     assert len(guess(Hidden(array(64.0)), X, np.sin(3 * X[:, 0]))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the search ended at")  # in float32
 def test_a_users_kernel_is_tuned_as_the_librarys_own():
     X = rows(60, 2)

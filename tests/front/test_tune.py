@@ -54,6 +54,7 @@ def test_reaches_the_best_of_a_grid():
     np.testing.assert_allclose(tuned.predict(X[:5]), refit.predict(X[:5]), close, close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_criteria_and_progress(own, capsys):
     """Of two targets, with weights; of rows held out, on landmarks, and a function of one's own."""
@@ -80,6 +81,7 @@ def test_several_starts_from_the_data():
     assert many.error == again.error
 
 
+@pytest.mark.slow
 def test_offset_of_zero_stays_and_parameters_of_functions_may_be_negative():
     X, y = problem()
     tuned = rls.tune(rls.Polynomial(2, offset=0.0), X, y, steps=3)
@@ -162,7 +164,13 @@ def test_float64_without_the_switch():
 
 
 @FLOAT64
-@pytest.mark.parametrize("landmarks", [None, np.arange(0, 40, 4)], ids=["all rows", "landmarks"])
+@pytest.mark.parametrize(
+    "landmarks",
+    [
+        pytest.param(None, id="all rows"),
+        pytest.param(np.arange(0, 40, 4), id="landmarks", marks=pytest.mark.slow),
+    ],
+)
 def test_the_derivative_in_a_weight_of_0_is_0(landmarks):
     X, y = map(jnp.asarray, problem())
     error = lambda v: rls.objective(GAUSSIAN, X, y, 0.1, weights=v, landmarks=landmarks)
@@ -170,6 +178,7 @@ def test_the_derivative_in_a_weight_of_0_is_0(landmarks):
     assert slope[3] == 0 and np.isfinite(slope).all() and (slope != 0).sum() == 39
 
 
+@pytest.mark.slow
 def test_degenerate_problems():
     X, y = problem()
     assert rls.tune(GAUSSIAN, X, np.ones(40, DTYPE), steps=2).error < 1e-9
@@ -178,6 +187,7 @@ def test_degenerate_problems():
     assert np.isfinite(rls.tune(rls.Precomputed(), K, y, weights=weights, steps=2).error)
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_the_evidence_of_few_rows_is_tuned_to_its_best():
     """As a fine grid of widths and λ finds it, from the restricted likelihood in NumPy: searches
@@ -200,6 +210,7 @@ def test_the_evidence_of_few_rows_is_tuned_to_its_best():
         assert float(tuned.error) <= (0.5 * (fit + logs)).min() + 0.02, seed
 
 
+@pytest.mark.slow
 def test_padding_counts_for_nothing_in_a_search_by_evidence(monkeypatch):
     """Of 80 rows, which are padded to 128, it begins twice, as up to 100 rows."""
     walks, plain = [], descent._walk
@@ -211,6 +222,7 @@ def test_padding_counts_for_nothing_in_a_search_by_evidence(monkeypatch):
     assert_close(walks[0], max(2e-3 / 80, np.finfo(DTYPE).eps ** 0.5), 10 * np.finfo(DTYPE).eps)
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_the_evidence_of_random_intercepts_is_that_of_analysis_of_variance():
     """REML of g groups of m rows has a closed form; on more than 100 rows searches ended early."""

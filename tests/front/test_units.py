@@ -39,7 +39,11 @@ def variances_of(kernel):
     return [float(part.scale) for part in parts]
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(
+    "name",
+    # Those of one part share their programs.
+    [pytest.param(one, marks=[pytest.mark.slow] * ("Dye" not in one)) for one in STUDIES],
+)
 def test_published_variances_in_any_unit(name):
     """Scales and λ that started far from them were left where the likelihood is flat, as converged;
     a variance of 0 is told.
@@ -70,6 +74,7 @@ def test_published_variances_in_any_unit(name):
         assert_close(fit.history.lams[at], fit.lam, 10 * EPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scales", [(1e-6, 1.0), (1.0, 1e-6), (1e4, 1e-2)], ids=str)
 def test_a_scale_that_starts_as_good_as_0_is_found(scales):
     """Its slope is 0 there, which is no convergence."""
@@ -81,6 +86,7 @@ def test_a_scale_that_starts_as_good_as_0_is_found(scales):
     np.testing.assert_allclose(found, study.variances, 1e-2 if X64 else 1e-1)
 
 
+@pytest.mark.slow
 def test_markers_have_the_variance_of_a_spectral_search():
     """Genomic prediction: of more columns than rows, the share of variance that they explain."""
     markers = RNG.integers(0, 3, (N, 200)).astype(DTYPE)
@@ -99,7 +105,13 @@ def test_markers_have_the_variance_of_a_spectral_search():
 
 
 @EDGE
-@pytest.mark.parametrize("solver", [None, rls.Cholesky()], ids=["spectrum", "cholesky"])
+@pytest.mark.parametrize(
+    "solver",
+    [
+        pytest.param(None, id="spectrum"),
+        pytest.param(rls.Cholesky(), id="cholesky", marks=pytest.mark.slow),
+    ],
+)
 def test_a_kernel_without_a_scale_has_one_variance_everywhere(solver):
     """In the choice of λ, `error`, `plan` and error bars, for every target, by refits in NumPy."""
     kernel, lams = rls.Gaussian(1.0), np.geomspace(1e-2, 10, 12).astype(DTYPE)
@@ -124,33 +136,46 @@ def test_a_kernel_without_a_scale_has_one_variance_everywhere(solver):
         assert_close(one.amplitude, fit.amplitude[0], close)
         process = one.posterior(X[:3], fixed_effects=fixed[:3])
         assert_close(process.amplitude, one.amplitude, close)
-        given = rls.extend.Evidence(float(one.amplitude) ** 2)
-        as_given = rls.fit(kernel, X, labels[:, 0], **options | {"criterion": given})
-        assert as_given.amplitude is None and "prior" not in as_given.plan
-        assert_close(as_given.error, one.error, close)
+    given = rls.extend.Evidence(float(one.amplitude) ** 2)
+    as_given = rls.fit(kernel, X, labels[:, 0], **options | {"criterion": given})
+    assert as_given.amplitude is None and "prior" not in as_given.plan
+    assert_close(as_given.error, one.error, close)
 
 
-@pytest.mark.parametrize("criterion", ["evidence", "log_predictive_density", "crps"])
-def test_tuned_kernels_and_deviations_are_those_of_the_labels_times_their_unit(criterion):
+SCALED = 1.0 * rls.Gaussian(1.0), Y
+UNSCALED = rls.Gaussian(1.0).on(0) + 1.0 * rls.Linear().on(1), Y[:, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("criterion", "kernel", "labels"),
+    [
+        ("evidence", *UNSCALED),
+        ("log_predictive_density", *SCALED),
+        ("crps", *UNSCALED),
+    ],
+    ids=["evidence", "density", "crps"],
+)
+def test_tuned_kernels_and_deviations_are_those_of_the_labels_times_their_unit(
+    criterion, kernel, labels
+):
     """Of a kernel with a scale, and one that has none to take the variance into; for two targets
-    the scales are those of their mean variance.
+    the scales are those of their mean variance. (Scales by the evidence: of published studies.)
     """
-    kernels = 1.0 * rls.Gaussian(1.0), rls.Gaussian(1.0).on(0) + 1.0 * rls.Linear().on(1)
     close = 1e-5 if X64 else 5e-2
     by = "evidence" if criterion == "evidence" else "loo"
-    for kernel, labels in zip(kernels, (Y, Y[:, 1]), strict=True):
-        seen = []
-        for unit in UNITS[::3] + (1.0,):
-            y = (unit * labels).astype(DTYPE)
-            fit = rls.tune(kernel, X, y, criterion=criterion, steps=8)
-            std = fit.predict(X[:5], return_std=True, scale=by)[1] / unit
-            amplitude = np.asarray(fit.amplitude, float)
-            if labels is Y:
-                assert_close(np.mean(amplitude**2), 1, 1e-3)
-            else:
-                std = [*std, amplitude / unit]
-            seen.append([float(fit.r2), *np.ravel(std)])
-        np.testing.assert_allclose(seen[:-1], [seen[-1]] * 2, close)
+    seen = []
+    for unit in UNITS[::3] + (1.0,):
+        y = (unit * labels).astype(DTYPE)
+        fit = rls.tune(kernel, X, y, criterion=criterion, steps=8)
+        std = fit.predict(X[:5], return_std=True, scale=by)[1] / unit
+        amplitude = np.asarray(fit.amplitude, float)
+        if labels is Y:
+            assert_close(np.mean(amplitude**2), 1, 1e-3)
+        else:
+            std = [*std, amplitude / unit]
+        seen.append([float(fit.r2), *np.ravel(std)])
+    np.testing.assert_allclose(seen[:-1], [seen[-1]] * 2, close)
 
 
 def test_estimators_do_not_depend_on_the_unit():

@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import numpy as np
+import pytest
 from support import ANY_PRECISION, EDGE, FLOAT64, array, assert_close, factorize, refused, wide
 
 import jaxrls as rls
@@ -29,6 +30,7 @@ def test_the_scale_multiplies_the_kernel():
     assert_close(jax.jit(rls.extend.LogPredictive(0.3))(plain, Y, LAMS), want, 1e-10)
 
 
+@pytest.mark.slow
 @FLOAT64
 @EDGE
 def test_it_is_a_criterion_everywhere():
@@ -61,6 +63,7 @@ def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     assert_close(larger + np.log(100), by_factor(factor, Y[:, 0], LAMS), 1e-10)
 
 
+@pytest.mark.slow
 @FLOAT64
 @EDGE
 def test_the_ranked_probability_score_is_that_of_predictive_distributions():
@@ -88,6 +91,7 @@ def test_the_ranked_probability_score_is_that_of_predictive_distributions():
     assert searched.error <= grid.error * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_rows_that_the_others_predict_exactly_give_numbers():
     """A row of leverage 1, and labels of 0: large densities of one sign or the other, and no
     NaN.

@@ -78,7 +78,9 @@ SIDES = {"evidence": GRAM, "kfold": GRAM, "holdout": FEATURES}
 
 
 @FLOAT64
-@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "holdout")) for name in SIDES]
+)
 def test_every_criterion(name):
     """With weights, by K or by features; first derivatives of every criterion are in the contract's
     tests, second ones of leave-one-out below, of every kernel in `test_kernels.py`.
@@ -103,12 +105,15 @@ HARD = {
 
 
 @FLOAT64
-@pytest.mark.parametrize("case", HARD)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * ("rank" in case)) for case in HARD]
+)
 def test_where_eigenvalues_repeat_or_vanish(case):
     """The cases that break differentiation through an eigendecomposition."""
     check(*HARD[case], points(6, 24, 1), 0.1, None)
 
 
+@pytest.mark.slow
 @ANY_PRECISION
 def test_a_fit_by_cholesky_factors_has_the_same_slope():
     X, Y, _ = problem()
@@ -142,6 +147,7 @@ def test_large_loss_and_targets():
     assert_close(both, np.mean(each), 1e-12 if X64 else 1e-5)
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_best_lam_by_the_implicit_function_theorem():
     """dλ*/dwidth, and the derivative of a validation error at λ*, against differences; the envelope
@@ -182,6 +188,7 @@ def test_best_lam_is_found_on_either_side_of_the_best_of_a_grid():
         assert_close(found(grid), lowest, 3e-3)
 
 
+@pytest.mark.slow
 def test_best_lam_at_the_end_of_its_grid_stands_still():
     X, Y, _ = problem()
     chosen = jax.jit(

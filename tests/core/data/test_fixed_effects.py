@@ -7,6 +7,7 @@ import functools
 import jax
 import numpy as np
 import pandas as pd
+import pytest
 import scipy.sparse
 from contract.cases import LAMS, POINTS, WEIGHTS, WIDTH, N, Y, draw, gaussian
 from extended import Truth, of_features
@@ -59,7 +60,17 @@ def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
     )
 
 
-def test_levels_and_columns_together(tmp_path):
+ON_LANDMARKS = {"landmarks": DATA[0].astype(DTYPE)[::4], "solver": rls.Cholesky()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="all rows"),
+        pytest.param(ON_LANDMARKS, id="landmarks", marks=pytest.mark.slow),
+    ],
+)
+def test_levels_and_columns_together(options, tmp_path):
     """They are the indicators of every level of the first grouping, of all but the first level of
     the second, and the columns, by name; with weights, of rows on landmarks and new rows too.
     """
@@ -72,36 +83,26 @@ def test_levels_and_columns_together(tmp_path):
     order = [0, 1, 3, 2, *range(4, 11)]  # levels are sorted
     parts = [frame, rls.levels(names), rls.levels(year)]
     weights = np.linspace(0.5, 2, 40).astype(DTYPE)
-    for options in ({}, {"landmarks": x[::4], "solver": rls.Cholesky()}):
-        options |= {"lams": [1e-2], "weights": weights, "keep": True}
-        found = rls.fit(rls.Gaussian(0.5), x, y, fixed_effects=parts, **options)
-        want = rls.fit(
-            rls.Gaussian(0.5), x, y, fixed_effects=B[:, order], intercept=False, **options
-        )
-        tolerance = 1e4 * EPS
-        assert_close(found.model.free, want.model.free, tolerance)
-        assert_close(found.loo_residuals, want.loo_residuals, tolerance)
-        assert_close(found.effects().covariance, want.effects().covariance, tolerance)
-        assert found.effects().names == ("age", "dose", "e", "n", "s", "w", 1, 2, 3, 4, 5)
-        assert want.effects().names == tuple(f"x{j}" for j in range(11))
-        new = [frame[["dose", "age"]], names, rls.levels(year)]
-        rls.save(tmp_path / "fit", found)
-        for model in (found, rls.load(tmp_path / "fit")):
-            again = model.predict(x, fixed_effects=new)
-            assert_close(again, want.predict(x, fixed_effects=B[:, order]), tolerance)
-    assert rls.fit(GAUSSIAN, x, y, lams=[1.0]).effects().names == ("intercept",)
-    named = rls.fit(GAUSSIAN, x, y, lams=[1.0], fixed_effects=frame)
-    assert named.effects().names == ("intercept", "age", "dose")
-    asked = lambda fit, new: lambda: fit.predict(x, fixed_effects=new)
+    options = options | {"lams": [1e-2], "weights": weights, "keep": True}
+    found = rls.fit(rls.Gaussian(0.5), x, y, fixed_effects=parts, **options)
+    want = rls.fit(rls.Gaussian(0.5), x, y, fixed_effects=B[:, order], intercept=False, **options)
+    tolerance = 1e4 * EPS
+    assert_close(found.model.free, want.model.free, tolerance)
+    assert_close(found.loo_residuals, want.loo_residuals, tolerance)
+    assert_close(found.effects().covariance, want.effects().covariance, tolerance)
+    assert found.effects().names == ("age", "dose", "e", "n", "s", "w", 1, 2, 3, 4, 5)
+    assert want.effects().names == tuple(f"x{j}" for j in range(11))
+    new = [frame[["dose", "age"]], names, rls.levels(year)]
+    rls.save(tmp_path / "fit", found)
+    for model in (found, rls.load(tmp_path / "fit")):
+        again = model.predict(x, fixed_effects=new)
+        assert_close(again, want.predict(x, fixed_effects=B[:, order]), tolerance)
+    asked = lambda new: lambda: found.predict(x, fixed_effects=new)
     count = "fixed_effects must be a list of the 3 parts of the fit, .* and "
     refused(
-        (
-            asked(named, frame[["age"]]),
-            "fixed_effects lacks 1 of the 2 columns that were fitted, 'dose'",
-        ),
-        (asked(found, None), count + "is None"),
-        (asked(found, new[:2]), count + "has 2"),
-        (asked(found, [frame, names, year + 1]), "fixed_effects has the level 6, which no"),
+        (asked(None), count + "is None"),
+        (asked(new[:2]), count + "has 2"),
+        (asked([frame, names, year + 1]), "fixed_effects has the level 6, which no"),
         (
             lambda: rls.fit(GAUSSIAN, x, y, fixed_effects=[rls.levels(site), np.ones((40, 1))]),
             "columns of fixed_effects are linearly dependent",
@@ -109,6 +110,18 @@ def test_levels_and_columns_together(tmp_path):
     )
 
 
+@pytest.mark.slow
+def test_columns_of_a_frame_have_names():
+    x, y = DATA
+    frame = pd.DataFrame(draw(11, 40, 2), columns=["age", "dose"])
+    assert rls.fit(GAUSSIAN, x, y, lams=[1.0]).effects().names == ("intercept",)
+    named = rls.fit(GAUSSIAN, x, y, lams=[1.0], fixed_effects=frame)
+    assert named.effects().names == ("intercept", "age", "dose")
+    words = "fixed_effects lacks 1 of the 2 columns that were fitted, 'dose'"
+    refused((lambda: named.predict(x, fixed_effects=frame[["age"]]), words))
+
+
+@pytest.mark.slow
 @FLOAT64
 def test_tune_finds_width_and_lam_with_the_columns():
     """The model is that of a fit there."""
@@ -188,6 +201,7 @@ def test_a_row_that_cannot_be_left_out_is_said_to_be_so():
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_posterior_and_intervals_with_levels():
     """With weights, some of them 0: the posterior, and the ends of intervals of all fits without a
@@ -211,6 +225,7 @@ def test_posterior_and_intervals_with_levels():
         assert_close(end, value[0, :, 0], 1e-8)
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_update_and_stream_with_fixed_effects():
     """Rows that come and go, and rows that are read in blocks, are those of one array."""
@@ -248,9 +263,7 @@ def test_new_rows_must_bring_levels_that_were_fitted():
 
 
 def test_what_is_about_labels_needs_their_levels():
-    """Without them intervals and updates were off by the levels; and groups that are levels leave
-    residuals without their constant.
-    """
+    """Without them intervals and updates were off by the levels."""
     fit = rls.fit(GAUSSIAN, X, Y, fixed_effects=rls.levels(LABELS), lams=[1.0], keep=True)
     calls = {
         "return_std": lambda: fit.predict(X, return_std=True),
@@ -266,6 +279,10 @@ def test_what_is_about_labels_needs_their_levels():
         (lambda: rls.predict_to_file(fit, X, "never.npy"), "model must not need fixed_effects="),
         (lambda: rls.levels(np.array(["2020-01-01"], "M8[ns]")), "and holds dates: give labels"),
     )
+
+
+@pytest.mark.slow
+def test_groups_that_are_levels_leave_residuals_without_their_constant():
     grouped = {"fixed_effects": rls.levels(LABELS), "groups": LABELS, "lams": [1.0], "keep": True}
     alone = rls.fit(GAUSSIAN, X, Y, **grouped)
     refused((lambda: alone.intervals(X, fixed_effects=LABELS), "held out whole levels"))
@@ -273,19 +290,25 @@ def test_what_is_about_labels_needs_their_levels():
     assert np.isfinite(crossed.intervals(X, 0.5, fixed_effects=LABELS)[0]).all()
 
 
+@pytest.mark.slow
 def test_of_a_level_without_weight_nothing_is_known():
-    """As of one that no row has; and of no columns at all there is nothing to say."""
+    """As of one that no row has."""
     of = {"weights": np.where(MEMBER == 1, 0.0, 1.0), "lams": [0.3], "keep": True}
     fit = rls.fit(GAUSSIAN, X, Y[:, 0], fixed_effects=rls.levels(LABELS), **of)
     assert np.isinf(fit.effects().std).tolist() == [False, True, False]
     words = "has the level 'b', which no fitted row that counts has"
     refused((lambda: fit.predict(X[:1], fixed_effects=["b"]), words))
+
+
+@pytest.mark.slow
+def test_no_columns_are_no_fixed_effects():
     none = np.zeros((N, 0))
     fit = rls.fit(GAUSSIAN, X, Y, fixed_effects=none, lams=[0.3])
     alone = rls.fit(GAUSSIAN, X, Y, lams=[0.3])
     assert_close(fit.predict(X, fixed_effects=none), alone.predict(X), 10 * EPS)
 
 
+@pytest.mark.slow
 def test_large_groups_with_levels_of_their_own_are_left_out_as_by_refits():
     """For as many λ as here by fits to the other rows, for one by R_SS. One level lies in both
     groups, and two in one each: known up to a constant there.
@@ -346,42 +369,54 @@ def by_refits(C, constant, lam=0.3):
     return np.array(held_out), fitted, beta, covariance
 
 
-def test_columns_far_from_zero_keep_their_digits(tmp_path):
+@pytest.mark.parametrize(
+    ("way", "names"),
+    [
+        pytest.param("levels", list(FAR)[:-1], id="levels"),
+        pytest.param("columns", list(FAR), id="columns", marks=pytest.mark.slow),
+        pytest.param("jit", ["year"], id="jit", marks=pytest.mark.slow),
+    ],
+)
+def test_columns_far_from_zero_keep_their_digits(way, names, tmp_path):
     """In float32 a year was refused as dependent on the constant, and in float64 ten minutes of
     Unix time: beside an intercept or levels, inside of `jax.jit`, and loaded, as by refits.
     """
     x, y = X.astype(DTYPE), Y[:, 0].astype(DTYPE)
-    run = functools.partial(rls.fit, GAUSSIAN, lams=[0.3], weights=V, keep=True)
-    inside = jax.jit(lambda C: run(x, y, fixed_effects=C))
-    for name, (C, lacks) in FAR.items():
-        exact = np.asarray(C, np.float64)
-        traced = inside if C.dtype == DTYPE else lambda C: run(x, y, fixed_effects=C)
-        levels = lambda C: run(x, y, fixed_effects=[rls.levels(MEMBER), C])
-        for make, constant, new in (
-            (traced, np.ones((N, 1)), C),
-            (lambda C: run(x, y, fixed_effects=C), np.ones((N, 1)), C),
-            (levels, EYE, [MEMBER, C]),
-        ):
-            held_out, fitted, beta, covariance = by_refits(exact, constant)
-            fit, tolerance = make(C), 1e3 * EPS
-            rls.save(tmp_path / "fit", fit)
-            assert_close(fit.loo_residuals, held_out, tolerance, name)
-            for model in (fit, rls.load(tmp_path / "fit")):
-                found = model.predict(x, fixed_effects=new)
-                assert_close(found, fitted, tolerance, name)
-                assert found.dtype == DTYPE
-            effects = fit.effects(scale=1.0)
-            assert_close(effects.mean, beta, tolerance * lacks, name)
-            slopes = slice(constant.shape[1], None)
-            assert_close(fit.model.free[-C.shape[1] :], beta[slopes], tolerance * lacks, name)
-            ratio = effects.std / np.sqrt(np.diag(covariance))
-            assert_close(ratio, np.ones(len(ratio)), tolerance * lacks, name)
+    run = functools.partial(rls.fit, GAUSSIAN, x, y, lams=[0.3], weights=V, keep=True)
+    make = {
+        "levels": lambda C: run(fixed_effects=[rls.levels(MEMBER), C]),
+        "columns": lambda C: run(fixed_effects=C),
+        "jit": jax.jit(lambda C: run(fixed_effects=C)),
+    }[way]
+    constant = EYE if way == "levels" else np.ones((N, 1))
+    for name in names:
+        C, lacks = FAR[name]
+        new = [MEMBER, C] if way == "levels" else C
+        held_out, fitted, beta, covariance = by_refits(np.asarray(C, np.float64), constant)
+        fit, tolerance = make(C), 1e3 * EPS
+        rls.save(tmp_path / "fit", fit)
+        assert_close(fit.loo_residuals, held_out, tolerance, name)
+        for model in (fit, rls.load(tmp_path / "fit")):
+            found = model.predict(x, fixed_effects=new)
+            assert_close(found, fitted, tolerance, name)
+            assert found.dtype == DTYPE
+        effects = fit.effects(scale=1.0)
+        assert_close(effects.mean, beta, tolerance * lacks, name)
+        slopes = slice(constant.shape[1], None)
+        assert_close(fit.model.free[-C.shape[1] :], beta[slopes], tolerance * lacks, name)
+        ratio = effects.std / np.sqrt(np.diag(covariance))
+        assert_close(ratio, np.ones(len(ratio)), tolerance * lacks, name)
 
 
-def test_columns_far_from_zero_are_those_about_another_zero():
-    """On landmarks, of sparse rows and streams, after rows came and went, and with intercept=False
-    beside indicators that sum to 1; the evidence too.
-    """
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "evidence"))
+        for name in ("landmarks", "evidence", "sparse", "stream", "changed")
+    ],
+)
+def test_columns_far_from_zero_are_those_about_another_zero(name):
+    """On landmarks, of sparse rows and streams, after rows came and went; the evidence too."""
     C = np.round(2007 + 10 * Z).astype(DTYPE)
     x, y = X.astype(DTYPE), Y[:, 0].astype(DTYPE)
     rows = lambda: rls.rows.stream([(x[:5], y[:5]), (x[5:], y[5:])], block_size=4)
@@ -402,16 +437,22 @@ def test_columns_far_from_zero_are_those_about_another_zero():
         "stream": lambda C: fit(rows(), fixed_effects=C, **on_landmarks),
         "changed": changed,
     }
-    for name, call in calls.items():
-        far, near = call(C), call(C - 2000)
-        tolerance = 1e3 * EPS * (20 if "landmarks" in name or name in ("stream", "changed") else 1)
-        if far.error is not None:
-            assert_close(far.error, near.error, tolerance, name)
-        assert_close(far.model.free, near.model.free, tolerance, name)
-        want = near.model.intercept - 2000 * near.model.free[0]
-        assert_close(far.model.intercept, want, tolerance, name)
-        predictions = (fit.predict(x, fixed_effects=B) for fit, B in ((far, C), (near, C - 2000)))
-        assert_close(*predictions, tolerance, name)
+    far, near = calls[name](C), calls[name](C - 2000)
+    tolerance = 1e3 * EPS * (20 if "landmarks" in name or name in ("stream", "changed") else 1)
+    if far.error is not None:
+        assert_close(far.error, near.error, tolerance, name)
+    assert_close(far.model.free, near.model.free, tolerance, name)
+    want = near.model.intercept - 2000 * near.model.free[0]
+    assert_close(far.model.intercept, want, tolerance, name)
+    predictions = (fit.predict(x, fixed_effects=B) for fit, B in ((far, C), (near, C - 2000)))
+    assert_close(*predictions, tolerance, name)
+
+
+@pytest.mark.slow
+def test_columns_far_from_zero_beside_indicators_that_sum_to_1():
+    """With intercept=False."""
+    C, fit = np.round(2007 + 10 * Z).astype(DTYPE), functools.partial(rls.fit, GAUSSIAN)
+    x, y = X.astype(DTYPE), Y[:, 0].astype(DTYPE)
     B = np.hstack([INDICATORS[:N], C])
     both = fit(x, y, fixed_effects=B, intercept=False, lams=[0.2])
     assert_close(

@@ -87,7 +87,13 @@ def errors(case, dtype, lams=None, times=None):
 OTHERS = {f"Cholesky {name}": case for name, case in CHOLESKY.items()}
 
 
-@pytest.mark.parametrize("case", [*CASES.values(), *OTHERS.values()], ids=[*CASES, *OTHERS])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.slow] * (name not in ("gram", "Cholesky K")))
+        for name, case in (CASES | OTHERS).items()
+    ],
+)
 def test_above_the_floor_float32_says_what_float64_says(case):
     """What docs/solvers.md promises: 5 % at the floor, and of what is left out less above it, in
     proportion to λ, or where landmarks nearly depend to √λ.
@@ -126,6 +132,7 @@ def test_heavy_rows_do_not_raise_the_floor_of_a_cholesky_factor():
         assert heavy == 16 or float(floor) <= 4 * usual
 
 
+@pytest.mark.slow
 def test_the_grid_on_landmarks_in_float32_holds_the_best_of_float64():
     """It lies below n·eps·s_max, where the grid stopped once. (Of K and of covariances it begins at
     the floor: test_core.py.)
@@ -153,6 +160,7 @@ def nearly_noiseless():
     return X, np.stack([y, -2 * y], axis=1)
 
 
+@pytest.mark.slow
 def test_the_default_fit_goes_on_below_the_floor_of_the_spectrum():
     """With Cholesky factors, whose floor is lower: λ is as good as float64's by float64's own
     measure, and a warning says that single rows are off.
@@ -230,6 +238,7 @@ def test_eigenvalues_of_a_gpu_are_trusted_less(monkeypatch):
     assert_allclose(floors() / here, [4, 1], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_lam_of_0_is_the_floor():
     """By every door, on so few landmarks that fits at the floor are as good as any."""
     x, y, kernel = X[:20].astype(float), Y[:20].astype(float), rls.Gaussian(0.7)

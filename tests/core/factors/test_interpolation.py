@@ -11,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from extended import LONG, Fits, sets_of
-from support import FLOAT64
+from support import DTYPE, FLOAT64
 
 import jaxrls as rls
-
-pytestmark = FLOAT64  # both precisions at once
 
 SVD, COVARIANCE = rls.Spectral("features"), rls.Spectral("covariance")
 
@@ -58,6 +56,9 @@ CASES = {
 }
 
 
+QUICK = "n = d + 1", "weights", "heavy rows", "two folds", "scales"
+
+
 def refitted(X, y, folds, v, fixed, lams):
     """Mean squares of held-out residuals (L,), by refits in extended precision."""
     K, B = X.astype(LONG) @ X.T.astype(LONG), np.column_stack([np.ones(len(y)), fixed])
@@ -70,60 +71,70 @@ def refitted(X, y, folds, v, fixed, lams):
     return sum(e.sum(axis=1) for e in errors) / v.sum()
 
 
-@partial(jax.jit, static_argnames=("dtype", "solver"))
-def errors(dtype, solver, X, y, v, fixed, folds):
+@partial(jax.jit, static_argnames="solver")
+def errors(solver, X, y, v, fixed, folds):
     """The floor, and the errors at 1, 10 and 1000 times it."""
-    X, y, v, fixed = (a.astype(dtype) for a in (X, y, v, fixed))
+    X, y, v, fixed = (jnp.asarray(a, DTYPE) for a in (X, y, v, fixed))
     problem = rls.extend.Problem.of(
         rls.Linear(), X, y, weights=v, fixed_effects=fixed, groups=folds, solver=solver
     )
     solution = problem.solution()
-    lams = solution.factor.precision_floor() * jnp.array([1, 10, 1000], dtype)
+    lams = solution.factor.precision_floor() * jnp.array([1, 10, 1000], DTYPE)
     return lams, problem.errors(solution, lams)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    # Those of one shape share their programs.
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in CASES],
+)
 def test_above_the_floor_errors_are_those_of_refits(name):
-    """To 5 %, by all routes of features and in both precisions; and the floor is not far above
-    where rounding begins: it was 1e12 times lower.
+    """To 5 %, by all routes of features; and the floor is not far above where rounding begins: it
+    was 1e12 times lower.
     """
     X, y, folds, v, fixed = CASES[name]
     plan = None if len(set(folds)) == len(folds) else rls.folds(folds)
     for solver in (SVD, COVARIANCE, rls.Cholesky()):
-        for dtype in (jnp.float32, jnp.float64):
-            lams, found = map(np.asarray, errors(dtype, solver, X, y, v, fixed, plan))
-            size = np.linalg.norm(np.sqrt(v)[:, None] * X, 2) ** 2
-            # As long as no fold leaves too few rows, refits do not change below what K resolves.
-            want = refitted(X, y, folds, v, fixed, np.maximum(lams, 1e-15 * size)).astype(float)
-            assert np.abs(found / want - 1).max() <= 0.05, (solver, dtype)
-            assert 0 < lams[0] <= 500 * np.finfo(dtype).eps * size, (solver, dtype)
+        lams, found = map(np.asarray, errors(solver, X, y, v, fixed, plan))
+        size = np.linalg.norm(np.sqrt(v)[:, None] * X, 2) ** 2
+        # As long as no fold leaves too few rows, refits do not change below what K resolves.
+        want = refitted(X, y, folds, v, fixed, np.maximum(lams, 1e-15 * size)).astype(float)
+        assert np.abs(found / want - 1).max() <= 0.05, solver
+        assert 0 < lams[0] <= 500 * np.finfo(DTYPE).eps * size, solver
 
 
+@pytest.mark.slow
+@FLOAT64
 def test_where_rows_suffice_the_floor_is_that_of_singular_values():
     """Twenty rows for ten features, and folds that leave enough."""
     for folds in (None, rls.folds(np.arange(24) % 4)):
         X, y, _, v, fixed = case(24, 8)
-        lams = errors(jnp.float64, SVD, X, y, v, fixed, folds)[0]
+        lams = errors(SVD, X, y, v, fixed, folds)[0]
         assert float(lams[0]) < 1e-24
 
 
-def test_a_lam_below_that_floor_is_warned_of_and_a_search_stays_above():
+@FLOAT64
+@pytest.mark.parametrize("name", ["two folds", pytest.param("n = d + 1", marks=pytest.mark.slow)])
+def test_a_lam_below_that_floor_is_warned_of_and_a_search_stays_above(name):
     """Float64 is not told to use float64. A search began at 1e-26, where errors were noise."""
+    X, _, rows, v, none = CASES[name]
+    y, options = CASES["two folds"][1], {"groups": rows} if name == "two folds" else {}
+    with pytest.warns(UserWarning) as seen:
+        try:
+            rls.fit(rls.Linear(), X, y, lams=[1e-15, 1e-14], **options)
+        except ValueError as error:
+            warnings.warn(str(error), UserWarning, stacklevel=1)
+    words = " ".join(str(one.message) for one in seen)
+    assert "is below the precision of the factor" in words and "float64" not in words
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the chosen λ")
+        fit = rls.fit(rls.Linear(), X, y, lams="search", **options)
+    want = refitted(X, y, rows, v, none, np.atleast_1d(fit.lam))
+    np.testing.assert_allclose(fit.error, float(want[0]), rtol=0.01)
+
+
+@pytest.mark.slow
+@FLOAT64
+def test_a_lam_of_0_is_the_floor_of_what_is_left_out():
     X, y, folds, _, _ = CASES["two folds"]
-    saturated = X[:, :15]
-    for given, options in ((X, {"groups": folds}), (CASES["n = d + 1"][0], {})):
-        with pytest.warns(UserWarning) as seen:
-            try:
-                rls.fit(rls.Linear(), given, y, lams=[1e-15, 1e-14], **options)
-            except ValueError as error:
-                warnings.warn(str(error), UserWarning, stacklevel=1)
-        words = " ".join(str(one.message) for one in seen)
-        assert "is below the precision of the factor" in words and "float64" not in words
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "the chosen λ")
-            fit = rls.fit(rls.Linear(), given, y, lams="search", **options)
-        v, none = np.ones(20), np.empty((20, 0))
-        rows = options.get("groups", np.arange(20))
-        want = refitted(given, y, rows, v, none, np.atleast_1d(fit.lam))
-        np.testing.assert_allclose(fit.error, float(want[0]), rtol=0.01)
-    assert rls.fit(rls.Linear(), saturated, y, lams=[0.0], groups=folds).lam > 1e-14
+    assert rls.fit(rls.Linear(), X[:, :15], y, lams=[0.0], groups=folds).lam > 1e-14

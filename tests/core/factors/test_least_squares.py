@@ -50,6 +50,9 @@ ROUTES: dict = {
     "six λ": {},
 }
 
+QUICK = [(route, False) for route in ("default", "gram", "features", "covariance")]
+QUICK += [("features", True)]
+
 
 def least_squares(X, y, v, effects, lam, rank):
     """Weights and coefficients of the effects, by singular values in float64."""
@@ -63,8 +66,19 @@ def least_squares(X, y, v, effects, lam, rank):
 
 
 @pytest.mark.filterwarnings("ignore:the chosen λ|λ below")
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights and effects"])
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    ("route", "weighted"),
+    [
+        pytest.param(
+            route,
+            weighted,
+            id=f"{route}, {'weights and effects' if weighted else 'plain'}",
+            marks=[pytest.mark.slow] * ((route, weighted) not in QUICK),
+        )
+        for route in ROUTES
+        for weighted in (False, True)
+    ],
+)
 def test_fits_are_least_squares_of_minimum_norm(route, weighted):
     """All coefficients: rows off the plane that X lies in are predicted by the same. Cholesky
     factors keep of the labels what rounding is of λ, until a spectrum takes their place.
@@ -92,6 +106,7 @@ def test_fits_are_least_squares_of_minimum_norm(route, weighted):
             assert_close(fit.model.intercept, beta[0], 10 * max(TOLERANCE, kept), what)
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_cholesky_factors_know_no_constant():
     """Of centred rows K is singular along it, and of rows without their fit by columns along these.
@@ -136,26 +151,24 @@ def test_cholesky_factors_know_no_constant():
         assert_close(spread, known, 1e-6)
 
 
-@FLOAT64
 def test_rows_without_leverage_of_their_own_raise_no_floor():
     """The middle one of three points, or nearly: what is left out there does not depend on λ."""
     slope = lambda fit: float(np.diff(fit.predict(np.array([[0.0], [1.0]])))[0])
-    for dtype in (np.float64, np.float32):
-        for middle in (0.0, 1e-6, 1e-3):
-            x = np.array([[0.0], [0.5 + middle], [1.0]], dtype)
-            y = np.array([0, 1.1, 2], dtype)
-            right = np.polyfit(x[:, 0].astype(float), y, 1)[0]
-            for options in ({}, {"groups": [0, 1, 2]}):
-                named = rls.fit(rls.Linear(), x, y, lams=[0.0], **options)
-                assert float(named.floor) < 1e3 * np.finfo(dtype).eps
-                assert abs(slope(named) - right) < 1e3 * np.finfo(dtype).eps
-                # Each row by the line through the others.
-                left = [
-                    np.polyval(
-                        np.polyfit(np.delete(x[:, 0].astype(float), i), np.delete(y, i), 1),
-                        float(x[i, 0]),
-                    )
-                    for i in range(3)
-                ]
-                assert_close(named.loo_residuals, y - np.array(left), 1e3 * np.finfo(dtype).eps)
-            assert abs(slope(rls.fit(rls.Linear(), x, y)) - right) < 0.05
+    for middle in (0.0, 1e-6, 1e-3):
+        x = np.array([[0.0], [0.5 + middle], [1.0]], DTYPE)
+        y = np.array([0, 1.1, 2], DTYPE)
+        right = np.polyfit(x[:, 0].astype(float), y, 1)[0]
+        for options in ({}, {"groups": [0, 1, 2]}):
+            named = rls.fit(rls.Linear(), x, y, lams=[0.0], **options)
+            assert float(named.floor) < 1e3 * np.finfo(DTYPE).eps
+            assert abs(slope(named) - right) < 1e3 * np.finfo(DTYPE).eps
+            # Each row by the line through the others.
+            left = [
+                np.polyval(
+                    np.polyfit(np.delete(x[:, 0].astype(float), i), np.delete(y, i), 1),
+                    float(x[i, 0]),
+                )
+                for i in range(3)
+            ]
+            assert_close(named.loo_residuals, y - np.array(left), 1e3 * np.finfo(DTYPE).eps)
+        assert abs(slope(rls.fit(rls.Linear(), x, y)) - right) < 0.05

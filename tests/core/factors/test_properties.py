@@ -277,8 +277,16 @@ def judge(got, value, off, scale):
 
 @pytest.mark.parametrize(
     ("name", "intercept"),
-    COMBINATIONS,
-    ids=[f"{name}-{'intercept' if i else 'plain'}" for name, i in COMBINATIONS],
+    [
+        pytest.param(
+            name,
+            i,
+            id=f"{name}-{'intercept' if i else 'plain'}",
+            # A dual and a primal one in the quick run, unless more are asked for.
+            marks=[pytest.mark.slow] * (not LARGE and name not in ("gram", "cholesky landmarks")),
+        )
+        for name, i in COMBINATIONS
+    ],
 )
 def test_every_criterion_is_that_of_refits(name, intercept):
     @settings(

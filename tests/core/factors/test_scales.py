@@ -37,6 +37,11 @@ from jaxrls import extend
 ON_LANDMARKS = ("subset", "cholesky on landmarks")
 
 
+def slow(*given):
+    """A case that is slow."""
+    return pytest.param(*given, marks=pytest.mark.slow)
+
+
 def smooth_data(n=60):
     rng = np.random.default_rng(1)
     X = wide(rng.uniform(-1, 1, size=(n, 2)))
@@ -172,6 +177,7 @@ def test_a_weight_below_eps_of_the_largest_is_0():
     assert np.array_equal(extend.Weights.of(v, 20, DTYPE).array, none)
 
 
+@pytest.mark.slow
 @FLOAT64
 @pytest.mark.filterwarnings("ignore:.*λ")
 def test_held_out_rows_in_another_precision():
@@ -189,7 +195,7 @@ def test_held_out_rows_in_another_precision():
         assert_close(errors, want, 1e-5)
 
 
-@pytest.mark.parametrize("route", ["gram", "covariance", "cholesky", *ON_LANDMARKS])
+@pytest.mark.parametrize("route", ["gram", *map(slow, ["covariance", "cholesky", *ON_LANDMARKS])])
 def test_every_factor_of_a_kernel_of_small_or_large_numbers(route):
     """k, λ and squares of labels times a: floors and errors too, of rows and of groups, and slopes
     of errors; no number is compared with one that has no unit.
@@ -239,7 +245,8 @@ def light(kernel):
 
 
 @pytest.mark.parametrize(
-    ("route", "kernel"), [("covariance", rls.Linear()), ("gram", GAUSSIAN), ("cholesky", GAUSSIAN)]
+    ("route", "kernel"),
+    [("covariance", rls.Linear()), slow("gram", GAUSSIAN), slow("cholesky", GAUSSIAN)],
 )
 def test_rows_of_tiny_weight(route, kernel):
     """A row of weight v keeps digits to eps/√v."""
@@ -252,6 +259,7 @@ def test_rows_of_tiny_weight(route, kernel):
     assert_close(alone, want, 1e5 * EPS)
 
 
+@pytest.mark.slow
 def test_landmarks_of_weight_zero():
     """Rows of U are long where no row of positive weight is near: their residual must not be a
     difference of long numbers.
@@ -274,7 +282,7 @@ def test_landmarks_of_weight_zero():
 
 
 @pytest.mark.parametrize("weight", [1e6, pytest.param(1e12, marks=FLOAT64)])
-@pytest.mark.parametrize("route", ["gram", "covariance"])
+@pytest.mark.parametrize("route", [slow("gram"), "covariance"])
 def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
     X, y = smooth_data()
     v = np.ones(60)
@@ -293,7 +301,7 @@ def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
 
 
 @pytest.mark.parametrize(
-    ("route", "d"), [("gram", 2), ("gram", 40), ("covariance", 40), ("cholesky", 40)]
+    ("route", "d"), [("gram", 2), *(slow(one, 40) for one in ("gram", "covariance", "cholesky"))]
 )
 def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
     """At 1e8 (float32: 3e3) products of rows round to more than their spread."""
@@ -320,6 +328,7 @@ def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
 # --- the certificate ---
 
 
+@pytest.mark.slow
 @ANY_PRECISION
 @pytest.mark.parametrize("route", ["subset", "cholesky"])
 def test_a_certificate_in_float32_is_never_too_hopeful(route):

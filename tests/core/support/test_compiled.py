@@ -40,7 +40,11 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "source"), [("landmarks", "stream"), ("features", "rows of a user's")]
+    ("kind", "source"),
+    [
+        pytest.param("landmarks", "stream", marks=pytest.mark.slow),
+        ("features", "rows of a user's"),
+    ],
 )
 def test_a_fit_to_new_rows_of_the_same_shape_compiles_nothing(kind, source):
     """Nor does what is asked of it; and it has read the new rows."""
@@ -61,6 +65,7 @@ def test_a_fit_to_new_rows_of_the_same_shape_compiles_nothing(kind, source):
         assert_close(got, value, 1e4 * N * EPS)
 
 
+@pytest.mark.slow
 def test_a_reading_inside_of_a_transformation_is_done_outside_of_any_program():
     X, y, rows = blocks(3)
 
@@ -78,6 +83,7 @@ def test_a_reading_inside_of_a_transformation_is_done_outside_of_any_program():
     assert_close(got, want, 200 * N * EPS / 0.1)
 
 
+@pytest.mark.slow
 def test_a_fit_takes_few_programs():
     """Some are those of the landmarks' choice, and of units and numbers in the report."""
     X, y, rows = blocks(2, N + 1)
@@ -98,6 +104,7 @@ def test_few_rows_are_predicted_by_one_program_for_a_power_of_two_of_them():
     assert not COMPILED
 
 
+@pytest.mark.slow
 def test_few_rows_with_known_values_may_be_fitted_where_others_are_traced():
     """Their programs are compiled with options that no part of another program may have; and what
     a kernel closes over may be traced.

@@ -76,6 +76,7 @@ def test_a_second_call_compiles_nothing(name, caplog):
     assert (one != other).any()
 
 
+@pytest.mark.slow
 @ANY_PRECISION
 @pytest.mark.parametrize("kernel", [KERNEL, rls.Linear()], ids=["gram", "covariance"])
 def test_other_numbers_of_rows_compile_nothing(kernel, caplog):
@@ -114,6 +115,7 @@ def aligned(values):
     return found
 
 
+@pytest.mark.slow
 @ANY_PRECISION
 def test_results_do_not_follow_arrays_that_the_caller_changes_later():
     """Arrays of the host are copied, whether fitted, factored or put on a mesh."""

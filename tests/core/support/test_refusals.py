@@ -86,6 +86,7 @@ def but_for_lam(call):
     return asked
 
 
+@pytest.mark.slow
 def test_what_has_another_index_than_the_rows_is_refused():
     """In every call, by the name of the argument; the same index, of any kind, and what has none
     are taken.
@@ -152,6 +153,7 @@ def test_is_refused(cases, error):
         assert "\n" not in str(found.value), words
 
 
+@pytest.mark.slow
 def test_words_that_users_try_first():
     """A median for every column, a criterion by the name of its object, and λ of a fit to one."""
     found = rls.fit(rls.Gaussian(["median"] * 2), X, Y, lams=[0.1])
@@ -163,6 +165,7 @@ def test_words_that_users_try_first():
     assert one == other
 
 
+@pytest.mark.slow
 def test_parameters_in_lists_and_medians_beside_them():
     given = rls.Gaussian("median") + rls.Gaussian([1.0, 2.0])
     found = rls.extend.Problem.of(given, X, Y).kernel

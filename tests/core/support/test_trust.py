@@ -142,6 +142,7 @@ def test_complex_numbers_are_refused_with_their_dtype():
     refused(fit(features), f"FeatureMap{OUTPUT}")
 
 
+@pytest.mark.slow
 @pytest.mark.float64
 def test_sparse_rows_are_real_and_in_the_precisions_of_dense_ones():
     refused(fit(rls.Linear(), scipy.sparse.csr_array(X * (1 + 1j))), f"{OF_ROWS}complex")
@@ -176,7 +177,9 @@ def left_out(name, v, rows, plan):
     )
 
 
-@pytest.mark.parametrize("name", ROUTES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "gram")) for name in ROUTES]
+)
 def test_leaving_all_of_the_weight_out_is_undefined(name):
     """NaN inside `jax.jit`, and nothing else: neither for other rows, nor where some weight is
     left.
@@ -195,20 +198,27 @@ def weighted(weights, rows=X):
     return support.factorize(KERNEL, rows, weights=weights)
 
 
+ALL_OF = "holds all of the weight"
+OF_PLAIN = f"the group of rows 1, 3, 6 {ALL_OF}: without it no row is left to fit an"
+
+
+def test_a_fit_without_all_of_the_weight_raises_by_the_groups_name():
+    refused(lambda: rls.fit(KERNEL, X, Y, weights=ALONE, groups=PLAIN), OF_PLAIN)
+
+
+@pytest.mark.slow
 def test_leaving_all_of_the_weight_out_raises_by_the_groups_name():
-    all_of = "holds all of the weight"
-    message = f"the group of rows 1, 3, 6 {all_of}: without it no row is left to fit an"
-    refused(lambda: rls.kfold(PLAIN)(weighted(ALONE), Y, LAMS), message)
-    refused(lambda: rls.diagnostics.loo_residuals(weighted(ALONE), Y, 0.1, PLAIN), message)
+    refused(lambda: rls.kfold(PLAIN)(weighted(ALONE), Y, LAMS), OF_PLAIN)
+    refused(lambda: rls.diagnostics.loo_residuals(weighted(ALONE), Y, 0.1, PLAIN), OF_PLAIN)
     pair = np.isin(np.arange(N), [2, 3])
     refused(
-        lambda: rls.kfold(~pair)(weighted(1.0 * pair), Y, LAMS), f"the group of rows 2, 3 {all_of}"
+        lambda: rls.kfold(~pair)(weighted(1.0 * pair), Y, LAMS), f"the group of rows 2, 3 {ALL_OF}"
     )
-    refused(lambda: rls.fit(KERNEL, X, Y, weights=ALONE, groups=PLAIN), message)
-    refused(lambda: rls.loo(weighted(np.eye(N)[3]), Y, LAMS), f"row 3 {all_of}")
-    refused(lambda: rls.loo(weighted(None, X[:1]), Y[:1], LAMS), f"row 0 {all_of}")
+    refused(lambda: rls.loo(weighted(np.eye(N)[3]), Y, LAMS), f"row 3 {ALL_OF}")
+    refused(lambda: rls.loo(weighted(None, X[:1]), Y[:1], LAMS), f"row 0 {ALL_OF}")
 
 
+@pytest.mark.slow
 def test_without_an_intercept_nothing_left_predicts_zero():
     got = rls.diagnostics.loo_residuals(
         rls.factorize(rls.Linear(), X, weights=ALONE, intercept=False), Y, 0.5, PLAIN

@@ -146,6 +146,7 @@ def test_predict_by_name_by_number_and_with_the_target(folder):
     assert predict("bare.npz")[1].column_names == ["prediction_0", "prediction_1"]
 
 
+@pytest.mark.slow
 def test_labels_are_classified(folder):
     out = run("fit labels.csv --out m")
     assert "target kind (text, 3 classes: high, low, mid)" in out
@@ -163,6 +164,7 @@ def test_labels_are_classified(folder):
     assert predict("none.csv")[1].column_names == ["prediction", "score"]
 
 
+@pytest.mark.slow
 def test_categories_become_indicators_and_stay_what_they_were(folder):
     told = fails("fit mixed.csv")
     assert "column 'kind' holds text such as '" in told and "--one-hot kind" in told
@@ -187,6 +189,7 @@ def test_categories_become_indicators_and_stay_what_they_were(folder):
     assert "1 input," in run("fit mixed.csv --columns a")
 
 
+@pytest.mark.slow
 def test_files_of_other_dialects_are_the_same_table(folder):
     """Separators, decimal signs and encodings, in `fit` and in `predict`."""
     rows = [line.split(",") for line in Path("mixed.csv").read_text().splitlines()]
@@ -292,6 +295,7 @@ def test_missing_numbers(folder):
         assert words in fails(f"fit empty.csv --missing {how}")
 
 
+@pytest.mark.slow
 def test_criteria(folder):
     """Every kernel by its name is in test_sklearn.py."""
     titles = {"gcv": "GCV error", "kfold": "error of folds", "evidence": "− log marginal"}
@@ -301,6 +305,7 @@ def test_criteria(folder):
         assert len(re.findall(LAM, out, re.MULTILINE)) == 3
 
 
+@pytest.mark.slow
 def test_weights_and_groups_are_columns_and_not_inputs(folder):
     out = run("fit more.csv --target=y --groups=g --weights=w")
     data = read("more.csv")
@@ -313,6 +318,7 @@ def test_weights_and_groups_are_columns_and_not_inputs(folder):
     assert value(out, "left out") == pytest.approx(error**0.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_grid_and_the_search(folder):
     out = run("fit train.csv --lams 1e-3,1,0.1 --width 1.5")
     assert "width 1.5\n" in out and len(re.findall(LAM, out, re.MULTILINE)) == 3
@@ -325,6 +331,7 @@ def test_the_grid_and_the_search(folder):
     assert float(rls.load("m").error) <= 1.001 * float(grid.error)
 
 
+@pytest.mark.slow
 def test_tune(folder, monkeypatch):
     said = []
     tune = lambda *args, **options: (
@@ -340,6 +347,7 @@ def test_tune(folder, monkeypatch):
     assert rls.load("m").model.kernel.kernel.width == pytest.approx(widths, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_ranks_within_groups_are_those_of_fit(folder):
     """The report has the share of pairs in order, and a scored file no error in units of the
     target.
@@ -499,6 +507,7 @@ def test_programs_are_kept_in_the_cache_folder_unless_told_not_to(tmp_path, monk
     assert os.listdir(folder) == ["new"]
 
 
+@pytest.mark.slow
 def test_the_likelihood_chooses_the_same_in_any_unit_of_the_labels(folder):
     """Predictions of a file whose target is in other units are those times the unit."""
     table = pandas.read_csv("train.csv")

@@ -19,7 +19,7 @@ from jaxrls.io.writing import writing
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 N = 90
 NAMES = ["a", "b", "w", "y"]
-FEW = "--landmarks=12 --lams=20"
+FEW = "--kernel=linear --lams=20"
 FIT = f"--weights=w --target=y {FEW}"
 
 
@@ -111,6 +111,7 @@ def test_labels_are_predicted_to_a_stream(folder):
     )
 
 
+@pytest.mark.slow
 def test_options_mean_what_they_mean_of_a_table(folder):
     options = "--weights=w --no-intercept --no-standardize --width=1e3 --criterion=kfold"
     options += " --landmarks=12 --lams=0.1,1"

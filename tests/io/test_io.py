@@ -100,7 +100,9 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "all rows" else pytest.mark.slow) for n in KEPT]
+)
 def test_what_a_fit_keeps_is_saved_where_it_was_asked_for(name, tmp_path):
     """What comes from the solution after a round trip is what came before it; a solution that was
     kept by default stays out of the file.

@@ -75,7 +75,7 @@ def off(got, want):
 
 
 @ANY_PRECISION
-@pytest.mark.parametrize("switch", [False, True])
+@pytest.mark.parametrize("switch", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_refined_float32_below_the_floor_is_float64(floor, switch):
     """Coefficients to 1e-6 and held-out residuals to 1e-5 at 1e-3 of the floor, where float32 alone
     has no digit right.
@@ -100,6 +100,7 @@ def test_refined_float32_below_the_floor_is_float64(floor, switch):
 
 @ANY_PRECISION
 @EDGE
+@pytest.mark.slow
 def test_a_search_goes_below_what_float32_can_tell(floor):
     """Labels without noise: the best λ is below float32's floor, and the search finds it."""
     smooth = np.sin(X[:, 0]).astype(float)
@@ -110,6 +111,7 @@ def test_a_search_goes_below_what_float32_can_tell(floor):
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_other_criteria():
     """Held-out rows and groups go to float64 with the rest."""
     new, rows = X[:20] + 1, np.arange(N)
@@ -127,6 +129,7 @@ def test_other_criteria():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_a_refined_fit_says_where_it_did_not_come_near():
     fit = rls.fit(KERNEL, X, Y, lams=[1e-6], solver=rls.Refined())
     run = replace(fit.run, reason=jnp.array([ALL_STEPS]), residuals=jnp.array([0.05]))
@@ -181,6 +184,7 @@ def test_an_indefinite_matrix_has_no_root(least):
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_derivatives_are_those_of_the_plain_inverse():
     """In K, the shift and the right-hand side."""
     B, weight = wide(Y[:9]), wide(RNG.normal(size=(9, 9)))

@@ -4,10 +4,11 @@ itself.
 
 import jax
 import numpy as np
+import pytest
 from contract import cases
 from numpy.testing import assert_allclose
 from oracle import loo_residuals, of_landmarks, refit
-from support import DTYPE, EDGE, EPS, FLOAT64, assert_close, refused
+from support import DTYPE, EDGE, EPS, FLOAT64, assert_close, factorize, refused
 
 import jaxrls as rls
 
@@ -42,6 +43,7 @@ def test_landmarks_of_a_given_matrix_are_its_columns_and_leave_with_their_rows()
 
 @FLOAT64
 @EDGE
+@pytest.mark.slow
 def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
     """By pivoted Cholesky, with the trace that they leave; and `objective` has the same error at a
     λ.
@@ -60,6 +62,7 @@ def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_whatever_reads_rows_reads_those_of_a_given_matrix():
     """Held-out rows, a search for λ, and eigenfunctions: as of the kernel that the matrix is of."""
     of_matrix, of_rows = (rls.Precomputed(), K), (rls.Gaussian(1.0), X)
@@ -70,12 +73,11 @@ def test_whatever_reads_rows_reads_those_of_a_given_matrix():
     )
     assert_allclose(ours.errors, theirs.errors, rtol=1e-9)
     tuned = rls.tune(*of_matrix, Y, landmarks=CHOSEN, steps=10)
-    error = rls.objective(*of_rows, Y, tuned.lam, landmarks=CHOSEN)
+    error = jax.jit(rls.objective)(*of_rows, Y, tuned.lam, landmarks=CHOSEN)
     assert_allclose(tuned.error, error, rtol=1e-9)
+    eigenfunctions = jax.jit(rls.diagnostics.eigenfunctions, static_argnums=3)
     ours, theirs = (
-        rls.diagnostics.eigenfunctions(
-            rls.factorize(*data, landmarks=CHOSEN), *data, 2
-        ).functions.predict(new)
+        eigenfunctions(factorize(*data, landmarks=CHOSEN), *data, 2).functions.predict(new)
         for data, new in ((of_matrix, gaussian(NEW, X)), (of_rows, NEW))
     )
     assert_allclose(abs(ours), abs(theirs), rtol=1e-7)

@@ -28,6 +28,7 @@ def problem(n=160):
     return X, (np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n)).astype(DTYPE)
 
 
+@pytest.mark.slow
 def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
     X, y = problem()
     options = {"landmarks": 16, "steps": 12}
@@ -45,6 +46,7 @@ def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
     assert_close(np.mean(np.asarray(found.loo_residuals) ** 2), found.error, 1e-9)
 
 
+@pytest.mark.slow
 def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
     """On the landmarks of the end, which are chosen among these; those that are given stay."""
     monkeypatch.setattr(growing, "ROWS_A_LANDMARK", 3)
@@ -60,6 +62,7 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
     assert_close(found.model.points, X[::10], 0)
 
 
+@pytest.mark.slow
 def test_a_given_kernel_that_is_better_on_all_rows_is_where_the_search_goes_on(monkeypatch):
     """What few rows led to may be worse than what there was."""
     (X, y), rows = problem(), np.arange(0, 160, 10)
@@ -77,6 +80,7 @@ def test_a_given_kernel_that_is_better_on_all_rows_is_where_the_search_goes_on(m
     assert_close(found.history.kernels.width[0], good.kernel.width, 1e-5)
 
 
+@pytest.mark.slow
 def test_there_may_be_fewer_rows_of_positive_weight_than_landmarks():
     X, y = problem()
     options = {"landmarks": 16, "tol": 50.0, "lams": [0.1], "start": "kernel"}
@@ -85,6 +89,7 @@ def test_there_may_be_fewer_rows_of_positive_weight_than_landmarks():
     assert "landmarks change the dual coefficients" in found.certificate
 
 
+@pytest.mark.slow
 def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
     """One that begins with small steps is not taken for one that is done."""
     X, y = problem()
@@ -128,6 +133,7 @@ def test_where_a_search_begins():
     refused((grown(), message), (grown(landmarks=16, criterion=groups), message))
 
 
+@pytest.mark.slow
 def test_the_slope_on_landmarks_against_differences(monkeypatch):
     """In kernel, λ, points and rows at once, in blocks, with weights, one of them 0, and landmarks
     that leave; rows made anew in each reading. (Kept ones are in the contract's tests.)

@@ -31,6 +31,7 @@ def heard(X, y, width=3.0, m=160, **options):
 
 @FLOAT64  # both precisions at once
 @pytest.mark.parametrize("route", [None, "cholesky"])
+@pytest.mark.slow
 def test_predictions_move_by_no_more_than_the_effect(route):
     """Against float64, whose jitter is too small to be seen; well above the floor, where rounding
     is smaller than the jitter's effect.
@@ -51,6 +52,7 @@ def test_predictions_move_by_no_more_than_the_effect(route):
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, (60, 1)).astype(np.float32)

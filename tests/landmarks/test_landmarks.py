@@ -16,6 +16,10 @@ from jaxrls.landmarks.choice import METHODS
 from jaxrls.landmarks.points import as_landmarks
 
 GAUSSIAN = rls.Gaussian(1.5)
+EACH_METHOD = pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=[] if m == "rpcholesky" else pytest.mark.slow) for m in METHODS],
+)
 
 
 def data(n=200, d=3, seed=0):
@@ -29,7 +33,7 @@ def left_out(kernel, X, points):
     return len(X) - np.sum(K_TR * np.linalg.solve(K_RR, K_TR.T).T)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@EACH_METHOD
 def test_trace_residual_is_what_it_says(method):
     X, num = data(), 40
     R = rls.choose_landmarks(GAUSSIAN, X, num, key=jax.random.key(num), method=method)
@@ -48,7 +52,7 @@ def test_the_key_decides():
     assert first == again == inside != other
 
 
-@pytest.mark.parametrize("method", METHODS)
+@EACH_METHOD
 def test_no_duplicate_is_chosen_twice(method):
     """Of 30 points repeated 4 times, 30 rows are chosen, one of each, and nothing is left over."""
     X = array(np.tile(data(30), (4, 1)))
@@ -57,6 +61,7 @@ def test_no_duplicate_is_chosen_twice(method):
     assert float(R.trace_residual) <= 1e3 * EPS * 120
 
 
+@pytest.mark.slow
 def test_no_more_than_the_rank():
     """A linear kernel in 3 columns has 3 landmarks; inside jit the shape stays, and the rest are
     rows of positive weight not chosen yet.
@@ -74,6 +79,7 @@ def test_no_more_than_the_rank():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_drawn_as_one_row_at_a_time():
     """Rows in a block are accepted with the probabilities of randomly pivoted Cholesky: the first
     two, over 20000 keys.
@@ -93,6 +99,7 @@ def test_drawn_as_one_row_at_a_time():
     assert chi2 < 131 + 4 * np.sqrt(2 * 131)  # 4 standard deviations above its mean
 
 
+@pytest.mark.slow
 def test_tolerance():
     """As many landmarks as bring the trace below tol·tr K, and not many more, also past the first
     512 columns of the factor.
@@ -104,6 +111,7 @@ def test_tolerance():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_the_kernel_matrix_is_never_formed():
     """Temporaries of a choice of 64 of 20000 rows are a fiftieth of K."""
     n = 20_000

@@ -37,6 +37,7 @@ def test_few_landmarks_where_the_certificate_holds():
     assert float(smooth.error) == pytest.approx(float(dense.error), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_all_rows_where_no_few_suffice():
     X, _ = data()
     y = np.sin(40 * X[:, 0]).astype(
@@ -52,6 +53,7 @@ def test_all_rows_where_no_few_suffice():
     )
 
 
+@pytest.mark.slow
 def test_few_rows_and_few_features_need_no_landmarks():
     X, y = data()
     few = rls.fit(rls.Gaussian(1.0), X[:100], y[:100], landmarks="auto")
@@ -79,6 +81,7 @@ def test_errors():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_the_end_of_memory_in_words(monkeypatch):
     """All that there is room for, where more are needed."""
     num = lambda problem: 0 if problem.solver is None else problem.solver.count

@@ -129,6 +129,7 @@ def test_the_certificate_holds():
             assert (off <= tol * size).all()
 
 
+@pytest.mark.slow
 def test_the_certificate_in_words():
     X, Y = (array(part) for part in data())
     fit = rls.fit(rls.Gaussian(4.0), X, Y, lams=[1.0], landmarks=rows())
@@ -138,6 +139,7 @@ def test_the_certificate_in_words():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_memory():
     """K is never formed, and without `keep` no n×m matrix either: not while factoring, nor in the
     path with leave-one-out.
@@ -157,6 +159,7 @@ def test_memory():
 
 
 @FLOAT64  # bytes by the number of entries
+@pytest.mark.slow
 def test_memory_of_a_gradient_does_not_grow_with_rows(monkeypatch):
     """Value and gradient by Cholesky on ten times the rows take the same memory beside X, y and
     their cotangents: a few columns of n, and no n×m array, where memory would not hold it.
@@ -177,7 +180,7 @@ def test_memory_of_a_gradient_does_not_grow_with_rows(monkeypatch):
 
 
 @FLOAT64
-@pytest.mark.parametrize("by_number", [True, False])
+@pytest.mark.parametrize("by_number", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_slopes_are_those_of_the_plain_error(monkeypatch, by_number):
     """By derivatives of every step, in kernel, λ and points; by row numbers, landmarks leave with
     their rows; weights are 0 among others.
@@ -193,14 +196,16 @@ def test_slopes_are_those_of_the_plain_error(monkeypatch, by_number):
         )
 
     at = 1.5, -1.0, X[numbers]
-    found = jax.value_and_grad(error, (0, 1, 2))(*at)
-    monkeypatch.setattr(solver, "has_slopes", lambda problem: False)
-    jax.tree.map(
-        lambda a, b: assert_close(a, b, 1e-9), found, jax.value_and_grad(error, (0, 1, 2))(*at)
-    )
+    found = jax.jit(jax.value_and_grad(error, (0, 1, 2)))(*at)
+    asked = []
+    monkeypatch.setattr(solver, "has_slopes", lambda problem: asked.append(problem))
+    want = jax.jit(jax.value_and_grad(error, (0, 1, 2)))(*at)
+    assert asked
+    jax.tree.map(lambda a, b: assert_close(a, b, 1e-9), found, want)
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_slopes_on_dependent_landmarks():
     """Points twice, and points that the kernel can hardly tell apart: the gradient is that without
     the doubles, and never NaN.

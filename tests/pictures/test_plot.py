@@ -37,6 +37,7 @@ def closed():
 
 
 @NEAR_FLOOR
+@pytest.mark.slow
 def test_targets_have_a_curve_each_or_their_mean(data):
     X, y = data
     Y = np.stack([y + 0.1 * j * np.cos(40 * X[:, 0]) for j in range(9)], axis=1).astype(DTYPE)
@@ -75,6 +76,7 @@ def test_left_out_and_function(fit, data):
     )
 
 
+@pytest.mark.slow
 def test_root_mean_squares_left_out_have_weights(data):
     """Those of the fit, for every target, whether it kept its solution; a row of weight 0 counts
     as absent, and so does one that no split tests.
@@ -94,6 +96,7 @@ def test_root_mean_squares_left_out_have_weights(data):
         assert f"target 1, root mean square {fit.loo_rms[1]:.4g}" in shown
 
 
+@pytest.mark.slow
 def test_search(data):
     tuned = rls.tune(rls.Gaussian(1.0), *data, steps=3)
     above, below = tuned.plot()
@@ -102,6 +105,7 @@ def test_search(data):
     assert tuned.history.reason in texts(above)
 
 
+@pytest.mark.slow
 def test_command_line(data, tmp_path, capsys):
     table, picture = tmp_path / "table.csv", tmp_path / "loo.png"
     np.savetxt(table, np.c_[data], delimiter=",")

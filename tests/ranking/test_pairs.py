@@ -65,6 +65,7 @@ def test_classes_that_jit_does_not_know_are_counted_all_the_same(factor):
     )
 
 
+@pytest.mark.slow
 def test_concordance_of_numbers_with_ties_and_censoring(factor):
     """Harrell's: a pair counts where its smaller time is an event's; of equal times where one is an
     event's and the other censored, without events none. Two times alone are no classes then.
@@ -96,6 +97,7 @@ def test_equal_times_and_equal_predictions_are_half_wrong():
     assert found.tolist() == [0.5, 0.5]
 
 
+@pytest.mark.slow
 def test_the_squared_loss_of_censored_times_has_slopes(factor):
     """With ties among the times: values against refits, slopes against differences."""
     times, events = np.round(2 * Y[:, 0]), (np.arange(N) % 2).astype(float)
@@ -118,6 +120,7 @@ def test_pairs_by_name(factor):
     assert_close(found, by_refits(Y[:, 0], pairs), 1e-12)
 
 
+@pytest.mark.slow
 def test_blocks_and_lists_and_targets_of_their_own_agree(monkeypatch):
     """Landmarks leave with a row or both; all pairs in panels and blocks, crossed, or as a list;
     and one λ per target, which the grid leaves to this.

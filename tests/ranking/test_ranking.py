@@ -52,34 +52,41 @@ def share_of_wrong(pairs, way, groups, v, gone_of):
     return wrong / total
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_pairs_and_queries_left_out_are_those_of_refits(way):
+ALL_PAIRS = [(i, j) for i in range(N) for j in range(i)]
+INSIDE = [(i, j) for i, j in ALL_PAIRS if QUERIES[i] == QUERIES[j]]
+ALONE, QUERY = (lambda i, j: [i, j]), (lambda i, j: np.flatnonzero(QUERIES[i] == QUERIES))
+# A criterion, options of the fit, pairs, the group of every row, and what leaves with a pair.
+CASES = {
+    "pairs": (rls.ranking.PairsOut(), {}, ALL_PAIRS, np.zeros(N, int), ALONE),
+    "pairs within": (rls.ranking.PairsOut(within=QUERIES), LEVELS, INSIDE, QUERIES, ALONE),
+    "queries": (rls.ranking.QueriesOut(QUERIES), LEVELS, INSIDE, QUERIES, QUERY),
+}
+QUICK = ("landmarks", "pairs"), ("cholesky", "queries")
+
+
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        pytest.param(way, name, marks=[] if (way, name) in QUICK else pytest.mark.slow)
+        for way in WAYS
+        for name in CASES
+    ],
+)
+def test_pairs_and_queries_left_out_are_those_of_refits(way, name):
     """Pairs of all rows, pairs within queries, and whole queries with their landmarks."""
-    pairs = [(i, j) for i in range(N) for j in range(i)]
-    inside = [(i, j) for i, j in pairs if QUERIES[i] == QUERIES[j]]
-    one = np.zeros(N, int)
-    both, query = (lambda i, j: [i, j]), (lambda i, j: np.flatnonzero(QUERIES[i] == QUERIES))
-    for criterion, options, asked in (
-        (rls.ranking.PairsOut(), {}, (pairs, one, both)),
-        (rls.ranking.PairsOut(within=QUERIES), LEVELS, (inside, QUERIES, both)),
-        (rls.ranking.QueriesOut(QUERIES), LEVELS, (inside, QUERIES, query)),
-    ):
-        options = (
-            options
-            | {"weights": array(V), "lams": array([LAM]), "criterion": criterion}
-            | WAYS[way]
-        )
-        fit = rls.fit(GAUSSIAN, array(X), array(Y), **options)
-        listed, groups, gone = asked
-        want = share_of_wrong(listed, way, groups, V, gone)
-        assert_close(fit.errors, [want], TOLERANCE, criterion.name)
-        f = scores(way, [], groups, V)
-        got = np.asarray(fit.predict(array(X)), np.float64)
-        for group in np.unique(groups):  # up to a constant in each
-            own = groups == group
-            assert_close(got[own] - got[own][0], f[own] - f[own][0], TOLERANCE)
+    criterion, options, listed, groups, gone = CASES[name]
+    asked = {"weights": array(V), "lams": array([LAM]), "criterion": criterion}
+    fit = rls.fit(GAUSSIAN, array(X), array(Y), **options, **asked, **WAYS[way])
+    want = share_of_wrong(listed, way, groups, V, gone)
+    assert_close(fit.errors, [want], TOLERANCE, criterion.name)
+    f = scores(way, [], groups, V)
+    got = np.asarray(fit.predict(array(X)), np.float64)
+    for group in np.unique(groups):  # up to a constant in each
+        own = groups == group
+        assert_close(got[own] - got[own][0], f[own] - f[own][0], TOLERANCE)
 
 
+@pytest.mark.slow
 def test_harrells_c_of_equal_times():
     """An event and a censored time that are equal are a pair, whose event ended first."""
     times, events = np.round(2 * Y) + 5, np.arange(N) % 3 != 0
@@ -97,6 +104,7 @@ def test_harrells_c_of_equal_times():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_the_squared_loss_has_slopes():
     """Of pairs and of queries left out, against differences."""
     loss = {"loss": rls.extend.squared_error}

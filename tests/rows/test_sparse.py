@@ -66,6 +66,7 @@ def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_scikit_learn(
     small_blocks,
 ):
@@ -89,7 +90,13 @@ def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_sci
 
 @FLOAT64
 @EDGE
-@pytest.mark.parametrize("landmarks", [None, [0, 5, 9, 20]], ids=["all rows", "landmarks"])
+@pytest.mark.parametrize(
+    "landmarks",
+    [
+        pytest.param(None, id="all rows"),
+        pytest.param([0, 5, 9, 20], id="landmarks", marks=pytest.mark.slow),
+    ],
+)
 def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(
     small_blocks, tmp_path, landmarks
 ):
@@ -105,6 +112,7 @@ def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_landmarks_of_sparse_rows_are_those_of_dense_ones(small_blocks):
     X, dense, _ = make()
     chosen, theirs = (
@@ -117,6 +125,7 @@ def test_landmarks_of_sparse_rows_are_those_of_dense_ones(small_blocks):
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_k_of_sparse_rows_takes_no_dense_matrix():
     """3,000 × 40,000 at some five entries a row would be 960 MB dense; K itself is 72 MB."""
     n, d = 3_000, 40_000
@@ -137,6 +146,7 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_kernels_of_gaps_and_of_angles_are_those_of_scikit_learn(small_blocks):
     X, dense, _ = make()
     X, dense, reference = abs(X), abs(dense), {}
@@ -155,23 +165,38 @@ def test_kernels_of_gaps_and_of_angles_are_those_of_scikit_learn(small_blocks):
             assert_allclose(found, of(dense[:9], dense), atol=100 * EPS)
 
 
-@EDGE
-@pytest.mark.parametrize("offset", [0, 100.0, 1e4])
-def test_linear_models_of_fewer_rows_than_columns_are_refits_also_far_from_0(offset, small_blocks):
-    """One column of which all rows store something; weights, levels, and no intercept, for which
-    the columns must be near 0. The origin of the column costs no digits.
+OFFSETS = pytest.mark.parametrize(
+    "offset",
+    [pytest.param(at, marks=pytest.mark.slow if at < 1e4 else []) for at in (0, 100.0, 1e4)],
+)
+
+
+def far(offset):
+    """Rows as sparse and as dense ones, labels, weights: one column, of which all rows store
+    something, is that far from 0.
     """
     rng = np.random.default_rng(5)
-    n, d, lams = 30, 60, np.array([0.1, 3.0], DTYPE)
+    n, d = 30, 60
     dense = rng.normal(size=(n, d)) * (rng.random((n, d)) < 0.15)
     dense[:, 0] = 1 + rng.random(n)
     y, v = rng.normal(size=(n, 2)).astype(DTYPE), rng.uniform(0.5, 2, n).astype(DTYPE)
-    dense = dense.astype(DTYPE)
-    moved = dense.copy()
+    moved = dense.astype(DTYPE)
     moved[:, 0] += DTYPE(offset)
     dense = moved - DTYPE(offset) * (np.arange(d) == 0).astype(DTYPE)  # as rounded
-    X, group = sp.csr_array(moved), np.arange(n) % 2
-    kernel = DTYPE(0.5) * rls.Linear()
+    return sp.csr_array(moved), dense, y, v
+
+
+FAR_LAMS, HALF = np.array([0.1, 3.0], DTYPE), DTYPE(0.5) * rls.Linear()
+
+
+@EDGE
+@OFFSETS
+def test_linear_models_of_fewer_rows_than_columns_are_refits_also_far_from_0(offset, small_blocks):
+    """With weights, and no intercept, for which the columns must be near 0. The origin of the
+    column costs no digits.
+    """
+    X, dense, y, v = far(offset)
+    lams, kernel, n = FAR_LAMS, HALF, len(y)
     for weights, intercept in ((None, True), (v, True), (v, False))[: 2 if offset else 3]:
         fit = rls.fit(kernel, X, y, lams=lams, weights=weights, intercept=intercept)
         assert fit.route == "gram" and fit.model.points is None
@@ -182,6 +207,14 @@ def test_linear_models_of_fewer_rows_than_columns_are_refits_also_far_from_0(off
         assert_allclose(fit.errors, [share @ part**2 for part in e], rtol=RTOL)
         coef, b = oracle.refit(Phi, wide, float(fit.lam), w, intercept)
         assert_allclose(fit.predict(X), Phi @ coef + b, rtol=RTOL, atol=RTOL * (1 + offset**0.5))
+
+
+@EDGE
+@pytest.mark.slow
+@pytest.mark.parametrize("offset", [0, 100.0, 1e4])
+def test_levels_and_deviations_of_linear_models_are_those_of_dense_rows(offset, small_blocks):
+    X, dense, y, v = far(offset)
+    lams, kernel, group = FAR_LAMS, HALF, np.arange(len(y)) % 2
     levels = rls.fit(kernel, X, y, lams=lams, fixed_effects=rls.levels(group))
     other = rls.fit(kernel, dense, y, lams=lams, fixed_effects=rls.levels(group))
     assert_allclose(levels.errors, other.errors, rtol=RTOL)
@@ -251,6 +284,7 @@ def test_rows_of_a_million_columns_take_what_their_entries_take():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_sparse_matrices_of_jax_are_those_of_scipy():
     X, dense, y = make()
     want = rls.fit(rls.Gaussian(DTYPE(2.0)), X, y, lams=[1.0])
@@ -272,6 +306,7 @@ def test_what_sparse_rows_cannot_do_is_said():
     )
 
 
+@pytest.mark.slow
 def test_rows_held_out_and_predicted():
     X, dense, y = make(60)
     held = rls.fit(rls.Linear(), X[:40], y[:40], criterion=rls.holdout(X[40:], y[40:]))
@@ -280,6 +315,7 @@ def test_rows_held_out_and_predicted():
     assert_allclose(held.error, error, rtol=RTOL)
 
 
+@pytest.mark.slow
 def test_other_kernels_with_explicit_features():
     """A multiple of the linear kernel on some columns, and a sum with the features of its squares:
     blocks become dense, and their features of the blocks.
@@ -296,6 +332,7 @@ def test_other_kernels_with_explicit_features():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_never_dense():
     """100,000 × 400 at one entry a row would be 320 MB dense; the compiled program's temporaries
     stay below a tenth of it.

@@ -55,6 +55,7 @@ def test_a_fit_is_that_of_the_same_rows_in_memory():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
     """Those that are named, and of times those whose order is known, of one more reading each; all
     pairs in test_ranking.py.
@@ -75,6 +76,7 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
     blocks = Blocks(X, Y)
     problem_of = extend.Problem.of(KERNEL, rls.rows.stream(blocks), None, landmarks=10).prepare()
@@ -87,6 +89,7 @@ def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a
 
 @EDGE
 @ANY_PRECISION
+@pytest.mark.slow
 def test_groups_are_held_out_in_few_readings():
     """Small ones in two more than the fit, large ones in four: nothing is read twice where readings
     lie in loops, which no program takes.
@@ -130,6 +133,7 @@ def test_landmarks_of_a_stream_are_those_of_its_sample():
     assert some.trace_residual is None
 
 
+@pytest.mark.slow
 def test_widths_come_from_a_streams_sample_as_from_an_array():
     wide = X * np.array([1, 10, 100], DTYPE)
     kernel = rls.Gaussian(np.ones(D, DTYPE)) + rls.Laplacian(1.0).on([0, 2])
@@ -323,6 +327,7 @@ def test_what_a_stream_cannot_do_is_said():
 
 @ANY_PRECISION
 @EDGE
+@pytest.mark.slow
 def test_float64_files_are_fitted_in_float64_whatever_the_switch_says(monkeypatch):
     monkeypatch.setattr("jaxrls.rows.host.HOST_BLOCK_BYTES", 8 * D * N // 2)
     for on in (False, True):  # a thread that reads ahead has the switch of the process
@@ -380,6 +385,7 @@ def streamed_fit(path, *columns, kernel=KERNEL, **stop):
 
 @ANY_PRECISION
 @EDGE
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_bits(tmp_path):
     """Readings: to know the rows, moments, errors, residuals; a checkpoint of another problem is
     passed over.
@@ -424,6 +430,7 @@ def test_blocks_of_another_size_begin_anew(tmp_path):
 # --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rows_held_out_may_be_a_stream_with_weights_of_its_own():
     held = rls.rows.stream(Blocks(X[60:], Y[60:], V[60:], sizes=(15, 15)))
     options = {"lams": [0.1], "landmarks": X[:60:6], "criterion": rls.holdout(held, Y[60:])}
@@ -434,11 +441,12 @@ def test_rows_held_out_may_be_a_stream_with_weights_of_its_own():
 
 
 @FLOAT64
-@pytest.mark.parametrize("column", [False, True])
-def test_deviations_of_a_stream_of_fewer_rows_than_features_are_those_of_its_rows(column):
+@pytest.mark.slow
+def test_deviations_of_a_stream_of_fewer_rows_than_features_are_those_of_its_rows():
+    """With a column of fixed effects."""
     kernel = rls.FeatureMap(lambda X: jax.numpy.concatenate([X**k for k in range(1, 8)], axis=1))
-    n, effects = 7 * D - 2, X[:, :1] ** 9 if column else None
-    of = lambda m: {"fixed_effects": effects[:m]} if column else {}
+    n, effects = 7 * D - 2, X[:, :1] ** 9
+    of = lambda m: {"fixed_effects": effects[:m]}
     v, options = np.linspace(0.2, 3, n), {"lams": [1.0], "keep": True, **of(n)}
     whole = rls.fit(kernel, X[:n], Y[:n, 0], weights=v, **options)
     parts = [(X[rows], Y[rows, 0], v[rows]) for rows in (slice(5), slice(5, n))]

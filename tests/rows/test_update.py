@@ -91,7 +91,11 @@ def tolerance(kind, lam=LAM):
 
 @pytest.mark.parametrize(
     ("kind", "weights", "intercept"),
-    [*((kind, ZEROS, True) for kind in KINDS), ("points", None, False)],
+    [
+        ("points", ZEROS, True),
+        *(pytest.param(kind, ZEROS, True, marks=pytest.mark.slow) for kind in ("linear", "a map")),
+        pytest.param("points", None, False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_fit_with_other_rows_is_that_of_a_refit(kind, weights, intercept):
     found = moved(kind, weights, intercept=intercept)
@@ -128,6 +132,7 @@ def test_nothing_stays_that_is_no_longer_true():
     [("points", rls.gcv, 30), ("linear", rls.log_marginal_likelihood, [0.01, 0.1, 1.0, 10.0])],
 )
 @EDGE
+@pytest.mark.slow
 def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, lams):
     """Over the grid that the rows which are left have, or the λ that were named."""
     options = {"criterion": criterion, "per_target": lams == 30, "lams": lams}
@@ -148,6 +153,7 @@ def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, lams):
     ).all() and found.error.shape == again.error.shape
 
 
+@pytest.mark.slow
 def test_streams_and_blocks_of_one_row():
     kind, rest = "points", some("rest", V)
     first = fit(kind, "first", V)
@@ -161,6 +167,7 @@ def test_streams_and_blocks_of_one_row():
     assert_close(one_by_one.predict(FRESH), together.predict(FRESH), tolerance(kind))
 
 
+@pytest.mark.slow
 def test_fewer_rows_than_features_at_first():
     """Where the fit itself is made of K: moments are kept beside it."""
     rows, labels = some("all").values()
@@ -173,6 +180,7 @@ def test_fewer_rows_than_features_at_first():
 
 
 @pytest.mark.parametrize("large", ["X", "Y", "weights"])
+@pytest.mark.slow
 def test_lost_digits_are_told(large):
     """Rows, labels or weights so large that the sums of the others lie in their rounding: what is
     left is as wrong as is said, and no more.
@@ -190,6 +198,7 @@ def test_lost_digits_are_told(large):
     assert 10 * EPS < error < 100 * N * EPS * factor**2
 
 
+@pytest.mark.slow
 def test_rows_far_from_the_first_lose_digits_too():
     """The origin stays that of the first rows."""
     far, first = (1e3 * EPS**-0.3 + 1e-2 * X[HALF:]).astype(DTYPE), fit("linear", "gone")
@@ -203,6 +212,7 @@ def test_rows_far_from_the_first_lose_digits_too():
 
 
 @pytest.mark.filterwarnings("ignore:the landmarks are nearly dependent")
+@pytest.mark.slow
 def test_landmarks_that_nearly_depend_raise_no_alarm():
     """Their rows of B are rounded otherwise in blocks of another size, a thousand times more than
     the rows themselves.
@@ -261,6 +271,7 @@ def test_rows_that_cannot_come_or_go():
 
 
 @EDGE
+@pytest.mark.slow
 def test_a_frame_that_is_distributed_keeps_its_names():
     """Columns of new rows, of rows that are added, and of distributed ones, by name."""
     mesh = jax.make_mesh((1,), ("rows",))

@@ -75,7 +75,7 @@ def test_banded_ridge_gives_the_coefficients_of_its_columns():
     least squares where its penalty is that of its share.
     """
     v, bands = RNG.uniform(0.5, 2, N), {"a": rls.Linear().on(0), "b": 2.0 * rls.Linear().on([1, 2])}
-    for landmarks in (None, np.arange(0, N, 3)):
+    for landmarks in (np.arange(0, N, 3), None):
         options = {"shares": SHARES[:2], "lams": LAMS, "weights": v, "landmarks": landmarks}
         fit = rls.several.fit_kernels(bands, X, Y, **options)
         one, two = fit.coefficients()
@@ -83,7 +83,6 @@ def test_banded_ridge_gives_the_coefficients_of_its_columns():
         two = two * 2**0.5  # features are of the scaled kernel
         by_hand = NEW[:, :1] @ one + NEW[:, 1:] @ two + fit.intercept
         assert_allclose(fit.predict(NEW), by_hand, rtol=1e-8)
-    fit = rls.several.fit_kernels(bands, X, Y, shares=SHARES[:2], lams=LAMS, weights=v)
     W = np.concatenate(fit.coefficients())
     A = np.c_[X[:, :1], 2**0.5 * X[:, 1:]]
     A, y = (M - np.average(M, axis=0, weights=v) for M in (A, Y))
@@ -92,10 +91,11 @@ def test_banded_ridge_gives_the_coefficients_of_its_columns():
         w = np.linalg.solve((A * v[:, None]).T @ A + penalty, (A * v[:, None]).T @ y[:, t])
         assert_allclose(W[:, t], w, rtol=1e-8)
     words = "coefficients are of explicit features, which kernel 0, On, has not: use predict_split"
-    near = rls.several.fit_kernels(KERNELS, X, Y, shares=SHARES, lams=LAMS)
+    near = rls.several.fit_kernels(KERNELS, X, Y, shares=SHARES, lams=LAMS, groups=GROUPS)
     refused((near.coefficients, words))
 
 
+@pytest.mark.slow
 def test_what_fit_warns_of_is_warned_of_and_a_constant_target_scores_0():
     """At an edge of the grid with the number of targets, of one or both ends."""
     dull = np.c_[Y, np.full(N, 2.5), RNG.normal(size=N)]
@@ -119,6 +119,7 @@ def test_what_fit_warns_of_is_warned_of_and_a_constant_target_scores_0():
     assert (scores[:, 2] == 0).all() and fit.r2[2] == 0 and np.isfinite(scores).all()
 
 
+@pytest.mark.slow
 def test_the_gradient_ends_where_no_weights_nearby_are_better():
     """From drawn weights, on landmarks; weights still add up to 1, and the error is that of a fit
     with the kernel of each target.
@@ -138,6 +139,7 @@ def test_the_gradient_ends_where_no_weights_nearby_are_better():
         assert (np.array(near) >= near[0] * (1 - 1e-4)).all()
 
 
+@pytest.mark.slow
 def test_a_median_width_is_that_of_the_kernels_columns():
     median = rls.Gaussian("median").on([0])
     width = rls.fit(median, X, Y, lams=[1.0]).kernel.kernel.width
@@ -148,7 +150,7 @@ def test_a_median_width_is_that_of_the_kernels_columns():
     assert_allclose(fits[0].predict(X), fits[1].predict(X), rtol=1e-9)
 
 
-def test_what_cannot_be_weighted_is_said_and_rows_that_stream_are_taken_by_the_rule():
+def test_what_cannot_be_weighted_is_said():
     fit = lambda kernels=KERNELS, shares=None: (
         lambda: rls.several.fit_kernels(kernels, X, Y, shares=shares)
     )
@@ -166,6 +168,11 @@ def test_what_cannot_be_weighted_is_said_and_rows_that_stream_are_taken_by_the_r
             "fit_kernels needs X in memory, and X is ",
         ),
     )
+
+
+@pytest.mark.slow
+def test_rows_that_stream_are_taken_by_the_rule():
+    rows = rls.rows.stream([(X[:10], Y[:10]), (X[10:], Y[10:])])
     options = {"lams": GRID, "landmarks": np.arange(6), "conservative": 1.0}
     assert rls.fit(KERNELS[0], rows, **options).lam == rls.fit(KERNELS[0], X, Y, **options).lam
 
@@ -185,6 +192,7 @@ def by_hand(losses, v, errors, factor):
     return GRID[errors <= errors[best] + factor * standard_error(losses[best], v)].max()
 
 
+@pytest.mark.slow
 def test_the_conservative_lam_is_the_largest_within_standard_errors_of_the_best():
     """For all targets together and for each, with weights; the model is that of the λ. Factors are
     just below and above the one that takes two λ more.

@@ -61,6 +61,7 @@ def test_a_scorer_of_rows_left_out_is_that_of_ridge_cv():
     assert_close(own.path_.errors, each.path_.errors, TOLERANCE, "of a grid for each")
 
 
+@pytest.mark.slow
 def test_a_scorer_of_classes_is_that_of_ridge_classifier_cv():
     """On predicted labels, and on the scores of two classes."""
     for names, scoring in ((NAMES, "balanced_accuracy"), (NAMES == "red", "roc_auc")):
@@ -85,6 +86,7 @@ def test_a_scorer_of_classes_is_that_of_ridge_classifier_cv():
 
 
 @pytest.mark.parametrize("probability", [None, "sigmoid", "isotonic"])
+@pytest.mark.slow
 def test_scorers_of_probabilities_are_given_calibrated_ones(probability):
     """Those that `predict_proba` makes of scores of rows left out, at every λ."""
     options = {"kernel": "linear", "probability": probability}
@@ -106,11 +108,21 @@ def test_scorers_of_probabilities_are_given_calibrated_ones(probability):
 @pytest.mark.parametrize(
     ("theirs", "ours", "cv", "scoring", "target", "groups"),
     [
-        (KernelRidge(kernel="rbf", gamma=0.3), RLSRegressor, KFold(4), "r2", Y[:, 0], None),
-        (RidgeClassifier(), RLSClassifier, StratifiedKFold(4), "accuracy", NAMES, None),
-        (Ridge(), RLSRegressor, GroupKFold(5), "neg_mean_squared_error", Y[:, 1], GROUPS),
+        pytest.param(
+            *(KernelRidge(kernel="rbf", gamma=0.3), RLSRegressor, KFold(4), "r2", Y[:, 0], None),
+            id="folds",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(RidgeClassifier(), RLSClassifier, StratifiedKFold(4), "accuracy", NAMES, None),
+            id="stratified",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(Ridge(), RLSRegressor, GroupKFold(5), "neg_mean_squared_error", Y[:, 1], GROUPS),
+            id="groups",
+        ),
     ],
-    ids=["folds", "stratified", "groups"],
 )
 def test_scores_fold_by_fold_are_those_of_a_grid_search(theirs, ours, cv, scoring, target, groups):
     search = GridSearchCV(theirs, {"alpha": ALPHAS}, cv=cv, scoring=scoring)
@@ -125,6 +137,7 @@ def test_scores_fold_by_fold_are_those_of_a_grid_search(theirs, ours, cv, scorin
     assert model.lam_ == search.best_params_["alpha"] or not rbf
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_the_loss_of_rows_left_out():
     """Squared as RidgeCV has it, any other, and predictions by groups left out."""
 
@@ -165,6 +178,7 @@ def test_what_does_not_go_with_a_scorer_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:the chosen")
+@pytest.mark.slow
 def test_a_constant_target_does_not_end_a_fit_of_each_target():
     """Its score is undefined for it alone."""
     labels = np.column_stack([Y[:, :2], np.full(len(Y), 2.5)])
@@ -182,6 +196,7 @@ def test_a_constant_target_does_not_end_a_fit_of_each_target():
     refused((lambda: one.fit(X, labels[:, 2]), words))
 
 
+@pytest.mark.slow
 def test_a_scorer_takes_one_factorization():
     """Of which scores, what is stored and the model are all made; a shape of its own, so that
     programs are traced here.

@@ -95,7 +95,14 @@ ELSEWHERE = "precomputed", "linear", "cosine", "polynomial"
 
 
 @ANY_PRECISION
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k not in ELSEWHERE])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(k, marks=[] if k == "gaussian" else pytest.mark.slow)
+        for k in KERNELS
+        if k not in ELSEWHERE
+    ],
+)
 def test_every_kernel_by_name(kernel):
     """Whose width is the median distance."""
     inputs = abs(X) if kernel == "chi2" else X
@@ -106,6 +113,7 @@ def test_every_kernel_by_name(kernel):
         assert_close(model.kernel_.width, np.median(pdist(inputs, metric)), TOLERANCE, "width")
 
 
+@pytest.mark.slow
 def test_a_kernel_object_and_a_width_for_each_column():
     widths = [2.0, 3.0, 4.0, 2.0, 3.0, 4.0]
     kernel = rls.Gaussian(np.array(widths))
@@ -119,6 +127,7 @@ def test_a_kernel_object_and_a_width_for_each_column():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_tune():
     """Never worse than its start, by what it is tuned for; one width for each column finds the
     column that matters.
@@ -131,6 +140,7 @@ def test_tune():
 
 
 @CLASSES
+@pytest.mark.slow
 def test_lam_by_the_error_rate(names):
     def rate(model):
         held = model.fit(X, names).loo_predictions_
@@ -163,19 +173,25 @@ def test_dtype_in_is_dtype_out():
 # --------------------------------------------------------------------------------------------------
 
 
+def fitted(groups=None, **options):
+    return RLSRegressor(**options).fit(X, y, sample_weight=V, groups=groups)
+
+
 @ANY_PRECISION
-def test_criteria():
-    """cv= and groups= are k-fold, and every row on its own is leave-one-out."""
-
-    def fitted(groups=None, **options):
-        return RLSRegressor(**options).fit(X, y, sample_weight=V, groups=groups)
-
-    by_row, five = fitted().path_.errors, fitted(criterion="kfold").path_.errors
-    for options in ({"cv": list(LeaveOneOut().split(X))}, {"groups": np.arange(40)}):
-        assert_close(fitted(**options).path_.errors, by_row, 1e-8, "leave-one-out as folds")
+def test_cv_and_groups_are_folds():
+    five = fitted(criterion="kfold").path_.errors
     by_groups = {"groups": GROUPS}, {"groups": GROUPS, "cv": GroupKFold(5)}
     for options in ({"cv": 5}, {"cv": KFold(5)}, *by_groups):
         assert_close(fitted(**options).path_.errors, five, TOLERANCE, "five folds")
+
+
+@ANY_PRECISION
+@pytest.mark.slow
+def test_criteria():
+    """Every row on its own is leave-one-out; `loo_error_` is of what is left out."""
+    by_row = fitted().path_.errors
+    for options in ({"cv": list(LeaveOneOut().split(X))}, {"groups": np.arange(40)}):
+        assert_close(fitted(**options).path_.errors, by_row, 1e-8, "leave-one-out as folds")
     model, absolute = fitted(criterion="gcv"), fitted(loss="absolute_error", cv=5)
     assert model.path_.criterion == "gcv"
     for each, power in ((model, 2), (absolute, 1)):
@@ -183,38 +199,53 @@ def test_criteria():
         assert_close(each.loo_error_, np.average(losses, weights=V), TOLERANCE, "loo_error_")
 
 
+GAP = TimeSeriesSplit(4, gap=3)
+DRAWN = [(RNG.permutation(train)[:20], test) for train, test in KFold(4).split(X)]
+SPLITS = {
+    "a gap before the test": GAP,
+    "drawn training rows": DRAWN,
+    "a part that is fixed": PredefinedSplit(np.where(np.arange(N) < 25, -1, np.arange(N) % 2)),
+    "masks": [(np.arange(N) > 9, np.arange(N) < 7)],
+    "an iterator": None,
+}
+
+
 @EDGE
-def test_splits_are_those_of_scikit_learn():
-    """A gap before the test, single rows of the past, drawn training rows, a part that is fixed:
-    errors, scores and probabilities are those of fits to the training rows alone.
-    """
-    gap, drawn = TimeSeriesSplit(4, gap=3), list(KFold(4).split(X))
-    drawn = [(RNG.permutation(train)[:20], test) for train, test in drawn]
-    fixed = PredefinedSplit(np.where(np.arange(N) < 25, -1, np.arange(N) % 2))
-    one = [(np.arange(N) > 9, np.arange(N) < 7)]
-    for cv in (gap, drawn, fixed, one, iter([*gap.split(X)])):
-        options = {"lams": ALPHAS, "cv": cv}
-        ours = RLSRegressor("linear", **options, per_target=True).fit(X, Y, sample_weight=V)
-        splits = list(cv.split(X)) if hasattr(cv, "split") else list(gap.split(X))
-        splits = cv if isinstance(cv, list) else splits
-        held = np.full((len(ALPHAS), *Y.shape), np.nan)
-        for i, alpha in enumerate(ALPHAS):
-            for train, test in splits:
-                fit = Ridge(alpha).fit(X[train], Y[train], V[train])
-                held[i, test] = fit.predict(X[test])
-        known = np.isfinite(held[0, :, 0])
-        errors = [np.average((Y - f)[known] ** 2, axis=0, weights=V[known]) for f in held]
-        assert_close(ours.path_.errors, np.array(errors), TOLERANCE, "errors")
-        best = held[np.argmin(errors, axis=0), :, range(3)].T
-        assert_close(ours.loo_predictions_[known], best[known], TOLERANCE, "predictions")
-        assert np.isnan(ours.loo_predictions_[~known]).all()
-        score = r2_score(Y[known], best[known], sample_weight=V[known])
-        assert_close(ours.path_.r2, score, TOLERANCE, "r2")
-    scored = RLSRegressor("linear", lams=ALPHAS, cv=gap, scoring="r2", by_fold=True).fit(X, y)
-    search = GridSearchCV(Ridge(), {"alpha": ALPHAS}, cv=gap, scoring="r2").fit(X, y)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n.startswith("a gap") else pytest.mark.slow) for n in SPLITS],
+)
+def test_splits_are_those_of_scikit_learn(name):
+    """Errors, scores and predictions are those of fits to the training rows alone."""
+    cv = SPLITS[name] or iter([*GAP.split(X)])
+    options = {"lams": ALPHAS, "cv": cv}
+    ours = RLSRegressor("linear", **options, per_target=True).fit(X, Y, sample_weight=V)
+    splits = list(cv.split(X)) if hasattr(cv, "split") else list(GAP.split(X))
+    splits = cv if isinstance(cv, list) else splits
+    held = np.full((len(ALPHAS), *Y.shape), np.nan)
+    for i, alpha in enumerate(ALPHAS):
+        for train, test in splits:
+            fit = Ridge(alpha).fit(X[train], Y[train], V[train])
+            held[i, test] = fit.predict(X[test])
+    known = np.isfinite(held[0, :, 0])
+    errors = [np.average((Y - f)[known] ** 2, axis=0, weights=V[known]) for f in held]
+    assert_close(ours.path_.errors, np.array(errors), TOLERANCE, "errors")
+    best = held[np.argmin(errors, axis=0), :, range(3)].T
+    assert_close(ours.loo_predictions_[known], best[known], TOLERANCE, "predictions")
+    assert np.isnan(ours.loo_predictions_[~known]).all()
+    score = r2_score(Y[known], best[known], sample_weight=V[known])
+    assert_close(ours.path_.r2, score, TOLERANCE, "r2")
+
+
+@EDGE
+@pytest.mark.slow
+def test_scores_and_probabilities_are_those_of_splits():
+    """Of fits to the training rows alone, as of what is held out."""
+    scored = RLSRegressor("linear", lams=ALPHAS, cv=GAP, scoring="r2", by_fold=True).fit(X, y)
+    search = GridSearchCV(Ridge(), {"alpha": ALPHAS}, cv=GAP, scoring="r2").fit(X, y)
     assert_close(-scored.path_.errors, search.cv_results_["mean_test_score"], TOLERANCE, "scores")
     assert np.isfinite(scored.loo_error_)
-    model = RLSClassifier("linear", cv=gap, probability="sigmoid").fit(X, NAMES, V)
+    model = RLSClassifier("linear", cv=GAP, probability="sigmoid").fit(X, NAMES, V)
     codes = rls.classes.encode(NAMES)[0][8:]
     sigmoid = rls.classes.fit_sigmoid(model.loo_predictions_[8:], codes, V[8:])
     scores = model.decision_function(NEW)
@@ -225,6 +256,7 @@ def test_splits_are_those_of_scikit_learn():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_folds_are_those_of_scikit_learn():
     """The k-fold error is that of its own splits and refits; labels are stratified, and
     random_state shuffles.
@@ -240,6 +272,7 @@ def test_folds_are_those_of_scikit_learn():
     assert_close(own, theirs, TOLERANCE, "stratified")
 
 
+@pytest.mark.slow
 def test_fixed_effects_are_those_of_fit():
     levels = rls.levels(GROUPS)
     model = RLSRegressor("linear", lams=1.0).fit(X, y, V, fixed_effects=levels)
@@ -251,6 +284,7 @@ def test_fixed_effects_are_those_of_fit():
     refused((lambda: model.score(X, y), "labels, which have fixed effects: give fixed_effects="))
 
 
+@pytest.mark.slow
 def test_an_integer_weight_is_that_many_rows():
     """Width, λ and predictions; 0 is a row that was never there."""
     counts = np.random.default_rng(0).integers(0, 4, N)
@@ -264,6 +298,7 @@ def test_an_integer_weight_is_that_many_rows():
 
 @EDGE  # all λ are equally right
 @CLASSES
+@pytest.mark.slow
 def test_rows_of_weight_0_may_take_a_class_with_them(names):
     model = RLSClassifier().fit(X, names, sample_weight=1.0 * (names == names[0]))
     assert (model.predict(NEW) == names[0]).all()
@@ -306,8 +341,22 @@ def test_pandas():
         assert piped.predict(frame).shape == (40,)
 
 
+PATHS = {
+    "regressor": lambda frame, codes: (RLSRegressor("linear").fit(frame, y), y),
+    "scorer": lambda frame, codes: (RLSRegressor("linear", scoring="r2").fit(frame, y), y),
+    "classifier": lambda frame, codes: (RLSClassifier("linear").fit(frame, codes), codes),
+    "parts": lambda frame, codes: (
+        RLSRegressor("linear").partial_fit(frame[:30], y[:30]).partial_fit(frame[30:], y[30:]),
+        y,
+    ),
+}
+
+
 @ANY_PRECISION
-def test_path_takes_columns_by_name():
+@pytest.mark.parametrize(
+    "made", [pytest.param(n, marks=[] if n == "parts" else pytest.mark.slow) for n in PATHS]
+)
+def test_path_takes_columns_by_name(made):
     """What scikit-learn read as an array was a data frame: `path_` knows its columns, strings or
     numbers, as a fit to the frame does, and after rows were added and removed.
     """
@@ -315,25 +364,15 @@ def test_path_takes_columns_by_name():
         frame = pandas.DataFrame(X, columns=[*names])
         other = frame[[*names][::-1]]
         codes = np.where(y > np.median(y), 1.0, -1.0)
-        grown = RLSRegressor("linear").partial_fit(frame[:30], y[:30])
-        for model, labels in (
-            (RLSRegressor("linear").fit(frame, y), y),
-            (RLSRegressor("linear", scoring="r2").fit(frame, y), y),
-            (RLSClassifier("linear").fit(frame, codes), codes),
-            (grown.partial_fit(frame[30:], y[30:]), y),
-        ):
-            path = model.path_
-            assert path.model.names == (*names,)
-            for ours in (
-                path,
-                path.update(other[:3], labels[:3]),
-                path.forget(other[:3], labels[:3]),
-            ):
-                assert_close(ours.predict(other), ours.predict(X), 1e-12)
-            added = path.update(X[:3], labels[:3]).predict(X)
-            assert_close(path.update(other[:3], labels[:3]).predict(X), added, 1e-12)
-            lacking = functools.partial(path.predict, frame.iloc[:, :5])
-            refused((lacking, "X lacks 1 of the 6 columns"))
+        model, labels = PATHS[made](frame, codes)
+        path = model.path_
+        assert path.model.names == (*names,)
+        for ours in (path, path.update(other[:3], labels[:3]), path.forget(other[:3], labels[:3])):
+            assert_close(ours.predict(other), ours.predict(X), 1e-12)
+        added = path.update(X[:3], labels[:3]).predict(X)
+        assert_close(path.update(other[:3], labels[:3]).predict(X), added, 1e-12)
+        lacking = functools.partial(path.predict, frame.iloc[:, :5])
+        refused((lacking, "X lacks 1 of the 6 columns"))
 
 
 @ANY_PRECISION
@@ -398,6 +437,7 @@ def test_bad_parameters_and_data():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_sparse_input_for_other_kernels():
     """As dense rows, width and γ from those that weigh; a kernel matrix must be dense."""
     dense, weights = np.where(np.abs(X - 1) > 0.7, X, 0), V * (V > 0.6)
@@ -424,6 +464,7 @@ def test_without_scikit_learn():
         refused((load, r"pip install 'jaxrls\[sklearn\]'"), error=ImportError)
 
 
+@pytest.mark.slow
 def test_predict_interval_is_that_of_the_fit():
     model = RLSRegressor(lams=1.0).fit(X, y)
     want = rls.fit(model.kernel_, X, y, lams=[1.0]).intervals(NEW, 0.8)

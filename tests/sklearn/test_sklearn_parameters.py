@@ -54,7 +54,9 @@ def regressor(X=X, **options):
     return model.fit(X, Y, sample_weight=V)
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "laplacian", "poly"])
+@pytest.mark.parametrize(
+    "kernel", ["rbf", *(pytest.param(k, marks=pytest.mark.slow) for k in ("laplacian", "poly"))]
+)
 def test_gamma_is_that_of_kernel_ridge(kernel):
     """A number, and its default there, which is "auto" here; with weights."""
     for theirs, ours in ((0.3, 0.3), (None, "auto"), (1 / (5 * X.var()), "scale")):
@@ -65,6 +67,7 @@ def test_gamma_is_that_of_kernel_ridge(kernel):
         assert not hasattr(ours, "coef_")
 
 
+@pytest.mark.slow
 def test_kernels_by_scikit_learns_names():
     """χ² of rows that are not negative, cosine, and a function of two matrices, as `SVC` takes
     one.
@@ -82,6 +85,7 @@ def squared(X, Z):
     return (X @ Z.T + 1) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("degree", "coef0"), [(2, 0), (3, 2)])
 def test_degree_and_coef0_are_those_of_kernel_ridge(degree, coef0):
     options = {"kernel": "polynomial", "degree": degree, "coef0": coef0, "gamma": 0.3}
@@ -90,6 +94,7 @@ def test_degree_and_coef0_are_those_of_kernel_ridge(degree, coef0):
     assert regressor(**options).kernel_ == rls.Polynomial(degree, float(coef0))
 
 
+@pytest.mark.slow
 def test_gamma_of_columns_without_spread_is_that_of_equal_ones():
     assert regressor(np.ones((N, 5)), gamma="scale").kernel_ == rls.Gaussian.from_gamma(0.2)
     small = regressor((X * 3e-23).astype(np.float32), gamma="scale").kernel_.width
@@ -146,13 +151,14 @@ def test_class_weights_are_those_of_ridge_classifier(names):
         assert ours.predict(NEW).tolist() == theirs.predict(NEW).tolist()
 
 
+@pytest.mark.slow
 def test_balanced_classes_do_not_count_rows_of_weight_0():
     """Or of a weight that counts as 0. A fit with such rows is the fit without, of one label or several, with probabilities and
     sets of labels too.
     """
     v, far = np.r_[V, np.zeros(20), np.full(10, 1e-20)], np.r_[X, X[:30] + 1]
     several = np.stack([NAMES == "red", X[:, 0] > 1], axis=1).astype(int)
-    for labels in (NAMES, NAMES == "red", several):
+    for labels in (NAMES, several):
         more = np.r_[labels, np.repeat(labels[:1], 30, axis=0)]
         options = {"lams": 0.7, "class_weight": "balanced", "probability": "sigmoid"}
         ours = RLSClassifier("linear", **options).fit(far, more, sample_weight=v)
@@ -175,6 +181,7 @@ def test_class_weights_take_part_in_the_choice_of_lam():
     assert_close(ours.loo_error_, want, TOLERANCE, "leave-one-out error")
 
 
+@pytest.mark.slow
 def test_class_weights_in_parts():
     """A dict is that of all rows; what depends on later rows is refused, and so is a class that
     is none.
@@ -220,6 +227,7 @@ def test_an_indicator_matrix_is_taken_as_ridge_classifier_takes_it(weight, make)
     assert not ours.fit(X, NAMES).multilabel_ and ours.predict(NEW).shape == (9,)
 
 
+@pytest.mark.slow
 def test_several_labels_by_folds_and_in_parts():
     """Stratified there is none of several labels."""
     model = RLSClassifier("linear", lams=0.7, cv=4, random_state=0).fit(X, LABELS, V)
@@ -254,7 +262,10 @@ def in_parts(model, target, *classes, parts=PARTS):
     return model
 
 
-@pytest.mark.parametrize("target", [Y, Y[:, 0]], ids=["(n, t)", "(n,)"])
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param(Y, id="(n, t)"), pytest.param(Y[:, 0], id="(n,)", marks=pytest.mark.slow)],
+)
 def test_a_linear_regressor_is_that_of_all_rows(target):
     """λ by GCV over the grid of all rows."""
     model = in_parts(RLSRegressor("linear"), target)
@@ -265,6 +276,7 @@ def test_a_linear_regressor_is_that_of_all_rows(target):
     assert not hasattr(model, "loo_error_") and not hasattr(model, "loo_predictions_")
 
 
+@pytest.mark.slow
 def test_a_gaussian_regressor_keeps_kernel_and_landmarks_of_the_first_rows():
     model = in_parts(RLSRegressor(landmarks=12), Y)
     assert_close(model.kernel_.width, np.median(pdist(X[:PART])), TOLERANCE, "width")
@@ -277,7 +289,13 @@ def test_a_gaussian_regressor_keeps_kernel_and_landmarks_of_the_first_rows():
 
 
 @EDGE  # of rows of one class all are equally right
-@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(NAMES, id="three classes"),
+        pytest.param(NAMES == "red", id="two", marks=pytest.mark.slow),
+    ],
+)
 def test_a_classifier_names_its_classes_first(names):
     """In whatever order rows come: the first call sees a single class here."""
     parts = np.split(np.argsort(names, kind="stable"), N // PART)
@@ -315,6 +333,7 @@ def test_there_is_none_beside_what_takes_rows():
         RLSClassifier("linear", lams=1.0).fit(X, NAMES).predict_proba(X)
 
 
+@pytest.mark.slow
 def test_a_median_width_for_each_column_and_columns_by_name():
     given = rls.fit(rls.Gaussian(["median"] * 5), X, Y, lams=[1.0])
     for width in (["median"] * 5, np.array(["median"] * 5), ("median",) * 5):
@@ -336,6 +355,7 @@ def test_the_docstring_names_every_kernel():
 
 
 @EDGE
+@pytest.mark.slow
 def test_groups_go_where_cv_splits_by_them():
     """Without being asked for; unless the estimator is told otherwise."""
     groups = np.arange(N) // 5

@@ -18,7 +18,7 @@ from support import (
     X64,
     array,
     assert_close,
-    of_gram,
+    factor_gram,
     refused,
     wide,
 )
@@ -92,17 +92,25 @@ def assert_settings(pairs, weighted, intercept, settings=SETTINGS):
 
 
 @FLOAT64
-@pytest.mark.parametrize("hard", [True, False], ids=["weights and intercept", "neither"])
+@pytest.mark.parametrize(
+    "hard",
+    [
+        pytest.param(True, id="weights and intercept"),
+        pytest.param(False, id="neither", marks=pytest.mark.slow),
+    ],
+)
 def test_what_every_setting_leaves_out_is_that_of_refits(hard):
     assert_settings(WIDE, hard, hard)
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_the_smaller_side_is_refactored_whichever_it_is():
     assert_settings(TALL, True, True, ("both",))
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_weights_of_rows_times_weights_of_columns_are_those_of_all_pairs():
     """All that the contract asks of a weighted factor with an intercept, but what is left out."""
 
@@ -137,6 +145,7 @@ def test_weights_of_rows_times_weights_of_columns_are_those_of_all_pairs():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_an_intercept_needs_no_centred_product():
     """Of a smooth kernel with large labels, near the precision of the factor."""
     x = np.linspace(0, 1, 5)[:, None]
@@ -168,7 +177,9 @@ def new(pairs, lam, x1, x2):
     return one @ np.reshape(c, pairs.Y.shape) @ other.T + b
 
 
-@pytest.mark.parametrize("setting", ["rows", pytest.param("both", marks=FLOAT64)])
+@pytest.mark.parametrize(
+    "setting", ["rows", pytest.param("both", marks=[FLOAT64, pytest.mark.slow])]
+)
 def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_path):
     lams = wide([0.02, 0.2, 2.0, 20.0])
     x1, x2 = draw(7, 6, 2), draw(8, 2, 1)
@@ -189,6 +200,7 @@ def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_
     assert again == fit and np.array_equal(again.predict(x1, x2), fit.predict(x1, x2))
 
 
+@pytest.mark.slow
 def test_columns_of_either_side_are_taken_by_name(tmp_path):
     """Of a frame in another order with more columns, where that side was fitted to one."""
     x1, x2 = draw(7, 6, 2), draw(8, 2, 1)
@@ -209,6 +221,7 @@ def test_columns_of_either_side_are_taken_by_name(tmp_path):
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_a_loss_sees_residuals_and_labels_as_they_are():
     sides = rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2
     left_out = WIDE.left_out("entries", 0.2, False, True)
@@ -253,7 +266,7 @@ def test_errors_of_factors_and_settings_name_the_argument():
             "needs two entries, and Y has one",
         ),
         (
-            lambda: rls.two_sided.kronecker_left_out(of_gram(three), Y, [1.0]),
+            lambda: rls.two_sided.kronecker_left_out(factor_gram(three), Y, [1.0]),
             "factor must be of two-sided data, and has route 'gram'",
         ),
     )

@@ -61,7 +61,13 @@ def brute_force(Phi, Y, v):
 
 
 @FLOAT64
-@pytest.mark.parametrize("route", ["gram", "features", "covariance", "subset"])
+@pytest.mark.parametrize(
+    "route",
+    [
+        "gram",
+        *(pytest.param(r, marks=pytest.mark.slow) for r in ("features", "covariance", "subset")),
+    ],
+)
 def test_influence_against_refits(route):
     """Every row left out in turn and fitted again, on every route; landmarks that span all features
     change nothing.
@@ -128,6 +134,7 @@ def test_eigenfunctions_are_orthonormal_and_expand_the_kernel(route):
 
 
 @pytest.mark.filterwarnings("ignore:the chosen λ")
+@pytest.mark.slow
 def test_a_fit_is_diagnosed_as_it_was_computed():
     """Float64 NumPy data in float64 and into NumPy, whatever JAX is set to; float32 in float32. Of
     the rows that were given, though a fit to few rows adds others of weight 0.
@@ -165,6 +172,7 @@ def test_a_fit_is_diagnosed_as_it_was_computed():
         assert_close(squares, want.functions.predict(X) ** 2, 100 * tolerance, "eigenfunctions")
 
 
+@pytest.mark.slow
 def test_a_lam_that_the_factor_does_not_resolve_is_warned_of():
     X, Y, _ = data()
     factor = support.factorize(rls.Gaussian(1.0), array(X))
@@ -182,12 +190,20 @@ def test_messages():
         ValueError, match="num must be a whole number of at least 1 and at most 3, and is 4"
     ):
         rls.diagnostics.eigenfunctions(factor, rls.Linear(), array(np.eye(3)), 4)
+    influence, eigenfunctions = rls.diagnostics.influence, rls.diagnostics.eigenfunctions
+    refused(
+        (lambda: influence(factor), "a factor knows neither Y nor lam"),
+        (lambda: eigenfunctions(factor), "a factor knows neither kernel nor X: give both"),
+    )
+
+
+@pytest.mark.slow
+def test_messages_of_fits():
     X, Y, _ = data()
     kept, plain = (rls.fit(rls.Linear(), X, Y, lams=[LAM], keep=keep) for keep in (True, False))
     one_by_one = rls.fit(rls.Gaussian(1.0), X, Y, lams=[LAM], solver=rls.Cholesky(), keep=True)
     influence, eigenfunctions = rls.diagnostics.influence, rls.diagnostics.eigenfunctions
     refused(
-        (lambda: influence(factor), "a factor knows neither Y nor lam"),
         (lambda: influence(kept, Y), "a fit knows its Y: leave it out"),
         (lambda: influence(plain), "this fit kept no solution"),
         (lambda: influence(one_by_one), "'cholesky' has no spectrum: use another solver, such as"),
@@ -195,6 +211,5 @@ def test_messages():
             lambda: eigenfunctions(kept, rls.Linear(), X),
             "a fit knows its kernel and X: leave both out",
         ),
-        (lambda: eigenfunctions(factor), "a factor knows neither kernel nor X: give both"),
         (lambda: eigenfunctions(plain), "this fit kept no solution"),
     )

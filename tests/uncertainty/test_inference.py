@@ -85,13 +85,28 @@ def true(case, v, fixed):
     return [*found, own, np.sqrt(variance + LAM / OF_NEW[:, None]) / own], posterior
 
 
+# One of each algebra in the quick run: a spectrum of K and of features, a Cholesky factor, and
+# landmarks that leave with their rows, beside columns.
+QUICK = {
+    ("gram", "constant"),
+    ("covariance", "constant"),
+    ("cholesky gram", "constant"),
+    ("landmarks", "columns"),
+}
+
+
+def cells():
+    """By name: with weights, some of them 0, and a constant; some without, some with columns."""
+    every = [(name, "zeros" if FACTORS[name].weighted else "ones", "constant") for name in NAMES]
+    every += [(name, "ones", "none") for name in ("gram", "features", "landmarks", "cholesky gram")]
+    every += [(name, "zeros", "columns") for name in ("gram", "landmarks", "cholesky landmarks")]
+    for name, weights, fixed in every:
+        marks = [] if (name, fixed) in QUICK else pytest.mark.slow
+        yield pytest.param(name, weights, fixed, marks=marks)
+
+
 @FLOAT64
-@pytest.mark.parametrize(
-    ("name", "weights", "fixed"),
-    [(name, "zeros" if FACTORS[name].weighted else "ones", "constant") for name in NAMES]
-    + [(name, "ones", "none") for name in ("gram", "features", "landmarks", "cholesky gram")]
-    + [(name, "zeros", "columns") for name in ("gram", "landmarks", "cholesky landmarks")],
-)
+@pytest.mark.parametrize(("name", "weights", "fixed"), [*cells()])
 def test_fits_without_rows_and_the_posterior_are_those_of_refits(name, weights, fixed):
     case, v, plan = FACTORS[name], WEIGHTS[weights], rls.folds(GROUPS)
     run = jax.jit(lambda X, X_new, v: measured(case, X, X_new, v, FIXED[fixed], plan))

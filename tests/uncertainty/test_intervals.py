@@ -67,8 +67,10 @@ def assert_ends(found, want, tolerance=TOLERANCE):
 
 @pytest.mark.parametrize(
     ("landmarks", "groups"),
-    [(None, None), (np.arange(0, N, 3), GROUPS)],
-    ids=["jackknife+", "cv+ on landmarks"],
+    [
+        pytest.param(None, None, id="jackknife+"),
+        pytest.param(np.arange(0, N, 3), GROUPS, id="cv+ on landmarks", marks=pytest.mark.slow),
+    ],
 )
 def test_intervals_are_those_of_refits(landmarks, groups):
     found = fit(weights=V.astype(DTYPE), groups=groups, landmarks=landmarks)
@@ -77,7 +79,13 @@ def test_intervals_are_those_of_refits(landmarks, groups):
         assert_ends(ends, by_refits(groups, level=level, landmarks=landmarks))
 
 
-@pytest.mark.parametrize("groups", [None, GROUPS], ids=["jackknife+", "cv+"])
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param(None, id="jackknife+"),
+        pytest.param(GROUPS, id="cv+", marks=pytest.mark.slow),
+    ],
+)
 def test_intervals_follow_the_weight_of_a_new_label(groups):
     """|eᵢ| √(vᵢ/w), by refits of labels of weight 1 for one weight of all rows, and by the ends of
     scaled scores for several.
@@ -97,6 +105,7 @@ def test_intervals_follow_the_weight_of_a_new_label(groups):
     assert_ends(ends, want)
 
 
+@pytest.mark.slow
 def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel():
     """N, which goes as 1/unit², leaves the range of float32 where λN does not."""
     options, found = {"landmarks": np.arange(0, N, 3), "keep": True}, []
@@ -108,6 +117,7 @@ def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_every_target_at_its_own_lam():
     found = fit(per_target=True, lams=np.array([0.05, 3.0]), groups=GROUPS)
     assert found.lam.shape == (2,)
@@ -124,6 +134,7 @@ def test_too_few_rows_for_the_level_leave_it_open():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_a_level_is_the_one_that_was_rounded_to_what_is_given():
     """Of 9 rows 0.8 takes the 8th of 10, and so it does in float32, where it is a little more."""
     found = fit(slice(9))
@@ -167,6 +178,13 @@ def test_what_cannot_be():
     ]
     for named, words in asked:
         refused((partial(known("plain").intervals, **{"X": FRESH, **named}), words))
+    words = r"levels must be between 0 and 1, .*\[1.5, nan\]"
+    refused((lambda: known("plain").loo_predictive().coverage([1.5, np.nan]), words))
+
+
+@ANY_PRECISION
+@pytest.mark.slow
+def test_fits_that_have_no_intervals_say_so():
     changed = fit(slice(15), landmarks=INPUT[:8]).update(INPUT[15:], OUTPUT[15:])
     refused(
         (
@@ -182,10 +200,6 @@ def test_what_cannot_be():
             "studentised=True needs a fit that left out single rows",
         ),
         (
-            lambda: known("plain").loo_predictive().coverage([1.5, np.nan]),
-            r"levels must be between 0 and 1, .*\[1.5, nan\]",
-        ),
-        (
             lambda: known("groups").loo_predictive(),
             "loo_predictive needs a fit that left out single rows",
         ),
@@ -196,6 +210,7 @@ def test_what_cannot_be():
 # ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_predictive_standard_deviations_are_those_of_residuals():
     """σᵢ² = τ² (var f₋ᵢ(xᵢ) + λ/vᵢ), which the contract holds to refits, τ such that residuals are
     as large as they are held to be; by the evidence another τ.
@@ -214,13 +229,13 @@ def test_predictive_standard_deviations_are_those_of_residuals():
 @ANY_PRECISION
 def test_scores_are_integrals_and_levels_those_of_the_normal_distribution():
     """∫ (F(t) − 1(t ≥ y))² dt, Gneiting and Raftery 2007, eq. 20."""
-    found = rls.fit(GAUSSIAN, X, Y[:, 0], **KEPT).loo_predictive()
-    t, levels = np.linspace(-12, 12, 200_001)[:, None], np.array([0.3, 0.9])
+    found = rls.fit(GAUSSIAN, X, Y, **KEPT).loo_predictive()
+    t, levels = np.linspace(-12, 12, 200_001)[:, None, None], np.array([0.3, 0.9])
     e, std = np.asarray(found.residuals), np.asarray(found.std)
     values = (norm.cdf(t) - (t >= (e / std)[:5])) ** 2
     scores = std[:5] * np.trapezoid(values, dx=24 / 200_000, axis=0)
     assert_allclose(found.crps[:5], scores, rtol=1e-3)
-    inside = np.abs(e) <= norm.ppf((1 + levels[:, None]) / 2) * std
+    inside = np.abs(e) <= norm.ppf((1 + levels[:, None, None]) / 2) * std
     assert_allclose(found.coverage(levels), inside.mean(axis=1))
 
 
@@ -236,6 +251,7 @@ def test_predictive_of_labels_that_are_all_told():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_pictures():
     found = rls.fit(GAUSSIAN, INPUT[:, :1], OUTPUT, **KEPT)
     ax = found.plot_function(INPUT[:, :1], OUTPUT, level=0.8)
@@ -256,6 +272,7 @@ def test_pictures():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     table, model, out = (str(tmp_path / name) for name in ("table.csv", "model.npz", "out.csv"))
     np.savetxt(table, np.c_[X, Y[:, 0]], delimiter=",", header="a,b,y", comments="")

@@ -71,7 +71,10 @@ CASES = {
 
 
 @FLOAT64
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[] if c.startswith("features") else pytest.mark.slow) for c in CASES],
+)
 def test_p_values_are_those_of_refits(case):
     """Rows and labels weigh; of two classes one column does."""
     kernel, gram, options = CASES[case]
@@ -88,6 +91,7 @@ def test_p_values_are_those_of_refits(case):
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_a_row_like_the_new_one_is_as_odd():
     """Equal rows tie, and rounding must not break that."""
     rng = np.random.default_rng(0)
@@ -98,7 +102,7 @@ def test_a_row_like_the_new_one_is_as_odd():
     assert_close(rls.classes.conformal_labels(fit, X, codes).p_values(new), want, 1e-12)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_the_jackknife_counts_rows_whose_own_label_scores_no_higher(classes):
     X, codes, v, new = (part.astype(DTYPE) for part in problem(classes))
     given = codes[:, 1] if classes == 2 else codes
@@ -149,6 +153,7 @@ def test_what_sets_of_labels_and_p_values_refuse():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_the_estimator_gives_these_sets():
     X, codes, counts, new = problem(3)
     names = np.array(["red", "green", "blue"])[codes.argmax(axis=1)]
@@ -185,15 +190,15 @@ def test_the_estimator_gives_these_sets():
 
 
 @ANY_PRECISION
-def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch):
+def test_the_estimator_makes_what_sets_take_when_they_are_asked_for():
     """Once: O(n² r), which a fit for predictions and their probabilities does without."""
     made, make = [], rls.classes.conformal_labels
-    monkeypatch.setattr(
-        rls.classes, "conformal_labels", lambda *args: made.append(1) or make(*args)
-    )
+    counted = lambda *args: made.append(1) or make(*args)
     X, codes, _, new = problem(3)
-    model = RLSClassifier(KERNEL, lams=LAM, keep=True).fit(X, codes.argmax(axis=1))
-    assert not made
-    first, again = model.predict_set(new), pickle.loads(pickle.dumps(model))
-    assert (again.predict_set(new) == first).all() and (model.predict_set(new) == first).all()
-    assert made == [1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rls.classes, "conformal_labels", counted)
+        model = RLSClassifier(KERNEL, lams=LAM, keep=True).fit(X, codes.argmax(axis=1))
+        assert not made
+        first, again = model.predict_set(new), pickle.loads(pickle.dumps(model))
+        assert (again.predict_set(new) == first).all() and (model.predict_set(new) == first).all()
+        assert made == [1]

@@ -61,6 +61,7 @@ def test_scikit_learn():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_estimators():
     """In whatever parts rows come, where there are moments."""
     model = RLSRegressor("linear", lams=LAM, fit_intercept=False, keep=True)
@@ -79,7 +80,7 @@ def test_estimators():
     refused((lambda: bare.predict(X_NEW, return_std=True), "fit with keep=True"))
 
 
-@pytest.mark.parametrize("route", ["gram", "cholesky"])
+@pytest.mark.parametrize("route", ["gram", pytest.param("cholesky", marks=pytest.mark.slow)])
 def test_scales(route):
     """By the evidence where it is largest; by leave-one-out where held-out residuals are as large
     as refits say they are.
@@ -120,6 +121,7 @@ def test_a_covariance_holds_the_variances_of_every_target():
 WEIGHTS = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 100.0])
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_new_label_is_that_of_its_weight():
     """A label of weight w has variance τ²(var f + λ/w), by generalised least squares, with and
     without landmarks, fixed effects and a stream that brings weights, at every door.
@@ -157,6 +159,7 @@ def test_the_noise_of_a_new_label_is_that_of_its_weight():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_a_kernel_of_labels_is_a_mixed_model():
     """Variances are those of the largest restricted likelihood, by a search of its own, effects and
     values of the groups those of generalised least squares there, also for a group that is new.
@@ -200,6 +203,7 @@ def test_a_kernel_of_labels_is_a_mixed_model():
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_variances_of_a_fit_that_held_out_groups_warn_once_unless_the_kernel_knows_of_them():
     group = np.arange(N) % 5
     rows = np.column_stack([INPUT, group]).astype(DTYPE)
@@ -243,6 +247,7 @@ def test_many_rows_lose_no_digit_on_features():
     assert_close(found.posterior(new, scale=1).covariance, want, 1e-4)
 
 
+@pytest.mark.slow
 def test_after_rows_have_come_or_gone():
     """By the moments alone; what is left out is not known any more."""
     options = {"landmarks": INPUT[:8], "keep": True}
@@ -255,6 +260,7 @@ def test_after_rows_have_come_or_gone():
     refused((lambda: found.posterior(FRESH, scale="loo"), changed))
 
 
+@pytest.mark.slow
 def test_streams():
     parts = [(INPUT[:9], OUTPUT[:9]), (INPUT[9:], OUTPUT[9:])]
     found = rls.fit(GAUSSIAN, rls.rows.stream(parts), landmarks=INPUT[:8], **KEPT)
@@ -266,6 +272,7 @@ def test_streams():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_the_slope_of_deviations():
     """Inside of jit."""
 
@@ -279,6 +286,7 @@ def test_the_slope_of_deviations():
     assert_close(narrow(WIDTH)[1], (ahead - behind) / 2e-4, 1e-6)
 
 
+@pytest.mark.slow
 def test_a_kernel_matrix_takes_the_diagonal_of_new_rows():
     K, between = (gaussian(A, X).astype(DTYPE) for A in (X, X_NEW))
     want = fit().predict(FRESH, return_std=True)

@@ -117,6 +117,7 @@ def test_probabilities_of_one_column_are_of_two_classes():
 
 
 @FLOAT64
+@pytest.mark.slow
 def test_the_sigmoid_has_derivatives():
     """By the implicit function theorem, against differences; under vmap in test_transforms.py."""
     scores, codes = columns(12)
@@ -146,34 +147,49 @@ def test_what_does_not_fit_is_refused():
 # --------------------------------------------------------------------------------------------------
 
 
+# Weights of rows, of classes, and groups; and what of it is in the quick run.
+WAYS = {
+    "ones": (np.ones(N), None, None),
+    "balanced": (V, "balanced", None),
+    "groups": (V, None, GROUPS),
+}
+QUICK = ("sigmoid", "three classes", "balanced"), ("isotonic", "three classes", "balanced")
+CLASSES = {"three classes": NAMES, "two": NAMES == "red"}
+
+
+def ways():
+    for method in ("sigmoid", "isotonic"):
+        for names in CLASSES:
+            for way in WAYS:
+                marks = [] if (method, names, way) in QUICK else pytest.mark.slow
+                yield pytest.param(method, names, way, marks=marks)
+
+
 @ANY_PRECISION
-@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
-@pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
-def test_probabilities_are_those_of_scikit_learn_by_refits(names, method):
+@pytest.mark.parametrize(("method", "names", "way"), [*ways()])
+def test_probabilities_are_those_of_scikit_learn_by_refits(method, names, way):
     """Whose calibration refits without each row in turn, weighs rows, and knows nothing of the
     weights of classes.
     """
-    names = np.unique(names, return_inverse=True)[1]
-    counts, one_out = np.bincount(names), list(LeaveOneOut().split(X))
+    names, (weights, own, groups) = np.unique(CLASSES[names], return_inverse=True)[1], WAYS[way]
+    counts = np.bincount(names)
     # Of all rows, not of those that are left.
-    balanced = dict(enumerate(N / (len(counts) * counts)))
-    for weights, balance, own, splits, groups in (
-        (np.ones(N), None, None, one_out, None),
-        (V, balanced, "balanced", one_out, None),
-        (V, None, None, list(LeaveOneGroupOut().split(X, groups=GROUPS)), GROUPS),
-    ):
-        refits = RidgeClassifier(3.0, class_weight=balance)
-        theirs = CalibratedClassifierCV(refits, method=method, ensemble=False, cv=splits)
-        theirs.fit(X, names, sample_weight=weights)
-        ours = RLSClassifier("linear", lams=3.0, probability=method, class_weight=own)
-        ours.fit(X, names, sample_weight=weights, groups=groups)
-        # Their L-BFGS ends at a gradient of 1e-6.
-        tolerance = {"sigmoid": 1e-5, "isotonic": 1e-8}[method]
-        assert_close(ours.predict_proba(NEW), theirs.predict_proba(NEW), tolerance, "probabilities")
-        assert_close(ours.predict_proba(NEW).sum(axis=1), np.ones(200), 1e-12, "their sum")
+    balance = None if own is None else dict(enumerate(N / (len(counts) * counts)))
+    split = LeaveOneOut() if groups is None else LeaveOneGroupOut()
+    splits = list(split.split(X, groups=groups))
+    refits = RidgeClassifier(3.0, class_weight=balance)
+    theirs = CalibratedClassifierCV(refits, method=method, ensemble=False, cv=splits)
+    theirs.fit(X, names, sample_weight=weights)
+    ours = RLSClassifier("linear", lams=3.0, probability=method, class_weight=own)
+    ours.fit(X, names, sample_weight=weights, groups=groups)
+    # Their L-BFGS ends at a gradient of 1e-6.
+    tolerance = {"sigmoid": 1e-5, "isotonic": 1e-8}[method]
+    assert_close(ours.predict_proba(NEW), theirs.predict_proba(NEW), tolerance, "probabilities")
+    assert_close(ours.predict_proba(NEW).sum(axis=1), np.ones(200), 1e-12, "their sum")
 
 
 @ANY_PRECISION
+@pytest.mark.slow
 def test_several_labels_have_probabilities_each_by_itself():
     model = RLSClassifier("linear", lams=3.0, probability="sigmoid")
     several = model.fit(X, LABELS).predict_proba(NEW)

@@ -101,6 +101,7 @@ def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
 
 
 @ANY_PRECISION(False)
+@pytest.mark.slow
 def test_a_search_that_was_over_is_no_worse_than_its_start():
     """Though that value comes from a program of its own, and is rounded otherwise."""
     X, y = problem()

@@ -52,6 +52,7 @@ def test_rows_of_a_process_are_not_dense():
         rls.rows.stream([(np.eye(2), [0.0, 1.0])], distributed=True).dense()
 
 
+@pytest.mark.slow
 def test_processes_fit_together_what_one_fits_to_all_rows(tmp_path):
     processes = started(2, tmp_path, "fit")
     want, on_mesh = fitted(Blocks(0, 1), False), on_one_device()

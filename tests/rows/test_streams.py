@@ -238,6 +238,7 @@ def test_columns_by_name_or_number(tmp_path, ending):
     )
 
 
+@pytest.mark.slow
 def test_columns_of_blocks_and_of_a_fit_to_a_stream_go_by_name(tmp_path):
     """Those of blocks by the names of the first, those of new rows by these or by those of files;
     a stream in another order is told what to name.

@@ -70,6 +70,7 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
     assert_allclose(fit.score(NEW, labels), r2.mean(), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_banded_ridge_gives_the_coefficients_of_its_columns():
     """Of every target, all rows or landmarks and weights: predictions are X W + b; and each band by
     least squares where its penalty is that of its share.

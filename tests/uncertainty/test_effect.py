@@ -134,6 +134,7 @@ def test_partial_effects_and_their_picture():
     mpl.pyplot.close("all")
 
 
+@pytest.mark.slow
 def test_what_an_effect_refuses():
     """What is asked of the kernel alone, of one fit, whatever its kernel was."""
     known = rls.fit(rls.Linear(), INPUT, OUTPUT, **OPTIONS)

@@ -53,15 +53,16 @@ def equations_of_fit(**options: Any) -> int:
     return equations(traced[0].jaxpr)
 
 
-fit = rls.fit(rls.Gaussian(2.0), X[:9], y[:9])
-found: dict[str, Any] = {
-    "fit": programs(lambda: rls.fit(rls.Gaussian(2.0), X, y)),
-    "landmarks": programs(lambda: rls.fit(rls.Gaussian(2.0), X, y, landmarks=100)),
-    "groups": programs(lambda: rls.fit(rls.Gaussian(2.0), X, y, groups=np.arange(N) % 10)),
-    "linear": programs(lambda: rls.fit(rls.Linear(), X, y)),
-    "predict": programs(lambda: fit.predict(X[:7])),
-    "tune": programs(lambda: rls.tune(rls.Gaussian(np.ones(D)), X, y)),
-    "equations": equations_of_fit(),
-    "equations on landmarks": equations_of_fit(landmarks=100),
-}
-print(json.dumps(found))
+if __name__ == "__main__":
+    fit = rls.fit(rls.Gaussian(2.0), X[:9], y[:9])
+    found: dict[str, Any] = {
+        "fit": programs(lambda: rls.fit(rls.Gaussian(2.0), X, y)),
+        "landmarks": programs(lambda: rls.fit(rls.Gaussian(2.0), X, y, landmarks=100)),
+        "groups": programs(lambda: rls.fit(rls.Gaussian(2.0), X, y, groups=np.arange(N) % 10)),
+        "linear": programs(lambda: rls.fit(rls.Linear(), X, y)),
+        "predict": programs(lambda: fit.predict(X[:7])),
+        "tune": programs(lambda: rls.tune(rls.Gaussian(np.ones(D)), X, y)),
+        "equations": equations_of_fit(),
+        "equations on landmarks": equations_of_fit(landmarks=100),
+    }
+    print(json.dumps(found))

@@ -32,6 +32,7 @@ def test_blocks_are_cut_for_the_device_that_a_program_is_for(monkeypatch):
     assert platform() == "gpu"
 
 
+@pytest.mark.slow
 def test_every_computation_is_traced_in_its_precision():
     programs = importlib.import_module("computations")
     for name, one in programs.computations().items():

@@ -161,6 +161,7 @@ SINES = np.sin(ROWS) @ [1.0, 0.5, 0.2]
 
 @pytest.mark.filterwarnings("ignore:variances take rows as independent")
 @EDGE
+@pytest.mark.slow
 def test_arrays_of_other_libraries_are_taken_without_a_copy_and_given_back_in_kind():
     X, Y = Foreign(ROWS), Foreign(SINES)
     assert place(X)["place"] == X.memory.ctypes.data

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut, loo
@@ -23,7 +22,15 @@ from jaxrls.core.factors import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.support import as_lams, column_names, door, is_concrete, platform, progress_bar
+from jaxrls.core.support import (
+    as_lams,
+    column_names,
+    door,
+    is_concrete,
+    on_device,
+    platform,
+    progress_bar,
+)
 from jaxrls.front.conclude import (
     at_best,
     conclude,
@@ -37,8 +44,8 @@ from jaxrls.front.inspection import (
     inspect_fit,
     is_as_good,
     is_off_by_rounding,
-    largest_rounding,
     share_of_rounding,
+    sound_lam,
 )
 from jaxrls.front.lam_search import search
 from jaxrls.front.memory import of_problem
@@ -131,6 +138,10 @@ def fit(
             which the fixed effects are not determined. Inside `jax.jit` and `jax.vmap` values
             cannot be checked.
 
+    Where λ is so near the precision of K that held-out residuals of single rows are off, a search
+    by Cholesky factors goes on, and from its end to a larger λ, if the error there is at most 1 %
+    larger.
+
     **Warns** where the chosen λ is at the edge of the grid or below the precision of the factor, or
     so near it that held-out residuals of single rows are off by more than 2 % (in float32 10 %), or
     K is not positive semidefinite, or has no information beside the fixed effects. **Cost** one
@@ -192,7 +203,9 @@ def best_fit(problem, asked: LamOptions, progress: bool) -> Fit:
     error = result.error
     spread = result.loo_standard_error
     how_exact = (
-        "" if error is None or spread is None else f", {np.mean(error):.3g} ± {np.mean(spread):.1g}"
+        ""
+        if error is None or spread is None
+        else f", {np.asarray(error).mean():.3g} ± {np.asarray(spread).mean():.1g}"
     )
     plan = f"{result.plan}; K of all rows is not factored"
     words = f"{plan}, so the {result.title} is an estimate{how_exact}"
@@ -258,18 +271,19 @@ def _above_rounding(
     """The fit at the end of a search, or at the least λ from which on single rows are right, where
     the error there is as good.
     """
+    lam = np.asarray([sound_lam(fit)], problem.rows.dtype)
+    larger, its_solution = fit_on_grid(
+        problem, Choice(problem.criterion, on_device(lam)), kept=True
+    )
     share = share_of_rounding(fit)
-    lam = 1.1 * fit.lam * share / largest_rounding(fit)  # a tenth more, as dof are fewer there
-    choice = Choice(problem.criterion, lam[None])
-    larger, its_solution = fit_on_grid(problem, choice, kept=True)
-    rows = problem.weights.count
-    if not is_as_good(larger.error, fit.error, share, problem.criterion, rows):
+    if not is_as_good(larger.error, fit.error, share, problem.criterion, problem.weights.count):
         return fit, solution
-    lams = jnp.concatenate([fit.lams, larger.lams])
-    errors = jnp.concatenate([fit.errors, larger.errors])
-    order = jnp.argsort(lams)
+    lams = np.concatenate([fit.lams, larger.lams])  # on the host, by no program
+    errors = np.concatenate([fit.errors, larger.errors])
+    order = np.argsort(lams)
     words = f"{fit.plan}; then at larger λ, where single rows are right"
-    return replace(larger, lams=lams[order], errors=errors[order], plan=words), its_solution
+    larger = replace(larger, lams=on_device(lams[order]), errors=on_device(errors[order]))
+    return replace(larger, plan=words), its_solution
 
 
 def _fit_by_search(problem, per_target):

@@ -56,7 +56,7 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
         )
     # At the floor itself, rounding may be the reason for which λ was chosen: that comes first.
     off = is_off_by_rounding(fit)
-    at_edge = inspect_lam(fit, default_grid, known_of_floor=off)
+    at_edge = inspect_lam(fit, default_grid, floor_explained=off)
     if off and not at_edge:
         inspect_rounding(fit)
 
@@ -69,6 +69,11 @@ def largest_rounding(fit) -> float:
 def is_off_by_rounding(fit) -> bool:
     """Whether rounding may move held-out residuals of single rows further than that."""
     return share_of_rounding(fit) > largest_rounding(fit)
+
+
+def sound_lam(fit: Any) -> float:
+    """The λ from which on they are right to that, whatever the degrees of freedom."""
+    return float(fit.floor) / largest_rounding(fit)
 
 
 def share_of_rounding(fit) -> float:
@@ -124,7 +129,7 @@ def _why_not_finite(fit, bad, narrow: bool) -> str:
     )
 
 
-def inspect_lam(fit: Any, default_grid: bool, known_of_floor: bool = False) -> bool:
+def inspect_lam(fit: Any, default_grid: bool, floor_explained: bool = False) -> bool:
     """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`; whether
     there was one. Of a λ at the floor another warning may already say more.
     """
@@ -148,7 +153,7 @@ def inspect_lam(fit: Any, default_grid: bool, known_of_floor: bool = False) -> b
     high = chosen >= lams.max(axis=0)
     at_floor = lams.min() <= 1.01 * floor
     # Below the grid the fit no longer changes, or a walk ended there.
-    if default_grid and not at_floor or at_floor and known_of_floor:
+    if default_grid and not at_floor or at_floor and floor_explained:
         low = np.zeros_like(low)
     for at_edge, edge, further in ((low, "smallest", "smaller"), (high, "largest", "larger")):
         remedy = f"pass lams= that reach {further} values"

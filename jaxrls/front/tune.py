@@ -31,8 +31,8 @@ from jaxrls.front.inspection import (
     inspect_rounding,
     is_as_good,
     is_off_by_rounding,
-    largest_rounding,
     share_of_rounding,
+    sound_lam,
 )
 from jaxrls.front.memory import of_problem
 from jaxrls.front.problem import Problem
@@ -242,7 +242,7 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     """The search, or one that goes on from its end at larger λ, where single rows are right: widths
     can shrink as λ grows, with nearly the same function, unless labels have no noise.
     """
-    lowest = 2 * float(fit.floor) / largest_rounding(fit)
+    lowest = 2 * sound_lam(fit)
     here = Guess(best.kernel, 2 * lowest, lowest, fit.error)
     again = descend(best.problem, [here], way._replace(starts=1))
     before = np.asarray(best.history.errors).min()

@@ -50,7 +50,10 @@ PROGRAMS = {
 @ANY_PRECISION
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * ("gradient" in name)) for name in PROGRAMS],
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if "gradient" in name else [])
+        for name in PROGRAMS
+    ],
 )
 def test_bytes_are_those_of_the_compiled_program(name):
     fn, options = PROGRAMS[name]

@@ -112,6 +112,7 @@ def test_single_rows_of_a_default_fit_are_right_or_it_says_how_far_they_are_off(
         assert away(fit.loo_residuals, said.held_out[0]) <= most * rms
         if not caught:
             assert abs(float(fit.error) / rms**2 - 1) < 0.01
+        assert len(fit.errors) == len(fit.lams) and (np.diff(np.asarray(fit.lams)) > 0).all()
         plans.append((fit.route, "larger λ" in fit.plan))
     routes, went_on = zip(*plans, strict=True)
     assert told == 1 and set(routes) == {"gram", "cholesky"} and any(went_on) == (seed == 1)

@@ -54,7 +54,11 @@ FLOAT32 = {"loo", "evidence", "holdout", "gram", "landmarks", "cholesky features
 
 def in_both(names):
     """All of them, and in float32 some; the first of criteria in the quick run."""
-    marks = lambda name: [FLOAT64] * (name not in FLOAT32) + [pytest.mark.slow] * (name != "loo")
+
+    def marks(name):
+        in_float64 = [] if name in FLOAT32 else [FLOAT64]
+        return in_float64 if name == "loo" else [*in_float64, pytest.mark.slow]
+
     return [pytest.param(name, marks=marks(name)) for name in names]
 
 

@@ -51,7 +51,7 @@ class CallShape(NamedTuple):
 
     def coefficients(self) -> int:
         """Numbers of the coefficients that a model keeps."""
-        n, d, t = (self.rows, self.columns, self.targets)
+        n, d, t = self.rows, self.columns, self.targets
         r = self.features
         return (n if r is None or stays_dual(n, d, r, t) else r) * t
 

@@ -79,7 +79,8 @@ SIDES = {"evidence": GRAM, "kfold": GRAM, "holdout": FEATURES}
 
 @FLOAT64
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "holdout")) for name in SIDES]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name != "holdout" else []) for name in SIDES],
 )
 def test_every_criterion(name):
     """With weights, by K or by features; first derivatives of every criterion are in the contract's
@@ -106,7 +107,8 @@ HARD = {
 
 @FLOAT64
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.slow] * ("rank" in case)) for case in HARD]
+    "case",
+    [pytest.param(case, marks=[pytest.mark.slow] if "rank" in case else []) for case in HARD],
 )
 def test_where_eigenvalues_repeat_or_vanish(case):
     """The cases that break differentiation through an eigendecomposition."""

@@ -411,7 +411,7 @@ def test_columns_far_from_zero_keep_their_digits(way, names, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name != "evidence"))
+        pytest.param(name, marks=[pytest.mark.slow] if name != "evidence" else [])
         for name in ("landmarks", "evidence", "sparse", "stream", "changed")
     ],
 )

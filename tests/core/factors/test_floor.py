@@ -90,7 +90,9 @@ OTHERS = {f"Cholesky {name}": case for name, case in CHOLESKY.items()}
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=name, marks=[pytest.mark.slow] * (name not in ("gram", "Cholesky K")))
+        pytest.param(
+            case, id=name, marks=[pytest.mark.slow] if name not in ("gram", "Cholesky K") else []
+        )
         for name, case in (CASES | OTHERS).items()
     ],
 )

@@ -86,7 +86,7 @@ def errors(solver, X, y, v, fixed, folds):
 @pytest.mark.parametrize(
     "name",
     # Those of one shape share their programs.
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in CASES],
+    [pytest.param(name, marks=[pytest.mark.slow] if name not in QUICK else []) for name in CASES],
 )
 def test_above_the_floor_errors_are_those_of_refits(name):
     """To 5 %, by all routes of features; and the floor is not far above where rounding begins: it

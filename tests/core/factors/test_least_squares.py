@@ -73,7 +73,7 @@ def least_squares(X, y, v, effects, lam, rank):
             route,
             weighted,
             id=f"{route}, {'weights and effects' if weighted else 'plain'}",
-            marks=[pytest.mark.slow] * ((route, weighted) not in QUICK),
+            marks=[pytest.mark.slow] if (route, weighted) not in QUICK else [],
         )
         for route in ROUTES
         for weighted in (False, True)

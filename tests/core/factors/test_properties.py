@@ -283,7 +283,9 @@ def judge(got, value, off, scale):
             i,
             id=f"{name}-{'intercept' if i else 'plain'}",
             # A dual and a primal one in the quick run, unless more are asked for.
-            marks=[pytest.mark.slow] * (not LARGE and name not in ("gram", "cholesky landmarks")),
+            marks=[pytest.mark.slow]
+            if not LARGE and name not in ("gram", "cholesky landmarks")
+            else [],
         )
         for name, i in COMBINATIONS
     ],

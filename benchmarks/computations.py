@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 import jaxrls as rls
 from jaxrls import extend
+from jaxrls.front import read_problem
 from jaxrls.front.lam_search import _evaluate_at_once
-from jaxrls.front.problem import Problem
 
 COLUMNS, LANDMARKS, SIDE, FOLDS = 8, 500, 50, 5
 IN_FLOAT64 = "refined, leave-one-out"  # which XLA makes of pairs of float32 on TPUs
@@ -79,7 +79,7 @@ def log_predictive(width, X, y):
 
 def probe(X, y):
     """One λ of a search, by a Cholesky factor."""
-    problem = Problem.of(GAUSSIAN, X, y, solver=rls.Cholesky())
+    problem = read_problem(GAUSSIAN, X, y, solver=rls.Cholesky())
     return _evaluate_at_once(problem, problem.solution(), jnp.zeros(1, jnp.float32))
 
 
@@ -204,7 +204,7 @@ def on_many(target: str = "h100") -> dict[str, Callable]:
 
     def moments(rows, y, points):
         options = {"landmarks": points, "solver": rls.Cholesky()}
-        solution = extend.Problem.of(GAUSSIAN, rows, y, **options).prepare().solution()
+        solution = extend.read_problem(GAUSSIAN, rows, y, **options).prepare().solution()
         return solution.factor.second, solution.state
 
     def one(rows, y, points):

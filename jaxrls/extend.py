@@ -17,6 +17,7 @@ from jaxrls.core.criteria import (
 )
 from jaxrls.core.data import Data, Folds, Moments, Weights, gram, gram_matmul, moments
 from jaxrls.core.factors import Factor, Report, Solution, Solver, Spectrum
+from jaxrls.core.fit import Choice, Problem, Result, fit_arrays, lambda_grid
 from jaxrls.core.kernels import Kernel, polynomial_features
 from jaxrls.core.support import pytree, static
 from jaxrls.front import (
@@ -24,16 +25,16 @@ from jaxrls.front import (
     History,
     Memory,
     Model,
-    Problem,
     best_lam,
-    lambda_grid,
     median_distance,
+    read_problem,
     start_from_data,
 )
 from jaxrls.landmarks.points import Landmarks, certified_lam
 
 __all__ = [
     "CRPS",
+    "Choice",
     "Criterion",
     "Data",
     "Evidence",
@@ -51,6 +52,7 @@ __all__ = [
     "Path",
     "Problem",
     "Report",
+    "Result",
     "Solution",
     "Solver",
     "Spectrum",
@@ -60,6 +62,7 @@ __all__ = [
     "certified_lam",
     "coef",
     "crps",
+    "fit_arrays",
     "gram",
     "gram_matmul",
     "lambda_grid",
@@ -68,6 +71,7 @@ __all__ = [
     "moments",
     "polynomial_features",
     "pytree",
+    "read_problem",
     "squared_error",
     "start_from_data",
     "static",

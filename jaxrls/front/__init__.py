@@ -1,11 +1,20 @@
-"""`fit` and `tune`: the problem, the choice of solver and λ, gradient search, and their results.
+"""What a person calls: `fit` and `tune`, in four steps, each a module: read → plan → run → report.
 
-`fit`: `Problem.of` → `best_fit` → `fit_by` → `make_plan` → `fit_on_grid` or `search` → `conclude` →
-`with_solution` → `add_names_and_offset`. `tune`: `first_guess` → `search_by` → `descend` →
-`conclude`.
+`read` makes a `Problem` of arrays of what the caller gave, `plan` takes every decision, `run` carries
+it out by compiled programs, and `report` makes a `Fit` of their results. `tune` looks for a kernel
+first: `start` → `descent` → `run`.
 """
 
-from jaxrls.front.conclude import KEPT_ROWS, conclude_moments
+from jaxrls.core.fit import (
+    Choice,
+    Chosen,
+    Numbers,
+    Problem,
+    choose_lam,
+    lambda_grid,
+    lambda_range,
+    result_of_moments,
+)
 from jaxrls.front.descent import (
     SearchOptions,
     Tuned,
@@ -14,27 +23,18 @@ from jaxrls.front.descent import (
     first_point,
     step,
 )
-from jaxrls.front.fit import fit_by
-from jaxrls.front.fitted import (
-    Fit,
-    History,
-    Model,
-    Numbers,
-    Stage,
-    add_names_and_offset,
-    as_predicted,
-    check_no_std_options,
-    once_per_fit,
-    r_squared_of,
-    solution_of,
-    with_constant,
-    without_solution,
-)
-from jaxrls.front.grid import Choice, Chosen, choose_lam, lambda_grid, lambda_range
+from jaxrls.front.fitted import About, Fit, Kept, check_no_std_options
+from jaxrls.front.history import History, Stage
 from jaxrls.front.inspection import inspect_fit, inspect_lam
+from jaxrls.front.keeping import once_per_fit, solution_of, without_solution
 from jaxrls.front.lam_search import Evaluations, evaluate_lams
 from jaxrls.front.memory import Memory, of_problem
+from jaxrls.front.model import Model, with_constant
 from jaxrls.front.objective import best_lam
-from jaxrls.front.problem import Problem, criterion_error, warn_of_far_labels
-from jaxrls.front.start import from_median, lam_on_few, median_distance, start_from_data
-from jaxrls.front.tune import CANNOT_GROW, SAMPLE_ROWS, search_by
+from jaxrls.front.plan import KEPT_ROWS
+from jaxrls.front.read import read_problem, warn_of_far_labels
+from jaxrls.front.report import add_names_and_offset, with_plan
+from jaxrls.front.sampling import Sample, sample_of
+from jaxrls.front.scores import as_predicted, r_squared_of
+from jaxrls.front.start import lam_on_few
+from jaxrls.front.widths import from_median, median_distance, start_from_data

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.data import compiled
+from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import on_device, progress_bar, pytree, static
-from jaxrls.front.fitted import History
-from jaxrls.front.problem import Problem
+from jaxrls.front.history import History
 from jaxrls.front.start import Guess
 from jaxrls.front.vanished import vanished_scales, with_scales_raised
 

@@ -2,290 +2,64 @@
 pictures of both.
 """
 
-from collections.abc import Callable
-from dataclasses import field, replace
-from functools import partial, wraps
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
-from jaxrls.core.data import (
-    FixedEffects,
-    Folds,
-    Rows,
-    as_rows,
-    common_size,
-    compiled,
-    first_rows,
-    kernel_times,
-    pad_rows,
-)
+from jaxrls.core.data import Folds
 from jaxrls.core.factors import Solution
+from jaxrls.core.fit import Choice, Chosen, Diagnostics, Number, Numbers, PerTarget, Problem
 from jaxrls.core.kernels import Kernel, Standardized
-from jaxrls.core.support import (
-    as_floats,
-    by_names,
-    check_finite,
-    check_weights,
-    door,
-    is_concrete,
-    pytree,
-    static,
-)
-from jaxrls.front.grid import Choice
-from jaxrls.front.problem import Problem
+from jaxrls.core.support import door, is_concrete, pytree, static
+from jaxrls.front.history import History
+from jaxrls.front.model import Model
+from jaxrls.front.scores import r_squared_of
 
 if TYPE_CHECKING:
     import jaxrls.uncertainty.effect
     import jaxrls.uncertainty.intervals
     import jaxrls.uncertainty.posterior
 
-Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
-PerTarget = Float[Numbers, "*#t"]  # (), or (t,) where each target has its own
-Number = Float[Numbers, ""]
 K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
-PADDED = 1024  # up to so many new rows in NumPy, their number is padded to a power of two
 
 
 @pytree
-class Model:
-    """A fitted function: a sum of kernel values, or a linear function of explicit features.
-
-        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept without points
-
-    Kernels with explicit features keep the weights of the features alone, so that a linear model
-    predicts in O(d) a row; but of r features and t targets they keep n rows (n, d) and their
-    coefficients where r·t exceeds n·(d + t).
+class About:
+    """A fit in words.
 
     Args:
-        kernel: the kernel k.
-        points: rows (q, d), dense or sparse, or None for weights of explicit features.
-        coef: coefficients (q,) or (q, t).
-        intercept: () or (t,); in float64 where the model is in float32 and labels were far from 0,
-            as then are predictions.
-        free: coefficients of fixed effects (p,) or (p, t), None without; `predict` takes the fixed
-            effects of new rows.
-        effects: what the fixed effects are, without their rows; None without.
-        beta: coefficients (q,) or (q, t) of the columns that `effects` makes of fixed effects, an
-            intercept among them, from which predictions are made; None without. `intercept` and
-            `free` are the same for the columns as they were given, so that far from 0 the
-            intercept is far out, and has fewer digits than predictions have.
-        names: the names of the columns of X, where it was a data frame, a table or a stream; new
-            rows with names are taken by these, whatever their order.
-
-    **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> model = rls.extend.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0))
-    >>> model.predict(jnp.array([[3.0]])).tolist()
-    [7.0]
+        criterion: the name of the criterion.
+        title: what it is, as plots of it say.
+        unit: what its values are: an "error"; "nats", with a minus; or 1 − "AUC".
+        plan: the solver, and how λ were tried.
     """
 
-    kernel: Kernel
-    points: Any
-    coef: Float[Numbers, "q *t"]
-    intercept: Float[Numbers, "*t"]
-    free: Float[Numbers, "p *t"] | None = None
-    effects: FixedEffects | None = None
-    beta: Float[Numbers, "q *t"] | None = None
-    names: tuple = static(default=())
-
-    @door("self.coef")
-    def predict(
-        self, X, *, fixed_effects=None, block_size: int | None = None
-    ) -> Float[Numbers, "m *t"]:
-        """Predictions for new rows, in blocks of rows.
-
-        Args:
-            X: new rows (m, d), dense, sparse or a source of `Rows`. Columns of a data frame are
-                taken by name where the fit was to one.
-            fixed_effects: those of the new rows where the fit had such: columns (m, p) or labels of
-                levels (m,). Without labels of levels predictions are right up to a constant for
-                each group, as in ranking; whatever is about labels, such as `score`, `intervals`
-                and standard deviations, needs them.
-            block_size: rows at a time.
-
-        Returns:
-            (m,) or (m, t), in the dtype of the model.
-
-        Raises:
-            ValueError: for a wrong number of columns, or one of another name, NaN or infinity.
-
-        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
-        """
-        nothing = np.zeros(np.shape(self.intercept), self.coef.dtype)
-        if self.effects is None and fixed_effects is None:
-            if getattr(self.intercept, "dtype", self.coef.dtype) == self.coef.dtype:
-                return predict_in_common_size(self, X, block_size)
-            varying = predict_in_common_size(replace(self, intercept=nothing), X, block_size)
-            return with_constant(varying, self.intercept)
-        rows, columns = self.read(X, fixed_effects)
-        effects: Any = self.effects
-        beta: Any = self.beta
-        smooth = Model(self.kernel, self.points, self.coef, nothing)
-        varying = _evaluate(smooth, rows, block_size=block_size)
-        if beta.dtype == self.coef.dtype:
-            return varying + effects.fitted(columns, jnp.asarray(beta))
-        others = np.array(beta, self.coef.dtype)
-        others[0] = 0  # the intercept beside far labels, which is in float64
-        return with_constant(varying + effects.fitted(columns, jnp.asarray(others)), beta[0])
-
-    def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
-        """The rows of X and their fixed effects, checked."""
-        X = by_names("X", X, self.names)
-        rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
-        self.check_columns(rows.shape[1])
-        rows.check(self.kernel, training=False)
-        effects = self.effects or FixedEffects.none(self.coef.dtype)
-        return rows, effects.new_values(fixed_effects, rows.shape[0], self.coef.dtype)
-
-    def check_effects(self, call: str, fixed_effects) -> None:
-        """Raise where a call is about labels, and the fixed effects of their rows are not given."""
-        if self.free is not None and fixed_effects is None:
-            raise ValueError(
-                f"{call} is about labels, which have fixed effects: give fixed_effects="
-            )
-
-    def check_columns(self, d: int) -> None:
-        """Raise for rows with another number d of columns than those that were fitted, where that
-        is known.
-        """
-        evaluable = self.kernel.evaluable
-        points = self.points
-        what = "the columns it was fitted on"
-        if points is not None:
-            # Of rows of a given matrix the columns of landmarks are enough.
-            widths = points.shape[1:] if evaluable else points.shape[::-1]
-        elif evaluable:
-            return
-        else:
-            widths = self.coef.shape[:1]
-            what = "one column per training row, as a precomputed kernel"
-        if d not in widths:
-            raise ValueError(f"X must have {widths[0]} columns, {what}, and has {d}")
-
-
-def without_names(model):
-    """The model without names of columns, for which nothing is compiled anew."""
-    return replace(model, names=()) if model.names else model
-
-
-def add_names_and_offset(fit, names: tuple, offset=None):
-    """The fit with what only the host knows: the names of columns, and in the intercept, then in
-    float64, what was taken off labels before they were fitted.
-    """
-    model = replace(fit.model, names=names) if names else fit.model
-    if offset is None:
-        return replace(fit, model=model)
-    model = replace(model, intercept=np.asarray(model.intercept, np.float64) + offset)
-    if model.beta is not None:  # whose first is the intercept's, as labels could be moved
-        beta = np.array(model.beta, np.float64)
-        beta[0] += offset
-        model = replace(model, beta=beta)
-    return replace(fit, model=model, label_offset=offset)
-
-
-def with_constant(predictions, constant):
-    """Predictions and a constant, in the dtype of the constant where it is wider and values are
-    known.
-    """
-    if getattr(constant, "dtype", predictions.dtype) == predictions.dtype:
-        return predictions + constant
-    if is_concrete(predictions):
-        return np.asarray(predictions, constant.dtype) + np.asarray(constant)
-    return predictions + jnp.asarray(constant, predictions.dtype)
-
-
-def predict_in_common_size(model, X, block_size):
-    """Predictions with the last of few rows repeated, and with further points of coefficient 0, so
-    that one program serves several numbers of them.
-    """
-    run = lambda X: _evaluate(without_names(model), model.read(X)[0], block_size=block_size)
-    if not (isinstance(X, np.ndarray) and X.ndim == 2 and len(X) and is_concrete(model)):
-        return run(X)
-    m = len(X)
-    size = 2 ** (m - 1).bit_length() if m <= PADDED else m
-    array = isinstance(model.points, jax.Array | np.ndarray)
-    # Many points are not padded, and stay on their device.
-    if array and (missing := common_size(len(model.points)) - len(model.points)):
-        points, coef = map(np.asarray, (model.points, model.coef))
-        points = pad_rows(points, missing, "edge")
-        coef = pad_rows(coef, missing)
-        model = replace(model, points=points, coef=coef)
-    return first_rows(run(pad_rows(X, size - m, "edge")), m) if size > m else run(X)
-
-
-@compiled
-def _evaluate(model, rows, *, block_size):
-    coef = jnp.asarray(model.coef)
-    if model.points is not None:
-        points = jax.tree.map(jnp.asarray, model.points)
-        return kernel_times(model.kernel, rows, points, coef, block_size) + model.intercept
-
-    def times_coef(x):
-        x = x.astype(coef.dtype)
-        count = jax.eval_shape(model.kernel.features, x).shape[1]
-        if count != coef.shape[0]:
-            raise ValueError(
-                f"X with {x.shape[1]} columns gives {count} features, and the model was "
-                f"fitted on {coef.shape[0]}"
-            )
-        products = model.kernel.times(x, coef.reshape(count, -1))
-        return products.reshape(len(products), *coef.shape[1:])
-
-    return rows.map(times_coef, block_size=block_size) + model.intercept
+    criterion: str = static(default="")
+    title: str = static(default="")
+    unit: str = static(default="")
+    plan: str = static(default="")
 
 
 @pytree
-class History:
-    """How a search by `tune` went: the best of its starts, and every step from there, S points in
-    all.
+class Kept:
+    """What later calls need of a fit that keeps its solution.
 
     Args:
-        errors: the criterion at each point, (S,).
-        gradient_norms: ‖∇ log E‖∞ of the criterion E at each point, (S,).
-        lams: λ at each point, (S,).
-        kernels: the kernel at each point, every leaf with a leading axis S.
-        start_error: the criterion at the kernel that the search was given, ().
-        converged: whether the gradient norm fell below `tol`.
-        reason: why the search stopped, in words.
-        stages: the searches on fewer rows before this one, each a `Stage`.
-
-    >>> import numpy as np, jaxrls as rls
-    >>> X = np.linspace(0, 1, 20)[:, None]
-    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
-    >>> history = rls.tune(rls.Gaussian(1.0), X, y, steps=2).history
-    >>> len(history.errors), history.stages, bool(history.errors[2] < history.start_error)
-    (3, (), True)
+        solution: the factor with labels.
+        problem: for another λ; None after `load`, `update` and `forget`.
+        groups: of rows that were left out together.
+        choice: how moments choose λ again; None where they do not suffice.
+        saved: whether `save` writes the solution.
     """
 
-    errors: Float[Array, " S"]
-    gradient_norms: Float[Array, " S"]
-    lams: Float[Array, " S"]
-    kernels: Any
-    start_error: Number | None = None
-    converged: bool = static(default=False)
-    reason: str = static(default="")
-    stages: "tuple[Stage, ...]" = ()
-
-
-@pytree
-class Stage:
-    """A search on a sample of the rows, one of those before the search on all rows; its errors are
-    of that sample alone.
-
-    Args:
-        rows: the number of rows in the sample.
-        landmarks: the number of landmarks.
-        history: its `History`.
-    """
-
-    rows: int = static()
-    landmarks: int = static()
-    history: History
+    solution: Solution | None = None
+    problem: Problem | None = None
+    groups: Folds | None = None
+    choice: Choice | None = None
+    saved: bool = static(default=False)
 
 
 @pytree
@@ -295,38 +69,18 @@ class Fit(Generic[K]):
     After `update` and `forget`, fields that need the earlier rows are None: `loo_residuals`, and,
     except for GCV and the evidence, `lams`, `errors` and `error`.
 
+    A fit is made of parts, each of which says what it is for; what they hold is read from the fit
+    itself.
+
     Args:
         model: the `Model` that predicts.
-        lams: all λ that were tried, ascending, (L,), or (L, t) where each target has its own.
-        errors: the criterion at each of them, (L,) or (L, t); smaller is better.
-        lam: the chosen λ, (), or (t,) where each target has its own.
-        error: the criterion at the chosen λ, shaped as `lam`; the mean over targets that share it.
-        loo_residuals: held-out residuals (n,) or (n, t), with rows held out as by the criterion.
-        dof: effective degrees of freedom at the chosen λ, shaped as `lam`.
-        floor: the λ below which rounding errors dominate.
-        indefinite: the most negative eigenvalue of K over the largest.
-        route: the matrix that was factored, in a word, such as "gram".
-        criterion: the name of the criterion.
-        title: what it is, as plots of it say.
-        unit: what its values are: an "error"; "nats", with a minus; or 1 − "AUC".
-        plan: the solver, and how λ were tried, in words.
-        trace_residual: tr √v(K − K̂)√v, the part of K that landmarks miss; None without landmarks.
-        num_landmarks: the number of landmarks, 0 without.
-        run: how the iteration of `Iterative`, or the refinement of `Refined`, went; else None.
-        loo_standard_error: the standard error of `error` where it is an estimate, as by
-            `Iterative`.
-        jitter_effect: how far jitter, which nearly dependent landmarks need, moved the fit at most,
-            as a share of the held-out residuals; above 1 % `fit` warns.
-        informative: whether K tells rows apart beyond the fixed effects. If not, the fit is that of
-            these alone, such as the mean, and `fit` warns. None where it was not asked.
-        r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)²,
-            0 for constant labels.
-        loo_rms: the root mean square of the held-out residuals, with weights, () or (t,).
-        amplitude: τ of the prior τ²k, where the criterion estimates it as the evidence does, ()
-            or (t,); else None. `error` and `errors` are those at τ², and `lam` is in its units: the
-            variance of the noise is τ²λ.
+        chosen: all λ that were tried, and the chosen one.
+        diagnostics: what tells how good the fit is.
+        about: criterion and plan, in words.
         history: the `History` of a search by `tune`, else None.
-        solution: the factor with labels, a `Solution`, where the fit keeps it: see `keep` of `fit`.
+        kept: the solution, where the fit keeps it, and what goes with it.
+        label_offset: what was taken off labels before they were fitted, None where nothing was.
+        stored: what was computed from rows that are not kept.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -336,41 +90,139 @@ class Fit(Generic[K]):
     Spectral (gram), 3 λ from one factorization
     """
 
-    # `| Any` rather than `| None`, which they are after some updates: a type checker should not ask
-    # those who never update to rule out None.
     model: Model
-    lams: Float[Numbers, "L *#t"] | Any
-    errors: Float[Numbers, "L *t"] | Any
-    lam: PerTarget
-    error: PerTarget | Any
-    loo_residuals: Float[Numbers, "n *t"] | Any
-    dof: PerTarget | Any
-    floor: Number
-    indefinite: Number
-    route: str = static()
-    criterion: str = static(default="")
-    title: str = static(default="")
-    unit: str = static(default="")
-    plan: str = static(default="")
-    trace_residual: Number | None = None
-    num_landmarks: int = static(default=0)
-    run: Any = None
-    loo_standard_error: PerTarget | None = None
-    jitter_effect: Number | None = None
-    informative: Bool[Numbers, ""] | None = None
-    r2: Number | None = None
-    loo_rms: Float[Numbers, "*t"] | None = None
-    amplitude: Float[Numbers, "*t"] | None = None
+    chosen: Chosen
+    diagnostics: Diagnostics
+    about: About = About()
     history: History | None = None
-    solution: Solution | None = None
-    # What else later calls need of a fit that keeps its solution.
-    problem: Problem | None = None  # for another λ; None after `load`, `update` and `forget`
-    groups: Folds | None = None  # of rows that were left out together
-    choice: Choice | None = None  # how moments choose λ again; None where they do not suffice
-    saved: bool = static(default=False)  # whether `save` writes the solution
+    kept: Kept = Kept()
     label_offset: Any = None  # what was taken off labels first, as `intercept` knows
     # Results of functions under `once_per_fit`, by their names, in place of rows that are not kept.
     stored: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def lams(self) -> Float[Numbers, "L *#t"] | Any:
+        """All λ that were tried, ascending, (L,), or (L, t) where each target has its own."""
+        return self.chosen.lams
+
+    @property
+    def errors(self) -> Float[Numbers, "L *t"] | Any:
+        """The criterion at each of them, (L,) or (L, t); smaller is better."""
+        return self.chosen.errors
+
+    @property
+    def lam(self) -> PerTarget:
+        """The chosen λ, (), or (t,) where each target has its own."""
+        return self.chosen.lam
+
+    @property
+    def error(self) -> PerTarget | Any:
+        """The criterion at the chosen λ, shaped as `lam`; the mean over targets that share it."""
+        return self.chosen.error
+
+    @property
+    def loo_residuals(self) -> Float[Numbers, "n *t"] | Any:
+        """Held-out residuals (n,) or (n, t), with rows held out as by the criterion."""
+        return self.diagnostics.loo_residuals
+
+    @property
+    def dof(self) -> PerTarget | Any:
+        """Effective degrees of freedom at the chosen λ, shaped as `lam`."""
+        return self.diagnostics.dof
+
+    @property
+    def floor(self) -> Number:
+        """The λ below which rounding errors dominate."""
+        return self.diagnostics.floor
+
+    @property
+    def indefinite(self) -> Number:
+        """The most negative eigenvalue of K over the largest."""
+        return self.diagnostics.indefinite
+
+    @property
+    def informative(self) -> Bool[Numbers, ""] | None:
+        """Whether K tells rows apart beyond the fixed effects. If not, the fit is that of these alone,
+        such as the mean, and `fit` warns. None where it was not asked.
+        """
+        return self.diagnostics.informative
+
+    @property
+    def route(self) -> str:
+        """The matrix that was factored, in a word, such as "gram"."""
+        return self.diagnostics.route
+
+    @property
+    def trace_residual(self) -> Number | None:
+        """tr √v(K − K̂)√v, the part of K that landmarks miss; None without landmarks."""
+        return self.diagnostics.trace_residual
+
+    @property
+    def num_landmarks(self) -> int:
+        """The number of landmarks, 0 without."""
+        return self.diagnostics.num_landmarks
+
+    @property
+    def jitter_effect(self) -> Number | None:
+        """How far jitter, which nearly dependent landmarks need, moved the fit at most, as a share of
+        the held-out residuals; above 1 % `fit` warns.
+        """
+        return self.diagnostics.jitter_effect
+
+    @property
+    def run(self) -> Any:
+        """How the iteration of `Iterative`, or the refinement of `Refined`, went; else None."""
+        return self.diagnostics.run
+
+    @property
+    def loo_standard_error(self) -> PerTarget | None:
+        """The standard error of `error` where it is an estimate, as by `Iterative`."""
+        return self.diagnostics.loo_standard_error
+
+    @property
+    def r2(self) -> Number | None:
+        """R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)², 0 for
+        constant labels.
+        """
+        return self.diagnostics.r2
+
+    @property
+    def loo_rms(self) -> Float[Numbers, "*t"] | None:
+        """The root mean square of the held-out residuals, with weights, () or (t,)."""
+        return self.diagnostics.loo_rms
+
+    @property
+    def amplitude(self) -> Float[Numbers, "*t"] | None:
+        """τ of the prior τ²k, where the criterion estimates it as the evidence does, () or (t,); else
+        None. `error` and `errors` are those at τ², and `lam` is in its units: the variance of the
+        noise is τ²λ.
+        """
+        return self.diagnostics.amplitude
+
+    @property
+    def criterion(self) -> str:
+        """The name of the criterion."""
+        return self.about.criterion
+
+    @property
+    def title(self) -> str:
+        """What the criterion is, as plots of it say."""
+        return self.about.title
+
+    @property
+    def unit(self) -> str:
+        """What its values are: an "error"; "nats", with a minus; or 1 − "AUC"."""
+        return self.about.unit
+
+    @property
+    def plan(self) -> str:
+        """The solver, and how λ were tried, in words."""
+        return self.about.plan
+
+    @property
+    def solution(self) -> Solution | None:
+        """The factor with labels, where the fit keeps it: see `keep` of `fit`."""
+        return self.kept.solution
 
     def __repr__(self) -> str:
         kernel = self.model.kernel
@@ -519,7 +371,7 @@ class Fit(Generic[K]):
 
         **Cost** O(n r) where the solution is a spectrum.
         """
-        from jaxrls.front.conclude import with_lam
+        from jaxrls.front.run import with_lam
 
         return with_lam(self, lam)
 
@@ -568,10 +420,11 @@ class Fit(Generic[K]):
             check_no_std_options(scale, corrected, diag, weights)
             return self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         self.model.check_effects("return_std", fixed_effects)
-        mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         from jaxrls.uncertainty.posterior import label_deviations
 
         rows, effects = self.model.read(X, fixed_effects)
+        from_host = not isinstance(X, jax.Array)
+        mean = self.model.of_rows(rows, effects, block_size, from_host=from_host)
         return mean, label_deviations(
             self, mean, rows, effects, weights, scale, corrected, diag, block_size
         )
@@ -883,44 +736,9 @@ class Fit(Generic[K]):
         return with_rows(self, -1, X, Y, weights, fixed_effects, block_size)
 
 
-# for later calls
-# --------------------------------------------------------------------------------------------------
-
-
-def solution_of(fit) -> Solution:
-    """The solution that a fit keeps."""
-    if fit.solution is None:
-        raise ValueError("this fit kept no solution, which this call needs: fit with keep=True")
-    return fit.solution
-
-
-def without_solution(fit) -> Fit:
-    """The fit without its solution and all that goes with it."""
-    empty: dict = dict.fromkeys(("solution", "problem", "groups", "choice"))
-    return replace(fit, **empty, saved=False, stored={})
-
-
-def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
-    """A function of a fit alone, which is computed once for each, where values are known. Where the
-    fit stores the result, that is taken.
-    """
-    name = compute.__name__
-    compute = door("fit.model.coef")(compute)
-
-    @wraps(compute)
-    def recalled(fit):
-        for results in (fit.stored, vars(fit)):
-            if name in results:
-                return results[name]
-        result = compute(fit)
-        if is_concrete(result):
-            vars(fit)[name] = result
-        return result
-
-    return recalled
-
-
-def check_no_std_options(scale, corrected: bool = True, diag=None, weights=None) -> None:
+def check_no_std_options(
+    scale: Any, corrected: bool = True, diag: Any = None, weights: Any = None
+) -> None:
     """Raise where options of standard deviations are given, and none are asked for."""
     named = isinstance(scale, str) and scale == "evidence"
     if not (named and corrected and diag is weights is None):
@@ -928,42 +746,3 @@ def check_no_std_options(scale, corrected: bool = True, diag=None, weights=None)
             "weights=, scale=, corrected= and diag= are for standard deviations, not asked for: "
             "pass return_std=True, or leave them out"
         )
-
-
-# R²
-# --------------------------------------------------------------------------------------------------
-
-
-def as_predicted(predictions, Y) -> Any:
-    """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
-    Y = as_floats("Y", Y, predictions.dtype)
-    Y = Y[:, None] if predictions.shape == (*Y.shape, 1) else Y
-    if Y.shape != predictions.shape:
-        raise ValueError(
-            f"Y must have shape {predictions.shape}, as the predictions, and has shape {Y.shape}"
-        )
-    check_finite("Y", Y)
-    return Y
-
-
-def r_squared_of(predictions, Y, weights, per_target: bool = False) -> np.floating | np.ndarray:
-    """R² of predictions of labels Y: see `Fit.score`."""
-    predictions = np.asarray(predictions, float)
-    Y = np.asarray(as_predicted(predictions, Y))
-    if weights is not None:
-        weights = as_floats("weights", weights)
-        check_weights(weights, len(Y))
-    mean = partial(np.average, axis=0, weights=weights)
-    heaviest = 0 if weights is None else np.argmax(weights)
-    values = r_squared(mean((Y - predictions) ** 2), Y - Y[heaviest], mean, np)
-    return values if per_target else np.mean(values)
-
-
-def r_squared(missed: Any, Y: Any, mean: Callable, xp: Any) -> Any:
-    """1 − Σ v e² / Σ v (y − ȳ)² of every target, 0 for constant labels, from the mean squares that
-    are `missed`. `mean` is with weights v; labels are less those of one row, so that constant ones
-    are exactly 0.
-    """
-    square = mean((Y - mean(Y)) ** 2)
-    varies = square > 0
-    return xp.where(varies, 1 - missed / xp.where(varies, square, 1), 0)

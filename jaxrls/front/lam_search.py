@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxrls.core.data import compiled
 from jaxrls.core.factors import Solution
-from jaxrls.front.grid import Chosen, choose_lam, lambda_range
+from jaxrls.core.fit import Chosen, choose_lam, lambda_range
 
 # First points, as shares of the line of log λ: closer where the best λ usually is.
 COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)

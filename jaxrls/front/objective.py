@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, loo
+from jaxrls.core.fit import Problem, lambda_grid
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import as_lams, door
-from jaxrls.front.grid import lambda_grid
-from jaxrls.front.problem import Problem
+from jaxrls.front.read import read_problem
 
 
 @door()
@@ -76,7 +76,7 @@ def objective(
     >>> bool(slope.width < 0)
     True
     """
-    problem = Problem.of(
+    problem = read_problem(
         kernel,
         X,
         Y,
@@ -132,7 +132,7 @@ def best_lam(
     >>> jax.jit(jax.grad(rls.extend.best_lam))(rls.Gaussian(0.5), X, y).width.shape
     ()
     """
-    problem = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion)
+    problem = read_problem(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion)
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     grid_best, inside, log_lam = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
 
@@ -158,7 +158,7 @@ class Minimum(NamedTuple):
     log_lam: Array
 
 
-def _by_spectrum(problem, lams):
+def _by_spectrum(problem: Problem, lams: Array | None) -> Minimum:
     """The minimum of the error."""
     solution = problem.solution()
     grid = jnp.log(lambda_grid(solution.factor) if lams is None else lams)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import singledispatch
 from typing import Any
 
 import jax
@@ -11,7 +10,8 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.data import compiled, kind_of
-from jaxrls.core.factors import Solver
+from jaxrls.core.factors import SAMPLE_ROWS
+from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, result_at
 from jaxrls.core.support import (
     as_lams,
     check_whole,
@@ -22,11 +22,9 @@ from jaxrls.core.support import (
     progress_bar,
     warn,
 )
-from jaxrls.front.conclude import conclude, with_prior_in_plan, with_solution
 from jaxrls.front.descent import SearchOptions, Tuned, default_optimizer, descend
-from jaxrls.front.fit import LamOptions, best_fit, without_matrix
-from jaxrls.front.fitted import Fit, K, add_names_and_offset
-from jaxrls.front.grid import Choice, Chosen
+from jaxrls.front.fit import best_fit
+from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import (
     inspect_rounding,
     is_as_good,
@@ -35,15 +33,17 @@ from jaxrls.front.inspection import (
     sound_lam,
 )
 from jaxrls.front.memory import of_problem
-from jaxrls.front.problem import Problem
-from jaxrls.front.start import Guess, first_guess
-
-# Rows of a sample on which a search may begin: enough to distinguish widths.
-SAMPLE_ROWS = 4000
-CANNOT_GROW = (
-    f"grow=True needs landmarks, more than {2 * SAMPLE_ROWS} rows, a criterion without groups or "
-    "pairs, and no fixed_effects=: leave it out"
+from jaxrls.front.plan import Request, without_matrix
+from jaxrls.front.read import read_problem
+from jaxrls.front.report import (
+    add_names_and_offset,
+    as_fit,
+    with_plan,
+    with_prior_in_plan,
+    with_solution,
 )
+from jaxrls.front.sampling import padded, sample_of
+from jaxrls.front.start import Guess, first_guess
 
 
 @door("X")
@@ -142,7 +142,7 @@ def tune(
         raise ValueError(
             "tune needs a dense X: pass X.toarray(), or fit(kernel, X), which takes sparse rows"
         )
-    problem = Problem.of(
+    problem = read_problem(
         kernel,
         X,
         Y,
@@ -158,7 +158,7 @@ def tune(
     way = SearchOptions(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     _check(problem, way, start)
     many = without_matrix(problem, "gradient") if not keep else None
-    problem = problem.sample(SAMPLE_ROWS)[0] if many else problem
+    problem = sample_of(problem, SAMPLE_ROWS).problem if many else problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
@@ -168,16 +168,16 @@ def tune(
     fit = _tune(problem, guesses, way, grow, keep)
     if many is not None:
         many = replace(many, kernel=fit.kernel, solver=None)
-        whole = best_fit(many, LamOptions("search", keep=keep), progress)
+        whole = best_fit(many, Request("search", keep=keep), progress)
         plan = f"{fit.plan}, on {SAMPLE_ROWS} rows; {whole.plan}"
-        fit = replace(whole, history=fit.history, plan=plan)
+        fit = with_plan(replace(whole, history=fit.history), plan)
     return add_names_and_offset(fit, column_names(X), problem.label_offset)
 
 
 def _tune(problem, guesses, way, grow, keep):
     """The fit at the best kernel and λ that a search finds, with its history."""
     n = len(problem.Y)
-    best = search_by(problem.solver, problem.pad(), guesses, way, grow)
+    best = problem.solver.search(padded(problem), guesses, way, grow, _descend_in_memory)
     fit, solution = _fit_of(best)
     if is_off_by_rounding(fit):
         best = _above_rounding(best, fit, way)
@@ -192,7 +192,7 @@ def _tune(problem, guesses, way, grow, keep):
         kernels = history.kernels.multiplied(variance)
         history = replace(history, kernels=kernels, lams=history.lams * variance)
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
-    fit = replace(fit, history=history, plan=words)
+    fit = with_plan(replace(fit, history=history), words)
     if (lam := float(fit.lam)) < 0.99 * (floor := float(fit.floor)):
         warn(
             f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
@@ -269,23 +269,24 @@ def _beginning(problem, start, lams, near):
     return guesses
 
 
-@singledispatch
-def search_by(
-    solver: Solver, problem: Problem, guesses: list, way: SearchOptions, grow: bool | None
-) -> Tuned:
-    """A search on all rows by this solver; one that chooses landmarks has another function."""
-    if grow:
-        raise ValueError(CANNOT_GROW)
+def _descend_in_memory(problem: Problem, guesses: list, way: SearchOptions) -> Tuned:
+    """`descend`, where memory suffices for a gradient."""
     of_problem(problem, call="gradient").check()
     return descend(problem, guesses, way)
 
 
-@compiled
-def _fit_at(problem, lam, error):
+def _fit_at(problem: Problem, lam: Any, error: Any) -> tuple[Fit, Any]:
     """The fit and its solution; the search knows the error."""
+    result, solution = _fitted_at(problem, lam, error)
+    return as_fit(result, problem), solution
+
+
+@compiled
+def _fitted_at(problem: Problem, lam: Any, error: Any) -> Fitted:
+    """The result at a known λ and its error."""
     solution = problem.solution()
     chosen = Chosen(lam[None], error[None], lam, error)
-    return conclude(problem, solution, chosen), solution
+    return Fitted(result_at(problem, solution, chosen), solution)
 
 
 def _check(problem, way: SearchOptions, start) -> None:

@@ -107,8 +107,8 @@ def for_file(fit) -> Fit:
     moments where they are smaller than the rows.
     """
     solution = fit.solution
-    problem = fit.problem
-    if solution is None or not fit.saved:
+    problem = fit.kept.problem
+    if solution is None or not fit.kept.saved:
         return without_solution(fit)
     wanted: list[Callable] = []
     if problem is not None and (problem.explicit or np.inf) <= problem.rows.shape[0]:
@@ -119,7 +119,7 @@ def for_file(fit) -> Fit:
         data = replace(factor.data, rows=NoRows(factor.dtype))
         solution = replace(solution, factor=replace(factor, data=data))
     stored = fit.stored | {result_of.__name__: result_of(fit) for result_of in wanted}
-    return replace(fit, solution=solution, problem=None, stored=stored)
+    return replace(fit, kept=replace(fit.kept, solution=solution, problem=None), stored=stored)
 
 
 def _describe(value, place, arrays):

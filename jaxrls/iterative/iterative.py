@@ -25,7 +25,8 @@ from jaxrls.core.linalg import matmul, transposed_matmul
 from jaxrls.core.support import check_whole, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.near_inverse import Near, NearInverse
-from jaxrls.landmarks.solver import Subset, resolve_landmarks
+from jaxrls.landmarks.resolve import resolve_landmarks
+from jaxrls.landmarks.solver import Subset
 
 # Signs in all probes together that tell leverages well enough.
 ENOUGH = 2**14

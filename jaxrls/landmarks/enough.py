@@ -10,16 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.factors import Solver, choose_route
-from jaxrls.core.support import is_concrete, pytree
-from jaxrls.front import Problem, fit_by, of_problem
+from jaxrls.core.fit import Problem
+from jaxrls.core.support import pytree
+from jaxrls.front import Fit, of_problem, with_plan
 from jaxrls.landmarks.points import TOLERANCE, check_evaluable
-from jaxrls.landmarks.solver import Subset, resolve_landmarks
+from jaxrls.landmarks.resolve import resolve_landmarks
+from jaxrls.landmarks.solver import Subset
 
 FEWEST = 256  # landmarks to begin with
-CHOOSES_SOLVER = (
-    "landmarks='auto' chooses the solver too, by known values: leave solver= out, and inside "
-    "jax.jit give a number"
-)
+CHOOSES_SOLVER = "landmarks='auto' chooses the solver too, by known values: leave solver= out"
 
 
 @pytree
@@ -29,37 +28,33 @@ class Enough(Solver):
     def _refuse(self, *args, **options):
         """Raise: only `fit` tries landmarks."""
         raise ValueError(
-            "landmarks='auto' is for fit, which tries their number: give a number, row numbers or "
-            "points"
+            "landmarks='auto' is for fit, which tries their number by known values: give a number, "
+            "row numbers or points, and also inside jax.jit"
         )
 
     differentiable = prepare = solve = _refuse
 
-
-@fit_by.register
-def _(solver: Enough, problem: Problem, run: Callable, progress: bool) -> Any:
-    """The fit on as few landmarks as the certificate allows, or on all rows where landmarks would
-    not be cheaper; `plan` says why.
-    """
-    n = problem.rows.shape[0]
-    problem = replace(problem, solver=None)
-    if not is_concrete(problem.rows):
-        raise ValueError(CHOOSES_SOLVER)
-    if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
-        why = "no landmarks: the kernel's own features are fewer than the rows"
-        return on_all_rows(problem, run, why)
-    if problem.rows.candidates()[1].shape[0] < n:
-        raise ValueError(
-            f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give their number'
-        )
-    check_evaluable(problem.kernel)
-    most = most_landmarks(problem)
-    if most < FEWEST:
-        return on_all_rows(problem, run, f"all {n} rows: too few to save any")
-    return on_enough(problem, run, most, progress)
+    def best_fit(self, problem, plan_and_run, progress):
+        """The fit on as few landmarks as the certificate allows, or on all rows where landmarks
+        would not be cheaper; `plan` says why.
+        """
+        n = problem.rows.shape[0]
+        problem = replace(problem, solver=None)
+        if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
+            why = "no landmarks: the kernel's own features are fewer than the rows"
+            return on_all_rows(problem, plan_and_run, why)
+        if problem.rows.candidates()[1].shape[0] < n:
+            raise ValueError(
+                f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give their number'
+            )
+        check_evaluable(problem.kernel)
+        most = most_landmarks(problem)
+        if most < FEWEST:
+            return on_all_rows(problem, plan_and_run, f"all {n} rows: too few to save any")
+        return on_enough(problem, plan_and_run, most, progress)
 
 
-def on_enough(problem: Problem, run: Callable, most: int, progress: bool) -> Any:
+def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: bool) -> Fit:
     """The fit on as few landmarks as suffice, `most` of them at most.
 
     They suffice where tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
@@ -77,12 +72,12 @@ def on_enough(problem: Problem, run: Callable, most: int, progress: bool) -> Any
     while True:
         m = len(chosen.points)
         words = f"{m} landmarks of {n} rows{', where memory ends' if last else ''}"
-        fit = run(replace(problem, solver=Subset(chosen)))
+        fit = plan_and_run(replace(problem, solver=Subset(chosen)))
         lam = float(np.asarray(fit.lam).min())
         trace = float(fit.trace_residual)
         if last or trace <= TOLERANCE * lam:
             left = f"tr(K − K̂)/λ = {trace / lam:.2g}"
-            return replace(fit, plan=f"{fit.plan}; {words}, {left}")
+            return with_plan(fit, f"{fit.plan}; {words}, {left}")
         wanted = 0.5 * TOLERANCE * lam
         chosen = choose(most, tol=min(wanted / mass, 0.5))
         # Memory may not hold that many, or no further row may be independent.
@@ -90,13 +85,13 @@ def on_enough(problem: Problem, run: Callable, most: int, progress: bool) -> Any
         last = float(missed) > wanted or len(chosen.points) <= m
         if last and not of_problem(problem).why_not():
             words = f"{len(chosen.points)} landmarks would not do, and more cost as much or are not"
-            return on_all_rows(problem, run, f"all {n} rows: {words} there")
+            return on_all_rows(problem, plan_and_run, f"all {n} rows: {words} there")
 
 
-def on_all_rows(problem: Problem, run: Callable, why: str) -> Any:
+def on_all_rows(problem: Problem, plan_and_run: Callable, why: str) -> Fit:
     """The fit to all rows, whose plan says why."""
-    fit = run(problem)
-    return replace(fit, plan=f"{fit.plan}; {why}")
+    fit = plan_and_run(problem)
+    return with_plan(fit, f"{fit.plan}; {why}")
 
 
 def most_landmarks(problem: Problem) -> int:

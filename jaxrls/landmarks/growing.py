@@ -3,23 +3,16 @@ costs many times as much; its history holds the earlier searches as stages.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
+from jaxrls.core.factors import CANNOT_GROW, SAMPLE_ROWS
+from jaxrls.core.fit import Problem
 from jaxrls.core.support import check_whole
-from jaxrls.front import (
-    CANNOT_GROW,
-    SAMPLE_ROWS,
-    Problem,
-    SearchOptions,
-    Stage,
-    Tuned,
-    descend,
-    search_by,
-)
+from jaxrls.front import Sample, SearchOptions, Stage, Tuned, descend, sample_of
 from jaxrls.landmarks.points import Landmarks, as_landmarks
-from jaxrls.landmarks.solver import Subset, resolve_landmarks
+from jaxrls.landmarks.resolve import resolve_landmarks
 
 LANDMARKS = 250  # which show most of what more of them do, for a quarter of the time
 ROWS_A_LANDMARK = 16  # enough for a best kernel near that of all rows
@@ -38,17 +31,6 @@ def landmarks_to_tune(landmarks, n: int):
     return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
 
 
-@search_by.register
-def _(
-    solver: Subset, problem: Problem, guesses: list, way: SearchOptions, grow: bool | None
-) -> Tuned:
-    """On the landmarks that the best kernel known at the start chooses, or in stages."""
-    if begins_on_few(problem, solver.count, grow):
-        return search_in_stages(problem, solver, guesses, way)
-    chooses = replace(problem, kernel=guesses[-1].kernel)
-    return descend(chooses.prepare(way.progress), guesses, way)
-
-
 def begins_on_few(problem: Problem, m: int, grow: bool | None) -> bool:
     """Whether the search begins on a sample of the rows: with `grow` None only where a step on all
     rows is expensive.
@@ -60,40 +42,40 @@ def begins_on_few(problem: Problem, m: int, grow: bool | None) -> bool:
     return bool(able and grow is not False and (grow or n * m**2 >= DEAR))
 
 
-class Sample(NamedTuple):
-    """The problem on some of the rows, and their numbers."""
-
-    problem: Problem
-    numbers: np.ndarray
-
-
-def search_in_stages(whole: Problem, solver: Subset, guesses: list, way: SearchOptions) -> Tuned:
+def search_in_stages(whole: Problem, solver: Any, guesses: list, way: SearchOptions) -> Tuned:
     """A search on few rows, then on the final landmarks with some rows for each, then on all."""
     n = len(whole.Y)
     m = solver.count
     more = ROWS_A_LANDMARK * m  # if they are more than SAMPLE_ROWS, and few of all
     between = SAMPLE_ROWS < more <= n / 3
-    sample = Sample(*whole.sample(more)) if between else Sample(whole, np.arange(n))
-    best, stage = on_few_rows(whole, min(m, LANDMARKS), guesses, way)
+    sample = sample_of(whole, more) if between else Sample(whole, np.arange(n))
+    best, stage = on_few_rows(whole, solver, min(m, LANDMARKS), guesses, way)
     stages = [stage]
     way = way._replace(starts=1)
     final = final_landmarks(whole, solver, sample, best.kernel, way.progress)
     if between:
-        smaller = replace(sample.problem, solver=Subset(replace(final, indices=None), True))
+        smaller = replace(sample.problem, solver=on(solver, replace(final, indices=None)))
         here = [guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
         best = descend(smaller, here, way, learned=best.learned)
         stages.append(Stage(len(smaller.Y), len(final.points), best.history))
     last = [guesses[0], guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
-    best = descend(replace(whole, solver=Subset(final, True)), last, way, learned=best.learned)
+    best = descend(replace(whole, solver=on(solver, final)), last, way, learned=best.learned)
     return best._replace(history=replace(best.history, stages=tuple(stages)))
 
 
-def on_few_rows(whole: Problem, num: int, guesses: list, way: SearchOptions) -> tuple[Tuned, Stage]:
+def on_few_rows(
+    whole: Problem, solver: Any, num: int, guesses: list, way: SearchOptions
+) -> tuple[Tuned, Stage]:
     """The search on few rows, and on landmarks that the kernel at its start chooses."""
-    few = whole.sample(SAMPLE_ROWS)[0]
+    few = sample_of(whole, SAMPLE_ROWS).problem
     landmarks = chosen_for(guesses[-1].kernel, few, num, way.progress)
-    best = descend(replace(few, solver=Subset(landmarks, True)), guesses, way)
+    best = descend(replace(few, solver=on(solver, landmarks)), guesses, way)
     return best, Stage(len(few.Y), num, best.history)
+
+
+def on(solver: Any, landmarks: Landmarks) -> Any:
+    """The solver, a `Subset`, on these landmarks, by Cholesky factors; rows leave with theirs."""
+    return replace(solver, landmarks=landmarks, cholesky=True, leave=True)
 
 
 def chosen_for(kernel, problem: Problem, count: int, progress: bool) -> Landmarks:
@@ -103,7 +85,7 @@ def chosen_for(kernel, problem: Problem, count: int, progress: bool) -> Landmark
 
 
 def final_landmarks(
-    whole: Problem, solver: Subset, sample: Sample, kernel, progress: bool
+    whole: Problem, solver: Any, sample: Sample, kernel, progress: bool
 ) -> Landmarks:
     """Those that were given, or as many rows of the sample, chosen by the kernel that was found."""
     landmarks = solver.landmarks

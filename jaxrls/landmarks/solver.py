@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, Rows, Weights, gram, moments, near_fit
+from jaxrls.core.data import Data, gram, moments, near_fit
 from jaxrls.core.factors import Footprint, Solver
-from jaxrls.core.kernels import Kernel, Linear
+from jaxrls.core.fit import Problem
+from jaxrls.core.kernels import Linear
 from jaxrls.core.linalg import tall_matmul
-from jaxrls.core.support import check_whole, pytree, static, values_unknown
-from jaxrls.front import Problem, criterion_error
-from jaxrls.landmarks.choice import choose_landmarks
+from jaxrls.core.support import pytree, static, values_unknown
 from jaxrls.landmarks.cholesky import cholesky_on_landmarks
 from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, kept_features
-from jaxrls.landmarks.points import Landmarks, as_landmarks, check_evaluable
+from jaxrls.landmarks.growing import begins_on_few, search_in_stages
+from jaxrls.landmarks.resolve import resolve_landmarks
 from jaxrls.landmarks.slopes import left_out_sum
 from jaxrls.landmarks.spectrum import spectrum_on_landmarks
 
@@ -98,6 +98,29 @@ class Subset(Solver):
         """Cholesky factors on the same landmarks."""
         return replace(self, cholesky=True)
 
+    def mean_error(self, problem, lam):
+        """The mean of losses has a derivative in closed form."""
+        if not has_slopes(problem):
+            return super().mean_error(problem, lam)
+        kernel, chosen = jax.tree.map(jnp.asarray, (problem.kernel, self.landmarks))
+        constant = jax.lax.stop_gradient((kernel, chosen))
+        rest = replace(problem, kernel=constant[0], solver=replace(self, landmarks=constant[1]))
+
+        def solve(kernel, points, rest):
+            moved = replace(rest.solver, landmarks=replace(rest.solver.landmarks, points=points))
+            return replace(rest, kernel=kernel, solver=moved).solution()
+
+        total: Any = problem.criterion.summand
+        summed = left_out_sum(solve, total, kernel, chosen.points, lam, rest)
+        return summed / problem.weights.total / problem.Y[0].size
+
+    def search(self, problem, guesses, options, grow, descend):
+        """On the landmarks that the best kernel known at the start chooses, or in stages."""
+        if begins_on_few(problem, self.count, grow):
+            return search_in_stages(problem, self, guesses, options)
+        chooses = replace(problem, kernel=guesses[-1].kernel)
+        return descend(chooses.prepare(options.progress), guesses, options)
+
     def points(self, rows):
         """The landmarks."""
         return self.landmarks.points
@@ -126,45 +149,6 @@ def near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -
     if data.fixed.only_intercept and not known:
         return jnp.mean(corner, axis=0)[None]
     return jax.lax.stop_gradient(near_fit(data, Linear()))
-
-
-def resolve_landmarks(
-    kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False, tol=None
-) -> Landmarks:
-    """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
-    chosen rows, the same ones every time, or as many as miss a share `tol` of the trace.
-    """
-    check_evaluable(kernel, rows)
-    if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
-        return as_landmarks(rows, landmarks)
-    most = rows.candidates()[1].shape[0]
-    check_whole("landmarks, as their number, or 'auto' in fit,", landmarks, most)
-    return choose_landmarks(
-        kernel,
-        rows,
-        int(landmarks),
-        tol=tol,
-        weights=weights.values,
-        progress=progress,
-    )
-
-
-@criterion_error.register
-def _(solver: Subset, problem: Problem, lam):
-    """The mean of losses has a derivative in closed form."""
-    if not has_slopes(problem):
-        return criterion_error.dispatch(Solver)(solver, problem, lam)
-    kernel, chosen = jax.tree.map(jnp.asarray, (problem.kernel, solver.landmarks))
-    constant = jax.lax.stop_gradient((kernel, chosen))
-    rest = replace(problem, kernel=constant[0], solver=replace(solver, landmarks=constant[1]))
-
-    def solve(kernel, points, rest):
-        moved = replace(rest.solver, landmarks=replace(rest.solver.landmarks, points=points))
-        return replace(rest, kernel=kernel, solver=moved).solution()
-
-    total: Any = problem.criterion.summand
-    summed = left_out_sum(solve, total, kernel, chosen.points, lam, rest)
-    return summed / problem.weights.total / problem.Y[0].size
 
 
 def has_slopes(problem: Problem) -> bool:

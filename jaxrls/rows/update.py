@@ -27,17 +27,21 @@ from jaxrls.core.data import (
     moments,
 )
 from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
+from jaxrls.core.fit import Result
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
 from jaxrls.front import (
     Choice,
     Chosen,
     Fit,
+    Kept,
+    Model,
     Problem,
     add_names_and_offset,
-    conclude_moments,
     inspect_fit,
     once_per_fit,
+    read_problem,
+    result_of_moments,
     solution_of,
 )
 
@@ -211,7 +215,7 @@ def _summed_features(problem: Problem, labels: Labels) -> Summed:
 @once_per_fit
 def summed_of(fit: Fit) -> Summed:
     """Moments of the rows of a fit that kept its solution."""
-    return Summed.of_solution(solution_of(fit), fit.problem)
+    return Summed.of_solution(solution_of(fit), fit.kept.problem)
 
 
 def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int | None) -> Fit:
@@ -224,24 +228,26 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     more = _moments_of(summed, coef, X, Y, weights, fixed_effects, block_size)
     flat = coef.ndim == 1
     lam = jnp.asarray(fit.lam)
-    changed = _changed(fit.model.kernel, summed, more, fit.choice, lam, sign=sign, flat=flat)
+    choice = fit.kept.choice
+    changed = _changed(fit.model.kernel, summed, more, choice, lam, sign=sign, flat=flat)
     known = is_concrete(changed)
     if known and sign < 0 and not changed.possible:
         raise ValueError(
             "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
             "these labels and weights"
         )
-    updated = replace(
-        changed.fit,
-        criterion=fit.criterion,
-        title=fit.title,
-        unit=fit.unit,
-        choice=fit.choice,
-        saved=fit.saved,
+    result = changed.result
+    updated: Fit = Fit(
+        model=Model(**vars(result.function)),
+        chosen=result.chosen,
+        diagnostics=result.diagnostics,
+        about=replace(fit.about, plan="sums over rows that were added or removed"),
+        kept=Kept(changed.solution, choice=choice, saved=fit.kept.saved),
+        stored={summed_of.__name__: changed.summed},
     )
     if known:
         _inspect_digits(float(changed.cancellation), coef.dtype)
-        inspect_fit(updated, fit.choice is not None and fit.choice.lams is None)
+        inspect_fit(updated, choice is not None and choice.lams is None)
     return add_names_and_offset(updated, fit.model.names, fit.label_offset)
 
 
@@ -261,7 +267,7 @@ def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
         )
     n, d = rows.shape
     summed.check_width(d)
-    new = Problem.of(kernel, rows, Y, weights=weights, intercept=False)
+    new = read_problem(kernel, rows, Y, weights=weights, intercept=False)
     if new.Y.shape != (expected := (n, *coef.shape[1:])):
         raise ValueError(
             f"Y must have shape {expected}, one row for each of X and as many columns as before, "
@@ -280,7 +286,9 @@ _summed = compiled(Summed.moments_of)
 class Changed(NamedTuple):
     """A fit to other rows; whether such rows can exist; and by how much rounding has grown."""
 
-    fit: Fit
+    result: Result
+    solution: Solution
+    summed: Summed
     possible: Any
     cancellation: Any
 
@@ -289,14 +297,13 @@ class Changed(NamedTuple):
 def _changed(
     kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat
 ) -> Changed:
-    """The fit with moments added or subtracted."""
+    """The result with moments added or subtracted."""
     summed = summed.changed(more, sign)
     solution = summed.solution(flat)
     chosen = Chosen(None, None, lam) if choice is None else choice.of(solution, kernel)
-    words = "sums over rows that were added or removed"
-    fit = conclude_moments(kernel, solution, chosen, plan=words)
-    fit = replace(fit, solution=solution, stored={summed_of.__name__: summed})
-    return Changed(fit, summed.possible(), summed.cancellation(chosen.lam))
+    result = result_of_moments(kernel, solution, chosen)
+    cancellation = summed.cancellation(chosen.lam)
+    return Changed(result, solution, summed, summed.possible(), cancellation)
 
 
 def _inspect_digits(cancellation: float, dtype) -> None:

@@ -29,7 +29,6 @@ from jaxrls.core.support import (
 from jaxrls.front import (
     Model,
     Numbers,
-    Problem,
     as_predicted,
     choose_lam,
     default_optimizer,
@@ -38,6 +37,7 @@ from jaxrls.front import (
     inspect_lam,
     lambda_grid,
     r_squared_of,
+    read_problem,
     step,
     with_constant,
 )
@@ -271,7 +271,7 @@ def fit_kernels(
     if landmarks is None:
         options["solver"] = Spectral("gram")  # for coefficients of rows
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
-    problem = Problem.of(equal, X, Y, **options).prepare()
+    problem = read_problem(equal, X, Y, **options).prepare()
     if not problem.traceable:
         raise ValueError(
             f"fit_kernels needs X in memory, and X is {type(problem.rows).__name__}: give an array "

@@ -26,7 +26,7 @@ from jaxrls.core.data import Labels, Weights, compiled
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import default_block_size, matmul, sum_rows
 from jaxrls.core.support import as_lam, check_whole, door, is_concrete, pytree
-from jaxrls.front import Numbers, Problem
+from jaxrls.front import Numbers, read_problem
 
 # Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first
 # value, is not known to a few per cent, and counts as 0.
@@ -123,7 +123,7 @@ def select_columns(
     >>> rls.fit(found.kernel, X, y).model.coef.shape
     (2,)
     """
-    problem = Problem.of(
+    problem = read_problem(
         Linear(), X, Y, weights=weights, intercept=intercept, criterion=LeaveOneOut(loss)
     )
     check_whole("num, how many columns,", num, problem.rows.shape[1])

@@ -278,7 +278,9 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         if errors.ndim < rows.Y.ndim:
             errors = np.broadcast_to(errors[:, None], (len(errors), rows.Y.shape[1]))
         errors, error = (part.astype(fit.model.coef.dtype) for part in (errors, error))
-        fit = replace(fit.with_lam(lam), lams=fit.lams, errors=errors, error=error)
+        at_best = fit.with_lam(lam)
+        of_scores = replace(at_best.chosen, lams=fit.lams, errors=errors, error=error)
+        fit = replace(at_best, chosen=of_scores)
         inspect_lam(fit, isinstance(self._lams(), int))
         return fit
 

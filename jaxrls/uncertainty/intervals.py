@@ -319,10 +319,10 @@ def jackknife_of(fit) -> Jackknife:
             "held-out residuals are not known after update, forget or load of rows: fit all "
             "rows again"
         )
-    if fit.groups is not None:
-        check_groups(fit.groups, "intervals and predictive distributions need")
-        _check_levels(solution.factor.fixed, fit.groups, solution.factor.weights)
-    return _jackknife(solution, fit.groups, jnp.asarray(fit.lam), residuals_of_all(fit))
+    if fit.kept.groups is not None:
+        check_groups(fit.kept.groups, "intervals and predictive distributions need")
+        _check_levels(solution.factor.fixed, fit.kept.groups, solution.factor.weights)
+    return _jackknife(solution, fit.kept.groups, jnp.asarray(fit.lam), residuals_of_all(fit))
 
 
 def _check_levels(fixed, groups: Folds, weights) -> None:
@@ -368,7 +368,7 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
 
 def check_single_rows(fit, what: str) -> None:
     """Raise where a fit left out groups."""
-    if fit.groups is not None:
+    if fit.kept.groups is not None:
         raise ValueError(
             f"{what} needs a fit that left out single rows, and this fit left out groups: fit "
             "without groups="

@@ -147,7 +147,7 @@ class Case:
         if self.maker is not None:
             return self.make(X, weights, fixed).solve(Y)
         named = {"weights": weights, **effects(fixed), **self.options}
-        return extend.Problem.of(self.kernel, X, Y, **named).prepare().solution()
+        return extend.read_problem(self.kernel, X, Y, **named).prepare().solution()
 
     def truth(self, weights, fixed, lams=LAMS):
         """The oracle of it."""

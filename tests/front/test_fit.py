@@ -269,7 +269,7 @@ def test_columns_of_a_search_are_standardised():
 @pytest.mark.slow
 def test_kernels_by_name_are_as_wide_as_rows_are_apart():
     X, Y = data()
-    kernel_of = lambda *given, **options: extend.Problem.of(*given, **options).kernel
+    kernel_of = lambda *given, **options: extend.read_problem(*given, **options).kernel
     part = kernel_of(rls.Gaussian("median").on(0) + rls.Gaussian(3), X, Y)
     assert_close(part.left.kernel.width, rls.extend.median_distance(jnp.asarray(X[:, :1])), 1e-6)
     assert part.right.width == 3

@@ -13,7 +13,7 @@ from support import DTYPE, EPS, array, assert_close
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.front import start
+from jaxrls.front import sample_of, start
 
 median_distance = jax.jit(rls.extend.median_distance, static_argnames=("order", "rows"))
 
@@ -137,7 +137,9 @@ def test_widths_follow_tiny_and_huge_units():
 
 def guess(kernel, X, Y, weights=None, how="screen", near=False, **options):
     weights = None if weights is None else jnp.asarray(weights)
-    problem = extend.Problem.of(kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights, **options)
+    problem = extend.read_problem(
+        kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights, **options
+    )
     return start.first_guess(problem, how, None, near)
 
 
@@ -195,8 +197,8 @@ def test_rows_are_drawn_in_proportion_to_their_weights():
     """A row counts for its share of all weight, whether it is drawn once or often."""
     weights = np.r_[np.full(6000, 1.0), np.full(3000, 4.0), [9000.0, 18000.0]].astype(DTYPE)
     X = rows(len(weights), 1)
-    problem = extend.Problem.of(rls.Gaussian(array(1.0)), X, X[:, 0], weights=weights)
-    some, numbers = problem.sample(3000)
+    problem = extend.read_problem(rls.Gaussian(array(1.0)), X, X[:, 0], weights=weights)
+    some, numbers = sample_of(problem, 3000)
     assert (np.diff(numbers) > 0).all() and np.array_equal(some.Y, X[numbers, 0])
     counted = np.asarray(some.weights.values)
     parts = np.split(counted, np.searchsorted(numbers, [6000, 9000, 9001]))

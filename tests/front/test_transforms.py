@@ -112,6 +112,17 @@ def data_of(problem):
     return data_module.Data(problem.rows, problem.weights, problem.fixed)
 
 
+def asked(p):
+    """Arguments of `fit_arrays`."""
+    problem = extend.read_problem(kernel(p), p.X, p.Y, weights=p.weights)
+    return problem, extend.Choice(problem.criterion, p.lams)
+
+
+def of_result(result):
+    """What of a result is not rounding alone."""
+    return result.function.coef, result.chosen, result.diagnostics.loo_residuals
+
+
 COMPUTATIONS: dict = {
     "kernels and landmarks": {
         "gram": lambda p: rls.extend.gram(kernel(p), p.X, p.new, block_size=5),
@@ -144,7 +155,7 @@ COMPUTATIONS: dict = {
         "factorize, landmarks": lambda p: rls.loo(factor(p, None, CHOSEN), p.Y, p.lams),
         "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),
         "moments": lambda p: extend.moments(
-            data_of(extend.Problem.of(rls.Linear(), p.X, p.Y, weights=p.weights)),
+            data_of(extend.read_problem(rls.Linear(), p.X, p.Y, weights=p.weights)),
             rls.Linear(),
             p.Y,
         ),
@@ -183,6 +194,7 @@ COMPUTATIONS: dict = {
     "fits": {
         "fit": lambda p: chosen(p, per_target=True),
         "fit, levels": lambda p: chosen(p, fixed_effects=LEVELS),
+        "fit_arrays": lambda p: of_result(extend.fit_arrays(*asked(p)).result),
         "predict": lambda p: rls.extend.Model(kernel(p), p.X, p.Y, p.Y[0]).predict(p.new),
     },
     "two sides": {
@@ -229,6 +241,7 @@ ON_THE_HOST = {
     "load": "reads a file",
     "memory": "computes with shapes",
     "pytree": "decorates a class",
+    "read_problem": "what it makes goes into fit_arrays",
     "save": "writes a file",
     "predict_to_file": "writes a file",
     "static": "declares a field",

@@ -15,7 +15,7 @@ from support import ANY_PRECISION, refused
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.core.support import pytrees
-from jaxrls.front.fitted import without_solution
+from jaxrls.front import without_solution
 from jaxrls.rows import files
 
 pytestmark = ANY_PRECISION  # files of both, whatever the switch says

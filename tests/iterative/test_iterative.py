@@ -28,7 +28,7 @@ from support import (
 import jaxrls as rls
 from jaxrls.iterative import conjugate, lam_walk
 
-fit_module = importlib.import_module("jaxrls.front.fit")
+plan_module = importlib.import_module("jaxrls.front.plan")
 tune_module = importlib.import_module("jaxrls.front.tune")
 
 N, KERNEL = 64, rls.Gaussian(1.0)
@@ -404,8 +404,8 @@ class Planned(Exception):
 def test_it_is_taken_where_k_takes_long(patch):
     """A CPU; and any λ will do, of which nothing is kept."""
 
-    def planned(solver, *rest):
-        raise Planned(solver)
+    def planned(self, problem, *rest):
+        raise Planned(problem.solver)
 
     def solver_of(**options):
         with no_fit(), pytest.raises(Planned) as stopped:
@@ -414,9 +414,9 @@ def test_it_is_taken_where_k_takes_long(patch):
 
     X, Y = (np.asarray(part) for part in drawn(200))
     v = np.linspace(0.5, 2, len(X)).astype(DTYPE)
-    patch.setattr(fit_module, "fit_by", planned)
+    patch.setattr(rls.extend.Solver, "best_fit", planned)
     assert solver_of() is None
-    patch.setattr(fit_module, "MOST_ROWS", len(X) - 1)
+    patch.setattr(plan_module, "MOST_ROWS", len(X) - 1)
     assert isinstance(solver_of(), rls.Iterative)
     asked = {"lams": [0.1]}, {"conservative": 1}, {"keep": True}, {"groups": np.arange(200) % 5}
     assert [solver_of(**one) for one in asked] == [None] * 4
@@ -426,7 +426,7 @@ def test_it_is_taken_where_k_takes_long(patch):
 @pytest.mark.slow
 def test_a_search_for_kernels_goes_on_from_few_rows_where_k_takes_long(patch):
     X, Y, exact = exact_of_200()
-    patch.setattr(fit_module, "MOST_ROWS", len(X) - 1)
+    patch.setattr(plan_module, "MOST_ROWS", len(X) - 1)
     patch.setattr(tune_module, "SAMPLE_ROWS", 150)
     tuned = rls.tune(rls.Gaussian(np.array([9.0, 9.0])), X, Y, steps=8)
     assert "on 150 rows; Iterative" in tuned.plan and len(tuned.model.coef) == len(X)
@@ -458,7 +458,7 @@ def test_lam_is_found_by_a_walk_from_that_of_few_rows():
 def test_a_walk_goes_up_from_nothing_and_down_from_the_best(patch):
     """From the columns at a smaller λ an iteration stalled, with an error of 2.49 for .067."""
     X, Y = drawn(60)
-    problem = rls.extend.Problem.of(rls.Gaussian(1.5), X, Y, solver=rls.Iterative(20)).prepare()
+    problem = rls.extend.read_problem(rls.Gaussian(1.5), X, Y, solver=rls.Iterative(20)).prepare()
     errors, begins = iter([1.0, 1.5, 0.5, 0.4]), []
 
     def evaluate(problem, solution, log_lam):

@@ -8,6 +8,7 @@ from support import ANY_PRECISION, DTYPE, assert_close, assert_derivatives, refu
 
 import jaxrls as rls
 from jaxrls import extend
+from jaxrls.front import sample_of
 from jaxrls.landmarks import growing, slopes
 
 pytestmark = ANY_PRECISION
@@ -54,7 +55,7 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
     options = {"start": "kernel", "lams": [0.1], "steps": 2}
     found = rls.tune(START, X, y, landmarks=16, **options)
     assert [(stage.rows, stage.landmarks) for stage in found.history.stages] == [(45, 8), (48, 16)]
-    _, numbers = extend.Problem.of(START, X, y).sample(48)
+    _, numbers = sample_of(extend.read_problem(START, X, y), 48)
     points = {tuple(point) for point in X[numbers].tolist()}
     assert {tuple(point) for point in np.asarray(found.model.points).tolist()} <= points
     found = rls.tune(START, X, y, landmarks=jnp.asarray(X[::10]), tol=50.0, **options)
@@ -120,14 +121,14 @@ def test_a_search_that_was_over_is_no_worse_than_its_start():
 
 def test_where_a_search_begins():
     X, y = problem()
-    made = extend.Problem.of(rls.Gaussian(1.0), X, y)
+    made = extend.read_problem(rls.Gaussian(1.0), X, y)
     few_of = lambda m, grow: growing.begins_on_few(made, m, grow)
     assert not few_of(15, None) and few_of(15, True) and few_of(16, None) and not few_of(16, False)
 
     pairs = rls.ranking.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.extend.squared_error)
     groups = rls.kfold(rls.folds(np.arange(160) % 4))
     for criterion in (pairs, groups):  # hold something of single rows
-        in_groups = extend.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
+        in_groups = extend.read_problem(rls.Gaussian(1.0), X, y, criterion=criterion)
         assert not growing.begins_on_few(in_groups, 16, None)
     grown = lambda **options: lambda: rls.tune(START, X, y, grow=True, **options)
     message = "grow=True needs landmarks, more than 8000 rows,"

@@ -27,7 +27,7 @@ class Moved(Case):
             for both in zip(part(slice(9)), other, strict=True)
         ]
         named: dict = self.options | effects(fixed)
-        problem = extend.Problem.of(self.kernel, *first[:2], weights=first[2], **named).prepare()
+        problem = extend.read_problem(self.kernel, *first[:2], weights=first[2], **named).prepare()
         summed = Summed.of_solution(problem.solution(), problem)
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
             weights = extend.Weights.of(v, len(x), x.dtype)

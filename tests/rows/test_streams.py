@@ -79,7 +79,7 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
 @pytest.mark.slow
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
     blocks = Blocks(X, Y)
-    problem_of = extend.Problem.of(KERNEL, rls.rows.stream(blocks), None, landmarks=10).prepare()
+    problem_of = extend.read_problem(KERNEL, rls.rows.stream(blocks), None, landmarks=10).prepare()
     assert blocks.readings == 1
     problem_of.errors(problem_of.solution(), np.geomspace(1e-3, 10, 50).astype(DTYPE))
     assert blocks.readings == 3
@@ -300,7 +300,7 @@ def test_what_a_stream_cannot_do_is_said():
     refused(
         (lambda: rls.fit(KERNEL, source, landmarks=10), "Y must be labels"),
         (
-            lambda: extend.Problem.of(
+            lambda: extend.read_problem(
                 KERNEL, rls.rows.stream(Blocks(X), sample=30), Y, landmarks=31
             ).prepare(),
             "landmarks.*30",

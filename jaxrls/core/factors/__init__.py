@@ -10,7 +10,9 @@ from jaxrls.core.factors.lams import as_columns, matmul_lams, over_lams
 from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solvers import (
+    CANNOT_GROW,
     LAMS_PER_SEARCH,
+    SAMPLE_ROWS,
     SOLVER_OF_OPTION,
     SOLVERS_WITHOUT_K,
     CallShape,

@@ -19,7 +19,7 @@ from jaxrls.core.factors.primal_spectrum import solve_covariance
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import factor_svd, factor_symmetric
 from jaxrls.core.kernels import Kernel, Linear, check_kernel
-from jaxrls.core.linalg import wide_block_size
+from jaxrls.core.linalg import Number, wide_block_size
 from jaxrls.core.support import door, platform, pytree, static
 
 
@@ -109,6 +109,28 @@ class Solver(ABC):
         """The solver of the same problem that is differentiable in everything, at one λ."""
         return self
 
+    def mean_error(self, problem: Any, lam: Number) -> Number:
+        """The criterion of a problem at one λ, averaged over targets, by a solver that is
+        differentiable in everything; a solver that has its derivative in closed form gives that.
+        """
+        return jnp.mean(problem.errors(problem.solution(), lam[None]))
+
+    def best_fit(self, problem: Any, plan_and_run: Callable, progress: bool) -> Any:
+        """The fit with the best λ, which `plan_and_run` makes of a problem whose solver is ready; a
+        solver that is chosen by trial fits calls it several times.
+        """
+        return plan_and_run(problem.prepare(progress))
+
+    def search(
+        self, problem: Any, guesses: list, options: Any, grow: bool | None, descend: Callable
+    ) -> Any:
+        """The best kernel and λ, to which `descend` leads from guesses; a solver that chooses
+        landmarks may begin on fewer rows, with `grow`.
+        """
+        if grow:
+            raise ValueError(CANNOT_GROW)
+        return descend(problem, guesses, options)
+
     def points(self, rows: Any) -> Any:
         """The rows, or landmarks, that dual coefficients belong to."""
         return rows.points
@@ -153,6 +175,12 @@ LAMS_PER_SEARCH = 20
 SOLVER_OF_OPTION: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
 # Solvers for rows of which K is too large, where none was named; a room adds its own.
 SOLVERS_WITHOUT_K: list[Callable[[], Solver]] = []
+# Rows of a sample on which a search may begin: enough to distinguish widths.
+SAMPLE_ROWS = 4000
+CANNOT_GROW = (
+    f"grow=True needs landmarks, more than {2 * SAMPLE_ROWS} rows, a criterion without groups or "
+    "pairs, and no fixed_effects=: leave it out"
+)
 
 
 def choose_route(kernel: Kernel, shape: tuple[int, int], dtype) -> str:

@@ -75,7 +75,7 @@ def refitted(X, y, folds, v, fixed, lams):
 def errors(solver, X, y, v, fixed, folds):
     """The floor, and the errors at 1, 10 and 1000 times it."""
     X, y, v, fixed = (jnp.asarray(a, DTYPE) for a in (X, y, v, fixed))
-    problem = rls.extend.Problem.of(
+    problem = rls.extend.read_problem(
         rls.Linear(), X, y, weights=v, fixed_effects=fixed, groups=folds, solver=solver
     )
     solution = problem.solution()

@@ -168,7 +168,7 @@ def test_words_that_users_try_first():
 @pytest.mark.slow
 def test_parameters_in_lists_and_medians_beside_them():
     given = rls.Gaussian("median") + rls.Gaussian([1.0, 2.0])
-    found = rls.extend.Problem.of(given, X, Y).kernel
+    found = rls.extend.read_problem(given, X, Y).kernel
     wanted = rls.extend.start_from_data(rls.Gaussian(1.0), X).width
     assert_allclose(found.left.width, wanted, rtol=1e-6)
     assert_allclose(found.right.width, [1.0, 2.0])

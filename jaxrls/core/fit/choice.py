@@ -2,7 +2,7 @@
 by its error.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -74,8 +74,16 @@ def choose_lam(lams, errors, per_target: bool, within: Any = 0):
     return lam, jnp.max(jnp.where(columns == lam, errors, smallest), axis=0)
 
 
-class Chosen(NamedTuple):
-    """All λ with their errors, and the chosen λ with its error, where these are known."""
+@pytree
+class Chosen:
+    """All λ with their errors, and the chosen λ with its error, where these are known.
+
+    Args:
+        lams: all λ that were tried, ascending, (L,), or (L, t) where each target has its own.
+        errors: the criterion at each of them, (L,) or (L, t); smaller is better.
+        lam: the chosen λ, (), or (t,) where each target has its own.
+        error: the criterion at the chosen λ, shaped as `lam`.
+    """
 
     lams: Any
     errors: Any
@@ -85,12 +93,24 @@ class Chosen(NamedTuple):
 
 @pytree
 class Choice:
-    """How λ is chosen: by which criterion, from which λ (those named, or a grid of `num`), and
-    within how many standard errors of the smallest error (`conservative`) the largest λ is taken.
+    """How λ is chosen.
+
+    Args:
+        criterion: by which criterion.
+        lams: from which λ, (L,), or (L, t) with one for each target; None for a grid.
+        num: how many λ the grid has.
+        per_target: whether each target has a λ of its own.
+        conservative: within how many standard errors of the smallest error the largest λ is taken.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> choice = rls.extend.Choice(rls.loo, jnp.array([0.1, 1.0, 10.0]))
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> choice.of(factor.solve([1.0, 2.0]), rls.Precomputed()).errors.shape
+    (3,)
     """
 
     criterion: Criterion
-    lams: Float[Array | np.ndarray, "L *#t"] | None
+    lams: Float[Array | np.ndarray, "L *#t"] | None = None
     num: int = static(default=100)
     per_target: bool = static(default=False)
     conservative: float = static(default=0.0)

@@ -1,0 +1,22 @@
+"""A whole fit, as pure functions of arrays: the problem, the choice of λ, and the result."""
+
+from jaxrls.core.fit.choice import (
+    Choice,
+    Chosen,
+    choose_lam,
+    counted_residuals,
+    lambda_grid,
+    lambda_range,
+)
+from jaxrls.core.fit.fit_arrays import Fitted, fit_arrays
+from jaxrls.core.fit.function import Function, Numbers
+from jaxrls.core.fit.problem import Problem
+from jaxrls.core.fit.result import (
+    Diagnostics,
+    Number,
+    PerTarget,
+    Result,
+    r_squared,
+    result_at,
+    result_of_moments,
+)

@@ -1,0 +1,57 @@
+"""How a search by `tune` went."""
+
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from jaxrls.core.fit import Number
+from jaxrls.core.support import pytree, static
+
+
+@pytree
+class History:
+    """How a search by `tune` went: the best of its starts, and every step from there, S points in
+    all.
+
+    Args:
+        errors: the criterion at each point, (S,).
+        gradient_norms: ‖∇ log E‖∞ of the criterion E at each point, (S,).
+        lams: λ at each point, (S,).
+        kernels: the kernel at each point, every leaf with a leading axis S.
+        start_error: the criterion at the kernel that the search was given, ().
+        converged: whether the gradient norm fell below `tol`.
+        reason: why the search stopped, in words.
+        stages: the searches on fewer rows before this one, each a `Stage`.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> history = rls.tune(rls.Gaussian(1.0), X, y, steps=2).history
+    >>> len(history.errors), history.stages, bool(history.errors[2] < history.start_error)
+    (3, (), True)
+    """
+
+    errors: Float[Array, " S"]
+    gradient_norms: Float[Array, " S"]
+    lams: Float[Array, " S"]
+    kernels: Any
+    start_error: Number | None = None
+    converged: bool = static(default=False)
+    reason: str = static(default="")
+    stages: "tuple[Stage, ...]" = ()
+
+
+@pytree
+class Stage:
+    """A search on a sample of the rows, one of those before the search on all rows; its errors are
+    of that sample alone.
+
+    Args:
+        rows: the number of rows in the sample.
+        landmarks: the number of landmarks.
+        history: its `History`.
+    """
+
+    rows: int = static()
+    landmarks: int = static()
+    history: History

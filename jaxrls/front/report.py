@@ -1,0 +1,104 @@
+"""From results to a `Fit`: words, the solution that is kept, padding taken off, names of columns, and
+what was taken off labels.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jaxrls.core.data import first_rows
+from jaxrls.core.factors import Solution
+from jaxrls.core.fit import Choice, Problem, Result
+from jaxrls.core.support import is_concrete
+from jaxrls.front.fitted import About, Fit, Kept
+from jaxrls.front.model import Model
+from jaxrls.front.plan import keeps
+
+
+def as_fit(result: Result, problem: Problem, plan: str = "") -> Fit:
+    """The fit of a result, with criterion and plan in words."""
+    criterion = problem.criterion
+    about = About(criterion.name, criterion.title, criterion.unit, plan)
+    model = Model(**vars(result.function))
+    return Fit(model, result.chosen, result.diagnostics, about)
+
+
+def words_for_grid(result: Result, problem: Problem) -> str:
+    """How λ of a grid, or those that were named, were tried."""
+    solver = problem.solver_or_default
+    count = len(result.chosen.lams)
+    shares_work = count > 1 and result.diagnostics.shares_work
+    how = " from one factorization" if shares_work else ""
+    return f"{solver.name} ({result.diagnostics.route}), {count} λ{how}"
+
+
+def with_plan(fit: Fit, words: str) -> Fit:
+    """The fit with another plan in words."""
+    return replace(fit, about=replace(fit.about, plan=words))
+
+
+def with_prior_in_plan(fit: Fit) -> Fit:
+    """The fit whose plan says the variance of the prior, where that was estimated."""
+    if fit.amplitude is None or not is_concrete(fit.amplitude):
+        return fit
+    variances = np.square(np.asarray(fit.amplitude, np.float64))
+    low = f"{np.min(variances):.3g}"
+    high = f"{np.max(variances):.3g}"
+    of_targets = "" if low == high else f" to {high}"
+    return with_plan(fit, f"{fit.plan}; variance of the prior τ² = {low}{of_targets}")
+
+
+def with_estimate_in_plan(fit: Fit) -> Fit:
+    """The fit, whose plan says that K was too large, and how exact its error is."""
+    how_exact = ""
+    if fit.error is not None and fit.loo_standard_error is not None:
+        error = np.asarray(fit.error).mean()
+        spread = np.asarray(fit.loo_standard_error).mean()
+        how_exact = f", {error:.3g} ± {spread:.1g}"
+    why = f"K of all rows is not factored, so the {fit.title} is an estimate{how_exact}"
+    return with_plan(fit, f"{fit.plan}; {why}")
+
+
+def with_solution(
+    fit: Fit,
+    solution: Solution | None,
+    problem: Problem,
+    choice: Choice | None,
+    keep: bool | None,
+    n: int,
+) -> Fit:
+    """The fit with its solution, if that is kept, and without what belongs to rows after n."""
+    if keeps(problem, keep):
+        criterion = problem.criterion
+        again = choice if criterion.needs_only_sums else None
+        fit = replace(fit, kept=Kept(solution, problem, criterion.groups, again, bool(keep)))
+    residuals = fit.loo_residuals
+    if residuals is None or len(residuals) == n or not is_concrete(fit):
+        return fit
+    return _without_padding(fit, n)
+
+
+def _without_padding(fit: Fit, n: int) -> Fit:
+    """The fit without the rows after n."""
+    model = fit.model
+    if model.points is not None:
+        points = first_rows(model.points, n)
+        model = replace(model, points=points, coef=first_rows(model.coef, n))
+    residuals = first_rows(fit.loo_residuals, n)
+    return replace(fit, model=model, diagnostics=replace(fit.diagnostics, loo_residuals=residuals))
+
+
+def add_names_and_offset(fit: Fit, names: tuple, offset: Any = None) -> Fit:
+    """The fit with what only the host knows: the names of columns, and in the intercept, then in
+    float64, what was taken off labels before they were fitted.
+    """
+    model = replace(fit.model, names=names) if names else fit.model
+    if offset is None:
+        return replace(fit, model=model)
+    model = replace(model, intercept=np.asarray(model.intercept, np.float64) + offset)
+    if model.beta is not None:  # whose first is the intercept's, as labels could be moved
+        beta = np.array(model.beta, np.float64)
+        beta[0] += offset
+        model = replace(model, beta=beta)
+    return replace(fit, model=model, label_offset=offset)

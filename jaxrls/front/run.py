@@ -1,0 +1,183 @@
+"""A plan carried out: compiled programs, and what is tried again where rounding has the say."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrls.core.data import compiled
+from jaxrls.core.factors import ABOVE_ROUNDING, Cholesky, Solution, Spectral
+from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, fit_arrays, result_at
+from jaxrls.core.support import as_lam, on_device
+from jaxrls.front.fitted import Fit
+from jaxrls.front.inspection import (
+    inspect_fit,
+    is_as_good,
+    is_off_by_rounding,
+    share_of_rounding,
+    sound_lam,
+)
+from jaxrls.front.keeping import solution_of
+from jaxrls.front.lam_search import search
+from jaxrls.front.plan import Plan, Search, keeps
+from jaxrls.front.report import (
+    add_names_and_offset,
+    as_fit,
+    with_plan,
+    with_prior_in_plan,
+    with_solution,
+    words_for_grid,
+)
+from jaxrls.front.sampling import padded
+
+# Floors, by bytes of the dtype, from which on weights by a Cholesky factor of dependent features are
+# right to 1e-8, in float32 to 1e-3: rounding adds about a fiftieth of floor/λ to them.
+NEAR_FLOOR = {4: 100, 8: 1e6}
+
+
+class Attempt(NamedTuple):
+    """A fit, the solution that it was computed from, where that is kept, and its problem."""
+
+    fit: Fit
+    solution: Solution | None
+    problem: Problem
+
+
+def run(plan: Plan) -> Fit:
+    """The fit with the best λ, as planned: from a grid, or from a search."""
+    n = len(plan.problem.Y)
+    problem = padded(plan.problem)
+    choice: Choice | None = None
+    if isinstance(plan.lams, Search):
+        attempt = _by_search(problem, plan)
+    else:
+        choice = plan.choice
+        attempt = _by_grid(problem, plan)
+        if plan.goes_below and _is_near_floor(attempt.fit):
+            choice = None
+            attempt = _by_search(replace(problem, solver=Cholesky()), plan)
+    return with_solution(attempt.fit, attempt.solution, attempt.problem, choice, plan.keep, n)
+
+
+# a grid
+# --------------------------------------------------------------------------------------------------
+
+
+def _by_grid(problem: Problem, plan: Plan) -> Attempt:
+    """The fit with the best λ of a grid, or of those that were named."""
+    kept = keeps(problem, plan.keep)
+    attempt = fit_on_grid(problem, plan.choice, kept)
+    if plan.by_cholesky and _keeps_rounding(attempt):
+        return fit_on_grid(replace(problem, solver=Spectral()), plan.choice, kept)
+    return attempt
+
+
+def fit_on_grid(problem: Problem, choice: Choice, kept: bool) -> Attempt:
+    """The fit with the best λ of a choice, with its solution if that is kept."""
+    result, solution = _fit_arrays(problem, choice, kept=kept)
+    return Attempt(as_fit(result, problem, words_for_grid(result, problem)), solution, problem)
+
+
+@compiled
+def _fit_arrays(problem: Problem, choice: Choice, *, kept: bool) -> Fitted:
+    """`fit_arrays`, whose solution is no result of the program unless it is kept."""
+    fitted = fit_arrays(problem, choice)
+    return fitted if kept else fitted._replace(solution=None)
+
+
+def _keeps_rounding(attempt: Attempt) -> bool:
+    """Whether a Cholesky factor of features broke down, or took up rounding: at a λ near its floor,
+    of rows that the features cannot fit. A spectrum leaves out what is rounding.
+    """
+    fit = attempt.fit
+    problem = attempt.problem
+    if problem.explicit is None:
+        return False
+    if not np.isfinite(np.asarray(fit.errors)).all():
+        return True
+    left = float(problem.weights.count) - float(fit.dof)
+    near = NEAR_FLOOR[np.asarray(fit.lam).dtype.itemsize] * float(fit.floor)
+    return float(fit.lam) < near and left > 0.5
+
+
+def _is_near_floor(fit: Fit) -> bool:
+    """Whether errors at the λ of a spectrum, or single rows, may be rounding; Cholesky factors are
+    rounded less.
+    """
+    return float(fit.lam) < ABOVE_ROUNDING * float(fit.floor) or is_off_by_rounding(fit)
+
+
+# a search
+# --------------------------------------------------------------------------------------------------
+
+
+def _by_search(problem: Problem, plan: Plan) -> Attempt:
+    """The fit with the best λ of a search; where single rows are off there, at a larger λ."""
+    chosen, solution, words = search(problem, _solution(problem), plan.per_target)
+    fit = as_fit(_result_at(problem, solution, chosen), problem)
+    fit = with_plan(fit, f"{problem.solver.name}, a search for λ: {words}")  # type: ignore[union-attr]
+    attempt = Attempt(fit, solution, problem)
+    if np.ndim(fit.lam) == 0 and is_off_by_rounding(fit):
+        return _above_rounding(attempt)
+    return attempt
+
+
+_solution = compiled(Problem.solution)
+_result_at = compiled(result_at)
+
+
+def _above_rounding(attempt: Attempt) -> Attempt:
+    """The fit at the end of a search, or at the least λ from which on single rows are right, where
+    the error there is as good.
+    """
+    fit, _, problem = attempt
+    lam = np.asarray([sound_lam(fit)], problem.rows.dtype)
+    at_larger = fit_on_grid(problem, Choice(problem.criterion, on_device(lam)), kept=True)
+    larger = at_larger.fit
+    share = share_of_rounding(fit)
+    if not is_as_good(larger.error, fit.error, share, problem.criterion, problem.weights.count):
+        return attempt
+    chosen = replace(larger.chosen, **_both_ascending(fit.chosen, larger.chosen))
+    larger = replace(larger, chosen=chosen)
+    words = f"{fit.plan}; then at larger λ, where single rows are right"
+    return at_larger._replace(fit=with_plan(larger, words))
+
+
+def _both_ascending(first: Chosen, second: Chosen) -> dict:
+    """All λ that were tried, and their errors; on the host, by no program."""
+    lams = np.concatenate([first.lams, second.lams])
+    errors = np.concatenate([first.errors, second.errors])
+    order = np.argsort(lams)
+    return {"lams": on_device(lams[order]), "errors": on_device(errors[order])}
+
+
+# another λ
+# --------------------------------------------------------------------------------------------------
+
+
+def with_lam(fit: Fit, lam: Any) -> Fit:
+    """`Fit.with_lam`."""
+    solution = solution_of(fit)
+    problem = fit.kept.problem
+    coef = fit.model.coef
+    if problem is None:
+        raise ValueError(
+            "another λ needs the data, which a fit does not have after update or load: fit "
+            "all rows again"
+        )
+    lam = as_lam(lam, coef.dtype, coef.shape[1:])
+    choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
+    result = _result_of_choice(problem, solution, choice)
+    changed = as_fit(result, problem, words_for_grid(result, problem))
+    inspect_fit(changed, False, problem.solver)
+    n = len(problem.Y if fit.loo_residuals is None else fit.loo_residuals)
+    keep = fit.kept.saved or None
+    changed = with_solution(changed, solution, problem, fit.kept.choice, keep, n)
+    changed = with_prior_in_plan(changed)
+    return add_names_and_offset(changed, fit.model.names, fit.label_offset)
+
+
+@compiled
+def _result_of_choice(problem: Problem, solution: Solution, choice: Choice) -> Result:
+    """The result with the best λ of a choice, from a solution."""
+    return result_at(problem, solution, choice.of(solution, problem.kernel))

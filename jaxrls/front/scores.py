@@ -1,0 +1,34 @@
+"""R² of predictions."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from jaxrls.core.fit import r_squared
+from jaxrls.core.support import as_floats, check_finite, check_weights
+
+
+def as_predicted(predictions, Y) -> Any:
+    """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
+    Y = as_floats("Y", Y, predictions.dtype)
+    Y = Y[:, None] if predictions.shape == (*Y.shape, 1) else Y
+    if Y.shape != predictions.shape:
+        raise ValueError(
+            f"Y must have shape {predictions.shape}, as the predictions, and has shape {Y.shape}"
+        )
+    check_finite("Y", Y)
+    return Y
+
+
+def r_squared_of(predictions, Y, weights, per_target: bool = False) -> np.floating | np.ndarray:
+    """R² of predictions of labels Y: see `Fit.score`."""
+    predictions = np.asarray(predictions, float)
+    Y = np.asarray(as_predicted(predictions, Y))
+    if weights is not None:
+        weights = as_floats("weights", weights)
+        check_weights(weights, len(Y))
+    mean = partial(np.average, axis=0, weights=weights)
+    heaviest = 0 if weights is None else np.argmax(weights)
+    values = r_squared(mean((Y - predictions) ** 2), Y - Y[heaviest], mean, np)
+    return values if per_target else np.mean(values)

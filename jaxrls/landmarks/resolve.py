@@ -1,0 +1,30 @@
+"""`Landmarks` of what the caller gave: their number, row numbers, or points."""
+
+import numpy as np
+
+from jaxrls.core.data import Rows, Weights
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.support import check_whole
+from jaxrls.landmarks.choice import choose_landmarks
+from jaxrls.landmarks.points import Landmarks, as_landmarks, check_evaluable
+
+
+def resolve_landmarks(
+    kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False, tol=None
+) -> Landmarks:
+    """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
+    chosen rows, the same ones every time, or as many as miss a share `tol` of the trace.
+    """
+    check_evaluable(kernel, rows)
+    if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
+        return as_landmarks(rows, landmarks)
+    most = rows.candidates()[1].shape[0]
+    check_whole("landmarks, as their number, or 'auto' in fit,", landmarks, most)
+    return choose_landmarks(
+        kernel,
+        rows,
+        int(landmarks),
+        tol=tol,
+        weights=weights.values,
+        progress=progress,
+    )

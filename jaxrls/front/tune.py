@@ -17,9 +17,9 @@ from jaxrls.core.support import (
     check_whole,
     column_names,
     door,
-    is_concrete,
     on_device,
     progress_bar,
+    require_values,
     warn,
 )
 from jaxrls.front.descent import SearchOptions, Tuned, default_optimizer, descend
@@ -302,11 +302,11 @@ def _check(problem, way: SearchOptions, start) -> None:
             f"{name} has derivative 0 everywhere and cannot be tuned by gradient: tune with "
             "squared_error"
         )
-    if not is_concrete(problem):
-        raise ValueError(
-            "tune runs its own loop and cannot be called inside jax.jit or vmap: use objective "
-            "with an optimiser there"
-        )
+    require_values(
+        "tune runs its own loop and cannot be called inside jax.jit or vmap: use objective "
+        "with an optimiser there",
+        problem,
+    )
     check_whole("steps", way.steps)
     check_whole("starts", way.starts)
     if not hasattr(way.optimizer, "update"):

@@ -9,7 +9,14 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import GramRows, Rows
 from jaxrls.core.kernels import Precomputed, as_dense, check_kernel
-from jaxrls.core.support import as_floats, check_finite, check_unmasked, is_concrete, pytree
+from jaxrls.core.support import (
+    as_floats,
+    check_finite,
+    check_unmasked,
+    is_concrete,
+    known_and,
+    pytree,
+)
 
 TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks
 
@@ -93,7 +100,7 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
         )
     check_finite("landmarks", points)
     if indices is not None:
-        if is_concrete(indices) and len(np.unique(np.asarray(indices))) < len(indices):
+        if known_and(lambda numbers: len(np.unique(numbers)) < len(numbers), indices):
             # Leaving one of two equal landmarks out would keep the other.
             raise ValueError("landmarks name a row of X more than once: name each row once")
         indices = jnp.asarray(indices, jnp.int32)
@@ -158,7 +165,7 @@ def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""
         raise ValueError(
             "source has no trace residual: pass the factor that was made from these landmarks"
         )
-    if is_concrete(tol) and not tol > 0:
+    if known_and(lambda tol: not tol > 0, tol):
         raise ValueError(
             "tol must be positive, the largest relative distance from the exact coefficients, and "
             f"is {tol!r}"

@@ -11,17 +11,20 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, Positive
-from jaxrls.core.data import Folds, as_folds, check_groups, compiled, folds
-from jaxrls.core.factors import as_columns
+from jaxrls.core.data import Folds, Weights, as_folds, check_groups, compiled, folds
+from jaxrls.core.factors import Factor, as_columns
 from jaxrls.core.linalg import default_block_size, sum_rows
 from jaxrls.core.support import (
     as_floats,
     check_row_numbers,
     is_concrete,
+    known_and,
     on_device,
     pytree,
+    require_values,
     static,
     value_of,
+    where_known,
 )
 from jaxrls.ranking.pairs import Held, Pairs, sum_pairs
 
@@ -86,15 +89,14 @@ class Ordered(Positive):
     pairs: Any  # `Pairs`, None for all
     events: Any = None
 
+    @where_known
     def check_rows(self, Y, weights):
-        """Raise unless, in every column of known labels, some pair of rows of positive weight has
-        an order; and for pairs that name rows that do not exist.
+        """Raise unless, in every column of labels, some pair of rows of positive weight has an
+        order; and for pairs that name rows that do not exist.
         """
         pairs = self.pairs
         events = self.events
         n = len(Y)
-        if not is_concrete(Y, weights, pairs, events):
-            return
         Y = np.asarray(Y).reshape(n, -1)
         used = np.ones(n, bool) if weights.values is None else np.asarray(weights.values) > 0
         timed = used
@@ -292,12 +294,17 @@ pairwise_ranking_error = PairsOut()
 NAMED["pairs"] = pairwise_ranking_error
 
 
-def check_pairs_rest(factor):
+def check_pairs_rest(factor: Factor) -> None:
     """Raise where one pair of rows holds all of the weight and an intercept is fitted."""
-    if not factor.intercept or not is_concrete(factor.weights):
-        return
-    v = factor.weights.values
-    count = factor.n if v is None else int(value_of(lambda xp, v: xp.count_nonzero(v), v))
+    if factor.intercept:
+        _check_three_rows(factor.weights)
+
+
+@where_known
+def _check_three_rows(weights: Weights) -> None:
+    """Raise for fewer than three rows of positive weight."""
+    v = weights.values
+    count = weights.n if v is None else int(value_of(lambda xp, v: xp.count_nonzero(v), v))
     if count < 3:
         raise ValueError(
             "leaving pairs out with an intercept needs three rows of positive weight, and X has "
@@ -310,20 +317,18 @@ def check_events(events, n: int) -> None:
     must = "events must be 1 where the time is that of an event and 0 where censored, "
     if events.shape != (n,):
         raise ValueError(f"{must}of shape ({n},), and has shape {events.shape}")
-    if not is_concrete(events):
-        return
-    neither = np.asarray(events)[~np.isin(np.asarray(events), (0, 1))]
-    if neither.size:
+    if known_and(lambda events: not np.isin(events, (0, 1)).all(), events):
+        neither = np.asarray(events)[~np.isin(np.asarray(events), (0, 1))]
         raise ValueError(f"{must}and include {neither[0]:.3g}")
 
 
 def within(groups: Folds) -> Pairs:
     """All pairs of rows of the same group, on the host."""
-    if not is_concrete(groups):
-        raise ValueError(
-            "groups must be known outside of jax.jit, where its pairs are counted, and is an "
-            "argument of the compiled function: make the criterion outside"
-        )
+    require_values(
+        "groups must be known outside of jax.jit, where its pairs are counted, and is an "
+        "argument of the compiled function: make the criterion outside",
+        groups,
+    )
     inside = np.asarray(groups.inside)
     mask = np.asarray(groups.inside_mask) > 0
     if inside.shape[1] < 2:

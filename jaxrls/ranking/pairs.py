@@ -16,7 +16,18 @@ from jaxtyping import Array, Float, Int
 from jaxrls.core.data import FixedEffects, FixedLevels
 from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import default_block_size, matmul, panels, sum_rows, wide_block_size
-from jaxrls.core.support import is_concrete, pytree, static
+from jaxrls.core.support import pytree, static, where_known
+
+
+@where_known
+def _check_different(pairs: Int[Array, "p 2"]) -> None:
+    """Raise for a pair of one row."""
+    same = np.flatnonzero(np.asarray(pairs[:, 0] == pairs[:, 1]))
+    if same.size:
+        raise ValueError(
+            f"pairs must be of two different rows each, and pair {same[0]} is row "
+            f"{pairs[same[0], 0]} twice"
+        )
 
 
 @pytree
@@ -45,13 +56,7 @@ class Pairs:
                 f"{pairs.shape} and dtype {pairs.dtype}"
             )
         pairs = jnp.asarray(pairs)
-        if is_concrete(pairs):
-            same = np.flatnonzero(np.asarray(pairs[:, 0] == pairs[:, 1]))
-            if same.size:
-                raise ValueError(
-                    f"pairs must be of two different rows each, and pair {same[0]} is row "
-                    f"{pairs[same[0], 0]} twice"
-                )
+        _check_different(pairs)
         return cls(pairs[:, 0], pairs[:, 1], True)
 
     @classmethod

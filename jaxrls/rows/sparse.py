@@ -32,8 +32,8 @@ from jaxrls.core.support import (
     check_inputs,
     check_matrix,
     check_row_numbers,
-    is_concrete,
     pytree,
+    require_values,
     static,
 )
 
@@ -355,8 +355,7 @@ def _common_count(count: int) -> int:
 
 def _coordinates(X):
     """Entries with their rows and columns, as they are stored."""
-    if not is_concrete(X):
-        raise ValueError("a sparse X must be given outside jax.jit: its blocks are cut on the host")
+    require_values("a sparse X must be given outside jax.jit: its blocks are cut on the host", X)
     if hasattr(X, "tocsr"):
         X = X.tocoo()
         return X.data, X.row, X.col

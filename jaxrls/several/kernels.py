@@ -22,9 +22,11 @@ from jaxrls.core.support import (
     column_names,
     door,
     is_concrete,
+    known_and,
     progress_bar,
     pytree,
     static,
+    where_known,
 )
 from jaxrls.front import (
     Model,
@@ -297,13 +299,18 @@ def fit_kernels(
         names=names,
         columns=column_names(X),
     )
-    if is_concrete(fit):
-        fit = jax.block_until_ready(fit)
-        known: Any = None if steps else grid  # a search by gradient goes beyond the grid
-        inspect_lam(replace(fit, lams=known, floor=np.max(fit.floor)), lams is None)
+    of_grid: Any = None if steps else grid  # a search by gradient goes beyond the grid
+    _inspect(fit, of_grid, default_grid=lams is None)
     if problem.label_offset is None:
         return fit
     return replace(fit, intercept=with_constant(fit.intercept, problem.label_offset))
+
+
+@where_known
+def _inspect(fit: KernelsFit, lams: Any, default_grid: bool) -> None:
+    """Warn of λ at an edge of what was tried, once all is computed."""
+    fit = jax.block_until_ready(fit)
+    inspect_lam(replace(fit, lams=lams, floor=np.max(fit.floor)), default_grid)
 
 
 def _checked(kernels, names) -> tuple[Kernel, ...]:
@@ -340,7 +347,7 @@ def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
             f"{shares.shape}"
         )
     sums = jnp.sum(shares, axis=1, keepdims=True)
-    if is_concrete(shares) and not bool(((shares >= 0) & (sums > 0)).all()):
+    if known_and(lambda shares, sums: not ((shares >= 0) & (sums > 0)).all(), shares, sums):
         raise ValueError("shares must be 0 or more, and not all 0 in a row")
     return shares / sums
 

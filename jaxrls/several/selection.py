@@ -25,7 +25,7 @@ from jaxrls.core.criteria import LeaveOneOut, squared_error
 from jaxrls.core.data import Labels, Weights, compiled
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import default_block_size, matmul, sum_rows
-from jaxrls.core.support import as_lam, check_whole, door, is_concrete, pytree
+from jaxrls.core.support import as_lam, check_whole, door, is_concrete, pytree, require_values
 from jaxrls.front import Numbers, read_problem
 
 # Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first
@@ -65,11 +65,11 @@ class Selection:
         Raises:
             ValueError: for a `num` that is not 1 to the number of columns, and inside `jax.jit`.
         """
-        if not is_concrete(self.columns):
-            raise ValueError(
-                "the columns have no values inside jax.jit, and a kernel's columns are static: "
-                "make the kernel outside"
-            )
+        require_values(
+            "the columns have no values inside jax.jit, and a kernel's columns are static: "
+            "make the kernel outside",
+            self.columns,
+        )
         check_whole("num", num, len(self.columns))
         return Linear().on(tuple(np.asarray(self.columns)[:num].tolist()))
 

@@ -19,7 +19,7 @@ from jaxrls.core.support import (
     check_whole,
     column_names,
     door,
-    is_concrete,
+    where_known,
 )
 from jaxrls.front import Memory, choose_lam, inspect_lam, lambda_grid, warn_of_far_labels
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel, as_side
@@ -122,8 +122,7 @@ def fit_kronecker(
         keep=keep,
         names=names,
     )
-    if is_concrete(fit):
-        _inspect(fit, max(shape), default_grid)
+    _inspect(fit, max(shape), default_grid)
     return fit
 
 
@@ -138,7 +137,8 @@ def _check_memory(shape: tuple[int, int], tables, keep, itemsize):
         raise ValueError(f"the larger side is too large: {why}")
 
 
-def _inspect(fit: KroneckerFit, n, default_grid):
+@where_known
+def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
     """Raise for errors that are not finite and kernels that are not semidefinite; warn of λ."""
     if not np.isfinite(np.asarray(fit.errors)).all():
         wider = "float64 (NumPy float64 input), " if fit.lam.dtype == np.float32 else ""

@@ -36,7 +36,7 @@ from jaxrls.core.support import (
     check_ratio,
     check_symmetric,
     door,
-    is_concrete,
+    known_and,
     pytree,
 )
 from jaxrls.uncertainty.spread import spread
@@ -458,7 +458,7 @@ def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weigh
     v1, v2 = (Weights.of(v, n, dtype) for v, n in zip(pair, shape, strict=True))
     for name, v in (("rows", v1.values), ("columns", v2.values)):
         check_ratio(v)
-        if v is not None and is_concrete(v) and not bool((v > 0).all()):
+        if v is not None and known_and(lambda v: not (v > 0).all(), v):
             raise ValueError(
                 f"weights of {name} must be positive, and some are 0: leave those {name} out of Y "
                 "and of the kernel matrix"
@@ -470,7 +470,8 @@ def check_semidefinite(name, below, n):
     """Raise where the most negative eigenvalue, relative to the largest, is more than rounding, if
     it is known.
     """
-    if is_concrete(below) and float(below) > 100 * n * float(jnp.finfo(below.dtype).eps):
+    most = 100 * n * float(jnp.finfo(below.dtype).eps)
+    if known_and(lambda below: below > most, below):
         raise ValueError(
             f"{name} must be positive semidefinite, and its most negative eigenvalue is "
             f"{float(below):.2g} of the largest: take another kernel, or add to its diagonal"

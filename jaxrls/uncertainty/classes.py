@@ -25,9 +25,9 @@ from jaxrls.core.support import (
     check_targets,
     check_weights,
     door,
-    is_concrete,
     pytree,
     value_of,
+    where_known,
 )
 from jaxrls.front import Fit, Model, Numbers
 from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
@@ -476,12 +476,9 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     return ConformalLabels(model, process, rows, variance, label, residuals, v, u)
 
 
-def _check_codes(codes):
-    """Raise unless, where values are known, codes are ±1, and of several columns one is +1 in each
-    row.
-    """
-    if not is_concrete(codes):
-        return
+@where_known
+def _check_codes(codes: Any) -> None:
+    """Raise unless codes are ±1, and of several columns one is +1 in each row."""
 
     def wrong(_, codes):
         columns = _columns(codes)

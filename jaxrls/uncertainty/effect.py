@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from jaxrls.core.data import Rows, Weights, compiled
 from jaxrls.core.linalg import matmul
-from jaxrls.core.support import door, is_concrete, pytree
+from jaxrls.core.support import door, pytree, require_values
 from jaxrls.front import Numbers
 from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
 
@@ -76,11 +76,10 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
 def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
     """The rows as an array, with columns in the order of the fit, and the index of the column."""
     warn_of_groups(fit)
-    if not is_concrete(X):
-        raise ValueError(
-            "effect needs the values of X, to see whether a column has two: call it "
-            "outside of jax.jit"
-        )
+    require_values(
+        "effect needs the values of X, to see whether a column has two: call it outside of jax.jit",
+        X,
+    )
     rows = replace(fit.model, effects=None).read(X)[0]
     model = fit.model
     if not (model.kernel.evaluable and rows.is_dense) or isinstance(model.points, Rows):

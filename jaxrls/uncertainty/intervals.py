@@ -29,11 +29,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.data import FixedEffects, FixedLevels, Folds, Labels, check_groups, compiled
+from jaxrls.core.data import (
+    FixedEffects,
+    FixedLevels,
+    Folds,
+    Labels,
+    Weights,
+    check_groups,
+    compiled,
+)
 from jaxrls.core.factors import Expansion
 from jaxrls.core.leave_out import landmark_of_row, orthonormal
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
-from jaxrls.core.support import as_floats, door, is_concrete, pytree, static
+from jaxrls.core.support import as_floats, door, known_and, pytree, static, where_known
 from jaxrls.front import Numbers, once_per_fit, solution_of, with_constant
 from jaxrls.uncertainty.posterior import (
     process_for_rows,
@@ -112,8 +120,8 @@ class Predictive:
 def as_levels(name, levels, most):
     """Probabilities as an array of at most `most` dimensions, checked where values are known."""
     levels = as_floats(name, levels)
-    possible = not is_concrete(levels) or ((levels >= 0) & (levels <= 1)).all()
-    if levels.ndim > most or not possible:
+    impossible = known_and(lambda levels: not ((levels >= 0) & (levels <= 1)).all(), levels)
+    if levels.ndim > most or impossible:
         raise ValueError(
             f"{name} must be between 0 and 1, such as 0.9, and holds {levels.tolist()}"
         )
@@ -325,9 +333,10 @@ def jackknife_of(fit) -> Jackknife:
     return _jackknife(solution, fit.kept.groups, jnp.asarray(fit.lam), residuals_of_all(fit))
 
 
-def _check_levels(fixed, groups: Folds, weights) -> None:
+@where_known
+def _check_levels(fixed: FixedEffects, groups: Folds, weights: Weights) -> None:
     """Raise where a fold holds a whole level of fixed effects, whose constant its rows alone tell."""
-    if isinstance(fixed, FixedLevels) and is_concrete(fixed, groups, weights):
+    if isinstance(fixed, FixedLevels):
         pairs = np.stack([fixed.values, groups.fold_of_row])[:, np.asarray(weights.used)]
         folds_of_level = np.bincount(np.unique(pairs, axis=1)[0])
         if (folds_of_level == 1).any():

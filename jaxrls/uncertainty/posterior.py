@@ -15,7 +15,7 @@ from jaxrls.core.support import (
     check_weights,
     check_whole,
     door,
-    is_concrete,
+    known_and,
     on_device,
     pytree,
     static,
@@ -234,9 +234,9 @@ def weights_of_new(weights, rows) -> Any:
         return None
     weights = as_array("weights", weights, rows.dtype)
     check_weights(weights, rows.shape[0])
-    if is_concrete(weights) and (least := np.min(weights)) == 0:
+    if known_and(lambda weights: (weights == 0).any(), weights):
         raise ValueError(
-            f"weights of new rows must be positive, and the smallest is {least}: the label of a "
+            "weights of new rows must be positive, and the smallest is 0.0: the label of a "
             "row of weight 0 has no finite variance"
         )
     return weights

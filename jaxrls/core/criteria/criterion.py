@@ -20,7 +20,7 @@ from jaxrls.core.criteria.losses import (
 from jaxrls.core.data import FixedEffects, Rows, Weights, as_folds
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.support import Listed, as_lams, door, is_concrete, pytree, static, values_unknown
+from jaxrls.core.support import Listed, as_lams, door, pytree, static, values_unknown, where_known
 
 
 class Criterion(ABC):
@@ -158,15 +158,13 @@ class Criterion(ABC):
         """
         del kernel
 
-    def check_rows(self, Y, weights: Weights) -> None:
-        """Raise for rows that the criterion cannot be computed on: shapes are always checked,
-        values where they are known.
-        """
+    @where_known
+    def check_rows(self, Y: Any, weights: Weights) -> None:
+        """Raise for rows that the criterion cannot be computed on."""
         del Y
-        if self.groups is None or not is_concrete(self.groups, weights):
+        every_row_counts = weights.values is None
+        if self.groups is None or every_row_counts and self.groups.most_trained is None:
             return
-        if weights.values is None and self.groups.most_trained is None:
-            return  # every row is held out, and counts
         with jax.ensure_compile_time_eval():
             if not self.groups.weights_of_predicted(weights).total > 0:
                 raise ValueError("groups or splits hold out no row of weight above 0: give others")

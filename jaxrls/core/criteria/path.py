@@ -13,7 +13,7 @@ from jaxrls.core.criteria.criterion import as_grid
 from jaxrls.core.criteria.standard import loo
 from jaxrls.core.data import Folds, as_folds
 from jaxrls.core.factors import Factor, Solution
-from jaxrls.core.support import Listed, as_lam, door, is_concrete, pytree, warn
+from jaxrls.core.support import Listed, as_lam, door, pytree, warn, where_known
 
 
 @pytree
@@ -52,16 +52,22 @@ def known_lam(lam, factor: Factor, targets: tuple = ()) -> Float[Array, "*k"]:
     """
     lam = as_lam(lam, factor.dtype, targets, zero=True)
     floor = factor.precision_floor()
-    if is_concrete(lam, floor):
-        below = np.asarray((lam > 0) & (lam < 0.99 * floor))
-        if below.any():
-            narrow = factor.dtype == np.float32
-            wider = ", or factor in float64, as fit does float64 NumPy data" if narrow else ""
-            warn(
-                f"lam, {np.asarray(lam)[below].min():.2g}, is below the precision of the factor, "
-                f"{float(floor):.2g}, and results are rounding: give a larger one{wider}"
-            )
+    _warn_below(lam, floor)
     return jnp.where(lam == 0, floor, lam)
+
+
+@where_known
+def _warn_below(lam: Any, floor: Any) -> None:
+    """Warn of λ below the precision of a factor."""
+    below = np.asarray((lam > 0) & (lam < 0.99 * floor))
+    if not below.any():
+        return
+    narrow = floor.dtype == np.float32
+    wider = ", or factor in float64, as fit does float64 NumPy data" if narrow else ""
+    warn(
+        f"lam, {np.asarray(lam)[below].min():.2g}, is below the precision of the factor, "
+        f"{float(floor):.2g}, and results are rounding: give a larger one{wider}"
+    )
 
 
 @door("factor.sample_array")

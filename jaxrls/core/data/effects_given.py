@@ -16,9 +16,9 @@ from jaxrls.core.support import (
     by_names,
     check_finite,
     column_names,
-    is_concrete,
     on_device,
     pytree,
+    require_values,
     static,
 )
 
@@ -76,8 +76,9 @@ def levels(labels) -> Grouping:
     >>> levels(["a", "b", "a"]).names
     ('a', 'b')
     """
-    if not is_concrete(labels):
-        raise ValueError("labels has no values inside jax.jit: call jaxrls.levels(labels) outside")
+    require_values(
+        "labels has no values inside jax.jit: call jaxrls.levels(labels) outside", labels
+    )
     labels = as_labels("labels", labels)
     if labels.dtype.kind in "mM":
         raise ValueError("labels must be numbers or text, and holds dates: give labels.astype(str)")

@@ -38,6 +38,7 @@ from jaxrls.core.support import (
     pytree,
     static,
     value_of,
+    where_known,
 )
 
 Coefficients = Float[Array, "q *t"]  # of the fixed effects
@@ -93,8 +94,7 @@ class FixedEffects:
         constant = intercept or any(part.levels for part in parts)
         moves = [constant and part.levels is None for part in parts for _ in part.names]
         fixed, known = _combined(C, weights, on_device(np.array(moves, bool)), intercept=intercept)
-        if is_concrete(known):
-            _check_independent(jax.device_get(known), intercept)
+        _check_independent(known, intercept)
         return replace(fixed, parts=parts)
 
     @property
@@ -269,9 +269,10 @@ class FixedEffects:
 
     # rows that leave ------------------------------------------------------------------------------
 
+    @where_known
     def check_rank(self, weights: Weights, folds: Folds | None) -> None:
-        """Raise where the columns become dependent without a row, or fold, if values are known."""
-        if self.keeps_any_rank(weights, folds) or not is_concrete(self, weights, folds):
+        """Raise where the columns become dependent without a row, or fold."""
+        if self.keeps_any_rank(weights, folds):
             return
         with jax.ensure_compile_time_eval():
             kept = self.keeps_rank(weights, folds)
@@ -528,8 +529,10 @@ def _combined(
     return fixed, Independence(grams[1], rounding)
 
 
-def _check_independent(columns: Independence, intercept: bool) -> None:
+@where_known
+def _check_independent(known: Independence, intercept: bool) -> None:
     """Raise for columns that are linearly dependent, up to their rounding."""
+    columns = jax.device_get(known)
     p = len(columns.gram)
     if not p:
         return

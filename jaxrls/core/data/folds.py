@@ -12,7 +12,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.data.weights import Weights
-from jaxrls.core.support import as_labels, check_row_numbers, is_concrete, on_device, pytree, static
+from jaxrls.core.support import (
+    as_labels,
+    check_row_numbers,
+    is_concrete,
+    on_device,
+    pytree,
+    require_values,
+    static,
+)
 
 
 @pytree
@@ -113,11 +121,11 @@ def folds(groups) -> Folds:
     """
     if isinstance(groups, Folds):
         return groups
-    if not is_concrete(groups):
-        raise ValueError(
-            "groups has no values inside jax.jit: call jaxrls.folds(groups) outside, and pass its "
-            "result"
-        )
+    require_values(
+        "groups has no values inside jax.jit: call jaxrls.folds(groups) outside, and pass its "
+        "result",
+        groups,
+    )
     if isinstance(groups, int):
         raise ValueError(
             f"groups must be labels (n,), one per row of X, and is {groups}: for so many folds "

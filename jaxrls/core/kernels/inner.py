@@ -14,7 +14,7 @@ from jaxtyping import ArrayLike as Scalars
 from jaxrls.core.kernels.block import as_dense, inner_products, squared_lengths, times
 from jaxrls.core.kernels.kernel import Kernel, Matrix, check_not_negative, parameter
 from jaxrls.core.linalg import safe_sqrt
-from jaxrls.core.support import door, is_concrete, pytree, static
+from jaxrls.core.support import door, known_and, pytree, static
 
 
 @pytree
@@ -195,7 +195,7 @@ class Polynomial(Kernel):
 
     def check(self, X):
         parameter(self, "offset", X)
-        if is_concrete(self.offset) and not 0 <= np.asarray(self.offset) < np.inf:
+        if known_and(lambda offset: not 0 <= offset < np.inf, self.offset):
             raise ValueError(
                 f"Polynomial.offset must be finite and not negative, and is {self.offset}: else no "
                 "kernel is positive semidefinite"

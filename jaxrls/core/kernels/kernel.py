@@ -22,7 +22,7 @@ from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.core.kernels.block import Gram, as_block, as_dense
 from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.support import check_real, door, is_concrete, pytree, static, value_of
+from jaxrls.core.support import check_real, door, known_and, pytree, static
 
 Matrix = Float[Array, "n d"]
 Method = TypeVar("Method", bound=Callable)
@@ -143,7 +143,7 @@ class Kernel:
             what = f"{type(self).__name__}.{name}"
             value = getattr(self, name)
             check_real(what, value)
-            if is_concrete(value) and not (np.isfinite(value) & (np.asarray(value) > 0)).all():
+            if known_and(_is_not_positive, value):
                 raise ValueError(f"{what} must be positive and finite, and is {value}")
         for child in self._parts().values():
             child.check(X)
@@ -234,10 +234,15 @@ def _sliced(columns: slice) -> Any:
     return columns if unknown or step < 0 else range(first, end, step)
 
 
+def _is_not_positive(value: Any) -> bool:
+    """Whether some number is not positive and finite."""
+    return not (np.isfinite(value) & (np.asarray(value) > 0)).all()
+
+
 def check_not_negative(what: str, X, then: str) -> None:
     """Raise for inputs below 0, where values are known."""
-    if is_concrete(X) and (low := value_of(lambda xp, X: xp.min(X), X)) < 0:
-        raise ValueError(f"{what}, and the smallest input is {low}: {then}")
+    if known_and(lambda X: X.min() < 0, X):
+        raise ValueError(f"{what}, and the smallest input is {X.min()}: {then}")
 
 
 def parameter(kernel: Kernel, name: str, X, per_column: bool = False):

@@ -26,12 +26,15 @@ from jaxrls.core.support.checks import (
 from jaxrls.core.support.device import (
     auto,
     is_concrete,
+    known_and,
     memory_bytes,
     on_device,
     parts_of,
     platform,
+    require_values,
     value_of,
     values_unknown,
+    where_known,
 )
 from jaxrls.core.support.door import check_index, door, hints_at_names, is_wide
 from jaxrls.core.support.notices import in_words, progress_bar, warn

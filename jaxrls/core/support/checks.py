@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.support.device import is_concrete, on_device, value_of
+from jaxrls.core.support.device import on_device, value_of, where_known
 
 # What is accepted besides JAX arrays.
 Listed = np.ndarray | Sequence[Any]
@@ -118,10 +118,10 @@ def _ends(value) -> Any:
     return value_of(lambda xp, values: xp.stack([values.min(), values.max()]), value)
 
 
-def check_finite(name: str, value) -> None:
-    """Raise where `value` holds NaN or infinity (concrete arrays only)."""
-    # Sparse rows are checked where they are read.
-    if not is_concrete(value) or not isinstance(value, np.ndarray | jax.Array):
+@where_known
+def check_finite(name: str, value: Any) -> None:
+    """Raise where an array holds NaN or infinity. Sparse rows are checked where they are read."""
+    if not isinstance(value, np.ndarray | jax.Array):
         return
     if not value_of(lambda xp, value: xp.isfinite(value).all(), value):
         bad = np.argwhere(~np.isfinite(np.asarray(value)))
@@ -131,12 +131,13 @@ def check_finite(name: str, value) -> None:
         )
 
 
-def check_inputs(name: str, X, columns=None) -> None:
+@where_known
+def check_inputs(name: str, X: Any, columns: Any = None) -> None:
     """Raise for numbers (n, d), or stored entries (k,) of `columns`, that are not finite, or whose
-    sums of squares overflow, where values are known.
+    sums of squares overflow.
     """
     check_finite(name, X)
-    if not is_concrete(X) or not X.size:
+    if not X.size:
         return
     most = max(map(abs, _ends(X)))
     if most > (float(np.finfo(X.dtype).max) / X.size) ** 0.5:
@@ -148,7 +149,7 @@ def check_inputs(name: str, X, columns=None) -> None:
         )
 
 
-def check_labels(name: str, Y) -> None:
+def check_labels(name: str, Y: Any) -> None:
     """Raise for labels that are not finite, or whose squares leave the range of their dtype, those
     of any target below √tiny/eps or above √(max/n), where values are known.
     """
@@ -156,11 +157,10 @@ def check_labels(name: str, Y) -> None:
     check_scale(name, Y, Y.dtype)
 
 
-def check_scale(name: str, Y, dtype) -> None:
-    """Raise where the labels of some target underflow in a dtype, or their squares, where values
-    are known.
-    """
-    if not is_concrete(Y) or not Y.size:
+@where_known
+def check_scale(name: str, Y: Any, dtype: Any) -> None:
+    """Raise where the labels of some target underflow in a dtype, or their squares."""
+    if not Y.size:
         return
     limits = np.finfo(dtype)
     most = value_of(lambda xp, values: xp.atleast_1d(xp.abs(values).max(axis=0)), Y)
@@ -199,7 +199,7 @@ def check_targets(name: str, Y, n: int | None = None) -> None:
         )
 
 
-def check_weights(weights, n: int, name: str = "weights", of: str = "row") -> None:
+def check_weights(weights: Any, n: int, name: str = "weights", of: str = "row") -> None:
     """Raise unless `weights` of rows, or of labels, have shape (n,) and, where values are known,
     are finite, non-negative and not all zero.
     """
@@ -207,8 +207,12 @@ def check_weights(weights, n: int, name: str = "weights", of: str = "row") -> No
         raise ValueError(
             f"{name} must have shape ({n},), one per {of}, and has shape {weights.shape}"
         )
-    if not is_concrete(weights):
-        return
+    _check_signs(weights, name, of)
+
+
+@where_known
+def _check_signs(weights: Any, name: str, of: str) -> None:
+    """Raise for weights that are not finite, negative, or all zero."""
     check_finite(name, weights)
     least, most = _ends(weights)
     if least < 0:
@@ -219,11 +223,12 @@ def check_weights(weights, n: int, name: str = "weights", of: str = "row") -> No
         raise ValueError(f"{name} are all zero: give some {of} a positive weight")
 
 
-def check_ratio(weights) -> None:
+@where_known
+def check_ratio(weights: Any) -> None:
     """Raise where the ratio of the largest to the smallest positive weight exceeds what their dtype
-    resolves, where values are known.
+    resolves.
     """
-    if weights is None or not is_concrete(weights):
+    if weights is None:
         return
     least = value_of(lambda xp, v: xp.where(v > 0, v, xp.inf).min(), weights)
     most = value_of(lambda xp, v: v.max(), weights)
@@ -284,11 +289,18 @@ def check_row_numbers(numbers, n: int) -> None:
             f"row numbers must be whole numbers (m,), and have dtype {numbers.dtype} and shape "
             f"{numbers.shape}"
         )
-    if is_concrete(numbers) and numbers.size:
-        low, high = _ends(numbers)
-        if low < 0 or high >= n:
-            wrong = f"{low}: negative ones do not count from the end" if low < 0 else high
-            raise ValueError(f"row numbers must be rows of X, 0 to {n - 1}, and include {wrong}")
+    _check_range(numbers, n)
+
+
+@where_known
+def _check_range(numbers: Any, n: int) -> None:
+    """Raise for row numbers that are none."""
+    if not numbers.size:
+        return
+    low, high = _ends(numbers)
+    if low < 0 or high >= n:
+        wrong = f"{low}: negative ones do not count from the end" if low < 0 else high
+        raise ValueError(f"row numbers must be rows of X, 0 to {n - 1}, and include {wrong}")
 
 
 def check_whole(name: str, value, most: int | None = None) -> None:
@@ -329,8 +341,12 @@ def check_lams(lams, name: str, zero: bool) -> None:
         raise ValueError(
             f"{name} is empty: give at least one λ, or leave it out for the grid from the spectrum"
         )
-    if not is_concrete(lams):
-        return
+    _check_positive(lams, name, zero)
+
+
+@where_known
+def _check_positive(lams: Any, name: str, zero: bool) -> None:
+    """Raise unless every λ is finite and positive, or 0 where that is allowed."""
     check_finite(name, lams)
     least, _ = _ends(lams)
     if least < 0 or least == 0 and not zero:
@@ -342,8 +358,12 @@ def check_symmetric(name: str, K) -> None:
     """Raise unless `K` is square and, where values are known, finite and symmetric to rounding."""
     if K.ndim != 2 or K.shape != K.shape[::-1]:
         raise ValueError(f"{name} must be square, (n, n), and has shape {K.shape}")
-    if not is_concrete(K):
-        return
+    _check_mirror_images(name, K)
+
+
+@where_known
+def _check_mirror_images(name: str, K: Any) -> None:
+    """Raise unless entries are finite and those of their mirror image to rounding."""
     check_finite(name, K)
     values = np.asarray(K)
     gap = np.abs(values - values.T).max()

@@ -9,14 +9,16 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+Check = TypeVar("Check", bound=Callable)
 
 
 def is_concrete(*trees) -> bool:
@@ -50,6 +52,48 @@ def value_of(ask: Callable, value):
     spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
     with jax.ensure_compile_time_eval():  # also inside jit, where these values are constants
         return np.asarray(ask(jnp, value) if spread else ask(np, np.asarray(value)))
+
+
+def where_known(check: Check) -> Check:
+    """A check of values that is passed over where those of some argument are not known: inside of
+    `jax.jit`.
+    """
+
+    @wraps(check)
+    def run(*args: Any, **options: Any) -> None:
+        if is_concrete(args):
+            check(*args, **options)
+
+    return run  # type: ignore[return-value]
+
+
+def require_values(message: str, *values: Any) -> None:
+    """Raise the message where some values are not known, inside of `jax.jit`."""
+    if not is_concrete(values):
+        raise ValueError(message)
+
+
+def known_and(test: Callable[..., Any], *values: Any) -> bool:
+    """Whether values are known, and `test` of them as NumPy arrays is true: what checks of values
+    ask. Inside of `jax.jit` nothing is known, and the answer is false.
+
+    An array that is sharded over several devices stays there, so that `test` may use what NumPy and
+    JAX arrays have in common: operators and methods.
+
+    >>> known_and(lambda v: (v < 0).any(), np.array([1.0, -1.0]))
+    True
+    """
+    if not is_concrete(values):
+        return False
+    with jax.ensure_compile_time_eval():  # also inside jit, where these values are constants
+        return bool(test(*map(_where_it_can_be_read, values)))
+
+
+def _where_it_can_be_read(value: Any) -> Any:
+    """An array on the host, unless it is sharded; anything else as it is."""
+    if isinstance(value, jax.Array) and len(value.sharding.device_set) == 1:
+        return np.asarray(value)
+    return value
 
 
 def on_device(value) -> jax.Array:

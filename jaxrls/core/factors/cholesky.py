@@ -57,14 +57,14 @@ class DualOneByOne(OneByOne):
     lift: Any = None  # (n,): the expansion's kernel is K + 1·lift
 
     @abstractmethod
-    def solve_at(self, lam, solution: Solution) -> InverseParts:
+    def solve_at(self, lam: Number, solution: Solution) -> InverseParts:
         """G⁻¹[ỹ, H], diag G⁻¹ and log |G|."""
 
-    def at_lam(self, lam, solution):
+    def at_lam(self, lam: Number, solution: Solution) -> AtLam:
         """From what is solved for."""
         return self.results(lam, solution, self.solve_at(lam, solution))
 
-    def results(self, lam, solution: Solution, solved: InverseParts) -> AtLam:
+    def results(self, lam: Number, solution: Solution, solved: InverseParts) -> AtLam:
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
         scaled = solution.labels.scaled
         H = self.H
@@ -86,7 +86,9 @@ class DualOneByOne(OneByOne):
             residual_dof=(lam * jnp.sum(diagonal) - zeros)[None],
         )
 
-    def effects(self, fitted, coef) -> Float[Array, "q t"]:
+    def effects(
+        self, fitted: Float[Array, "n t"], coef: Float[Array, "n t"]
+    ) -> Float[Array, "q t"]:
         """β of √v B β = `fitted`, less the share of a constant that the expansion has."""
         fixed = self.fixed
         beta = fixed.solve(fixed.sums(fixed.values, self.weights.root, fitted))
@@ -137,27 +139,27 @@ class CholeskyGram(DualOneByOne):
         whole = jnp.sum(self.weights.array * diagonal_of(K))
         return whole - jnp.sum(H * scale(matmul(K, scale(H))))
 
-    def solve_at(self, lam, solution):
+    def solve_at(self, lam: Number, solution: Solution) -> InverseParts:
         """By the Cholesky factor."""
         B = jnp.concatenate([solution.labels.scaled, self.H], axis=1)
         return self.solve_diag(self.with_effects(self.K), lam, B)
 
-    def with_effects(self, K) -> Square:
+    def with_effects(self, K: Square) -> Square:
         """√v K √v + cHHᵀ, with c of the size of K̃, which is then not singular along H."""
         H = self.H
         mean = jnp.sum(self.weights.array * jnp.diagonal(self.K)) / self.weights.count
         c = ALONG_EFFECTS * jax.lax.stop_gradient(mean)
         return self.weights.scale_both(K) + c * matmul(H, H.T)
 
-    def lower(self, G) -> Square | None:
+    def lower(self, G: Square) -> Square | None:
         """L with LLᵀ = G; None where only its inverse is at hand."""
         return jnp.linalg.cholesky(G)
 
-    def inverse_root(self, G) -> Square:
+    def inverse_root(self, G: Square) -> Square:
         """B with BGBᵀ = I."""
         return triangular_inverse(jnp.linalg.cholesky(G))
 
-    def view(self, solution, lam):
+    def view(self, solution: Solution, lam: Number) -> DenseView:
         """λP̃; for queries the rows of the linear map from √v y to f."""
         results = self.at_lam(lam, solution)
         weights = self.weights
@@ -178,7 +180,7 @@ class CholeskyGram(DualOneByOne):
             H = level * weights.root_or_one[:, None]
         return DenseView(residuals, diagonal, H, R)
 
-    def projected_inverse(self, lam) -> Square:
+    def projected_inverse(self, lam: Number) -> Square:
         """P̃."""
         K = self.with_effects(self.K)
         H = self.H

@@ -10,7 +10,8 @@ leverage v|u|².
 Theory: `docs/theory.md`, "One matrix".
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +21,19 @@ from jaxrls.core.data import Data, DataBlock, Labels, moments, near_fit
 from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.floor import Report, roundings_of_moments
-from jaxrls.core.factors.lams import map_columns, with_lams_inside
+from jaxrls.core.factors.lams import PerLam, PerTarget, map_columns, with_lams_inside
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRankView
-from jaxrls.core.linalg import diagonal_of, matmul, rounding, tall_matmul, triangular_inverse
+from jaxrls.core.linalg import (
+    Number,
+    diagonal_of,
+    matmul,
+    rounding,
+    tall_matmul,
+    triangular_inverse,
+)
 from jaxrls.core.support import pytree, static
 
 
@@ -61,23 +69,23 @@ class CholeskyFeatures(OneByOne):
         """tr ΦᵀΦ."""
         return jnp.sum(diagonal_of(self.second))
 
-    def project(self, labels):
+    def project(self, labels: Labels) -> Float[Array, "r t"]:
         """Φᵀ√v y, O(n r t)."""
 
-        def of_block(block, y):
+        def of_block(block: DataBlock, y: Float[Array, "b t"]) -> Float[Array, "r t"]:
             phi = self.map.features(block.x) - self.fixed.fitted(block.b, self.origin)
             return matmul(phi.T, block.weights.scale(y))
 
         return self.data.sum(of_block, labels.scaled, **self.hints)
 
-    def maps_at(self, lam, state) -> "CoordinateMaps":
+    def maps_at(self, lam: Number, state: Float[Array, "r t"]) -> "CoordinateMaps":
         """The `CoordinateMaps` at one λ."""
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         root = triangular_inverse(A)
         row_map = root.T if self.map.whitener is None else matmul(root, self.map.whitener.T).T
         return CoordinateMaps(row_map, matmul(self.origin, root.T), matmul(root, state), root)
 
-    def at_lam(self, lam, solution):
+    def at_lam(self, lam: Number, solution: Solution) -> AtLam:
         """From moments: all results but those of single rows, with ‖w‖² of w = A⁻ᵀq in place of the
         fit.
         """
@@ -92,11 +100,13 @@ class CholeskyFeatures(OneByOne):
             residual_dof=(missing + lam * jnp.sum(root**2))[None],
         )
 
-    def data_fit(self, solution, lams):
+    def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
         """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ."""
         return self.residual_norm(solution, lams) / lams + super().data_fit(solution, lams)
 
-    def coordinates(self, psi, b, maps: "CoordinateMaps") -> Float[Array, "n r"]:
+    def coordinates(
+        self, psi: Float[Array, "n r"], b: Any, maps: "CoordinateMaps"
+    ) -> Float[Array, "n r"]:
         """u of a block of rows, from ψ."""
         return tall_matmul(psi, maps.row_map) - self.fixed.fitted(b, maps.fixed_map)
 
@@ -104,16 +114,18 @@ class CholeskyFeatures(OneByOne):
         """u of a block of rows."""
         return self.coordinates(self.map.design(block.x), block.b, maps)
 
-    def sweep(self, solution, lams, fn, *columns, stack=False):
+    def sweep(
+        self, solution: Solution, lams: PerLam, fn: Callable, *columns, stack: bool = False
+    ) -> Any:
         """One pass over the rows for all λ: O(n r² L)."""
         maps = map_columns(self.maps_at, lams, solution.state)
 
-        def of_block(block, y, *columns):
+        def of_block(block: DataBlock, y: Float[Array, "b t"], *columns) -> Any:
             psi = self.map.design(block.x)
             weights = block.weights
             h = self.fixed.leverage(block.b, weights.array)
 
-            def fitted(maps):
+            def fitted(maps: CoordinateMaps) -> tuple[Float[Array, "b t"], Float[Array, "b 1"]]:
                 u = self.coordinates(psi, block.b, maps)
                 leverage = weights.array * jnp.sum(u * u, axis=1)
                 return matmul(u, maps.q), (1 - leverage - h)[:, None]
@@ -130,8 +142,10 @@ class CholeskyFeatures(OneByOne):
         """
         eye = jnp.eye(len(self.second), dtype=self.dtype)
 
-        def solve(second, cross, lams):
-            def of_lam(lam, cross):
+        def solve(
+            second: Float[Array, "r r"], cross: Float[Array, "r t"], lams: PerLam
+        ) -> Float[Array, "r L t"]:
+            def of_lam(lam: Number, cross: Float[Array, "r t"]) -> Float[Array, "r t"]:
                 A = jnp.linalg.cholesky(second + lam * eye)
                 return jax.scipy.linalg.cho_solve((A, True), cross)
 
@@ -139,7 +153,7 @@ class CholeskyFeatures(OneByOne):
 
         return PrimalForm(self.data, self.map, eye, self.origin, solve)
 
-    def view(self, solution, lam):
+    def view(self, solution: Solution, lam: Number) -> LowRankView:
         """I − HHᵀ − UUᵀ with U = √v u."""
         maps = self.maps_at(lam, solution.state)
         u = self.data.map(lambda block: self.coordinates_of_block(block, maps), **self.hints)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, Rows, gram
+from jaxrls.core.data import Data, FixedEffects, Rows, gram
 from jaxrls.core.kernels import Kernel, Linear, Standardized
 from jaxrls.core.linalg import Square, matmul, tall_matmul
 from jaxrls.core.support import pytree
@@ -56,13 +56,13 @@ class AtPoints(Expansion):
     origin: Float[Array, " r"] | None = None
     shifted: Any = None  # sparse points minus the origin, from which `compact` makes w
 
-    def design(self, kernel, X):
+    def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
         """k(x, xᵢ)."""
         if self.origin is None:
             return gram(kernel, X, self.points)
         return matmul(kernel.features(X), (kernel.features(self.points) - self.origin).T)
 
-    def compact(self, kernel, coef):
+    def compact(self, kernel: Kernel, coef: Float[Array, "c *t"]) -> tuple[Any, Any]:
         """w = Φᵀc where the kernel has explicit features, and w is no larger than points and c."""
         points = self.points if self.shifted is None else self.shifted
         count = kernel.num_features(points.shape[1], points.dtype)
@@ -83,11 +83,11 @@ class AtPoints(Expansion):
 class Primal(Expansion):
     """⟨φ(x), w⟩ on explicit features; for a precomputed kernel matrix, its rows."""
 
-    def design(self, kernel, X):
+    def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
         """φ(x)."""
         return kernel.features(X)
 
-    def compact(self, kernel, coef):
+    def compact(self, kernel: Kernel, coef: Float[Array, "c *t"]) -> tuple[Any, Any]:
         """w as it is."""
         return None, coef
 
@@ -102,11 +102,11 @@ class Features:
     points: Any = None  # (m, d)
     whitener: Any = None  # (m, m)
 
-    def design(self, X):
+    def design(self, X: Any) -> Float[Array, "n r"]:
         """ψ."""
         return self.kernel.features(X) if self.points is None else self.kernel(X, self.points)
 
-    def features(self, X):
+    def features(self, X: Any) -> Float[Array, "n r"]:
         """φ."""
         return (
             self.design(X) if self.whitener is None else tall_matmul(self.design(X), self.whitener)
@@ -160,7 +160,7 @@ class CentredProducts(NamedTuple):
     lift: Float[Array, " n"] | None
 
 
-def centred_products(features: Rows, fixed) -> CentredProducts:
+def centred_products(features: Rows, fixed: FixedEffects) -> CentredProducts:
     """With an intercept only distances matter: for features far from 0, K about their mean keeps
     digits that K would lose to rounding.
     """

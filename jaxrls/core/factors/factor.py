@@ -35,7 +35,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import Data, FixedEffects, Folds, Labels, Weights
 from jaxrls.core.factors.expansion import Expansion
-from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, one_by_one
+from jaxrls.core.factors.lams import Lams, PerLam, PerRow, PerTarget, one_by_one
 from jaxrls.core.factors.refits import PrimalForm, sweep_primal_refits
 from jaxrls.core.factors.solution import Outcome, Solution
 from jaxrls.core.leave_out import View, fold_residuals
@@ -79,29 +79,31 @@ class Factor(ABC):
         return labels.scaled
 
     @abstractmethod
-    def coefficients(self, solution: Solution, lams) -> tuple[Any, Any]:
+    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed effects."""
 
-    def residual_norm(self, solution: Solution, lams) -> PerTarget:
+    def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Σ vᵢ (yᵢ − f(xᵢ))², from the residuals of all rows, without cancellation."""
         return self.sweep(solution, lams, lambda r, diagonal, v: jnp.sum(r * r, axis=0))
 
     @abstractmethod
-    def data_fit(self, solution: Solution, lams) -> PerTarget:
+    def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
         """ỹᵀ P̃ ỹ: twice the least value of the objective, divided by λ."""
 
     @abstractmethod
-    def logdet(self, solution: Solution, lams) -> PerLam:
+    def logdet(self, solution: Solution, lams: PerLam) -> PerLam:
         """log |K̃ + λI| over the rows of positive weight, with the dimensions of the fixed effects
         left out.
         """
 
     @abstractmethod
-    def residual_dof(self, solution: Solution, lams) -> PerLam:
+    def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
         """tr R, computed without cancellation."""
 
     @abstractmethod
-    def sweep(self, solution: Solution, lams, fn: Callable, *columns, stack: bool = False) -> Any:
+    def sweep(
+        self, solution: Solution, lams: PerLam, fn: Callable, *columns, stack: bool = False
+    ) -> Any:
         """Σ over blocks of rows of `fn(r (b, L, t), diagonal of R (b, L, k), v, *columns)`, for all
         λ from one reading of the rows. With `stack` the results (b, L, t) are stacked over blocks
         instead.
@@ -122,7 +124,7 @@ class Factor(ABC):
     # held-out rows --------------------------------------------------------------------------------
 
     def sum_held_out(
-        self, solution: Solution, fn: Callable, lams, counted: Weights | None = None
+        self, solution: Solution, fn: Callable, lams: PerLam, counted: Weights | None = None
     ) -> Any:
         """Σ over rows of `fn(held-out residuals, 1 − leverage, labels, weights)` for all λ; only
         over rows of positive weight among those `counted`, by default all.
@@ -130,7 +132,13 @@ class Factor(ABC):
         counted = self.weights if counted is None else counted
         of_all_lams = jax.vmap(fn, in_axes=(1, 1, None, None))
 
-        def of_block(r, diagonal, v, counted_v, Y):
+        def of_block(
+            r: Float[Array, "b L t"],
+            diagonal: Float[Array, "b L k"],
+            v: Float[Array, " b"] | None,
+            counted_v: Float[Array, " b"] | None,
+            Y: Float[Array, "b t"],
+        ) -> Any:
             counts = self.weights.block(counted_v, len(Y))
             e, remaining = held_out(r, diagonal, self.weights.block(v, len(Y)))
             if counted_v is not None:
@@ -139,7 +147,7 @@ class Factor(ABC):
 
         return self.sweep(solution, lams, of_block, counted.values, solution.labels.Y)
 
-    def held_out_rows(self, solution: Solution, lams) -> PerRow:
+    def held_out_rows(self, solution: Solution, lams: PerLam) -> PerRow:
         """Held-out residuals of single rows; those of weight 0 as if they were new, but for
         padding, of which nothing is asked.
         """
@@ -149,7 +157,7 @@ class Factor(ABC):
             return e
         return jnp.where(self.weights.used[:, None], e, self.query_residuals(solution, lams))
 
-    def query_residuals(self, solution: Solution, lams) -> PerRow:
+    def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """y − f of all rows, predicted as if they were new: the held-out residual of a row of
         weight 0.
         """
@@ -157,7 +165,7 @@ class Factor(ABC):
         fixed = self.fixed
         fits = self.coefficients(solution, lams)
 
-        def of_block(x, b, Y):
+        def of_block(x: Any, b: Any, Y: Float[Array, "b t"]) -> Float[Array, "b L t"]:
             design = self.expansion.design(kernel, x)
             missed = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(b, beta)
             return jax.vmap(missed, out_axes=1)(*fits)
@@ -165,7 +173,7 @@ class Factor(ABC):
         return jnp.moveaxis(rows.map(of_block, fixed.values, solution.labels.Y), 1, 0)
 
     def sweep_folds(
-        self, solution: Solution, fn: Callable, lams, folds: Folds, *, stack: bool = False
+        self, solution: Solution, fn: Callable, lams: PerLam, folds: Folds, *, stack: bool = False
     ) -> Any:
         """`fn(e (b, L, t), labels, weights)` of the held-out residuals e of folds, summed over rows
         with λ leading, or stacked.
@@ -177,10 +185,10 @@ class Factor(ABC):
         if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
             return sweep_primal_refits(form, solution, fn, lams, folds, stack)
 
-        def left_out(lam, solution):
+        def left_out(lam: Number, solution: Solution) -> Float[Array, "k b t"]:
             return fold_residuals(self.view(solution, lam), self.weights, folds, self.parts)
 
-        def of_lam(lam):
+        def of_lam(lam: Float[Array, " k"]) -> Any:
             e = folds.as_rows(solution.per_target(lam, left_out))
             return fn(e[:, None], solution.labels.Y, folds.weights_of_predicted(self.weights).array)
 
@@ -190,14 +198,16 @@ class Factor(ABC):
         """The factor, with a floor above which these folds can be held out, or single rows."""
         return self
 
-    def outcome(self, solution: Solution, lams, groups: Folds | None, fn: Callable | None) -> Any:
+    def outcome(
+        self, solution: Solution, lams: PerLam, groups: Folds | None, fn: Callable | None
+    ) -> Any:
         """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
         e = solution.held_out_residuals(lams, groups)
         return Outcome(self.coefficients(solution, lams), e, solution.dof(lams))
 
     # with labels ----------------------------------------------------------------------------------
 
-    def solve(self, Y) -> Solution:
+    def solve(self, Y: Any) -> Solution:
         """Combine the factor with labels (n,) or (n, t) into a `Solution`, which serves any λ."""
         return self.solve_labels(Labels.of(Y, self.weights, self.fixed))
 
@@ -205,7 +215,7 @@ class Factor(ABC):
         """`solve` for labels that were checked already."""
         return Solution(self, labels, self.project(labels))
 
-    def dof(self, lams) -> Float[Array, "L 1"]:
+    def dof(self, lams: Lams) -> Float[Array, "L 1"]:
         """Effective degrees of freedom at every λ."""
         return self.solve_labels(Labels.none(self.weights, self.fixed)).dof(lams)
 
@@ -293,7 +303,7 @@ class Factor(ABC):
         """The λ below which the rounding of the factor dominates."""
         return self.report.floor
 
-    def zero_as_floor(self, lams):
+    def zero_as_floor(self, lams: Float[Array | np.ndarray, "L *k"]) -> Float[Array, "L *k"]:
         """λ, with 0 replaced by `precision_floor`."""
         return jnp.where(lams == 0, self.precision_floor(), lams)
 
@@ -322,46 +332,50 @@ class OneByOne(Factor):
     """A factor that handles one λ after another."""
 
     @abstractmethod
-    def at_lam(self, lam, solution: Solution) -> AtLam:
+    def at_lam(self, lam: Number, solution: Solution) -> AtLam:
         """All results at one λ, for all targets of a solution."""
 
-    def _at_lams(self, solution, lams, *names: str):
+    def _at_lams(self, solution: Solution, lams: PerLam, *names: str) -> Any:
         """These results at one λ after another."""
         named = attrgetter(*names)
         return solution.at_each(lams, lambda lam, solution: named(self.at_lam(lam, solution)))
 
-    def coefficients(self, solution, lams):
+    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """At one λ after another."""
         coef, beta = self._at_lams(solution, lams, "coef", "beta")
         return self.report.where_informative(coef), self.report.where_informative(
             beta, solution.labels.beta
         )
 
-    def data_fit(self, solution, lams):
+    def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
         """At one λ after another."""
         return self._at_lams(solution, lams, "data_fit")
 
-    def logdet(self, solution, lams):
+    def logdet(self, solution: Solution, lams: PerLam) -> PerLam:
         """At one λ after another."""
         return self._at_lams(solution, lams, "logdet")
 
-    def residual_dof(self, solution, lams):
+    def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
         """At one λ after another."""
         return self._at_lams(solution, lams, "residual_dof")
 
-    def sweep(self, solution, lams, fn, *columns, stack=False):
+    def sweep(
+        self, solution: Solution, lams: PerLam, fn: Callable, *columns, stack: bool = False
+    ) -> Any:
         """All rows, at one λ after another."""
         results = attrgetter("residuals", "diagonal")
         of_rows = lambda lam, solution: results(self.at_lam(lam, solution))
 
-        def of_lam(lam):
+        def of_lam(lam: Float[Array, " k"]) -> Any:
             r, diagonal = solution.per_target(lam, of_rows)
             return fn(r[:, None], diagonal[:, None], self.weights.values, *columns)
 
         return one_by_one(of_lam, lams, stack)
 
 
-def held_out(r, diagonal, weights: Weights) -> tuple[Any, Any]:
+def held_out(
+    r: Float[Array, "b L t"], diagonal: Float[Array, "b L k"], weights: Weights
+) -> tuple[Any, Any]:
     """e = r/(R√v) of rows, and the diagonal of R; 0 and 1 for rows of weight 0, with finite
     derivatives.
     """

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.data import Folds, Moments
 from jaxrls.core.leave_out import levels_inside
@@ -61,7 +61,7 @@ class Report:
     jitter: Number | None = None
     informative: Bool[Array, ""] | None = None
 
-    def with_information(self, largest, least, trace_before) -> "Report":
+    def with_information(self, largest: Number, least: Number, trace_before: Number) -> "Report":
         """With whether K is informative: whether its largest eigenvalue is above the `least` that
         is told from rounding. `trace_before` is tr K before fixed effects were projected out.
         """
@@ -69,7 +69,9 @@ class Report:
         floor = jnp.where(informative, self.floor, trace_before)
         return replace(self, floor=floor, informative=informative)
 
-    def with_information_of(self, sums: Moments, removed, largest, least: Any = 0) -> "Report":
+    def with_information_of(
+        self, sums: Moments, removed: Number, largest: Number, least: Any = 0
+    ) -> "Report":
         """The same of centred moments, of which so much was `removed`."""
         rounding = ABOVE_ROUNDING * eigh_rounding(len(sums.second), removed[None])
         least = jnp.maximum(jnp.maximum(least, rounding), centred_rounding(sums.square_before) ** 2)
@@ -80,7 +82,7 @@ class Report:
         return values if self.informative is None else jnp.where(self.informative, values, else_)
 
 
-def centred_rounding(square_before):
+def centred_rounding(square_before: Number) -> Number:
     """How large singular values of features may be by rounding alone after they were centred, from
     the sum of their squares before.
     """
@@ -123,19 +125,19 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     return jnp.max(jnp.where(hidden, least * held.k / (w * jnp.maximum(w - least, w / 2)), 0))
 
 
-def _rows(factor, U) -> LeftOut:
+def _rows(factor: Any, U: Float[Array, "n r"]) -> LeftOut:
     h = factor.fixed.leverage(factor.fixed.values, factor.weights.array)
     w = jnp.sum(U * U, axis=1)
     k = matmul(U * U, factor.s)
     return LeftOut(1, 1 - h - w, jnp.where(factor.weights.used, w, 0), k)
 
 
-def _folds(factor, U, folds: Folds) -> LeftOut:
+def _folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftOut:
     used = factor.weights.used
     H = factor.H
     root = jnp.sqrt(factor.s)
 
-    def of_fold(fold):
+    def of_fold(fold: tuple[Int[Array, " b"], Float[Array, " b"]]) -> LeftOut:
         rows, mask = fold
         mask = jnp.where(used[rows], mask, 0).astype(U.dtype)[:, None]
         inside = U[rows] * mask
@@ -148,7 +150,7 @@ def _folds(factor, U, folds: Folds) -> LeftOut:
     return jax.lax.map(of_fold, (folds.inside, folds.inside_mask))
 
 
-def _squares(A):
+def _squares(A: Float[Array, "a b"]) -> Float[Array, "_ _"]:
     """AAᵀ or AᵀA, the smaller."""
     return matmul(A, A.T) if A.shape[0] <= A.shape[1] else matmul(A.T, A)
 

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.linalg import map_blocks, matmul, split
+from jaxrls.core.support import Listed
 
+Lams = Float[Array, "L *k"] | Listed  # as they are given, before `as_columns`
 PerLam = Float[Array, "L k"]  # λ, or a number for each
 PerTarget = Float[Array, "L t"]
 PerRow = Float[Array, "L n t"]
@@ -20,7 +22,7 @@ PerRow = Float[Array, "L n t"]
 COLUMNS_AT_ONCE = 1024
 
 
-def as_columns(lams, t: int | None = None) -> PerLam:
+def as_columns(lams: Lams, t: int | None = None) -> PerLam:
     """λ (L,) as one column for all targets, (L, 1); one λ per target, (L, t), as it is."""
     lams = jnp.asarray(lams)
     if lams.ndim not in (1, 2) or lams.ndim == 2 and t and lams.shape[1] not in (1, t):
@@ -36,7 +38,7 @@ def matmul_lams(A: Float[Array, "b r"], B: Float[Array, "r L t"]) -> Float[Array
     return matmul(A, B.reshape(len(B), -1)).reshape(len(A), *B.shape[1:])
 
 
-def over_lams(fn: Callable, lams: PerLam, columns: int):
+def over_lams(fn: Callable, lams: PerLam, columns: int) -> Any:
     """`fn` of all λ, results with a leading axis L: in equal chunks of λ, so that at most
     `COLUMNS_AT_ONCE` matrix columns, `columns` for each λ, are in memory at once.
     """
@@ -65,10 +67,10 @@ def map_columns(fn: Callable, lams: PerLam, A: Float[Array, "r t"]) -> Any:
     return jax.lax.map(lambda pair: fn(*pair), pairs)
 
 
-def with_lams_inside(results, lams: PerLam) -> Any:
+def with_lams_inside(results: Any, lams: PerLam) -> Any:
     """Results (L k, b, t/k) of one λ after another as (b, L, t)."""
 
-    def inside(a):
+    def inside(a: Float[Array, "N b u"]) -> Float[Array, "b L t"]:
         a = jnp.moveaxis(a, 0, 1)
         return a.reshape(len(a), len(lams), lams.shape[1] * a.shape[2])
 

@@ -14,13 +14,13 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import Data, DataBlock, Labels, Moments, Rows, moments, near_fit
 from jaxrls.core.factors.expansion import KernelMatrix, Primal, centred_products
 from jaxrls.core.factors.floor import Report, centred_rounding, roundings_of_moments
-from jaxrls.core.factors.lams import matmul_lams
+from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum, factor_symmetric
-from jaxrls.core.kernels import Linear
+from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.leave_out import LowRankView
-from jaxrls.core.linalg import clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
+from jaxrls.core.linalg import Number, clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
 from jaxrls.core.support import pytree
 
 
@@ -45,11 +45,11 @@ class PrimalSpectrum(Spectrum):
         features = block.x - self.fixed.fitted(block.b, self.origin)
         return block.weights.scale(features)
 
-    def left(self, block):
+    def left(self, block: DataBlock) -> Float[Array, "b r"]:
         """The centred features, rotated."""
         return matmul(self.centred(block), self.rotation)
 
-    def project(self, labels):
+    def project(self, labels: Labels) -> Float[Array, "r t"]:
         """z = Uᵀ√v y."""
         cross = lambda block, y: transposed_matmul(self.centred(block), y)
         return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
@@ -60,7 +60,7 @@ class PrimalSpectrum(Spectrum):
         """
         return Solution(self, labels, matmul(self.rotation.T, sums.centred(self.fixed).cross))
 
-    def residual_norm(self, solution, lams):
+    def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Where rows are not kept, a quadratic form of the moments: a difference, accurate relative
         to the squares of labels.
         """
@@ -70,11 +70,11 @@ class PrimalSpectrum(Spectrum):
         both = 2 * self.sums.cross[:, None] - matmul_lams(self.sums.second, coef)
         return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
 
-    def kept(self, solution, lams) -> Float[Array, "r L t"]:
+    def kept(self, solution: Solution, lams: PerLam) -> Float[Array, "r L t"]:
         """What the fit takes of z."""
         return (1 - self.residual_share(lams)) * solution.state[:, None]
 
-    def query_residuals(self, solution, lams):
+    def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """From the features, by one reading for all λ."""
         kept = self.kept(solution, lams)
         f = self.data.map(lambda block: matmul_lams(self.left(block._replace(v=None)), kept))
@@ -83,7 +83,9 @@ class PrimalSpectrum(Spectrum):
     def primal_form(self):
         """φ = (features − B origin) V; a spectrum of each fold's other rows serves every λ."""
 
-        def solve(second, cross, lams):
+        def solve(
+            second: Float[Array, "r r"], cross: Float[Array, "r t"], lams: PerLam
+        ) -> Float[Array, "r L t"]:
             s, V = eigh(second)
             # Of columns that are dependent without the fold, rounding is left.
             z = jnp.where((s > eigh_rounding(len(s), s))[:, None], matmul(V.T, cross), 0)
@@ -93,7 +95,7 @@ class PrimalSpectrum(Spectrum):
         turn = self.rotation * jnp.sqrt(self.s)
         return PrimalForm(self.data, Linear(), turn, self.origin, solve)
 
-    def view(self, solution, lam):
+    def view(self, solution: Solution, lam: Number) -> LowRankView:
         """I − HHᵀ − U diag(sD) Uᵀ."""
         root = jnp.sqrt(self.s / (self.s + lam))
         u = self.data.map(lambda block: self.left(block._replace(v=None)) * root)
@@ -104,7 +106,7 @@ class PrimalSpectrum(Spectrum):
 # how spectra are made -----------------------------------------------------------------------------
 
 
-def solve_covariance(kernel, data: Data, labels: Labels) -> Solution:
+def solve_covariance(kernel: Kernel, data: Data, labels: Labels) -> Solution:
     """The solution on explicit features by the eigendecomposition of ΦᵀΦ, or where n ≤ r of ΦΦᵀ.
 
     Directions with s below √r·eps·s_max, the rounding, count as absent. Cost: one product, O(n r²),
@@ -154,14 +156,16 @@ def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> 
     )
 
 
-def _factor_outer(kernel, data: Data, features: Rows) -> DualSpectrum:
+def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> DualSpectrum:
     """By K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
     K, origin, lift = centred_products(features, data.fixed)
     matrix = KernelMatrix(K, data, Primal(), lift, (kernel, data.rows))
     dual = factor_symmetric(matrix, semidefinite=True)
     fixed = data.fixed
 
-    def of_block(block, scaled):
+    def of_block(
+        block: DataBlock, scaled: Float[Array, "b r"]
+    ) -> tuple[Float[Array, "p r"], Float[Array, "q p"]]:
         of_effects = fixed.sums(block.b, block.weights.array, block.x)
         return transposed_matmul(block.x - origin, scaled), of_effects
 

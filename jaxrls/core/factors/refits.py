@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from jaxrls.core.data import Data, Folds, Moments, moments
+from jaxrls.core.data import Data, DataBlock, Folds, Labels, Moments, moments
 from jaxrls.core.factors.lams import PerLam, matmul_lams, over_lams
 from jaxrls.core.leave_out import orthonormal
 from jaxrls.core.linalg import eigh, eigh_rounding, matmul, whitened
@@ -50,10 +50,10 @@ def sweep_primal_refits(
     t = labels.Y.shape[1]
     fits = primal_refits(form, labels, folds, lams)
 
-    def of_block(block, Y, fold_of_row):
+    def of_block(block: DataBlock, Y: Float[Array, "b t"], fold_of_row: Int[Array, " b"]) -> Any:
         phi = form.map.features(block.x)
 
-        def put(e, fit):
+        def put(e: Float[Array, "b L t"], fit: PrimalFits) -> tuple[Float[Array, "b L t"], None]:
             predicted = matmul(phi, fit.w) + data.fixed.fitted(block.b, fit.beta)
             left_out = Y[:, None] - predicted.reshape(len(Y), L, t)
             return jnp.where((fold_of_row == fit.number)[:, None, None], left_out, e), None
@@ -74,11 +74,11 @@ class PrimalFits(NamedTuple):
     beta: Any  # (k, q, L t)
 
 
-def primal_refits(form: PrimalForm, labels, folds: Folds, lams) -> PrimalFits:
+def primal_refits(form: PrimalForm, labels: Labels, folds: Folds, lams: PerLam) -> PrimalFits:
     """From the moments of the rows that each fold does not leave out."""
     of_others = jax.checkpoint(lambda number: moments_of_others(form, labels, folds, number))
 
-    def without(number) -> PrimalFits:
+    def without(number: Int[Array, ""]) -> PrimalFits:
         sums = of_others(number)
         turn = form.turn
         sums = sums.centred(form.data.fixed.from_gram(sums.gram))
@@ -95,7 +95,9 @@ def primal_refits(form: PrimalForm, labels, folds: Folds, lams) -> PrimalFits:
     return jax.lax.map(without, folds.fold_numbers)
 
 
-def moments_of_others(form: PrimalForm, labels, folds: Folds, number) -> Moments:
+def moments_of_others(
+    form: PrimalForm, labels: Labels, folds: Folds, number: Int[Array, ""]
+) -> Moments:
     """The moments of all rows that a fold does not leave out."""
     data = form.data
     v = jnp.where(folds.holds(number), 0, data.weights.array)
@@ -123,7 +125,7 @@ def pays_to_refit(folds: Folds, lams: int) -> bool:
 
 
 def sweep_dual_refits(
-    factor: Any, solution: Any, fn: Callable, lams, folds: Folds, stack: bool
+    factor: Any, solution: Any, fn: Callable, lams: PerLam, folds: Folds, stack: bool
 ) -> Any:
     """`Factor.sweep_folds` of a spectrum of K whose U is square, with rows of weight 0 as they are
     predicted.
@@ -133,8 +135,8 @@ def sweep_dual_refits(
     unit = factor.weights.root_or_one[:, None]
     fits = dual_refits(factor, labels, folds)
 
-    def of_lams(lams):
-        def left_out(fit):
+    def of_lams(lams: PerLam) -> Any:
+        def left_out(fit: DualFits) -> Float[Array, "b L t"]:
             shrunk = fit.z[:, None] / (fit.s[:, None, None] + lams)
             return fit.start[:, None] - matmul_lams(fit.cross, shrunk)
 
@@ -169,7 +171,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     H = padded(factor.fixed_basis * unit)
     Y = padded((labels.Y - labels.mean) * unit)
 
-    def without(fold):
+    def without(fold: tuple[Int[Array, ""], Int[Array, " b"]]) -> DualFits:
         number, inside = fold
         rest = weights.used & ~folds.holds(number)
         others = jnp.flatnonzero(rest, size=most_training_rows(folds), fill_value=n).astype(

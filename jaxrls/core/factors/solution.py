@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Folds, Labels
-from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, as_columns
+from jaxrls.core.factors.lams import Lams, PerLam, PerRow, PerTarget, as_columns
 from jaxrls.core.linalg import safe_sqrt
 from jaxrls.core.support import pytree
 
@@ -66,7 +66,7 @@ class Solution:
 
     # λ and targets --------------------------------------------------------------------------------
 
-    def lam_columns(self, lams) -> PerLam:
+    def lam_columns(self, lams: Lams) -> PerLam:
         """λ as columns (L, 1) or (L, t), checked against the targets."""
         return as_columns(lams, self.labels.Y.shape[1])
 
@@ -102,22 +102,22 @@ class Solution:
 
     # sums over the fit ----------------------------------------------------------------------------
 
-    def coefficients(self, lams) -> Coefficients:
+    def coefficients(self, lams: Lams) -> Coefficients:
         """Coefficients (L, c, t), intercept (L, t), and coefficients of other fixed effects (L, p,
         t) or None.
         """
         coef, beta = self.factor.coefficients(self, self.lam_columns(lams))
         return Coefficients(coef, *self.factor.fixed.split(beta))
 
-    def residual_norm(self, lams) -> PerTarget:
+    def residual_norm(self, lams: Lams) -> PerTarget:
         """Σ vᵢ (yᵢ − f(xᵢ))², (L, t)."""
         return self.factor.residual_norm(self, self.lam_columns(lams))
 
-    def data_fit(self, lams) -> PerTarget:
+    def data_fit(self, lams: Lams) -> PerTarget:
         """ỹᵀ P̃ ỹ, (L, t)."""
         return self.factor.data_fit(self, self.lam_columns(lams))
 
-    def amplitude(self, lams) -> PerTarget:
+    def amplitude(self, lams: Lams) -> PerTarget:
         """τ = √(ỹᵀP̃ỹ/(n − q)), (L, t): the prior τ²k under which the evidence of labels with noise
         of variance τ²λ/v is largest.
         """
@@ -125,21 +125,21 @@ class Solution:
         dimensions = jnp.maximum(self.factor.residual_dimensions(), 1)
         return unit * safe_sqrt(solution.data_fit(lams) / dimensions)
 
-    def logdet(self, lams) -> PerLam:
+    def logdet(self, lams: Lams) -> PerLam:
         """log of the product of the eigenvalues of K̃ + λI."""
         return self.factor.logdet(self, self.lam_columns(lams))
 
-    def residual_dof(self, lams) -> PerLam:
+    def residual_dof(self, lams: Lams) -> PerLam:
         """Residual degrees of freedom, Σ (1 − leverage)."""
         return self.factor.residual_dof(self, self.lam_columns(lams))
 
-    def dof(self, lams) -> PerLam:
+    def dof(self, lams: Lams) -> PerLam:
         """Effective degrees of freedom, Σ leverage, those of fixed effects included."""
         return self.factor.weights.count - self.residual_dof(lams)
 
     # held-out rows -------------------------------------------------------------------------------
 
-    def sum_held_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
+    def sum_held_out(self, fn: Callable, lams: Lams, groups: Folds | None = None) -> Any:
         """Sum a function of held-out residuals over rows, for every λ, with each row, or each
         group, left out in turn.
 
@@ -169,7 +169,7 @@ class Solution:
             self.factor.sweep_folds(self, of_all_lams, lams, groups), groups
         )
 
-    def sum_with_remaining(self, fn: Callable, lams) -> Any:
+    def sum_with_remaining(self, fn: Callable, lams: Lams) -> Any:
         """Sum a function of held-out residuals and leverages over rows, for every λ: `sum_held_out`
         of single rows with one more argument.
 
@@ -189,7 +189,7 @@ class Solution:
         """
         return self.nan_where_rank_drops(self.factor.sum_held_out(self, fn, self.lam_columns(lams)))
 
-    def held_out_residuals(self, lams, groups: Folds | None = None) -> PerRow:
+    def held_out_residuals(self, lams: Lams, groups: Folds | None = None) -> PerRow:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
         group₎(xᵢ).
 
@@ -222,7 +222,7 @@ class Solution:
         full = full if groups is None else full[groups.fold_of_row]
         return jnp.where(full[:, None], e, jnp.nan)
 
-    def estimated(self, lams, fn: Callable | None = None) -> Outcome:
+    def estimated(self, lams: Lams, fn: Callable | None = None) -> Outcome:
         """The `Outcome` with single rows left out, of a factor that estimates it."""
         if not self.factor.has_residuals:
             raise ValueError(
@@ -231,18 +231,20 @@ class Solution:
             )
         return self.factor.outcome(self, lams, None, fn)
 
-    def training_residuals(self, lams) -> PerRow:
+    def training_residuals(self, lams: Lams) -> PerRow:
         """Training residuals √v (y − f) of every row."""
         r = self.factor.sweep(self, self.lam_columns(lams), lambda r, R, v: r, stack=True)
         return jnp.moveaxis(r, 1, 0)
 
-    def outcome(self, lam, groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
+    def outcome(
+        self, lam: Lams, groups: Folds | None = None, fn: Callable | None = None
+    ) -> Outcome:
         """Coefficients, held-out residuals and degrees of freedom at one λ, or one per target; and
         the standard error of `sum_held_out(fn)`, where that is an estimate.
         """
         return self.factor.outcome(self, self.lam_columns(lam), groups, fn)
 
-    def nan_where_rank_drops(self, total, groups: Folds | None = None):
+    def nan_where_rank_drops(self, total: Any, groups: Folds | None = None) -> Any:
         """`total`, if the fixed effects can be fitted without each row, or group. Otherwise an
         error, or NaN inside `jax.jit`.
         """

@@ -183,7 +183,7 @@ CANNOT_GROW = (
 )
 
 
-def choose_route(kernel: Kernel, shape: tuple[int, int], dtype) -> str:
+def choose_route(kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
     """The cheapest exact route for these shapes.
 
     With fewer features than rows: their covariance where there are 8 times as many rows or more,
@@ -210,10 +210,10 @@ def factorize(
     kernel: Kernel,
     X: Any,
     *,
-    weights=None,
+    weights: Any = None,
     intercept: bool = True,
-    fixed_effects=None,
-    landmarks=None,
+    fixed_effects: Any = None,
+    landmarks: Any = None,
     leave: bool = True,
     solver: Solver | None = None,
     block_size: int | None = None,
@@ -267,7 +267,7 @@ def factorize(
     return prepared.solve(kernel, data, labels, block_size=block_size).factor
 
 
-def named_solver(solver, landmarks=None, leave: bool = True) -> Solver | None:
+def named_solver(solver: Any, landmarks: Any = None, leave: bool = True) -> Solver | None:
     """The solver that a caller named, checked; `landmarks=` is short for one. None where neither
     was given.
     """
@@ -305,7 +305,7 @@ class Spectral(Solver):
                 f"{self.of!r}"
             )
 
-    def route(self, kernel: Kernel, shape: tuple[int, int], dtype) -> str:
+    def route(self, kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
         """What is decomposed, by name or by the shapes; raises where the kernel lacks it."""
         if self.of in ("features", "covariance") and kernel.num_features(shape[1], dtype) is None:
             raise ValueError(
@@ -314,7 +314,9 @@ class Spectral(Solver):
             )
         return self.of or choose_route(kernel, shape, dtype)
 
-    def solve(self, kernel, data, labels, *, block_size=None):
+    def solve(
+        self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
+    ) -> Solution:
         """Factor by the decomposition that was named, or by the shapes."""
         rows = data.rows
         route = self.route(kernel, rows.shape, rows.dtype)
@@ -332,7 +334,7 @@ class Spectral(Solver):
         """A Cholesky factor."""
         return Cholesky()
 
-    def memory(self, shape):
+    def memory(self, shape: CallShape) -> Footprint:
         """K with eigenvectors, or features, or their covariance."""
         n = shape.rows
         r = shape.features or shape.rows
@@ -363,7 +365,9 @@ class Cholesky(Solver):
     'cholesky'
     """
 
-    def solve(self, kernel, data, labels, *, block_size=None):
+    def solve(
+        self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
+    ) -> Solution:
         """Factor on fewer features than rows, else on K."""
         rows = data.rows
         if choose_route(kernel, rows.shape, rows.dtype) != "gram":
@@ -371,7 +375,7 @@ class Cholesky(Solver):
         matrix = kernel_matrix(kernel, data, block_size)
         return CholeskyGram(**matrix._asdict()).solve_labels(labels)
 
-    def memory(self, shape):
+    def memory(self, shape: CallShape) -> Footprint:
         """K with its factors, or moments with theirs."""
         n = shape.rows
         d = shape.columns

@@ -10,13 +10,14 @@ Theory: `docs/theory.md`, "One factorization, every λ".
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, DataBlock, DenseRows
+from jaxrls.core.data import Data, DataBlock, DenseRows, Folds, Labels
 from jaxrls.core.factors.expansion import Expansion, KernelMatrix, Primal
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.floor import (
@@ -25,10 +26,13 @@ from jaxrls.core.factors.floor import (
     centred_rounding,
     interpolation_floor,
 )
-from jaxrls.core.factors.lams import matmul_lams, over_lams
+from jaxrls.core.factors.lams import PerLam, PerTarget, matmul_lams, over_lams
 from jaxrls.core.factors.refits import pays_to_refit, sweep_dual_refits
+from jaxrls.core.factors.solution import Solution
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import (
+    Number,
     clip_negative,
     diagonal_of,
     eigh,
@@ -90,13 +94,13 @@ class Spectrum(Factor):
 
     # at λ -----------------------------------------------------------------------------------------
 
-    def residual_share(self, lams) -> Float[Array, "r L k"]:
+    def residual_share(self, lams: PerLam) -> Float[Array, "r L k"]:
         """λ/(s + λ), (r, L, k). Computed with λ first: XLA would otherwise move the divisions into
         its product for CPUs, where they are slow.
         """
         return jnp.moveaxis(lams[:, None] / (self.s[:, None] + lams[:, None]), 1, 0)
 
-    def coefficients(self, solution, lams):
+    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """directions (D ∘ z), O(c r t L)."""
         solved = self.report.where_informative(
             solution.state[:, None] / (self.s[:, None, None] + lams)
@@ -105,33 +109,35 @@ class Spectrum(Factor):
         coef = matmul_lams(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
-    def data_fit(self, solution, lams):
+    def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
         """‖λc̃‖²/λ + ‖f‖²_H."""
         s = self.s[:, None, None]
         length = jnp.sum(s * (solution.state[:, None] / (s + lams)) ** 2, axis=0)
         return self.residual_norm(solution, lams) / lams + length
 
-    def logdet(self, solution, lams):
+    def logdet(self, solution: Solution, lams: PerLam) -> PerLam:
         """Σ log(s + λ), and log λ outside of U."""
         inside = jnp.log(self.s_above_rounding[:, None, None] + lams)
         return self.over_dimensions(inside, jnp.log(lams))
 
-    def residual_dof(self, solution, lams):
+    def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
         """Σ λ/(s + λ), and 1 outside of U."""
         inside = lams / (self.s_above_rounding[:, None, None] + lams)
         return self.over_dimensions(inside, jnp.ones_like(lams))
 
-    def over_dimensions(self, inside, outside):
+    def over_dimensions(self, inside: Float[Array, "r L k"], outside: PerLam) -> PerLam:
         """Σ over the dimensions of U, and over the n − r outside."""
         missing = self.residual_dimensions() - self.s.shape[0]
         return jnp.sum(inside, axis=0) + missing * outside
 
-    def sweep(self, solution, lams, fn, *columns, stack=False):
+    def sweep(
+        self, solution: Solution, lams: PerLam, fn: Callable, *columns, stack: bool = False
+    ) -> Any:
         """One pass over the rows for all λ: O(n r L (t + 1))."""
         z = solution.state
         t = solution.labels.Y.shape[1]
 
-        def of_block(block, y, *columns):
+        def of_block(block: DataBlock, y: Float[Array, "b t"], *columns) -> Any:
             U = self.left(block)
             missed: Any = 0.0
             outside: Any = 0.0
@@ -139,7 +145,7 @@ class Spectrum(Factor):
                 missed = (y - matmul(U, z))[:, None]
                 outside = self.outside(U, block)[:, None, None]
 
-            def of_lams(lams):
+            def of_lams(lams: PerLam) -> Any:
                 residual_share = self.residual_share(lams)
                 r = missed + matmul_lams(U, residual_share * z[:, None])
                 diagonal = outside + matmul_lams(U * U, residual_share)
@@ -150,7 +156,7 @@ class Spectrum(Factor):
         read = self.data.map if stack else self.data.sum
         return read(of_block, solution.labels.scaled, *columns)
 
-    def outside(self, U, block: DataBlock) -> Float[Array, " b"]:
+    def outside(self, U: Float[Array, "b r"], block: DataBlock) -> Float[Array, " b"]:
         """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
         if self.complete:
             return jnp.zeros_like(U[:, 0])
@@ -162,7 +168,15 @@ class Spectrum(Factor):
 class OneBlock(DenseRows):
     """Dense rows that are read all at once, in one large product."""
 
-    def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
+    def over(
+        self,
+        kind: str,
+        fn: Callable,
+        columns: tuple,
+        temporaries: int = 0,
+        block_size: int | None = None,
+        **hints,
+    ) -> Any:
         """One block of all rows."""
         return fn(self.X, *columns)
 
@@ -186,7 +200,7 @@ class DualSpectrum(Spectrum):
     origin: Any = None
     complete: bool = static(default=False)
 
-    def left(self, block):
+    def left(self, block: DataBlock) -> Float[Array, "b r"]:
         """As it is kept."""
         return block.x
 
@@ -202,17 +216,17 @@ class DualSpectrum(Spectrum):
         dual = self.weights.scale(self.left_vectors())
         return dual if self.present is None else dual * self.present
 
-    def project(self, labels):
+    def project(self, labels: Labels) -> Float[Array, "r t"]:
         """z = Uᵀ√v y."""
         return transposed_matmul(self.left_vectors(), labels.scaled)
 
-    def residual_norm(self, solution, lams):
+    def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Where U is square Σ(λDz)²."""
         if not self.complete:
             return super().residual_norm(solution, lams)
         return jnp.sum((self.residual_share(lams) * solution.state[:, None]) ** 2, axis=0)
 
-    def over_dimensions(self, inside, outside):
+    def over_dimensions(self, inside: Float[Array, "r L k"], outside: PerLam) -> PerLam:
         """Where U is square it spans fixed effects and rows of weight 0 too, and the sum is scaled
         by the share of the others.
         """
@@ -224,7 +238,9 @@ class DualSpectrum(Spectrum):
         share = jnp.sum(squares, axis=0)
         return jnp.sum(share[:, None, None] * inside, axis=0)
 
-    def sweep_folds(self, solution, fn, lams, folds, *, stack=False):
+    def sweep_folds(
+        self, solution: Solution, fn: Callable, lams: PerLam, folds: Folds, *, stack: bool = False
+    ) -> Any:
         """By fits to the other rows where these cost less than R_SS at every λ, and K is as exact
         as U.
         """
@@ -232,14 +248,14 @@ class DualSpectrum(Spectrum):
             return sweep_dual_refits(self, solution, fn, lams, folds, stack)
         return super().sweep_folds(solution, fn, lams, folds, stack=stack)
 
-    def raise_floor(self, folds):
+    def raise_floor(self, folds: Folds | None) -> "DualSpectrum":
         """Of features, whose own floor is that of fits to all rows."""
         if self.route != "features" or self.complete and folds is None:
             return self
         floor = jnp.maximum(self.report.floor, interpolation_floor(self, folds))
         return replace(self, report=replace(self.report, floor=floor))
 
-    def view(self, solution, lam):
+    def view(self, solution: Solution, lam: Number) -> LowRankView:
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
         labels = solution.labels
         weights = self.weights
@@ -318,7 +334,7 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     )
 
 
-def factor_svd(kernel, data: Data) -> Factor:
+def factor_svd(kernel: Kernel, data: Data) -> Factor:
     """Explicit features by their thin SVD, the most precise route: K's condition number is never
     squared. Directions whose σ may be rounding alone, as where columns are dependent, are left out,
     as `lstsq` does. Cost: O(n r min(n, r)), some 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD

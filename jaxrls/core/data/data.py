@@ -93,7 +93,9 @@ class Labels:
         return cls.unchecked(jnp.zeros((weights.n, 0), weights.dtype), weights, fixed, False)
 
     @classmethod
-    def unchecked(cls, Y, weights: Weights, fixed: FixedEffects, flat: bool) -> "Labels":
+    def unchecked(
+        cls, Y: Float[Array, "n t"], weights: Weights, fixed: FixedEffects, flat: bool
+    ) -> "Labels":
         """Labels (n, t), not checked; fitted twice, as the first time rounds in their units."""
         first = fixed.fit(weights, Y)
         about = Y - fixed.fitted(fixed.values, first)
@@ -107,6 +109,6 @@ class Labels:
         """Y in the shape in which it was given."""
         return self.drop_axis(self.Y)
 
-    def drop_axis(self, A):
+    def drop_axis(self, A: Float[Array, "..."]) -> Float[Array, "..."]:
         """A result (…, t), without its last axis where Y was given as (n,)."""
         return A[..., 0] if self.flat else A

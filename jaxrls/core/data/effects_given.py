@@ -35,7 +35,9 @@ class GivenColumns(NamedTuple):
     eps: Any  # (1, p), of the dtypes in which they were given
 
     @classmethod
-    def of(cls, values, dtype, place: Callable = on_device) -> "GivenColumns":
+    def of(
+        cls, values: Float[Array | np.ndarray, "..."], dtype: Any, place: Callable = on_device
+    ) -> "GivenColumns":
         """From floating-point numbers, which `place` puts where the rows lie."""
         rounded = values.astype(dtype)
         rest = (values - rounded.astype(values.dtype)).astype(dtype)
@@ -55,7 +57,7 @@ class Grouping:
     names: tuple = static()
 
 
-def levels(labels) -> Grouping:
+def levels(labels: Any) -> Grouping:
     """An intercept without penalty for every group of rows, to pass as `fixed_effects=`.
 
     f(x) + β_g for a row of group g. With `criterion=PairsOut(within=…)` and groups of queries it is
@@ -96,7 +98,7 @@ class EffectsPart:
     names: tuple = static()
     levels: tuple | None = static(default=None)
 
-    def columns(self, given, m: int, dtype) -> GivenColumns:
+    def columns(self, given: Any, m: int, dtype: Any) -> GivenColumns:
         """Its columns of m rows."""
         if self.levels is None:
             return _columns_of(given, self.names, m, dtype)
@@ -122,7 +124,7 @@ def parts_given(given: list | tuple) -> tuple[EffectsPart, ...]:
     return tuple(parts)
 
 
-def columns_given(given, parts: tuple[EffectsPart, ...], m: int, dtype) -> GivenColumns:
+def columns_given(given: Any, parts: tuple[EffectsPart, ...], m: int, dtype: Any) -> GivenColumns:
     """The columns of m rows, side by side, from a list of the same parts; columns alone are no
     list.
     """
@@ -139,7 +141,7 @@ def columns_given(given, parts: tuple[EffectsPart, ...], m: int, dtype) -> Given
     return GivenColumns(*(jnp.concatenate(side, axis=1) for side in zip(*columns, strict=True)))
 
 
-def numbers_of(given, known: dict, m: int) -> Int[Array, " m"]:
+def numbers_of(given: Any, known: dict, m: int) -> Int[Array, " m"]:
     """The number of each row's level among those `known`, from `levels` or labels."""
     if isinstance(given, Grouping):
         given = np.asarray(given.names, dtype=object)[np.asarray(given.rows)]
@@ -154,7 +156,7 @@ def numbers_of(given, known: dict, m: int) -> Int[Array, " m"]:
         ) from None
 
 
-def check_levels(levels, n: int) -> None:
+def check_levels(levels: Array | np.ndarray, n: int) -> None:
     """Raise unless there is one for each row."""
     if len(levels) != n:
         raise ValueError(
@@ -162,7 +164,7 @@ def check_levels(levels, n: int) -> None:
         )
 
 
-def _columns_of(given, names: tuple, m: int, dtype) -> GivenColumns:
+def _columns_of(given: Any, names: tuple, m: int, dtype: Any) -> GivenColumns:
     """Columns (m, q) as given, those of a data frame by the names that were fitted."""
     width = len(names)
     given = by_names("fixed_effects", given, names if names != _numbered(width) else ())

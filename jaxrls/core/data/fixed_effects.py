@@ -309,7 +309,9 @@ class FixedEffects:
             return 1 - self.leverage(self.values, weights.array) > least
         H = weights.scale(self.basis(self.values, weights.n))
 
-        def remaining(fold):  # one at a time: memory of a fold's rows, and not of n q² numbers
+        def remaining(
+            fold: tuple[Int[Array, " b"], Float[Array, " b"]],
+        ) -> Float[Array, ""]:  # one at a time: memory of a fold's rows, and not of n q² numbers
             inside = H[fold[0]] * fold[1][:, None].astype(H.dtype)
             block = jnp.eye(self.count, dtype=H.dtype) - matmul(inside.T, inside)
             return jnp.linalg.eigvalsh(block)[0]
@@ -323,40 +325,40 @@ class Intercept(FixedEffects):
 
     intercept: bool = static(default=True)
 
-    def basis_of(self, b):
+    def basis_of(self, b: Columns) -> Columns:
         """b/√Σv."""
         return b * self.inverse_T
 
-    def basis(self, values, m):
+    def basis(self, values: Any, m: int) -> Columns:
         """1/√Σv of every row."""
         return jnp.broadcast_to(self.inverse_T, (m, 1))
 
-    def fitted(self, values, A):
+    def fitted(self, values: Any, A: Coefficients) -> Float[Array, "#n *t"]:
         """The same for all rows."""
         return A
 
-    def sums(self, values, v, A):
+    def sums(self, values: Any, v: Vector, A: Columns) -> Coefficients:
         """Σ v A."""
         return matmul(v, A)[None]
 
-    def gram(self, values, v):
+    def gram(self, values: Any, v: Vector) -> Coefficients:
         """Σ v."""
         return jnp.sum(v).reshape(1, 1)
 
-    def solve(self, A):
+    def solve(self, A: Coefficients) -> Coefficients:
         """Means of sums."""
         return self.inverse_T**2 * A
 
-    def fit(self, weights, A):
+    def fit(self, weights: Weights, A: Columns) -> Coefficients:
         """The mean, and that of what it leaves, which is rounded less."""
         mean = weights.mean(A)[None]
         return mean + weights.mean(A - mean)[None]
 
-    def from_gram(self, gram):
+    def from_gram(self, gram: Coefficients) -> "FixedEffects":
         """Over other rows, whose Σv is given."""
         return replace(self, inverse_T=1 / jnp.sqrt(gram))
 
-    def leverage(self, values, v):
+    def leverage(self, values: Any, v: Vector) -> Vector:
         """v/Σv."""
         return v * self.inverse_T[0, 0] ** 2
 
@@ -387,40 +389,40 @@ class FixedLevels(FixedEffects):
         """A coefficient of 1 for every level."""
         return jnp.ones_like(self.inverse_T)
 
-    def dense(self, values, m):
+    def dense(self, values: Any, m: int) -> Columns:
         """Indicator columns; 0 for rows of no level."""
         return jax.nn.one_hot(values, self.count, dtype=self.dtype)
 
-    def basis_of(self, b):
+    def basis_of(self, b: Columns) -> Columns:
         """b/√Σv."""
         return b * self.inverse_T
 
-    def fitted(self, values, A):
+    def fitted(self, values: Any, A: Coefficients) -> Float[Array, "#n *t"]:
         """The row of A of each row's level."""
         return A.at[values].get(mode="fill", fill_value=0)
 
-    def sums(self, values, v, A):
+    def sums(self, values: Any, v: Vector, A: Columns) -> Coefficients:
         """Sums within levels."""
         return jax.ops.segment_sum(v[:, None] * A, values, self.count)
 
-    def gram(self, values, v):
+    def gram(self, values: Any, v: Vector) -> Coefficients:
         """Σ v within levels."""
         return jax.ops.segment_sum(v, values, self.count)
 
-    def solve(self, A):
+    def solve(self, A: Coefficients) -> Coefficients:
         """Means of sums."""
         return self.inverse_T[:, None] ** 2 * A
 
-    def from_gram(self, gram):
+    def from_gram(self, gram: Coefficients) -> "FixedEffects":
         """The same levels over other rows, whose sums of weights are given."""
         inverse_T = jnp.where(gram > 0, jax.lax.rsqrt(jnp.where(gram > 0, gram, 1)), 0)
         return replace(self.without_values(), inverse_T=inverse_T)
 
-    def leverage(self, values, v):
+    def leverage(self, values: Any, v: Vector) -> Vector:
         """v over the total weight of the row's level."""
         return v * self.inverse_T[values] ** 2
 
-    def new_values(self, given, m, dtype):
+    def new_values(self, given: Any, m: int, dtype: Any) -> Any:
         """The numbers of the new rows' levels."""
         if given is None:  # of no level: scores, up to a constant for each group
             return jnp.full(m, self.count, jnp.int32)
@@ -428,7 +430,7 @@ class FixedLevels(FixedEffects):
         known = {level: number for number, level in enumerate(self.titles) if weighs[number]}
         return numbers_of(given, known, m)
 
-    def keeps_rank(self, weights, folds):
+    def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
         """Whether each row has another in its level; a level that lies within a fold leaves with
         it.
         """
@@ -436,7 +438,7 @@ class FixedLevels(FixedEffects):
             return super().keeps_rank(weights, None)
         return jnp.ones(len(folds.inside), bool)
 
-    def _rank_message(self, rows):
+    def _rank_message(self, rows: str) -> str:
         return (
             f"{rows} is the only one of its level in fixed_effects: leave it out of X, or choose λ "
             "by folds of whole levels"

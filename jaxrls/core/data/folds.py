@@ -95,7 +95,7 @@ class Folds:
         return jnp.zeros((self.n, *A.shape[2:]), A.dtype).at[rows].set(A, mode="drop")
 
 
-def folds(groups) -> Folds:
+def folds(groups: Any) -> Folds:
     """Turn group labels, or splits, into `Folds`, which can be passed into `jax.jit`; call it
     outside.
 
@@ -167,7 +167,7 @@ def _is_split(pair: Any = None) -> bool:
     return isinstance(pair, list | tuple) and len(pair) == 2 and all(map(np.ndim, pair))
 
 
-def of_splits(splits, n: int | None = None) -> Folds:
+def of_splits(splits: Any, n: int | None = None) -> Folds:
     """`folds` of splits; n is the number of rows, by default that of the largest row number."""
     pairs = [tuple(map(_as_numbers, split)) if _is_split(split) else split for split in splits]
     _check_splits(pairs)
@@ -183,7 +183,7 @@ def of_splits(splits, n: int | None = None) -> Folds:
     return _in_arrays(inside, numbers, max(len(train) for train, _ in pairs))
 
 
-def _as_numbers(rows) -> np.ndarray:
+def _as_numbers(rows: Any) -> np.ndarray:
     """Row numbers, also of a mask."""
     rows = np.asarray(rows)
     if rows.dtype == bool:
@@ -191,7 +191,7 @@ def _as_numbers(rows) -> np.ndarray:
     return rows if rows.size else rows.astype(int)
 
 
-def _check_splits(pairs) -> None:
+def _check_splits(pairs: list) -> None:
     """Raise unless each is a training part and a test part of different rows, and no row is tested
     twice.
     """
@@ -233,7 +233,7 @@ def check_groups(groups: Folds, what: str) -> Folds:
     return groups
 
 
-def as_folds(groups, n: int, count: int | None = None) -> Folds:
+def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
     """`Folds` of n rows from labels or `Folds`. Where they are for the first `count` rows, the
     others are padding of weight 0: in the group of the last, or predicted by no split.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data.rows import DenseRows, Rows
 from jaxrls.core.kernels import Block, Kernel, as_block
@@ -17,7 +17,7 @@ from jaxrls.core.linalg import check_block_size, default_block_size, matmul
 from jaxrls.core.support import door, parts_of
 
 
-def _block_size(X, Z, block_size, parts=1, more=0):
+def _block_size(X: Any, Z: Any, block_size: int | None, parts: int = 1, more: int = 0) -> int:
     n = X.shape[0] // parts
     row = (Z.shape[0] + more) * X.dtype.itemsize
     return check_block_size(block_size, n) or default_block_size(n, row)
@@ -62,7 +62,7 @@ def gram(
     return _of_pairs(kernel, X, Z, block_size)
 
 
-def _of_itself(kernel: Kernel, X: Any, block_size: int | None):
+def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "n m"]:
     """K of all rows, whose diagonal is exact."""
     if isinstance(X, Rows):  # raises where they are read from elsewhere
         X = X.points if kernel.evaluable else X.dense()
@@ -70,14 +70,14 @@ def _of_itself(kernel: Kernel, X: Any, block_size: int | None):
         return kernel(X, X)
     n = X.shape[0]
 
-    def with_diagonal(x, number):
+    def with_diagonal(x: Any, number: Int[Array, " b"]) -> Float[Array, "b n"]:
         same = number[:, None] == jnp.arange(n)
         return jnp.where(same, kernel.diag(x)[:, None], _of_pairs(kernel, x, X))
 
     return rows.map(with_diagonal, jnp.arange(n), block_size=_block_size(X, X, block_size))
 
 
-def _of_pairs(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None):
+def _of_pairs(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None) -> Float[Array, "n m"]:
     """K of the rows of X with those of Z."""
     if isinstance(Z, Rows):
         whole = isinstance(X, Rows)
@@ -103,7 +103,9 @@ def _in_blocks(kernel: Kernel, X: Any) -> Rows | None:
 PRODUCTS: list[Callable] = []
 
 
-def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):
+def kernel_times(
+    kernel: Kernel, X: Any, Z: Any, V: Float[Array, "m *t"], block_size: int | None = None
+) -> Float[Array, "n *t"]:
     """K·V of an array or any `Rows`."""
     for product in PRODUCTS if block_size is None else ():
         if (result := product(kernel, _one_array(X), _one_array(Z), V)) is not None:
@@ -111,12 +113,14 @@ def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):
     return times_in_blocks(kernel, X, Z, V, block_size)
 
 
-def _one_array(X):
+def _one_array(X: Any) -> Any:
     """The array of rows that lie on one device, else the rows as they are."""
     return X.X if isinstance(X, DenseRows) and X.parts == 1 else X
 
 
-def times_in_blocks(kernel: Kernel, X, Z, V, block_size: int | None = None):
+def times_in_blocks(
+    kernel: Kernel, X: Any, Z: Any, V: Float[Array, "m *t"], block_size: int | None = None
+) -> Float[Array, "n *t"]:
     """K·V, a block of rows of K after another."""
     rows = X if isinstance(X, Rows) else DenseRows(X)
     rows = rows.for_pairs(kernel)
@@ -171,7 +175,7 @@ def gram_matmul(
     return kernel_times(kernel, rows, Z, V, block_size)
 
 
-def _check_pair(kernel, X, Z):
+def _check_pair(kernel: Kernel, X: Any, Z: Any) -> None:
     if Z is not None and kernel.evaluable and X.shape[1] != Z.shape[1]:
         raise ValueError(
             f"X and Z must have equally many columns, and have {X.shape[1]} and {Z.shape[1]}"

@@ -73,7 +73,7 @@ class Moments:
     def __sub__(self, other: "Moments") -> "Moments":
         return self._with(other, -1)
 
-    def _with(self, other, sign):
+    def _with(self, other: "Moments", sign: int) -> "Moments":
         sums = jax.tree.map(lambda a, b: a + sign * b, self, other)
         return replace(sums, origin=self.origin, label_origin=self.label_origin)
 
@@ -160,7 +160,9 @@ def moments(
         row = jax.eval_shape(features.features, jax.ShapeDtypeStruct((1, d), dtype))
         origin = jnp.zeros((q, row.shape[1]), dtype)
 
-    def of_block(block, phi, y):
+    def of_block(
+        block: DataBlock, phi: Float[Array, "b r"] | None, y: Float[Array, "b t"]
+    ) -> dict[str, Any]:
         phi = features.features(block.x) if phi is None else phi
         beyond = 0 if left_over is None else left_over(block.x, phi)
         if q:
@@ -173,7 +175,13 @@ def moments(
     return Moments(**sums, origin=origin, label_origin=label_origin)
 
 
-def _sums_of_block(block: DataBlock, fixed: Any, phi, y, beyond) -> dict[str, Any]:
+def _sums_of_block(
+    block: DataBlock,
+    fixed: Any,
+    phi: Float[Array, "b r"],
+    y: Float[Array, "b t"],
+    beyond: Float[Array, " b"] | int,
+) -> dict[str, Any]:
     """The sums of `Moments` over a block, the second moments in panels."""
     weights = block.weights
     v = weights.array

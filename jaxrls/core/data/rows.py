@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxrls.core.kernels import GramBlock, Kernel, as_dense
 from jaxrls.core.linalg import check_block_size, over_rows, wide_block_size
@@ -70,7 +70,7 @@ class Rows(ABC):
         """The number of rows that are not padding."""
         return self.shape[0]
 
-    def sum(self, fn: Callable, *columns, **hints):
+    def sum(self, fn: Callable, *columns, **hints) -> Any:
         """Sum `fn(block, *parts)` over blocks of rows.
 
         Args:
@@ -81,7 +81,7 @@ class Rows(ABC):
         """
         return self.over("sum", fn, columns, **hints)
 
-    def map(self, fn: Callable, *columns, **hints):
+    def map(self, fn: Callable, *columns, **hints) -> Any:
         """Stack `fn(block, *parts)` over blocks: arrays with as many rows as the block; the
         arguments are those of `sum`.
         """
@@ -132,7 +132,7 @@ class Rows(ABC):
         """The rows of these numbers, those that are equal once, of known values."""
         return np.unique(self.take(indices), axis=0)
 
-    def column(self, values) -> Array:
+    def column(self, values: Any) -> Array:
         """Labels or weights as an array that is distributed as the rows are."""
         return on_device(values)
 
@@ -169,7 +169,7 @@ class DenseRows(Rows):
     X: Float[Array, "n d"]
     parts: int = static(default=1)
 
-    def check(self, kernel, name="X", *, training=True):
+    def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise `ValueError` for values that are not finite, too large, or outside of the kernel's
         domain, where values are known.
         """
@@ -191,7 +191,15 @@ class DenseRows(Rows):
         """The dtype of the array."""
         return self.X.dtype
 
-    def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
+    def over(
+        self,
+        kind: str,
+        fn: Callable,
+        columns: tuple,
+        temporaries: int = 0,
+        block_size: int | None = None,
+        **hints,
+    ) -> Any:
         """As `Rows.over`, in one compiled loop, or one for each part."""
         n = self.shape[0] // self.parts
         row = (self.shape[1] + temporaries) * self.dtype.itemsize
@@ -199,19 +207,19 @@ class DenseRows(Rows):
         columns = self.X, *columns
         return over_rows(kind, lambda args: fn(*args), columns, size, self.parts, self._placed)
 
-    def _placed(self, arrays, whole: bool = False):
+    def _placed(self, arrays: Any, whole: bool = False) -> Any:
         """Arrays with a row for each part, or each row, on the devices of those, or on every
         device: here, wherever the compiler puts them.
         """
         return arrays
 
-    def few_rows(self, num):
+    def few_rows(self, num: int) -> Any:
         """Rows spread evenly over all."""
         return self.take(
             np.unique(np.linspace(0, self.count - 1, min(self.count, num)).astype(int))
         )
 
-    def take(self, indices):
+    def take(self, indices: Int[Array | np.ndarray, " m"]) -> Any:
         """The rows of these row numbers, 0 to n − 1."""
         check_row_numbers(indices, self.count)
         return self._placed(self.X[indices], whole=True)
@@ -234,7 +242,7 @@ class GramRows(DenseRows):
         """All rows, with their numbers."""
         return self.X
 
-    def check(self, kernel, name="X", *, training=True):
+    def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise unless the matrix of training rows is symmetric too; rows to predict have one
         column for each training row.
         """
@@ -277,17 +285,17 @@ class MappedRows(Rows):
         """As the source does."""
         return self.source.lies
 
-    def over(self, kind, fn, columns, temporaries=0, **hints):
+    def over(self, kind: str, fn: Callable, columns: tuple, temporaries: int = 0, **hints) -> Any:
         """As `Rows.over`."""
         hints["temporaries"] = temporaries + self.shape[1]
         mapped = lambda x, *parts: fn(self.feature_map.features(x), *parts)
         return self.source.over(kind, mapped, columns, **hints)
 
-    def few_rows(self, num):
+    def few_rows(self, num: int) -> Float[Array, "m r"]:
         """φ of some rows of the source."""
         return self.feature_map.features(self.source.few_rows(num))
 
-    def take(self, indices):
+    def take(self, indices: Int[Array | np.ndarray, " m"]) -> Float[Array, "m r"]:
         """φ of these rows of the source."""
         return self.feature_map.features(self.source.take(indices))
 
@@ -300,14 +308,16 @@ class MappedRows(Rows):
 KINDS_OF_ROWS: list[Any] = []
 
 
-def kind_of(X) -> type[Rows]:
+def kind_of(X: Any) -> type[Rows]:
     """The kind of rows that X is, or is read as."""
     if isinstance(X, Rows):
         return type(X)
     return next((kind for kind in KINDS_OF_ROWS if kind.takes(X)), DenseRows)
 
 
-def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
+def as_rows(
+    kernel: Kernel, X: Any, name: str = "X", *, dtype: Any = None, devices: int = 1
+) -> Rows:
     """X as `Rows`: a source of rows as it is; what some kind takes; or an array, of kernel values
     if the kernel is a matrix. `dtype`, such as that of a model, if it must be another.
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.data.rows import Rows
 from jaxrls.core.linalg import matmul, safe_sqrt
@@ -38,7 +38,7 @@ class Weights:
     padded: bool = static(default=False)
 
     @classmethod
-    def of(cls, values, n: int, dtype) -> "Weights":
+    def of(cls, values: Any, n: int, dtype: Any) -> "Weights":
         """Weights in the dtype of the data, checked; None stands for ones."""
         if isinstance(values, Weights):
             return values
@@ -50,14 +50,14 @@ class Weights:
         return cls(values, n, jnp.dtype(dtype))
 
     @classmethod
-    def of_rows(cls, values, rows: Rows) -> "Weights":
+    def of_rows(cls, values: Any, rows: Rows) -> "Weights":
         """Weights as given, or where they are None those that the rows have."""
         values = rows.row_weights if values is None else values
         if not isinstance(values, Weights | None):
             values = rows.column(as_floats("weights", values, rows.dtype))
         return cls.of(values, rows.shape[0], rows.dtype)
 
-    def block(self, values, n: int) -> "Weights":
+    def block(self, values: Float[Array, " n"] | None, n: int) -> "Weights":
         """Weights of a block of n rows."""
         return Weights(values, n, self.dtype, self.padded)
 
@@ -114,26 +114,26 @@ class Weights:
         """Σ v A / Σ v."""
         return self.sum(A) / self.total
 
-    def scale(self, A):
+    def scale(self, A: Float[Array, "#n *t"]) -> Float[Array, "#n *t"]:
         """√v A, row by row."""
         return A if self.values is None else A * _along_columns(self.root, A)
 
-    def unscale(self, A):
+    def unscale(self, A: Float[Array, "n *t"]) -> Float[Array, "n *t"]:
         """A/√v, row by row, and 0 for rows of weight 0, so that derivatives stay finite."""
         if self.values is None:
             return A
         used = _along_columns(self.used, A)
         return jnp.where(used, A / jnp.where(used, _along_columns(self.root, A), 1), 0)
 
-    def scale_both(self, K):
+    def scale_both(self, K: Float[Array, "n n"]) -> Float[Array, "n n"]:
         """√v K √v of a square matrix."""
         return K if self.values is None else self.root[:, None] * K * self.root[None, :]
 
-    def take(self, indices) -> Any:
+    def take(self, indices: Int[Array | np.ndarray, " b"]) -> Any:
         """Weights of some rows; None where all are 1."""
         return None if self.values is None else self.values[indices]
 
-    def without(self, indices) -> "Weights":
+    def without(self, indices: Int[Array, " b"]) -> "Weights":
         """The same weights, but 0 for these rows."""
         return Weights(self.array.at[indices].set(0), self.n, self.dtype)
 
@@ -160,6 +160,8 @@ class SummedWeights(Weights):
         return self.sums[2]
 
 
-def _along_columns(column, A):
+def _along_columns(
+    column: Float[Array, " n"] | Bool[Array, " n"], A: Float[Array, "#n *t"]
+) -> Array:
     """A vector over the rows of A, shaped to multiply them."""
     return column.reshape(-1, *[1] * (A.ndim - 1))

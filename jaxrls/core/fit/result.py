@@ -81,7 +81,7 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
         errors = labels.drop_axis(outcome.total / weights.total)
         chosen = replace(chosen, errors=errors, error=of_lam(errors))
     result = _result_of(problem.kernel, solution, chosen, outcome)
-    more = {}
+    more: dict[str, Any] = {}
     amplitude = criterion.amplitude(solution, column)
     if amplitude is not None:
         more["amplitude"] = labels.drop_axis(amplitude[0])

@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, HoldOut
+from jaxrls.core.data import Folds, Weights
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import Number
 from jaxrls.core.support import check_whole, door, pytree, static
 
 
@@ -48,7 +50,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     return jnp.exp(low + share * (high - low))
 
 
-def lambda_range(factor, low=0.0):
+def lambda_range(factor: Factor, low: Number | float = 0.0) -> tuple[Number, Number]:
     """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs,
     for which no spectrum is needed.
     """
@@ -57,7 +59,9 @@ def lambda_range(factor, low=0.0):
     return low, jnp.maximum(10 * factor.trace(), 10 * low)
 
 
-def choose_lam(lams, errors, per_target: bool, within: Any = 0):
+def choose_lam(
+    lams: Float[Array, "L *#t"], errors: Float[Array, "L *t"], per_target: bool, within: Any = 0
+) -> tuple[Float[Array, "*#t"], Float[Array, "*#t"]]:
     """The λ of the smallest error: one for all targets, by the mean of their errors, or one for
     each target, from its own column where `lams` is (L, t).
 
@@ -135,7 +139,9 @@ class Choice:
         return Chosen(lams, errors, lam, error)
 
 
-def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
+def standard_error(
+    criterion: Any, solution: Solution, lam: Float[Array, "*#t"]
+) -> Float[Array, "*t"]:
     """The standard error of the mean m of G losses m_g, of rows or of groups, with weights V_g: √(Σ
     V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
     """
@@ -154,7 +160,9 @@ def standard_error(criterion, solution, lam) -> Float[Array, "*t"]:
     return (spread if lam.ndim else spread[0]) / weights.total
 
 
-def counted_residuals(residuals, weights, groups):
+def counted_residuals(
+    residuals: Float[Array, "n t"], weights: Weights, groups: Folds | None
+) -> tuple[Float[Array, "n t"], Weights]:
     """Held-out residuals, 0 for rows that do not count in means over them, and the weights of
     rows in these means.
     """

@@ -212,11 +212,16 @@ class FixedEffects:
         return Centred(again.K, once.fit + again.fit, once.removed + again.removed)
 
     def _centre_once(self, weights: Weights, K: Float[Array, "n n"]) -> Centred:
-        fit = self.fit(weights, K)
-        both = self.fit(weights, fit.T)
-        half = self.fitted(self.values, fit - self.fitted(self.values, both.T).T / 2)
-        removed = jnp.linalg.norm(both) * (weights.total - weights.largest)
-        return Centred(K - half - half.T, fit, removed)
+        """With F = ΠK and G = ΠKΠᵀ, (I − BΠ) K (I − BΠ)ᵀ = K − BF − (BF)ᵀ + BGBᵀ. Half of the last
+        term goes to each of the others, so that the result is symmetric to the last digit: it is
+        K − A − Aᵀ with A = B(F − GBᵀ/2).
+        """
+        F = self.fit(weights, K)
+        G = self.fit(weights, F.T)
+        of_G = self.fitted(self.values, G.T).T  # GBᵀ
+        A = self.fitted(self.values, F - of_G / 2)
+        removed = jnp.linalg.norm(G) * (weights.total - weights.largest)
+        return Centred(K - A - A.T, F, removed)
 
     def project(self, weights: Weights, U: Columns) -> Columns:
         """(I − H Hᵀ) U."""

@@ -160,25 +160,32 @@ class CholeskyGram(DualOneByOne):
         return triangular_inverse(jnp.linalg.cholesky(G))
 
     def view(self, solution: Solution, lam: Number) -> DenseView:
-        """λP̃; for queries the rows of the linear map from √v y to f."""
+        """R = λP̃; rows of weight 0 are queries, at which something is predicted."""
         results = self.at_lam(lam, solution)
-        weights = self.weights
-        H = self.H
         P = self.projected_inverse(lam)
-        R = lam * P
-        residuals = results.residuals
-        diagonal = results.diagonal[:, 0]
-        if weights.values is not None:
-            used = weights.used
-            level = self.fixed_basis
-            A = matmul(self.K * weights.root, P)
-            smoother = A + matmul(level, H.T - matmul(H.T, weights.scale(A)))
-            R = jnp.where(used[:, None], R, -smoother)
-            unseen = self.query_residuals(solution, lam.reshape(1, 1))[0]
-            residuals = jnp.where(used[:, None], residuals, unseen)
-            diagonal = jnp.where(used, diagonal, 1)
-            H = level * weights.root_or_one[:, None]
-        return DenseView(residuals, diagonal, H, R)
+        view = DenseView(results.residuals, results.diagonal[:, 0], self.H, lam * P)
+        return view if self.weights.values is None else self.with_queries(view, P, solution, lam)
+
+    def with_queries(
+        self, view: DenseView, P: Square, solution: Solution, lam: Number
+    ) -> DenseView:
+        """The view with rows z of weight 0 as queries, whose rows of R are minus the linear map from
+        ỹ to f: with A = K√v P̃ of the kernel part, f = Aỹ + b(Hᵀỹ − Hᵀ√vAỹ) for b = B T⁻¹ of z.
+        """
+        weights = self.weights
+        used = weights.used
+        column = used[:, None]
+        basis = self.fixed_basis
+        of_kernel = matmul(self.K * weights.root, P)
+        of_effects = self.H.T - matmul(self.H.T, weights.scale(of_kernel))
+        to_f = of_kernel + matmul(basis, of_effects)
+        unseen = self.query_residuals(solution, lam.reshape(1, 1))[0]
+        return DenseView(
+            residuals=jnp.where(column, view.residuals, unseen),
+            diagonal=jnp.where(used, view.diagonal, 1),
+            H=basis * weights.root_or_one[:, None],
+            matrix=jnp.where(column, view.matrix, -to_f),
+        )
 
     def projected_inverse(self, lam: Number) -> Square:
         """P̃."""

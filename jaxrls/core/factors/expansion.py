@@ -129,25 +129,37 @@ class KernelMatrix(NamedTuple):
 
 
 def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelMatrix:
-    """K of all rows. A matrix that was given has as its design the rows k(new, training)."""
+    """K of all rows. Where a constant is fitted only distances count, and what has an origin far
+    from the rows is taken about one among them.
+    """
     rows = data.rows
-    constant = data.fixed.constant_coef is not None
-    explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
-    if explicit and not rows.has_pairs:
+    has_constant = data.fixed.constant_coef is not None
+    has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
+    if has_features and not rows.has_pairs:
         rows.dense()  # raises: coefficients of features need all rows at once
-    expansion: Expansion
-    if explicit and constant and rows.in_memory:
-        K, origin, lift = centred_products(rows.features(kernel), data.fixed)
-        expansion = AtPoints(rows.points, origin)
-    elif constant and not rows.is_dense:
-        shifted, lift = rows.from_origin(kernel)
-        K = gram(kernel, shifted)
-        expansion = AtPoints(rows.points, shifted=shifted)
-    else:
-        K = gram(kernel, rows, block_size=block_size)
-        lift = None
-        expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
-    return KernelMatrix(K, data, expansion, lift, (kernel, rows))
+    if has_features and has_constant and rows.in_memory:
+        return _of_features_about_mean(kernel, data)
+    if has_constant and not rows.is_dense:
+        return _of_sparse_about_origin(kernel, data)
+    # A matrix that was given has as its design the rows k(new, training).
+    expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
+    K = gram(kernel, rows, block_size=block_size)
+    return KernelMatrix(K, data, expansion, None, (kernel, rows))
+
+
+def _of_features_about_mean(kernel: Kernel, data: Data) -> KernelMatrix:
+    """K = (Φ − 1o)(Φ − 1o)ᵀ of explicit features, o being near their mean."""
+    rows = data.rows
+    K, origin, lift = centred_products(rows.features(kernel), data.fixed)
+    return KernelMatrix(K, data, AtPoints(rows.points, origin), lift, (kernel, rows))
+
+
+def _of_sparse_about_origin(kernel: Kernel, data: Data) -> KernelMatrix:
+    """K of sparse rows, whose zeros stay unstored: about an origin where features are linear."""
+    rows = data.rows
+    shifted, lift = rows.from_origin(kernel)
+    expansion = AtPoints(rows.points, shifted=shifted)
+    return KernelMatrix(gram(kernel, shifted), data, expansion, lift, (kernel, rows))
 
 
 class CentredProducts(NamedTuple):

@@ -156,31 +156,36 @@ class DualFits(NamedTuple):
 
 
 def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
-    """Of every fold, from √v K √v, H and √v y of all rows, √v being 1 for rows of weight 0, and of
-    one row more, of 0, which pads.
+    """The fit to the other rows of every fold, from K̃, H and ỹ of all rows, where √v stands as 1 for
+    rows of weight 0, and one row more, of 0, which pads the rows of smaller folds.
     """
     weights = factor.weights
-    n = factor.n
-    unit = factor.weights.root_or_one[:, None]
-    U = factor.left_vectors()
-    left = U * factor.s
-    if weights.values is not None:
-        left = jnp.where(weights.used[:, None], left, factor.query_map())
-    padded = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
-    K = matmul(padded(left), padded(U).T)
-    H = padded(factor.fixed_basis * unit)
-    Y = padded((labels.Y - labels.mean) * unit)
+    unit = weights.root_or_one[:, None]
+    with_padding = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
+    K = matmul(with_padding(_rows_of_matrix(factor)), with_padding(factor.left_vectors()).T)
+    H = with_padding(factor.fixed_basis * unit)
+    Y = with_padding((labels.Y - labels.mean) * unit)
+    hides = factor.present is not None
 
     def without(fold: tuple[Int[Array, ""], Int[Array, " b"]]) -> DualFits:
         number, inside = fold
-        rest = weights.used & ~folds.holds(number)
-        others = jnp.flatnonzero(rest, size=most_training_rows(folds), fill_value=n).astype(
-            inside.dtype
-        )
+        stays = weights.used & ~folds.holds(number)
+        most = most_training_rows(folds)
+        others = jnp.flatnonzero(stays, size=most, fill_value=factor.n).astype(inside.dtype)
         rows = jnp.concatenate([inside, others])
-        return fit_to_others(K[rows][:, others], H[rows], Y[rows], factor.present is not None)
+        return fit_to_others(K[rows][:, others], H[rows], Y[rows], hides)
 
     return jax.lax.map(without, (folds.fold_numbers, folds.inside))
+
+
+def _rows_of_matrix(factor: Any) -> Float[Array, "n r"]:
+    """A with AUᵀ = K̃ for the rows of the fit, U diag(s); for rows of weight 0, which are queries,
+    their kernel values with the others.
+    """
+    A = factor.left_vectors() * factor.s
+    if factor.weights.values is None:
+        return A
+    return jnp.where(factor.weights.used[:, None], A, factor.query_map())
 
 
 def fit_to_others(

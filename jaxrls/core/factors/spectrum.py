@@ -256,23 +256,55 @@ class DualSpectrum(Spectrum):
         return replace(self, report=replace(self.report, floor=floor))
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
-        """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
-        labels = solution.labels
-        weights = self.weights
+        """R and r of all rows; rows of weight 0 are queries, at which something is predicted."""
+        if self.complete:
+            view = self.square_view(solution, lam)
+        else:
+            view = self.thin_view(solution, lam)
+        return view if self.weights.values is None else self.with_queries(view, solution, lam)
+
+    def square_view(self, solution: Solution, lam: Number) -> LowRankView:
+        """R = U diag(λ/(s + λ)) Uᵀ, where U spans all rows, the fixed effects among them."""
         U = self.left_vectors()
-        share = lam / (self.s + lam)
-        used = weights.used[:, None]
+        kept = lam / (self.s + lam)
+        residuals, diagonal = self.single_rows(solution, lam)
+        H = self.fixed_basis * self.weights.root_or_one[:, None]
+        nothing = jnp.zeros_like(H)
+        no_identity = jnp.zeros(self.n, bool)
+        return LowRankView(residuals, diagonal, H, U, U * kept, nothing, no_identity)
+
+    def thin_view(self, solution: Solution, lam: Number) -> LowRankView:
+        """R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ, where U spans fewer dimensions than there are rows."""
+        U = self.left_vectors()
+        taken = lam / (self.s + lam) - 1  # −s/(s + λ)
+        residuals, diagonal = self.single_rows(solution, lam)
+        H = self.fixed_basis * self.weights.root_or_one[:, None]
+        return LowRankView(residuals, diagonal, H, U, U * taken, H, self.weights.used)
+
+    def single_rows(
+        self, solution: Solution, lam: Number
+    ) -> tuple[Float[Array, "n t"], Float[Array, " n"]]:
+        """r and the diagonal of R of every row, without cancellation."""
         of_rows = lambda r, diagonal, v: (r[:, 0], diagonal[:, 0, 0])
-        r, diagonal = self.sweep(solution, lam.reshape(1, 1), of_rows, stack=True)
-        left = U * (share if self.complete else share - 1)
-        H = self.fixed_basis * weights.root_or_one[:, None]
-        if weights.values is not None:
-            G = self.query_map() / (self.s + lam)
-            left = jnp.where(used, left, -G)
-            r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, solution.state))
-            diagonal = jnp.where(weights.used, diagonal, 1)
-        left_H = jnp.where(used & self.complete, 0, H)
-        return LowRankView(r, diagonal, H, U, left, left_H, weights.used & (not self.complete))
+        return self.sweep(solution, lam.reshape(1, 1), of_rows, stack=True)
+
+    def with_queries(self, view: LowRankView, solution: Solution, lam: Number) -> LowRankView:
+        """The view with rows z of weight 0 as queries: f(z) = mean + G D z̃ with the map G of a query
+        and z̃ = Uᵀỹ, so that R_zS = −(G D Uᵀ + HHᵀ)_zS, and r = y − f.
+        """
+        labels = solution.labels
+        used = self.weights.used
+        column = used[:, None]
+        map_at_lam = self.query_map() / (self.s + lam)
+        unseen = labels.Y - labels.mean - matmul(map_at_lam, solution.state)
+        return replace(
+            view,
+            residuals=jnp.where(column, view.residuals, unseen),
+            diagonal=jnp.where(used, view.diagonal, 1),
+            left=jnp.where(column, view.left, -map_at_lam),
+            left_H=jnp.where(column, view.left_H, view.H),
+            identity=view.identity & used,
+        )
 
     def training_design(self) -> Float[Array, "n c"]:
         """K or features of the rows, which coefficients multiply, computed again."""

@@ -121,22 +121,31 @@ class Choice:
 
     def of(self, solution: Solution, kernel: Kernel) -> Chosen:
         """The chosen λ of a solution."""
-        factor = solution.factor
-        criterion = self.criterion
-        lams = (
-            lambda_grid(factor, self.num) if self.lams is None else factor.zero_as_floor(self.lams)
-        )
-        known = factor.has_residuals or isinstance(criterion, HoldOut)
-        if len(lams) == 1 and not (known and (factor.exact or criterion.summand is None)):
-            # It needs no error, or has the model's.
+        lams = self.lams_to_try(solution.factor)
+        if len(lams) == 1 and not self._needs_an_error(solution.factor):
             targets = solution.labels.given.shape[1:] if self.per_target else ()
             return Chosen(lams, None, jnp.broadcast_to(lams[0], targets))
-        errors = criterion.errors(solution, lams, kernel)
+        errors = self.criterion.errors(solution, lams, kernel)
         lam, error = choose_lam(lams, errors, self.per_target)
         if self.conservative:
-            within = self.conservative * standard_error(criterion, solution, lam)
+            within = self.conservative * standard_error(self.criterion, solution, lam)
             lam, error = choose_lam(lams, errors, self.per_target, within)
         return Chosen(lams, errors, lam, error)
+
+    def lams_to_try(self, factor: Factor) -> Float[Array, "L *t"]:
+        """Those that were named, 0 as the floor of the factor; or a grid from its spectrum."""
+        if self.lams is None:
+            return lambda_grid(factor, self.num)
+        return factor.zero_as_floor(self.lams)
+
+    def _needs_an_error(self, factor: Factor) -> bool:
+        """Whether the criterion is evaluated at a single λ, of which nothing is to be chosen: not
+        where the factor gives no held-out residuals, and not where they are estimates, which the
+        model at that λ brings with it.
+        """
+        can_be_evaluated = factor.has_residuals or isinstance(self.criterion, HoldOut)
+        comes_with_model = not factor.exact and self.criterion.summand is not None
+        return can_be_evaluated and not comes_with_model
 
 
 def standard_error(

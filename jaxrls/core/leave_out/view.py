@@ -13,7 +13,7 @@ Theory: `docs/theory.md`, "One matrix".
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -185,25 +185,59 @@ def _folds(view: View, weights: Weights, rows: Int[Array, "k b"], mask: Float[Ar
     return jax.lax.map(of_fold, (rows, mask), batch_size=max(1, together))
 
 
-def _fold(view: View, weights: Weights, rows: Int[Array, " b"], mask: Float[Array, " b"]):
-    """Held-out residuals of one fold."""
-    used = jnp.where(weights.used[rows], mask, 0)
-    column = used[:, None]
-    R = view.entries(rows, rows)
-    r = view.residuals[rows]
-    H = view.H[rows]
-    H = H * levels_inside(H * column)  # left out with these rows
-    R = R + matmul(H, H.T)
-    if (out := view.constraints) is not None:
-        W = out.planes.at[out.landmark_of_row[rows]].get(mode="fill", fill_value=0)
-        Q = orthonormal(W * mask[:, None])
-        along = matmul(out.rows[rows], Q.T)
-        R = R + matmul(along, along.T)
-        r = r + matmul(along, matmul(Q, out.labels))
-    root = jnp.linalg.cholesky(R * column * used + jnp.diag(1 - used))
-    x = jax.scipy.linalg.cho_solve((root, True), r * column)
+class FoldBlock(NamedTuple):
+    """R_SS and r_S of the rows S of a fold."""
+
+    R: Float[Array, "b b"]
+    residuals: Float[Array, "b t"]
+
+
+def _fold(
+    view: View, weights: Weights, rows: Int[Array, " b"], mask: Float[Array, " b"]
+) -> Float[Array, "b t"]:
+    """Held-out residuals of one fold: x/√v with R_SS x = r_S over its rows of positive weight, and
+    r_z − R_zS x of its queries z, the rows of weight 0.
+    """
+    counted = jnp.where(weights.used[rows], mask, 0)
+    block = FoldBlock(view.entries(rows, rows), view.residuals[rows])
+    block = _without_levels_inside(block, view.H[rows], counted)
+    if view.constraints is not None:
+        block = _without_landmarks(block, view.constraints, rows, mask)
+    x = _solve(block, counted)
     unscaled = x / weights.root_or_one[rows][:, None]
-    return jnp.where(column > 0, unscaled, r - matmul(R * used, x))
+    of_queries = block.residuals - matmul(block.R * counted, x)
+    return jnp.where(counted[:, None] > 0, unscaled, of_queries)
+
+
+def _without_levels_inside(
+    block: FoldBlock, H: Float[Array, "b q"], counted: Float[Array, " b"]
+) -> FoldBlock:
+    """R + H'H'ᵀ with the fixed effects H' that only these rows determine, which leave with them."""
+    H = H * levels_inside(H * counted[:, None])
+    return block._replace(R=block.R + matmul(H, H.T))
+
+
+def _without_landmarks(
+    block: FoldBlock, known: Constraints, rows: Int[Array, " b"], mask: Float[Array, " b"]
+) -> FoldBlock:
+    """The block after the landmarks among these rows were eliminated: with orthonormal directions Q
+    of their planes, M loses MQᵀQ, so that R = D − MMᵀ gains MQᵀ(MQᵀ)ᵀ, and r gains MQᵀQMᵀỹ.
+    """
+    landmarks = known.landmark_of_row[rows]
+    planes = known.planes.at[landmarks].get(mode="fill", fill_value=0)
+    Q = orthonormal(planes * mask[:, None])
+    along = matmul(known.rows[rows], Q.T)
+    R = block.R + matmul(along, along.T)
+    residuals = block.residuals + matmul(along, matmul(Q, known.labels))
+    return FoldBlock(R, residuals)
+
+
+def _solve(block: FoldBlock, counted: Float[Array, " b"]) -> Float[Array, "b t"]:
+    """x of the rows that are counted, 0 of all others."""
+    column = counted[:, None]
+    of_counted = block.R * column * counted + jnp.diag(1 - counted)  # I in the place of others
+    root = jnp.linalg.cholesky(of_counted)
+    return jax.scipy.linalg.cho_solve((root, True), block.residuals * column)
 
 
 def levels_inside(H):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.core.data import Data, kernel_times
+from jaxrls.core.data import Data, kernel_times, square_times
 from jaxrls.core.factors import (
     SOLVERS_WITHOUT_K,
     AtPoints,
@@ -208,7 +208,12 @@ class IterativeGram(ByProducts):
         """With entries and products in the dtype that was asked for."""
         kernel = self.near.kernel
         X = self.near.X
-        return kernel_times(kernel, X, X, V.astype(X.dtype), self.block_size).astype(self.dtype)
+        narrow = V.astype(X.dtype)
+        if self.parts > 1:
+            product = kernel_times(kernel, X, X, narrow, self.block_size)
+        else:
+            product = square_times(kernel, X, narrow, self.block_size)
+        return product.astype(self.dtype)
 
     def iterate(self, lam, B, signs):
         """Residuals are λc̃, and λM⁻¹ is near R."""

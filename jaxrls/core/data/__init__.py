@@ -9,6 +9,7 @@ from jaxrls.core.data.gram import (
     gram,
     gram_matmul,
     kernel_times,
+    square_times,
     times_in_blocks,
 )
 from jaxrls.core.data.moments import Moments, moments, near_fit

@@ -116,23 +116,14 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
 
 def near_product(x: Any, z: Any, near: float, far: Callable, rows: Any) -> Gram:
     """Squared distances of scaled rows, ‖x‖² + ‖z‖² − 2⟨x, z⟩ with one product for all pairs; but
-    `far((x, z), rows)` where rows of both are longer than √near, which would cost digits.
+    `far(scaled, rows)` where rows of both are longer than √near, which would cost digits.
 
     `far` should be a function of a module, so that outside of jit the conditional compiles once.
     """
-    x_squares = squared_lengths(x)
-    z_squares = squared_lengths(z)
-    farthest = jnp.minimum(x_squares.max(), z_squares.max())
+    squares = squared_lengths(x), squared_lengths(z)
+    farthest = jnp.minimum(squares[0].max(), squares[1].max())
     is_near = _for_all(jax.lax.stop_gradient(farthest) <= near)
-    # One matrix from either branch, so that all the rest is one pass that fuses with the kernel's
-    # profile.
-    across = jax.lax.cond(is_near, _by_product, far, (x, z), rows)
-    lengths = x_squares[:, None] + z_squares
-    product = lengths + across
-    hidden = product < (2 + math.sqrt(x.shape[1])) * float(jnp.finfo(x.dtype).eps) * lengths
-    # A distance lost in rounding is set to 0, and keeps the derivative of the formula.
-    rounded = jax.lax.stop_gradient(jnp.where(hidden, product, 0))
-    return jnp.where(is_near, product - rounded, across)
+    return jax.lax.cond(is_near, _by_product, far, (x, z, *squares), rows)
 
 
 @singledispatch
@@ -154,7 +145,16 @@ def chi_squared_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
 
 
 def _by_product(scaled, _):
-    return -2 * inner_products(*scaled)
+    """‖x‖² + ‖z‖² − 2⟨x, z⟩. All of it stands in the branch of the conditional: a select between
+    two branches afterwards takes longer than the product itself.
+    """
+    x, z, x_squares, z_squares = scaled
+    lengths = x_squares[:, None] + z_squares
+    distances = lengths - 2 * inner_products(x, z)
+    least = (2 + math.sqrt(x.shape[1])) * float(jnp.finfo(x.dtype).eps) * lengths
+    # A distance lost in rounding is set to 0, and keeps the derivative of the formula.
+    lost = jnp.where(distances < least, distances, 0)
+    return distances - jax.lax.stop_gradient(lost)
 
 
 def _by_differences(_, rows):

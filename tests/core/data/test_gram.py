@@ -2,6 +2,8 @@
 buffer.
 """
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,9 @@ import pytest
 from support import ANY_PRECISION, DTYPE, EPS, array, assert_close, refused
 
 import jaxrls as rls
+from jaxrls.core.data import square_times
 
+gram_module = importlib.import_module("jaxrls.core.data.gram")
 KERNELS = {
     "gaussian": rls.Gaussian(array([0.8, 1.5, 2.5])),
     "laplacian": rls.Laplacian(1.5),
@@ -48,6 +52,36 @@ def test_blocks_change_nothing(size):
     K = kernel(X, Z)
     for got, want in zip(everything(X, Z, V), (K, kernel(X, X), K @ V, K @ V[:, 0]), strict=True):
         assert_close(got, want, 20 * EPS)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+def test_of_rows_with_themselves_half_of_the_entries_are_made(monkeypatch, kernel):
+    """By pairs of blocks, the last of which is not full: numbers and derivatives are those of all
+    of K; of one target and of several; and K of a row of 0, which a kernel may not have, is not
+    made.
+    """
+    monkeypatch.setattr(gram_module, "PAIR_ROWS", 5)
+    X, _, _ = data()
+    V = array(np.random.default_rng(1).normal(size=(12, 2)))
+
+    def product(kernel, X, V):
+        return square_times(kernel, X, V)
+
+    def whole(kernel, X, V):
+        return kernel(X, X) @ V
+
+    @jax.jit
+    def both(kernel, X, V):
+        of = lambda f: jax.grad(lambda *given: jnp.sum(jnp.sin(f(*given))), (0, 1, 2))
+        return [
+            (f(kernel, X, V), f(kernel, X, V[:, 0]), of(f)(kernel, X, V)) for f in (product, whole)
+        ]
+
+    got, want = both(kernel, X, V)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert_close(a, b, 100 * EPS)
+    text = str(jax.make_jaxpr(product)(kernel, X, V))
+    assert "[12,12]" not in text and "length=6" in text  # pairs of three blocks
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())

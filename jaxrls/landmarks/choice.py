@@ -5,7 +5,7 @@ miss. A chosen row adds a column to a partial Cholesky factor F, K̂ = FFᵀ; th
 diag E says which rows are worth choosing next.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxrls.core.data import DenseRows, Weights, as_rows, compiled, gram
+from jaxrls.core.data import DenseRows, Rows, Weights, as_rows, compiled, gram
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import default_block_size, matmul, triangular_inverse
 from jaxrls.core.support import check_whole, door, is_concrete, progress_bar
@@ -46,13 +46,13 @@ class _State(NamedTuple):
 @door("X")
 def choose_landmarks(
     kernel: Kernel,
-    X,
+    X: Any,
     num: int | None = None,
     *,
     tol: float | None = None,
     key: PRNGKeyArray | None = None,
     method: str = "rpcholesky",
-    weights=None,
+    weights: Any = None,
     progress: bool = False,
 ) -> Landmarks:
     """Choose rows of X as landmarks, on which `fit` approximates K where there are too many rows.
@@ -118,7 +118,15 @@ def choose_landmarks(
     return chosen
 
 
-def _chosen(grow, X, tol, key, known, stages, reached) -> Landmarks:
+def _chosen(
+    grow: Callable,
+    X: Rows,
+    tol: Any,
+    key: PRNGKeyArray | None,
+    known: bool,
+    stages: Iterator[tuple[int, int]],
+    reached: Callable,
+) -> Landmarks:
     """Landmarks by a factor that grows in stages, fewer where more are not needed."""
     state = _State(
         np.zeros((X.shape[0], 0), X.dtype), None, np.zeros(0, np.int32), np.int32(0), key
@@ -149,7 +157,9 @@ def _stages(limit: int, by_tolerance: bool, shown: bool) -> Iterator[tuple[int, 
         room = GROWTH * room
 
 
-def _check(kernel, X, num, tol, method, known):
+def _check(
+    kernel: Kernel, X: Rows, num: int | None, tol: float | None, method: str, known: bool
+) -> None:
     X.check(kernel)
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, and is {method!r}")
@@ -172,7 +182,18 @@ def _check(kernel, X, num, tol, method, known):
 
 
 @compiled
-def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
+def _grow(
+    kernel: Kernel,
+    X: Rows,
+    weights: Weights,
+    stop: Int[Array, ""] | np.integer,
+    tol: Float[Array | np.ndarray, ""],
+    state: _State,
+    *,
+    capacity: int,
+    method: str,
+    fill: bool,
+) -> tuple[_State, Landmarks]:
     """Rounds of proposals until there are `stop` landmarks, they miss no more than `tol` of the
     trace, or no row is independent.
     """
@@ -187,7 +208,7 @@ def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
         state = state._replace(key=jax.random.key(0))
     state = _with_room(state, (-(-capacity // block) + 1) * block, diag)
 
-    def unfinished(state):
+    def unfinished(state: _State) -> Bool[Array, ""]:
         few = (state.total < stop) & (jnp.sum(v * state.residual) > tol * whole)
         return few & jnp.any(draw.chances(state.residual) > 0)
 
@@ -199,7 +220,7 @@ def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
     return state, Landmarks(indices, X.take(indices), missed)
 
 
-def _with_room(state, columns: int, diag) -> _State:
+def _with_room(state: _State, columns: int, diag: Float[Array, " n"]) -> _State:
     """With so many columns: whole blocks, and one to spare, as a round writes a whole block
     wherever it starts.
     """
@@ -222,7 +243,9 @@ class _Draw(NamedTuple):
     capacity: int
     block: int  # pivots of a round
 
-    def chances(self, residual, rows=slice(None)):
+    def chances(
+        self, residual: Float[Array, "*m"], rows: Int[Array, "*m"] | slice = slice(None)
+    ) -> Float[Array, "*m"]:
         """The probabilities of rows, up to a factor."""
         v = self.v[rows]
         weight = v * residual if self.by_residual else v
@@ -245,15 +268,15 @@ class _Pivots(NamedTuple):
     inverse: Any  # (b, b), L⁻¹, K − K̂ of the rows being LLᵀ; 0 in free places
 
 
-def _round(draw, state) -> _State:
+def _round(draw: _Draw, state: _State) -> _State:
     """A block of pivots: rows are proposed, some of them accepted, their columns added to F."""
-    key, pick, toss = jax.random.split(state.key, 3)
+    key, pick, toss = jax.random.split(state.key, 3)  # type: ignore[arg-type]
     proposals = _propose(draw, state, pick, toss)
     pivots = _accept(draw, proposals, jnp.minimum(draw.block, draw.capacity - state.total))
     return _update(draw, state._replace(key=key), pivots)
 
 
-def _propose(draw, state, pick, toss) -> _Proposals:
+def _propose(draw: _Draw, state: _State, pick: PRNGKeyArray, toss: PRNGKeyArray) -> _Proposals:
     """More rows than a round can take."""
     F = state.F
     chances = draw.chances(state.residual)
@@ -263,13 +286,15 @@ def _propose(draw, state, pick, toss) -> _Proposals:
     return _Proposals(rows, H, jax.random.uniform(toss, shape, H.dtype) * chances[rows])
 
 
-def _accept(draw, proposals, most):
+def _accept(draw: _Draw, proposals: _Proposals, most: Int[Array, ""]) -> _Pivots:
     """At most so many of the proposals, by a sequential Cholesky factor of H that skips the
     others: row i of C is column i of it, over all proposals.
     """
     rows, H, bar = proposals
 
-    def consider(j, carry):
+    def consider(
+        j: Int[Array, ""], carry: tuple[Float[Array, "c p"], Int[Array, " b"], Int[Array, ""]]
+    ) -> tuple[Float[Array, "c p"], Int[Array, " b"], Int[Array, ""]]:
         C, accepted, count = carry
         row = H[j] - matmul(C[:, j], C)
         takes = (draw.chances(row[j], rows[j]) > bar[j]) & (count < most)
@@ -285,7 +310,7 @@ def _accept(draw, proposals, most):
     return _Pivots(rows[accepted], count, jnp.where(used, triangular_inverse(L), 0))
 
 
-def _update(draw, state, pivots) -> _State:
+def _update(draw: _Draw, state: _State, pivots: _Pivots) -> _State:
     """The factor with the columns of these pivots."""
     added, residual = _columns(draw, state, pivots)
     # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first, or
@@ -302,7 +327,7 @@ def _update(draw, state, pivots) -> _State:
     )
 
 
-def _columns(draw, state, pivots) -> tuple[Any, Any]:
+def _columns(draw: _Draw, state: _State, pivots: _Pivots) -> tuple[Any, Any]:
     """The columns of F that the pivots add, and what is left of the diagonal."""
     block = draw.block
     points = draw.X.take(pivots.rows)
@@ -310,8 +335,10 @@ def _columns(draw, state, pivots) -> tuple[Any, Any]:
     in_use = -(-state.total // block)  # so many blocks of columns
     columns = partial(jax.lax.dynamic_slice_in_dim, slice_size=block, axis=1)
 
-    def of_rows(x, F, residual):
-        def subtract(i, K):
+    def of_rows(
+        x: Any, F: Float[Array, "n c"], residual: Float[Array, " n"]
+    ) -> tuple[Float[Array, "n b"], Float[Array, " n"]]:
+        def subtract(i: Int[Array, ""], K: Float[Array, "n b"]) -> Float[Array, "n b"]:
             return K - matmul(columns(F, i * block), columns(F_pivots, i * block).T)
 
         K = jax.lax.fori_loop(0, in_use, subtract, draw.kernel(x, points))
@@ -322,7 +349,9 @@ def _columns(draw, state, pivots) -> tuple[Any, Any]:
     return draw.X.map(of_rows, state.F, state.residual, block_size=size)
 
 
-def _filled(indices, total, v):
+def _filled(
+    indices: Int[Array, " c"], total: Int[Array, ""], v: Float[Array, " n"]
+) -> Int[Array, " c"]:
     """Row numbers of which rows that were not chosen take the places past `total`, those of
     positive weight first.
     """

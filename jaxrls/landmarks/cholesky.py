@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import Data, Labels, Moments
 from jaxrls.core.factors import (
@@ -15,10 +15,11 @@ from jaxrls.core.factors import (
     AtPoints,
     CholeskyFeatures,
     CoordinateMaps,
+    PerLam,
     Report,
     Solution,
 )
-from jaxrls.core.linalg import matmul, rounding
+from jaxrls.core.linalg import Number, matmul, rounding
 from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import Dictionary
 from jaxrls.landmarks.held_out import OnLandmarks
@@ -35,12 +36,14 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
         """L⁻ᵀ."""
         return self.map.whitener
 
-    def landmarks_left_out(self, solution, lams):
+    def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """At one λ after the other."""
         of_lam = lambda lam, target: self.left_out_by(target, self.maps_at(lam, target.state))
         return solution.at_each(lams, of_lam)
 
-    def left_out_by(self, solution, maps: CoordinateMaps, corner=None):
+    def left_out_by(
+        self, solution: Solution, maps: CoordinateMaps, corner: Float[Array, "m m"] | None = None
+    ) -> tuple[Any, Any]:
         """At one λ, with k(points, points) as `corner` where it is known."""
         b = self.fixed.values_at(self.indices)
         v = self.weights.array[self.indices]
@@ -53,7 +56,7 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
         fitted = matmul(u, maps.q)
         return self.left_out_at(solution, d, rho, alpha, fitted, remaining[:, None])
 
-    def constraints(self, solution, lam):
+    def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
         """In the coordinates u."""
         maps = self.maps_at(lam, solution.state)
         return unit_rows(maps), maps.q
@@ -68,7 +71,12 @@ def unit_rows(maps: CoordinateMaps) -> Float[Array, "m m"]:
 
 
 def cholesky_on_landmarks(
-    dictionary: Dictionary, data: Data, sums: Moments, labels: Labels, indices, block_size
+    dictionary: Dictionary,
+    data: Data,
+    sums: Moments,
+    labels: Labels,
+    indices: Int[Array, " m"] | None,
+    block_size: int | None,
 ) -> Solution:
     """The solution from moments of Φ."""
     removed = sums.removed(data.fixed)
@@ -87,7 +95,7 @@ def cholesky_on_landmarks(
     return Solution(factor, labels, sums.cross)
 
 
-def landmarks_report(dictionary: Dictionary, sums: Moments, removed) -> Report:
+def landmarks_report(dictionary: Dictionary, sums: Moments, removed: Number) -> Report:
     """The floor, and whether the moments stand above it."""
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
     report = Report("cholesky", floor, jnp.zeros_like(floor))
@@ -95,7 +103,9 @@ def landmarks_report(dictionary: Dictionary, sums: Moments, removed) -> Report:
     return report.with_information_of(sums, removed, largest, ABOVE_ROUNDING * floor)
 
 
-def landmarks_rounding(dictionary: Dictionary, second, trace) -> Float[Array, ""]:
+def landmarks_rounding(
+    dictionary: Dictionary, second: Float[Array, "m m"], trace: Number
+) -> Float[Array, ""]:
     """The floor from the moments, and from the rounding of k(x, landmarks), which L⁻ᵀ amplifies."""
     largest = jnp.linalg.norm(second)[None]
     m = len(second)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.data import Rows
 from jaxrls.core.factors import Features
@@ -30,7 +30,7 @@ class Dictionary(Features):
         L, jitter = cholesky_with_jitter(K)
         return cls(kernel, points, triangular_inverse(L).T, jitter)
 
-    def left_over(self, x, phi) -> Float[Array, " n"]:
+    def left_over(self, x: Any, phi: Float[Array, "n m"]) -> Float[Array, " n"]:
         """k(x, x) − |φ(x)|² of every row, what landmarks do not explain, and how much of it
         rounding may hide. Summed over rows it does not cancel, as a difference of two sums would.
         """
@@ -101,7 +101,7 @@ def cholesky_with_jitter(K: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], F
     floor = jnp.asarray(2 * len(K) ** 0.5 * jnp.finfo(K.dtype).eps, K.dtype)
     known_K, known_diag = jax.lax.stop_gradient((K, diag))
 
-    def failed(jitter):
+    def failed(jitter: Number) -> Bool[Array, ""]:
         root = jax.lax.linalg.cholesky(known_K + eye * (jitter * known_diag))
         pivots = diagonal_of(root) ** 2
         return ~jnp.all(pivots >= floor / 2 * known_diag) & (jitter < LARGEST_JITTER)

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxrls.core.factors import CANNOT_GROW, SAMPLE_ROWS
 from jaxrls.core.fit import Problem
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import check_whole
 from jaxrls.front import Sample, SearchOptions, Stage, Tuned, descend, sample_of
 from jaxrls.landmarks.points import Landmarks, as_landmarks
@@ -22,7 +23,7 @@ DEAR = 1e9
 LANDMARKS_TO_TUNE = 500
 
 
-def landmarks_to_tune(landmarks, n: int):
+def landmarks_to_tune(landmarks: Any, n: int) -> Any:
     """The landmarks on which to tune a kernel for a fit to n rows; "auto", which needs a kernel,
     becomes a number or None.
     """
@@ -78,14 +79,14 @@ def on(solver: Any, landmarks: Landmarks) -> Any:
     return replace(solver, landmarks=landmarks, cholesky=True, leave=True)
 
 
-def chosen_for(kernel, problem: Problem, count: int, progress: bool) -> Landmarks:
+def chosen_for(kernel: Kernel, problem: Problem, count: int, progress: bool) -> Landmarks:
     """So many rows of the problem as landmarks of this kernel."""
     count = min(count, len(problem.Y))
     return resolve_landmarks(kernel, problem.rows, count, problem.weights, progress)
 
 
 def final_landmarks(
-    whole: Problem, solver: Any, sample: Sample, kernel, progress: bool
+    whole: Problem, solver: Any, sample: Sample, kernel: Kernel, progress: bool
 ) -> Landmarks:
     """Those that were given, or as many rows of the sample, chosen by the kernel that was found."""
     landmarks = solver.landmarks

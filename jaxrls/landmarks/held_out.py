@@ -6,14 +6,19 @@ is e = (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from jaxrls.core.factors import Factor, over_lams
-from jaxrls.core.leave_out import Constraints, landmark_of_row
+from jaxrls.core.data import Weights
+from jaxrls.core.factors import Factor, PerLam, PerRow, Solution, over_lams
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.leave_out import Constraints, LowRankView, landmark_of_row
+from jaxrls.core.linalg import Number
 from jaxrls.landmarks.dictionary import jitter_effect
 
 
@@ -25,16 +30,24 @@ class OnLandmarks(Factor):
     planes: Any  # (m, r), βₖ = planesₖ·w in the coordinates of `primal_form`
 
     @abstractmethod
-    def landmarks_left_out(self, solution, lams) -> tuple[Any, Any]:
+    def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Held-out residuals (L, m, t) of rows that are landmarks and leave as such too, and 1 −
         leverage in the fit without the landmark.
         """
 
     @abstractmethod
-    def constraints(self, solution, lam) -> tuple[Any, Any]:
+    def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
         """βₖ = 0 in the coordinates of the view, of any length, and Mᵀỹ."""
 
-    def left_out_at(self, solution, d, rho, alpha, fitted, remaining) -> tuple[Any, Any]:
+    def left_out_at(
+        self,
+        solution: Solution,
+        d: Float[Array, "*L m k"],
+        rho: Float[Array, "*L m k"],
+        alpha: Float[Array, "*L m t"],
+        fitted: Float[Array, "*L m t"],
+        remaining: Float[Array, "*L m k"],
+    ) -> tuple[Any, Any]:
         """`landmarks_left_out` from d, ρ and α, the fit without the fixed effects, and R of these
         rows, (…, m, t).
         """
@@ -46,14 +59,22 @@ class OnLandmarks(Factor):
         e = (d * (about - fitted) + rho * alpha) / remaining
         return e, remaining / d
 
-    def jitter_effect(self, kernel, lams, coef, missed):
+    def jitter_effect(
+        self,
+        kernel: Kernel,
+        lams: Float[Array, " k"],
+        coef: Float[Array, "m t"],
+        missed: Float[Array, " t"],
+    ) -> Number:
         """How far the jitter of the landmarks' kernel matrix moves the fit with these coefficients,
         as a share of residuals of the lengths `missed`.
         """
         diag = kernel.diag(self.points)
         return jitter_effect(self.planes, diag, self.report.jitter, coef, lams, missed)
 
-    def sum_held_out(self, solution, fn, lams, counted=None):
+    def sum_held_out(
+        self, solution: Solution, fn: Callable, lams: PerLam, counted: Weights | None = None
+    ) -> Any:
         """Over the other rows, and over those that are landmarks."""
         if self.indices is None:
             return super().sum_held_out(solution, fn, lams, counted)
@@ -65,7 +86,7 @@ class OnLandmarks(Factor):
         of_lams = lambda lams: of_all_lams(*self.landmarks_left_out(solution, lams), Y, v)
         return jax.tree.map(jnp.add, total, over_lams(of_lams, lams, Y.shape[1]))
 
-    def held_out_rows(self, solution, lams):
+    def held_out_rows(self, solution: Solution, lams: PerLam) -> PerRow:
         """With landmarks left out with their rows."""
         e = super().held_out_rows(solution, lams)
         if self.indices is None:
@@ -80,7 +101,7 @@ class OnLandmarks(Factor):
             return form
         return form._replace(planes=self.planes, indices=self.indices)
 
-    def view(self, solution, lam):
+    def view(self, solution: Solution, lam: Number) -> LowRankView:
         """With the landmarks that leave."""
         view: Any = super().view(solution, lam)
         if self.indices is None:

@@ -1,13 +1,14 @@
 """What `landmarks=` of public calls is short for."""
 
 from functools import singledispatch
+from typing import Any
 
 from jaxrls.core.factors import SOLVER_OF_OPTION, Cholesky, Solver, Spectral
 from jaxrls.landmarks.enough import CHOOSES_SOLVER, Enough
 from jaxrls.landmarks.solver import Subset
 
 
-def solver_on(landmarks, solver: Solver | None, leave: bool = True) -> Solver:
+def solver_on(landmarks: Any, solver: Solver | None, leave: bool = True) -> Solver:
     """The solver on landmarks; `solver` is the one that was named beside them, or None."""
     if isinstance(landmarks, str) and landmarks == "auto":
         if solver is not None:
@@ -17,7 +18,7 @@ def solver_on(landmarks, solver: Solver | None, leave: bool = True) -> Solver:
 
 
 @singledispatch
-def solver_with_landmarks(solver: Solver | None, landmarks, leave: bool) -> Solver:
+def solver_with_landmarks(solver: Solver | None, landmarks: Any, leave: bool) -> Solver:
     """The solver on landmarks that is meant by the one named beside them; a room that has one more
     registers it.
     """

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import GramRows, Rows
-from jaxrls.core.kernels import Precomputed, as_dense, check_kernel
+from jaxrls.core.kernels import Kernel, Precomputed, as_dense, check_kernel
 from jaxrls.core.support import (
     as_floats,
     check_finite,
@@ -42,7 +42,7 @@ class Landmarks:
     trace_residual: Float[Array, ""] | None
 
 
-def check_evaluable(kernel, rows: Rows | None = None) -> None:
+def check_evaluable(kernel: Kernel, rows: Rows | None = None) -> None:
     """Raise unless `kernel` is a kernel that can be evaluated at any points, or `rows` are those of
     a given kernel matrix.
     """
@@ -56,7 +56,7 @@ def check_evaluable(kernel, rows: Rows | None = None) -> None:
         )
 
 
-def as_landmarks(rows: Rows, landmarks) -> Landmarks:
+def as_landmarks(rows: Rows, landmarks: Any) -> Landmarks:
     """Read landmarks: `Landmarks` as they are; whole numbers as rows of X; a matrix (m, d) as
     points that are not rows of X.
 
@@ -108,7 +108,7 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     return Landmarks(indices, points, None)
 
 
-def _same_rows(rows, indices, points) -> bool:
+def _same_rows(rows: Rows, indices: Array | np.ndarray, points: Any) -> bool:
     """Whether the points are these rows of X; true where only the shapes are known and agree."""
     if indices.shape != points.shape[:1] or points.shape[1] != rows.shape[1]:
         return False

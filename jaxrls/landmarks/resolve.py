@@ -1,5 +1,7 @@
 """`Landmarks` of what the caller gave: their number, row numbers, or points."""
 
+from typing import Any
+
 import numpy as np
 
 from jaxrls.core.data import Rows, Weights
@@ -10,7 +12,12 @@ from jaxrls.landmarks.points import Landmarks, as_landmarks, check_evaluable
 
 
 def resolve_landmarks(
-    kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False, tol=None
+    kernel: Kernel,
+    rows: Rows,
+    landmarks: Any,
+    weights: Weights,
+    progress: bool = False,
+    tol: float | None = None,
 ) -> Landmarks:
     """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
     chosen rows, the same ones every time, or as many as miss a share `tol` of the trace.

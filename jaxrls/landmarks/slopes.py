@@ -22,15 +22,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import gram
+from jaxrls.core.data import DataBlock, gram
 from jaxrls.core.factors import CoordinateMaps, Solution
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import from_panels, gram_panels, matmul, transposed_matmul
+from jaxrls.core.linalg import Number, from_panels, gram_panels, matmul, transposed_matmul
 from jaxrls.landmarks.cholesky import CholeskyLandmarks
 from jaxrls.landmarks.dictionary import keeps_rows
 
 
-def plain_error(solve: Callable, total: Callable, kernel, points, lam, rest) -> Float[Array, ""]:
+def plain_error(
+    solve: Callable, total: Callable, kernel: Kernel, points: Any, lam: Number, rest: Any
+) -> Float[Array, ""]:
     """Σ over targets of `total` of the held-out residuals at one λ, of the solution `solve(kernel,
     points, rest)` on landmarks.
     """
@@ -49,7 +51,7 @@ def left_out_sum(
     error = jax.custom_jvp(partial(plain_error, solve, total))
 
     @partial(error.defjvp, symbolic_zeros=True)
-    def rule(primals, tangents):
+    def rule(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
         kernel, points, lam, rest = primals
         slopes = slopes_of(solve(kernel, points, rest), total, lam)
         *moved, by_lam, by_rest = _changes(primals, tangents)
@@ -64,16 +66,16 @@ def left_out_sum(
     return error(kernel, points, *jax.tree.map(jnp.asarray, (lam, rest)))
 
 
-def _is_constant(change) -> bool:
+def _is_constant(change: Any) -> bool:
     """Whether an argument does not depend on anything that is being differentiated."""
     return isinstance(change, jax.custom_derivatives.SymbolicZero)
 
 
-def _moves(changes) -> bool:
+def _moves(changes: Any) -> bool:
     return not all(map(_is_constant, jax.tree.leaves(changes)))
 
 
-def _changes(primals, changes):
+def _changes(primals: tuple, changes: tuple) -> tuple:
     """Tangents as arrays, zeros where there are none."""
     zero = jax.custom_derivatives.zero_from_primal
     filled = lambda primal, change: zero(primal) if _is_constant(change) else change
@@ -108,7 +110,9 @@ class Slopes(NamedTuple):
         root = self.maps.root
         return jnp.sum(self.t * matmul(root, root.T))
 
-    def of_kernel_rows(self, psi, v, part: "RowParts") -> Float[Array, "b m"]:
+    def of_kernel_rows(
+        self, psi: Float[Array, "b m"], v: Float[Array, " b"] | None, part: "RowParts"
+    ) -> Float[Array, "b m"]:
         """The cotangents of rows k(x, points)."""
         factor = self.solution.factor
         row_map = self.maps.row_map
@@ -120,13 +124,13 @@ class Slopes(NamedTuple):
         by_sums = by_sums if v is None else v[:, None] * by_sums
         return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, row_map.T)
 
-    def along(self, start, change) -> Float[Array, ""]:
+    def along(self, start: tuple, change: tuple) -> Float[Array, ""]:
         """The slope along a change of (kernel, points): one more reading of the rows."""
         factor = self.solution.factor
         row_map = self.maps.row_map
         moved = lambda fn: jax.jvp(fn, start, change)
 
-        def of_block(block, part):
+        def of_block(block: DataBlock, part: RowParts) -> Number:
             psi, psi_moved = moved(lambda kernel, points: kernel(block.x, points))
             return jnp.sum(self.of_kernel_rows(psi, block.v, part) * psi_moved)
 
@@ -148,7 +152,7 @@ class RowParts(NamedTuple):
     Y: Any
 
 
-def parts_of_rows(solution: Solution, u) -> RowParts:
+def parts_of_rows(solution: Solution, u: Float[Array, "n m"] | None) -> RowParts:
     """Of all rows."""
     factor = solution.factor
     labels = solution.labels
@@ -157,7 +161,13 @@ def parts_of_rows(solution: Solution, u) -> RowParts:
     return RowParts(u, counted.values, labels.scaled, labels.Y)
 
 
-def row_errors(factor: CholeskyLandmarks, total: Callable, q, v, part: RowParts) -> RowErrors:
+def row_errors(
+    factor: CholeskyLandmarks,
+    total: Callable,
+    q: Float[Array, "m t"],
+    v: Float[Array, " b"] | None,
+    part: RowParts,
+) -> RowErrors:
     """The errors of a block of rows from their coordinates u."""
     u = part.u
     n = len(part.u)
@@ -165,7 +175,7 @@ def row_errors(factor: CholeskyLandmarks, total: Callable, q, v, part: RowParts)
     counted = factor.weights.block(part.counted, n)
     h = factor.fixed.leverage(None, weights.array)
 
-    def error(r, s):
+    def error(r: Float[Array, "b t"], s: Float[Array, " b"]) -> Number:
         remaining = jnp.where(counted.used, 1 - weights.array * s - h, 1)
         e = weights.unscale((part.y - weights.scale(r)) / remaining[:, None])
         return jnp.sum(total(jnp.where(counted.used[:, None], e, 0), part.Y, counted.array))
@@ -174,7 +184,7 @@ def row_errors(factor: CholeskyLandmarks, total: Callable, q, v, part: RowParts)
     return RowErrors(value, g, a)
 
 
-def slopes_of(solution: Solution, total: Callable, lam) -> Slopes:
+def slopes_of(solution: Solution, total: Callable, lam: Number) -> Slopes:
     """The error and its cotangents: one reading of the rows after that of the moments."""
     factor: CholeskyLandmarks = solution.factor
     maps = factor.maps_at(lam, solution.state)
@@ -213,7 +223,7 @@ def sums_of_rows(
     keeps = keeps_rows(rows.shape[0] // rows.parts, len(q), itemsize)
     u = factor.data.map(coordinates, **factor.hints) if keeps else None
 
-    def of_block(block, part):
+    def of_block(block: DataBlock, part: RowParts) -> tuple:
         u = coordinates(block) if part.u is None else part.u
         value, g, a = row_errors(factor, total, q, block.v, part._replace(u=u))
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
@@ -227,7 +237,11 @@ def sums_of_rows(
 
 
 def landmarks_error(
-    solution: Solution, maps: CoordinateMaps, total: Callable, changes: ErrorSums, corner
+    solution: Solution,
+    maps: CoordinateMaps,
+    total: Callable,
+    changes: ErrorSums,
+    corner: Float[Array, "m m"],
 ) -> Float[Array, ""]:
     """The sum over rows that are landmarks, as a function of changes of S, Dᵀ diag(v) y and the
     mean, in the coordinates of u, and of k(points, points).

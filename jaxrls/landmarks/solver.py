@@ -2,6 +2,7 @@
 what they hold in memory, and takes a spectrum or, for derivatives, Cholesky factors.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, gram, moments, near_fit
-from jaxrls.core.factors import Footprint, Solver
+from jaxrls.core.data import Data, Labels, Weights, gram, moments, near_fit
+from jaxrls.core.factors import CallShape, Footprint, Solution, Solver
 from jaxrls.core.fit import Problem
-from jaxrls.core.kernels import Linear
-from jaxrls.core.linalg import tall_matmul
+from jaxrls.core.kernels import Kernel, Linear
+from jaxrls.core.linalg import Number, tall_matmul
 from jaxrls.core.support import pytree, static, values_unknown
 from jaxrls.landmarks.cholesky import cholesky_on_landmarks
 from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, kept_features
@@ -54,14 +55,16 @@ class Subset(Solver):
         points = getattr(self.landmarks, "points", self.landmarks)
         return np.shape(points)[0] if np.ndim(points) else int(points)
 
-    def prepare(self, kernel, rows, weights, progress=False):
+    def prepare(self, kernel: Any, rows: Any, weights: Weights, progress: bool = False) -> "Subset":
         """With landmarks of these rows."""
         chosen = resolve_landmarks(kernel, rows, self.landmarks, weights, progress)
         kernel.check(chosen.points)
         chosen = chosen if self.leave else replace(chosen, indices=None)
         return replace(self, landmarks=chosen)
 
-    def solve(self, kernel, data, labels, *, block_size=None):
+    def solve(
+        self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
+    ) -> Solution:
         """From moments of the kernel with the landmarks, in one reading of the rows. A trace that
         the landmarks hold must be of these rows and weights.
         """
@@ -98,7 +101,7 @@ class Subset(Solver):
         """Cholesky factors on the same landmarks."""
         return replace(self, cholesky=True)
 
-    def mean_error(self, problem, lam):
+    def mean_error(self, problem: Problem, lam: Number) -> Number:
         """The mean of losses has a derivative in closed form."""
         if not has_slopes(problem):
             return super().mean_error(problem, lam)
@@ -106,7 +109,7 @@ class Subset(Solver):
         constant = jax.lax.stop_gradient((kernel, chosen))
         rest = replace(problem, kernel=constant[0], solver=replace(self, landmarks=constant[1]))
 
-        def solve(kernel, points, rest):
+        def solve(kernel: Kernel, points: Any, rest: Any) -> Solution:
             moved = replace(rest.solver, landmarks=replace(rest.solver.landmarks, points=points))
             return replace(rest, kernel=kernel, solver=moved).solution()
 
@@ -114,18 +117,20 @@ class Subset(Solver):
         summed = left_out_sum(solve, total, kernel, chosen.points, lam, rest)
         return summed / problem.weights.total / problem.Y[0].size
 
-    def search(self, problem, guesses, options, grow, descend):
+    def search(
+        self, problem: Problem, guesses: list, options: Any, grow: bool | None, descend: Callable
+    ) -> Any:
         """On the landmarks that the best kernel known at the start chooses, or in stages."""
         if begins_on_few(problem, self.count, grow):
             return search_in_stages(problem, self, guesses, options)
         chooses = replace(problem, kernel=guesses[-1].kernel)
         return descend(chooses.prepare(options.progress), guesses, options)
 
-    def points(self, rows):
+    def points(self, rows: Any) -> Any:
         """The landmarks."""
         return self.landmarks.points
 
-    def memory(self, shape):
+    def memory(self, shape: CallShape) -> Footprint:
         """The landmarks' matrices, blocks of rows, and rows of features where they are kept."""
         n = shape.rows
         m = self.count

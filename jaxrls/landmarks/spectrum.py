@@ -8,18 +8,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import Data, DataBlock, Moments
 from jaxrls.core.factors import (
     ABOVE_ROUNDING,
     AtPoints,
+    PerLam,
     PrimalSpectrum,
     Report,
+    Solution,
     matmul_lams,
     spectrum_of,
 )
-from jaxrls.core.linalg import diagonal_of, eigh, eigh_rounding, matmul
+from jaxrls.core.linalg import Number, diagonal_of, eigh, eigh_rounding, matmul
 from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import Dictionary
 from jaxrls.landmarks.held_out import OnLandmarks
@@ -43,7 +45,9 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
     indices: Any = None
     held: Any = None
 
-    def with_rows(self, indices, corner) -> "LandmarkSpectrum":
+    def with_rows(
+        self, indices: Int[Array, " m"] | None, corner: Float[Array, "m p"]
+    ) -> "LandmarkSpectrum":
         """With landmarks that leave with the rows of these numbers; `corner` is φ of them."""
         if indices is None:
             return self
@@ -60,7 +64,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         """βₖ = planesₖ·w/√s."""
         return self.directions / jnp.sqrt(self.s)
 
-    def landmarks_left_out(self, solution, lams):
+    def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """For all λ by four products."""
         W = self.planes
         u = self.held
@@ -81,13 +85,19 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
             remaining=outside + of_lams(U * U, share),
         )
 
-    def constraints(self, solution, lam):
+    def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
         """Scaled as U is."""
         kept = jnp.sqrt(self.s / (self.s + lam))[:, None] * solution.state
         return self.planes * jnp.sqrt(lam / (self.s + lam)), kept
 
 
-def floor_on_landmarks(dictionary: Dictionary, s, V, sums, total) -> Float[Array, ""]:
+def floor_on_landmarks(
+    dictionary: Dictionary,
+    s: Float[Array, " r"],
+    V: Float[Array, "r r"],
+    sums: Float[Array, " r"],
+    total: Number,
+) -> Float[Array, ""]:
     """The λ below which rounding dominates, of moments over rows of weight `total`, whose `sums`
     are rounded by so much: by the mean direction, whose sums are taken twice, or by the noisiest
     that the fit keeps. Features are the kernel, exact to eps, times L⁻ᵀ; the landmarks' jitter
@@ -105,7 +115,7 @@ def floor_on_landmarks(dictionary: Dictionary, s, V, sums, total) -> Float[Array
 
 @spectrum_of.register
 def spectrum_on_landmarks(
-    dictionary: Dictionary, data: Data, sums: Moments, before=0.0
+    dictionary: Dictionary, data: Data, sums: Moments, before: Any = 0.0
 ) -> LandmarkSpectrum:
     """The spectrum of moments of Φ; rows of `data` are φ of the rows. Where `before` is larger than
     the diagonal of the moments, rounding is taken to be that of sums of this size: a direction adds

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxrls.core.kernels import GramBlock, Kernel, as_dense
 from jaxrls.core.linalg import check_block_size, over_rows, wide_block_size
@@ -219,7 +219,7 @@ class DenseRows(Rows):
             np.unique(np.linspace(0, self.count - 1, min(self.count, num)).astype(int))
         )
 
-    def take(self, indices: Int[Array | np.ndarray, " m"]) -> Any:
+    def take(self, indices: Array | np.ndarray) -> Any:
         """The rows of these row numbers, 0 to n − 1."""
         check_row_numbers(indices, self.count)
         return self._placed(self.X[indices], whole=True)
@@ -295,7 +295,7 @@ class MappedRows(Rows):
         """φ of some rows of the source."""
         return self.feature_map.features(self.source.few_rows(num))
 
-    def take(self, indices: Int[Array | np.ndarray, " m"]) -> Float[Array, "m r"]:
+    def take(self, indices: Array | np.ndarray) -> Float[Array, "m r"]:
         """φ of these rows of the source."""
         return self.feature_map.features(self.source.take(indices))
 

@@ -64,7 +64,7 @@ class DualOneByOne(OneByOne):
         """From what is solved for."""
         return self.results(lam, solution, self.solve_at(lam, solution))
 
-    def results(self, lam: Number, solution: Solution, solved: InverseParts) -> AtLam:
+    def results(self, lam: Number, solution: Solution, solved: Any) -> AtLam:
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
         scaled = solution.labels.scaled
         H = self.H
@@ -139,7 +139,7 @@ class CholeskyGram(DualOneByOne):
         whole = jnp.sum(self.weights.array * diagonal_of(K))
         return whole - jnp.sum(H * scale(matmul(K, scale(H))))
 
-    def solve_at(self, lam: Number, solution: Solution) -> InverseParts:
+    def solve_at(self, lam: Number, solution: Solution) -> Any:
         """By the Cholesky factor."""
         B = jnp.concatenate([solution.labels.scaled, self.H], axis=1)
         return self.solve_diag(self.with_effects(self.K), lam, B)

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 from jaxrls.core.linalg import map_blocks, matmul, split
 from jaxrls.core.support import Listed
 
-Lams = Float[Array, "L *k"] | Listed  # as they are given, before `as_columns`
+# As a caller gives them; `as_columns` refuses a single number.
+Lams = Float[Array, "L *k"] | Listed | float
 PerLam = Float[Array, "L k"]  # λ, or a number for each
 PerTarget = Float[Array, "L t"]
 PerRow = Float[Array, "L n t"]

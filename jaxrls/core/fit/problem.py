@@ -84,7 +84,7 @@ class Problem:
         """The criterion at each λ, (L,) or (L, t); smaller is better."""
         return self.criterion.errors(solution, lams, self.kernel)
 
-    def error(self, lam: Number | float) -> Number:
+    def error(self, lam: Any) -> Number:
         """The criterion at one λ, averaged over targets, differentiable in everything."""
         solver = self.solver_or_default.differentiable()
         lam = as_lam(lam, self.rows.dtype)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxrls.core.data import compiled
 from jaxrls.core.fit import Problem
@@ -26,7 +27,7 @@ FEW_ROWS = 100
 
 
 @cache
-def default_optimizer():
+def default_optimizer() -> Any:
     """L-BFGS with a line search that meets the strong Wolfe conditions, in at most 12 evaluations a
     step.
 
@@ -39,12 +40,12 @@ def default_optimizer():
     return optax.lbfgs(memory_size=10, linesearch=search)
 
 
-def _units(kernel):
+def _units(kernel: Kernel) -> list[float | None]:
     """For every leaf in order: the unit of its logarithm; 0 where it is searched without a
     logarithm; None where it stays fixed, such as an offset at its limit 0.
     """
     units: list[float | None] = []
-    for f in fields(kernel):
+    for f in fields(kernel):  # type: ignore[arg-type]
         value = getattr(kernel, f.name)
         positive = f.name in kernel.positive
         if isinstance(value, Kernel):
@@ -73,7 +74,7 @@ class Space:
         units = *_units(guess.kernel), LAM_UNIT
         return cls((guess.kernel, np.asarray(above)), np.asarray(guess.floor), units)
 
-    def first(self, key=None) -> list:
+    def first(self, key: Any = None) -> list:
         """θ at the start, or moved at random, logarithms by a standard deviation of 1."""
         params = []
         for i, (unit, leaf) in enumerate(zip(self.units, jax.tree.leaves(self.guess), strict=True)):
@@ -132,7 +133,7 @@ class Point(NamedTuple):
     state: Any
 
     @property
-    def norm(self):
+    def norm(self) -> Any:
         """‖∇ log E‖∞, NaN where the search cannot go on."""
         *leaves, slope = map(np.asarray, self.grad)
         return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
@@ -151,7 +152,9 @@ class Tuned(NamedTuple):
     learned: Point
 
 
-def descend(problem, guesses: list, way, learned=None) -> Tuned:
+def descend(
+    problem: Problem, guesses: list, way: SearchOptions, learned: Point | None = None
+) -> Tuned:
     """A search from the best of the guesses, and from random multiples of it where the way has more
     starts.
 
@@ -168,14 +171,14 @@ def descend(problem, guesses: list, way, learned=None) -> Tuned:
         point, space = best
         carries = learned is not None and best is guessed[-1]
         carries = carries and way.optimizer is default_optimizer()
-        starts = [(_with_curvature(learned, point) if carries else point, space)]
+        starts = [(_with_curvature(learned, point) if carries else point, space)]  # type: ignore[arg-type]
         if way.starts > 1:
             starts += [begin(space, key) for key in jax.random.split(way.key, way.starts)[1:]]
         if problem.criterion.unit == "nats":
             # Of all rows, as nats are, down to rounding.
             rounding = jnp.finfo(problem.rows.dtype).eps ** 0.5
             n = problem.weights.count
-            way = way._replace(tol=float(max(way.tol / n, rounding)))
+            way = way._replace(tol=float(max(way.tol / n, rounding)))  # type: ignore[arg-type]
             few = n <= FEW_ROWS
             starts += [pair for pair in guessed if few and pair is not best]
         walks = [_walk(*pair, problem, way, carries and pair is starts[0]) for pair in starts]
@@ -195,7 +198,9 @@ def descend(problem, guesses: list, way, learned=None) -> Tuned:
         return found._replace(history=replace(found.history, reason=reason))
 
 
-def _past_vanished_scales(walk, space, problem, way):
+def _past_vanished_scales(
+    walk: list[Point], space: Space, problem: Problem, way: SearchOptions
+) -> tuple[list[Point], int]:
     """The walk, continued from its best point where scales of the kernel vanished, if that is
     better: with these raised, and with those that vanish again as good as 0. And how many vanished
     in the end.
@@ -204,7 +209,7 @@ def _past_vanished_scales(walk, space, problem, way):
     value_of = lambda params: float(_value(params, space, problem))
     vanished_in = lambda walk: vanished_scales(lowest(walk).params, space, value_of, way.tol)
 
-    def continued(walk, params):
+    def continued(walk: list[Point], params: list) -> list[Point]:
         left = way.steps - len(walk)
         if left < 0:
             return walk
@@ -224,20 +229,20 @@ def _past_vanished_scales(walk, space, problem, way):
 
 
 @jax.jit  # so that it is traced once for first points and for steps
-def _value(params, space, problem):
+def _value(params: Any, space: Any, problem: Problem) -> Float[Array, ""]:
     """What the search minimises, huge where it is not finite."""
     kernel, lam = space.unpack(params)
     error = problem.criterion.to_search(replace(problem, kernel=kernel).error(lam), len(problem.Y))
     return jnp.where(jnp.isfinite(error), error, jnp.asarray(_huge(problem), error.dtype))
 
 
-def _huge(problem):
+def _huge(problem: Problem) -> float:
     """The value of a failure: large, but small enough that a line search can compute with it."""
     return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
 
 
 @compiled
-def first_point(params, space: Any, problem, *, optimizer) -> Point:
+def first_point(params: Any, space: Any, problem: Problem, *, optimizer: Any) -> Point:
     """A first point, with a new state, strongly typed as a step returns it: a weak type would
     compile the step twice.
     """
@@ -247,13 +252,13 @@ def first_point(params, space: Any, problem, *, optimizer) -> Point:
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _with_curvature(learned: Point, point):
+def _with_curvature(learned: Point, point: Point) -> Point:
     """The point with the state of L-BFGS as if its last step had ended there: the step, and the
     change of the gradient along it, are kept.
     """
     from optax import tree_utils
 
-    def moved(name, end, new_end):
+    def moved(name: str, end: list, new_end: list) -> Any:
         begin = tree_utils.tree_get(learned.state, name)
         return jax.tree.map(lambda a, b, c: jnp.asarray(a + (c - b), a.dtype), begin, end, new_end)
 
@@ -264,7 +269,7 @@ def _with_curvature(learned: Point, point):
 
 
 @partial(compiled, often=True)
-def step(point, space: Any, problem, *, optimizer) -> Point:
+def step(point: Point, space: Any, problem: Problem, *, optimizer: Any) -> Point:
     """The point after one step, with the value and gradient there, which a line search keeps in its
     state.
     """
@@ -281,7 +286,9 @@ def step(point, space: Any, problem, *, optimizer) -> Point:
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(point, space, problem, way, carries):
+def _walk(
+    point: Point, space: Space, problem: Problem, way: SearchOptions, carries: bool
+) -> list[Point]:
     """All points of the descent from there."""
     patience, least = (1, 0.5) if carries else (3, 0.05)
     visited = [point]
@@ -298,7 +305,7 @@ def _walk(point, space, problem, way, carries):
     return visited
 
 
-def _best_of(visited, problem, way, start_value):
+def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_value: Any) -> Tuned:
     """The best of all points, with the history."""
     values = np.array([point.value for point in visited])
     norms = np.array([point.norm for point in visited])
@@ -323,7 +330,7 @@ def _best_of(visited, problem, way, start_value):
     return Tuned(kernel, lam, history, problem, visited[-1])
 
 
-def _why_not(norms, way):
+def _why_not(norms: np.ndarray, way: SearchOptions) -> str:
     """Why a search ended that did not converge."""
     if not norms[-1] > way.tol:
         return "the search left for where the gradient vanishes or is not finite"

@@ -267,7 +267,7 @@ class Fit(Generic[K]):
 
         return certificate(self)
 
-    def plot_left_out(self, Y, ax=None):
+    def plot_left_out(self, Y: Any, ax: Any = None) -> Any:
         """Plot labels against their held-out predictions, with the diagonal where they agree.
 
         Args:
@@ -284,7 +284,7 @@ class Fit(Generic[K]):
 
         return plot_left_out(self, Y, ax)
 
-    def plot_function(self, X, Y, ax=None, level=None):
+    def plot_function(self, X: Any, Y: Any, ax: Any = None, level: Any = None) -> Any:
         """Plot the fitted function of one input with the data, and on request the band of its
         intervals.
 
@@ -304,7 +304,7 @@ class Fit(Generic[K]):
 
         return plot_function(self, X, Y, ax, level)
 
-    def plot_effect(self, X, column, ax=None, level: float = 0.95):
+    def plot_effect(self, X: Any, column: Any, ax: Any = None, level: float = 0.95) -> Any:
         """Plot the partial effect of a column: what predictions change by, on average over rows, as
         all rows take each value of the column, with a band from the posterior.
 
@@ -324,7 +324,7 @@ class Fit(Generic[K]):
 
         return plot_effect(self, X, column, ax, level)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Any:
         """Plot the criterion over λ with the chosen one; for a fit by `tune`, error and gradient
         norm at every step.
 
@@ -339,7 +339,15 @@ class Fit(Generic[K]):
         return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
 
     @door("self.model.coef")
-    def score(self, X, Y, weights=None, *, fixed_effects=None, per_target: bool = False) -> Any:
+    def score(
+        self,
+        X: Any,
+        Y: Any,
+        weights: Any = None,
+        *,
+        fixed_effects: Any = None,
+        per_target: bool = False,
+    ) -> Any:
         """R² of the predictions: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for constant labels.
 
         Args:
@@ -356,7 +364,7 @@ class Fit(Generic[K]):
         return r_squared_of(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 
     @door("self.model.coef")
-    def with_lam(self, lam) -> "Fit[K]":
+    def with_lam(self, lam: Any) -> "Fit[K]":
         """The fit at another λ, from the solution that it keeps.
 
         Args:
@@ -378,14 +386,14 @@ class Fit(Generic[K]):
     @door("self.model.coef")
     def predict(
         self,
-        X,
+        X: Any,
         *,
         return_std: bool = False,
-        weights=None,
-        scale="evidence",
+        weights: Any = None,
+        scale: Any = "evidence",
         corrected: bool = True,
-        fixed_effects=None,
-        diag=None,
+        fixed_effects: Any = None,
+        diag: Any = None,
         block_size: int | None = None,
     ) -> Any:
         """Predictions for new rows, and with `return_std` also the standard deviation of a new
@@ -431,7 +439,13 @@ class Fit(Generic[K]):
 
     @door("self.model.coef")
     def posterior(
-        self, X, *, weights=None, scale="evidence", corrected: bool = True, fixed_effects=None
+        self,
+        X: Any,
+        *,
+        weights: Any = None,
+        scale: Any = "evidence",
+        corrected: bool = True,
+        fixed_effects: Any = None,
     ) -> "jaxrls.uncertainty.posterior.Posterior":
         """Mean and covariance of f + b at new rows, for the Gaussian process of which this fit is
         the mean.
@@ -474,7 +488,7 @@ class Fit(Generic[K]):
         return posterior_at(self, X, weights, scale, corrected, fixed_effects)
 
     @door("self.model.coef")
-    def effects(self, *, scale="evidence") -> "jaxrls.uncertainty.posterior.Posterior":
+    def effects(self, *, scale: Any = "evidence") -> "jaxrls.uncertainty.posterior.Posterior":
         """The posterior of the fixed effects' coefficients β: `mean`, standard errors (`std`),
         `covariance` and joint samples.
 
@@ -509,7 +523,13 @@ class Fit(Generic[K]):
 
     @door("self.model.coef")
     def effect(
-        self, X, column, *, values=None, weights=None, scale="evidence"
+        self,
+        X: Any,
+        column: Any,
+        *,
+        values: Any = None,
+        weights: Any = None,
+        scale: Any = "evidence",
     ) -> "jaxrls.uncertainty.effect.Effect":
         """The average effect of a column of X on f, with its standard error from the posterior.
 
@@ -556,12 +576,12 @@ class Fit(Generic[K]):
     @door("self.model.coef")
     def intervals(
         self,
-        X,
+        X: Any,
         level: float | np.floating | Number = 0.9,
         *,
-        weights=None,
+        weights: Any = None,
         studentised: bool = False,
-        fixed_effects=None,
+        fixed_effects: Any = None,
         block_size: int | None = None,
     ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]:
         """Prediction intervals for new labels, whatever their distribution: the jackknife+, from
@@ -621,7 +641,7 @@ class Fit(Generic[K]):
         return intervals(self, X, level, weights, studentised, fixed_effects, block_size)
 
     @door("self.model.coef")
-    def loo_predictive(self, *, scale="loo") -> "jaxrls.uncertainty.intervals.Predictive":
+    def loo_predictive(self, *, scale: Any = "loo") -> "jaxrls.uncertainty.intervals.Predictive":
         """The leave-one-out predictive distribution of every label, which shows whether standard
         deviations are right at any level.
 
@@ -660,7 +680,13 @@ class Fit(Generic[K]):
 
     @door("self.model.coef")
     def update(
-        self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
+        self,
+        X: Any,
+        Y: Any = None,
+        *,
+        weights: Any = None,
+        fixed_effects: Any = None,
+        block_size: int | None = None,
     ) -> "Fit[K]":
         """Add rows: the fit to all rows, on the same landmarks, from the moments that this fit
         keeps.
@@ -701,7 +727,13 @@ class Fit(Generic[K]):
 
     @door("self.model.coef")
     def forget(
-        self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
+        self,
+        X: Any,
+        Y: Any = None,
+        *,
+        weights: Any = None,
+        fixed_effects: Any = None,
+        block_size: int | None = None,
     ) -> "Fit[K]":
         """Remove rows: the opposite of `update`, and otherwise like it.
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxrls.core.factors import Solver
 from jaxrls.core.support import warn
+from jaxrls.front.fitted import Fit
 
 NO_INFORMATION = (
     "the kernel matrix has no information beyond the intercept or fixed effects: what is left of "
@@ -18,7 +19,7 @@ LARGEST_EFFECT = 0.01  # of a jitter on predictions, relative to the error, with
 LARGEST_ROUNDING = {4: 0.1, 8: 0.02}
 
 
-def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
+def inspect_fit(fit: Fit, default_grid: bool, solver: Solver | None = None) -> None:
     """Warn of what a user needs to know before trusting the numbers; raise where they are not
     finite.
     """
@@ -61,12 +62,12 @@ def inspect_fit(fit, default_grid: bool, solver: Solver | None = None) -> None:
         inspect_rounding(fit)
 
 
-def largest_rounding(fit) -> float:
+def largest_rounding(fit: Fit) -> float:
     """What `share_of_rounding` may be without a warning."""
     return LARGEST_ROUNDING[np.asarray(fit.lam).dtype.itemsize]
 
 
-def is_off_by_rounding(fit) -> bool:
+def is_off_by_rounding(fit: Fit) -> bool:
     """Whether rounding may move held-out residuals of single rows further than that."""
     return share_of_rounding(fit) > largest_rounding(fit)
 
@@ -76,7 +77,7 @@ def sound_lam(fit: Any) -> float:
     return float(fit.floor) / largest_rounding(fit)
 
 
-def share_of_rounding(fit) -> float:
+def share_of_rounding(fit: Fit) -> float:
     """How far rounding may move held-out residuals of single rows, as a share of their root mean
     square, in a fit to K of all rows; else 0.
 
@@ -101,7 +102,7 @@ def is_as_good(larger: Any, error: Any, share: float, criterion: Any, n: Any) ->
     return bool(more <= most)
 
 
-def inspect_rounding(fit) -> None:
+def inspect_rounding(fit: Fit) -> None:
     """The warning that held-out residuals of single rows are off."""
     lam = float(np.asarray(fit.lam).min())
     if lam >= 0.99 * float(fit.floor) and is_off_by_rounding(fit):
@@ -114,7 +115,7 @@ def inspect_rounding(fit) -> None:
         )
 
 
-def _why_not_finite(fit, bad, narrow: bool) -> str:
+def _why_not_finite(fit: Fit, bad: np.ndarray, narrow: bool) -> str:
     """Why errors at these λ, or coefficients, are not finite, and what to do."""
     of_errors = fit.errors is not None
     floor = float(fit.floor)

@@ -30,7 +30,7 @@ def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
     compute = door("fit.model.coef")(compute)
 
     @wraps(compute)
-    def recalled(fit):
+    def recalled(fit: Fit) -> Any:
         for results in (fit.stored, vars(fit)):
             if name in results:
                 return results[name]

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxrls.core.data import compiled
-from jaxrls.core.factors import Solution
-from jaxrls.core.fit import Chosen, choose_lam, lambda_range
+from jaxrls.core.factors import Factor, Solution
+from jaxrls.core.fit import Chosen, Problem, choose_lam, lambda_range
 
 # First points, as shares of the line of log λ: closer where the best λ usually is.
 COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)
@@ -48,7 +49,7 @@ class Evaluations(NamedTuple):
     solution: Solution  # with what it may have learned
 
 
-def search(problem, solution, per_target: bool) -> SearchResult:
+def search(problem: Problem, solution: Solution, per_target: bool) -> SearchResult:
     """The best λ, or one for each target, searched in parallel."""
     factor = solution.factor
     separate = per_target and problem.Y.ndim == 2
@@ -67,7 +68,7 @@ def search(problem, solution, per_target: bool) -> SearchResult:
 
 
 @singledispatch
-def evaluate_lams(factor: Any, problem, solution, count: int) -> Evaluations:
+def evaluate_lams(factor: Any, problem: Problem, solution: Solution, count: int) -> Evaluations:
     """Evaluate λ for `count` searches on the whole line; a factor for which a λ is expensive has
     another function.
     """
@@ -120,7 +121,9 @@ def next_place(points: np.ndarray, low: float, high: float) -> float:
     return _middle_of_gap(x, f) if np.isnan(step) else x[best] + step
 
 
-def _as_logarithms(x, values, slopes):
+def _as_logarithms(
+    x: np.ndarray, values: np.ndarray, slopes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """f = log(1 + value − smallest) and its slopes: errors and evidence grow exponentially in
     log λ on one side, where f is a line. A slope that is NaN is estimated from the neighbours.
     """
@@ -130,7 +133,7 @@ def _as_logarithms(x, values, slopes):
     return f, np.where(np.isfinite(slopes), slopes, np.gradient(f, x))
 
 
-def _to_minimum(gap, rise, slope, slope_there):
+def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> float:
     """The step to the minimum of the cubic that rises by `rise` ≥ 0 over the gap, and falls first;
     NaN where it gains too little.
     """
@@ -145,17 +148,17 @@ def _to_minimum(gap, rise, slope, slope_there):
     return gap * np.clip(share, margin, 1 - margin)
 
 
-def _middle_of_gap(x, f):
+def _middle_of_gap(x: np.ndarray, f: np.ndarray) -> float:
     """That of the widest gap of those with a low end, NaN where it is not wide."""
     gaps = np.diff(x) * (np.minimum(f[:-1], f[1:]) < LOW)
     widest = np.argmax(gaps)
     return x[widest] + gaps[widest] / 2 if gaps[widest] > WIDE else np.nan
 
 
-def _evaluate_at(problem, solution, log_lams) -> Evaluation:
+def _evaluate_at(problem: Problem, solution: Solution, log_lams: Float[Array, " k"]) -> Evaluation:
     """What a search sees at λ, one for each."""
 
-    def value_and_errors(log_lams):
+    def value_and_errors(log_lams: Float[Array, " k"]) -> tuple[Any, Any]:
         lams = jnp.exp(log_lams)
         errors = problem.errors(solution, lams if len(lams) == 1 else lams[None])[0]
         value = errors if errors.shape == lams.shape else jnp.mean(errors)[None]
@@ -172,7 +175,7 @@ def _evaluate_at(problem, solution, log_lams) -> Evaluation:
 _evaluate_at_once = compiled(_evaluate_at)  # where all rows go into a program
 
 
-def _words(factor, points: int, count: int) -> str:
+def _words(factor: Factor, points: int, count: int) -> str:
     """How many λ were evaluated, in words."""
     if not factor.exact:
         return f"{points} iterations and one for the model"

@@ -1,6 +1,7 @@
 """Bytes that a call holds, computed from shapes: the largest matrices of each route."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from jaxrls.core.factors import (
     named_solver,
     suits_cholesky,
 )
+from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import Kernel, check_kernel
 from jaxrls.core.linalg import FEWEST_ROWS, PANELS, block_bytes
 from jaxrls.core.support import check_whole, in_words, memory_bytes, platform
@@ -98,7 +100,7 @@ def memory(
     keep: bool = False,
     pairs: bool = False,
     fixed_effects: int | None = None,
-    dtype=float,
+    dtype: Any = float,
     rows: int | None = None,
 ) -> Memory:
     """Say the memory of a call from the shape of X, before the call is made.
@@ -169,7 +171,7 @@ def _check_counts(counts: dict, n: int) -> None:
             check_whole(name, count, n if name in ("landmarks", "groups") else None)
 
 
-def cheapest(shape, solver: Solver | None) -> Solver:
+def cheapest(shape: CallShape, solver: Solver | None) -> Solver:
     """The solver that `fit` takes for these shapes where none was named; its differentiable form
     for a gradient.
     """
@@ -182,7 +184,7 @@ def cheapest(shape, solver: Solver | None) -> Solver:
     return solver.differentiable() if shape.gradient else solver
 
 
-def of_predictions(shape, solver, rows: int) -> Memory:
+def of_predictions(shape: CallShape, solver: Solver, rows: int) -> Memory:
     """Two blocks of rows, and their predictions."""
     held = solver.memory(shape)
     itemsize = shape.dtype.itemsize
@@ -192,8 +194,8 @@ def of_predictions(shape, solver, rows: int) -> Memory:
 
 
 def of_training(
-    shape,
-    solver,
+    shape: CallShape,
+    solver: Solver,
     weights: bool,
     fixed_effects: bool,
     keep: bool = False,
@@ -222,7 +224,7 @@ def of_training(
     return Memory(call, held.route, numbers * shape.dtype.itemsize, words, n)
 
 
-def of_problem(problem, call: str = "fit", lams: int | None = None) -> Memory:
+def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Memory:
     """The memory of a call on a problem."""
     n, d = problem.rows.shape
     targets = int(np.prod(problem.Y.shape[1:]))

@@ -61,7 +61,7 @@ class Model(Function):
 
     @door("self.coef")
     def predict(
-        self, X, *, fixed_effects=None, block_size: int | None = None
+        self, X: Any, *, fixed_effects: Any = None, block_size: int | None = None
     ) -> Float[Numbers, "m *t"]:
         """Predictions for new rows, in blocks of rows.
 
@@ -116,7 +116,7 @@ class Model(Function):
         others[0] = 0  # the intercept beside far labels, which is in float64
         return with_constant(varying + effects.fitted(columns, jnp.asarray(others)), beta[0])
 
-    def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
+    def read(self, X: Any, fixed_effects: Any = None) -> tuple[Rows, Any]:
         """The rows of X and their fixed effects, checked."""
         X = by_names("X", X, self.names)
         rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
@@ -125,7 +125,7 @@ class Model(Function):
         effects = self.effects or FixedEffects.none(self.coef.dtype)
         return rows, effects.new_values(fixed_effects, rows.shape[0], self.coef.dtype)
 
-    def check_effects(self, call: str, fixed_effects) -> None:
+    def check_effects(self, call: str, fixed_effects: Any) -> None:
         """Raise where a call is about labels, and the fixed effects of their rows are not given."""
         if self.free is not None and fixed_effects is None:
             raise ValueError(

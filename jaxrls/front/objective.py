@@ -5,7 +5,7 @@ Theory: `docs/theory.md`, "Gradients".
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.fit import Problem, lambda_grid
 from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import Number
 from jaxrls.core.support import as_lams, door
 from jaxrls.front.read import read_problem
 
@@ -21,16 +22,16 @@ from jaxrls.front.read import read_problem
 @door()
 def objective(
     kernel: Kernel,
-    X,
-    Y,
-    lam,
+    X: Any,
+    Y: Any,
+    lam: Any,
     *,
     criterion: Criterion | Callable | str = loo,
-    groups=None,
-    weights=None,
+    groups: Any = None,
+    weights: Any = None,
     intercept: bool = True,
-    fixed_effects=None,
-    landmarks=None,
+    fixed_effects: Any = None,
+    landmarks: Any = None,
     block_size: int | None = None,
 ) -> Float[Array, ""]:
     """Compute a validation error at one λ, differentiable to any order in every array.
@@ -95,11 +96,11 @@ def objective(
 @door()
 def best_lam(
     kernel: Kernel,
-    X,
-    Y,
-    lams=None,
+    X: Any,
+    Y: Any,
+    lams: Any = None,
     *,
-    weights=None,
+    weights: Any = None,
     intercept: bool = True,
     criterion: Criterion = loo,
 ) -> Float[Array, ""]:
@@ -136,11 +137,11 @@ def best_lam(
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     grid_best, inside, log_lam = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
 
-    def slope(log_lam):
+    def slope(log_lam: Number) -> Number:
         slope = jax.grad(lambda log_lam: problem.error(jnp.exp(log_lam)))(log_lam)
         return jnp.where(inside, slope, log_lam - grid_best)
 
-    def divided(change, slope):
+    def divided(change: Callable, slope: Number) -> Number:
         """By the curvature; where that is not above 0, λ stands still."""
         curvature = change(jnp.ones_like(slope))
         return jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1), 0)
@@ -163,7 +164,7 @@ def _by_spectrum(problem: Problem, lams: Array | None) -> Minimum:
     solution = problem.solution()
     grid = jnp.log(lambda_grid(solution.factor) if lams is None else lams)
 
-    def errors(log_lams):
+    def errors(log_lams: Float[Array, " L"]) -> Float[Array, " L"]:
         return problem.errors(solution, jnp.exp(log_lams)).reshape(len(log_lams), -1).mean(axis=1)
 
     best = grid[jnp.argmin(errors(grid))]
@@ -173,7 +174,7 @@ def _by_spectrum(problem: Problem, lams: Array | None) -> Minimum:
     inside = jnp.isfinite(low) & jnp.isfinite(high)
     slope = jax.grad(lambda log_lam: errors(log_lam[None])[0])
 
-    def halved(_, ends):
+    def halved(_: Any, ends: tuple[Number, Number]) -> tuple[Number, Number]:
         low, high = ends
         middle = (low + high) / 2
         falls = slope(middle) < 0

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import as_criterion, loo
-from jaxrls.core.data import FixedEffects, Weights, as_fixed_effects, as_rows, compiled
+from jaxrls.core.data import FixedEffects, Rows, Weights, as_fixed_effects, as_rows, compiled
 from jaxrls.core.factors import Solver, named_solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel, columns_by_number
@@ -111,7 +111,7 @@ def read_problem(
 def in_dtype(kernel: Kernel, dtype: Any) -> Kernel:
     """The kernel with its real parameters in this dtype."""
 
-    def cast(leaf):
+    def cast(leaf: Any) -> Any:
         real = isinstance(leaf, int) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
         if not real:
             return leaf
@@ -121,7 +121,7 @@ def in_dtype(kernel: Kernel, dtype: Any) -> Kernel:
     return jax.tree.map(cast, kernel)
 
 
-def _known_float64(Y, weights) -> np.ndarray | None:
+def _known_float64(Y: Any, weights: Weights) -> np.ndarray | None:
     """Labels of float64 in the right number, where their values are known."""
     if Y is None or not is_concrete(Y, weights):
         return None
@@ -131,7 +131,7 @@ def _known_float64(Y, weights) -> np.ndarray | None:
 
 
 def far_from_zero(
-    Y, weights: Weights, fixed: FixedEffects | None = None, removable: bool = False
+    Y: Any, weights: Weights, fixed: FixedEffects | None = None, removable: bool = False
 ) -> np.ndarray | None:
     """The mean of float64 labels, rounded to float32, where the rows are in float32 and rounding
     labels so would lose more than `ROUNDED_SHARE` of what the fixed effects leave of them: 0 for
@@ -145,7 +145,7 @@ def far_from_zero(
     v = None if weights.values is None else np.asarray(weights.values, np.float64)
     average = lambda A: np.average(A, axis=0, weights=v)
     mean = average(Y)
-    left = _without_effects(Y, weights, fixed) if beyond else Y - average(Y)
+    left = _without_effects(Y, weights, fixed) if beyond else Y - average(Y)  # type: ignore[arg-type]
     spread = np.sqrt(average(left**2))
     rounded = np.finfo(np.float32).eps * np.abs(mean)
     exact = np.finfo(np.float64).eps * np.abs(Y).max(axis=0)
@@ -161,12 +161,14 @@ def far_from_zero(
     return offset if offset.any() else None
 
 
-def warn_of_far_labels(Y, weights: Weights) -> None:
+def warn_of_far_labels(Y: Any, weights: Weights) -> None:
     """Warn of labels far from 0 whose mean cannot be taken off."""
     far_from_zero(Y, weights)
 
 
-def _warn_of_rounding(rounding, spread, beyond):
+def _warn_of_rounding(
+    rounding: float | np.floating, spread: float | np.floating, beyond: str
+) -> None:
     remedy = "their fit" if beyond else "the mean of Y"
     warn(
         f"float32, the dtype of X, rounds labels by up to {rounding:.2g}, and they vary by "
@@ -174,7 +176,7 @@ def _warn_of_rounding(rounding, spread, beyond):
     )
 
 
-def _without_effects(Y, weights, fixed) -> np.ndarray:
+def _without_effects(Y: np.ndarray, weights: Weights, fixed: FixedEffects) -> np.ndarray:
     """What fixed effects leave of labels, in float64 by refinement."""
     left = Y.reshape(len(Y), -1)
     for _ in range(3):
@@ -183,7 +185,7 @@ def _without_effects(Y, weights, fixed) -> np.ndarray:
     return left.reshape(Y.shape)
 
 
-def read_labels(Y, rows, offset=None) -> Float[Array, "n *t"]:
+def read_labels(Y: Any, rows: Rows, offset: np.ndarray | None = None) -> Float[Array, "n *t"]:
     """Labels, less an offset, checked."""
     Y = Y if offset is None else np.asarray(Y, np.float64) - offset
     if Y is None:
@@ -199,7 +201,7 @@ def read_labels(Y, rows, offset=None) -> Float[Array, "n *t"]:
     return Y
 
 
-def standardized(kernel, rows, weights) -> Standardized:
+def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
     """The kernel of the standardized columns: minus their mean, and divided by their standard
     deviation, or by 1 for columns that are constant to rounding.
     """
@@ -210,7 +212,7 @@ def standardized(kernel, rows, weights) -> Standardized:
 
 
 @compiled
-def _moments(rows, weights):
+def _moments(rows: Rows, weights: Weights) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
     """Mean and standard deviation of every column, from differences to one row, which are exactly 0
     in a constant column.
     """

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.core.fit import r_squared
+from jaxrls.core.fit import Numbers, r_squared
 from jaxrls.core.support import as_floats, check_finite, check_weights
 
 
-def as_predicted(predictions, Y) -> Any:
+def as_predicted(predictions: Numbers, Y: Any) -> Any:
     """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
     Y = as_floats("Y", Y, predictions.dtype)
     Y = Y[:, None] if predictions.shape == (*Y.shape, 1) else Y
@@ -21,7 +21,9 @@ def as_predicted(predictions, Y) -> Any:
     return Y
 
 
-def r_squared_of(predictions, Y, weights, per_target: bool = False) -> np.floating | np.ndarray:
+def r_squared_of(
+    predictions: Numbers, Y: Any, weights: Any, per_target: bool = False
+) -> np.floating | np.ndarray:
     """R² of predictions of labels Y: see `Fit.score`."""
     predictions = np.asarray(predictions, float)
     Y = np.asarray(as_predicted(predictions, Y))

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import HoldOut, LeaveOneOut, loo
-from jaxrls.core.data import compiled
-from jaxrls.core.fit import lambda_grid
+from jaxrls.core.data import Rows, compiled
+from jaxrls.core.fit import Problem, lambda_grid
 from jaxrls.core.kernels import Kernel
 from jaxrls.front.sampling import padded, sample_of
 from jaxrls.front.widths import from_data, with_widths
@@ -35,7 +36,9 @@ class Guess(NamedTuple):
     error: Any
 
 
-def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
+def first_guess(
+    problem: Any, start: str, lams: Float[Array, " L"] | None, near: bool
+) -> list[Guess]:
     """The given kernel, and the one that `start` suggests if it is another.
 
     They are judged on a sample of the rows, so that no large matrix is factored for its spectrum:
@@ -49,7 +52,7 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[Guess]:
     kernels: list[Kernel] = [kernel]
     sizes: list[int] = []
 
-    def counted(width):
+    def counted(width: Any) -> Any:
         sizes.append(np.size(width))
         return width
 
@@ -75,15 +78,17 @@ def lam_on_few(problem: Any) -> float:
     return float(guess.lam)
 
 
-def _multiple(kernel, factor, rows) -> Kernel:
+def _multiple(kernel: Kernel, factor: float, rows: Rows) -> Kernel:
     """The kernel with all widths multiplied."""
     scaled = lambda width: np.asarray(np.asarray(width) * factor, rows.dtype)
     return with_widths(kernel, rows, scaled)
 
 
-def _guesses_of(problem, kernels, most: int, lams) -> list[Guess]:
+def _guesses_of(
+    problem: Problem, kernels: list[Kernel], most: int, lams: Float[Array, " L"] | None
+) -> list[Guess]:
     """A guess for each of the kernels, by its error on at most so many rows."""
-    criterion = problem.criterion
+    criterion: Any = problem.criterion
     n = problem.rows.shape[0]
     guesses = []
     has_loss = isinstance(criterion, LeaveOneOut | HoldOut)
@@ -102,7 +107,7 @@ def _guesses_of(problem, kernels, most: int, lams) -> list[Guess]:
 
 
 @compiled
-def _judge(problem, lams):
+def _judge(problem: Problem, lams: Float[Array, " L"] | None) -> Guess:
     """A guess without its kernel: the best λ of the grid, the precision of K, and the error."""
     solution = problem.solution()
     grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams

@@ -49,23 +49,23 @@ from jaxrls.front.start import Guess, first_guess
 @door("X")
 def tune(
     kernel: K | str,
-    X,
-    Y=None,
+    X: Any,
+    Y: Any = None,
     *,
-    lams=None,
+    lams: Any = None,
     criterion: Criterion | Callable | str = loo,
-    groups=None,
-    weights=None,
+    groups: Any = None,
+    weights: Any = None,
     intercept: bool = True,
-    fixed_effects=None,
+    fixed_effects: Any = None,
     standardize: bool = False,
-    landmarks=None,
-    optimizer=None,
+    landmarks: Any = None,
+    optimizer: Any = None,
     steps: int = 50,
     tol: float = 2e-3,
     start: str = "screen",
     starts: int = 1,
-    key=None,
+    key: Any = None,
     grow: bool | None = None,
     keep: bool | None = None,
     block_size: int | None = None,
@@ -174,10 +174,14 @@ def tune(
     return add_names_and_offset(fit, column_names(X), problem.label_offset)
 
 
-def _tune(problem, guesses, way, grow, keep):
+def _tune(
+    problem: Problem, guesses: list[Guess], way: SearchOptions, grow: bool | None, keep: bool | None
+) -> Fit:
     """The fit at the best kernel and λ that a search finds, with its history."""
     n = len(problem.Y)
-    best = problem.solver.search(padded(problem), guesses, way, grow, _descend_in_memory)
+    best = problem.solver.search(  # type: ignore[union-attr]
+        padded(problem), guesses, way, grow, _descend_in_memory
+    )
     fit, solution = _fit_of(best)
     if is_off_by_rounding(fit):
         best = _above_rounding(best, fit, way)
@@ -231,7 +235,7 @@ def multiplied_in_range(kernel: K, lam: Any, factor: Any) -> K | None:
     return jax.tree.map(on_device, scaled)
 
 
-def _fit_of(best: Tuned):
+def _fit_of(best: Tuned) -> tuple[Fit, Any]:
     """The fit at the end of a search, and its solution."""
     problem = replace(best.problem, kernel=best.kernel)
     error = on_device(np.asarray(best.history.errors).min())  # by no program
@@ -256,7 +260,7 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     return again._replace(history=replace(again.history, reason=reason, start_error=start))
 
 
-def _beginning(problem, start, lams, near):
+def _beginning(problem: Problem, start: str, lams: Any, near: bool) -> list[Guess]:
     """The kernels and λ that the search may start from; warns of λ below the precision of K."""
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     guesses = first_guess(problem, start, lams, near)
@@ -289,7 +293,7 @@ def _fitted_at(problem: Problem, lam: Any, error: Any) -> Fitted:
     return Fitted(result_at(problem, solution, chosen), solution)
 
 
-def _check(problem, way: SearchOptions, start) -> None:
+def _check(problem: Problem, way: SearchOptions, start: Any) -> None:
     """Raise for what cannot be searched."""
     if not problem.traceable:
         raise ValueError(

@@ -2,14 +2,17 @@
 the likelihood is the same without k, its slope in log a is 0 whether the best a is 0 or large.
 """
 
+from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from jaxrls.core.data import compiled
-from jaxrls.core.kernels import Kernel, Scaled
+from jaxrls.core.data import Rows, compiled
+from jaxrls.core.kernels import Block, Kernel, Scaled
 
 SOME = 100  # rows, whose prior variance is near enough to that of all
 
@@ -26,7 +29,9 @@ def scales_of(kernel: Kernel) -> list[bool]:
     return marks
 
 
-def vanished_scales(params: list, space, value_of, most: float) -> list[int]:
+def vanished_scales(
+    params: list, space: Any, value_of: Callable[[list], float], most: float
+) -> list[int]:
     """The places of scales without which the value that is minimised grows by at most so much."""
     value = value_of(params)
     vanished = []
@@ -36,7 +41,7 @@ def vanished_scales(params: list, space, value_of, most: float) -> list[int]:
     return vanished
 
 
-def with_scales_raised(params: list, vanished: list[int], space, rows) -> list:
+def with_scales_raised(params: list, vanished: list[int], space: Any, rows: Rows) -> list:
     """The parameters with the parts of these scales raised to the variance that all others and the
     noise have together.
     """
@@ -56,12 +61,12 @@ def with_scales_raised(params: list, vanished: list[int], space, rows) -> list:
 
 
 @compiled
-def _prior_variances(params, space, X):
+def _prior_variances(params: list, space: Any, X: Array | Block) -> tuple[Float[Array, ""], list]:
     """The mean prior variance of labels, and the part of it of each scale: its derivative in the
     logarithm of that.
     """
 
-    def variance(params):
+    def variance(params: list) -> tuple[Float[Array, ""], Float[Array, ""]]:
         kernel, lam = space.unpack(params)
         of_function = jnp.mean(kernel.diag(X))
         return of_function, of_function + lam

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import DenseRows, Rows, compiled
+from jaxrls.core.data import DenseRows, Rows, Weights, compiled
 from jaxrls.core.kernels import (
     Block,
     Kernel,
@@ -25,7 +25,7 @@ ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
 @door("X")
-def median_distance(X, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Array, ""]:
+def median_distance(X: Any, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Array, ""]:
     """Compute the median distance between distinct rows of X, the customary first width of a
     kernel.
 
@@ -85,7 +85,7 @@ def _largest(few: Any) -> Float[Array, ""]:
 
 
 @door("X")
-def start_from_data(kernel: Kernel, X) -> Kernel:
+def start_from_data(kernel: Kernel, X: Any) -> Kernel:
     """Set every length scale of a kernel (`Kernel.length_scales`) to the median distance between
     rows.
 
@@ -109,7 +109,7 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
     2.0
     """
 
-    def from_columns(part, name, columns):
+    def from_columns(part: Kernel, name: str, columns: Any) -> Any:
         if part.metric not in ORDERS:
             raise ValueError(
                 f"{type(part).__name__}.metric must be one of {', '.join(map(repr, ORDERS))}, and "
@@ -132,7 +132,7 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
     return kernel.map_length_scales(from_columns, few)
 
 
-def from_data(kernel, rows, weights) -> Kernel:
+def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
     """`start_from_data` of rows spread evenly over those of positive weight, each of which counts
     once: one of weight 2 is two equal rows. Of weights and rows without values yet all count.
     """
@@ -149,7 +149,7 @@ def from_data(kernel, rows, weights) -> Kernel:
 _from_data = compiled(start_from_data)
 
 
-def from_median(kernel, rows, weights) -> Kernel:
+def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
     """The kernel with every width "median", or a list of it for the columns, set by `from_data`;
     other parameters stay as they are.
     """
@@ -164,7 +164,7 @@ def from_median(kernel, rows, weights) -> Kernel:
     return jax.tree.map(put, kernel, from_data(start, rows, weights), is_leaf=listed)
 
 
-def with_widths(kernel, rows, change: Callable) -> Kernel:
+def with_widths(kernel: Kernel, rows: Rows, change: Callable) -> Kernel:
     """The kernel with every width changed."""
     changed = lambda part, name, _: change(getattr(part, name))
     return kernel.map_length_scales(changed, np.zeros((1, rows.shape[1])))

@@ -20,6 +20,7 @@ from jaxrls.core.criteria.losses import (
 from jaxrls.core.data import FixedEffects, Rows, Weights, as_folds
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import Number
 from jaxrls.core.support import Listed, as_lams, door, pytree, static, values_unknown, where_known
 
 
@@ -98,7 +99,7 @@ class Criterion(ABC):
             kernel: that of the factor, or None where it was not given.
         """
 
-    def bind(self, Y, rows: Rows | None = None) -> "Criterion":
+    def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> "Criterion":
         """The criterion for one fit: its own data are read, and checked against the labels and
         rows.
         """
@@ -113,13 +114,15 @@ class Criterion(ABC):
         """
         return self
 
-    def amplitude(self, solution: Solution, lams) -> Float[Array, "L t"] | None:
+    def amplitude(
+        self, solution: Solution, lams: Float[Array, "L *k"]
+    ) -> Float[Array, "L t"] | None:
         """τ of the prior τ²k that it estimates for every λ and target; None where it estimates
         none.
         """
         return None
 
-    def match_columns(self, names: tuple, offset) -> "Criterion":
+    def match_columns(self, names: tuple, offset: np.ndarray | None) -> "Criterion":
         """The criterion with rows of its own, if it has such, as those that are fitted: columns by
         their names, labels less an offset.
         """
@@ -132,7 +135,9 @@ class Criterion(ABC):
             return solution
         return replace(solution, factor=solution.factor.raise_floor(self.groups))
 
-    def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
+    def errors(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L *t"]:
         """The criterion with its sign set so that smaller is better, (L,) where the labels came as
         (n,).
         """
@@ -184,11 +189,11 @@ class Criterion(ABC):
         """Whether its derivatives can guide a search."""
         return True
 
-    def to_search(self, error, n: int):
+    def to_search(self, error: Array | np.ndarray | np.floating, n: Number | int) -> Any:
         """What a gradient search minimises in place of the error."""
         return error
 
-    def from_search(self, value, n: int):
+    def from_search(self, value: np.ndarray, n: int) -> Any:
         """The inverse of `to_search`, on the host."""
         return value
 
@@ -211,11 +216,11 @@ class Positive(Criterion):
         """Whether the loss has a gradient."""
         return self.loss not in PIECEWISE_CONSTANT
 
-    def to_search(self, error, n):
+    def to_search(self, error: Array | np.ndarray | np.floating, n: Number | int) -> Any:
         """log error."""
         return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
 
-    def from_search(self, value, n):
+    def from_search(self, value: np.ndarray, n: int) -> Any:
         """The error, infinite for a failure."""
         with np.errstate(over="ignore"):
             return np.exp(value)
@@ -234,7 +239,9 @@ class FunctionCriterion(Criterion):
         """The name of the function."""
         return getattr(self.fn, "__name__", type(self.fn).__name__)
 
-    def values(self, solution, lams, kernel):
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """The result of the function, its shape checked."""
         labels = solution.labels.given
         lams = lams[:, 0] if lams.shape[1:] == (1,) else lams
@@ -248,6 +255,8 @@ class FunctionCriterion(Criterion):
         return jnp.reshape(values, (len(lams), -1))
 
 
-def as_grid(lams, factor: Factor, targets: tuple = ()) -> Float[Array, "L *k"]:
+def as_grid(
+    lams: Float[Array | np.ndarray, "L *k"] | Listed, factor: Factor, targets: tuple = ()
+) -> Float[Array, "L *k"]:
     """λ as a vector, or one for every target, in the factor's dtype, checked; 0 is its floor."""
     return factor.zero_as_floor(as_lams(lams, factor.dtype, targets, zero=True))

@@ -2,6 +2,7 @@
 both (n, t), and returns (n, t)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -83,7 +84,7 @@ OF_RESIDUALS: set[Callable] = {squared_error, absolute_error}
 PIECEWISE_CONSTANT: set[Callable] = {zero_one_loss}
 
 
-def check_loss(loss) -> None:
+def check_loss(loss: Any) -> None:
     """Raise for a loss that cannot be called."""
     if not callable(loss):
         raise ValueError(

@@ -41,12 +41,12 @@ class Path:
     free: Float[Array, "L p *t"] | None = None
 
 
-def one_lam(lam, solution: Solution) -> Float[Array, "1 *k"]:
+def one_lam(lam: Any, solution: Solution) -> Float[Array, "1 *k"]:
     """One λ, or one for each target, as a grid of length one."""
     return known_lam(lam, solution.factor, solution.labels.given.shape[1:])[None]
 
 
-def known_lam(lam, factor: Factor, targets: tuple = ()) -> Float[Array, "*k"]:
+def known_lam(lam: Any, factor: Factor, targets: tuple = ()) -> Float[Array, "*k"]:
     """One λ, or one for each target, checked; 0 is the factor's floor. Warns of a λ below it, where
     values are known.
     """

@@ -20,10 +20,10 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive
 from jaxrls.core.criteria.losses import squared_error
-from jaxrls.core.data import Weights, as_rows, folds
+from jaxrls.core.data import FixedEffects, Rows, Weights, as_rows, folds
 from jaxrls.core.factors import Solution, as_columns
-from jaxrls.core.kernels import Linear, as_dense
-from jaxrls.core.linalg import matmul, safe_sqrt
+from jaxrls.core.kernels import Kernel, Linear, as_dense
+from jaxrls.core.linalg import Number, matmul, safe_sqrt
 from jaxrls.core.support import as_floats, by_names, check_finite, check_index, pytree, static
 
 
@@ -84,7 +84,9 @@ class LeaveOneOut(Positive):
         """The loss of every row, times its weight."""
         return None if self.groups is not None else partial(_sum_losses, self.loss)
 
-    def values(self, solution, lams, kernel):
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """One pass over the rows."""
         sums = solution.sum_held_out(partial(_sum_losses, self.loss), lams, self.groups)
         weights = solution.factor.weights
@@ -92,11 +94,16 @@ class LeaveOneOut(Positive):
         return sums / counted.total
 
 
-def _sum_losses(loss, residuals, labels, weights):
+def _sum_losses(
+    loss: Callable,
+    residuals: Float[Array, "b t"],
+    labels: Float[Array, "b t"],
+    weights: Float[Array, " b"],
+) -> Float[Array, " u"]:
     return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
 
 
-def kfold(groups, loss: Callable = squared_error) -> LeaveOneOut:
+def kfold(groups: Any, loss: Callable = squared_error) -> LeaveOneOut:
     """Exact k-fold or leave-one-group-out error, pooled over rows: `LeaveOneOut` of groups.
 
     Of splits (train, test) each test row is predicted by the fit to the training rows alone, as
@@ -150,16 +157,18 @@ class OfPrior(Criterion):
         """τ², where it is not estimated."""
         return 1.0 if self.scale is None else self.scale
 
-    def with_estimates(self):
+    def with_estimates(self) -> "OfPrior":
         """With τ² estimated, unless it is a number."""
         return replace(self, scale=self.estimate) if self.scale is None else self
 
-    def amplitude(self, solution, lams):
+    def amplitude(
+        self, solution: Solution, lams: Float[Array, "L *k"]
+    ) -> Float[Array, "L t"] | None:
         """τ, if it is estimated."""
         return self.estimated(solution, lams) if self.scale == self.estimate else None
 
     @abstractmethod
-    def estimated(self, solution: Solution, lams) -> Float[Array, "L t"]:
+    def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
         """The estimate of τ."""
 
 
@@ -171,12 +180,12 @@ class OfPredictive(OfPrior):
 
     estimate = "loo"
 
-    def estimated(self, solution, lams):
+    def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
         """From one pass over the rows."""
         solution, unit = solution.of_unit_labels()
         return unit * safe_sqrt(self.sums(solution, lams)[1])
 
-    def sums(self, solution: Solution, lams) -> tuple[Any, Any]:
+    def sums(self, solution: Solution, lams: Float[Array, "L *k"]) -> tuple[Any, Any]:
         """The means of log 1/σᵢ² and of eᵢ²/σᵢ² over rows of positive weight."""
         count = solution.factor.weights.count
         columns = as_columns(lams)
@@ -221,7 +230,9 @@ class LogPredictive(OfPredictive):
     unit = "nats"
     larger_is_better = True
 
-    def values(self, solution, lams, kernel):
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """From one pass over the rows."""
         if self.scale != self.estimate:
             return _mean_density(*self.sums(solution, lams), self.given_scale)
@@ -230,12 +241,19 @@ class LogPredictive(OfPredictive):
         return _mean_density(logs, squares, _not_zero(squares)) - jnp.log(unit)
 
 
-def _mean_density(logs, squares, scale):
+def _mean_density(
+    logs: Float[Array, "L t"], squares: Float[Array, "L t"], scale: Float[Array, "L t"] | float
+) -> Float[Array, "L t"]:
     """From the means of log 1/σᵢ² and of eᵢ²/σᵢ²."""
     return 0.5 * (logs - jnp.log(2 * np.pi * scale) - squares / scale)
 
 
-def _log_density(residuals, remaining, labels, weights):
+def _log_density(
+    residuals: Float[Array, "b t"],
+    remaining: Float[Array, "b k"],
+    labels: Float[Array, "b t"],
+    weights: Float[Array, " b"],
+) -> tuple[Float[Array, " k"], Float[Array, " t"]]:
     """Σ log v(1 − h) and Σ v(1 − h) e² over rows of positive weight."""
     v = weights[:, None]
     information = _information(remaining, weights)
@@ -243,13 +261,15 @@ def _log_density(residuals, remaining, labels, weights):
     return jnp.sum(jnp.log(information), axis=0), jnp.sum(squares, axis=0)
 
 
-def _information(remaining, weights):
+def _information(
+    remaining: Float[Array, "b k"], weights: Float[Array, " b"]
+) -> Float[Array, "b k"]:
     """v(1 − h), and 1 for rows of weight 0."""
     v = weights[:, None]
     return jnp.where(v > 0, _not_zero(v * remaining), 1)
 
 
-def _not_zero(values):
+def _not_zero(values: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
 
 
@@ -286,7 +306,7 @@ class CRPS(OfPredictive, Positive):
     name = "crps"
     title = "continuous ranked probability score"
 
-    def bind(self, Y, rows=None):
+    def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> Criterion:
         """The same, for rows that a program takes."""
         if rows is not None and not rows.traceable:
             raise ValueError(
@@ -295,14 +315,16 @@ class CRPS(OfPredictive, Positive):
             )
         return super().bind(Y, rows)
 
-    def values(self, solution, lams, kernel):
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """One λ after another, as rows must know τ²λ."""
         count = solution.factor.weights.count
-        unit = 1.0
+        unit: Any = 1.0
         if self.scale == self.estimate:
             solution, unit = solution.of_unit_labels()
 
-        def of_lam(lam):
+        def of_lam(lam: Float[Array, " k"]) -> Float[Array, " t"]:
             scale = self.scale
             if scale == self.estimate:
                 scale = _not_zero(self.sums(solution, lam[None])[1][0])
@@ -312,7 +334,13 @@ class CRPS(OfPredictive, Positive):
         return unit * jax.lax.map(of_lam, as_columns(lams))
 
 
-def _crps(noise, residuals, remaining, labels, weights):
+def _crps(
+    noise: Float[Array, " k"],
+    residuals: Float[Array, "b t"],
+    remaining: Float[Array, "b _"],
+    labels: Float[Array, "b t"],
+    weights: Float[Array, " b"],
+) -> Float[Array, " t"]:
     """Σ of scores over rows of positive weight, for noise of variance τ²λ at weight 1."""
     std = jnp.sqrt(_not_zero(noise / _information(remaining, weights)))
     z = residuals / std
@@ -342,7 +370,9 @@ class GCV(Positive):
     title = "GCV error"
     needs_only_sums = fits_samples = ignores_offset = True
 
-    def values(self, solution, lams, kernel):
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """From the residual norm and its degrees of freedom; one row with an intercept has none, as
         nothing is left to fit without it.
         """
@@ -384,11 +414,13 @@ class Evidence(OfPrior):
     estimate = "evidence"
     larger_is_better = needs_only_sums = True
 
-    def estimated(self, solution, lams):
+    def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
         """√(yᵀP̃y/(n − q)), at which yᵀP̃y/τ² is n − q."""
         return solution.amplitude(lams)
 
-    def values(self, solution, lams, kernel):
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """−½ (data fit/τ² + log determinant + (n − q) log 2πτ² + constants)."""
         factor = solution.factor
         dimensions = factor.residual_dimensions()
@@ -403,14 +435,14 @@ class Evidence(OfPrior):
         constant = constant - dimensions * (math.log(2 * math.pi) + log_scale)
         return 0.5 * (constant - data_fit - solution.logdet(lams))
 
-    def check_rank(self, fixed, weights):
+    def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
         """Nothing: no row is left out."""
 
-    def to_search(self, error, n):
+    def to_search(self, error: Array | np.ndarray | np.floating, n: Number | int) -> Any:
         """The error per row."""
         return error / n
 
-    def from_search(self, value, n):
+    def from_search(self, value: np.ndarray, n: int) -> Any:
         """The error of all rows."""
         return value * n
 
@@ -432,7 +464,7 @@ class HoldOut(Positive):
     title = "hold-out error"
     fits_samples = True
 
-    def bind(self, Y, rows=None):
+    def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> Criterion:
         """Held-out rows, labels and weights, checked to have the columns and targets of those that
         are fitted.
         """
@@ -451,16 +483,18 @@ class HoldOut(Positive):
             )
         return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
 
-    def match_columns(self, names, offset):
+    def match_columns(self, names: tuple, offset: np.ndarray | None) -> Criterion:
         """With columns of X by name, and labels less an offset."""
         Y = self.Y if offset is None else np.asarray(self.Y, np.float64) - offset
         return replace(self, X=by_names("X of holdout", self.X, names), Y=Y)
 
-    def check(self, kernel):
+    def check(self, kernel: Kernel) -> None:
         """Raise for held-out rows outside the kernel's domain."""
         self.X.check(kernel, "X of holdout", training=False)
 
-    def values(self, solution, lams, kernel):
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """From one pass over the held-out rows, in the precision of the factor whatever theirs is.
         Without a kernel the rows are taken as what multiplies the coefficients.
         """
@@ -475,7 +509,9 @@ class HoldOut(Positive):
         labels = self.Y.reshape(len(self.Y), -1)
         together = min(len(coef), max(1, 256 // labels.shape[1]))  # λ in one product
 
-        def errors_of_block(x, v, y):
+        def errors_of_block(
+            x: Any, v: Float[Array, " b"], y: Float[Array, "b t"]
+        ) -> Float[Array, "L u"]:
             x, v, y = (part.astype(factor.dtype) for part in (x, v, y))
             phi = as_dense(x) if kernel is None else factor.expansion.design(kernel, x)
             if phi.shape[1] != coef.shape[1]:
@@ -490,7 +526,7 @@ class HoldOut(Positive):
         return rows.sum(errors_of_block, self.weights.array, labels) / total
 
 
-def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:
+def holdout(X: Any, Y: Any, *, weights: Any = None, loss: Callable = squared_error) -> HoldOut:
     """Make a criterion of the error on held-out rows.
 
     Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ, f_λ fitted on the other rows.
@@ -537,7 +573,7 @@ NAMED: dict[str, Criterion] = {
 CRITERIA: ChainMap[str, Criterion] = ChainMap({"kfold": loo}, NAMED)
 
 
-def as_criterion(criterion, groups=None) -> Criterion:
+def as_criterion(criterion: Any, groups: Any = None) -> Criterion:
     """A criterion from its name, a function, or itself; where it is one of single rows, with
     `groups` left out in their place.
     """
@@ -557,7 +593,7 @@ def as_criterion(criterion, groups=None) -> Criterion:
     return replace(criterion, groups=groups)
 
 
-def _check_function(criterion) -> None:
+def _check_function(criterion: Any) -> None:
     """Raise unless it is a function of (factor, Y, lams): neither a class nor what makes criteria,
     and no wrapper around a criterion, whose own data would not be read.
     """

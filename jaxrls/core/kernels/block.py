@@ -51,7 +51,7 @@ class Block:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def astype(self, dtype) -> Any:
+    def astype(self, dtype: Any) -> Any:
         """The same rows in another dtype."""
         return replace(self, values=self.values.astype(dtype))  # type: ignore[type-var]
 
@@ -60,7 +60,7 @@ class Block:
         return self.values
 
 
-def as_block(name: str, X) -> Any:
+def as_block(name: str, X: Any) -> Any:
     """Rows (n, d) of a table, list or array, or a `Block` as it is."""
     X = X if isinstance(X, jax.Array | Block) else as_array(name, X)
     if X.ndim != 2:
@@ -74,7 +74,7 @@ def as_dense(X: Any) -> Any:
 
 
 @singledispatch
-def inner_products(X: Any, Z: Float[Array, "m d"]) -> Gram:
+def inner_products(X: Any, Z: Any) -> Gram:
     """⟨x, z⟩ of all rows."""
     return matmul(X, Z.T)
 
@@ -96,7 +96,7 @@ def squared_lengths(X: Any) -> Float[Array, " n"]:
 
 
 @singledispatch
-def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"]) -> Gram:
+def squared_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
     """Squared distances r² = Σₖ ((xₖ − zₖ) · inverseₖ)², where `inverse` is 1/width; 0 for equal
     rows.
 
@@ -144,7 +144,7 @@ def chi_squared_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
     return gaps(X, Z, inverse, _chi_squared)
 
 
-def _by_product(scaled, _):
+def _by_product(scaled: tuple[Any, ...], _: Any) -> Gram:
     """‖x‖² + ‖z‖² − 2⟨x, z⟩. All of it stands in the branch of the conditional: a select between
     two branches afterwards takes longer than the product itself.
     """
@@ -157,7 +157,7 @@ def _by_product(scaled, _):
     return distances - jax.lax.stop_gradient(lost)
 
 
-def _by_differences(_, rows):
+def _by_differences(_: Any, rows: tuple) -> Gram:
     return _by_columns(squared_gap, *rows)
 
 
@@ -170,24 +170,32 @@ def _for_all(flag: Bool[Array, ""]) -> Bool[Array, ""]:
 
 
 @_for_all.def_vmap
-def _for_all_of_a_batch(size, batched, flags):
+def _for_all_of_a_batch(
+    size: int, batched: list, flags: Bool[Array, " B"]
+) -> tuple[Bool[Array, ""], bool]:
     return _for_all(jnp.all(flags)), False
 
 
 # Gaps between numbers of one column, as functions of the module: each is compiled once.
 
 
-def squared_gap(x, z, scale):
+def squared_gap(
+    x: Float[Array, "..."], z: Float[Array, "..."], scale: Float[Array, "..."]
+) -> Float[Array, "..."]:
     """Of `squared_distances`."""
     gap = (x - z) * scale
     return gap * gap
 
 
-def _absolute(x, z, scale):
+def _absolute(
+    x: Float[Array, "..."], z: Float[Array, "..."], scale: Float[Array, "..."]
+) -> Float[Array, "..."]:
     return jnp.abs(x - z) * scale
 
 
-def _chi_squared(x, z, scale):
+def _chi_squared(
+    x: Float[Array, "..."], z: Float[Array, "..."], scale: Float[Array, "..."]
+) -> Float[Array, "..."]:
     gap = x - z
     total = x + z
     positive = total > 0  # the square of a gap may underflow where its share does not
@@ -195,20 +203,28 @@ def _chi_squared(x, z, scale):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _by_columns(gap, X, Z, inverse):
+def _by_columns(
+    gap: Callable, X: Float[Array, "n d"], Z: Float[Array, "m d"], inverse: Float[Array, " d"]
+) -> Gram:
     """Σₖ gap(xₖ, zₖ, inverseₖ), COLUMNS_A_PASS of them in each pass over the result."""
     return _in_passes(gap, COLUMNS_A_PASS.get(platform(), 8), X, Z, inverse)
 
 
 @_by_columns.defjvp
-def _by_columns_jvp(gap, primals, tangents):
+def _by_columns_jvp(gap: Callable, primals: tuple, tangents: tuple) -> tuple[Gram, Gram]:
     # The backward pass stores the gaps of a pass, so there one column is taken at a time.
     return _by_columns(gap, *primals), jax.jvp(partial(_in_passes, gap, 1), primals, tangents)[1]
 
 
-def _in_passes(gap, at_once, X, Z, inverse):
+def _in_passes(
+    gap: Callable,
+    at_once: int,
+    X: Float[Array, "n d"],
+    Z: Float[Array, "m d"],
+    inverse: Float[Array, " d"],
+) -> Gram:
     @jax.checkpoint
-    def add(total, columns):
+    def add(total: Gram, columns: tuple) -> tuple[Gram, None]:
         for x, z, scale in zip(*columns, strict=True):  # unrolled, which makes it one pass
             total = total + gap(x[:, None], z[None, :], scale)
         return total, None

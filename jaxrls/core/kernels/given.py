@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.kernels.block import Block, as_dense
+from jaxrls.core.kernels.block import Block, Gram, as_dense
 from jaxrls.core.kernels.inner import Cosine, Linear, Tanimoto
-from jaxrls.core.kernels.kernel import Kernel
+from jaxrls.core.kernels.kernel import Kernel, Matrix
 from jaxrls.core.kernels.stationary import (
     ChiSquared,
     Gaussian,
@@ -35,7 +35,7 @@ class OfFunction(Kernel):
         if not callable(self.fn):
             raise ValueError(f"{type(self).__name__}.fn must be a function, and is {self.fn!r}")
 
-    def _values(self, *matrices, columns: int | None = None):
+    def _values(self, *matrices, columns: int | None = None) -> Float[Array, "n r"]:
         """What the function returns, checked: a matrix with one row for each row of the first
         matrix and, where `columns` is given, that many columns.
         """
@@ -86,10 +86,10 @@ class FeatureMap(OfFunction):
     [[7.0]]
     """
 
-    def features(self, X):
+    def features(self, X: Matrix) -> Float[Array, "n r"]:
         return self._values(X)
 
-    def num_features(self, d, dtype):
+    def num_features(self, d: int, dtype: Any) -> int:
         return jax.eval_shape(self.features, jax.ShapeDtypeStruct((1, d), dtype)).shape[1]
 
 
@@ -114,13 +114,13 @@ class FunctionKernel(OfFunction):
     [[36.0]]
     """
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Matrix, Z: Float[Array, "m d"]) -> Gram:
         return self._values(X, Z, columns=Z.shape[0])
 
-    def diag(self, X):
+    def diag(self, X: Matrix) -> Float[Array, " n"]:
         return jax.vmap(lambda x: self(x[None], x[None])[0, 0])(X)
 
-    def is_semidefinite(self):
+    def is_semidefinite(self) -> bool:
         return False
 
 
@@ -138,7 +138,7 @@ class GramBlock(Block):
     numbers: Int[Array | np.ndarray, " b"]
 
     @classmethod
-    def of(cls, K) -> "GramBlock":
+    def of(cls, K: Float[Array | np.ndarray, "b n"]) -> "GramBlock":
         """All rows of the matrix."""
         return cls(K, on_device(np.arange(len(K), dtype=np.int32)))
 
@@ -147,7 +147,7 @@ class GramBlock(Block):
         """That of the values."""
         return self.values.shape
 
-    def __getitem__(self, rows) -> "GramBlock":
+    def __getitem__(self, rows: Any) -> "GramBlock":
         """Some of the rows, whose numbers remain."""
         return GramBlock(self.values[rows], self.numbers[rows])
 
@@ -175,16 +175,16 @@ class Precomputed(Kernel):
     evaluable = False
     sparse = True
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Float[Array, "n k"] | Block, Z: Any) -> Gram:
         values = as_dense(X)
         # Of all columns those of the landmarks; of new rows they may be all that is given.
         has_more = isinstance(Z, GramBlock) and values.shape[1] == Z.shape[1]
         return values[:, Z.numbers] if has_more else values
 
-    def features(self, X):
+    def features(self, X: Matrix | Block) -> Matrix:
         return as_dense(X)
 
-    def diag(self, X):
+    def diag(self, X: Matrix | Block) -> Float[Array, " n"]:
         if isinstance(X, GramBlock):
             return X.values[jnp.arange(len(X)), X.numbers]
         if X.shape[0] != X.shape[1]:
@@ -194,7 +194,7 @@ class Precomputed(Kernel):
             )
         return jnp.diagonal(as_dense(X))
 
-    def is_semidefinite(self):
+    def is_semidefinite(self) -> bool:
         return False
 
 
@@ -224,7 +224,7 @@ POLYNOMIAL = ("polynomial", "poly")
 KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
 
 
-def check_kernel(kernel) -> None:
+def check_kernel(kernel: Any) -> None:
     """Raise unless it is a jaxrls kernel."""
     if not isinstance(kernel, Kernel):
         raise ValueError(

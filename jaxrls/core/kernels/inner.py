@@ -5,13 +5,14 @@ with its explicit features, and `Sobolev`.
 import math
 from functools import reduce
 from itertools import combinations_with_replacement
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.core.kernels.block import as_dense, inner_products, squared_lengths, times
+from jaxrls.core.kernels.block import Block, Gram, as_dense, inner_products, squared_lengths, times
 from jaxrls.core.kernels.kernel import Kernel, Matrix, check_not_negative, parameter
 from jaxrls.core.linalg import safe_sqrt
 from jaxrls.core.support import door, known_and, pytree, static
@@ -33,22 +34,22 @@ class Linear(Kernel):
 
     sparse = True
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
         return inner_products(X, Z)
 
-    def diag(self, X):
+    def diag(self, X: Matrix | Block) -> Float[Array, " n"]:
         return squared_lengths(X)
 
-    def num_features(self, d, dtype):
+    def num_features(self, d: int, dtype: Any) -> int:
         return d
 
-    def features(self, X):
+    def features(self, X: Matrix | Block) -> Matrix:
         return as_dense(X)
 
-    def times(self, X, w):
+    def times(self, X: Any, w: Float[Array, "d t"]) -> Float[Array, "n t"]:
         return times(X, w)
 
-    def is_linear(self):
+    def is_linear(self) -> bool:
         return True
 
 
@@ -75,16 +76,16 @@ class Constant(Kernel):
     sparse = True
     value: Scalars = 1.0
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
         return jnp.broadcast_to(parameter(self, "value", X), (X.shape[0], Z.shape[0]))
 
-    def diag(self, X):
+    def diag(self, X: Matrix | Block) -> Float[Array, " n"]:
         return jnp.broadcast_to(parameter(self, "value", X), X.shape[:1])
 
-    def num_features(self, d, dtype):
+    def num_features(self, d: int, dtype: Any) -> int:
         return 1
 
-    def features(self, X):
+    def features(self, X: Matrix | Block) -> Float[Array, "n 1"]:
         return jnp.broadcast_to(safe_sqrt(parameter(self, "value", X)), (X.shape[0], 1))
 
 
@@ -106,23 +107,23 @@ class Cosine(Kernel):
 
     sparse = True
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
         return inner_products(X, Z) * self._scale(X)[:, None] * self._scale(Z)
 
-    def diag(self, X):
+    def diag(self, X: Matrix | Block) -> Float[Array, " n"]:
         return squared_lengths(X) * self._scale(X) ** 2
 
-    def num_features(self, d, dtype):
+    def num_features(self, d: int, dtype: Any) -> int:
         return d
 
-    def features(self, X):
+    def features(self, X: Matrix | Block) -> Matrix:
         return as_dense(X) * self._scale(X)[:, None]
 
-    def times(self, X, w):
+    def times(self, X: Any, w: Float[Array, "d t"]) -> Float[Array, "n t"]:
         return times(X, w) * self._scale(X)[:, None]
 
     @staticmethod
-    def _scale(X):
+    def _scale(X: Any) -> Float[Array, " n"]:
         """1/‖x‖ of every row, 0 of rows of zeros."""
         squares = squared_lengths(X)
         used = squares > 0
@@ -146,12 +147,12 @@ class Tanimoto(Kernel):
 
     sparse = True
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
         both = inner_products(X, Z)
         either = squared_lengths(X)[:, None] + squared_lengths(Z)[None] - both
         return jnp.where(either > 0, both / jnp.where(either > 0, either, 1), 1)
 
-    def diag(self, X):
+    def diag(self, X: Matrix | Block) -> Float[Array, " n"]:
         return jnp.ones_like(squared_lengths(X))
 
 
@@ -187,13 +188,13 @@ class Polynomial(Kernel):
                 f"Polynomial.degree must be a whole number of at least 1, and is {self.degree!r}"
             )
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
         return (inner_products(X, Z) + parameter(self, "offset", X)) ** self.degree
 
-    def diag(self, X):
+    def diag(self, X: Matrix | Block) -> Float[Array, " n"]:
         return (squared_lengths(X) + parameter(self, "offset", X)) ** self.degree
 
-    def check(self, X):
+    def check(self, X: Array | np.ndarray | Block) -> None:
         parameter(self, "offset", X)
         if known_and(lambda offset: not 0 <= offset < np.inf, self.offset):
             raise ValueError(
@@ -219,20 +220,20 @@ class Sobolev(Kernel):
     [[0.5], [1.0]]
     """
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Matrix, Z: Float[Array, "m d"]) -> Gram:
         self._check_columns(X)
         return jnp.minimum(X[:, :1], Z[:, 0])
 
-    def diag(self, X):
+    def diag(self, X: Matrix) -> Float[Array, " n"]:
         self._check_columns(X)
         return X[:, 0]
 
-    def check(self, X):
+    def check(self, X: Array | np.ndarray | Block) -> None:
         self._check_columns(X)
         check_not_negative("Sobolev lives on [0, ∞)", X, "shift the column so that it starts at 0")
 
     @staticmethod
-    def _check_columns(X):
+    def _check_columns(X: Array | np.ndarray | Block) -> None:
         if X.shape[1] != 1:
             raise ValueError(
                 f"Sobolev takes one column, and X has {X.shape[1]}: use Sobolev().on(j), and + or "

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.core.kernels.block import Gram, as_block, as_dense
+from jaxrls.core.kernels.block import Block, Gram, as_block, as_dense
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import check_real, door, known_and, pytree, static
 
@@ -101,7 +101,7 @@ class Kernel:
         """
         return jnp.sum(self.features(X) ** 2, axis=1)
 
-    def num_features(self, d: int, dtype) -> int | None:
+    def num_features(self, d: int, dtype: Any) -> int | None:
         """The number r of explicit features for rows of `d` columns, or None for a kernel that is
         used through its matrix alone.
         """
@@ -133,7 +133,7 @@ class Kernel:
         """Whether sparse rows stay sparse, in this kernel and its parts."""
         return self.sparse and all(part.keeps_sparse() for part in self._parts().values())
 
-    def check(self, X) -> None:
+    def check(self, X: Array | np.ndarray | Block) -> None:
         """Check parameters and data, as far as their values are known.
 
         Raises:
@@ -154,7 +154,9 @@ class Kernel:
         """
         return all(child.is_semidefinite() for child in self._parts().values())
 
-    def map_length_scales(self, fn: Callable[["Kernel", str, Any], Any], X) -> "Kernel":
+    def map_length_scales(
+        self, fn: Callable[["Kernel", str, Any], Any], X: Array | np.ndarray | Block
+    ) -> "Kernel":
         """The kernel with every length scale replaced by `fn(part, name, X)`.
 
         Args:
@@ -211,10 +213,10 @@ class Kernel:
             )
         return On(self, tuple(indices.tolist()))
 
-    def __add__(self, other) -> "Kernel":
+    def __add__(self, other: Any) -> "Kernel":
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
-    def __mul__(self, other) -> "Kernel":
+    def __mul__(self, other: Any) -> "Kernel":
         if isinstance(other, Kernel):
             return Product(self, other)
         scalar = isinstance(other, int | float | np.number) or getattr(other, "shape", None) == ()
@@ -239,13 +241,15 @@ def _is_not_positive(value: Any) -> bool:
     return not (np.isfinite(value) & (np.asarray(value) > 0)).all()
 
 
-def check_not_negative(what: str, X, then: str) -> None:
+def check_not_negative(what: str, X: Any, then: str) -> None:
     """Raise for inputs below 0, where values are known."""
     if known_and(lambda X: X.min() < 0, X):
         raise ValueError(f"{what}, and the smallest input is {X.min()}: {then}")
 
 
-def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
+def parameter(
+    kernel: Kernel, name: str, X: Array | np.ndarray | Block, per_column: bool = False
+) -> Float[Array, "..."]:
     """A parameter in the dtype of the data: one number, or, where `per_column` allows it, one per
     column. Other shapes raise, as they would broadcast along rows.
     """
@@ -281,10 +285,10 @@ class OfTwo(_OfKernels):
     right: Kernel
     joined: ClassVar[Callable]
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Any, Z: Any) -> Gram:
         return self.joined(self.left(X, Z), self.right(X, Z))
 
-    def diag(self, X):
+    def diag(self, X: Any) -> Float[Array, " n"]:
         return self.joined(self.left.diag(X), self.right.diag(X))
 
 
@@ -300,22 +304,22 @@ class Sum(OfTwo):
 
     joined = staticmethod(operator.add)
 
-    def num_features(self, d, dtype):
+    def num_features(self, d: int, dtype: Any) -> int | None:
         left = self.left.num_features(d, dtype)
         right = self.right.num_features(d, dtype)
         return None if left is None or right is None else left + right
 
-    def features(self, X):
+    def features(self, X: Any) -> Float[Array, "n r"]:
         return jnp.concatenate([self.left.features(X), self.right.features(X)], axis=1)
 
-    def times(self, X, w):
+    def times(self, X: Any, w: Float[Array, "r t"]) -> Float[Array, "n t"]:
         count = self.left.num_features(X.shape[1], X.dtype)
         return self.left.times(X, w[:count]) + self.right.times(X, w[count:])
 
-    def is_linear(self):
+    def is_linear(self) -> bool:
         return self.left.is_linear() and self.right.is_linear()
 
-    def multiplied(self, factor):
+    def multiplied(self, factor: Any) -> Kernel | None:
         left = self.left.multiplied(factor)
         right = self.right.multiplied(factor)
         return None if left is None or right is None else Sum(left, right)
@@ -332,7 +336,7 @@ class Product(OfTwo):
 
     joined = staticmethod(operator.mul)
 
-    def multiplied(self, factor):
+    def multiplied(self, factor: Any) -> Kernel | None:
         left = self.left.multiplied(factor)
         right = self.right.multiplied(factor)
         if left is not None:
@@ -354,25 +358,25 @@ class Scaled(_OfKernels):
     scale: Scalars
     kernel: Kernel
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Any, Z: Any) -> Gram:
         return parameter(self, "scale", X) * self.kernel(X, Z)
 
-    def diag(self, X):
+    def diag(self, X: Any) -> Float[Array, " n"]:
         return parameter(self, "scale", X) * self.kernel.diag(X)
 
-    def num_features(self, d, dtype):
+    def num_features(self, d: int, dtype: Any) -> int | None:
         return self.kernel.num_features(d, dtype)
 
-    def features(self, X):
+    def features(self, X: Any) -> Float[Array, "n r"]:
         return safe_sqrt(parameter(self, "scale", X)) * self.kernel.features(X)
 
-    def times(self, X, w):
+    def times(self, X: Any, w: Float[Array, "r t"]) -> Float[Array, "n t"]:
         return safe_sqrt(parameter(self, "scale", X)) * self.kernel.times(X, w)
 
-    def is_linear(self):
+    def is_linear(self) -> bool:
         return self.kernel.is_linear()
 
-    def multiplied(self, factor):
+    def multiplied(self, factor: Any) -> Kernel | None:
         return Scaled(self.scale * factor, self.kernel)
 
 
@@ -387,30 +391,30 @@ class Transformed(_OfKernels, ABC):
     def transform(self, X: Matrix) -> Matrix:
         """The rows that the inner kernel is given."""
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Any, Z: Any) -> Gram:
         return self.kernel(self.transform(X), self.transform(Z))
 
-    def diag(self, X):
+    def diag(self, X: Any) -> Float[Array, " n"]:
         return self.kernel.diag(self.transform(X))
 
-    def check(self, X):
+    def check(self, X: Any) -> None:
         self.kernel.check(self.transform(X))
 
-    def map_length_scales(self, fn, X):
+    def map_length_scales(self, fn: Callable[[Kernel, str, Any], Any], X: Any) -> Kernel:
         kernel = self.kernel.map_length_scales(fn, self.transform(X))
         return replace(self, kernel=kernel)
 
-    def multiplied(self, factor):
+    def multiplied(self, factor: Any) -> Kernel | None:
         kernel = self.kernel.multiplied(factor)
         return None if kernel is None else replace(self, kernel=kernel)
 
-    def num_features(self, d, dtype):
+    def num_features(self, d: int, dtype: Any) -> int | None:
         return self.kernel.num_features(d, dtype)
 
-    def features(self, X):
+    def features(self, X: Any) -> Float[Array, "n r"]:
         return self.kernel.features(self.transform(X))
 
-    def times(self, X, w):
+    def times(self, X: Any, w: Float[Array, "r t"]) -> Float[Array, "n t"]:
         return self.kernel.times(self.transform(X), w)
 
 
@@ -431,7 +435,7 @@ class On(Transformed):
 
     columns: tuple[Any, ...] = static()
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """The columns of X that the kernel is given."""
         for name in self.columns:
             if isinstance(name, str):
@@ -446,10 +450,10 @@ class On(Transformed):
             )
         return X[:, np.array(self.columns)]
 
-    def num_features(self, d, dtype):
+    def num_features(self, d: int, dtype: Any) -> int | None:
         return self.kernel.num_features(len(self.columns), dtype)
 
-    def is_linear(self):
+    def is_linear(self) -> bool:
         return self.kernel.is_linear()
 
 
@@ -497,6 +501,6 @@ class Standardized(Transformed):
     centre: Float[Array | np.ndarray, " d"]
     scale: Float[Array | np.ndarray, " d"]
 
-    def transform(self, X):
+    def transform(self, X: Matrix) -> Matrix:
         """The columns centred and scaled."""
         return (X - self.centre) / self.scale

@@ -5,24 +5,27 @@
 import math
 from collections.abc import Callable
 from functools import partial, reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.core.kernels.block import (
+    Block,
+    Gram,
     chi_squared_distances,
     city_block_distances,
     squared_distances,
 )
-from jaxrls.core.kernels.kernel import Kernel, check_not_negative, parameter
+from jaxrls.core.kernels.kernel import Kernel, Matrix, check_not_negative, parameter
 from jaxrls.core.linalg import reciprocal, safe_sqrt
 from jaxrls.core.support import pytree, static
 
 
-def _inverse(kernel: Kernel, X):
+def _inverse(kernel: Kernel, X: Matrix | Block) -> Float[Array, " d"]:
     """1 / width for every column."""
     width = parameter(kernel, "width", X, per_column=True)
     return jnp.broadcast_to(reciprocal(width), X.shape[1:])
@@ -38,13 +41,13 @@ class _Stationary(Kernel):
     decay: ClassVar[float] = 0.5
     width: Scalars | str
 
-    def _profile(self, distances):
+    def _profile(self, distances: Gram) -> Gram:
         return jnp.exp(-self.decay * distances)
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
         return self._profile(self.distances(X, Z, _inverse(self, X)))
 
-    def diag(self, X):
+    def diag(self, X: Matrix | Block) -> Float[Array, " n"]:
         return jnp.ones(X.shape[0], X.dtype)
 
 
@@ -83,7 +86,7 @@ class Gaussian(_Stationary):
         return cls(1 / (2 * gamma) ** 0.5)
 
 
-def _matern_profile(order: int, q):
+def _matern_profile(order: int, q: Gram) -> Gram:
     """Matérn profiles in q = 2ν r²: for order 2ν = 1, 3, 5, with derivatives in q that stay exact
     at q = 0 where they exist.
     """
@@ -92,13 +95,13 @@ def _matern_profile(order: int, q):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _smooth_profile(order: int, q):
+def _smooth_profile(order: int, q: Gram) -> Gram:
     r = safe_sqrt(q)
     return (1 + r + (q / 3 if order == 5 else 0)) * jnp.exp(-r)
 
 
 @_smooth_profile.defjvp
-def _smooth_profile_jvp(order, primals, tangents):
+def _smooth_profile_jvp(order: int, primals: tuple, tangents: tuple) -> tuple[Gram, Gram]:
     (q,) = primals
     (dq,) = tangents
     slope = -_matern_profile(order - 2, q) / (2 * (order - 2))
@@ -139,7 +142,7 @@ class Matern(_Stationary):
                 "large ν"
             )
 
-    def _profile(self, squared):
+    def _profile(self, squared: Gram) -> Gram:
         order = int(2 * self.nu)
         return _matern_profile(order, order * squared)
 
@@ -166,7 +169,7 @@ class RationalQuadratic(_Stationary):
     width: Scalars | str
     alpha: Scalars = 1.0
 
-    def _profile(self, squared):
+    def _profile(self, squared: Gram) -> Gram:
         alpha = parameter(self, "alpha", squared)
         return jnp.exp(-alpha * jnp.log1p(squared / (2 * alpha)))
 
@@ -194,11 +197,11 @@ class Levels(Kernel):
     [[0.0], [1.0]]
     """
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Matrix, Z: Float[Array, "m d"]) -> Gram:
         equal = [X[:, j, None] == Z[None, :, j] for j in range(X.shape[1])]
         return reduce(jnp.logical_and, equal).astype(X.dtype)
 
-    def diag(self, X):
+    def diag(self, X: Matrix) -> Float[Array, " n"]:
         return jnp.ones(X.shape[0], X.dtype)
 
 
@@ -227,12 +230,12 @@ class Periodic(_Stationary):
     period: Scalars
     width: Scalars = 1.0
 
-    def __call__(self, X, Z):
+    def __call__(self, X: Any, Z: Any) -> Gram:
         period = parameter(self, "period", X, per_column=True)
         inverse = jnp.tile(_inverse(self, X), 2)
         center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
-        def circle(X):
+        def circle(X: Matrix) -> Float[Array, "n _"]:
             # The remainder by the period is exact, and X / period is not, far from 0; derivatives
             # are those of the distance from the center.
             turns = jax.lax.stop_gradient(jnp.fmod(X, period) / period)
@@ -306,6 +309,6 @@ class ChiSquared(_Stationary):
         """
         return cls(1 / gamma)
 
-    def check(self, X):
+    def check(self, X: Array | np.ndarray | Block) -> None:
         super().check(X)
         check_not_negative("ChiSquared is for X ≥ 0, such as counts", X, "leave X uncentred")

@@ -12,6 +12,7 @@ Theory: `docs/theory.md`, "One matrix".
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.core.data import Folds, Weights
+from jaxrls.core.data import FixedEffects, Folds, Labels, Weights
 from jaxrls.core.linalg import matmul
 from jaxrls.core.support import platform, pytree
 
@@ -72,7 +73,14 @@ class LowRankView(View):
     constraints: Constraints | None = None  # type: ignore[assignment]
 
     @classmethod
-    def of_rows(cls, u, q, labels, weights, fixed) -> "LowRankView":
+    def of_rows(
+        cls,
+        u: Float[Array, "n r"],
+        q: Float[Array, "r t"],
+        labels: Labels,
+        weights: Weights,
+        fixed: FixedEffects,
+    ) -> "LowRankView":
         """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ."""
         unit = weights.root_or_one[:, None]
         U = u * unit
@@ -87,7 +95,7 @@ class LowRankView(View):
         """r."""
         return self.U.shape[1]
 
-    def entries(self, i, j):
+    def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
         """By two products."""
         R = matmul(self.left[i], self.U[j].T) - matmul(self.left_H[i], self.H[j].T)
         return R + (self.identity[i][:, None] & (i[:, None] == j)).astype(R.dtype)
@@ -108,7 +116,7 @@ class DenseView(View):
 
     matrix: Float[Array, "n n"]
 
-    def entries(self, i, j):
+    def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
         """Its entries."""
         return self.matrix[i[:, None], j[None, :]]
 
@@ -133,7 +141,7 @@ def orthonormal(W: Float[Array, "b r"]) -> Float[Array, "b r"]:
     eye = jnp.eye(len(W), dtype=W.dtype)
     jitter = len(W) * float(jnp.finfo(W.dtype).eps)  # W Wᵀ may be singular to rounding
 
-    def whitened(W, known):
+    def whitened(W: Float[Array, "b r"], known: Callable) -> Float[Array, "b r"]:
         gram = matmul(W, W.T) * (1 + jitter * eye) + jnp.diag(jnp.where(squares > 0, 0, 1))
         return jax.scipy.linalg.solve_triangular(known(jnp.linalg.cholesky(gram)), W, lower=True)
 
@@ -162,7 +170,7 @@ def fold_residuals(
     together = max(1, min(k, min(ROWS_AT_ONCE, weights.n // parts) // b))
     fill = lambda a: jnp.pad(a, ((0, -k % together), (0, 0))).reshape(-1, together, b)
 
-    def of_few(few):
+    def of_few(few: tuple[Int[Array, "f b"], Float[Array, "f b"]]) -> Float[Array, "f b t"]:
         rows, mask = few
         flat = rows.ravel()
         weights_of_few = weights.block(weights.take(flat), len(flat))
@@ -172,7 +180,9 @@ def fold_residuals(
     return e.reshape(-1, *e.shape[2:])[:k]
 
 
-def _folds(view: View, weights: Weights, rows: Int[Array, "k b"], mask: Float[Array, "k b"]):
+def _folds(
+    view: View, weights: Weights, rows: Int[Array, "k b"], mask: Float[Array, "k b"]
+) -> Float[Array, "k b t"]:
     """Held-out residuals of folds, as many at once as memory and the pool of threads allow."""
     k, b = rows.shape
     t = view.residuals.shape[1]
@@ -240,7 +250,7 @@ def _solve(block: FoldBlock, counted: Float[Array, " b"]) -> Float[Array, "b t"]
     return jax.scipy.linalg.cho_solve((root, True), block.residuals * column)
 
 
-def levels_inside(H):
+def levels_inside(H: Float[Array, "b q"]) -> Float[Array, " q"]:
     """1 for fixed effects whose column of H is 0 outside these rows, else 0.
 
     They are left out with these rows: held-out residuals are known only up to such effects.

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Shaped
 
 from jaxrls.core.support import check_whole, platform
 
@@ -39,7 +41,7 @@ def wide_block_size(n: int, row_bytes: int) -> int:
     return size if size >= least else next((rows for rows in sizes if n % rows == 0), least)
 
 
-def check_block_size(block_size, n: int) -> int | None:
+def check_block_size(block_size: Any, n: int) -> int | None:
     """`block_size` limited to `n`, or None if it is; raises unless it is a whole number of at least
     1.
     """
@@ -49,7 +51,7 @@ def check_block_size(block_size, n: int) -> int | None:
     return min(int(block_size), n)
 
 
-def split(arrays, block: int):
+def split(arrays: Any, block: int) -> tuple[Any, Any]:
     """Arrays (n, …) of n ≥ block rows as whole blocks (k, block, …), and the ragged rest, None if
     it is empty.
     """
@@ -59,7 +61,7 @@ def split(arrays, block: int):
     return jax.tree.map(cut, arrays), rest
 
 
-def map_blocks(fn: Callable, whole, rest):
+def map_blocks(fn: Callable, whole: Any, rest: Any) -> Any:
     """`fn` on every block, the results (rows, …) stacked back to (n, …); derivatives recompute each
     block instead of keeping its temporaries.
     """
@@ -67,12 +69,12 @@ def map_blocks(fn: Callable, whole, rest):
     return rows if rest is None else jax.tree.map(lambda *a: jnp.concatenate(a), rows, fn(rest))
 
 
-def join_blocks(a):
+def join_blocks(a: Shaped[Array, "k b *s"]) -> Shaped[Array, "n *s"]:
     """Blocks (k, block, …) as rows, also where there are no columns."""
     return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
 
 
-def sum_blocks(fn: Callable, whole, rest):
+def sum_blocks(fn: Callable, whole: Any, rest: Any) -> Any:
     """The sum of `fn` over blocks: one carry, added to block by block, with derivatives that
     recompute.
     """
@@ -86,7 +88,7 @@ def sum_blocks(fn: Callable, whole, rest):
     return jax.lax.scan(add, start, whole)[0]
 
 
-def in_parts(run: Callable, arrays, parts: int, place: Callable):
+def in_parts(run: Callable, arrays: Any, parts: int, place: Callable) -> Any:
     """`run` on equal parts of arrays (n, …) in parallel: parts on different devices stay there, and
     nothing is passed between them.
 
@@ -95,7 +97,7 @@ def in_parts(run: Callable, arrays, parts: int, place: Callable):
     row, are put.
     """
 
-    def side_by_side(arrays):
+    def side_by_side(arrays: Any) -> Any:
         cut = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), arrays)
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), cut)
         pure, constants = jax.closure_convert(run, shapes)
@@ -110,8 +112,13 @@ REDUCTIONS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blo
 
 
 def over_rows(
-    kind: str, fn: Callable, arrays, block_size: int, parts: int = 1, place=lambda arrays: arrays
-):
+    kind: str,
+    fn: Callable,
+    arrays: Any,
+    block_size: int,
+    parts: int = 1,
+    place: Callable = lambda arrays: arrays,
+) -> Any:
     """A "sum" or a "map" of `fn` over blocks of rows of a pytree of arrays (n, …); with several
     `parts` over blocks of each, whose sums are added or results stacked at the end.
     """

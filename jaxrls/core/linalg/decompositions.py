@@ -2,10 +2,13 @@
 rounding of their eigenvalues.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.core.linalg.products import Number
 from jaxrls.core.support import platform
 
 
@@ -47,7 +50,7 @@ eigh.defjvp(_refuse)
 svd.defjvp(_refuse)
 
 
-def clip_negative(s, removed=0.0):
+def clip_negative(s: Float[Array, " n"], removed: Number | float = 0.0) -> tuple[Any, Number]:
     """Eigenvalues, those below 0 set to 0, and how far below 0 they were, relative to the largest
     or to what centring subtracted.
     """
@@ -56,7 +59,9 @@ def clip_negative(s, removed=0.0):
     return jnp.maximum(s, 0), below
 
 
-def rounding(n, s, removed=0.0):
+def rounding(
+    n: Number | float | int, s: Float[Array, " k"], removed: Number | float = 0.0
+) -> Number:
     """√n·eps·s_max: how far the eigenvalues of an n×n matrix may be off; `removed` is what rounds
     besides, as centring removed it.
 
@@ -71,6 +76,8 @@ def rounding(n, s, removed=0.0):
 EIGH_ROUNDINGS = {"gpu": 4.0}
 
 
-def eigh_rounding(n, s, removed=0.0):
+def eigh_rounding(
+    n: Number | float | int, s: Float[Array, " k"], removed: Number | float = 0.0
+) -> Number:
     """`rounding` of eigenvalues by the library of the platform."""
     return EIGH_ROUNDINGS.get(platform(), 1.0) * rounding(n, s, removed)

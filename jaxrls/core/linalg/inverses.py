@@ -8,7 +8,8 @@ blocks, each half as large as its plain form, for symmetry.
 Theory: `docs/theory.md`, "Gradients".
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +46,7 @@ def triangular_inverse(L: Square) -> Square:
     return jnp.block([[A, jnp.zeros((half, n - half), L.dtype)], [B, C]])
 
 
-def _cholesky(G):
+def _cholesky(G: Square) -> Square:
     """L with LLᵀ = G, of which Gᵀ is handed over: in LAPACK's column order that is G as it lies,
     and needs no copy.
     """
@@ -63,10 +64,10 @@ def inverse(G: Square) -> Square:
     return from_panels([transposed_matmul(W[a:, a:b], W[a:, :b]) for a, b in ends])
 
 
-def rule_of_inverse(inverse):
+def rule_of_inverse(inverse: Callable[[Square], Square]) -> Callable:
     """The derivative of a way to invert: dG⁻¹ = −G⁻¹ dG G⁻¹."""
 
-    def rule(primals, tangents):
+    def rule(primals: tuple, tangents: tuple) -> tuple[Square, Square]:
         (G,) = primals
         (dG,) = tangents
         P = inverse(G)
@@ -99,10 +100,10 @@ def solve_diag(K: Square, shift: Number, B: Float[Array, "n k"]) -> InverseParts
     return InverseParts(cho_solve((L, True), B), jnp.sum(W * W, axis=0), logdet)
 
 
-def rule_of_solve_diag(solve_diag, inverse):
+def rule_of_solve_diag(solve_diag: Callable, inverse: Callable[[Square], Square]) -> Callable:
     """The derivative of a way to solve, by one to invert; what it gives besides is constant."""
 
-    def rule(primals, tangents):
+    def rule(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
         K, shift, B = primals
         dK, dshift, dB = tangents
         P = inverse(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
@@ -128,7 +129,7 @@ def rule_of_solve_diag(solve_diag, inverse):
 solve_diag.defjvp(rule_of_solve_diag(solve_diag, inverse), symbolic_zeros=True)
 
 
-def _sandwich_diagonal(P, D):
+def _sandwich_diagonal(P: Square, D: Square) -> Float[Array, " n"]:
     """diag(P D P) for symmetric P and D, from the blocks of D at and below its diagonal.
 
     Its transpose, the one large product of a gradient, then fills just those blocks: half of P
@@ -148,7 +149,9 @@ def _sandwich_diagonal(P, D):
     return total
 
 
-def whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):
+def whitened(
+    U: Float[Array, "n q"], H: Float[Array, "n q"]
+) -> tuple[Float[Array, "n q"], Float[Array, "q q"]]:
     """UL⁻ᵀ and L⁻¹ with LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is the product of the first with its
     transpose. A column of H that is 0, as of a level without weight, is ignored.
     """

@@ -1,7 +1,10 @@
 """Matrix products at full precision, by the faster of two arrangements."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.support import platform
@@ -11,7 +14,7 @@ Square = Float[Array, "n n"]
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
-def matmul(a, b):
+def matmul(a: Float[Array | np.ndarray, "..."], b: Float[Array | np.ndarray, "..."]) -> Array:
     """a @ b at the highest precision: the default is TF32 on recent GPUs and bfloat16 on TPUs,
     which ruins distances.
     """
@@ -40,12 +43,14 @@ def transposed_matmul(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[A
 
 
 @jax.custom_jvp
-def _along_rows(A, B):
+def _along_rows(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[Array, "a b"]:
     return matmul(_transposed(A), B)
 
 
 @_along_rows.defjvp
-def _along_rows_jvp(primals, tangents):
+def _along_rows_jvp(
+    primals: tuple, tangents: tuple
+) -> tuple[Float[Array, "a b"], Float[Array, "a b"]]:
     A, B = primals
     dA, dB = tangents
     # The transposes of these two run along rows.
@@ -53,7 +58,7 @@ def _along_rows_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def _transposed(A):
+def _transposed(A: Float[Array, "n a"]) -> Float[Array, "a n"]:
     """Aᵀ as it lies in memory."""
     # Without the barrier the compiler takes the transposition back.
     return jax.lax.optimization_barrier(A.T)
@@ -71,7 +76,9 @@ def tall_matmul(A: Float[Array, "n a"], B: Float[Array, "a b"]) -> Float[Array, 
 
 
 @tall_matmul.defjvp
-def _tall_matmul_jvp(primals, tangents):
+def _tall_matmul_jvp(
+    primals: tuple, tangents: tuple
+) -> tuple[Float[Array, "n b"], Float[Array, "n b"]]:
     A, B = primals
     dA, dB = tangents
     pays = min(B.shape) >= FEW_COLUMNS and platform() == "cpu"
@@ -105,20 +112,22 @@ def from_panels(rows: list[Float[Array, "_ _"]]) -> Float[Array, "m m"]:
     return jnp.tril(lower) + jnp.tril(lower, -1).T
 
 
-def safe_sqrt(x):
+def safe_sqrt(x: Any) -> Float[Array, "..."]:
     """√x with derivative 0, not infinity, at x = 0."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
 @jax.custom_jvp
-def reciprocal(x):
+def reciprocal(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
     """1/x, whose derivative −dx/x² is finite also where x² underflows or overflows."""
     return 1 / x
 
 
 @reciprocal.defjvp
-def _reciprocal_jvp(primals, tangents):
+def _reciprocal_jvp(
+    primals: tuple, tangents: tuple
+) -> tuple[Float[Array, "*s"], Float[Array, "*s"]]:
     (x,) = primals
     (dx,) = tangents
     inverse = reciprocal(x)

@@ -28,7 +28,7 @@ MOST_RATIO = {"float32": 1e6, "float64": 1e12}
 REAL = jnp.bool_, jnp.integer, jnp.floating
 
 
-def check_unmasked(name: str, value) -> None:
+def check_unmasked(name: str, value: Any) -> None:
     """Raise for a masked array with masked values, as the numbers under a mask are not data."""
     if masked := int(np.ma.getmaskarray(value).sum()) if np.ma.isMaskedArray(value) else 0:
         raise ValueError(
@@ -37,7 +37,7 @@ def check_unmasked(name: str, value) -> None:
         )
 
 
-def as_floats(name: str, value, dtype=None):
+def as_floats(name: str, value: Any, dtype: Any = None) -> Any:
     """`value` as a real floating-point array: JAX arrays stay on their device, everything else
     passes through NumPy.
     """
@@ -71,7 +71,7 @@ def as_floats(name: str, value, dtype=None):
     return value if value.dtype == dtype else value.astype(dtype)
 
 
-def column_names(X) -> tuple:
+def column_names(X: Any) -> tuple:
     """The names of the columns of a data frame, a table or a stream; () of anything else, and where
     two are the same.
     """
@@ -84,7 +84,7 @@ def column_names(X) -> tuple:
     return names if known and len({*names}) == len(names) else ()
 
 
-def by_names(name: str, X, names: tuple):
+def by_names(name: str, X: Any, names: tuple) -> Any:
     """The columns of these names of a data frame or table, in this order; anything without names
     as it is.
     """
@@ -108,12 +108,12 @@ def _in_float64(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float64)
 
 
-def as_array(name: str, value, dtype=None) -> jax.Array:
+def as_array(name: str, value: Any, dtype: Any = None) -> jax.Array:
     """A list, a NumPy or a JAX array as a real JAX array."""
     return on_device(as_floats(name, value, dtype))
 
 
-def _ends(value) -> Any:
+def _ends(value: Any) -> Any:
     """The smallest value and the largest."""
     return value_of(lambda xp, values: xp.stack([values.min(), values.max()]), value)
 
@@ -174,7 +174,7 @@ def check_scale(name: str, Y: Any, dtype: Any) -> None:
         )
 
 
-def check_matrix(name: str, X) -> None:
+def check_matrix(name: str, X: Any) -> None:
     """Raise unless `X` is a matrix with at least one row and one column."""
     if X.ndim != 2:
         hint = (
@@ -189,7 +189,7 @@ def check_matrix(name: str, X) -> None:
         )
 
 
-def check_targets(name: str, Y, n: int | None = None) -> None:
+def check_targets(name: str, Y: Any, n: int | None = None) -> None:
     """Raise unless `Y` has shape (n,) or (n, t), with any number of rows where `n` is not named."""
     if Y.ndim not in (1, 2) or 0 in Y.shape or n not in (None, Y.shape[0]):
         rows = "n" if n is None else n
@@ -240,7 +240,7 @@ def check_ratio(weights: Any) -> None:
         )
 
 
-def check_real(name: str, value) -> None:
+def check_real(name: str, value: Any) -> None:
     """Raise unless `value` is a real number or an array of them, as a kernel's parameters are."""
     for part in jax.tree.leaves(value, is_leaf=lambda part: part is None):
         check_unmasked(name, part)
@@ -252,7 +252,7 @@ def check_real(name: str, value) -> None:
             )
 
 
-def as_labels(name: str, values) -> np.ndarray:
+def as_labels(name: str, values: Any) -> np.ndarray:
     """Labels (n,) of any kind that can be compared and sorted, on the host; raise where some are
     missing.
     """
@@ -280,7 +280,7 @@ def as_labels(name: str, values) -> np.ndarray:
     return labels
 
 
-def check_row_numbers(numbers, n: int) -> None:
+def check_row_numbers(numbers: jax.Array | np.ndarray, n: int) -> None:
     """Raise unless `numbers` (m,) are whole numbers from 0 to n − 1 (values where they are
     known).
     """
@@ -303,7 +303,7 @@ def _check_range(numbers: Any, n: int) -> None:
         raise ValueError(f"row numbers must be rows of X, 0 to {n - 1}, and include {wrong}")
 
 
-def check_whole(name: str, value, most: int | None = None) -> None:
+def check_whole(name: str, value: Any, most: int | None = None) -> None:
     """Raise unless `value` is a whole number of at least 1, and at most `most`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < 1 or most is not None and value > most:
@@ -311,7 +311,7 @@ def check_whole(name: str, value, most: int | None = None) -> None:
         raise ValueError(f"{name} must be a whole number of at least 1{up}, and is {value!r}")
 
 
-def as_lams(lams, dtype, targets: tuple = (), *, zero: bool = False) -> jax.Array:
+def as_lams(lams: Any, dtype: Any, targets: tuple = (), *, zero: bool = False) -> jax.Array:
     """λ (L,) for all targets, or (L, t) with a column for each, checked as by `check_lams`."""
     lams = as_array("lams", lams, dtype)
     if not lams.ndim or lams.shape[1:] not in ((), targets):
@@ -323,7 +323,7 @@ def as_lams(lams, dtype, targets: tuple = (), *, zero: bool = False) -> jax.Arra
     return lams
 
 
-def as_lam(lam, dtype, targets: tuple = (), *, zero: bool = False) -> jax.Array:
+def as_lam(lam: Any, dtype: Any, targets: tuple = (), *, zero: bool = False) -> jax.Array:
     """One λ, or one for each target, checked likewise."""
     lam = as_array("lam", lam, dtype)
     if lam.shape not in ((), targets):
@@ -333,7 +333,7 @@ def as_lam(lam, dtype, targets: tuple = (), *, zero: bool = False) -> jax.Array:
     return lam
 
 
-def check_lams(lams, name: str, zero: bool) -> None:
+def check_lams(lams: jax.Array | np.ndarray, name: str, zero: bool) -> None:
     """Raise unless every λ is finite and positive, or 0 where that stands for a factor's floor
     (concrete values only).
     """
@@ -354,7 +354,7 @@ def _check_positive(lams: Any, name: str, zero: bool) -> None:
         raise ValueError(f"{name} must be positive{floor}, and the smallest is {least}")
 
 
-def check_symmetric(name: str, K) -> None:
+def check_symmetric(name: str, K: jax.Array | np.ndarray) -> None:
     """Raise unless `K` is square and, where values are known, finite and symmetric to rounding."""
     if K.ndim != 2 or K.shape != K.shape[::-1]:
         raise ValueError(f"{name} must be square, (n, n), and has shape {K.shape}")

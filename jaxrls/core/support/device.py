@@ -45,7 +45,7 @@ def values_unknown(what: str) -> Iterator[None]:
         ) from error
 
 
-def value_of(ask: Callable, value):
+def value_of(ask: Callable, value: Any) -> np.ndarray:
     """`ask(numpy, value)` on the host, or, for an array sharded over several devices,
     `ask(jax.numpy, value)`, so that no row leaves its device.
     """
@@ -96,14 +96,14 @@ def _where_it_can_be_read(value: Any) -> Any:
     return value
 
 
-def on_device(value) -> jax.Array:
+def on_device(value: Any) -> jax.Array:
     """An array on the default device, by no program, as `jnp.asarray` would compile one for every
     new shape. NumPy arrays are copied first, as the caller may change them and JAX may share them.
     """
     return value if isinstance(value, jax.Array) else jax.device_put(np.array(value))
 
 
-def map_arrays(change: Callable, tree) -> Any:
+def map_arrays(change: Callable, tree: Any) -> Any:
     """A tree with its JAX arrays changed."""
     return jax.tree.map(lambda leaf: change(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
@@ -137,7 +137,7 @@ def memory_bytes() -> int | None:
 # --------------------------------------------------------------------------------------------------
 
 
-def parts_of(X, devices: int = 1) -> int:
+def parts_of(X: Any, devices: int = 1) -> int:
     """The number of equal parts in which the rows of an array lie on devices. Where values are not
     known, the number in which they may lie: on a mesh that is set, else on so many devices.
     """
@@ -178,7 +178,7 @@ def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
         to_auto = _whole
         put = jax.sharding.reshard
 
-    def as_rows(result):
+    def as_rows(result: jax.Array) -> jax.Array:
         along = axis if result.shape[:1] == rows.shape[:1] else None
         spec = P(*[along, *[None] * (result.ndim - 1)][: result.ndim])
         return put(result, NamedSharding(mesh, spec))

@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar, get_args
 
@@ -105,7 +105,9 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
         return _to_host(results) if wide and not isinstance(like, jax.Array) else results
 
 
-def _bound(call: str, signature: inspect.Signature, args, kwargs) -> inspect.BoundArguments:
+def _bound(
+    call: str, signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
+) -> inspect.BoundArguments:
     """Arguments by their parameters; raises where a call does not fit the signature."""
     known = [name for name in signature.parameters if name != "self"]
     check_known(call, kwargs, known)
@@ -115,7 +117,7 @@ def _bound(call: str, signature: inspect.Signature, args, kwargs) -> inspect.Bou
         raise TypeError(f"{call}: {error}: it takes {', '.join(known)}") from None
 
 
-def _attribute(name: str, value, path: list[str]) -> Any:
+def _attribute(name: str, value: Any, path: list[str]) -> Any:
     """What of an argument sets the precision: itself, or a fitted array in it."""
     for part in path:
         if not hasattr(value, part):
@@ -124,7 +126,7 @@ def _attribute(name: str, value, path: list[str]) -> Any:
     return value
 
 
-def is_wide(value) -> bool:
+def is_wide(value: Any) -> bool:
     """Whether an array is float64, or will be once NumPy reads it on the host."""
     # A source of rows has the dtype that it reads.
     dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
@@ -133,7 +135,7 @@ def is_wide(value) -> bool:
     return not isinstance(dtype, np.dtype) or dtype.kind != "f" or dtype.itemsize != 4
 
 
-def _check_kinds(values: dict, parameters) -> None:
+def _check_kinds(values: dict, parameters: Mapping[str, inspect.Parameter]) -> None:
     """Raise for arguments of the wrong kind: flags, and those of `KINDS`; a kernel may be named
     where text is among the annotations.
     """
@@ -168,7 +170,7 @@ def check_index(values: dict) -> None:
             )
 
 
-def check_known(call: str, given, known) -> None:
+def check_known(call: str, given: Collection[str], known: Collection[str]) -> None:
     """Raise for unknown arguments, and name the one that may be meant."""
     wrong = []
     for name in given:
@@ -197,12 +199,12 @@ def hints_at_names(cls: Any) -> Any:
     return cls
 
 
-def _to_device(leaf):
+def _to_device(leaf: Any) -> Any:
     """A NumPy array as JAX's."""
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
-def _to_host(tree):
+def _to_host(tree: Any) -> Any:
     """Arrays as NumPy arrays, except those without values yet, inside `jax.jit`."""
     return map_arrays(lambda leaf: np.asarray(leaf) if is_concrete(leaf) else leaf, tree)
 
@@ -211,12 +213,12 @@ def _to_host(tree):
 # --------------------------------------------------------------------------------------------------
 
 
-def is_foreign(value) -> bool:
+def is_foreign(value: Any) -> bool:
     """Whether it is an array of another library, which DLPack hands over."""
     return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | jax.Array)
 
 
-def view_of(value) -> Any:
+def view_of(value: Any) -> Any:
     """A foreign array without a copy, as NumPy sees it on the host, or JAX elsewhere; as it is
     where neither can: `as_floats` says why.
     """
@@ -227,7 +229,7 @@ def view_of(value) -> Any:
     return value
 
 
-def share_memory(value, view) -> Any:
+def share_memory(value: Any, view: Any) -> Any:
     """The same numbers as a JAX array in the memory of the foreign one, where they need not be
     converted; else the view.
     """
@@ -238,7 +240,7 @@ def share_memory(value, view) -> Any:
     return view
 
 
-def give_back(results, value, views) -> Any:
+def give_back(results: Any, value: Any, views: list) -> Any:
     """Results that are arrays, or a tuple of them, in kind, by the `from_dlpack` of the library of
     `value`; in others what lies in the memory of a foreign array is copied, as that may change.
     """

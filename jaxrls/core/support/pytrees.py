@@ -2,6 +2,7 @@
 that `save` and `load` use.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, dataclass_transform
@@ -100,18 +101,18 @@ def pytree(cls):
     first = len(data)
     end = len(names)
 
-    def flatten(tree):
+    def flatten(tree: Any) -> tuple[tuple, tuple]:
         values = all_of(tree)
         return values[:first], values[first:end]
 
-    def unflatten(aux, children):
+    def unflatten(aux: tuple, children: Iterable) -> Any:
         # Without __init__: JAX also rebuilds trees around batches and placeholders, which the
         # checks of fields would refuse.
         tree = object.__new__(cls)
         vars(tree).update(zip(names, (*children, *aux), strict=True))
         return tree
 
-    def flatten_with_keys(tree):
+    def flatten_with_keys(tree: Any) -> tuple[tuple, tuple]:
         values = all_of(tree)
         return tuple(zip(keys, values[:first], strict=True)), values[first:end]
 
@@ -141,7 +142,7 @@ def is_registered(cls: type) -> bool:
 # --------------------------------------------------------------------------------------------------
 
 
-def _equal(self, other):
+def _equal(self, other: Any) -> Any:
     if type(self) is not type(other):
         return NotImplemented
     leaves, structure = jax.tree.flatten(self)
@@ -154,14 +155,14 @@ def _hash(self) -> int:
     return hash((type(self), structure, *map(np.shape, leaves)))
 
 
-def _same(a, b) -> bool:
+def _same(a: Any, b: Any) -> bool:
     """Whether two leaves are numerically equal; NaN equals NaN."""
     is_key = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
     a, b = (jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in (a, b))
     return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
 
 
-def arrays_alone(tree) -> bool:
+def arrays_alone(tree: Any) -> bool:
     """Whether all leaves are arrays or numbers, which `jax.jit` takes, and none are rows that only
     the host reads.
     """

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.core.data import compiled
 from jaxrls.core.fit import Problem
@@ -152,8 +152,20 @@ class Tuned(NamedTuple):
     learned: Point
 
 
+class Walk(NamedTuple):
+    """All points of a descent, from the first on, and the space that it moves in."""
+
+    points: list[Point]
+    space: Space
+
+    @property
+    def lowest(self) -> Point:
+        """The point of the smallest value."""
+        return min(self.points, key=lambda point: float(point.value))
+
+
 def descend(
-    problem: Problem, guesses: list, way: SearchOptions, learned: Point | None = None
+    problem: Problem, guesses: list[Guess], way: SearchOptions, learned: Point | None = None
 ) -> Tuned:
     """A search from the best of the guesses, and from random multiples of it where the way has more
     starts.
@@ -162,70 +174,83 @@ def descend(
     curvature is used if the last guess, where it ended, is the best.
     """
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        begin = lambda space, key=None: (
-            first_point(space.first(key), space, problem, optimizer=way.optimizer),
-            space,
-        )
-        guessed = [begin(Space.around(guess)) for guess in guesses]
-        best = min(guessed, key=lambda pair: float(pair[0].value))
-        point, space = best
-        carries = learned is not None and best is guessed[-1]
-        carries = carries and way.optimizer is default_optimizer()
-        starts = [(_with_curvature(learned, point) if carries else point, space)]  # type: ignore[arg-type]
-        if way.starts > 1:
-            starts += [begin(space, key) for key in jax.random.split(way.key, way.starts)[1:]]
-        if problem.criterion.unit == "nats":
-            # Of all rows, as nats are, down to rounding.
-            rounding = jnp.finfo(problem.rows.dtype).eps ** 0.5
-            n = problem.weights.count
-            way = way._replace(tol=float(max(way.tol / n, rounding)))  # type: ignore[arg-type]
-            few = n <= FEW_ROWS
-            starts += [pair for pair in guessed if few and pair is not best]
-        walks = [_walk(*pair, problem, way, carries and pair is starts[0]) for pair in starts]
-        best_of = lambda walk: min(float(point.value) for point in walk)
-        number = min(range(len(walks)), key=lambda number: best_of(walks[number]))
-        walk = walks[number]
+        of_likelihood = problem.criterion.unit == "nats"
+        if of_likelihood:
+            way = way._replace(tol=_tolerance_per_row(problem, way.tol))
+        guessed = [_first_of_walk(Space.around(guess), problem, way) for guess in guesses]
+        best = min(guessed, key=lambda walk: float(walk.lowest.value))
+        goes_on = learned is not None and best is guessed[-1]
+        goes_on = goes_on and way.optimizer is default_optimizer()
+        first = _with_curvature(learned, best) if goes_on else best  # type: ignore[arg-type]
+        others = _random_starts(best.space, problem, way)
+        if of_likelihood and problem.weights.count <= FEW_ROWS:
+            others += [walk for walk in guessed if walk is not best]
+        walks = [_walk(first, problem, way, goes_on)]
+        walks += [_walk(other, problem, way, False) for other in others]
+        walk = min(walks, key=lambda walk: float(walk.lowest.value))
         words = ""
-        if problem.criterion.unit == "nats":
-            space = starts[number][1]
-            walk, vanished = _past_vanished_scales(walk, space, problem, way)
-            words = (
-                f"; {vanished} of the kernel's scales vanished, as if it were 0" if vanished else ""
-            )
-        at_given, _ = guessed[0]
-        found = _best_of(walk, problem, way, at_given.value)
+        if of_likelihood:
+            walk, vanished = _past_vanished_scales(walk, problem, way)
+            if vanished:
+                words = f"; {vanished} of the kernel's scales vanished, as if it were 0"
+        found = _best_of(walk.points, problem, way, guessed[0].lowest.value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
 
 
-def _past_vanished_scales(
-    walk: list[Point], space: Space, problem: Problem, way: SearchOptions
-) -> tuple[list[Point], int]:
+def _tolerance_per_row(problem: Problem, tol: float) -> float:
+    """A tolerance in nats of all rows as one of the error per row, which is searched, but no less
+    than rounding.
+    """
+    rounding = float(jnp.finfo(problem.rows.dtype).eps) ** 0.5
+    return max(tol / float(problem.weights.count), rounding)
+
+
+def _first_of_walk(
+    space: Space, problem: Problem, way: SearchOptions, key: PRNGKeyArray | None = None
+) -> Walk:
+    """A walk of its first point alone: the origin of the space, or with a key a random one."""
+    point = first_point(space.first(key), space, problem, optimizer=way.optimizer)
+    return Walk([point], space)
+
+
+def _random_starts(space: Space, problem: Problem, way: SearchOptions) -> list[Walk]:
+    """The starts besides the first, random multiples of the origin."""
+    if way.starts == 1:
+        return []
+    keys = jax.random.split(way.key, way.starts)[1:]
+    return [_first_of_walk(space, problem, way, key) for key in keys]
+
+
+def _past_vanished_scales(walk: Walk, problem: Problem, way: SearchOptions) -> tuple[Walk, int]:
     """The walk, continued from its best point where scales of the kernel vanished, if that is
     better: with these raised, and with those that vanish again as good as 0. And how many vanished
     in the end.
     """
-    lowest = lambda walk: min(walk, key=lambda point: float(point.value))
+    space = walk.space
     value_of = lambda params: float(_value(params, space, problem))
-    vanished_in = lambda walk: vanished_scales(lowest(walk).params, space, value_of, way.tol)
-
-    def continued(walk: list[Point], params: list) -> list[Point]:
-        left = way.steps - len(walk)
-        if left < 0:
-            return walk
-        point = first_point(params, space, problem, optimizer=way.optimizer)
-        more = _walk(point, space, problem, way._replace(steps=left), False)
-        better = lowest(more).value < lowest(walk).value
-        return [*walk[:-1], walk[-1]._replace(state=None), *more] if better else walk
-
-    vanished = vanished_in(walk)
+    vanished = vanished_scales(walk.lowest.params, space, value_of, way.tol)
     if vanished:
-        raised = with_scales_raised(lowest(walk).params, vanished, space, problem.rows)
-        walk = continued(walk, raised)
-        vanished = vanished_in(walk)
+        raised = with_scales_raised(walk.lowest.params, vanished, space, problem.rows)
+        walk = _continued(walk, raised, problem, way)
+        vanished = vanished_scales(walk.lowest.params, space, value_of, way.tol)
     if vanished:
-        walk = continued(walk, space.without(lowest(walk).params, vanished))
+        without = space.without(walk.lowest.params, vanished)
+        walk = _continued(walk, without, problem, way)
     return walk, len(vanished)
+
+
+def _continued(walk: Walk, params: list, problem: Problem, way: SearchOptions) -> Walk:
+    """The walk, and one from these parameters with the steps that are left, if that gets lower."""
+    left = way.steps - len(walk.points)
+    if left < 0:
+        return walk
+    point = first_point(params, walk.space, problem, optimizer=way.optimizer)
+    more = _walk(Walk([point], walk.space), problem, way._replace(steps=left), False)
+    if more.lowest.value >= walk.lowest.value:
+        return walk
+    end = walk.points[-1]._replace(state=None)
+    return Walk([*walk.points[:-1], end, *more.points], walk.space)
 
 
 @jax.jit  # so that it is traced once for first points and for steps
@@ -252,11 +277,13 @@ def first_point(params: Any, space: Any, problem: Problem, *, optimizer: Any) ->
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _with_curvature(learned: Point, point: Point) -> Point:
-    """The point with the state of L-BFGS as if its last step had ended there: the step, and the
-    change of the gradient along it, are kept.
+def _with_curvature(learned: Point, walk: Walk) -> Walk:
+    """The first point with the state of L-BFGS as if the last step of another walk had ended there:
+    the step, and the change of the gradient along it, are kept.
     """
     from optax import tree_utils
+
+    (point,) = walk.points
 
     def moved(name: str, end: list, new_end: list) -> Any:
         begin = tree_utils.tree_get(learned.state, name)
@@ -265,7 +292,7 @@ def _with_curvature(learned: Point, point: Point) -> Point:
     params = moved("params", learned.params, point.params)
     updates = moved("updates", learned.grad, point.grad)
     state = tree_utils.tree_set(learned.state, params=params, updates=updates)
-    return point._replace(state=state)
+    return Walk([point._replace(state=state)], walk.space)
 
 
 @partial(compiled, often=True)
@@ -286,23 +313,25 @@ def step(point: Point, space: Any, problem: Problem, *, optimizer: Any) -> Point
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(
-    point: Point, space: Space, problem: Problem, way: SearchOptions, carries: bool
-) -> list[Point]:
-    """All points of the descent from there."""
-    patience, least = (1, 0.5) if carries else (3, 0.05)
+def _walk(first: Walk, problem: Problem, way: SearchOptions, goes_on: bool) -> Walk:
+    """The descent from a first point, until it has converged, or steps gain too little: three in a
+    row, or one where it goes on from another search.
+    """
+    patience = 1 if goes_on else 3
+    least = 0.5 * way.tol if goes_on else 0.05 * way.tol
+    (point,) = first.points
     visited = [point]
     stalled = 0
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
         while len(visited) <= way.steps and point.norm > way.tol and stalled < patience:
             before = point
-            point = step(point, space, problem, optimizer=way.optimizer)
+            point = step(point, first.space, problem, optimizer=way.optimizer)
             gain = float(before.value) - float(point.value)
-            stalled = stalled + 1 if abs(gain) <= least * way.tol else 0
+            stalled = stalled + 1 if abs(gain) <= least else 0
             visited[-1] = before._replace(state=None)  # which holds ten gradients
             visited.append(point)
             reached(len(visited) - 1)
-    return visited
+    return Walk(visited, first.space)
 
 
 def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_value: Any) -> Tuned:

@@ -12,7 +12,7 @@ from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem, fit_arrays
 from jaxrls.core.support import column_names, door, is_concrete, progress_bar
 from jaxrls.front.fitted import Fit, K
-from jaxrls.front.inspection import inspect_fit
+from jaxrls.front.inspection import inspect_fit, labels_are_equal
 from jaxrls.front.plan import Request, Search, make_plan, without_matrix
 from jaxrls.front.read import read_problem
 from jaxrls.front.report import (
@@ -156,7 +156,8 @@ def best_fit(problem: Problem, request: Request, progress: bool) -> Fit:
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
         fit = problem.solver_or_default.best_fit(problem, plan_and_run, progress)
         reached(1)
-    inspect_fit(fit, np.ndim(request.lams) == 0, problem.solver)
+    default_grid = np.ndim(request.lams) == 0
+    inspect_fit(fit, default_grid, problem.solver, labels_are_equal(problem))
     fit = with_prior_in_plan(fit)
     return with_estimate_in_plan(fit) if smaller else fit
 

@@ -12,11 +12,12 @@ from jaxtyping import Bool, Float
 from jaxrls.core.data import Folds
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Choice, Chosen, Diagnostics, Number, Numbers, PerTarget, Problem
-from jaxrls.core.kernels import Kernel, Standardized
-from jaxrls.core.support import door, is_concrete, pytree, static
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.support import door, printable, pytree, static
 from jaxrls.front.history import History
 from jaxrls.front.model import Model
 from jaxrls.front.scores import r_squared_of
+from jaxrls.front.words import fit_in_words
 
 if TYPE_CHECKING:
     import jaxrls.uncertainty.effect
@@ -225,28 +226,7 @@ class Fit(Generic[K]):
         return self.kept.solution
 
     def __repr__(self) -> str:
-        kernel = self.model.kernel
-        standardized = ""
-        if not is_concrete(self.lam, self.error, self.dof) or np.ndim(self.dof) > 1:
-            return f"Fit(kernel={kernel}, criterion={self.criterion!r})"
-        if isinstance(kernel, Standardized):
-            kernel = kernel.kernel
-            standardized = ", standardized"
-        name = f"{self.criterion.removesuffix('_error')} error"
-        name = self.title if self.unit == "nats" else name
-        rows = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
-        among = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
-        lams = np.asarray(self.lam)
-        low = lams.min()
-        high = lams.max()
-        numbers = f"λ = {low:.3g}" + (f" to {high:.3g}" if high > low else "") + among
-        if self.error is not None:
-            numbers += f", {name} {np.asarray(self.error).mean():.3g}"
-        if self.r2 is not None and self.unit != "AUC":
-            numbers += f", held-out R² {float(self.r2):.3g}"
-        if self.dof is not None:
-            numbers += f", {np.asarray(self.dof).mean():.1f} degrees of freedom"
-        return f"{type(kernel).__name__}{rows}{standardized}: {numbers}\n{self.plan}"
+        return printable(fit_in_words(self))
 
     @property
     def kernel(self) -> K:

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.factors import Solver
+from jaxrls.core.fit import Problem
 from jaxrls.core.support import warn
 from jaxrls.front.fitted import Fit
 
@@ -13,13 +16,29 @@ NO_INFORMATION = (
     "it is rounding, and the fit is that of these alone: check that columns of X vary, and that the "
     "width of the kernel suits their units"
 )
+SOME = 100  # rows whose kernel values are looked at where a fit is not finite
+EQUAL_LABELS = (
+    "the labels are all equal: the fit is that constant, and λ and the kernel have no say in it"
+)
 LARGEST_EFFECT = 0.01  # of a jitter on predictions, relative to the error, without a warning
 # Of rounding on held-out residuals of single rows, in the same way, by bytes of the dtype: data whose
 # best λ is near the floor are usual in float32, and rare in float64.
 LARGEST_ROUNDING = {4: 0.1, 8: 0.02}
 
 
-def inspect_fit(fit: Fit, default_grid: bool, solver: Solver | None = None) -> None:
+def labels_are_equal(problem: Problem) -> bool:
+    """Whether every target is the same in all rows that count, and a constant is fitted."""
+    if problem.fixed.constant_coef is None:
+        return False
+    Y = np.asarray(problem.Y)
+    weights = problem.weights.values
+    counted = Y if weights is None else Y[np.asarray(weights) > 0]
+    return bool((counted == counted[:1]).all())
+
+
+def inspect_fit(
+    fit: Fit, default_grid: bool, solver: Solver | None = None, equal_labels: bool = False
+) -> None:
     """Warn of what a user needs to know before trusting the numbers; raise where they are not
     finite.
     """
@@ -37,6 +56,9 @@ def inspect_fit(fit: Fit, default_grid: bool, solver: Solver | None = None) -> N
     if bad.any():
         why = stopped or _why_not_finite(fit, bad, dtype == np.float32)
         raise ValueError(f"{what} is not finite at {bad.sum()} of {bad.size} {which}: {why}")
+    if equal_labels:
+        warn(EQUAL_LABELS)
+        return
     rounding = 100 * float(np.finfo(dtype).eps)
     if residuals is not None and float(fit.indefinite) > len(residuals) * rounding:
         warn(
@@ -123,11 +145,25 @@ def _why_not_finite(fit: Fit, bad: np.ndarray, narrow: bool) -> str:
     if np.max(lams) < 0.99 * floor:
         wider = ", or use float64 (NumPy float64 input)" if narrow else ""
         return f"λ below {floor:.2g} is below the precision of the factor: leave it out{wider}"
+    if _kernel_is_not_finite(fit):
+        return (
+            f"the kernel {fit.model.kernel.title} gave NaN or infinity for rows of X: check its "
+            "function and parameters"
+        )
     wider = "use float64 (NumPy float64 input), " if narrow else "take "
     return (
         f"the factorization broke down; {wider}a larger smallest λ, a smaller kernel width, or "
         "solver=Spectral()"
     )
+
+
+def _kernel_is_not_finite(fit: Fit) -> bool:
+    """Whether kernel values of some rows of the fit are NaN or infinite."""
+    points = fit.model.points
+    if not isinstance(points, jax.Array | np.ndarray):
+        return False
+    some = jnp.asarray(points[:SOME])
+    return not np.isfinite(np.asarray(fit.model.kernel(some, some))).all()
 
 
 def inspect_lam(fit: Any, default_grid: bool, floor_explained: bool = False) -> bool:

@@ -18,6 +18,7 @@ from jaxrls.core.data import (
     pad_rows,
 )
 from jaxrls.core.fit import Function, Numbers
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import by_names, door, is_concrete, on_device, pytree, static
 
 LARGEST_PART = 4096  # rows that are predicted at once, of those that are not on a device yet
@@ -124,6 +125,20 @@ class Model(Function):
         rows.check(self.kernel, training=False)
         effects = self.effects or FixedEffects.none(self.coef.dtype)
         return rows, effects.new_values(fixed_effects, rows.shape[0], self.coef.dtype)
+
+    def check_loaded(self) -> None:
+        """Raise for a model that no fit can have made, as from a file that was made by hand."""
+        if not isinstance(self.kernel, Kernel):
+            raise ValueError(f"its kernel is a {type(self.kernel).__name__}")
+        numbers = np.asarray(self.coef)
+        of_points = self.points is None or len(numbers) == self.points.shape[0]
+        if not of_points or numbers.shape[1:] != np.shape(self.intercept):
+            raise ValueError(
+                f"its coefficients have shape {numbers.shape}, and do not fit the points and the "
+                "intercept"
+            )
+        if not (np.isfinite(numbers).all() and np.isfinite(self.intercept).all()):
+            raise ValueError("its coefficients are not finite")
 
     def check_effects(self, call: str, fixed_effects: Any) -> None:
         """Raise where a call is about labels, and the fixed effects of their rows are not given."""

@@ -26,9 +26,11 @@ from jaxrls.front.descent import SearchOptions, Tuned, default_optimizer, descen
 from jaxrls.front.fit import best_fit
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import (
+    EQUAL_LABELS,
     inspect_rounding,
     is_as_good,
     is_off_by_rounding,
+    labels_are_equal,
     share_of_rounding,
     sound_lam,
 )
@@ -197,14 +199,25 @@ def _tune(
         history = replace(history, kernels=kernels, lams=history.lams * variance)
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
     fit = with_plan(replace(fit, history=history), words)
-    if (lam := float(fit.lam)) < 0.99 * (floor := float(fit.floor)):
-        warn(
-            f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
-            f"start from a narrower kernel{', or use float64' if fit.lam.dtype == np.float32 else ''}"
-        )
-    inspect_rounding(fit)
+    _inspect(fit, problem)
     choice = Choice(problem.criterion, fit.lams)
     return with_solution(with_prior_in_plan(fit), solution, problem, choice, keep, n)
+
+
+def _inspect(fit: Fit, problem: Problem) -> None:
+    """Warn of labels that tell nothing, and of a λ near the precision of the factor."""
+    if labels_are_equal(problem):
+        warn(EQUAL_LABELS)
+        return
+    lam = float(fit.lam)
+    floor = float(fit.floor)
+    if lam < 0.99 * floor:
+        wider = ", or use float64" if fit.lam.dtype == np.float32 else ""
+        warn(
+            f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
+            f"start from a narrower kernel{wider}"
+        )
+    inspect_rounding(fit)
 
 
 def _mean_variance(fit: Fit) -> Any:

@@ -153,15 +153,28 @@ def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
     """The kernel with every width "median", or a list of it for the columns, set by `from_data`;
     other parameters stay as they are.
     """
-    listed: Any = lambda leaf: isinstance(leaf, str | list | tuple)
-    named = lambda leaf: listed(leaf) and {*map(str, jax.tree.leaves(leaf))} == {"median"}
-    if not any(map(named, jax.tree.leaves(kernel, is_leaf=named))):
+    parameters = jax.tree.leaves(kernel, is_leaf=_is_median)
+    if not any(map(_is_median, parameters)):
         return kernel
-    unknown = lambda width: np.full(np.shape(width), np.nan) if named(width) else width
+    # Widths that are not known yet are NaN, of the shape that they will have.
+    unknown = lambda width: np.full(np.shape(width), np.nan) if _is_median(width) else width
     start = with_widths(kernel, rows, unknown)
     check_real("a kernel's parameter", jax.tree.leaves(start))
-    put = lambda width, median: median if named(width) else width
-    return jax.tree.map(put, kernel, from_data(start, rows, weights), is_leaf=listed)
+    medians = from_data(start, rows, weights)
+    chosen = lambda given, median: median if _is_median(given) else given
+    return jax.tree.map(chosen, kernel, medians, is_leaf=_is_listed)
+
+
+def _is_listed(parameter: Any) -> bool:
+    """Whether a parameter is text, or a list."""
+    return isinstance(parameter, str | list | tuple)
+
+
+def _is_median(parameter: Any) -> bool:
+    """Whether a parameter is "median", or a list of nothing else."""
+    if not _is_listed(parameter):
+        return False
+    return {*map(str, jax.tree.leaves(parameter))} == {"median"}
 
 
 def with_widths(kernel: Kernel, rows: Rows, change: Callable) -> Kernel:

@@ -179,5 +179,6 @@ def _build(node, arrays):
             object.__setattr__(obj, f.name, _build(node["fields"].pop(f.name), arrays))
     if node["fields"]:
         raise ValueError(f"{cls.__name__} has no {', '.join(node['fields'])}")
-    getattr(obj, "__post_init__", lambda: None)()
+    for check in ("__post_init__", "check_loaded"):
+        getattr(obj, check, lambda: None)()
     return obj

@@ -108,7 +108,8 @@ def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[st
     """
     with safe_open(path, "np") as file:
         content = json.loads((file.metadata() or {})[KEY])
-        if (version := content["version"]) > VERSION:
+        version = content["version"]
+        if not 1 <= version <= VERSION:
             raise ValueError(f"its format is {version}, and this jaxrls reads {VERSION}")
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if content.pop("checksum") != checksum(content, arrays):

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -262,3 +263,19 @@ def test_foreign_and_newer_files_are_told(words, tmp_path):
         rls.load(tmp_path / "a")
     with pytest.raises(FileNotFoundError):
         rls.load(tmp_path / "none")
+
+
+def test_models_that_no_fit_can_have_made_are_not_loaded(tmp_path):
+    """As from a file made by hand, whose checksum is right."""
+    X = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2)))
+    model = rls.extend.Model(rls.Gaussian(1.0), X, jnp.asarray(np.ones(5)), jnp.asarray(0.0))
+    path = tmp_path / "model"
+    wrong = {
+        "its kernel is a str": {"kernel": "hello"},
+        r"its coefficients have shape \(4,\), and do not fit": {"coef": jnp.asarray(np.ones(4))},
+        "its coefficients are not finite": {"coef": jnp.asarray(np.full(5, np.nan))},
+    }
+    for words, change in wrong.items():
+        rls.save(path, replace(model, **change))
+        with pytest.raises(ValueError, match=words):
+            rls.load(path)

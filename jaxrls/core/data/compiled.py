@@ -55,20 +55,39 @@ def compiled(fn: Function, often: bool = False) -> Function:
     @wraps(whole)
     def run(*args, **options):
         leaves = jax.tree.leaves(args)
-        where = platform()
-        if outside := [leaf for leaf in leaves if isinstance(leaf, Rows)]:
-            return outside[0].call(fn, args, options)
+        for leaf in leaves:
+            if isinstance(leaf, Rows):  # which no program takes
+                return leaf.call(fn, args, options)
         if not is_concrete(leaves, jax.device_put(ZERO)):  # within another program
             return whole(*args, **options)
-        longest = max((side for leaf in leaves for side in np.shape(leaf)), default=0)
-        small = where == "cpu" and longest <= PADDED_UP_TO and not often
-        program = partial(_quick, quick(where), whole) if small or where == "gpu" else whole
-        if where != "cpu" or longest > FOR_ONE_THREAD:
+        program: Callable = whole
+        if _compiles_quickly(leaves, often):
+            program = partial(_quick, quick(platform()), whole)
+        if _runs_on_many_threads(leaves):
             return program(*args, **options)
         with ONE_THREAD:
             return jax.block_until_ready(program(*args, **options))
 
     return run  # type: ignore[return-value]
+
+
+def _compiles_quickly(leaves: list, often: bool) -> bool:
+    """Whether compilation costs more than a slower program: on GPUs always, on CPUs where there are
+    few rows, and the program does not run often.
+    """
+    if platform() == "gpu":
+        return True
+    return platform() == "cpu" and _longest_side(leaves) <= PADDED_UP_TO and not often
+
+
+def _runs_on_many_threads(leaves: list) -> bool:
+    """Whether matrices are so large that threads of LAPACK pay; elsewhere it has none."""
+    return platform() != "cpu" or _longest_side(leaves) > FOR_ONE_THREAD
+
+
+def _longest_side(leaves: list) -> int:
+    """The length of the longest axis of all arrays."""
+    return max((side for leaf in leaves for side in np.shape(leaf)), default=0)
 
 
 def static_names(fn: Callable) -> list[str]:

@@ -153,8 +153,8 @@ def _by_product(scaled: tuple[Any, ...], _: Any) -> Gram:
     distances = lengths - 2 * inner_products(x, z)
     least = (2 + math.sqrt(x.shape[1])) * float(jnp.finfo(x.dtype).eps) * lengths
     # A distance lost in rounding is set to 0, and keeps the derivative of the formula.
-    lost = jnp.where(distances < least, distances, 0)
-    return distances - jax.lax.stop_gradient(lost)
+    below = jnp.where(distances < least, distances, 0)
+    return distances - jax.lax.stop_gradient(below)
 
 
 def _by_differences(_: Any, rows: tuple) -> Gram:

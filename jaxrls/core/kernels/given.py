@@ -224,6 +224,20 @@ POLYNOMIAL = ("polynomial", "poly")
 KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
 
 
+def check_leaves(kernel: Kernel) -> None:
+    """Raise for a parameter that is neither a number nor an array, such as a function in `params`;
+    widths may be text.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(kernel):
+        known = isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex | str)
+        if not known and not hasattr(leaf, "__jax_array__"):
+            place = f"{type(kernel).__name__}{jax.tree_util.keystr(path)}"
+            raise ValueError(
+                f"{place} must be an array or a number, and is {leaf!r}: keep what is no array out "
+                "of parameters, as equinox.partition(module, equinox.is_array) does"
+            )
+
+
 def check_kernel(kernel: Any) -> None:
     """Raise unless it is a jaxrls kernel."""
     if not isinstance(kernel, Kernel):
@@ -231,3 +245,4 @@ def check_kernel(kernel: Any) -> None:
             f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
             f"tune also take the names {', '.join(map(repr, NAMED))}"
         )
+    check_leaves(kernel)

@@ -186,6 +186,11 @@ class Kernel:
             if isinstance(value := getattr(self, f.name), Kernel)
         }
 
+    @property
+    def title(self) -> str:
+        """What it is, without its parameters, as results name it."""
+        return type(self).__name__
+
     # algebra --------------------------------------------------------------------------------------
 
     def on(self, columns: Any) -> "Kernel":
@@ -304,6 +309,10 @@ class Sum(OfTwo):
 
     joined = staticmethod(operator.add)
 
+    @property
+    def title(self):
+        return f"{self.left.title} + {self.right.title}"
+
     def num_features(self, d: int, dtype: Any) -> int | None:
         left = self.left.num_features(d, dtype)
         right = self.right.num_features(d, dtype)
@@ -336,6 +345,11 @@ class Product(OfTwo):
 
     joined = staticmethod(operator.mul)
 
+    @property
+    def title(self):
+        parts = self.left, self.right
+        return " * ".join(f"({k.title})" if isinstance(k, Sum) else k.title for k in parts)
+
     def multiplied(self, factor: Any) -> Kernel | None:
         left = self.left.multiplied(factor)
         right = self.right.multiplied(factor)
@@ -357,6 +371,10 @@ class Scaled(_OfKernels):
     sparse = True
     scale: Scalars
     kernel: Kernel
+
+    @property
+    def title(self):
+        return self.kernel.title
 
     def __call__(self, X: Any, Z: Any) -> Gram:
         return parameter(self, "scale", X) * self.kernel(X, Z)
@@ -390,6 +408,10 @@ class Transformed(_OfKernels, ABC):
     @abstractmethod
     def transform(self, X: Matrix) -> Matrix:
         """The rows that the inner kernel is given."""
+
+    @property
+    def title(self):
+        return self.kernel.title
 
     def __call__(self, X: Any, Z: Any) -> Gram:
         return self.kernel(self.transform(X), self.transform(Z))

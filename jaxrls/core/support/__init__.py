@@ -37,7 +37,7 @@ from jaxrls.core.support.device import (
     where_known,
 )
 from jaxrls.core.support.door import check_index, door, hints_at_names, is_wide
-from jaxrls.core.support.notices import in_words, progress_bar, warn
+from jaxrls.core.support.notices import in_words, printable, progress_bar, warn
 from jaxrls.core.support.pytrees import (
     REGISTRY,
     arrays_alone,

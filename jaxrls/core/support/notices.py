@@ -12,13 +12,29 @@ MANY = 10_000
 
 
 def warn(message: str) -> None:
-    """Warn at the line outside of the library that called it."""
+    """Warn at the line outside of the library, and of scikit-learn, that called it."""
     frame = sys._getframe()
     level = 1
-    while frame.f_back and frame.f_globals["__name__"].startswith("jaxrls."):
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(("jaxrls.", "sklearn.")):
         frame = frame.f_back
         level = level + 1
     warnings.warn(message, UserWarning, stacklevel=level)
+
+
+# For outputs whose encoding lacks them, as files on Windows.
+IN_ASCII = str.maketrans(
+    {"λ": "lambda", "²": "2", "τ": "tau", "√": "sqrt", "×": "x", "±": "+/-", "≤": "<=", "−": "-"}
+)
+
+
+def printable(text: str) -> str:
+    """A text that standard output can show: its encoding may lack λ and the like."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(IN_ASCII).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def in_words(number: int | float, unit: str = "B") -> str:

@@ -1,4 +1,3 @@
-"""The method whole: kernels, one factorization, every λ, held-out errors, criteria, `fit` and
-`tune`. It knows nothing of the rooms around it; methods of `Fit` import theirs when they are
-called.
+"""The method, as functions of arrays: kernels, one factorization, every λ, held-out errors, criteria,
+and a whole fit. It knows nothing of what stands on it.
 """

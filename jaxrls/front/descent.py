@@ -174,7 +174,7 @@ def descend(
     curvature is used if the last guess, where it ended, is the best.
     """
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        of_likelihood = problem.criterion.unit == "nats"
+        of_likelihood = problem.criterion.is_likelihood
         if of_likelihood:
             way = way._replace(tol=_tolerance_per_row(problem, way.tol))
         guessed = [_first_of_walk(Space.around(guess), problem, way) for guess in guesses]

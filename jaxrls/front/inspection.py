@@ -120,7 +120,7 @@ def is_as_good(larger: Any, error: Any, share: float, criterion: Any, n: Any) ->
     floor, up to a tenth.
     """
     more = criterion.to_search(larger, n) - criterion.to_search(error, n)
-    most = 0.5 / n if criterion.unit == "nats" else 0.01 + 0.1 * min(share, 1.0)
+    most = 0.5 / n if criterion.is_likelihood else 0.01 + 0.1 * min(share, 1.0)
     return bool(more <= most)
 
 

@@ -206,22 +206,37 @@ def of_training(
     """What the solver holds, copies of it, labels, and what is left out."""
     held = solver.memory(shape)
     n = shape.rows
-    twice = shape.twice
-    # Weights scale K; fixed effects are taken off features.
-    copies = weights if held.of_kernel else twice * fixed_effects
-    numbers = held.numbers + n * held.width * 2 * (keep + copies) + 4 * n * shape.targets
-    numbers += 0 if on_landmarks else shape.coefficients()
-    if groups:  # the largest group
-        numbers += 8 * twice * min(groups, held.width) ** 2 + n * held.width * twice * (
-            2 + 4 * pairs
-        )
-    elif pairs:  # a block of all pairs of rows; of few rows all pairs at once
-        at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
-        copies = 8 * twice if shape.gradient or on_landmarks else 3
-        numbers += 2 * n * held.width + copies * n * at_once
+    matrix = n * held.width
+    labels = 4 * n * shape.targets
+    coefficients = 0 if on_landmarks else shape.coefficients()
+    numbers = held.numbers + labels + coefficients
+    if keep:
+        numbers += 2 * matrix
+    if held.of_kernel and weights:  # which scale K
+        numbers += 2 * matrix
+    if not held.of_kernel and fixed_effects:  # which are taken off features
+        numbers += 2 * shape.twice * matrix
+    if groups:
+        numbers += _of_largest_group(shape, min(groups, held.width), matrix, pairs)
+    elif pairs:
+        numbers += _of_pairs(shape, matrix, on_landmarks)
     words = held.words + (", and blocks of pairs of rows" if pairs else "")
     call = "gradient" if shape.gradient else "fit"
     return Memory(call, held.route, numbers * shape.dtype.itemsize, words, n)
+
+
+def _of_largest_group(shape: CallShape, rows: int, matrix: int, pairs: bool) -> int:
+    """R_SS of the largest group with its factors, and copies of the rows of all groups."""
+    copies = 6 if pairs else 2
+    return shape.twice * (8 * rows**2 + copies * matrix)
+
+
+def _of_pairs(shape: CallShape, matrix: int, on_landmarks: bool) -> int:
+    """A block of all pairs of rows; of few rows all pairs at once."""
+    n = shape.rows
+    at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
+    copies = 8 * shape.twice if shape.gradient or on_landmarks else 3
+    return 2 * matrix + copies * n * at_once
 
 
 def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Memory:

@@ -137,16 +137,21 @@ def best_lam(
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     grid_best, inside, log_lam = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
 
-    def slope(log_lam: Number) -> Number:
+    def slope_at(log_lam: Number) -> Number:
         slope = jax.grad(lambda log_lam: problem.error(jnp.exp(log_lam)))(log_lam)
         return jnp.where(inside, slope, log_lam - grid_best)
 
-    def divided(change: Callable, slope: Number) -> Number:
-        """By the curvature; where that is not above 0, λ stands still."""
-        curvature = change(jnp.ones_like(slope))
-        return jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1), 0)
+    def already_solved(slope_at: Callable, start: Number) -> Number:
+        """The root, which is known: only its derivative by the implicit function theorem is new."""
+        return log_lam
 
-    return jnp.exp(jax.lax.custom_root(slope, grid_best, lambda slope, start: log_lam, divided))
+    def divided(change: Callable, value: Number) -> Number:
+        """By the curvature; where that is not above 0, λ stands still."""
+        curvature = change(jnp.ones_like(value))
+        is_minimum = curvature > 0
+        return jnp.where(is_minimum, value / jnp.where(is_minimum, curvature, 1), 0)
+
+    return jnp.exp(jax.lax.custom_root(slope_at, grid_best, already_solved, divided))
 
 
 class Minimum(NamedTuple):

@@ -1,5 +1,6 @@
-"""Every decision of a fit, taken once, from shapes and from what was asked: which solver and route,
-which λ, a grid or a search, and whether memory suffices.
+"""The decisions of a fit that shapes and the request allow, taken once: which solver and route, which
+λ, a grid or a search, and whether memory suffices. Those that need its numbers, where rounding has
+the say, are in `run`.
 """
 
 from dataclasses import dataclass, replace
@@ -147,10 +148,11 @@ def make_plan(problem: Problem, request: Request) -> Plan:
     lams = possible_lams(read_lams(request.lams, problem), problem)
     check_conservative(request.conservative, problem.criterion, lams)
     per_target = request.per_target or isinstance(lams, Given) and lams.lams.ndim == 2
-    free = _may_take_cholesky(problem, per_target)
-    if isinstance(lams, Grid):  # whose Cholesky factors are those of a search
-        free = free and problem.criterion.smooth and not request.conservative
-    takes_cholesky = free and _is_cheaper_by_cholesky(problem, lams)
+    may_factor = _may_take_cholesky(problem, per_target)
+    may_search = may_factor and problem.criterion.smooth and not request.conservative
+    # Of a grid the Cholesky factors are those of a search.
+    allowed = may_search if isinstance(lams, Grid) else may_factor
+    takes_cholesky = allowed and _is_cheaper_by_cholesky(problem, lams)
     solver = Cholesky() if takes_cholesky else problem.solver_or_default
     planned = replace(problem, solver=solver)
     _check_memory(planned, lams)
@@ -159,7 +161,7 @@ def make_plan(problem: Problem, request: Request) -> Plan:
         lams=Search() if isinstance(lams, Grid) and takes_cholesky else lams,
         per_target=per_target,
         conservative=float(request.conservative),
-        goes_below=isinstance(lams, Grid) and free,
+        goes_below=isinstance(lams, Grid) and may_search,
         by_cholesky=isinstance(lams, Given) and takes_cholesky,
         keep=request.keep,
     )

@@ -15,7 +15,7 @@ from jaxrls.core.data import Rows, compiled
 from jaxrls.core.fit import Problem, lambda_grid
 from jaxrls.core.kernels import Kernel
 from jaxrls.front.sampling import padded, sample_of
-from jaxrls.front.widths import from_data, with_widths
+from jaxrls.front.widths import from_data, width_sizes, with_widths
 
 SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
@@ -50,13 +50,7 @@ def first_guess(
     kernel = problem.kernel
     rows = problem.rows
     kernels: list[Kernel] = [kernel]
-    sizes: list[int] = []
-
-    def counted(width: Any) -> Any:
-        sizes.append(np.size(width))
-        return width
-
-    with_widths(kernel, rows, counted)
+    sizes = width_sizes(kernel, rows)
     if start == "data":
         kernels.append(from_data(kernel, rows, problem.weights))
     elif start == "screen" and sizes:

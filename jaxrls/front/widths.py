@@ -181,3 +181,15 @@ def with_widths(kernel: Kernel, rows: Rows, change: Callable) -> Kernel:
     """The kernel with every width changed."""
     changed = lambda part, name, _: change(getattr(part, name))
     return kernel.map_length_scales(changed, np.zeros((1, rows.shape[1])))
+
+
+def width_sizes(kernel: Kernel, rows: Rows) -> list[int]:
+    """How many numbers each of its widths has: 1, or one for every column."""
+    sizes: list[int] = []
+
+    def counted(width: Any) -> Any:
+        sizes.append(np.size(width))
+        return width
+
+    with_widths(kernel, rows, counted)
+    return sizes

@@ -140,7 +140,8 @@ def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, mo
 @EDGE
 def test_equal_errors_take_the_largest_lam(data):
     """As a grid does: constant labels need no kernel."""
-    found, grid = searched(GAUSSIAN, data[0], np.ones(40, data[0].dtype))
+    with pytest.warns(UserWarning, match="labels are all equal"):
+        found, grid = searched(GAUSSIAN, data[0], np.ones(40, data[0].dtype))
     np.testing.assert_allclose(float(found.lam), float(grid.lam), rtol=1e-4)
 
 

@@ -146,6 +146,11 @@ class Criterion(ABC):
         return -values if self.larger_is_better else values
 
     @property
+    def is_likelihood(self) -> bool:
+        """Whether its values are nats of all rows, which add up over rows."""
+        return self.unit == "nats"
+
+    @property
     def title(self) -> str:
         """What it is, beside an axis of its values; with a minus where larger is better."""
         return ("− " if self.larger_is_better else "") + self.name.replace("_", " ")
@@ -168,7 +173,7 @@ class Criterion(ABC):
         """Raise for rows that the criterion cannot be computed on."""
         del Y
         every_row_counts = weights.values is None
-        if self.groups is None or every_row_counts and self.groups.most_trained is None:
+        if self.groups is None or every_row_counts and self.groups.are_groups:
             return
         with jax.ensure_compile_time_eval():
             if not self.groups.weights_of_predicted(weights).total > 0:

@@ -299,16 +299,17 @@ class FixedEffects:
         """Whether B keeps its rank without any row, or fold, as shapes alone tell: any other row
         does for a constant, and there are at least two groups.
         """
-        of_groups = folds is None or folds.most_trained is None
+        of_groups = folds is None or folds.are_groups
         constant = self.values is None and weights.values is None and weights.n > 1
         return not self.count or constant and of_groups
 
     def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
         """Whether B keeps its rank without each row, (n,), or each fold, (k,)."""
         if self.values is None:  # a constant does while any row of positive weight stays
-            v = weights.values
-            used = np.ones(weights.n, int) if v is None else weights.used.astype(int)
-            return used.sum() > (used if folds is None else folds.sums_of_left_out(on_device(used)))
+            all_count = weights.values is None
+            used = np.ones(weights.n, int) if all_count else weights.used.astype(int)
+            left_out = used if folds is None else folds.sums_of_left_out(on_device(used))
+            return used.sum() > left_out
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
         if folds is None:
             return 1 - self.leverage(self.values, weights.array) > least

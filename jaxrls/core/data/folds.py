@@ -46,6 +46,11 @@ class Folds:
     most_trained: int | None = static(default=None)
 
     @property
+    def are_groups(self) -> bool:
+        """Whether each fold predicts the rows that it leaves out; splits may leave out more."""
+        return self.most_trained is None
+
+    @property
     def n(self) -> int:
         """The number of rows."""
         return self.fold_of_row.shape[0]
@@ -62,13 +67,13 @@ class Folds:
 
     def holds(self, number: Int[Array, ""] | int) -> Bool[Array, " n"]:
         """Whether a fold leaves each row out."""
-        if self.most_trained is None:
+        if self.are_groups:
             return self.fold_of_row == number
         return jnp.zeros(self.n, bool).at[self.inside[number]].set(True)
 
     def weights_of_predicted(self, weights: Weights) -> Weights:
         """The weights of rows in means over predictions: 0 for those that no fold predicts."""
-        if self.most_trained is None:
+        if self.are_groups:
             return weights
         return weights.block(jnp.where(self.predicted, weights.array, 0), weights.n)
 
@@ -80,7 +85,7 @@ class Folds:
         """Sums over the rows that each fold leaves out; of groups, on several devices, without
         moving rows.
         """
-        if self.most_trained is None:
+        if self.are_groups:
             return self.sums(A)
         return jnp.sum(jnp.where(self.inside_mask > 0, A[self.inside], 0), axis=1)
 
@@ -89,7 +94,7 @@ class Folds:
         rows.
         """
         predicted = self.inside_mask > 0  # without padding
-        if self.most_trained is not None:
+        if not self.are_groups:
             predicted &= self.fold_of_row[self.inside] == self.fold_numbers[:, None]
         rows = jnp.where(predicted, self.inside, self.n)
         return jnp.zeros((self.n, *A.shape[2:]), A.dtype).at[rows].set(A, mode="drop")
@@ -225,7 +230,7 @@ def _check_splits(pairs: list) -> None:
 
 def check_groups(groups: Folds, what: str) -> Folds:
     """The same folds; raise where they are splits."""
-    if groups.most_trained is not None:
+    if not groups.are_groups:
         raise ValueError(
             f"{what} groups of rows, or single rows, that are predicted by all others, and was "
             "given splits with fewer training rows: give labels (n,) as groups="
@@ -239,7 +244,7 @@ def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
     """
     result = folds(groups)
     if result.n == count and result.n < n and is_concrete(result):
-        if result.most_trained is None:
+        if result.are_groups:
             result = folds(np.pad(np.asarray(result.fold_of_row), (0, n - result.n), "edge"))
         else:
             numbers = jnp.pad(
@@ -250,7 +255,7 @@ def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
         wanted = n if count is None else count
         raise ValueError(
             f"groups must have {wanted} labels, one per row of X, and has {result.n}"
-            if result.most_trained is None
+            if result.are_groups
             else f"splits name rows up to {result.n - 1}, and X has {wanted} rows: give splits of "
             "these rows, the last one in some part"
         )

@@ -21,7 +21,7 @@ from jaxrls.core.data import Data, DataBlock, Labels, moments, near_fit
 from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.floor import Report, roundings_of_moments
-from jaxrls.core.factors.lams import PerLam, PerTarget, map_columns, with_lams_inside
+from jaxrls.core.factors.lams import PerLam, PerTarget, map_lams_with_columns, with_lams_inside
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
@@ -118,7 +118,7 @@ class CholeskyFeatures(OneByOne):
         self, solution: Solution, lams: PerLam, fn: Callable, *columns, stack: bool = False
     ) -> Any:
         """One pass over the rows for all λ: O(n r² L)."""
-        maps = map_columns(self.maps_at, lams, solution.state)
+        maps = map_lams_with_columns(self.maps_at, lams, solution.state)
 
         def of_block(block: DataBlock, y: Float[Array, "b t"], *columns) -> Any:
             psi = self.map.design(block.x)
@@ -149,7 +149,7 @@ class CholeskyFeatures(OneByOne):
                 A = jnp.linalg.cholesky(second + lam * eye)
                 return jax.scipy.linalg.cho_solve((A, True), cross)
 
-            return with_lams_inside(map_columns(of_lam, lams, cross), lams)
+            return with_lams_inside(map_lams_with_columns(of_lam, lams, cross), lams)
 
         return PrimalForm(self.data, self.map, eye, self.origin, solve)
 

@@ -20,6 +20,15 @@ Held-out residuals are the same by whichever of these a factor can give most che
 | landmarks with their rows | `landmarks/held_out.py` | one more index of R for each |
 | each row, by an iteration | `outcome` | an estimate with its standard error |
 
+Callers hand in functions of a block of b rows, with weights v:
+
+| handed to | called with |
+|---|---|
+| `Factor.sweep` | r (b, L, t), the diagonal of R (b, L, k), v or None, and columns |
+| `Factor.sum_held_out` | at each λ e (b, t), 1 − leverage (b, k), labels, v |
+| `Factor.sweep_folds` | e (b, L, t), labels, v |
+| `Solution.sum_held_out`, a criterion's `summand` | at each λ e (b, t), labels, v |
+
 Theory: `docs/theory.md`, "One matrix".
 """
 
@@ -343,9 +352,9 @@ class OneByOne(Factor):
     def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """At one λ after another."""
         coef, beta = self._at_lams(solution, lams, "coef", "beta")
-        return self.report.where_informative(coef), self.report.where_informative(
-            beta, solution.labels.beta
-        )
+        report = self.report
+        beta = report.where_informative(beta, solution.labels.beta)
+        return report.where_informative(coef), beta
 
     def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
         """At one λ after another."""

@@ -1,5 +1,13 @@
 """λ and targets as axes of arrays. λ are columns (L, k): k = 1 where all targets share them, or t
 with one for each. Results have an axis L of λ and an axis t of targets.
+
+| loop over λ | for |
+|---|---|
+| `over_lams` | what takes many λ in one product: chunks of λ, all of a chunk at once |
+| `one_by_one` | what takes an axis of λ and needs much memory for each: an axis of length one |
+| `map_lams_with_columns` | what takes one λ and the columns of its targets |
+| `Solution.at_each`, `per_target` | what takes one λ and a solution: once where targets share λ, else |
+| | once for each target |
 """
 
 from collections.abc import Callable
@@ -51,13 +59,13 @@ def one_by_one(fn: Callable, lams: PerLam, stack: bool) -> Any:
     """`fn` of one λ after another, each as an axis of length one: sums with λ leading, or with
     `stack` rows, (n, L, …).
     """
-    results = jax.lax.map(
-        lambda lam: jax.tree.map(lambda a: a[:, 0] if stack else a[0], fn(lam)), lams
-    )
+    axis = 1 if stack else 0  # of the one λ
+    of_one = lambda lam: jax.tree.map(lambda a: jnp.squeeze(a, axis), fn(lam))
+    results = jax.lax.map(of_one, lams)
     return jnp.moveaxis(results, 0, 1) if stack else results
 
 
-def map_columns(fn: Callable, lams: PerLam, A: Float[Array, "r t"]) -> Any:
+def map_lams_with_columns(fn: Callable, lams: PerLam, A: Float[Array, "r t"]) -> Any:
     """`fn(λ, columns of A)` of one λ after another, (L k, …): with all columns where targets share
     λ, else with that of its target.
     """

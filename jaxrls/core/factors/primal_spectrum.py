@@ -66,17 +66,17 @@ class PrimalSpectrum(Spectrum):
         """
         if self.sums is None:
             return super().residual_norm(solution, lams)
-        coef = matmul_lams(self.rotation, self.kept(solution, lams))
+        coef = matmul_lams(self.rotation, self.fitted_part(solution, lams))
         both = 2 * self.sums.cross[:, None] - matmul_lams(self.sums.second, coef)
         return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
 
-    def kept(self, solution: Solution, lams: PerLam) -> Float[Array, "r L t"]:
+    def fitted_part(self, solution: Solution, lams: PerLam) -> Float[Array, "r L t"]:
         """What the fit takes of z."""
         return (1 - self.residual_share(lams)) * solution.state[:, None]
 
     def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """From the features, by one reading for all λ."""
-        kept = self.kept(solution, lams)
+        kept = self.fitted_part(solution, lams)
         f = self.data.map(lambda block: matmul_lams(self.left(block._replace(v=None)), kept))
         return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 

@@ -115,7 +115,7 @@ PRODUCTS_OF_FIT = 4
 def most_training_rows(folds: Folds) -> int:
     """How many rows there are outside of a fold, at most."""
     k, b = folds.inside.shape
-    return min((k - 1) * b, folds.n) if folds.most_trained is None else folds.most_trained
+    return folds.most_trained or min((k - 1) * b, folds.n)
 
 
 def pays_to_refit(folds: Folds, lams: int) -> bool:
@@ -165,7 +165,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     K = matmul(with_padding(_rows_of_matrix(factor)), with_padding(factor.left_vectors()).T)
     H = with_padding(factor.fixed_basis * unit)
     Y = with_padding((labels.Y - labels.mean) * unit)
-    hides = factor.present is not None
+    drops_rounding = factor.present is not None
 
     def without(fold: tuple[Int[Array, ""], Int[Array, " b"]]) -> DualFits:
         number, inside = fold
@@ -173,7 +173,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
         most = most_training_rows(folds)
         others = jnp.flatnonzero(stays, size=most, fill_value=factor.n).astype(inside.dtype)
         rows = jnp.concatenate([inside, others])
-        return fit_to_others(K[rows][:, others], H[rows], Y[rows], hides)
+        return fit_to_others(K[rows][:, others], H[rows], Y[rows], drops_rounding)
 
     return jax.lax.map(without, (folds.fold_numbers, folds.inside))
 
@@ -189,19 +189,22 @@ def _rows_of_matrix(factor: Any) -> Float[Array, "n r"]:
 
 
 def fit_to_others(
-    K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array, "n t"], hides: bool
+    K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array, "n t"], drops_rounding: bool
 ) -> DualFits:
     """The fit to the last c of n rows, of one fold. What H has in these only is not fitted, and
-    where K `hides` some directions, neither is what is rounding among these rows.
+    with `drops_rounding`, as where K has a low rank, neither is what is rounding among these rows.
     """
-    b = len(K) - K.shape[1]
+    b = len(K) - K.shape[1]  # rows that the fold leaves out come first
+    # Q has orthonormal columns that span H of the others, and basis = H of all rows in these.
     Q, root = whitened(H[b:], H[b:])
-    fitted = lambda H, A: matmul(H, matmul(Q.T, A))
-    H = matmul(H, root.T)
-    K = K - fitted(H, K[b:])
-    Y = Y - fitted(H, Y[b:])
-    s, V = eigh(K[b:].T - fitted(Q, K[b:].T))
-    V = V - fitted(Q, V)
-    if hides:
+    basis = matmul(H, root.T)
+    by_effects = lambda A: matmul(basis, matmul(Q.T, A[b:]))
+    K_left = K - by_effects(K)
+    Y_left = Y - by_effects(Y)
+    both_sides = K_left[b:].T - matmul(Q, matmul(Q.T, K_left[b:].T))
+    s, V = eigh(both_sides)
+    V = V - matmul(Q, matmul(Q.T, V))
+    if drops_rounding:
         V = jnp.where(s > eigh_rounding(len(s), s), V, 0)
-    return DualFits(jnp.maximum(s, 0), matmul(V.T, Y[b:]), matmul(K[:b], V), Y[:b])
+    z = matmul(V.T, Y_left[b:])
+    return DualFits(s=jnp.maximum(s, 0), z=z, cross=matmul(K_left[:b], V), start=Y_left[:b])

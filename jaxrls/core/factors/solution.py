@@ -210,7 +210,7 @@ class Solution:
         if groups is not None:
             e = factor.sweep_folds(self, lambda e, Y, v: e, lams, groups, stack=True)
             e = jnp.moveaxis(e, 1, 0)
-            if groups.most_trained is not None:
+            if not groups.are_groups:
                 e = jnp.where(groups.predicted[:, None], e, jnp.nan)
         elif factor.exact:
             e = factor.held_out_rows(self, lams)

@@ -227,8 +227,9 @@ class DualSpectrum(Spectrum):
         return jnp.sum((self.residual_share(lams) * solution.state[:, None]) ** 2, axis=0)
 
     def over_dimensions(self, inside: Float[Array, "r L k"], outside: PerLam) -> PerLam:
-        """Where U is square it spans fixed effects and rows of weight 0 too, and the sum is scaled
-        by the share of the others.
+        """Where U is square, it has directions of the fixed effects and of rows of weight 0 too:
+        what is left of a column after these were taken out is shorter than 1, and its square is
+        the share with which it counts.
         """
         if not self.complete:
             return super().over_dimensions(inside, outside)
@@ -264,22 +265,24 @@ class DualSpectrum(Spectrum):
         return view if self.weights.values is None else self.with_queries(view, solution, lam)
 
     def square_view(self, solution: Solution, lam: Number) -> LowRankView:
-        """R = U diag(λ/(s + λ)) Uᵀ, where U spans all rows, the fixed effects among them."""
+        """R = U diag(λ/(s + λ)) Uᵀ, where U has a column for every row, of which the fixed effects
+        were projected out: UUᵀ = I − HHᵀ.
+        """
         U = self.left_vectors()
-        kept = lam / (self.s + lam)
+        residual_share = lam / (self.s + lam)
         residuals, diagonal = self.single_rows(solution, lam)
         H = self.fixed_basis * self.weights.root_or_one[:, None]
         nothing = jnp.zeros_like(H)
         no_identity = jnp.zeros(self.n, bool)
-        return LowRankView(residuals, diagonal, H, U, U * kept, nothing, no_identity)
+        return LowRankView(residuals, diagonal, H, U, U * residual_share, nothing, no_identity)
 
     def thin_view(self, solution: Solution, lam: Number) -> LowRankView:
-        """R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ, where U spans fewer dimensions than there are rows."""
+        """R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ, where U has fewer columns than there are rows."""
         U = self.left_vectors()
-        taken = lam / (self.s + lam) - 1  # −s/(s + λ)
+        fitted_share = self.s / (self.s + lam)
         residuals, diagonal = self.single_rows(solution, lam)
         H = self.fixed_basis * self.weights.root_or_one[:, None]
-        return LowRankView(residuals, diagonal, H, U, U * taken, H, self.weights.used)
+        return LowRankView(residuals, diagonal, H, U, -U * fitted_share, H, self.weights.used)
 
     def single_rows(
         self, solution: Solution, lam: Number

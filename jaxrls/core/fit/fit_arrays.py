@@ -20,8 +20,8 @@ def fit_arrays(problem: Problem, choice: Choice) -> Fitted:
 
     It factors once, evaluates the criterion at every λ, and computes function, held-out residuals
     and degrees of freedom at the best. It never looks at a number, so that it goes through
-    `jax.jit`, `jax.vmap` and `jax.grad` as it is; `fit` calls it after its checks, and is this
-    inside of them.
+    `jax.jit`, `jax.vmap` and `jax.grad` as it is. Inside of these `fit` is this function; outside
+    it is this after checks, where λ are tried on a grid.
 
     Args:
         problem: what `read_problem` makes of the arguments of `fit`.

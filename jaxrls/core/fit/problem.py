@@ -75,7 +75,8 @@ class Problem:
     def solution(self) -> Solution:
         """Factor the rows and attach the labels: the one expensive step."""
         data = Data(self.rows, self.weights, self.fixed)
-        labels = Labels.of(self.Y, self.weights, self.fixed)
+        Y = self.Y.reshape(self.weights.n, -1)
+        labels = Labels.unchecked(Y, self.weights, self.fixed, flat=self.Y.ndim == 1)
         solver = self.solver_or_default
         solution = solver.solve(self.kernel, data, labels, block_size=self.block_size)
         return self.criterion.raise_floor(solution)

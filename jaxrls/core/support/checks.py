@@ -52,9 +52,7 @@ def as_floats(name: str, value: Any, dtype: Any = None) -> Any:
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")
             value = _in_float64(value) if value.dtype.kind not in "fc" else value
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            columns = getattr(original, "items", dict)  # of a table, to name the wrong one
-            for column, part in columns():
-                as_floats(f"{name}[{column!r}]", np.asarray(part))
+            _raise_for_wrong_column(name, original)
             instead = INSTEAD.get(name.partition("[")[0], "")
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
@@ -69,6 +67,13 @@ def as_floats(name: str, value: Any, dtype: Any = None) -> Any:
         plain = float if isinstance(value, np.ndarray) else jnp.result_type(float)
         dtype = native if native in (np.float32, np.float64) else plain
     return value if value.dtype == dtype else value.astype(dtype)
+
+
+def _raise_for_wrong_column(name: str, table: Any) -> None:
+    """Raise in the name of the first column of a table that cannot be read, if it has columns."""
+    if hasattr(table, "items"):
+        for column, part in table.items():
+            as_floats(f"{name}[{column!r}]", np.asarray(part))
 
 
 def column_names(X: Any) -> tuple:

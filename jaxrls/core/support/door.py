@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a jaxrls kernel, such as Gaussian(1.0)",
         lambda value: hasattr(value, "evaluable") and not isinstance(value, type),
     ),
-    "factor": ("what factorize returns", lambda value: hasattr(value, "solve")),
+    "factor": ("what factorize returns", lambda value: hasattr(value, "solve_labels")),
     "key": ("one such as jax.random.key(0)", lambda value: isinstance(value, jax.Array)),
 }
 
@@ -59,12 +59,17 @@ def door(argument: str = "") -> Callable[[Call], Call]:
     """Decorate a public call: float64 input is computed in float64, whatever `jax_enable_x64` says,
     and its results are NumPy arrays as far as `argument` says.
 
-    `argument` names what sets the precision: data such as "X", for which NumPy arrays are returned
-    where `jax_enable_x64` is off, or a fitted array such as "self.coef", whose kind all results
-    have; "factor.sample_array" of what is computed with as a whole, outside of compiled programs,
-    so that all of its arrays become JAX's. Without one all arrays are JAX's, and computed as they are. On a mesh with Explicit axes
-    results are sharded as the rows are. Arrays of other libraries come in by DLPack, and count as
-    NumPy's on the host, else as JAX's; results that are arrays go back as they came.
+    `argument` names what sets the precision:
+
+    * data, such as "X": NumPy arrays are returned where `jax_enable_x64` is off;
+    * a fitted array, such as "self.coef", whose kind all results have;
+    * "factor.sample_array", for a factor that is computed with outside of compiled programs: all of
+      its arrays become JAX's first;
+    * nothing: all arrays are JAX's, and are computed with as they are.
+
+    On a mesh with Explicit axes results are sharded as the rows are. Arrays of other libraries come
+    in by DLPack, and count as NumPy's on the host, else as JAX's; results that are arrays go back as
+    they came.
     """
     name, *path = argument.split(".")
 
@@ -84,18 +89,17 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[str]) -> Any:
     """The results of a call, in the precision and the kind of arrays of one of its arguments."""
     values = bound.arguments
-    foreign = {name: value for name, value in values.items() if is_foreign(value)}
-    values |= {name: view_of(value) for name, value in foreign.items()}
-    for argument, value in values.items():  # before NumPy, which may drop the mask, reads it
-        check_unmasked(argument, value)
+    foreign = {key: value for key, value in values.items() if is_foreign(value)}
+    values |= {key: view_of(value) for key, value in foreign.items()}
+    for key, value in values.items():  # before NumPy, which may drop the mask, reads it
+        check_unmasked(key, value)
     _check_kinds(values, bound.signature.parameters)
     check_index(values)
     like = _attribute(name, values.get(name), path)
-    wide = bool(name) and is_wide(like)
-    wide = wide and (bool(path) or not jax.config.read("jax_enable_x64"))
+    wide = _needs_float64(name, path, like)
     precision = jax.enable_x64(True) if wide else nullcontext()
     with precision, jax.numpy_rank_promotion("allow"):
-        views = {name: share_memory(value, values[name]) for name, value in foreign.items()}
+        views = {key: share_memory(value, values[key]) for key, value in foreign.items()}
         values |= views
         if path == [WHOLE] and not isinstance(like, jax.Array):
             values[name] = jax.tree.map(_to_device, values[name])
@@ -103,6 +107,13 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
         if foreign:
             results = give_back(results, [*foreign.values()][0], [*views.values()])
         return _to_host(results) if wide and not isinstance(like, jax.Array) else results
+
+
+def _needs_float64(name: str, path: list[str], like: Any) -> bool:
+    """Whether float64 is switched on for a call: for data where it is off, and for fitted arrays."""
+    if not name or not is_wide(like):
+        return False
+    return bool(path) or not jax.config.read("jax_enable_x64")
 
 
 def _bound(

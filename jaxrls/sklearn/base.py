@@ -307,7 +307,9 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             explicit = kernel.num_features(X.shape[1], X.dtype) is not None
             landmarks = None if explicit else min(X.shape[0], MOST_LANDMARKS)
         options |= {"keep": True, "landmarks": landmarks}
-        return self._keep(self._fitted(kernel, X, Y, options))
+        with warnings.catch_warnings():  # the first rows may be of one class
+            warnings.filterwarnings("ignore", message="the labels are all equal")
+            return self._keep(self._fitted(kernel, X, Y, options))
 
     def _criterion(self, X, y, groups):
         """`criterion`, with the loss in it, and `groups` for `rls.fit`: anything said about folds

@@ -13,6 +13,8 @@ from support import ANY_PRECISION, COMPILED, DTYPE, EDGE, EPS, assert_close
 import jaxrls as rls
 from jaxrls import extend
 
+model_module = importlib.import_module("jaxrls.front.model")
+
 N, D = 40, 3
 pytestmark = [ANY_PRECISION, EDGE]
 
@@ -102,6 +104,25 @@ def test_few_rows_are_predicted_by_one_program_for_a_power_of_two_of_them():
     for m in range(66, 129, 9):
         assert_close(fit.predict(X[:m]), want[:m], 100 * EPS)
     assert not COMPILED
+
+
+def test_many_rows_are_predicted_in_parts_by_the_same_programs(monkeypatch):
+    """Whose sizes are powers of two, whatever the number of rows; also with fixed effects."""
+    monkeypatch.setattr(model_module, "LARGEST_PART", 16)
+    X = np.random.default_rng(0).normal(size=(50, D)).astype(DTYPE)
+    column = np.arange(50.0, dtype=DTYPE)[:, None]
+    fit = rls.fit(rls.Gaussian(1.5), X, np.sin(X[:, 0]), lams=[0.1], fixed_effects=column)
+    model = fit.model
+    K = np.asarray(rls.extend.gram(model.kernel, X, X))
+    effects = float(model.intercept) + column[:, 0] * float(model.free[0])
+    want = K @ np.asarray(model.coef) + effects
+    for m in (50, 35, 49):  # in parts of 16, and of 2, 4 and 1
+        fit.predict(X[:m], fixed_effects=column[:m])
+    COMPILED.clear()
+    for m in (50, 49, 34, 16, 3):
+        got = fit.predict(X[:m], fixed_effects=column[:m])
+        assert_close(got, want[:m], 1e3 * EPS)
+    assert not [name for name in COMPILED if "evaluate" in name]
 
 
 @pytest.mark.slow

@@ -193,7 +193,7 @@ def evaluate_in_parts(
     """Values of rows in parts of LARGEST_PART, the last of a power of two, whose missing rows are
     copies of the last one: a few programs serve every number of rows.
     """
-    model = jax.tree.map(jnp.asarray, _with_points_padded(model))
+    model = jax.tree.map(on_device, _with_points_padded(model))
     parts = []
     for first in range(0, len(X), LARGEST_PART):
         part = np.asarray(X[first : first + LARGEST_PART])

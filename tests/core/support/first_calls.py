@@ -11,7 +11,7 @@ import numpy as np
 from support import COMPILED
 
 import jaxrls as rls
-from jaxrls.front import fit as fits
+from jaxrls.front import run as runs
 
 N, D = 320, 5  # a number of rows that is not padded
 random = np.random.default_rng(0)
@@ -41,15 +41,15 @@ def equations(jaxpr: Any) -> int:
 def equations_of_fit(**options: Any) -> int:
     """Those of the program of a default fit."""
     traced = []
-    program = fits.fit_on_grid
+    program = runs._fit_arrays
 
     def spy(problem: Any, choice: Any, **static: Any) -> Any:
         traced.append(jax.make_jaxpr(lambda *given: program(*given, **static))(problem, choice))
         return program(problem, choice, **static)
 
-    fits.fit_on_grid = spy
+    runs._fit_arrays = spy
     rls.fit(rls.Gaussian(2.0), X, y, **options)
-    fits.fit_on_grid = program
+    runs._fit_arrays = program
     return equations(traced[0].jaxpr)
 
 

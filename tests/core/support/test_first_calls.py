@@ -3,7 +3,7 @@ large the program of a fit is.
 """
 
 import pytest
-from support import FLOAT64, printed_by
+from support import FLOAT64, OF_FITS, printed_by
 
 pytestmark = [FLOAT64, pytest.mark.slow]
 PROGRAMS = {"fit": 1, "landmarks": 2, "groups": 1, "linear": 1, "predict": 1, "tune": 4}
@@ -16,3 +16,5 @@ def test_first_calls_compile_few_programs_and_small_ones():
         assert len(found[call]) <= most, found[call]
     for program, most in EQUATIONS.items():
         assert found[program] <= most
+    # What other tests take for the program of a fit is one.
+    assert [name for name in found["fit"] if name.removeprefix("jit(").rstrip(")") in OF_FITS]

@@ -38,7 +38,10 @@ def _note(event, duration, **named):
 jax.monitoring.register_event_duration_secs_listener(_note)
 # Programs that hold a fit, a step of a search or what comes of them; of single operations no test
 # takes notice.
-OF_FITS = "_fit_arrays", "solution", "result_at", "_fitted_at", "step", "first_point", "_value", "error"
+OF_FITS = (
+    *("fit_arrays_compiled", "solution", "result_at", "_result_of_choice", "_fitted_at"),
+    *("step", "first_point", "_value", "error"),
+)
 
 
 @contextmanager

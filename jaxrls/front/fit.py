@@ -9,11 +9,11 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
-from jaxrls.core.fit import Problem, fit_arrays
+from jaxrls.core.fit import Problem
 from jaxrls.core.support import column_names, door, is_concrete, progress_bar
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import inspect_fit, labels_are_equal
-from jaxrls.front.plan import Request, Search, make_plan, without_matrix
+from jaxrls.front.plan import Request, Search, keeps, make_plan, without_matrix
 from jaxrls.front.read import read_problem
 from jaxrls.front.report import (
     add_names_and_offset,
@@ -23,7 +23,7 @@ from jaxrls.front.report import (
     with_solution,
     words_for_grid,
 )
-from jaxrls.front.run import run
+from jaxrls.front.run import fit_arrays_compiled, run
 
 
 @door("X")
@@ -141,7 +141,7 @@ def fit(
         result = fit(kernel, in_solver_dtype, Y, **options, **request._asdict(), progress=progress)
         return add_names_and_offset(result, column_names(X))
     problem = read_problem(kernel, X, Y, **options)
-    if is_concrete(problem):
+    if is_concrete(problem, lams, conservative):
         fitted = best_fit(problem, request, progress)
     else:
         fitted = fit_in_program(problem, request, progress)
@@ -170,6 +170,7 @@ def fit_in_program(problem: Problem, request: Request, progress: bool) -> Fit:
             "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
             "or call fit outside"
         )
-    result, solution = fit_arrays(plan.problem, plan.choice)
+    kept = keeps(plan.problem, plan.keep)
+    result, solution = fit_arrays_compiled(plan.problem, plan.choice, kept=kept)
     fit = as_fit(result, plan.problem, words_for_grid(result, plan.problem))
     return with_solution(fit, solution, plan.problem, plan.choice, plan.keep, len(problem.Y))

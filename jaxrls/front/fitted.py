@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxrls.core.data import Folds
+from jaxrls.core.data import Folds, Rows
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Choice, Chosen, Diagnostics, Number, Numbers, PerTarget, Problem
 from jaxrls.core.kernels import Kernel
@@ -411,7 +411,7 @@ class Fit(Generic[K]):
         from jaxrls.uncertainty.posterior import label_deviations
 
         rows, effects = self.model.read(X, fixed_effects)
-        from_host = not isinstance(X, jax.Array)
+        from_host = not isinstance(X, jax.Array | Rows)
         mean = self.model.of_rows(rows, effects, block_size, from_host=from_host)
         return mean, label_deviations(
             self, mean, rows, effects, weights, scale, corrected, diag, block_size

@@ -15,13 +15,15 @@ from jaxrls.core.data import (
     as_rows,
     common_size,
     compiled,
+    first_rows,
     pad_rows,
 )
 from jaxrls.core.fit import Function, Numbers
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import by_names, door, is_concrete, on_device, pytree, static
 
-LARGEST_PART = 4096  # rows that are predicted at once, of those that are not on a device yet
+LARGEST_PART = 2**15  # rows that are predicted at once, of those that are not on a device yet
+QUARTERS_FROM = 4096  # rows
 
 
 @pytree
@@ -84,7 +86,9 @@ class Model(Function):
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
         """
         rows, columns = self.read(X, fixed_effects)
-        return self.of_rows(rows, columns, block_size, from_host=not isinstance(X, jax.Array))
+        return self.of_rows(
+            rows, columns, block_size, from_host=not isinstance(X, jax.Array | Rows)
+        )
 
     def of_rows(
         self, rows: Rows, columns: Any, block_size: int | None, *, from_host: bool
@@ -99,8 +103,8 @@ class Model(Function):
         smooth = Model(
             self.kernel, self.points, self.coef, self.intercept if adds_constant else nothing
         )
-        if from_host and type(rows) is DenseRows and is_concrete(self, rows):
-            values = evaluate_in_parts(smooth, rows.X, block_size)
+        if from_host and type(rows) is DenseRows and rows.parts == 1 and is_concrete(self, rows):
+            values = evaluate_in_few_sizes(smooth, rows, block_size)
         else:
             values = evaluate(smooth, rows, block_size=block_size)
         if self.effects is not None:
@@ -187,21 +191,38 @@ def evaluate(function: Function, rows: Rows, *, block_size: int | None) -> Float
     return function.values(rows, block_size)
 
 
-def evaluate_in_parts(
-    model: Model, X: Float[Numbers, "m d"], block_size: int | None
+def evaluate_in_few_sizes(
+    model: Model, rows: DenseRows, block_size: int | None
 ) -> Float[Array, "m *t"]:
-    """Values of rows in parts of LARGEST_PART, the last of a power of two, whose missing rows are
-    copies of the last one: a few programs serve every number of rows.
-    """
-    model = jax.tree.map(on_device, _with_points_padded(model))
+    """Values of rows that came from the host, so that a few programs serve every number of rows."""
+    model = _with_points_padded(model)
+    if rows.shape[0] <= LARGEST_PART:
+        return _evaluate_padded(model, rows, block_size)
+    model = jax.tree.map(on_device, model)
+    X = np.asarray(rows.X)
     parts = []
     for first in range(0, len(X), LARGEST_PART):
-        part = np.asarray(X[first : first + LARGEST_PART])
-        size = 2 ** (len(part) - 1).bit_length()
-        padded = DenseRows(on_device(pad_rows(part, size - len(part), "edge")))
-        values = evaluate(model, padded, block_size=block_size)
-        parts.append(np.asarray(values)[: len(part)])
+        part = DenseRows(on_device(X[first : first + LARGEST_PART]))
+        parts.append(np.asarray(_evaluate_padded(model, part, block_size)))
     return jax.device_put(np.concatenate(parts))
+
+
+def _evaluate_padded(model: Model, rows: DenseRows, block_size: int | None) -> Float[Array, "m *t"]:
+    """Values of rows whose number is raised to a common one by copies of the last row."""
+    m = rows.shape[0]
+    size = _common_number(m)
+    if size == m:
+        return evaluate(model, rows, block_size=block_size)
+    padded = DenseRows(on_device(pad_rows(np.asarray(rows.X), size - m, "edge")))
+    return first_rows(evaluate(model, padded, block_size=block_size), m)
+
+
+def _common_number(m: int) -> int:
+    """m raised to a power of two; of many rows, where copies cost more, to a quarter of one."""
+    power = 2 ** (m - 1).bit_length()
+    if m <= QUARTERS_FROM:
+        return power
+    return -(-m // (power // 8)) * (power // 8)
 
 
 def _with_points_padded(model: Model) -> Model:

@@ -74,12 +74,12 @@ def _by_grid(problem: Problem, plan: Plan) -> Attempt:
 
 def fit_on_grid(problem: Problem, choice: Choice, kept: bool) -> Attempt:
     """The fit with the best λ of a choice, with its solution if that is kept."""
-    result, solution = _fit_arrays(problem, choice, kept=kept)
+    result, solution = fit_arrays_compiled(problem, choice, kept=kept)
     return Attempt(as_fit(result, problem, words_for_grid(result, problem)), solution, problem)
 
 
 @compiled
-def _fit_arrays(problem: Problem, choice: Choice, *, kept: bool) -> Fitted:
+def fit_arrays_compiled(problem: Problem, choice: Choice, *, kept: bool) -> Fitted:
     """`fit_arrays`, whose solution is no result of the program unless it is kept."""
     fitted = fit_arrays(problem, choice)
     return fitted if kept else fitted._replace(solution=None)

@@ -28,8 +28,8 @@ class Enough(Solver):
     def _refuse(self, *args, **options):
         """Raise: only `fit` tries landmarks."""
         raise ValueError(
-            "landmarks='auto' is for fit, which tries their number by known values: give a number, "
-            "row numbers or points, and also inside jax.jit"
+            "landmarks='auto' tries their number by fits to known values: in other calls than fit, "
+            "and inside jax.jit, give a number, row numbers or points"
         )
 
     differentiable = prepare = solve = _refuse

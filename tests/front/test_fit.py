@@ -18,7 +18,7 @@ import scipy.sparse
 from contract.cases import WIDTH, gaussian
 from extended import Truth
 from sklearn.metrics import r2_score
-from support import ANY_PRECISION, DTYPE, EPS, array, assert_close, no_fit, refused
+from support import ANY_PRECISION, COMPILED, DTYPE, EPS, array, assert_close, no_fit, refused
 
 import jaxrls as rls
 from jaxrls import extend
@@ -85,9 +85,10 @@ def test_what_comes_back_belongs_to_the_chosen_lam():
 @pytest.mark.slow
 def test_constant_labels_have_nothing_to_explain():
     X, _ = data()
-    assert rls.fit(KERNEL, X, np.full(24, 0.1), lams=[0.3]).r2 == 0
     v, constant = np.arange(24) > 2, np.where(np.arange(24) > 2, 2.5, 9)
-    assert rls.fit(KERNEL, X, constant, weights=v.astype(float), lams=[0.3]).r2 == 0
+    for Y, weights in ((np.full(24, 0.1), None), (constant, v.astype(float))):
+        with pytest.warns(UserWarning, match="the labels are all equal"):
+            assert rls.fit(KERNEL, X, Y, weights=weights, lams=[0.3]).r2 == 0
 
 
 @extend.pytree
@@ -532,3 +533,29 @@ def test_scores_of_every_target_are_those_of_scikit_learn():
         assert_close(model.score(X, Y, v), want.mean(), 1e-5)
     low, high = sorted(map(float, fit.lam))
     assert low < high and f"λ = {low:.3g} to {high:.3g} of 13" in repr(fit)
+
+
+def test_known_rows_beside_what_is_traced():
+    """λ, or labels, alone under `vmap` and `grad`, which then run one program, the same again."""
+    X = np.random.default_rng(0).normal(size=(40, 2)).astype(DTYPE)
+    y = np.sin(X[:, 0])
+    kernel = rls.Gaussian(1.5)
+    error = lambda lam: rls.fit(kernel, X, y, lams=lam[None]).error
+    lams = jnp.asarray([0.1, 1.0], DTYPE)
+    each = [
+        float(rls.fit(kernel, X, y, lams=[float(lam)], solver=rls.Spectral()).error) for lam in lams
+    ]
+    np.testing.assert_allclose(jax.vmap(error)(lams), each, rtol=1e4 * EPS)
+    assert float(jax.grad(error)(lams[0])) != 0
+    of_labels = lambda y: rls.fit(kernel, X, y, lams=[0.1, 1.0]).error
+    both = jnp.stack([y, 2 * y])
+    jax.vmap(of_labels)(both)
+    COMPILED.clear()
+    jax.vmap(of_labels)(both)
+    assert not COMPILED
+    splits = [(np.arange(30), np.arange(30, 40))]
+    weights = np.r_[np.ones(30), np.zeros(10)].astype(DTYPE)
+    with pytest.raises(ValueError, match="hold out no row of weight above 0"):
+        jax.grad(lambda y: rls.objective(kernel, X, y, 0.1, groups=splits, weights=weights))(
+            jnp.asarray(y)
+        )

@@ -137,7 +137,8 @@ def test_a_refined_fit_says_where_it_did_not_come_near():
         UserWarning,
         match="the iteration stopped at a residual of 0.05: all steps were used: take a larger λ",
     ):
-        inspect(replace(fit, run=run), False, rls.Refined())
+        diagnostics = replace(fit.diagnostics, run=run)
+        inspect(replace(fit, diagnostics=diagnostics), False, rls.Refined())
 
 
 @ANY_PRECISION

@@ -17,7 +17,7 @@ from jaxrls.core.criteria.losses import (
     check_loss,
     squared_error,
 )
-from jaxrls.core.data import FixedEffects, Rows, Weights, as_folds
+from jaxrls.core.data import FixedEffects, Folds, Rows, Weights, as_folds
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
@@ -168,16 +168,11 @@ class Criterion(ABC):
         """
         del kernel
 
-    @where_known
     def check_rows(self, Y: Any, weights: Weights) -> None:
-        """Raise for rows that the criterion cannot be computed on."""
+        """Raise for rows that the criterion cannot be computed on, where values are known."""
         del Y
-        every_row_counts = weights.values is None
-        if self.groups is None or every_row_counts and self.groups.are_groups:
-            return
-        with jax.ensure_compile_time_eval():
-            if not self.groups.weights_of_predicted(weights).total > 0:
-                raise ValueError("groups or splits hold out no row of weight above 0: give others")
+        if self.groups is not None:
+            _check_held_out(self.groups, weights)
 
     def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
         """Raise where the fixed effects cannot be fitted without a row, or a group, that it leaves
@@ -201,6 +196,16 @@ class Criterion(ABC):
     def from_search(self, value: np.ndarray, n: int) -> Any:
         """The inverse of `to_search`, on the host."""
         return value
+
+
+@where_known
+def _check_held_out(groups: Folds, weights: Weights) -> None:
+    """Raise where no row that counts is held out."""
+    if weights.values is None and groups.are_groups:
+        return
+    with jax.ensure_compile_time_eval():
+        if not groups.weights_of_predicted(weights).total > 0:
+            raise ValueError("groups or splits hold out no row of weight above 0: give others")
 
 
 class Positive(Criterion):

@@ -227,6 +227,9 @@ def gram_matmul(
         raise ValueError(
             f"V must have {columns} rows, one per column of K, and has shape {V.shape}"
         )
+    # Neither whole numbers nor a narrower dtype of V may round the rows.
+    wider = np.promote_types(X.dtype, V.dtype)
+    V = jnp.asarray(V).astype(jax.dtypes.canonicalize_dtype(wider))
     rows = DenseRows(X, parts_of(X, jax.device_count()))
     if is_square and rows.parts == 1 and isinstance(X, jax.Array):
         return square_times(kernel, X, V, block_size)

@@ -61,7 +61,7 @@ def where_known(check: Check) -> Check:
 
     @wraps(check)
     def run(*args: Any, **options: Any) -> None:
-        if is_concrete(args):
+        if is_concrete(args, options):
             check(*args, **options)
 
     return run  # type: ignore[return-value]

@@ -126,3 +126,14 @@ def test_messages():
         *((matmul(X, Z, V, size=size), f"{whole}{size}") for size in (0, 2.5, True)),
         (matmul(X, Z, V[:3]), r"V must have 7 rows, one per column of K, .* shape \(3, 2\)"),
     )
+
+
+def test_a_product_has_the_wider_dtype_of_both(monkeypatch):
+    """Of whole numbers too, by all of K and by half of it."""
+    X = data()[0]
+    want = KERNELS["gaussian"](X, X) @ np.ones(12, DTYPE)
+    for rows in (512, 5):
+        monkeypatch.setattr(gram_module, "PAIR_ROWS", rows)
+        got = rls.extend.gram_matmul(KERNELS["gaussian"], X, X, jnp.ones(12, jnp.float16))
+        assert got.dtype == DTYPE
+        assert_close(got, want, 100 * EPS)

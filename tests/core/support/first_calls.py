@@ -41,15 +41,15 @@ def equations(jaxpr: Any) -> int:
 def equations_of_fit(**options: Any) -> int:
     """Those of the program of a default fit."""
     traced = []
-    program = runs._fit_arrays
+    program = runs.fit_arrays_compiled
 
     def spy(problem: Any, choice: Any, **static: Any) -> Any:
         traced.append(jax.make_jaxpr(lambda *given: program(*given, **static))(problem, choice))
         return program(problem, choice, **static)
 
-    runs._fit_arrays = spy
+    runs.fit_arrays_compiled = spy
     rls.fit(rls.Gaussian(2.0), X, y, **options)
-    runs._fit_arrays = program
+    runs.fit_arrays_compiled = program
     return equations(traced[0].jaxpr)
 
 

@@ -242,7 +242,7 @@ class LogPredictive(OfPredictive):
 
 
 def _mean_density(
-    logs: Float[Array, "L t"], squares: Float[Array, "L t"], scale: Float[Array, "L t"] | float
+    logs: Float[Array, "L #t"], squares: Float[Array, "L t"], scale: Float[Array, "L t"] | float
 ) -> Float[Array, "L t"]:
     """From the means of log 1/σᵢ² and of eᵢ²/σᵢ²."""
     return 0.5 * (logs - jnp.log(2 * np.pi * scale) - squares / scale)

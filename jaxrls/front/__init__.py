@@ -5,16 +5,6 @@
 `tune` looks for a kernel first: `start` → `descent` → `run`.
 """
 
-from jaxrls.core.fit import (
-    Choice,
-    Chosen,
-    Numbers,
-    Problem,
-    choose_lam,
-    lambda_grid,
-    lambda_range,
-    result_of_moments,
-)
 from jaxrls.front.descent import (
     SearchOptions,
     Tuned,
@@ -23,7 +13,7 @@ from jaxrls.front.descent import (
     first_point,
     step,
 )
-from jaxrls.front.fitted import About, Fit, Kept, check_no_std_options
+from jaxrls.front.fitted import Fit, Kept, check_no_std_options
 from jaxrls.front.history import History, Stage
 from jaxrls.front.inspection import inspect_fit, inspect_lam
 from jaxrls.front.keeping import once_per_fit, solution_of, without_solution

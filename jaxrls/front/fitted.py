@@ -5,17 +5,16 @@ pictures of both.
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxrls.core.data import Folds, Rows
+from jaxrls.core.data import Folds
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Choice, Chosen, Diagnostics, Number, Numbers, PerTarget, Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import door, printable, pytree, static
 from jaxrls.front.history import History
-from jaxrls.front.model import Model
+from jaxrls.front.model import Model, came_from_host
 from jaxrls.front.scores import r_squared_of
 from jaxrls.front.words import fit_in_words
 
@@ -411,8 +410,7 @@ class Fit(Generic[K]):
         from jaxrls.uncertainty.posterior import label_deviations
 
         rows, effects = self.model.read(X, fixed_effects)
-        from_host = not isinstance(X, jax.Array | Rows)
-        mean = self.model.of_rows(rows, effects, block_size, from_host=from_host)
+        mean = self.model.of_rows(rows, effects, block_size, from_host=came_from_host(X))
         return mean, label_deviations(
             self, mean, rows, effects, weights, scale, corrected, diag, block_size
         )

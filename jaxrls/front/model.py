@@ -86,9 +86,7 @@ class Model(Function):
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
         """
         rows, columns = self.read(X, fixed_effects)
-        return self.of_rows(
-            rows, columns, block_size, from_host=not isinstance(X, jax.Array | Rows)
-        )
+        return self.of_rows(rows, columns, block_size, from_host=came_from_host(X))
 
     def of_rows(
         self, rows: Rows, columns: Any, block_size: int | None, *, from_host: bool
@@ -168,6 +166,11 @@ class Model(Function):
             what = "one column per training row, as a precomputed kernel"
         if d not in widths:
             raise ValueError(f"X must have {widths[0]} columns, {what}, and has {d}")
+
+
+def came_from_host(X: Any) -> bool:
+    """Whether rows were given as NumPy has them, in a frame or a list: not on a device already."""
+    return not isinstance(X, jax.Array | Rows)
 
 
 def with_constant(predictions: Any, constant: Any) -> Any:

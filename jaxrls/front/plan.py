@@ -63,10 +63,10 @@ class Search:
     """The best λ, from the error and its slope at about ten."""
 
 
-Lams = Given | Grid | Search
+LamsToTry = Given | Grid | Search
 
 
-def read_lams(lams: Any, problem: Problem) -> Lams:
+def read_lams(lams: Any, problem: Problem) -> LamsToTry:
     """What a caller's `lams` means."""
     if isinstance(lams, str) and lams == "search":
         return Search()
@@ -82,7 +82,7 @@ def read_lams(lams: Any, problem: Problem) -> Lams:
     return Given(as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True))
 
 
-def possible_lams(lams: Lams, problem: Problem) -> Lams:
+def possible_lams(lams: LamsToTry, problem: Problem) -> LamsToTry:
     """λ as the solver can try them: a solver without a spectrum has no grid, and a search needs
     slopes, without which it may miss the best, or takes more readings of the rows than a grid.
     """
@@ -117,7 +117,7 @@ class Plan(NamedTuple):
     """
 
     problem: Problem
-    lams: Lams
+    lams: LamsToTry
     per_target: bool
     conservative: float
     goes_below: bool = False
@@ -178,7 +178,7 @@ def _may_take_cholesky(problem: Problem, per_target: bool) -> bool:
     return choose_route(problem.kernel, rows.shape, rows.dtype) == "gram" and is_concrete(problem)
 
 
-def _is_cheaper_by_cholesky(problem: Problem, lams: Lams) -> bool:
+def _is_cheaper_by_cholesky(problem: Problem, lams: LamsToTry) -> bool:
     """Whether a Cholesky factor for each λ costs less than a spectrum."""
     factors = 1
     if isinstance(lams, Given):
@@ -188,7 +188,7 @@ def _is_cheaper_by_cholesky(problem: Problem, lams: Lams) -> bool:
     return suits_cholesky(problem.kernel, problem.rows.shape[0], factors)
 
 
-def _check_memory(problem: Problem, lams: Lams) -> None:
+def _check_memory(problem: Problem, lams: LamsToTry) -> None:
     """Raise where K is larger than memory."""
     if not is_concrete(problem.rows) or not problem.rows.has_pairs:
         return
@@ -200,7 +200,7 @@ def _check_memory(problem: Problem, lams: Lams) -> None:
     of_problem(problem, lams=at_once).check()
 
 
-def check_conservative(conservative: Any, criterion: Criterion, lams: Lams) -> None:
+def check_conservative(conservative: Any, criterion: Criterion, lams: LamsToTry) -> None:
     """Raise unless it is a number of standard errors, and the criterion has them."""
     number = isinstance(conservative, bool | int | float | np.number)
     if not number or not 0 <= conservative < np.inf:
@@ -242,7 +242,7 @@ def _could_do_without_matrix(problem: Problem) -> bool:
     """Whether a solver that needs no K could take its place."""
     rows = problem.rows
     criterion = problem.criterion
-    if problem.solver is not None or not is_concrete(problem):
+    if problem.solver is not None:
         return False
     if not (rows.in_memory and rows.is_dense and problem.kernel.evaluable):
         return False

@@ -10,7 +10,6 @@ import numpy as np
 from jaxrls.core.data import first_rows
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Choice, Problem, Result
-from jaxrls.core.support import is_concrete
 from jaxrls.front.fitted import About, Fit, Kept
 from jaxrls.front.model import Model
 from jaxrls.front.plan import keeps
@@ -40,7 +39,7 @@ def with_plan(fit: Fit, words: str) -> Fit:
 
 def with_prior_in_plan(fit: Fit) -> Fit:
     """The fit whose plan says the variance of the prior, where that was estimated."""
-    if fit.amplitude is None or not is_concrete(fit.amplitude):
+    if fit.amplitude is None:
         return fit
     variances = np.square(np.asarray(fit.amplitude, np.float64))
     low = f"{np.min(variances):.3g}"
@@ -74,7 +73,7 @@ def with_solution(
         again = choice if criterion.needs_only_sums else None
         fit = replace(fit, kept=Kept(solution, problem, criterion.groups, again, bool(keep)))
     residuals = fit.loo_residuals
-    if residuals is None or len(residuals) == n or not is_concrete(fit):
+    if residuals is None or len(residuals) == n:
         return fit
     return _without_padding(fit, n)
 

@@ -16,7 +16,7 @@ from jaxrls.core.data import (
 )
 from jaxrls.core.factors import Cholesky, Spectral, choose_route
 from jaxrls.core.fit import Problem
-from jaxrls.core.support import is_concrete, on_device
+from jaxrls.core.support import on_device
 
 
 class Sample(NamedTuple):
@@ -101,7 +101,7 @@ def _can_be_padded(problem: Problem, missing: int) -> bool:
     of_each_row = problem.fixed.values is not None or not problem.criterion.fits_samples
     if not usual_solver or of_each_row or type(problem.rows) is not DenseRows:
         return False
-    if not is_concrete(problem) or problem.rows.dense().committed:
+    if problem.rows.dense().committed:
         return False
     n, d = problem.rows.shape
     routes = {

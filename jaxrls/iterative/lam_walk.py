@@ -10,7 +10,8 @@ import numpy as np
 
 from jaxrls.core.criteria import LeaveOneOut
 from jaxrls.core.data import compiled
-from jaxrls.front import Evaluations, evaluate_lams, lam_on_few, lambda_range
+from jaxrls.core.fit import lambda_range
+from jaxrls.front import Evaluations, evaluate_lams, lam_on_few
 from jaxrls.iterative.by_products import ByProducts, sum_and_error
 
 STEP = np.log(3.0)

@@ -27,21 +27,17 @@ from jaxrls.core.data import (
     moments,
 )
 from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
-from jaxrls.core.fit import Result
+from jaxrls.core.fit import Choice, Chosen, Problem, Result, result_of_moments
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
 from jaxrls.front import (
-    Choice,
-    Chosen,
     Fit,
     Kept,
     Model,
-    Problem,
     add_names_and_offset,
     inspect_fit,
     once_per_fit,
     read_problem,
-    result_of_moments,
     solution_of,
 )
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import as_rows, compiled, gram
 from jaxrls.core.factors import Spectral
+from jaxrls.core.fit import Numbers, choose_lam, lambda_grid
 from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel, columns_by_number
 from jaxrls.core.linalg import matmul
 from jaxrls.core.support import (
@@ -30,14 +31,11 @@ from jaxrls.core.support import (
 )
 from jaxrls.front import (
     Model,
-    Numbers,
     as_predicted,
-    choose_lam,
     default_optimizer,
     first_point,
     from_median,
     inspect_lam,
-    lambda_grid,
     r_squared_of,
     read_problem,
     step,

@@ -23,10 +23,11 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.criteria import LeaveOneOut, squared_error
 from jaxrls.core.data import Labels, Weights, compiled
+from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import default_block_size, matmul, sum_rows
 from jaxrls.core.support import as_lam, check_whole, door, is_concrete, pytree, require_values
-from jaxrls.front import Numbers, read_problem
+from jaxrls.front import read_problem
 
 # Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first
 # value, is not known to a few per cent, and counts as 0.

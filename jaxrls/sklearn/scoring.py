@@ -13,8 +13,8 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import get_scorer
 
 import jaxrls as rls
+from jaxrls.core.fit import choose_lam
 from jaxrls.core.support import door, warn
-from jaxrls.front import choose_lam
 
 
 @door("fit.model.coef")

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxrls.core.criteria import check_loss, squared_error
 from jaxrls.core.data import Weights, compiled, gram
+from jaxrls.core.fit import choose_lam, lambda_grid
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import (
     as_array,
@@ -21,7 +22,7 @@ from jaxrls.core.support import (
     door,
     where_known,
 )
-from jaxrls.front import Memory, choose_lam, inspect_lam, lambda_grid, warn_of_far_labels
+from jaxrls.front import Memory, inspect_lam, warn_of_far_labels
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel, as_side
 from jaxrls.two_sided.kronecker import check_semidefinite, factor_kronecker, side_weights
 from jaxrls.two_sided.left_out import check_table

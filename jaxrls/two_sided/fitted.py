@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxrls.core.data import compiled, gram
+from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Kernel, check_kernel
 from jaxrls.core.linalg import default_block_size, map_rows, matmul
 from jaxrls.core.support import (
@@ -20,7 +21,7 @@ from jaxrls.core.support import (
     pytree,
     static,
 )
-from jaxrls.front import Numbers, check_no_std_options
+from jaxrls.front import check_no_std_options
 from jaxrls.two_sided.kronecker import SidesSpread
 from jaxrls.uncertainty.posterior import GaussianProcess, Posterior
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import Weights, compiled
+from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import (
     Listed,
@@ -29,7 +30,7 @@ from jaxrls.core.support import (
     value_of,
     where_known,
 )
-from jaxrls.front import Fit, Model, Numbers
+from jaxrls.front import Fit, Model
 from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
 from jaxrls.uncertainty.spread import NewRows
 

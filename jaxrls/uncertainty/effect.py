@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxrls.core.data import Rows, Weights, compiled
+from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul
 from jaxrls.core.support import door, pytree, require_values
-from jaxrls.front import Numbers
 from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
 
 ROWS_AT_ONCE = 2**20  # pairs of rows whose prior covariance is computed at once

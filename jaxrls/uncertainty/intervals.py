@@ -39,10 +39,11 @@ from jaxrls.core.data import (
     compiled,
 )
 from jaxrls.core.factors import Expansion
+from jaxrls.core.fit import Numbers
 from jaxrls.core.leave_out import landmark_of_row, orthonormal
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
 from jaxrls.core.support import as_floats, door, known_and, pytree, static, where_known
-from jaxrls.front import Numbers, once_per_fit, solution_of, with_constant
+from jaxrls.front import once_per_fit, solution_of, with_constant
 from jaxrls.uncertainty.posterior import (
     process_for_rows,
     process_of,

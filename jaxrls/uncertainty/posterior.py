@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from jaxrls.core.data import compiled, pad_rows
+from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Levels
 from jaxrls.core.linalg import eigh, matmul, safe_sqrt
 from jaxrls.core.support import (
@@ -21,7 +22,7 @@ from jaxrls.core.support import (
     static,
     warn,
 )
-from jaxrls.front import Numbers, once_per_fit, solution_of
+from jaxrls.front import once_per_fit, solution_of
 from jaxrls.uncertainty.spread import spread
 
 

@@ -132,16 +132,17 @@ def times_in_blocks(
 # K·V of rows with themselves
 # --------------------------------------------------------------------------------------------------
 
-# Rows of a block of pairs, on CPUs: of 250 the products with V take as long as all of K, and of
-# 1000 a block leaves the cache (`benchmarks/run.py --only products`).
-PAIR_ROWS = 512
+# Rows of a block of pairs on CPUs, by bytes of the dtype: with fewer, the products with V take as
+# long as all of K, and with more a block leaves the cache (`benchmarks/studies.py products`).
+PAIR_ROWS = {4: 1024, 8: 512}
 
 
 def square_times(
     kernel: Kernel, X: Float[Array, "n d"], V: Float[Array, "n *t"], block_size: int | None = None
 ) -> Float[Array, "n *t"]:
     """K·V of rows with themselves, on one device: on a CPU with half of the entries of K."""
-    pays = platform() == "cpu" and len(X) >= 2 * PAIR_ROWS and kernel.evaluable
+    at_least = 2 * PAIR_ROWS[V.dtype.itemsize]
+    pays = platform() == "cpu" and len(X) >= at_least and kernel.evaluable
     if block_size is not None or not pays:
         return kernel_times(kernel, X, X, V, block_size)
     return _by_pairs_of_blocks(kernel, X, V)
@@ -154,7 +155,7 @@ def _by_pairs_of_blocks(
     K_ij V_j to rows i and, where i < j, K_ijᵀ V_i to rows j. Derivatives make it again.
     """
     n = len(X)
-    count = -(-n // PAIR_ROWS)
+    count = -(-n // PAIR_ROWS[V.dtype.itemsize])
     size = -(-n // count)
     X_blocks = _cut(X.astype(V.dtype), count, size, "edge")
     V_blocks = _cut(V.reshape(n, -1), count, size, "constant")

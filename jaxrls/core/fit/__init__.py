@@ -4,7 +4,6 @@ from jaxrls.core.fit.choice import (
     Choice,
     Chosen,
     choose_lam,
-    counted_residuals,
     lambda_grid,
     lambda_range,
 )

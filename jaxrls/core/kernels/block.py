@@ -145,8 +145,8 @@ def chi_squared_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
 
 
 def _by_product(scaled: tuple[Any, ...], _: Any) -> Gram:
-    """‖x‖² + ‖z‖² − 2⟨x, z⟩. All of it stands in the branch of the conditional: a select between
-    two branches afterwards takes longer than the product itself.
+    """‖x‖² + ‖z‖² − 2⟨x, z⟩. All of it stands in the branch of the conditional, as a select between
+    two branches afterwards is one more pass over all pairs.
     """
     x, z, x_squares, z_squares = scaled
     lengths = x_squares[:, None] + z_squares

@@ -60,7 +60,7 @@ def test_of_rows_with_themselves_half_of_the_entries_are_made(monkeypatch, kerne
     of K; of one target and of several; and K of a row of 0, which a kernel may not have, is not
     made.
     """
-    monkeypatch.setattr(gram_module, "PAIR_ROWS", 5)
+    monkeypatch.setattr(gram_module, "PAIR_ROWS", {4: 5, 8: 5})
     X, _, _ = data()
     V = array(np.random.default_rng(1).normal(size=(12, 2)))
 
@@ -133,7 +133,7 @@ def test_a_product_has_the_wider_dtype_of_both(monkeypatch):
     X = data()[0]
     want = KERNELS["gaussian"](X, X) @ np.ones(12, DTYPE)
     for rows in (512, 5):
-        monkeypatch.setattr(gram_module, "PAIR_ROWS", rows)
+        monkeypatch.setattr(gram_module, "PAIR_ROWS", {4: rows, 8: rows})
         got = rls.extend.gram_matmul(KERNELS["gaussian"], X, X, jnp.ones(12, jnp.float16))
         assert got.dtype == DTYPE
         assert_close(got, want, 100 * EPS)

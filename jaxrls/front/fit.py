@@ -142,13 +142,13 @@ def fit(
         return add_names_and_offset(result, column_names(X))
     problem = read_problem(kernel, X, Y, **options)
     if is_concrete(problem, lams, conservative):
-        fitted = best_fit(problem, request, progress)
+        fitted = plan_run_report(problem, request, progress)
     else:
         fitted = fit_in_program(problem, request, progress)
     return add_names_and_offset(fitted, column_names(X), problem.label_offset)
 
 
-def best_fit(problem: Problem, request: Request, progress: bool) -> Fit:
+def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
     """The fit with the best λ; where no solver was named and K is too large, by one without K."""
     smaller = None if request.keep else without_matrix(problem, any_lam=request.any_lam)
     problem = smaller or problem

@@ -23,7 +23,7 @@ from jaxrls.core.support import (
     warn,
 )
 from jaxrls.front.descent import SearchOptions, Tuned, default_optimizer, descend
-from jaxrls.front.fit import best_fit
+from jaxrls.front.fit import plan_run_report
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import (
     EQUAL_LABELS,
@@ -170,7 +170,7 @@ def tune(
     fit = _tune(problem, guesses, way, grow, keep)
     if many is not None:
         many = replace(many, kernel=fit.kernel, solver=None)
-        whole = best_fit(many, Request("search", keep=keep), progress)
+        whole = plan_run_report(many, Request("search", keep=keep), progress)
         plan = f"{fit.plan}, on {SAMPLE_ROWS} rows; {whole.plan}"
         fit = with_plan(replace(whole, history=fit.history), plan)
     return add_names_and_offset(fit, column_names(X), problem.label_offset)

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
-from jaxrls.core.support import warn
+from jaxrls.core.support import known_and, warn
 from jaxrls.front.fitted import Fit
 
 NO_INFORMATION = (
@@ -30,10 +30,22 @@ def labels_are_equal(problem: Problem) -> bool:
     """Whether every target is the same in all rows that count, and a constant is fitted."""
     if problem.fixed.constant_coef is None:
         return False
-    Y = np.asarray(problem.Y)
-    weights = problem.weights.values
-    counted = Y if weights is None else Y[np.asarray(weights) > 0]
-    return bool((counted == counted[:1]).all())
+    v = problem.weights.values
+    if v is None:
+        return known_and(_all_equal, problem.Y)
+    return known_and(_all_equal_that_count, problem.Y, v)
+
+
+def _all_equal(Y: Any) -> Any:
+    """Whether all rows are the first one; of an array of NumPy or JAX."""
+    return (Y[:1] == Y).all()
+
+
+def _all_equal_that_count(Y: Any, v: Any) -> Any:
+    """Whether all rows of positive weight are the heaviest one."""
+    Y = Y.reshape(len(Y), -1)
+    is_heaviest = Y[v.argmax()] == Y
+    return (is_heaviest | (v == 0)[:, None]).all()
 
 
 def inspect_fit(

@@ -257,7 +257,7 @@ def _continued(walk: Walk, params: list, problem: Problem, way: SearchOptions) -
 def _value(params: Any, space: Any, problem: Problem) -> Float[Array, ""]:
     """What the search minimises, huge where it is not finite."""
     kernel, lam = space.unpack(params)
-    error = problem.criterion.to_search(replace(problem, kernel=kernel).error(lam), len(problem.Y))
+    error = problem.to_search(replace(problem, kernel=kernel).error(lam))
     return jnp.where(jnp.isfinite(error), error, jnp.asarray(_huge(problem), error.dtype))
 
 
@@ -346,9 +346,7 @@ def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_v
     best = int(np.argmin(values))
     points = jax.device_get([point.at for point in visited])
     kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *points)
-    error_of = lambda value: on_device(
-        problem.criterion.from_search(np.asarray(value), len(problem.Y))
-    )
+    error_of = lambda value: on_device(problem.from_search(np.asarray(value)))
     # At the best point, or at a later one that is nearly as good.
     near = values[best:] <= values[best] + 0.05 * way.tol
     converged = bool((near & (norms[best:] <= way.tol)).any())

@@ -15,7 +15,8 @@ class History:
 
     Args:
         errors: the criterion at each point, (S,).
-        gradient_norms: ‖∇ log E‖∞ of the criterion E at each point, (S,).
+        gradient_norms: ‖∇ log E‖∞ of the criterion E at each point, (S,), by the logarithms of
+            λ and of all positive parameters; of a likelihood ‖∇E‖∞ per row of positive weight.
         lams: λ at each point, (S,).
         kernels: the kernel at each point, every leaf with a leading axis S.
         start_error: the criterion at the kernel that the search was given, ().

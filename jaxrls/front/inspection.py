@@ -126,13 +126,15 @@ def share_of_rounding(fit: Fit) -> float:
     return float(np.max(np.clip(left, 0, 1) * float(fit.floor) / np.asarray(fit.lam)))
 
 
-def is_as_good(larger: Any, error: Any, share: float, criterion: Any, n: Any) -> bool:
+def is_as_good(larger: Any, error: Any, share: float, problem: Problem) -> bool:
     """Whether the error at a larger λ may replace one of which rounding has this share: it is larger
     by at most 1 %, or half a nat of all rows, and by what the error itself is too small near the
     floor, up to a tenth.
     """
-    more = criterion.to_search(larger, n) - criterion.to_search(error, n)
-    most = 0.5 / n if criterion.is_likelihood else 0.01 + 0.1 * min(share, 1.0)
+    more = problem.to_search(larger) - problem.to_search(error)
+    most = 0.01 + 0.1 * min(share, 1.0)
+    if problem.criterion.is_likelihood:
+        most = 0.5 / float(problem.weights.count)
     return bool(more <= most)
 
 

@@ -162,7 +162,7 @@ def _evaluate_at(problem: Problem, solution: Solution, log_lams: Float[Array, " 
         lams = jnp.exp(log_lams)
         errors = problem.errors(solution, lams if len(lams) == 1 else lams[None])[0]
         value = errors if errors.shape == lams.shape else jnp.mean(errors)[None]
-        return problem.criterion.to_search(value, len(problem.Y)), errors
+        return problem.to_search(value), errors
 
     if not (problem.traceable and problem.criterion.smooth and solution.factor.exact):
         value, errors = value_and_errors(log_lams)

@@ -134,8 +134,7 @@ def _above_rounding(attempt: Attempt) -> Attempt:
     lam = np.asarray([sound_lam(fit)], problem.rows.dtype)
     at_larger = fit_on_grid(problem, Choice(problem.criterion, on_device(lam)), kept=True)
     larger = at_larger.fit
-    share = share_of_rounding(fit)
-    if not is_as_good(larger.error, fit.error, share, problem.criterion, problem.weights.count):
+    if not is_as_good(larger.error, fit.error, share_of_rounding(fit), problem):
         return attempt
     chosen = replace(larger.chosen, **_both_ascending(fit.chosen, larger.chosen))
     larger = replace(larger, chosen=chosen)

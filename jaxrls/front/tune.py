@@ -264,10 +264,8 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     again = descend(best.problem, [here], way._replace(starts=1))
     before = np.asarray(best.history.errors).min()
     after = np.asarray(again.history.errors).min()
-    criterion = best.problem.criterion
-    n = len(best.problem.Y)
     start = best.history.start_error
-    if after > start or not is_as_good(after, before, share_of_rounding(fit), criterion, n):
+    if after > start or not is_as_good(after, before, share_of_rounding(fit), best.problem):
         return best
     reason = f"{again.history.reason}, and in {len(best.history.errors) - 1} before, with less λ"
     return again._replace(history=replace(again.history, reason=reason, start_error=start))

@@ -213,13 +213,25 @@ def test_the_evidence_of_few_rows_is_tuned_to_its_best():
 
 @pytest.mark.slow
 def test_padding_counts_for_nothing_in_a_search_by_evidence(monkeypatch):
-    """Of 80 rows, which are padded to 128, it begins twice, as up to 100 rows."""
+    """Of 80 rows, which are padded to 128, it begins twice, as up to 100 rows, and its gradients
+    are those of the evidence, in nats, over 80.
+    """
     walks, plain = [], descent._walk
     monkeypatch.setattr(descent, "_walk", lambda *args: walks.append(args[2].tol) or plain(*args))
     X = np.random.default_rng(0).normal(size=(80, 2)).astype(DTYPE)
     y = X[:, 0] + np.random.default_rng(1).normal(size=80).astype(DTYPE)
-    rls.tune(rls.Gaussian(30.0), X, y, criterion="evidence", steps=1)
+    history = rls.tune(rls.Gaussian(30.0), X, y, criterion="evidence", steps=1).history
     assert len(walks) == 2
+
+    profiled = rls.extend.Evidence("evidence")
+
+    def nats(logs):
+        kernel = rls.Gaussian(jnp.exp(logs[0]))
+        return rls.objective(kernel, X, y, jnp.exp(logs[1]), criterion=profiled)
+
+    place = jnp.log(jnp.stack([history.kernels.width[0], history.lams[0]]))
+    want = np.abs(jax.grad(nats)(place)).max() / 80
+    assert_close(history.gradient_norms[0], want, 1e-6 if X64 else 0.05)
     assert_close(walks[0], max(2e-3 / 80, np.finfo(DTYPE).eps ** 0.5), 10 * np.finfo(DTYPE).eps)
 
 

@@ -189,11 +189,11 @@ class Criterion(ABC):
         """Whether its derivatives can guide a search."""
         return True
 
-    def to_search(self, error: Array | np.ndarray | np.floating, n: Number | int) -> Any:
-        """What a gradient search minimises in place of the error."""
+    def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
+        """What a search minimises in place of the error of so many rows of positive weight."""
         return error
 
-    def from_search(self, value: np.ndarray, n: int) -> Any:
+    def from_search(self, value: np.ndarray, count: float) -> Any:
         """The inverse of `to_search`, on the host."""
         return value
 
@@ -226,11 +226,11 @@ class Positive(Criterion):
         """Whether the loss has a gradient."""
         return self.loss not in PIECEWISE_CONSTANT
 
-    def to_search(self, error: Array | np.ndarray | np.floating, n: Number | int) -> Any:
+    def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
         """log error."""
         return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
 
-    def from_search(self, value: np.ndarray, n: int) -> Any:
+    def from_search(self, value: np.ndarray, count: float) -> Any:
         """The error, infinite for a failure."""
         with np.errstate(over="ignore"):
             return np.exp(value)

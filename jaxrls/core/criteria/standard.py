@@ -438,13 +438,13 @@ class Evidence(OfPrior):
     def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
         """Nothing: no row is left out."""
 
-    def to_search(self, error: Array | np.ndarray | np.floating, n: Number | int) -> Any:
+    def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
         """The error per row."""
-        return error / n
+        return error / count
 
-    def from_search(self, value: np.ndarray, n: int) -> Any:
+    def from_search(self, value: np.ndarray, count: float) -> Any:
         """The error of all rows."""
-        return value * n
+        return value * count
 
 
 @pytree

@@ -74,8 +74,9 @@ class Report:
     ) -> "Report":
         """The same of centred moments, of which so much was `removed`."""
         rounding = ABOVE_ROUNDING * eigh_rounding(len(sums.second), removed[None])
-        least = jnp.maximum(jnp.maximum(least, rounding), centred_rounding(sums.square_before) ** 2)
-        return self.with_information(largest, least, sums.square_before)
+        square_before = sums.square_before
+        least = jnp.maximum(jnp.maximum(least, rounding), centred_rounding(square_before) ** 2)
+        return self.with_information(largest, least, square_before)
 
     def where_informative(self, values: Array, else_: Any = 0) -> Array:
         """The values, or 0 or others where K has no information."""

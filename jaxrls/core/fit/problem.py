@@ -5,6 +5,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion
@@ -84,6 +85,14 @@ class Problem:
     def errors(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L *t"]:
         """The criterion at each λ, (L,) or (L, t); smaller is better."""
         return self.criterion.errors(solution, lams, self.kernel)
+
+    def to_search(self, error: Any) -> Any:
+        """What a search minimises in place of an error: of a likelihood that of a row which counts."""
+        return self.criterion.to_search(error, self.weights.count)
+
+    def from_search(self, value: np.ndarray) -> Any:
+        """The inverse of `to_search`, on the host."""
+        return self.criterion.from_search(value, float(self.weights.count))
 
     def error(self, lam: Any) -> Number:
         """The criterion at one λ, averaged over targets, differentiable in everything."""

@@ -224,16 +224,19 @@ def _in_passes(
     inverse: Float[Array, " d"],
 ) -> Gram:
     @jax.checkpoint
-    def add(total: Gram, columns: tuple) -> tuple[Gram, None]:
-        for x, z, scale in zip(*columns, strict=True):  # unrolled, which makes it one pass
-            total = total + gap(x[:, None], z[None, :], scale)
-        return total, None
+    def add(total: Gram, column: tuple) -> tuple[Gram, None]:
+        x, z, scale = column
+        return total + gap(x[:, None], z[None, :], scale), None
 
-    start = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
-    d = len(inverse)
     columns = X.T, Z.T, inverse
-    if d <= at_once:
-        return add(start, columns)[0]
-    fill = lambda a: jnp.pad(a, ((0, -d % at_once), *((0, 0),) * (a.ndim - 1)))
-    passes = [fill(a).reshape(-1, at_once, *a.shape[1:]) for a in columns]
-    return jax.lax.scan(add, start, tuple(passes))[0]
+    if len(inverse) > at_once:
+        columns = jax.tree.map(partial(_filled_up, at_once), columns)
+    start = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
+    # Unrolled, which makes columns of one pass one operation.
+    return jax.lax.scan(add, start, columns, unroll=at_once)[0]
+
+
+def _filled_up(multiple: int, columns: Float[Array, "n *t"]) -> Float[Array, "m *t"]:
+    """Columns with zeros, up to a multiple, so that all passes are alike."""
+    missing = -len(columns) % multiple
+    return jnp.pad(columns, [(0, missing)] + [(0, 0)] * (columns.ndim - 1))

@@ -153,10 +153,13 @@ class Tuned(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """All points of a descent, from the first on, and the space that it moves in."""
+    """All points of a descent, from the first on, and the space that it moves in; `goes_on` where its
+    first point has the curvature of an earlier search.
+    """
 
     points: list[Point]
     space: Space
+    goes_on: bool = False
 
     @property
     def lowest(self) -> Point:
@@ -178,22 +181,23 @@ def descend(
         if of_likelihood:
             way = way._replace(tol=_tolerance_per_row(problem, way.tol))
         guessed = [_first_of_walk(Space.around(guess), problem, way) for guess in guesses]
-        best = min(guessed, key=lambda walk: float(walk.lowest.value))
-        goes_on = learned is not None and best is guessed[-1]
-        goes_on = goes_on and way.optimizer is default_optimizer()
-        first = _with_curvature(learned, best) if goes_on else best  # type: ignore[arg-type]
-        others = _random_starts(best.space, problem, way)
+        start_value = guessed[0].lowest.value
+        number = int(np.argmin([float(walk.lowest.value) for walk in guessed]))
+        ends_earlier_search = number == len(guessed) - 1  # the last guess is where one ended
+        best = guessed.pop(number)
+        if learned is not None and ends_earlier_search and way.optimizer is default_optimizer():
+            best = _with_curvature(learned, best)
+        starts = [best, *_random_starts(best.space, problem, way)]
         if of_likelihood and problem.weights.count <= FEW_ROWS:
-            others += [walk for walk in guessed if walk is not best]
-        walks = [_walk(first, problem, way, goes_on)]
-        walks += [_walk(other, problem, way, False) for other in others]
+            starts += guessed
+        walks = [_walk(start, problem, way) for start in starts]
         walk = min(walks, key=lambda walk: float(walk.lowest.value))
         words = ""
         if of_likelihood:
             walk, vanished = _past_vanished_scales(walk, problem, way)
             if vanished:
                 words = f"; {vanished} of the kernel's scales vanished, as if it were 0"
-        found = _best_of(walk.points, problem, way, guessed[0].lowest.value)
+        found = _best_of(walk.points, problem, way, start_value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
 
@@ -246,7 +250,7 @@ def _continued(walk: Walk, params: list, problem: Problem, way: SearchOptions) -
     if left < 0:
         return walk
     point = first_point(params, walk.space, problem, optimizer=way.optimizer)
-    more = _walk(Walk([point], walk.space), problem, way._replace(steps=left), False)
+    more = _walk(Walk([point], walk.space), problem, way._replace(steps=left))
     if more.lowest.value >= walk.lowest.value:
         return walk
     end = walk.points[-1]._replace(state=None)
@@ -292,7 +296,7 @@ def _with_curvature(learned: Point, walk: Walk) -> Walk:
     params = moved("params", learned.params, point.params)
     updates = moved("updates", learned.grad, point.grad)
     state = tree_utils.tree_set(learned.state, params=params, updates=updates)
-    return Walk([point._replace(state=state)], walk.space)
+    return Walk([point._replace(state=state)], walk.space, goes_on=True)
 
 
 @partial(compiled, often=True)
@@ -313,12 +317,12 @@ def step(point: Point, space: Any, problem: Problem, *, optimizer: Any) -> Point
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(first: Walk, problem: Problem, way: SearchOptions, goes_on: bool) -> Walk:
+def _walk(first: Walk, problem: Problem, way: SearchOptions) -> Walk:
     """The descent from a first point, until it has converged, or steps gain too little: three in a
     row, or one where it goes on from another search.
     """
-    patience = 1 if goes_on else 3
-    least = 0.5 * way.tol if goes_on else 0.05 * way.tol
+    patience = 1 if first.goes_on else 3
+    least = 0.5 * way.tol if first.goes_on else 0.05 * way.tol
     (point,) = first.points
     visited = [point]
     stalled = 0

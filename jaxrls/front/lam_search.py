@@ -1,5 +1,5 @@
-"""The best λ of a solution without a grid: value and slope of its criterion at about ten λ, each of
-them where the piecewise cubic through the earlier ones is smallest.
+"""The best λ of a solution without a grid: value and slope of its criterion at about ten λ, the first
+six at fixed places, the others where the piecewise cubic through the earlier ones is smallest.
 
 Where every λ needs a Cholesky factor, these and one for the model are the whole cost. With a
 spectrum, the result is finer than that of a grid.
@@ -55,16 +55,27 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> SearchResu
     separate = per_target and problem.Y.ndim == 2
     count = problem.Y.shape[1] if separate else 1
     log_lams, errors, solution = evaluate_lams(factor, problem, solution, count)
-    # Ascending, without λ at which the factor broke down, unless it did at all.
-    defined = np.isfinite(errors).all(axis=1)
-    keep = defined if defined.any() else ~defined
-    order = np.argsort(log_lams[keep], axis=0)
-    log_lams, table = (np.take_along_axis(a[keep], order, axis=0) for a in (log_lams, errors))
+    log_lams, ascending = _ascending(log_lams, errors)
     lams = jnp.asarray(np.exp(log_lams if separate else log_lams[:, 0]), factor.dtype)
-    known = jnp.asarray(table.reshape(len(lams), *problem.Y.shape[1:]))
-    lam, error = choose_lam(lams, known, separate)
-    chosen = Chosen(lams, known, lam, error)
+    table = jnp.asarray(ascending.reshape(len(lams), *problem.Y.shape[1:]))
+    lam, error = choose_lam(lams, table, separate)
+    chosen = Chosen(lams, table, lam, error)
     return SearchResult(chosen, solution, _words(factor, len(errors), count))
+
+
+def _ascending(
+    log_lams: Float[np.ndarray, "E k"], errors: Float[np.ndarray, "E t"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """λ of every search in ascending order with their errors, without those at which the factor broke
+    down, unless it did at all.
+    """
+    defined = np.isfinite(errors).all(axis=1)
+    if defined.any():
+        log_lams = log_lams[defined]
+        errors = errors[defined]
+    order = np.argsort(log_lams, axis=0)
+    in_order = np.take_along_axis(errors, order, axis=0)  # one order, or one for each target
+    return np.take_along_axis(log_lams, order, axis=0), in_order
 
 
 @singledispatch
@@ -156,12 +167,13 @@ def _middle_of_gap(x: np.ndarray, f: np.ndarray) -> float:
 
 
 def _evaluate_at(problem: Problem, solution: Solution, log_lams: Float[Array, " k"]) -> Evaluation:
-    """What a search sees at λ, one for each."""
+    """What searches see, each at its own λ: one for all targets, or one for each."""
+    separate = len(log_lams) > 1
 
     def value_and_errors(log_lams: Float[Array, " k"]) -> tuple[Any, Any]:
         lams = jnp.exp(log_lams)
-        errors = problem.errors(solution, lams if len(lams) == 1 else lams[None])[0]
-        value = errors if errors.shape == lams.shape else jnp.mean(errors)[None]
+        errors = problem.errors(solution, lams[None] if separate else lams)[0]
+        value = errors if separate else jnp.mean(errors)[None]
         return problem.to_search(value), errors
 
     if not (problem.traceable and problem.criterion.smooth and solution.factor.exact):

@@ -4,7 +4,7 @@ the say, are in `run`.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -110,9 +110,9 @@ class Plan(NamedTuple):
         lams: the λ to try.
         per_target: whether each target has a λ of its own.
         conservative: within how many standard errors of the smallest error the largest λ is taken.
-        goes_below: whether from a best λ near the floor of the spectrum a search goes on with
-            Cholesky factors, whose floor is lower.
-        by_cholesky: whether Cholesky factors were taken for named λ, as these are few.
+        retry: what is tried again where rounding has the say: from a best λ of a grid near the floor
+            of the spectrum a search by Cholesky factors, whose floor is lower; for named λ that
+            Cholesky factors were taken for, as these are few, a spectrum. None for nothing.
         keep: whether the solution is kept; None for the default.
     """
 
@@ -120,8 +120,7 @@ class Plan(NamedTuple):
     lams: LamsToTry
     per_target: bool
     conservative: float
-    goes_below: bool = False
-    by_cholesky: bool = False
+    retry: Literal["below the floor", "by a spectrum"] | None = None
     keep: bool | None = None
 
     @property
@@ -156,13 +155,17 @@ def make_plan(problem: Problem, request: Request) -> Plan:
     solver = Cholesky() if takes_cholesky else problem.solver_or_default
     planned = replace(problem, solver=solver)
     _check_memory(planned, lams)
+    retry: Any = None
+    if isinstance(lams, Grid) and may_search:
+        retry = "below the floor"
+    elif isinstance(lams, Given) and takes_cholesky:
+        retry = "by a spectrum"
     return Plan(
         problem=planned,
         lams=Search() if isinstance(lams, Grid) and takes_cholesky else lams,
         per_target=per_target,
         conservative=float(request.conservative),
-        goes_below=isinstance(lams, Grid) and may_search,
-        by_cholesky=isinstance(lams, Given) and takes_cholesky,
+        retry=retry,
         keep=request.keep,
     )
 

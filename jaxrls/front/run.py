@@ -30,9 +30,9 @@ from jaxrls.front.report import (
 )
 from jaxrls.front.sampling import padded
 
-# Floors, by bytes of the dtype, from which on weights by a Cholesky factor of dependent features are
+# λ/floor, by bytes of the dtype, from which on weights by a Cholesky factor of dependent features are
 # right to 1e-8, in float32 to 1e-3: rounding adds about a fiftieth of floor/λ to them.
-NEAR_FLOOR = {4: 100, 8: 1e6}
+WEIGHTS_RIGHT_FROM = {4: 100, 8: 1e6}
 
 
 class Attempt(NamedTuple):
@@ -53,7 +53,7 @@ def run(plan: Plan) -> Fit:
     else:
         choice = plan.choice
         attempt = _by_grid(problem, plan)
-        if plan.goes_below and _is_near_floor(attempt.fit):
+        if plan.retry == "below the floor" and _is_near_floor(attempt.fit):
             choice = None
             attempt = _by_search(replace(problem, solver=Cholesky()), plan)
     return with_solution(attempt.fit, attempt.solution, attempt.problem, choice, plan.keep, n)
@@ -67,7 +67,7 @@ def _by_grid(problem: Problem, plan: Plan) -> Attempt:
     """The fit with the best λ of a grid, or of those that were named."""
     kept = keeps(problem, plan.keep)
     attempt = fit_on_grid(problem, plan.choice, kept)
-    if plan.by_cholesky and _keeps_rounding(attempt):
+    if plan.retry == "by a spectrum" and _took_up_rounding(attempt):
         return fit_on_grid(replace(problem, solver=Spectral()), plan.choice, kept)
     return attempt
 
@@ -85,7 +85,7 @@ def fit_arrays_compiled(problem: Problem, choice: Choice, *, kept: bool) -> Fitt
     return fitted if kept else fitted._replace(solution=None)
 
 
-def _keeps_rounding(attempt: Attempt) -> bool:
+def _took_up_rounding(attempt: Attempt) -> bool:
     """Whether a Cholesky factor of features broke down, or took up rounding: at a λ near its floor,
     of rows that the features cannot fit. A spectrum leaves out what is rounding.
     """
@@ -95,9 +95,9 @@ def _keeps_rounding(attempt: Attempt) -> bool:
         return False
     if not np.isfinite(np.asarray(fit.errors)).all():
         return True
-    left = float(problem.weights.count) - float(fit.dof)
-    near = NEAR_FLOOR[np.asarray(fit.lam).dtype.itemsize] * float(fit.floor)
-    return float(fit.lam) < near and left > 0.5
+    residual_dof = float(problem.weights.count) - float(fit.dof)
+    right_from = WEIGHTS_RIGHT_FROM[np.asarray(fit.lam).dtype.itemsize] * float(fit.floor)
+    return float(fit.lam) < right_from and residual_dof > 0.5
 
 
 def _is_near_floor(fit: Fit) -> bool:

@@ -188,20 +188,33 @@ def _tune(
     if is_off_by_rounding(fit):
         best = _above_rounding(best, fit, way)
         fit, solution = _fit_of(best)
+    scaled = _in_units_of_labels(best, fit)
+    if scaled is not None:
+        best = scaled
+        fit, solution = _fit_of(best)
     history = best.history
-    problem = replace(best.problem, kernel=best.kernel)
-    variance = _mean_variance(fit)
-    kernel = None if variance is None else multiplied_in_range(problem.kernel, fit.lam, variance)
-    if kernel is not None:
-        problem = replace(problem, kernel=kernel)
-        fit, solution = _fit_at(problem, jnp.asarray(best.lam) * variance, fit.error)
-        kernels = history.kernels.multiplied(variance)
-        history = replace(history, kernels=kernels, lams=history.lams * variance)
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
     fit = with_plan(replace(fit, history=history), words)
+    problem = replace(best.problem, kernel=best.kernel)
     _inspect(fit, problem)
     choice = Choice(problem.criterion, fit.lams)
     return with_solution(with_prior_in_plan(fit), solution, problem, choice, keep, n)
+
+
+def _in_units_of_labels(best: Tuned, fit: Fit) -> Tuned | None:
+    """The end of a search with the variance of the prior, which its likelihood estimated, put into λ
+    and the kernel's scales; None where there is none, or it cannot.
+    """
+    variance = _mean_variance(fit)
+    if variance is None:
+        return None
+    kernel = multiplied_in_range(best.kernel, fit.lam, variance)
+    if kernel is None:
+        return None
+    history = best.history
+    kernels = history.kernels.multiplied(variance)
+    history = replace(history, kernels=kernels, lams=history.lams * variance)
+    return best._replace(kernel=kernel, lam=best.lam * variance, history=history)
 
 
 def _inspect(fit: Fit, problem: Problem) -> None:

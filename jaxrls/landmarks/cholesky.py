@@ -52,14 +52,14 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
         W = unit_rows(maps)
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = (jnp.sum(W * a, axis=1, keepdims=True) for a in (W, u))
-        alpha = matmul(W, maps.q)
-        fitted = matmul(u, maps.q)
+        alpha = matmul(W, maps.of_labels)
+        fitted = matmul(u, maps.of_labels)
         return self.left_out_at(solution, d, rho, alpha, fitted, remaining[:, None])
 
     def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
         """In the coordinates u."""
         maps = self.maps_at(lam, solution.state)
-        return unit_rows(maps), maps.q
+        return unit_rows(maps), maps.of_labels
 
 
 def unit_rows(maps: CoordinateMaps) -> Float[Array, "m m"]:

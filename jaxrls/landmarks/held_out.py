@@ -6,7 +6,6 @@ is e = (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Weights
-from jaxrls.core.factors import Factor, PerLam, PerRow, Solution, over_lams
+from jaxrls.core.factors import Factor, OfLeftOutRows, PerLam, PerRow, Solution, over_lams
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import Constraints, LowRankView, landmark_of_row
 from jaxrls.core.linalg import Number
@@ -72,14 +71,14 @@ class OnLandmarks(Factor):
         diag = kernel.diag(self.points)
         return jitter_effect(self.planes, diag, self.report.jitter, coef, lams, missed)
 
-    def sum_held_out(
-        self, solution: Solution, fn: Callable, lams: PerLam, counted: Weights | None = None
+    def sum_left_out_rows(
+        self, solution: Solution, fn: OfLeftOutRows, lams: PerLam, counted: Weights | None = None
     ) -> Any:
         """Over the other rows, and over those that are landmarks."""
         if self.indices is None:
-            return super().sum_held_out(solution, fn, lams, counted)
+            return super().sum_left_out_rows(solution, fn, lams, counted)
         others = self.weights.without(self.indices)
-        total = super().sum_held_out(solution, fn, lams, others)
+        total = super().sum_left_out_rows(solution, fn, lams, others)
         Y = solution.labels.Y[self.indices]
         v = self.weights.array[self.indices]
         of_all_lams = jax.vmap(fn, in_axes=(0, 0, None, None))

@@ -107,7 +107,7 @@ class Slopes(NamedTuple):
     @property
     def of_lam(self) -> Float[Array, ""]:
         """The slope in λ."""
-        root = self.maps.root
+        root = self.maps.inverse_A
         return jnp.sum(self.t * matmul(root, root.T))
 
     def of_kernel_rows(
@@ -116,7 +116,7 @@ class Slopes(NamedTuple):
         """The cotangents of rows k(x, points)."""
         factor = self.solution.factor
         row_map = self.maps.row_map
-        q = self.maps.q
+        q = self.maps.of_labels
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
         _, g, a = row_errors(factor, self.total, q, v, part._replace(u=u))
         about = part.Y - self.solution.labels.mean
@@ -216,7 +216,7 @@ def sums_of_rows(
 ) -> tuple[Any, ErrorSums]:
     """u where memory holds it, else None, and sums over the rows that are no landmarks."""
     factor = solution.factor
-    q = maps.q
+    q = maps.of_labels
     rows = factor.data.rows
     itemsize = jnp.dtype(factor.dtype).itemsize
     coordinates = lambda block: factor.coordinates_of_block(block._replace(b=None), maps)
@@ -250,9 +250,9 @@ def landmarks_error(
     A = jnp.linalg.cholesky(jnp.eye(len(changes.t), dtype=corner.dtype) + changes.t)
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
     row_map = solve(maps.row_map.T).T
-    q = solve(maps.q + changes.z)
+    q = solve(maps.of_labels + changes.z)
     moved = maps._replace(
-        row_map=row_map, q=q, fixed_map=solve((maps.fixed_map + changes.mean).T).T
+        row_map=row_map, of_labels=q, fixed_map=solve((maps.fixed_map + changes.mean).T).T
     )
     e, _ = factor.left_out_by(solution, moved, corner)
     Y = solution.labels.Y[factor.indices]

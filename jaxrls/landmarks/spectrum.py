@@ -115,11 +115,12 @@ def floor_on_landmarks(
 
 @spectrum_of.register
 def spectrum_on_landmarks(
-    dictionary: Dictionary, data: Data, sums: Moments, before: Any = 0.0
+    dictionary: Dictionary, data: Data, sums: Moments, earlier_sums: Any = 0.0
 ) -> LandmarkSpectrum:
-    """The spectrum of moments of Φ; rows of `data` are φ of the rows. Where `before` is larger than
-    the diagonal of the moments, rounding is taken to be that of sums of this size: a direction adds
-    up entries of the moments, each as exact as its row and column.
+    """The spectrum of moments of Φ; rows of `data` are φ of the rows. Where `earlier_sums`, of
+    which these moments are a difference, were larger than their diagonal, rounding is taken to be
+    that of sums of this size: a direction adds up entries of the moments, each as exact as its row
+    and column.
 
     Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far
     along them. They count for nothing in sums.
@@ -127,7 +128,7 @@ def spectrum_on_landmarks(
     removed = sums.removed(data.fixed)
     sums = sums.centred(data.fixed)
     s, V = eigh(sums.second)
-    diagonal = jnp.maximum(diagonal_of(sums.second), before)
+    diagonal = jnp.maximum(diagonal_of(sums.second), earlier_sums)
     level = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, V**2))
     level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
     hidden = s < level

@@ -93,8 +93,9 @@ class FixedEffects:
             )
         constant = intercept or any(part.levels for part in parts)
         moves = [constant and part.levels is None for part in parts for _ in part.names]
-        fixed, known = _combined(C, weights, on_device(np.array(moves, bool)), intercept=intercept)
-        _check_independent(known, intercept)
+        moved = on_device(np.array(moves, bool))
+        fixed, independence = _about_means(C, weights, moved, intercept=intercept)
+        _check_independent(independence, intercept)
         return replace(fixed, parts=parts)
 
     @property
@@ -175,9 +176,8 @@ class FixedEffects:
 
     @property
     def log_volume(self) -> Any:
-        """log |Bᵀ V B| of the columns as given, without levels of weight 0."""
-        inverse_T = diagonal_of(self.inverse_T) if self.inverse_T.ndim == 2 else self.inverse_T
-        of_combined = -2 * jnp.sum(jnp.log(jnp.where(inverse_T > 0, inverse_T, 1)))
+        """log |Bᵀ V B| of the columns as given."""
+        of_combined = -2 * jnp.sum(jnp.log(diagonal_of(self.inverse_T)))
         if self.scale is None:
             return of_combined
         return of_combined - 2 * jnp.sum(jnp.log(diagonal_of(self.scale)))
@@ -391,6 +391,11 @@ class FixedLevels(FixedEffects):
         return jnp.sum(self.inverse_T > 0).astype(self.dtype)
 
     @property
+    def log_volume(self):
+        """Of levels that have weight."""
+        return -2 * jnp.sum(jnp.log(jnp.where(self.inverse_T > 0, self.inverse_T, 1)))
+
+    @property
     def constant_coef(self):
         """A coefficient of 1 for every level."""
         return jnp.ones_like(self.inverse_T)
@@ -502,45 +507,75 @@ def _shift(p: int, dtype: Any) -> float:
 
 
 @compiled
-def _combined(
+def _about_means(
     C: GivenColumns, weights: Weights, moves: Bool[Array, " p"], *, intercept: bool
 ) -> tuple[FixedEffects, Independence]:
-    """Fixed effects about the means of the columns that a constant `moves`, with S of Cholesky
-    factors of what is left, which need only sums over rows.
+    """Fixed effects whose columns are orthonormal combinations (C − 1m) S of those given, about the
+    means m of the columns that a constant `moves`.
+
+    The function that is fitted does not depend on m and S, which are constants to derivatives.
+    """
+    constant_C, constant_weights = jax.lax.stop_gradient((C, weights))
+    centre = _mean_in_two(constant_C, constant_weights, moves)
+    about = constant_weights.scale(constant_C.about(centre))
+    scale, gram = _orthonormalizing(about)
+    unfitted = FixedEffects(
+        values=None,
+        inverse_T=jnp.eye(len(moves) + intercept, dtype=scale.dtype),
+        intercept=intercept,
+        centre=centre,
+        scale=scale,
+    )
+    values = unfitted.combine(C)
+    fixed = unfitted.from_gram(unfitted.gram(values, weights.array))
+    lengths_as_given = jnp.linalg.norm(constant_weights.scale(constant_C.rounded), axis=0)
+    rounding = C.eps[0] * lengths_as_given / jnp.linalg.norm(about, axis=0)
+    return replace(fixed, values=values), Independence(gram, rounding)
+
+
+def _mean_in_two(
+    C: GivenColumns, weights: Weights, moves: Bool[Array, " p"]
+) -> Float[Array, "2 p"]:
+    """Means of columns as a sum of two numbers, of which the second is that of what the first one
+    leaves; 0 of columns that no constant `moves`.
+    """
+    mean = lambda A: jnp.where(moves, matmul(weights.array, A) / weights.total, 0)
+    first = mean(C.rounded)
+    nothing = jnp.zeros_like(first)
+    second = mean(C.about(jnp.stack([first, nothing])))
+    return jnp.stack([first, second])
+
+
+def _orthonormalizing(A: Columns) -> tuple[Float[Array, "p p"], Float[Array, "p p"]]:
+    """An upper triangular S that makes the columns of AS orthonormal, by Cholesky factors, which need
+    only sums over rows; and the Gram matrix of the columns after the first of three rounds.
 
     A Gram matrix has the squares of singular values σ, of which half the digits are rounding. Where
     A has columns of length 1, AᵀA + sI = RᵀR leaves singular values σ/√(σ² + s) in AR⁻¹: far enough
-    above rounding for two factors without a shift s, where σ > s. Source: Fukaya, Kannan,
-    Nakatsukasa, Yamamoto and Yanagisawa 2020 (shifted CholeskyQR).
-
-    The function that is fitted does not depend on centre and scale, which are constants to
-    derivatives.
+    above rounding for two rounds without a shift s, where σ > s. Their squares tell σ to s.
+    Source: Fukaya, Kannan, Nakatsukasa, Yamamoto and Yanagisawa 2020 (shifted CholeskyQR).
     """
-    known, v = jax.lax.stop_gradient((C, weights))
-    mean = lambda A: jnp.where(moves, matmul(v.array, A) / v.total, 0)
-    centre = jnp.stack([mean(known.rounded), jnp.zeros_like(C.rounded[0])])
-    centre = centre.at[1].set(mean(known.about(centre)))
-    scaled = v.scale(known.about(centre))
-    p = len(moves)
-    length = jnp.linalg.norm(scaled, axis=0)
-    rounding = C.eps[0] * jnp.linalg.norm(v.scale(known.rounded), axis=0) / length
-    scale = jnp.diag(1 / jnp.where(length > 0, length, 1))
-    grams = []
-    for shift in (_shift(p, weights.dtype), 0, 0):
-        H = matmul(scaled, scale)
-        grams.append(matmul(H.T, H) + shift * jnp.eye(p, dtype=H.dtype))
-        scale = matmul(scale, triangular_inverse(jnp.linalg.cholesky(grams[-1])).T)
-    start = jnp.eye(p + intercept, dtype=scale.dtype)
-    fixed = FixedEffects(None, start, intercept, (), centre, scale)
-    values = fixed.combine(C)
-    fixed = replace(fixed.from_gram(fixed.gram(values, weights.array)), values=values)
-    return fixed, Independence(grams[1], rounding)
+    lengths = jnp.linalg.norm(A, axis=0)
+    S = jnp.diag(1 / jnp.where(lengths > 0, lengths, 1))
+    S, _ = _one_round(A, S, _shift(A.shape[1], A.dtype))
+    S, gram = _one_round(A, S)
+    S, _ = _one_round(A, S)
+    return S, gram
+
+
+def _one_round(
+    A: Columns, S: Float[Array, "p p"], shift: float = 0.0
+) -> tuple[Float[Array, "p p"], Float[Array, "p p"]]:
+    """SR⁻¹ with (AS)ᵀAS + shift·I = RᵀR, and that matrix."""
+    columns = matmul(A, S)
+    gram = matmul(columns.T, columns) + shift * jnp.eye(len(S), dtype=S.dtype)
+    return matmul(S, triangular_inverse(jnp.linalg.cholesky(gram)).T), gram
 
 
 @where_known
-def _check_independent(known: Independence, intercept: bool) -> None:
+def _check_independent(independence: Independence, intercept: bool) -> None:
     """Raise for columns that are linearly dependent, up to their rounding."""
-    columns = jax.device_get(known)
+    columns = jax.device_get(independence)
     p = len(columns.gram)
     if not p:
         return

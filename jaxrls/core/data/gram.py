@@ -67,7 +67,8 @@ def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "
     """K of all rows, whose diagonal is exact."""
     if isinstance(X, Rows):  # raises where they are read from elsewhere
         X = X.points if kernel.evaluable else X.dense()
-    if (rows := _in_blocks(kernel, X)) is None:
+    rows = _in_blocks(kernel, X)
+    if rows is None:
         return kernel(X, X)
     n = X.shape[0]
 
@@ -81,15 +82,27 @@ def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "
 def _of_pairs(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None) -> Float[Array, "n m"]:
     """K of the rows of X with those of Z."""
     if isinstance(Z, Rows):
-        whole = isinstance(X, Rows)
-        of_block = lambda z: _of_pairs(kernel, X, z).T if whole else kernel(z, X)
-        return Z.for_pairs(kernel).map(of_block).T
-    if (rows := _in_blocks(kernel, X)) is None:
+        return _by_blocks_of_columns(kernel, X, Z)
+    rows = _in_blocks(kernel, X)
+    if rows is None:
         return kernel(X, Z)
-    # Of a block and an array, the block comes first.
-    swap = lambda x: isinstance(Z, Block) and not isinstance(x, Block)
-    of_block = lambda x: kernel(Z, x).T if swap(x) else kernel(x, Z)
+    of_block = lambda x: _of_block(kernel, x, Z)
     return rows.map(of_block, block_size=_block_size(X, Z, block_size))
+
+
+def _by_blocks_of_columns(kernel: Kernel, X: Any, Z: Rows) -> Float[Array, "n m"]:
+    """K of the rows of X with those of Z, of which a block is read at a time."""
+
+    def of_block(z: Any) -> Float[Array, "b n"]:
+        return _of_pairs(kernel, X, z).T if isinstance(X, Rows) else kernel(z, X)
+
+    return Z.for_pairs(kernel).map(of_block).T
+
+
+def _of_block(kernel: Kernel, x: Any, Z: Any) -> Float[Array, "b m"]:
+    """K of a block of rows with Z; of a `Block` and an array a kernel takes the `Block` first."""
+    block_is_second = isinstance(Z, Block) and not isinstance(x, Block)
+    return kernel(Z, x).T if block_is_second else kernel(x, Z)
 
 
 def _in_blocks(kernel: Kernel, X: Any) -> Rows | None:
@@ -141,8 +154,8 @@ def square_times(
     kernel: Kernel, X: Float[Array, "n d"], V: Float[Array, "n *t"], block_size: int | None = None
 ) -> Float[Array, "n *t"]:
     """K·V of rows with themselves, on one device: on a CPU with half of the entries of K."""
-    at_least = 2 * PAIR_ROWS[V.dtype.itemsize]
-    pays = platform() == "cpu" and len(X) >= at_least and kernel.evaluable
+    pair_rows = PAIR_ROWS.get(V.dtype.itemsize)
+    pays = platform() == "cpu" and pair_rows and len(X) >= 2 * pair_rows and kernel.evaluable
     if block_size is not None or not pays:
         return kernel_times(kernel, X, X, V, block_size)
     return _by_pairs_of_blocks(kernel, X, V)
@@ -211,8 +224,9 @@ def gram_matmul(
         ValueError: for shapes that do not fit.
 
     **Cost** O(n m (d + t)) time and O(block_size · m) memory, derivatives included, as they
-    recompute each block; on a CPU, where Z is X, half of the entries of K are made; where X lies on several devices each computes its own rows, and Z and V
-    are copied to all. **Source**: as `gram`.
+    recompute each block; on a CPU, where Z is X, half of the entries of K are made; where X lies on
+    several devices each computes its own rows, and Z and V are copied to all. **Source**: as
+    `gram`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[1.0], [2.0]])

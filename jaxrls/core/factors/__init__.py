@@ -6,7 +6,15 @@ from jaxrls.core.factors.cholesky_features import CholeskyFeatures, CoordinateMa
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal, kernel_matrix
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
-from jaxrls.core.factors.lams import PerLam, PerRow, as_columns, matmul_lams, over_lams
+from jaxrls.core.factors.lams import (
+    OfLeftOut,
+    OfLeftOutRows,
+    PerLam,
+    PerRow,
+    as_columns,
+    matmul_lams,
+    over_lams,
+)
 from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solvers import (

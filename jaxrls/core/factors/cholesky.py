@@ -65,25 +65,26 @@ class DualOneByOne(OneByOne):
         return self.results(lam, solution, self.solve_at(lam, solution))
 
     def results(self, lam: Number, solution: Solution, solved: Any) -> AtLam:
-        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|."""
+        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU = LLᵀ, likewise diag P̃ and log |G|."""
         scaled = solution.labels.scaled
         H = self.H
         t = scaled.shape[1]
-        half, root = whitened(solved.X[:, t:], H)
-        share = matmul(half.T, scaled)
-        dual = solved.X[:, :t] - matmul(half, share)
-        diagonal = solved.diagonal - jnp.sum(half * half, axis=1)
-        zeros = self.n - self.weights.count
+        U_white, inverse_L = whitened(solved.X[:, t:], H)  # UL⁻ᵀ and L⁻¹
+        of_labels = matmul(U_white.T, scaled)
+        dual = solved.X[:, :t] - matmul(U_white, of_labels)
+        diagonal = solved.diagonal - jnp.sum(U_white * U_white, axis=1)
+        unused = self.n - self.weights.count
         coef = self.weights.scale(dual)
-        logdet = solved.logdet - 2 * jnp.sum(jnp.log(diagonal_of(root))) - zeros * jnp.log(lam)
+        logdet_S = -2 * jnp.sum(jnp.log(diagonal_of(inverse_L)))
+        fitted = matmul(H, matmul(inverse_L.T, of_labels))  # HS⁻¹Uᵀỹ
         return AtLam(
             coef=coef,
-            beta=solution.labels.beta + self.effects(matmul(H, matmul(root.T, share)), coef),
+            beta=solution.labels.beta + self.effects(fitted, coef),
             residuals=lam * dual,
             diagonal=(lam * diagonal)[:, None],
             data_fit=jnp.sum(scaled * dual, axis=0),
-            logdet=logdet[None],
-            residual_dof=(lam * jnp.sum(diagonal) - zeros)[None],
+            logdet=(solved.logdet + logdet_S - unused * jnp.log(lam))[None],
+            residual_dof=(lam * jnp.sum(diagonal) - unused)[None],
         )
 
     def effects(
@@ -192,8 +193,8 @@ class CholeskyGram(DualOneByOne):
         K = self.with_effects(self.K)
         H = self.H
         P = self.inverse(K + lam * jnp.eye(self.n, dtype=K.dtype))
-        half, _ = whitened(matmul(P, H), H)
-        return P - matmul(half, half.T)
+        U_white, _ = whitened(matmul(P, H), H)
+        return P - matmul(U_white, U_white.T)
 
 
 def _largest_that_costs(K: Square) -> Number:

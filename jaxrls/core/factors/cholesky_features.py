@@ -4,13 +4,12 @@ in everything.
 A row has ψ, which coefficients multiply, and φ = ψ·whitener, whose weights are penalised; for
 explicit features φ = ψ. For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and
 row_map = whitener·A⁻ᵀ. A row has the coordinates u = (ψ − b·fit) row_map, its part of M in
-`leave_out.view`, and labels have q = A⁻¹Φᵀ√v y. Then coefficients are row_map·q, ŷ = u·q, and the
-leverage v|u|².
+`leave_out.view`, and labels have the coordinates ℓ = A⁻¹Φᵀ√v y. Then coefficients are row_map·ℓ,
+ŷ = u·ℓ, and the leverage is v|u|².
 
 Theory: `docs/theory.md`, "One matrix".
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +20,13 @@ from jaxrls.core.data import Data, DataBlock, Labels, moments, near_fit
 from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.floor import Report, roundings_of_moments
-from jaxrls.core.factors.lams import PerLam, PerTarget, map_lams_with_columns, with_lams_inside
+from jaxrls.core.factors.lams import (
+    OfResiduals,
+    PerLam,
+    PerTarget,
+    map_lams_with_columns,
+    with_lams_inside,
+)
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
@@ -81,23 +86,29 @@ class CholeskyFeatures(OneByOne):
     def maps_at(self, lam: Number, state: Float[Array, "r t"]) -> "CoordinateMaps":
         """The `CoordinateMaps` at one λ."""
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
-        root = triangular_inverse(A)
-        row_map = root.T if self.map.whitener is None else matmul(root, self.map.whitener.T).T
-        return CoordinateMaps(row_map, matmul(self.origin, root.T), matmul(root, state), root)
+        inverse_A = triangular_inverse(A)
+        whitener = self.map.whitener
+        return CoordinateMaps(
+            row_map=inverse_A.T if whitener is None else matmul(inverse_A, whitener.T).T,
+            fixed_map=matmul(self.origin, inverse_A.T),
+            of_labels=matmul(inverse_A, state),
+            inverse_A=inverse_A,
+        )
 
     def at_lam(self, lam: Number, solution: Solution) -> AtLam:
-        """From moments: all results but those of single rows, with ‖w‖² of w = A⁻ᵀq in place of the
+        """From moments: all results but those of single rows, with ‖w‖² of w = A⁻ᵀℓ in place of the
         fit.
         """
-        row_map, fixed_map, q, root = self.maps_at(lam, solution.state)
-        missing = self.residual_dimensions() - len(self.second)
-        logdet = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(diagonal_of(root)))
+        maps = self.maps_at(lam, solution.state)
+        inverse_A = maps.inverse_A
+        outside = self.residual_dimensions() - len(self.second)  # dimensions without features
+        logdet = outside * jnp.log(lam) - 2 * jnp.sum(jnp.log(diagonal_of(inverse_A)))
         return AtLam(
-            coef=matmul(row_map, q),
-            beta=solution.labels.beta - matmul(fixed_map, q),
-            data_fit=jnp.sum(matmul(root.T, q) ** 2, axis=0),
+            coef=matmul(maps.row_map, maps.of_labels),
+            beta=solution.labels.beta - matmul(maps.fixed_map, maps.of_labels),
+            data_fit=jnp.sum(matmul(inverse_A.T, maps.of_labels) ** 2, axis=0),
             logdet=logdet[None],
-            residual_dof=(missing + lam * jnp.sum(root**2))[None],
+            residual_dof=(outside + lam * jnp.sum(inverse_A**2))[None],
         )
 
     def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
@@ -115,7 +126,7 @@ class CholeskyFeatures(OneByOne):
         return self.coordinates(self.map.design(block.x), block.b, maps)
 
     def sweep(
-        self, solution: Solution, lams: PerLam, fn: Callable, *columns, stack: bool = False
+        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
     ) -> Any:
         """One pass over the rows for all λ: O(n r² L)."""
         maps = map_lams_with_columns(self.maps_at, lams, solution.state)
@@ -128,7 +139,7 @@ class CholeskyFeatures(OneByOne):
             def fitted(maps: CoordinateMaps) -> tuple[Float[Array, "b t"], Float[Array, "b 1"]]:
                 u = self.coordinates(psi, block.b, maps)
                 leverage = weights.array * jnp.sum(u * u, axis=1)
-                return matmul(u, maps.q), (1 - leverage - h)[:, None]
+                return matmul(u, maps.of_labels), (1 - leverage - h)[:, None]
 
             f, diagonal = with_lams_inside(jax.lax.map(fitted, maps), lams)
             return fn(y[:, None] - weights.scale(f), diagonal, block.v, *columns)
@@ -157,22 +168,25 @@ class CholeskyFeatures(OneByOne):
         """I − HHᵀ − UUᵀ with U = √v u."""
         maps = self.maps_at(lam, solution.state)
         u = self.data.map(lambda block: self.coordinates_of_block(block, maps), **self.hints)
-        return LowRankView.of_rows(u, maps.q, solution.labels, self.weights, self.fixed)
+        of_labels = maps.of_labels
+        return LowRankView.of_rows(u, of_labels, solution.labels, self.weights, self.fixed)
 
 
 class CoordinateMaps(NamedTuple):
-    """The linear maps from rows and labels to coordinates u and q at one λ."""
+    """At one λ the linear maps from rows to coordinates u, and the coordinates ℓ of labels."""
 
-    row_map: Float[Array, "r r"]  # row k on landmarks is A⁻¹L⁻¹eₖ
+    row_map: Float[Array, "r r"]  # on landmarks row k is that of βₖ, A⁻¹L⁻¹eₖ
     fixed_map: Float[Array, "q r"]  # u of what the fixed effects fit
-    q: Float[Array, "r t"]
-    root: Float[Array, "r r"]  # A⁻¹
+    of_labels: Float[Array, "r t"]
+    inverse_A: Float[Array, "r r"]
 
 
 def solve_cholesky(
     kernel: Kernel, data: Data, labels: Labels, block_size: int | None = None
 ) -> Solution:
-    """The solution on explicit features, from one reading of the rows."""
+    """The solution on explicit features, from one reading of the rows, and with weights or columns
+    of fixed effects one more.
+    """
     features = Features(kernel)
     origin = jax.lax.stop_gradient(near_fit(data, features))
     origins: dict = {"origin": origin, "label_origin": labels.beta}

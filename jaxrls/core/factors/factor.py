@@ -11,7 +11,7 @@ Held-out residuals are the same by whichever of these a factor can give most che
 
 | what leaves | asked by | how |
 |---|---|---|
-| each row, summed | `sum_held_out` | e = r/(R√v) from a `sweep` over rows, for all λ |
+| each row, summed | `sum_left_out_rows` | e = r/(R√v) from a `sweep` over rows, for all λ |
 | each row, as it is | `held_out_rows` | the same; `query_residuals` for rows of weight 0 |
 | folds of few rows | `sweep_folds` | a solve with R_SS of a `view`, `core/leave_out`, for each λ |
 | folds of more rows than features | `sweep_folds` | fits to other rows from `primal_form` |
@@ -20,14 +20,8 @@ Held-out residuals are the same by whichever of these a factor can give most che
 | landmarks with their rows | `landmarks/held_out.py` | one more index of R for each |
 | each row, by an iteration | `outcome` | an estimate with its standard error |
 
-Callers hand in functions of a block of b rows, with weights v:
-
-| handed to | called with |
-|---|---|
-| `Factor.sweep` | r (b, L, t), the diagonal of R (b, L, k), v or None, and columns |
-| `Factor.sum_held_out` | at each λ e (b, t), 1 − leverage (b, k), labels, v |
-| `Factor.sweep_folds` | e (b, L, t), labels, v |
-| `Solution.sum_held_out`, a criterion's `summand` | at each λ e (b, t), labels, v |
+Callers hand in functions of blocks of rows: `OfResiduals`, `OfLeftOut`, `OfLeftOutRows` and
+`OfFolds` of `lams.py`.
 
 Theory: `docs/theory.md`, "One matrix".
 """
@@ -44,7 +38,17 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import Data, FixedEffects, Folds, Labels, Weights
 from jaxrls.core.factors.expansion import Expansion
-from jaxrls.core.factors.lams import Lams, PerLam, PerRow, PerTarget, one_by_one
+from jaxrls.core.factors.lams import (
+    Lams,
+    OfFolds,
+    OfLeftOut,
+    OfLeftOutRows,
+    OfResiduals,
+    PerLam,
+    PerRow,
+    PerTarget,
+    one_by_one,
+)
 from jaxrls.core.factors.refits import PrimalForm, sweep_primal_refits
 from jaxrls.core.factors.solution import Outcome, Solution
 from jaxrls.core.leave_out import View, fold_residuals
@@ -111,7 +115,7 @@ class Factor(ABC):
 
     @abstractmethod
     def sweep(
-        self, solution: Solution, lams: PerLam, fn: Callable, *columns, stack: bool = False
+        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
     ) -> Any:
         """Σ over blocks of rows of `fn(r (b, L, t), diagonal of R (b, L, k), v, *columns)`, for all
         λ from one reading of the rows. With `stack` the results (b, L, t) are stacked over blocks
@@ -132,8 +136,8 @@ class Factor(ABC):
 
     # held-out rows --------------------------------------------------------------------------------
 
-    def sum_held_out(
-        self, solution: Solution, fn: Callable, lams: PerLam, counted: Weights | None = None
+    def sum_left_out_rows(
+        self, solution: Solution, fn: OfLeftOutRows, lams: PerLam, counted: Weights | None = None
     ) -> Any:
         """Σ over rows of `fn(held-out residuals, 1 − leverage, labels, weights)` for all λ; only
         over rows of positive weight among those `counted`, by default all.
@@ -182,7 +186,7 @@ class Factor(ABC):
         return jnp.moveaxis(rows.map(of_block, fixed.values, solution.labels.Y), 1, 0)
 
     def sweep_folds(
-        self, solution: Solution, fn: Callable, lams: PerLam, folds: Folds, *, stack: bool = False
+        self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
     ) -> Any:
         """`fn(e (b, L, t), labels, weights)` of the held-out residuals e of folds, summed over rows
         with λ leading, or stacked.
@@ -208,7 +212,7 @@ class Factor(ABC):
         return self
 
     def outcome(
-        self, solution: Solution, lams: PerLam, groups: Folds | None, fn: Callable | None
+        self, solution: Solution, lams: PerLam, groups: Folds | None, fn: OfLeftOut | None
     ) -> Any:
         """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
         e = solution.held_out_residuals(lams, groups)
@@ -369,7 +373,7 @@ class OneByOne(Factor):
         return self._at_lams(solution, lams, "residual_dof")
 
     def sweep(
-        self, solution: Solution, lams: PerLam, fn: Callable, *columns, stack: bool = False
+        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
     ) -> Any:
         """All rows, at one λ after another."""
         results = attrgetter("residuals", "diagonal")

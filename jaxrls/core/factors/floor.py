@@ -101,12 +101,12 @@ def roundings_of_moments(sums: Moments) -> Any:
 
 
 class LeftOut(NamedTuple):
-    """For each row, or fold, that leaves: bounds of w and k over unit vectors a on its rows."""
+    """For each row, or fold, that leaves: bounds over unit vectors a on its rows."""
 
     count: Any  # how many rows
-    remaining: Any  # of 1, as λ → 0
-    w: Any  # of aᵀUUᵀa, at least, where nothing remains
-    k: Any  # of aᵀK̃a, at most
+    remaining: Any  # the least aᵀRa, as λ → 0
+    least_w: Any  # the least aᵀUUᵀa of those of which nothing remains
+    most_k: Any  # the largest aᵀK̃a
 
 
 def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
@@ -120,10 +120,13 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     held = _rows(factor, U) if folds is None else _folds(factor, U, folds)
     stay = factor.residual_dimensions() - held.count
     least = EXACT_ABOVE * eps
-    hidden = (stay < jnp.sum(kept, dtype=s.dtype)) | (held.remaining < least)
-    hidden = hidden & (held.w > least)  # the others have no more at any λ
-    w = jnp.where(hidden, held.w, 1)
-    return jnp.max(jnp.where(hidden, least * held.k / (w * jnp.maximum(w - least, w / 2)), 0))
+    others_interpolate = stay < jnp.sum(kept, dtype=s.dtype)
+    is_rounding = held.remaining < least
+    helped_by_lam = held.least_w > least  # the others have no more at any λ
+    raised = (others_interpolate | is_rounding) & helped_by_lam
+    w = jnp.where(raised, held.least_w, 1)
+    floors = least * held.most_k / (w * jnp.maximum(w - least, w / 2))
+    return jnp.max(jnp.where(raised, floors, 0))
 
 
 def _rows(factor: Any, U: Float[Array, "n r"]) -> LeftOut:
@@ -145,8 +148,9 @@ def _folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftOut:
         level = H[rows] * mask
         level = level * (1 - levels_inside(level))  # those inside leave with the fold
         remaining = _smallest(jnp.concatenate([inside, level], axis=1))
-        k = jnp.linalg.norm(_squares(inside * root))
-        return LeftOut(jnp.sum(mask), remaining, _smallest(level), k)
+        least_w = _smallest(level)  # where nothing remains, aᵀUUᵀa = 1 − aᵀHHᵀa
+        most_k = jnp.linalg.norm(_squares(inside * root))
+        return LeftOut(jnp.sum(mask), remaining, least_w, most_k)
 
     return jax.lax.map(of_fold, (folds.inside, folds.inside_mask))
 

@@ -26,6 +26,16 @@ PerLam = Float[Array, "L k"]  # λ, or a number for each
 PerTarget = Float[Array, "L t"]
 PerRow = Float[Array, "L n t"]
 
+# Functions of a block of b rows that callers hand in, with weights v, None where all are 1.
+# Of `sweep`: of residuals r, the diagonal of R, v and columns of one's own.
+OfResiduals = Callable[..., Any]
+# Of held-out residuals e at one λ: of e, labels and v, as a criterion's `summand` is; and of
+# e, 1 − leverage (b, k), labels and v.
+OfLeftOut = Callable[[Float[Array, "b t"], Float[Array, "b t"], Any], Any]
+OfLeftOutRows = Callable[[Float[Array, "b t"], Float[Array, "b k"], Float[Array, "b t"], Any], Any]
+# Of held-out residuals of folds, for all λ: of e, labels and v.
+OfFolds = Callable[[Float[Array, "b L t"], Float[Array, "b t"], Any], Any]
+
 # λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
 # as many fit into memory with U.
 COLUMNS_AT_ONCE = 1024

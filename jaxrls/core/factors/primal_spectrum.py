@@ -128,20 +128,24 @@ def feature_moments(data: Data, labels: Labels) -> Moments:
 
 
 @singledispatch
-def spectrum_of(features: Any, data: Data, sums: Moments, before: Any = 0.0) -> PrimalSpectrum:
-    """The spectrum from moments of rows of explicit features; for landmarks another function. Where
-    `before` is larger than the diagonal of the moments, rounding is taken to be that of sums of
-    this size.
+def spectrum_of(
+    features: Any, data: Data, sums: Moments, earlier_sums: Any = 0.0
+) -> PrimalSpectrum:
+    """The spectrum from moments of rows of explicit features; for landmarks another function, which
+    `features` tells. Where `earlier_sums`, of which these moments are a difference, were larger than
+    the diagonal of the moments, rounding is taken to be that of sums of this size.
     """
-    removed = jnp.maximum(sums.removed(data.fixed), jnp.max(jnp.asarray(before, data.rows.dtype)))
+    largest_earlier = jnp.max(jnp.asarray(earlier_sums, data.rows.dtype))
+    removed = jnp.maximum(sums.removed(data.fixed), largest_earlier)
     sums = sums.centred(data.fixed)
     s, V = eigh(sums.second)
     s, below = clip_negative(s, removed)
-    floor = roundings_of_moments(sums) * eigh_rounding(len(s), s, removed)
+    of_eigh = eigh_rounding(len(s), s, removed)
+    floor = roundings_of_moments(sums) * of_eigh
     report = Report("covariance", floor, below).with_information_of(sums, removed, jnp.max(s))
-    least = eigh_rounding(len(s), s, removed)
-    least = jnp.maximum(least, centred_rounding(sums.square_before) ** 2)
-    s = report.where_informative(jnp.where(s > least, s, 0))
+    of_centring = centred_rounding(sums.square_before) ** 2
+    is_present = s > jnp.maximum(of_eigh, of_centring)
+    s = report.where_informative(jnp.where(is_present, s, 0))
     kept = s > 0
     directions = V * jnp.sqrt(s)
     return PrimalSpectrum(

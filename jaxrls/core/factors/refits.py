@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import Data, DataBlock, Folds, Labels, Moments, moments
-from jaxrls.core.factors.lams import PerLam, matmul_lams, over_lams
+from jaxrls.core.factors.lams import OfFolds, PerLam, matmul_lams, over_lams
 from jaxrls.core.leave_out import orthonormal
 from jaxrls.core.linalg import eigh, eigh_rounding, matmul, whitened
 from jaxrls.core.support import platform
@@ -38,7 +38,7 @@ class PrimalForm(NamedTuple):
 
 
 def sweep_primal_refits(
-    form: PrimalForm, solution: Any, fn: Callable, lams: PerLam, folds: Folds, stack: bool
+    form: PrimalForm, solution: Any, fn: OfFolds, lams: PerLam, folds: Folds, stack: bool
 ) -> Any:
     """`Factor.sweep_folds`: readings for the moments, and one with all λ by one product for each
     fold. Cost: k n r², k eigendecompositions of r×r, or as many Cholesky factors for each λ where
@@ -125,7 +125,7 @@ def pays_to_refit(folds: Folds, lams: int) -> bool:
 
 
 def sweep_dual_refits(
-    factor: Any, solution: Any, fn: Callable, lams: PerLam, folds: Folds, stack: bool
+    factor: Any, solution: Any, fn: OfFolds, lams: PerLam, folds: Folds, stack: bool
 ) -> Any:
     """`Factor.sweep_folds` of a spectrum of K whose U is square, with rows of weight 0 as they are
     predicted.
@@ -157,14 +157,15 @@ class DualFits(NamedTuple):
 
 def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     """The fit to the other rows of every fold, from K̃, H and ỹ of all rows, where √v stands as 1 for
-    rows of weight 0, and one row more, of 0, which pads the rows of smaller folds.
+    rows of weight 0, and one row more, of 0: where a fold leaves fewer other rows than the smallest
+    fold does, that row stands for the missing ones.
     """
     weights = factor.weights
     unit = weights.root_or_one[:, None]
-    with_padding = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
-    K = matmul(with_padding(_rows_of_matrix(factor)), with_padding(factor.left_vectors()).T)
-    H = with_padding(factor.fixed_basis * unit)
-    Y = with_padding((labels.Y - labels.mean) * unit)
+    with_zero_row = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
+    K = matmul(with_zero_row(_rows_of_matrix(factor)), with_zero_row(factor.left_vectors()).T)
+    H = with_zero_row(factor.fixed_basis * unit)
+    Y = with_zero_row((labels.Y - labels.mean) * unit)
     drops_rounding = factor.present is not None
 
     def without(fold: tuple[Int[Array, ""], Int[Array, " b"]]) -> DualFits:
@@ -172,8 +173,9 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
         stays = weights.used & ~folds.holds(number)
         most = most_training_rows(folds)
         others = jnp.flatnonzero(stays, size=most, fill_value=factor.n).astype(inside.dtype)
-        rows = jnp.concatenate([inside, others])
-        return fit_to_others(K[rows][:, others], H[rows], Y[rows], drops_rounding)
+        of_fold = (K[inside][:, others], H[inside], Y[inside])
+        of_others = (K[others][:, others], H[others], Y[others])
+        return fit_to_others(of_fold, of_others, drops_rounding)
 
     return jax.lax.map(without, (folds.fold_numbers, folds.inside))
 
@@ -188,23 +190,30 @@ def _rows_of_matrix(factor: Any) -> Float[Array, "n r"]:
     return jnp.where(factor.weights.used[:, None], A, factor.query_map())
 
 
-def fit_to_others(
-    K: Float[Array, "n c"], H: Float[Array, "n q"], Y: Float[Array, "n t"], drops_rounding: bool
-) -> DualFits:
-    """The fit to the last c of n rows, of one fold. What H has in these only is not fitted, and
-    with `drops_rounding`, as where K has a low rank, neither is what is rounding among these rows.
+RowsOfFit = tuple[Float[Array, "b c"], Float[Array, "b q"], Float[Array, "b t"]]
+
+
+def fit_to_others(of_fold: RowsOfFit, of_others: RowsOfFit, drops_rounding: bool) -> DualFits:
+    """The fit to c other rows, of one fold, from K̃ with the others, H and ỹ of the fold and of the
+    others. What H has in the fold only is not fitted, and with `drops_rounding`, as where K has a
+    low rank, neither is what is rounding among the others.
+
+    With Q an orthonormal basis of H of the others, H = QL and H of the fold = BL, the effects that
+    fit A to the others are QQᵀA there, and BQᵀA on the fold.
     """
-    b = len(K) - K.shape[1]  # rows that the fold leaves out come first
-    # Q has orthonormal columns that span H of the others, and basis = H of all rows in these.
-    Q, root = whitened(H[b:], H[b:])
-    basis = matmul(H, root.T)
-    by_effects = lambda A: matmul(basis, matmul(Q.T, A[b:]))
-    K_left = K - by_effects(K)
-    Y_left = Y - by_effects(Y)
-    both_sides = K_left[b:].T - matmul(Q, matmul(Q.T, K_left[b:].T))
-    s, V = eigh(both_sides)
-    V = V - matmul(Q, matmul(Q.T, V))
+    K_fold, H_fold, Y_fold = of_fold
+    K, H, Y = of_others
+    Q, inverse_root = whitened(H, H)
+    B = matmul(H_fold, inverse_root.T)
+    without_effects = lambda A: A - matmul(Q, matmul(Q.T, A))
+    on_fold = lambda A_fold, A: A_fold - matmul(B, matmul(Q.T, A))
+    s, V = eigh(without_effects(without_effects(K).T))
+    V = without_effects(V)
     if drops_rounding:
         V = jnp.where(s > eigh_rounding(len(s), s), V, 0)
-    z = matmul(V.T, Y_left[b:])
-    return DualFits(s=jnp.maximum(s, 0), z=z, cross=matmul(K_left[:b], V), start=Y_left[:b])
+    return DualFits(
+        s=jnp.maximum(s, 0),
+        z=matmul(V.T, without_effects(Y)),
+        cross=matmul(on_fold(K_fold, K), V),
+        start=on_fold(Y_fold, Y),
+    )

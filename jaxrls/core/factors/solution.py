@@ -11,7 +11,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Folds, Labels
-from jaxrls.core.factors.lams import Lams, PerLam, PerRow, PerTarget, as_columns
+from jaxrls.core.factors.lams import (
+    Lams,
+    OfLeftOut,
+    OfLeftOutRows,
+    PerLam,
+    PerRow,
+    PerTarget,
+    as_columns,
+)
 from jaxrls.core.linalg import safe_sqrt
 from jaxrls.core.support import pytree
 
@@ -139,7 +147,7 @@ class Solution:
 
     # held-out rows -------------------------------------------------------------------------------
 
-    def sum_held_out(self, fn: Callable, lams: Lams, groups: Folds | None = None) -> Any:
+    def sum_held_out(self, fn: OfLeftOut, lams: Lams, groups: Folds | None = None) -> Any:
         """Sum a function of held-out residuals over rows, for every λ, with each row, or each
         group, left out in turn.
 
@@ -169,7 +177,7 @@ class Solution:
             self.factor.sweep_folds(self, of_all_lams, lams, groups), groups
         )
 
-    def sum_with_remaining(self, fn: Callable, lams: Lams) -> Any:
+    def sum_with_remaining(self, fn: OfLeftOutRows, lams: Lams) -> Any:
         """Sum a function of held-out residuals and leverages over rows, for every λ: `sum_held_out`
         of single rows with one more argument.
 
@@ -187,7 +195,9 @@ class Solution:
         Raises:
             ValueError: as `sum_held_out` does.
         """
-        return self.nan_where_rank_drops(self.factor.sum_held_out(self, fn, self.lam_columns(lams)))
+        return self.nan_where_rank_drops(
+            self.factor.sum_left_out_rows(self, fn, self.lam_columns(lams))
+        )
 
     def held_out_residuals(self, lams: Lams, groups: Folds | None = None) -> PerRow:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
@@ -222,7 +232,7 @@ class Solution:
         full = full if groups is None else full[groups.fold_of_row]
         return jnp.where(full[:, None], e, jnp.nan)
 
-    def estimated(self, lams: Lams, fn: Callable | None = None) -> Outcome:
+    def estimated(self, lams: Lams, fn: OfLeftOut | None = None) -> Outcome:
         """The `Outcome` with single rows left out, of a factor that estimates it."""
         if not self.factor.has_residuals:
             raise ValueError(
@@ -237,7 +247,7 @@ class Solution:
         return jnp.moveaxis(r, 1, 0)
 
     def outcome(
-        self, lam: Lams, groups: Folds | None = None, fn: Callable | None = None
+        self, lam: Lams, groups: Folds | None = None, fn: OfLeftOut | None = None
     ) -> Outcome:
         """Coefficients, held-out residuals and degrees of freedom at one λ, or one per target; and
         the standard error of `sum_held_out(fn)`, where that is an estimate.

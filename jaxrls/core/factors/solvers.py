@@ -320,9 +320,10 @@ class Spectral(Solver):
         """Factor by the decomposition that was named, or by the shapes."""
         rows = data.rows
         route = self.route(kernel, rows.shape, rows.dtype)
-        explicit = kernel.num_features(rows.shape[1], rows.dtype)
-        if self.of is None and explicit and not (route == "gram" and rows.has_pairs):
-            route = route if rows.in_memory else "covariance"
+        has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
+        takes_pairs = route == "gram" and rows.has_pairs
+        if self.of is None and has_features and not rows.in_memory and not takes_pairs:
+            route = "covariance"  # the one that takes rows in blocks
         if route == "gram":
             matrix = kernel_matrix(kernel, data, block_size)
             return factor_symmetric(matrix, kernel.is_semidefinite()).solve_labels(labels)

@@ -26,7 +26,7 @@ from jaxrls.core.factors.floor import (
     centred_rounding,
     interpolation_floor,
 )
-from jaxrls.core.factors.lams import PerLam, PerTarget, matmul_lams, over_lams
+from jaxrls.core.factors.lams import OfFolds, OfResiduals, PerLam, PerTarget, matmul_lams, over_lams
 from jaxrls.core.factors.refits import pays_to_refit, sweep_dual_refits
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
@@ -131,7 +131,7 @@ class Spectrum(Factor):
         return jnp.sum(inside, axis=0) + missing * outside
 
     def sweep(
-        self, solution: Solution, lams: PerLam, fn: Callable, *columns, stack: bool = False
+        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
     ) -> Any:
         """One pass over the rows for all λ: O(n r L (t + 1))."""
         z = solution.state
@@ -236,11 +236,11 @@ class DualSpectrum(Spectrum):
         squares = self.left_vectors() ** 2
         if self.weights.values is not None:
             squares = jnp.where(self.weights.used[:, None], squares, 0)
-        share = jnp.sum(squares, axis=0)
-        return jnp.sum(share[:, None, None] * inside, axis=0)
+        squared_lengths = jnp.sum(squares, axis=0)
+        return jnp.sum(squared_lengths[:, None, None] * inside, axis=0)
 
     def sweep_folds(
-        self, solution: Solution, fn: Callable, lams: PerLam, folds: Folds, *, stack: bool = False
+        self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
     ) -> Any:
         """By fits to the other rows where these cost less than R_SS at every λ, and K is as exact
         as U.
@@ -272,9 +272,15 @@ class DualSpectrum(Spectrum):
         residual_share = lam / (self.s + lam)
         residuals, diagonal = self.single_rows(solution, lam)
         H = self.fixed_basis * self.weights.root_or_one[:, None]
-        nothing = jnp.zeros_like(H)
-        no_identity = jnp.zeros(self.n, bool)
-        return LowRankView(residuals, diagonal, H, U, U * residual_share, nothing, no_identity)
+        return LowRankView(
+            residuals=residuals,
+            diagonal=diagonal,
+            H=H,
+            U=U,
+            row_U=U * residual_share,
+            row_H=jnp.zeros_like(H),
+            adds_identity=jnp.zeros(self.n, bool),
+        )
 
     def thin_view(self, solution: Solution, lam: Number) -> LowRankView:
         """R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ, where U has fewer columns than there are rows."""
@@ -282,7 +288,15 @@ class DualSpectrum(Spectrum):
         fitted_share = self.s / (self.s + lam)
         residuals, diagonal = self.single_rows(solution, lam)
         H = self.fixed_basis * self.weights.root_or_one[:, None]
-        return LowRankView(residuals, diagonal, H, U, -U * fitted_share, H, self.weights.used)
+        return LowRankView(
+            residuals=residuals,
+            diagonal=diagonal,
+            H=H,
+            U=U,
+            row_U=-U * fitted_share,
+            row_H=H,
+            adds_identity=self.weights.used,
+        )
 
     def single_rows(
         self, solution: Solution, lam: Number
@@ -304,9 +318,9 @@ class DualSpectrum(Spectrum):
             view,
             residuals=jnp.where(column, view.residuals, unseen),
             diagonal=jnp.where(used, view.diagonal, 1),
-            left=jnp.where(column, view.left, -map_at_lam),
-            left_H=jnp.where(column, view.left_H, view.H),
-            identity=view.identity & used,
+            row_U=jnp.where(column, view.row_U, -map_at_lam),
+            row_H=jnp.where(column, view.row_H, view.H),
+            adds_identity=view.adds_identity & used,
         )
 
     def training_design(self) -> Float[Array, "n c"]:
@@ -335,25 +349,23 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     weights = matrix.data.weights
     fixed = matrix.data.fixed
     trace_before = weights.sum(diagonal_of(matrix.K))
-    K, fit, removed = fixed.centre_both(weights, matrix.K)
+    K, effects_fit, removed = fixed.centre_both(weights, matrix.K)
     if matrix.lift is not None:
-        fit = fit + fixed.constant_coef[:, None] * matrix.lift  # type: ignore[index]
+        effects_fit = effects_fit + fixed.constant_coef[:, None] * matrix.lift  # type: ignore[index]
     s, U = eigh(weights.scale_both(K))
     U = fixed.project(weights, U)
     # What is removed from entries is rounded one by one: 4√n·eps of one.
     heaviest = weights.largest / weights.total
-    removed = 4 * jnp.sqrt(heaviest / weights.count) * removed
-    floor = eigh_rounding(weights.count, s, removed)
-    fixed_directions = matmul(fit, weights.scale(U))
-    present = None
+    centring_rounding = 4 * jnp.sqrt(heaviest / weights.count) * removed
+    floor = eigh_rounding(weights.count, s, centring_rounding)
+    fixed_directions = matmul(effects_fit, weights.scale(U))
     kernel, rows = matrix.training
-    explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
-    if explicit or not semidefinite:
-        least = floor if explicit and semidefinite else -floor
-        present = jnp.where(s < least, 0, 1).astype(s.dtype)
+    has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
+    present = _present_directions(s, floor, has_features, semidefinite)
+    if present is not None:
         fixed_directions = fixed_directions * present
-    s, below = clip_negative(s, removed)
-    s = s * present if explicit else s
+    s, below = clip_negative(s, centring_rounding)
+    s = s * present if has_features else s
     report = Report("gram", floor, below).with_information(
         jnp.max(s), ABOVE_ROUNDING * floor, trace_before
     )
@@ -367,6 +379,18 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
         present=present,
         complete=True,
     )
+
+
+def _present_directions(
+    s: Float[Array, " r"], floor: Number, has_features: bool, semidefinite: bool
+) -> Float[Array, " r"] | None:
+    """1 for directions of K that get coefficients, 0 for others; None where all do."""
+    if semidefinite and not has_features:
+        return None
+    # Of features K has a low rank, and what is rounding gets none; of any K what is negative by
+    # more than that.
+    least = floor if semidefinite else -floor
+    return jnp.where(s < least, 0, 1).astype(s.dtype)
 
 
 def factor_svd(kernel: Kernel, data: Data) -> Factor:

@@ -50,26 +50,39 @@ class View(ABC):
     """R and r at one λ for all targets."""
 
     residuals: Float[Array, "n t"]  # r
-    diagonal: Float[Array, " n"]  # of R, as it is without cancellation; 1 for queries
+    diagonal: Float[Array, " n"]  # of R, with the digits that single rows need; 1 for queries
     H: Float[Array, "n q"]  # the fixed effects' part of M
     constraints = None  # a field where landmarks leave
     width: ClassVar[Any] = 1  # how many numbers of a row one entry is computed from
 
+    def take(self, rows: Int[Array, " b"]) -> "View":
+        """The view of some of the rows, in which they are numbered anew."""
+        raise NotImplementedError(f"{type(self).__name__} is of rows on one device")
+
     @abstractmethod
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
-        """R_ij for indices i and rows j of the data."""
+        """R_ij of indices i and j; of no meaning where j is a query."""
 
 
 @pytree
 class LowRankView(View):
-    """R = diag(identity) + left Uᵀ − left_H Hᵀ from left vectors U. With g = λ/(s + λ): I − HHᵀ −
-    U diag(1 − g) Uᵀ, or U diag(g) Uᵀ where U is square.
+    """R_ij = row_U_i·U_j − row_H_i·H_j from left vectors U, plus 1 for i = j where row i
+    `adds_identity`.
+
+    | row i                | `row_U`      | `row_H` | `adds_identity` |
+    |----------------------|--------------|---------|-----------------|
+    | of X, U thin         | −U s/(s + λ) | H       | yes             |
+    | of X, U square       | U λ/(s + λ)  | 0       | no              |
+    | a query, of weight 0 | −G/(s + λ)   | H       | no              |
+
+    A query z has the prediction mean + G_z·(z̃/(s + λ)) with z̃ = Uᵀỹ. Of features u at one λ, whose
+    U is √v u and has the share s/(s + λ) in it, `row_U` is −U.
     """
 
     U: Float[Array, "n r"]
-    left: Float[Array, "n r"]  # −U (1 − g); of rows U g, where U is square
-    left_H: Float[Array, "n q"]  # H; of rows 0, where U is square
-    identity: Bool[Array, " n"]  # whether I is to be added: to rows, unless U is square
+    row_U: Float[Array, "n r"]
+    row_H: Float[Array, "n q"]
+    adds_identity: Bool[Array, " n"]
     constraints: Constraints | None = None  # type: ignore[assignment]
 
     @classmethod
@@ -97,8 +110,9 @@ class LowRankView(View):
 
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
         """By two products."""
-        R = matmul(self.left[i], self.U[j].T) - matmul(self.left_H[i], self.H[j].T)
-        return R + (self.identity[i][:, None] & (i[:, None] == j)).astype(R.dtype)
+        R = matmul(self.row_U[i], self.U[j].T) - matmul(self.row_H[i], self.H[j].T)
+        identity = self.adds_identity[i][:, None] & (i[:, None] == j)
+        return R + identity.astype(R.dtype)
 
     def take(self, rows: Int[Array, " b"]) -> "LowRankView":
         """The view of some of the rows."""

@@ -39,6 +39,7 @@ class Table(NamedTuple):
 def run_fit(args):
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
+    check_lams(args.lams)
     folds = 10 if args.folds is None else args.folds
     check_whole("--folds", folds)
     table = read(args)
@@ -173,6 +174,13 @@ def numbers_of(kernel) -> str:
     return "".join(f", {name} {words(leaf)}" for name, leaf in named if name not in constants)
 
 
+def check_lams(lams):
+    """Raise for a count of λ that is meant as a λ."""
+    if isinstance(lams, int) and lams < 2:
+        remedy = "for λ = 1 give --lams 1.0" if lams else "for the smallest λ give --lams 0.0"
+        raise ValueError(f"--lams {lams} is how many λ to try, and must be 2 or more: {remedy}")
+
+
 def check_outputs(out, plot):
     """Raise before the work starts where its results could not be written."""
     for path in filter(None, (out, plot)):
@@ -207,6 +215,8 @@ def read(args) -> Table:
         table = Table(rows, rows.labels, rows.row_weights, None, known)
     else:
         table = read_whole(files, " ".join(args.data), known)
+    if len(table.Y) < 2:
+        raise ValueError(f"{' '.join(args.data)} has 1 row that can be used: give 2 or more")
     if table.weights is not None:
         check_weights(table.weights, len(table.Y))
     if table.known["classes"] is not None and (args.intervals or args.rank):

@@ -16,8 +16,10 @@ import jaxrls as rls
 from jaxrls.cli.fitting import run_fit
 from jaxrls.cli.predicting import run_predict
 from jaxrls.cli.report import run_demo
+from jaxrls.cli.words import shown, typed
 from jaxrls.core.criteria import CRITERIA
 from jaxrls.core.kernels import KERNELS, PLAIN, POLYNOMIAL, RADIAL
+from jaxrls.rows.sources import paths_of
 
 
 def names(text) -> list[str]:
@@ -37,7 +39,12 @@ def lams(text) -> int | str | list[float]:
     """How many λ, those that are named, or "search"."""
     if text == "search":
         return text
-    return int(text) if text.isdecimal() else [float(part) for part in text.split(",")]
+    try:
+        return int(text) if text.isdecimal() else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be how many, such as 100, or which, such as 0.1,1,10, or search, not {text!r}"
+        ) from None
 
 
 def landmarks(text) -> int | str:
@@ -142,7 +149,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Exit with code 2."""
-        self.exit(2, f"jaxrls: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"jaxrls: {shown(message)} (see {self.prog} --help)\n")
 
 
 def add(parser, table, **common):
@@ -192,6 +199,14 @@ def make_parser(prog="python -m jaxrls") -> Parser:
     return parser
 
 
+def are_there(paths) -> bool:
+    """Whether all paths, patterns and folders name files."""
+    try:
+        return bool(paths_of(paths))
+    except (OSError, ValueError):
+        return False
+
+
 def check_fit(args):
     """Options that do not go together, in words."""
     path = args.data[0]
@@ -205,7 +220,8 @@ def check_fit(args):
         yield f"--{whole[0].replace('_', '-')} needs a table that is read whole: name one file"
     if args.checkpoint and not args.stream:
         yield "--checkpoint needs a stream of rows: name several files, or add --stream"
-    if args.stream and args.kernel not in PLAIN and args.landmarks in (None, "auto"):
+    needs_number = args.kernel not in PLAIN and args.landmarks in (None, "auto")
+    if args.stream and needs_number and are_there(args.data):  # else the files are named
         yield "a stream of rows needs a number of landmarks (--landmarks 1000) or --kernel linear"
     if args.width is not None and args.kernel not in RADIAL:
         yield f"--width does not go with --kernel {args.kernel}"
@@ -217,6 +233,8 @@ def check_fit(args):
         yield "--tune needs a gradient, which the order of pairs does not have: give --width"
     if args.rank and args.intervals:
         yield "--intervals hold labels, and --rank gives scores in other units: leave one out"
+    if args.groups and args.criterion not in (None, "kfold", "pairs"):
+        yield f"--groups leaves groups out, and --criterion {args.criterion} does not: leave it out"
     if args.folds is not None and (args.criterion != "kfold" or args.groups):
         yield "--folds goes with --criterion kfold, without --groups: give that, or leave it out"
     if args.rank and args.criterion == "kfold" and args.groups is None:
@@ -262,10 +280,7 @@ def exit_code(args) -> int:
 
 def complain(message) -> int:
     """One line on stderr."""
-    words = re.sub(
-        r"\b(landmarks|lams|groups|weights)= ?", r"--\1 ", " ".join(str(message).split())
-    )
-    print(f"jaxrls: {words}", file=sys.stderr)
+    print(f"jaxrls: {shown(typed(str(message)))}", file=sys.stderr)
     return 2
 
 

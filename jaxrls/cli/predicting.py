@@ -1,14 +1,17 @@
 """The command `predict`: predicts the rows of a table with a saved model."""
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.fitting import KNOWN, dialect_of, inputs_of
 from jaxrls.cli.report import at_terminal, count
+from jaxrls.cli.words import shown
 from jaxrls.core.support import progress_bar
-from jaxrls.io.writing import predicted, rows_to, writing
+from jaxrls.io.writing import Writer, predicted, rows_to, writing
 from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 
 
@@ -20,11 +23,29 @@ def run_predict(args):
     if missing == "median" and not known["medians"]:
         raise ValueError("--missing median needs a model that was fitted with --missing median")
     files = Files(paths_of(args.data), choice, dialect_of(args), missing, predict=True)
-    with writing(args.out) if args.out else rows_to(sys.stdout.buffer) as write:
+    with writing(args.out) if args.out else printing() as write:
         rows, tally = predict_files(model, known, files, args, write)
     lines = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
     for line in lines + verdict(tally, known["classes"], args.interval is not None):
-        print(line, file=sys.stdout if args.out else sys.stderr)
+        print(shown(line), file=sys.stdout if args.out else sys.stderr)
+
+
+@contextmanager
+def printing() -> Iterator[Writer]:
+    """Predictions as CSV on standard output; a terminal gets text without control characters, all
+    else as it is.
+    """
+    with rows_to(sys.stdout.buffer) as write:
+        yield (lambda columns: write(to_show(columns))) if sys.stdout.isatty() else write
+
+
+def to_show(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns whose names and words a terminal can show."""
+    words = lambda values: np.array([shown(word) for word in values], str)
+    return {
+        shown(name): words(values) if values.dtype.kind == "U" else values
+        for name, values in columns.items()
+    }
 
 
 def predict_files(model, known, files, args, write):

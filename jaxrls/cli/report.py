@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import jaxrls as rls
+from jaxrls.cli.words import shown
 
 TABLE_ROWS = 12
 
@@ -19,7 +20,7 @@ def at_terminal() -> bool:
 
 def show(what, text):
     """One line of the report, before what comes next takes its time."""
-    print(f"{what:<10}{text}", flush=True)
+    print(f"{what:<10}{shown(text)}", flush=True)
 
 
 def count(n, what) -> str:

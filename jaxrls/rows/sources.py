@@ -149,10 +149,12 @@ class ColumnChoice:
         free = [j for j in range(file.width) if j not in special]
         last = "y" if file.path.endswith(".npz") else free[-1:]
         targets = find(last if self.target is None else self.target, "target")
-        special += targets
         inputs = find(self.inputs, "inputs") or [j for j in free if j not in targets]
         one_hot = find(self.one_hot, "inputs")
-        check_uses(file, inputs, special, one_hot)
+        others = {*targets, *weights, *groups}  # which are no inputs, also where they are dropped
+        dropped = [j for j in {*dropped} if j not in others]
+        uses = {"input": inputs, "target": targets, "weights": weights, "groups": groups}
+        check_uses(file, uses | {"column to drop": dropped}, one_hot)
         labels = any(file.kinds[j] for j in targets) if self.labels is None else self.labels
         numbers = [j for j in inputs if j not in one_hot]
         check_numbers(file, column=numbers, weight=weights, target=[] if labels else targets)
@@ -214,14 +216,22 @@ def unnamed_index(file: Table) -> list[int]:
     return [0]
 
 
-def check_uses(file: Table, inputs, special, one_hot) -> None:
+def check_uses(file: Table, uses: dict[str, list[int]], one_hot: list[int]) -> None:
     """Raise where a column has two uses, none is an input, or one to code is none."""
-    if not inputs or len({*inputs, *special}) < len(inputs) + len(special):
-        raise ValueError(
-            f"{file.path}: inputs, target, weights and groups must be different columns, and "
-            "one at least is for inputs (--sep says what separates them)"
-        )
-    for j in {*one_hot} - {*inputs}:
+    if not uses["input"]:
+        sep = " (--sep says what separates them)" if file.width == 1 else ""
+        raise ValueError(f"{file.path}: no column is left for the inputs{sep}: give one or more")
+    use_of: dict[int, str] = {}
+    for use, columns in uses.items():
+        for j in columns:
+            if j in use_of:
+                before = use_of[j]
+                twice = "named twice" if before == use else f"{before} as well as {use}"
+                raise ValueError(
+                    f"{file.path}: column {file.names[j]!r} is {twice}: give it one use"
+                )
+            use_of[j] = use
+    for j in {*one_hot} - {*uses["input"]}:
         raise ValueError(
             f"{file.path}: column {file.names[j]!r} of --one-hot is no input: it is the "
             "target, has another use, or is not in --columns"
@@ -317,7 +327,9 @@ def paths_of(named) -> tuple[str, ...]:
         inside = sorted(glob.glob(pattern, recursive=True))
         files = [path] if os.path.isfile(path) else list(filter(ending_of, inside))
         if not files:
-            raise FileNotFoundError(f"there is no file {path}: check its name and folder")
+            of_folder = f"in {path} that ends in {', '.join(ENDINGS)}"
+            which = of_folder if os.path.isdir(path) else path
+            raise FileNotFoundError(f"there is no file {which}: check its name and folder")
         paths += files
     for path in paths:
         if not ending_of(path):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import as_file, files
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")
 ENDINGS = (*FORMATS, ".npy", ".npz")
 AT_ONCE = 65_536  # rows
 NO_NAMES = ("", "na", "n/a", "null", "true", "false")  # of columns, though they are no numbers
+EXAMPLES = 1000  # words that are looked at
 LOOKED_AT = 2**22  # bytes of a CSV file by which the types of its columns are known
 # Lists of columns as matrices, NaN where a number is missing, and columns of text, empty where it
 # is.
@@ -74,9 +76,22 @@ def quoted(names) -> str:
 
 def text_among(words) -> str:
     """One of some words that is no number, in words; empty where all are numbers."""
-    example = next((str(word) for word in words if word and not is_number(word)), "")
-    decimal = ", which --decimal , reads as numbers" if re.fullmatch(r"-?\d+,\d+", example) else ""
-    return f"text such as {example!r}{decimal}" if example else ""
+    texts = (str(word) for word in words if word and not is_number(word))
+    some = [*islice(texts, EXAMPLES)]
+    return f"text such as {some[0]!r}{meaning_of_commas(some)}" if some else ""
+
+
+def meaning_of_commas(words: list[str]) -> str:
+    """What commas in words with digits stand for, the first of which is shown: where three digits
+    follow each of them, this may be thousands.
+    """
+    with_commas = [word for word in words if re.fullmatch(r"[-+]?\d+(,\d+)+(\.\d*)?", word)]
+    if words[0] not in with_commas:
+        return ""
+    if all(re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", word) for word in with_commas):
+        return ", perhaps with commas after thousands, which must be taken out"
+    fractions = all(re.fullmatch(r"[-+]?\d+,\d+", word) for word in with_commas)
+    return ", which --decimal , reads as numbers" if fractions else ""
 
 
 def is_number(word: str) -> bool:

@@ -18,6 +18,7 @@ from scipy.spatial.distance import pdist
 import jaxrls as rls
 from jaxrls.__main__ import main
 from jaxrls.cli import main as command
+from jaxrls.cli.words import typed
 from jaxrls.core.kernels.kernel import Standardized
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
@@ -54,9 +55,19 @@ def folder(tmp_path):
         yield tmp_path
 
 
-def told(line):
-    """The exit code of a command, what it prints, and what it says on stderr."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+class Terminal(io.TextIOWrapper):
+    """A stream that says that it is one."""
+
+    def isatty(self):
+        return True
+
+
+def told(line, kind=io.TextIOWrapper):
+    """The exit code of a command, what it prints to a stream of this kind, and what it says on
+    stderr.
+    """
+    out = kind(io.BytesIO(), "utf-8", write_through=True)
+    err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main(line.split())
@@ -236,6 +247,58 @@ def test_text_is_called_text_and_names_are_quoted(folder):
     assert "2 classes: 1, 2" in run("fit more.csv --target w --classify")
 
 
+COMMAS = {
+    ("1,100", "1,200"): "perhaps with commas after thousands, which must be taken out",
+    ("-1,100,000.5", "7"): "perhaps with commas after thousands",
+    ("1,100", "1,25"): "which --decimal , reads as numbers",
+    ("0,100", "0,200"): "which --decimal , reads as numbers",
+}
+
+
+def test_commas_in_numbers_are_thousands_or_fractions(folder):
+    """Fractions only where a comma cannot be that of thousands."""
+    for words, advice in COMMAS.items():
+        rows = [f'"{word}",{i}' for i, word in enumerate(words * 3)]
+        Path("commas.csv").write_text("\n".join(["a,y", *rows]))
+        assert f"text such as '{words[0]}', {advice}" in fails("fit commas.csv")
+
+
+def test_messages_name_options_and_not_arguments_of_python():
+    for message, words in {
+        "give lams=[0.1]": "give --lams 0.1",
+        "give lams=[…]": "give --lams A,B,...",
+        "fit without\n groups=": "fit without --groups",
+        "take criterion='log_predictive_density', or": "take --criterion log_predictive_density, or",
+        "pass lams= that reach": "pass --lams that reach",
+        "say --no-header (header=False)": "say --no-header",
+    }.items():
+        assert typed(message) == words
+
+
+def test_a_column_that_is_dropped_may_have_another_use(folder):
+    """It is no input in any case."""
+    want = run("fit more.csv --target y --weights w --groups g --lams 5 --kernel linear --out m")
+    out = run(
+        "fit more.csv --target y --drop w,g --weights w --groups g --lams 5 --kernel linear --out n"
+    )
+    assert out.splitlines()[0] == want.splitlines()[0]
+    assert_array_equal(rls.load("m").model.coef, rls.load("n").model.coef)
+
+
+def test_control_characters_do_not_reach_a_terminal(folder):
+    """In messages, in the report, and in predictions on a terminal; files keep them."""
+    Path("e.csv").write_bytes(b"a,b\n1,2\n1,2,\033]0;title\007\033[31m3\n")
+    assert r"1,2,\x1b]0;title\x07\x1b[31m3" in fails("fit e.csv")
+    Path("e.csv").write_text("a,\033[1my\n" + "1,u\033\n2,v\u202e\n3,v\u202e\n4,u\033\n" * 2)
+    out = run("fit e.csv --kernel linear --lams 5 --out m")
+    assert r"target \x1b[1my (text, 2 classes: u\x1b, v\u202e)" in out and "\033" not in out
+    assert "u\033" in run("predict m e.csv")
+    code, out, _ = told("predict m e.csv --keep \033[1my --out p.csv", Terminal)
+    assert code == 0 and "u\033" in Path("p.csv").read_text()
+    _, out, _ = told("predict m e.csv --keep \033[1my", Terminal)
+    assert r'"\x1b[1my"' in out and r'"u\x1b"' in out and "\033" not in out
+
+
 def test_categories_of_several_columns(folder):
     Path("two.csv").write_text("p,q,y\n" + "u,x,1\nv,x,2\nu,z,3.5\nv,z,5\nu,x,1.5\n")
     for options in ("--one-hot p,q", "--one-hot p --one-hot q"):
@@ -385,7 +448,17 @@ REFUSED = {
     "fit labels.csv --rank": "--rank need a numeric target, and 'kind' holds text such",
     "fit train.csv --width 0": "Gaussian.width must be positive",
     "fit train.csv --lams 1,-1": "lams must be positive",
-    "fit train.csv --lams 1": "lams must be how many",
+    "fit train.csv --lams 1": "--lams 1 is how many λ to try, and must be 2 or more: for λ = 1 giv",
+    "fit train.csv --lams [0.1]": "must be how many, such as 100, or which, such as 0.1,1,10, or",
+    "fit train.csv --groups a --criterion evidence": "leaves groups out, and --criterion evidence",
+    "fit train.csv --columns a,b,a": "column 'a' is named twice: give it one use",
+    "fit train.csv --weights b --columns a,b": "column 'b' is input as well as weights",
+    "fit train.csv --columns a,b --drop b": "column 'b' is input as well as column to drop",
+    "fit train.csv --drop a,b": "train.csv: no column is left for the inputs: give one or more",
+    "fit no*.csv": "there is no file no*.csv",
+    "fit empty": "there is no file in empty that ends in .csv, ",
+    "fit one.csv": "one.csv has 1 row that can be used: give 2 or more",
+    "fit heavy.csv --weights w --target y": "give others weight, or take --no-intercept",
     "fit train.csv --groups a --criterion gcv": "--groups leaves groups out",
     "predict no new.csv": "no: No such file",
     "predict train.csv new.csv": "train.csv was not written by jaxrls.save",
@@ -410,6 +483,9 @@ def test_what_is_wrong_is_told_in_a_line(folder):
     rls.save("model", fit, extra=EXTRA)
     np.savez("wide.npz", X=np.ones((2, 3)))
     Path("zero.csv").write_text("a,w,y\n1,0,2\n2,0,3\n")
+    Path("heavy.csv").write_text("a,w,y\n1,0,2\n2,1,3\n")
+    Path("one.csv").write_text("a,b,y\n1,2,3\n")
+    Path("empty").mkdir()
     for line in [*REFUSED, *re.split("[;\n] ?", USAGE)]:
         assert REFUSED.get(line, "--help") in fails(line), line
     assert not list(folder.glob(".jaxrls*"))

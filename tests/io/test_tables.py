@@ -192,7 +192,7 @@ ERRORS = [
     ("a,b,y\n1,2,3\n4,5\n", "cannot be read by --sep ',' .*: .*Row #3: Expected 3 columns, got 2"),
     ("", "cannot be read .*: .*[Ee]mpty"),
     ("a,b,a\n1,2,3\n", "cannot be read .* names in its first line: .*multiple columns named a"),
-    ("y\n1\n2\n", "one at least is for inputs"),
+    ("y\n1\n2\n", "no column is left for the inputs"),
     ("a;b;y\n1;2;3\n", "--sep says what separates them"),
     (PLAIN.encode("utf-16"), "data.csv"),
     (b"a,b,y\n1,2,3\n4,\xff,6\n", "column 'b' holds bytes that are no text in this --encoding"),

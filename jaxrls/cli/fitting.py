@@ -72,13 +72,18 @@ def run_fit(args):
     write(args, fit, table.known)
 
 
+def name_of(args) -> str:
+    """What is read, as it was typed."""
+    return " ".join(args.copies.get(path, path) for path in args.data)
+
+
 def show_data(args, table, classes):
     """What was read."""
     n, d = table.X.shape
     target = table.known["layout"]["target"]
     text = "text, " if text_among(classes or ()) else ""
     kinds = f" ({text}{len(classes)} classes: {', '.join(classes[:5])})" if classes else ""
-    files = f"{' '.join(args.data)}{', streamed' if args.stream else ''}"
+    files = f"{name_of(args)}{', streamed' if args.stream else ''}"
     show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}")
 
 
@@ -214,9 +219,9 @@ def read(args) -> Table:
         rows = rls.rows.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
         table = Table(rows, rows.labels, rows.row_weights, None, known)
     else:
-        table = read_whole(files, " ".join(args.data), known)
+        table = read_whole(files, name_of(args), known)
     if len(table.Y) < 2:
-        raise ValueError(f"{' '.join(args.data)} has 1 row that can be used: give 2 or more")
+        raise ValueError(f"{name_of(args)} has 1 row that can be used: give 2 or more")
     if table.weights is not None:
         check_weights(table.weights, len(table.Y))
     if table.known["classes"] is not None and (args.intervals or args.rank):

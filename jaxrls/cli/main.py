@@ -14,6 +14,7 @@ import jax
 
 import jaxrls as rls
 from jaxrls.cli.fitting import run_fit
+from jaxrls.cli.pipes import is_pipe, pipes_copied
 from jaxrls.cli.predicting import run_predict
 from jaxrls.cli.report import run_demo
 from jaxrls.cli.words import shown, typed
@@ -59,7 +60,7 @@ example:
 
 DATA is a table: .csv or .tsv with a line of names, also with .gz after it, .parquet, .arrow or
 .feather (these need pyarrow), .npz with arrays X and y, or .npy. Several files, a pattern or a
-folder are read as one stream of rows, of any size.
+folder are read as one stream of rows, of any size. - is standard input.
 """
 # What can be typed, and its help, two spaces apart: "--width W" takes a value, "--tune" says yes,
 # and "--no-cache" no to `cache`.
@@ -178,7 +179,7 @@ def make_parser(prog="python -m jaxrls") -> Parser:
     parser = Parser(prog=prog, description=about, epilog=EPILOG.format(prog=prog))
     parser.add_argument("--version", action="version", version=f"jaxrls {rls.__version__}")
     add(parser, CACHE)
-    parser.set_defaults(run=run_demo, check=lambda args: (), prog=prog)
+    parser.set_defaults(data=[], run=run_demo, check=lambda args: (), prog=prog)
     commands = parser.add_subparsers(title="commands", metavar="fit | predict")
     for run, name, table, about in (
         (
@@ -200,9 +201,9 @@ def make_parser(prog="python -m jaxrls") -> Parser:
 
 
 def are_there(paths) -> bool:
-    """Whether all paths, patterns and folders name files."""
+    """Whether all paths, patterns and folders name files, or are pipes."""
     try:
-        return bool(paths_of(paths))
+        return bool(paths_of(path for path in paths if not is_pipe(path)) or paths)
     except (OSError, ValueError):
         return False
 
@@ -250,6 +251,7 @@ def main(
     `prog` is what it was called as; a process of its own may `keep` compiled programs."""
     parser = make_parser(prog)
     args = parser.parse_args(argv)
+    args.copies = {}
     for words in args.check(args):
         parser.error(words)
     if keep and args.cache:
@@ -259,28 +261,33 @@ def main(
         code = exit_code(args)
     words = [str(warning.message) for warning in caught if warning.category is UserWarning]
     for warning in dict.fromkeys(words):
-        complain(f"warning: {warning}")
+        complain(f"warning: {warning}", args.copies)
     return code
 
 
 def exit_code(args) -> int:
     """Run a command; 0, or 2 with a line on stderr."""
     try:
-        args.run(args)
+        with pipes_copied(args):
+            args.run(args)
     except BrokenPipeError:
         raise
     except OSError as error:
-        return complain(f"{error.filename}: {error.strerror}" if error.filename else error)
+        words = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return complain(words, args.copies)
     except (ValueError, ImportError) as error:  # of an extra that is not installed
-        return complain(error)
+        return complain(str(error), args.copies)
     except MemoryError as error:
-        return complain(f"out of memory: {error or 'use fewer rows, or --landmarks'}")
+        words = f"out of memory: {error or 'use fewer rows, or --landmarks'}"
+        return complain(words, args.copies)
     return 0
 
 
-def complain(message) -> int:
-    """One line on stderr."""
-    print(f"jaxrls: {shown(typed(str(message)))}", file=sys.stderr)
+def complain(message: str, copies: dict[str, str]) -> int:
+    """One line on stderr, with what copies of pipes are called."""
+    for copy, name in copies.items():
+        message = message.replace(copy, name)
+    print(f"jaxrls: {shown(typed(message))}", file=sys.stderr)
     return 2
 
 

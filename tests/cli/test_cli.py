@@ -6,13 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from pyarrow import csv
+from pyarrow import csv, parquet
 from scipy.spatial.distance import pdist
 
 import jaxrls as rls
@@ -546,6 +547,48 @@ print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"), "scipy.linalg" in sys.modules)
         command = [sys.executable, "-c", code]
         out = subprocess.check_output(command, env=variables | chosen, text=True)
         assert out.split() == [*(chosen.values() or ["18"]), "False"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes with names")
+def test_tables_come_through_pipes(folder, monkeypatch):
+    """Of any kind, also several and with other files, and errors name the pipe."""
+    few = "--lams 5 --kernel linear --out m"
+    run(f"fit train.csv {few}")
+    want = rls.load("m").model.coef
+    table = csv.read_csv("train.csv")
+    parquet.write_table(table, "train.parquet")
+    os.mkfifo("named")
+    for name in ("train.csv", "train.parquet"):
+        data = Path(name).read_bytes()
+        feeder = threading.Thread(target=Path("named").write_bytes, args=[data])
+        feeder.start()
+        assert run(f"fit named {few}").startswith("data      named: 40 rows, 2 inputs, target y\n")
+        feeder.join()
+        assert_array_equal(rls.load("m").model.coef, want)
+    for content, words in {
+        "a,b,y\n1,2,3\n4,5,6\n": "data      standard input: 2 rows",
+        "a,b,y\nx,2,3\n": "standard input: column 'a' holds text",
+        "": "jaxrls: standard input cannot be read by --sep",
+    }.items():
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        _, out, err = told(f"fit - {few}")
+        assert words in out + err and "tmp" not in err
+    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO()))
+    monkeypatch.setattr(sys.stdin.buffer, "isatty", lambda: True, raising=False)
+    assert "- is a terminal: let another command write" in fails("fit -")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="descriptors with names")
+def test_descriptors_are_pipes(folder):
+    """What shells make of `|` and `<`."""
+    run("fit train.csv --lams 5 --kernel linear --out m")
+    program = f"'{sys.executable}' -m jaxrls predict m"
+    for line in ("cat new.csv | {} /dev/stdin", "{} - < new.csv", "{} /dev/stdin < new.csv"):
+        out = subprocess.check_output(
+            line.format(program), shell=True, env=ENVIRONMENT, timeout=300
+        )
+        assert out.decode().count("\n") == 21
 
 
 def test_predictions_are_printed_and_the_reader_may_leave(folder):

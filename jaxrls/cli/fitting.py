@@ -14,6 +14,7 @@ from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.front import add_names_and_offset
 from jaxrls.landmarks.growing import landmarks_to_tune
+from jaxrls.rows.files import check_replaceable, replacing
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
 from jaxrls.rows.streamed import Piece
 from jaxrls.rows.tables import Dialect, quoted, text_among
@@ -38,7 +39,7 @@ class Table(NamedTuple):
 
 def run_fit(args):
     """Read, fit, report, save."""
-    check_outputs(args.out, args.plot)
+    check_outputs(args)
     check_lams(args.lams)
     folds = 10 if args.folds is None else args.folds
     check_whole("--folds", folds)
@@ -97,7 +98,8 @@ def write(args, fit, known):
         rls.save(args.out, fit, extra={"table": known})
         show("saved", args.out)
     if args.plot:
-        fit.plot().figure.savefig(args.plot, dpi=150)
+        with replacing(args.plot) as temporary:
+            fit.plot().figure.savefig(temporary, dpi=150, format=format_of(args.plot))
         show("drawn", args.plot)
 
 
@@ -186,18 +188,35 @@ def check_lams(lams):
         raise ValueError(f"--lams {lams} is how many λ to try, and must be 2 or more: {remedy}")
 
 
-def check_outputs(out, plot):
+def check_outputs(args):
     """Raise before the work starts where its results could not be written."""
-    for path in filter(None, (out, plot)):
+    for path in filter(None, (args.out, args.plot, args.checkpoint)):
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise ValueError(f"{path} cannot be written, as there is no folder {folder}: make it")
-    if plot:
-        try:
-            import matplotlib
-        except ImportError:
-            raise ValueError("--plot needs matplotlib: pip install 'jaxrls[plot]'") from None
-        matplotlib.use("agg")
+        check_replaceable(path)
+    if args.plot:
+        check_picture(args.plot)
+
+
+def check_picture(path):
+    """Raise where no picture can be drawn, or not in the format of this name."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError("--plot needs matplotlib: pip install 'jaxrls[plot]'") from None
+    matplotlib.use("agg")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if format_of(path) not in formats:
+        endings = ", ".join(f".{name}" for name in formats)
+        raise ValueError(f"--plot {path} must end in one of {endings}")
+
+
+def format_of(path) -> str:
+    """The ending of a name, without its dot."""
+    return os.path.splitext(path)[1].lower().removeprefix(".")
 
 
 # reading

@@ -492,6 +492,31 @@ def test_what_is_wrong_is_told_in_a_line(folder):
     assert not list(folder.glob(".jaxrls*"))
 
 
+def test_outputs_are_tried_before_the_fit(folder, monkeypatch):
+    """And nothing is left of the trial."""
+    monkeypatch.setattr(rls, "fit", None)
+    Path("old").write_text("kept")
+    for option, words in {
+        "--out .": "not an ordinary file",
+        f"--out {300 * 'm'}": "cannot be written (File name too long): name another file",
+        "--plot train.csv": "--plot train.csv must end in one of .",
+        "--plot loo": "--plot loo must end in one of .",
+        "--plot no/loo.png": "no folder",
+    }.items():
+        assert words in fails(f"fit train.csv {option}"), option
+
+    def refuse(path, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    before = sorted(os.listdir())
+    monkeypatch.setattr(Path, "touch", refuse)
+    for option in ("--out old", "--plot loo.png", "--stream --kernel linear --checkpoint sums"):
+        name = option.split()[-1]
+        told = fails(f"fit train.csv {option}")
+        assert told == f"jaxrls: {name} cannot be written (Permission denied): name another file\n"
+    assert sorted(os.listdir()) == before and Path("old").read_text() == "kept"
+
+
 def test_warnings_and_too_little_memory_are_told_in_a_line(folder):
     code, _, err = told("fit train.csv --lams 1e3,1e4,1e5")
     assert code == 0 and err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.report import at_terminal, count, report, show
+from jaxrls.cli.report import at_terminal, count, left_out_in_words, report, show
 from jaxrls.core.criteria import CRITERIA
 from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
@@ -30,6 +30,7 @@ class Table(NamedTuple):
     weights: Any
     groups: Any
     known: dict  # what a model must know of the columns, as KNOWN
+    left_out: int = 0  # rows with missing values
 
     @property
     def sample(self):
@@ -84,8 +85,9 @@ def show_data(args, table, classes):
     target = table.known["layout"]["target"]
     text = "text, " if text_among(classes or ()) else ""
     kinds = f" ({text}{len(classes)} classes: {', '.join(classes[:5])})" if classes else ""
+    out = f"; {left_out_in_words(table.left_out)}" if table.left_out else ""
     files = f"{name_of(args)}{', streamed' if args.stream else ''}"
-    show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}")
+    show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}{out}")
 
 
 def write(args, fit, known):
@@ -110,9 +112,9 @@ def names_of(known) -> tuple:
     layout = known["layout"]
     if layout["width"]:
         return ()
-    names = [name for name in layout["inputs"] if name not in layout["one_hot"]]
+    names = [*ColumnChoice(**layout).column_names()]
     for name, categories in zip(layout["one_hot"], known["categories"], strict=True):
-        names += [f"{name}_{category}" for category in categories]
+        names += [f"{name}_{category or 'missing'}" for category in categories]
     return tuple(names) if len({*names}) == len(names) else ()
 
 
@@ -224,14 +226,15 @@ def format_of(path) -> str:
 
 # What a model must know of the columns, in plain data; of one that was not fitted to files.
 KNOWN: dict = {"medians": None, "classes": None, "layout": {}, "categories": []}
-LAYOUT = ("inputs", "one_hot", "target", "width")  # of the choice of columns
+LAYOUT = ("inputs", "one_hot", "days", "yearly", "target", "width")  # of the choice of columns
 
 
 def read(args) -> Table:
     """One table, or files that stream."""
     special = args.columns, args.drop, args.one_hot, args.groups
     labels = not args.stream and (args.classify or None)
-    choice = ColumnChoice(args.target, args.weights, *special, labels)
+    dates = {"days": args.days, "yearly": args.yearly}
+    choice = ColumnChoice(args.target, args.weights, *special, labels, **dates)
     files = open_files(paths_of(args.data), choice, dialect_of(args), args.missing)
     known = KNOWN | {"layout": {name: getattr(files.choice, name) for name in LAYOUT}}
     if args.stream:
@@ -239,6 +242,7 @@ def read(args) -> Table:
         table = Table(rows, rows.labels, rows.row_weights, None, known)
     else:
         table = read_whole(files, name_of(args), known)
+    table = table._replace(left_out=sum(files.left_out.values()))
     if len(table.Y) < 2:
         raise ValueError(f"{name_of(args)} has 1 row that can be used: give 2 or more")
     if table.weights is not None:
@@ -264,7 +268,7 @@ def read_whole(files, source, known) -> Table:
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if files.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():
-            name = str(choice.inputs[absent.argmax()])
+            name = str(choice.column_names()[absent.argmax()])
             raise ValueError(f"{source}: column {name!r} is empty: leave it out with --drop")
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)
@@ -310,9 +314,10 @@ def dialect_of(args) -> Dialect:
     return Dialect(args.header, args.sep, args.decimal, args.encoding)
 
 
-def inputs_of(source, X, texts, known, numbers=None) -> np.ndarray:
+def inputs_of(source, X, texts, known, numbers=None, unknown=None) -> np.ndarray:
     """Numbers with medians where they are missing, and an indicator of every category of columns of
-    text; of rows with these numbers.
+    text; of rows with these numbers. All are 0 for a category that the model was not fitted with
+    where `unknown` is "zero".
     """
     X = X if X.dtype == np.float32 else X.astype(np.float64)
     if known["medians"]:
@@ -320,11 +325,13 @@ def inputs_of(source, X, texts, known, numbers=None) -> np.ndarray:
     parts = [X]
     names = known["layout"].get("one_hot", ())
     for name, categories, words in zip(names, known["categories"], texts, strict=False):
-        for i in np.flatnonzero(~np.isin(words, categories))[:1]:
+        strange = np.flatnonzero(~np.isin(words, categories)) if unknown is None else ()
+        for i in strange[:1]:
             raise ValueError(
                 f"{source}: row {numbers[i]}, column {str(name)!r}: the category "
                 f"{str(words[i])!r} is none that the model was fitted with, "
-                f"{quoted(categories)}: leave such rows out"
+                f"{quoted(categories)}: leave such rows out, or take 0 for all of these, as "
+                "--unknown zero does"
             )
         parts.append((words[:, None] == np.array(categories)).astype(X.dtype))
     return np.hstack(parts)

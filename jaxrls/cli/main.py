@@ -83,8 +83,11 @@ data DATA          file, files, pattern or folder; all columns but those named b
 --columns A,B,...  the inputs
 --drop A,B,...     columns to leave out
 --one-hot A,B,...  columns of text that become an indicator of each category
+--days A,B,...     columns of dates that become a number of days
+--yearly A,B,...   columns of dates that become two inputs for the part of the year, its cosine and
+                   sine, which go on from December to January
 --missing HOW      drop: leave out rows with a missing value; median: fill in the median of the
-                   input; by default an error
+                   input, and make a missing category one of its own; by default an error
 --classify         the target holds class labels (always if it is text)
 --rank             fit the order of the target, not its values, within --groups where they are
                    named
@@ -116,6 +119,8 @@ data DATA          file, files, pattern or folder; columns are found by name whe
                    such as 0.9 (needs a model fitted with --intervals)
 --missing HOW      drop: leave out rows with a missing input; median: fill in the medians of the
                    fitted table, which is the default where it was fitted so; else an error
+--unknown HOW      zero: rows with a category that the model was not fitted with have 0 in all its
+                   indicators; by default an error
 --keep A,B,...     columns of DATA to write before the predictions, as text
 --out FILE         file to write, .npy, .parquet, .arrow or CSV; by default predictions are printed
 """
@@ -129,6 +134,9 @@ KINDS: dict = {
     "--sep": {"type": character},
     "--decimal": {"type": character, "default": "."},
     "--encoding": {"default": "utf-8"},
+    "--days": {"action": "extend", "type": names, "default": []},
+    "--yearly": {"action": "extend", "type": names, "default": []},
+    "--unknown": {"choices": ("zero",)},
     "--missing": {"choices": ("drop", "median")},
     "--kernel": {"choices": [k for k in KERNELS if k != "precomputed"], "default": "gaussian"},
     "--width": {"type": float},

@@ -8,7 +8,7 @@ import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.fitting import KNOWN, dialect_of, inputs_of
-from jaxrls.cli.report import at_terminal, count
+from jaxrls.cli.report import at_terminal, count, left_out_in_words
 from jaxrls.cli.words import shown
 from jaxrls.core.support import progress_bar
 from jaxrls.io.writing import Writer, predicted, rows_to, writing
@@ -19,13 +19,20 @@ def run_predict(args):
     """Load, read, predict, write, and say the error where the files have the target."""
     model, known = loaded(args.model, args.interval)
     choice = ColumnChoice(**known["layout"], keep=args.keep)
-    missing = args.missing or ("median" if known["medians"] else None)
-    if missing == "median" and not known["medians"]:
+    filled = known["medians"] is not None
+    missing = args.missing or ("median" if filled else None)
+    if missing == "median" and not filled:
         raise ValueError("--missing median needs a model that was fitted with --missing median")
-    files = Files(paths_of(args.data), choice, dialect_of(args), missing, predict=True)
+    files = Files(
+        paths_of(args.data), choice, dialect_of(args), missing, predict=True, unknown=args.unknown
+    )
     with writing(args.out) if args.out else printing() as write:
-        rows, tally = predict_files(model, known, files, args, write)
+        rows, unknown, tally = predict_files(model, known, files, args, write)
     lines = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
+    if left_out := sum(files.left_out.values()):
+        lines.append(left_out_in_words(left_out))
+    if unknown:
+        lines.append(f"{count(unknown, 'row')} with categories that the model does not know")
     for line in lines + verdict(tally, known["classes"], args.interval is not None):
         print(shown(line), file=sys.stdout if args.out else sys.stderr)
 
@@ -49,13 +56,16 @@ def to_show(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def predict_files(model, known, files, args, write):
-    """Write the predictions of all rows; how many there are, and what `judged` counts."""
+    """Write the predictions of all rows; how many there are, and have unknown categories, and what
+    `judged` counts.
+    """
     classes = known["classes"]
     rows = 0
+    unknown = 0
     tally = np.zeros(3)
     with progress_bar(at_terminal(), None, "predict", "row") as reached:
         for piece in files:
-            X = inputs_of(piece.place, piece.X, piece.texts, known, piece.numbers)
+            X = inputs_of(piece.place, piece.X, piece.texts, known, piece.numbers, args.unknown)
             columns = predicted(model, X, args.interval, classes)
             first_kept = len(piece.texts) - len(args.keep)
             target = piece.texts[len(files.choice.one_hot) : first_kept]
@@ -64,8 +74,16 @@ def predict_files(model, known, files, args, write):
                 label = target[0] if classes else np.char.replace(target[0], args.decimal, ".")
                 tally += judged(columns, label, classes)
             rows += len(X)
+            unknown += count_unknown(piece.texts, known["categories"])
             reached(rows)
-    return rows, tally
+    return rows, unknown, tally
+
+
+def count_unknown(texts, categories) -> int:
+    """How many rows have a category that was not fitted, in any column."""
+    columns = zip(texts, categories, strict=False)
+    strange = [~np.isin(words, known) for words, known in columns]
+    return int(np.any(strange, axis=0).sum()) if strange else 0
 
 
 def with_kept(columns, names, kept):

@@ -28,6 +28,11 @@ def count(n, what) -> str:
     return f"{n} {what}{'s' if n != 1 else ''}"
 
 
+def left_out_in_words(rows: int) -> str:
+    """How many rows have missing values, and are left out."""
+    return f"{count(rows, 'row')} with missing values left out"
+
+
 def rms(residual, weights=None) -> float:
     """√ of the mean square."""
     return float(np.sqrt(np.average(np.asarray(residual, np.float64) ** 2, weights=weights)))

@@ -359,6 +359,97 @@ def test_missing_numbers(folder):
         assert words in fails(f"fit empty.csv --missing {how}")
 
 
+FEW = "--kernel linear --lams 5 --out"
+
+
+def test_rows_that_are_left_out_are_counted(folder):
+    lines = Path("train.csv").read_text().splitlines()
+    for i in (2, 5, 9):
+        lines[i] = "," + lines[i].split(",", 1)[1]
+    Path("gaps.csv").write_text("\n".join(lines))
+    for stream in ("", " --stream"):
+        out = run(f"fit gaps.csv --missing drop{stream} {FEW} m")
+        first = out.splitlines()[0]
+        assert first.endswith("37 rows, 2 inputs, target y; 3 rows with missing values left out")
+    said, found = predict("gaps.csv --missing drop")
+    assert len(found) == 37 and "\n3 rows with missing values left out\n" in said
+    assert "3 rows with missing values left out\n" in told("predict m gaps.csv --missing drop")[2]
+    assert "left out" not in predict("test.csv --missing drop")[0]
+
+
+def test_missing_and_unknown_categories(folder):
+    """With --missing median a missing one is a category; with --unknown zero others have 0 in all
+    indicators.
+    """
+    rows = [(i % 7, ("u", "v", "")[i % 3], i % 7 + i % 3 + i % 2) for i in range(30)]
+    lines = "".join(f"{a},{kind},{y}\n" for a, kind, y in rows)
+    Path("kinds.csv").write_text(f"a,kind,y\n{lines}")
+    assert "row 3, column 'kind': the value is missing: leave the row out, as --missing drop d" in (
+        refused := fails("fit kinds.csv --one-hot kind")
+    )
+    assert refused.endswith("or make it a category of its own, as --missing median does\n")
+    run(f"fit kinds.csv --one-hot kind --missing median {FEW} m")
+    frame = pandas.DataFrame(rows, columns=["a", "kind", "y"])
+    X = np.column_stack([frame.a, *(frame.kind == kind for kind in ("", "u", "v"))])
+    fit = rls.fit(rls.Linear(), X, frame.y.to_numpy(float), lams=5, standardize=True)
+    names = ["a", "kind_missing", "kind_u", "kind_v"]
+    found = rls.load("m").predict(pandas.DataFrame(X, columns=names)[names[::-1]])
+    assert_allclose(found, fit.predict(X), rtol=1e-6)
+    Path("new.csv").write_text("a,kind\n1,u\n2,\n3,w\n")
+    assert "row 3, column 'kind': the category 'w' is none that the" in fails("predict m new.csv")
+    said, table = predict("new.csv --unknown zero")
+    assert "\n1 row with categories that the model does not know\n" in said
+    want = fit.predict(np.array([[1, 0, 1, 0], [2, 1, 0, 0], [3, 0, 0, 0.0]]))
+    assert_allclose(table["prediction"].to_numpy(), want, rtol=1e-6)
+    run(f"fit kinds.csv --one-hot kind --drop a --missing median {FEW} m")
+    assert predict("new.csv --unknown zero")[1].num_rows == 3
+    run(f"fit kinds.csv --one-hot kind --missing drop {FEW} m")
+    assert fails("predict m new.csv").endswith(
+        "or take it for an unknown category, as --unknown zero does\n"
+    )
+    assert "2 rows with categories" in predict("new.csv --unknown zero")[0]
+    assert predict("new.csv --unknown zero --missing drop")[1].num_rows == 2
+
+
+def test_dates_are_inputs_as_days_and_parts_of_the_year(folder):
+    """Whole and as a stream, by name and by place, and kept as text."""
+    days = pandas.date_range("2019-11-03", periods=30, freq="37D").to_series()
+    part = 2 * np.pi * (days.dt.day_of_year - 1) / (365 + days.dt.is_leap_year)
+    number = (days - pandas.Timestamp(0)) / pandas.Timedelta(days=1)
+    y = np.cos(part) + number / 500
+    a = np.arange(30.0) % 7
+    table = pandas.DataFrame({"day": days.dt.strftime("%Y-%m-%d"), "a": a, "y": y})
+    coded = {"day": number, "a": a, "day_cos": np.cos(part), "day_sin": np.sin(part), "y": y}
+    table.to_csv("dated.csv", index=False)
+    table.to_csv("bare.csv", index=False, header=False)
+    pandas.DataFrame(coded).to_csv("coded.csv", index=False)
+    run(f"fit coded.csv {FEW} m")
+    want = rls.load("m")
+    for line, day in (
+        ("fit dated.csv", "day"),
+        ("fit dated.csv --stream", "day"),
+        ("fit bare.csv --no-header", "0"),
+    ):
+        assert "30 rows, 4 inputs" in run(f"{line} --days {day} --yearly {day} {FEW} m")
+        assert_allclose(rls.load("m").model.coef, want.model.coef, rtol=1e-6)
+        said, found = predict(f"{line.removeprefix('fit ')} --keep {day}")
+        assert_allclose(found["prediction"].to_numpy(), want.predict(read("coded.csv")[:, :4]))
+        assert found[day].cast("string").to_pylist() == table.day.tolist()
+    new = table.iloc[:, :2].iloc[:3]
+    new.to_csv("new.csv", index=False, header=False)
+    assert predict("new.csv --no-header")[1]["prediction"].to_pylist() == pytest.approx(
+        want.predict(read("coded.csv")[:3, :4]).tolist()
+    )
+    names = list(coded)[:4]
+    run(f"fit dated.csv --days day --yearly day {FEW} m")
+    turned = pandas.DataFrame(coded)[names[::-1]]
+    assert_allclose(rls.load("m").predict(turned), want.predict(read("coded.csv")[:, :4]))
+    refused = fails("fit dated.csv")
+    assert "'day' holds dates such as '2019-11-03', and not numbers: take it as a num" in refused
+    Path("new.csv").write_text("day,a\n7,1\n")
+    assert "column 'day' of --days holds numbers, or nothing, and not" in fails("predict m new.csv")
+
+
 @pytest.mark.slow
 def test_criteria(folder):
     """Every kernel by its name is in test_sklearn.py."""

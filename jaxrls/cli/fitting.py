@@ -71,7 +71,7 @@ def run_fit(args):
     show("kernel", f"{args.kernel}{numbers_of(fit.kernel)}")
     report(fit, table.Y, classes, table.weights, scores=args.rank)
     show("time", f"{time.perf_counter() - start:.1f} s, compilation included")
-    write(args, fit, table.known)
+    write(args, fit, table)
 
 
 def name_of(args) -> str:
@@ -90,9 +90,12 @@ def show_data(args, table, classes):
     show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}{out}")
 
 
-def write(args, fit, known):
+def write(args, fit, table):
     """The files that were asked for."""
+    known = table.known
     if args.out:
+        if known["classes"]:
+            known["sigmoid"] = sigmoid_of(fit, table)
         layout = known["layout"]
         if args.rank:  # scores are not in the units of the target
             layout["target"] = False
@@ -103,6 +106,14 @@ def write(args, fit, known):
         with replacing(args.plot) as temporary:
             fit.plot().figure.savefig(temporary, dpi=150, format=format_of(args.plot))
         show("drawn", args.plot)
+
+
+def sigmoid_of(fit, table) -> dict[str, Any]:
+    """What makes probabilities of scores, from those of rows that were left out."""
+    left_out = table.Y - np.asarray(fit.loo_residuals)
+    sigmoid = rls.classes.fit_sigmoid(left_out, table.Y, table.weights)
+    parts = {"slope": sigmoid.slope, "offset": sigmoid.offset}
+    return {name: np.asarray(part).tolist() for name, part in parts.items()}
 
 
 def names_of(known) -> tuple:
@@ -225,7 +236,13 @@ def format_of(path) -> str:
 # --------------------------------------------------------------------------------------------------
 
 # What a model must know of the columns, in plain data; of one that was not fitted to files.
-KNOWN: dict = {"medians": None, "classes": None, "layout": {}, "categories": []}
+KNOWN: dict = {
+    "medians": None,
+    "classes": None,
+    "sigmoid": None,  # of classes, by its parts
+    "layout": {},
+    "categories": [],
+}
 LAYOUT = ("inputs", "one_hot", "days", "yearly", "target", "width")  # of the choice of columns
 
 

@@ -12,11 +12,14 @@ from jaxrls.cli.report import at_terminal, count, left_out_in_words
 from jaxrls.cli.words import shown
 from jaxrls.core.support import progress_bar
 from jaxrls.io.writing import Writer, predicted, rows_to, writing
+from jaxrls.rows.files import check_replaceable
 from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 
 
 def run_predict(args):
     """Load, read, predict, write, and say the error where the files have the target."""
+    if args.out:
+        check_replaceable(args.out)
     model, known = loaded(args.model, args.interval)
     choice = ColumnChoice(**known["layout"], keep=args.keep)
     filled = known["medians"] is not None
@@ -60,13 +63,15 @@ def predict_files(model, known, files, args, write):
     `judged` counts.
     """
     classes = known["classes"]
+    parts = {name: np.array(part) for name, part in (known["sigmoid"] or {}).items()}
+    sigmoid = rls.classes.Sigmoid(**parts) if parts else None
     rows = 0
     unknown = 0
     tally = np.zeros(3)
     with progress_bar(at_terminal(), None, "predict", "row") as reached:
         for piece in files:
             X = inputs_of(piece.place, piece.X, piece.texts, known, piece.numbers, args.unknown)
-            columns = predicted(model, X, args.interval, classes)
+            columns = predicted(model, X, args.interval, classes, sigmoid)
             first_kept = len(piece.texts) - len(args.keep)
             target = piece.texts[len(files.choice.one_hot) : first_kept]
             write(with_kept(columns, args.keep, piece.texts[first_kept:]))

@@ -14,6 +14,7 @@ import pandas
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from pyarrow import csv, parquet
+from scipy.optimize import minimize
 from scipy.spatial.distance import pdist
 
 import jaxrls as rls
@@ -168,12 +169,49 @@ def test_labels_are_classified(folder):
     said, found = predict("labels_test.csv")
     error = 100 * np.mean(found["prediction"].to_numpy() != problem()[3][40:])
     assert error < 50 and f"{error:.3g} % of labels wrong" in said
-    assert found.column_names == ["prediction", "score_high", "score_low", "score_mid"]
+    names = ["high", "low", "mid"]
+    columns = [f"{what}_{name}" for what in ("probability", "score") for name in names]
+    assert found.column_names == ["prediction", *columns]
     out = run("fit more.csv --target w --classify --out m")
     assert "(2 classes: 1, 2)" in out
     assert set(predict("more.csv")[1]["prediction"].to_pylist()) <= {1, 2}
     Path("none.csv").write_text("a,b,y,g\n")
-    assert predict("none.csv")[1].column_names == ["prediction", "score"]
+    columns = ["prediction", "probability_1", "probability_2", "score"]
+    assert predict("none.csv")[1].column_names == columns
+
+
+def platt(left_out, positive, weights, scores):
+    """Probabilities by Platt's sigmoid, by a general optimizer."""
+    more, less = (weights[part].sum() for part in (positive, ~positive))
+    wanted = np.where(positive, (more + 1) / (more + 2), 1 / (less + 2))
+
+    def loss(point):
+        z = point[0] * left_out + point[1]
+        return weights @ (np.logaddexp(0, z) - wanted * z)
+
+    slope, offset = minimize(loss, [1.0, 0.0], tol=1e-12, method="Nelder-Mead").x
+    return 1 / (1 + np.exp(-slope * scores - offset))
+
+
+def test_predictions_of_classes_have_probabilities(folder):
+    """Of scores of rows left out, with their weights; normalised where there are three classes."""
+    a, b, y, kind, _, w = problem()
+    for labels, weights in ((kind, np.ones(60)), (np.where(y > 15, "yes", "no"), w)):
+        table = pandas.DataFrame({"a": a, "b": b, "w": weights, "kind": labels})
+        table[:40].to_csv("train.csv", index=False)
+        table[40:].to_csv("test.csv", index=False)
+        run("fit train.csv --weights w --lams 5 --out m")
+        Y, names = rls.classes.encode(labels[:40])
+        left_out = (Y - rls.load("m").loo_residuals).reshape(40, -1)
+        _, found = predict("test.csv")
+        scores = [name for name in found.column_names if name.startswith("score")]
+        columns = zip(left_out.T, Y.reshape(40, -1).T > 0, scores, strict=True)
+        p = np.array(
+            [platt(*column, weights[:40], found[name].to_numpy()) for *column, name in columns]
+        )
+        p = p / p.sum(axis=0) if len(p) > 1 else np.vstack([1 - p, p])
+        for name, column in zip(names, p, strict=True):
+            assert_allclose(found[f"probability_{name}"].to_numpy(), column, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -599,6 +637,7 @@ def test_outputs_are_tried_before_the_fit(folder, monkeypatch):
     def refuse(path, **options):
         raise PermissionError(13, "Permission denied", str(path))
 
+    assert "File name too long" in fails(f"predict old train.csv --out {300 * 'p'}")
     before = sorted(os.listdir())
     monkeypatch.setattr(Path, "touch", refuse)
     for option in ("--out old", "--plot loo.png", "--stream --kernel linear --checkpoint sums"):

@@ -44,6 +44,8 @@ def run_fit(args):
     check_lams(args.lams)
     folds = 10 if args.folds is None else args.folds
     check_whole("--folds", folds)
+    if folds == 1:
+        raise ValueError("--folds must be 2 or more, and is 1: one fold leaves nothing to fit")
     table = read(args)
     kernel = kernel_of(args, table.X.shape[1])
     classes = table.known["classes"]

@@ -234,7 +234,9 @@ def test_categories_become_indicators_and_stay_what_they_were(folder):
     Path("few.csv").write_text("kind,a\nnew,1\n")
     told = fails("predict m few.csv")
     assert "few.csv: row 1, column 'kind': the category 'new' is none that" in told
-    assert told.endswith("'high', 'low', 'mid': leave such rows out\n")
+    assert told.endswith(
+        "leave such rows out, or take 0 for all of these, as --unknown zero does\n"
+    )
     assert "2 inputs" not in run("fit mixed.csv --drop kind")
     assert "1 input," in run("fit mixed.csv --columns a")
 
@@ -570,6 +572,7 @@ REFUSED = {
     "fit train.csv --out no/m": "no folder",
     "fit train.csv --plot no/m.png": "no folder",
     "fit train.csv --criterion kfold --folds 0": "--folds must be a whole number",
+    "fit train.csv --criterion kfold --folds 1": "--folds must be 2 or more, and is 1",
     "fit train.csv --criterion gcv --folds 5": "--folds goes with --criterion kfold",
     "fit mixed.csv --columns a --target y --one-hot kind": "column 'kind' of --one-hot is no input",
     "fit train.csv --out .": "not an ordinary file",

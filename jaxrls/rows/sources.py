@@ -5,6 +5,7 @@ import os
 import shlex
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -113,13 +114,11 @@ def stream(
 
 # What to do with inputs that are no numbers, by what they hold.
 REMEDIES = {
-    "text": "code it as numbers, leave it out (--drop {names}), or make indicators of it "
+    "text": "code {it} as numbers, leave it out (--drop {names}), or make indicators of it "
     "(--one-hot {names})",
-    DATES: "take it as a number of days (--days {names}), as the part of the year (--yearly "
-    "{names}), or leave it out (--drop {names})",
+    DATES: "take {it} as a number of days (--days {names}), as the part of the year (--yearly "
+    "{names}), or not at all (--drop {names})",
 }
-
-
 FILL_IN = "leave such rows out (--missing drop), or fill in medians (--missing median)"
 LISTED = 20  # columns in a message
 
@@ -185,7 +184,7 @@ class ColumnChoice:
         labels = any(file.kinds[j] for j in targets) if self.labels is None else self.labels
         coded = {*one_hot, *yearly} - {*days}
         numbers = [j for j in inputs if j not in coded]
-        check_inputs_read(file, [j for j in numbers if j not in days], one_hot, missing)
+        check_inputs_read(file, inputs, {*one_hot, *days, *yearly}, missing)
         check_numbers(file, weight=weights, target=[] if labels else targets)
         keep = find(self.keep, "columns to keep")
         return FileColumns(targets, weights, numbers, yearly, one_hot, groups, keep, labels)
@@ -285,9 +284,14 @@ def check_coded(file: Table, inputs: list[int], coded: dict[str, list[int]]) -> 
                 continue
             if j in coded["--one-hot"]:
                 raise ValueError(f"{which} is in --one-hot too: leave it out of one of them")
-            if file.kinds[j] != DATES:
-                held = file.held(j) if file.kinds[j] else "numbers, or nothing"
+            if file.kinds[j] != DATES and not is_empty(file, j):
+                held = file.held(j) if file.kinds[j] else "numbers"
                 raise ValueError(f"{which} holds {held}, and not dates: write dates as 2020-12-31")
+
+
+def is_empty(file: Table, j: int) -> bool:
+    """Whether a column of numbers has none among the first rows."""
+    return not file.kinds[j] and all(np.isnan(next(file.read([j], []), {j: ()})[j]))
 
 
 def check_numbers(file: Table, **columns: list[int]) -> None:
@@ -300,38 +304,40 @@ def check_numbers(file: Table, **columns: list[int]) -> None:
             )
 
 
-def check_inputs_read(
-    file: Table, numbers: list[int], one_hot: list[int], missing: str | None
-) -> None:
-    """Raise where inputs to be read as numbers are none, and say then what else has to be chosen:
-    of all of them, and of those in which values are missing.
+def check_inputs_read(file: Table, inputs: list[int], coded: set[int], missing: str | None) -> None:
+    """Raise where inputs that are not `coded` are no numbers, and say then what else has to be
+    chosen: of all of them, and of inputs in which values are missing.
     """
-    bad = [j for j in numbers if file.kinds[j]]
+    bad = [j for j in inputs if file.kinds[j] and j not in coded]
     if not bad:
         return
-    words = [f"{file.names[j]!r} holds {file.held(j)}" for j in bad[:LISTED]]
-    more = f" and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
-    columns = "column" if len(bad) == 1 else "columns"
-    remedies = [
-        remedy.format(names=",".join(shlex.quote(file.names[j]) for j in of_kind))
-        for kind, remedy in REMEDIES.items()
-        if (of_kind := [j for j in bad if (file.kinds[j] == DATES) == (kind == DATES)])
-    ]
-    gaps = "" if missing else gaps_in_words(file, [j for j in numbers if j not in bad], one_hot)
-    raise ValueError(
-        f"{file.path}: {columns} {', '.join(words)}{more}, and not numbers: {'; '.join(remedies)}"
-        f"{gaps}"
+    listed = ", ".join(f"{file.names[j]!r} holds {file.held(j)}" for j in bad[:LISTED])
+    single = len(bad) == 1
+    what = (
+        f"column {listed}, and not numbers"
+        if single
+        else f"{len(bad)} inputs are no numbers, {listed}"
     )
+    remedies = []
+    for kind, remedy in REMEDIES.items():
+        of_kind = [file.names[j] for j in bad if (file.kinds[j] == DATES) == (kind == DATES)]
+        if of_kind:
+            names = ",".join(map(shlex.quote, of_kind))
+            remedies.append(remedy.format(it="it" if single else kind, names=names))
+    gaps = "" if missing else gaps_in_words(file, inputs)
+    raise ValueError(f"{file.path}: {what}: {'; '.join(remedies)}{gaps}")
 
 
-def gaps_in_words(file: Table, numbers: list[int], texts: list[int]) -> str:
-    """Which columns lack values among the first rows, and what to do; empty where none does."""
-    first = next(file.read(sorted({*numbers, *texts}), texts), {}) if numbers or texts else {}
+def gaps_in_words(file: Table, inputs: list[int]) -> str:
+    """Which inputs lack values among the first rows, and what to do; empty where none does."""
+    texts = [j for j in inputs if file.kinds[j] == "text"]
+    readable = [j for j in inputs if file.kinds[j] in (None, DATES, "text")]
+    first: dict[int, np.ndarray] = {}
+    with suppress(ValueError):  # another message is on its way
+        first = next(file.read(readable, texts), {}) if readable else {}
     lacking = {j: (values == "" if j in texts else np.isnan(values)) for j, values in first.items()}
-    named = [file.names[j] for j, gaps in lacking.items() if gaps.any()]
-    if not named:
-        return ""
-    return f"; values are missing in {quoted(named)}: {FILL_IN}"
+    named = [file.names[j] for j in inputs if j in lacking and np.any(lacking[j])]
+    return f"; values are missing in {quoted(named)}: {FILL_IN}" if named else ""
 
 
 @dataclass(frozen=True)

@@ -487,7 +487,9 @@ def test_dates_are_inputs_as_days_and_parts_of_the_year(folder):
     refused = fails("fit dated.csv")
     assert "'day' holds dates such as '2019-11-03', and not numbers: take it as a num" in refused
     Path("new.csv").write_text("day,a\n7,1\n")
-    assert "column 'day' of --days holds numbers, or nothing, and not" in fails("predict m new.csv")
+    assert "column 'day' of --days holds numbers, and not dates" in fails("predict m new.csv")
+    Path("new.csv").write_text("day,a\n,1\n")
+    assert "row 1, column 'day': the value is missing" in fails("predict m new.csv")
 
 
 @pytest.mark.slow

@@ -213,12 +213,13 @@ def test_days_may_be_followed_by_times_after_what_pyarrow_looks_at(write, monkey
 
 
 CHOICES = {
-    "d,k,a,b,y\n2020-01-01,u,1,,1\n2020-01-02,,3,4,2\n": [
-        "columns 'd' holds dates such as '2020-01-01', 'k' holds text such as 'u', and not numbers",
-        "(--one-hot k); take it as a number of days (--days d), as the part of the year (--yearly",
-        "; values are missing in 'b': leave such rows out (--missing drop), or fill in medians",
+    "d,k,a,b,y\n2020-01-01,u,1,,1\n,v,3,4,2\n": [
+        "2 inputs are no numbers, 'd' holds dates such as '2020-01-01', 'k' holds text such as 'u': ",
+        ": code text as numbers, leave it out (--drop k), or make indicators of it (--one-hot k); ",
+        "; take dates as a number of days (--days d), as the part of the year (--yearly d), or not",
+        "; values are missing in 'd', 'b': leave such rows out (--missing drop), or fill in medians",
     ],
-    "k,l,y\nu,v w,1\nu,v,2\n": ["columns 'k' holds text such as 'u', 'l' holds", "--one-hot k,l)"],
+    "k,l m,y\nu,v w,1\nu,v,2\n": ["'k' holds text such as 'u', 'l m' h", "--one-hot k,'l m')"],
     "a,b,c,y\n1,2,3,4\n,2,3,4\n1,,3,\n": [
         "row 2, column 'a': the value is missing, and others in 'b', 'y': leave the row out, as ",
         ", or fill in the median, as --missing median does",
@@ -234,7 +235,7 @@ def test_all_columns_that_need_a_choice_are_named_at_once(write):
             assert part in str(error.value)
     for text, option, words in (
         ("d,y\n01.02.2020,1\n02.02.2020,2\n", "days", "holds text such as '01.02.2020', and not d"),
-        ("d,y\n1,1\n2,2\n", "yearly", "holds numbers, or nothing, and not dates"),
+        ("d,y\n1,1\n2,2\n", "yearly", "holds numbers, and not dates"),
     ):
         with pytest.raises(ValueError, match=f"column 'd' of --{option} {words}"):
             read(write(text), **{option: ["d"]})

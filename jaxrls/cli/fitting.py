@@ -8,12 +8,13 @@ import jax
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.report import at_terminal, count, report, show
+from jaxrls.cli.report import at_terminal, count, left_out_in_words, report, show
 from jaxrls.core.criteria import CRITERIA
 from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.front import add_names_and_offset
 from jaxrls.landmarks.growing import landmarks_to_tune
+from jaxrls.rows.files import check_replaceable, replacing
 from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
 from jaxrls.rows.streamed import Piece
 from jaxrls.rows.tables import Dialect, quoted, text_among
@@ -29,6 +30,7 @@ class Table(NamedTuple):
     weights: Any
     groups: Any
     known: dict  # what a model must know of the columns, as KNOWN
+    left_out: int = 0  # rows with missing values
 
     @property
     def sample(self):
@@ -38,9 +40,12 @@ class Table(NamedTuple):
 
 def run_fit(args):
     """Read, fit, report, save."""
-    check_outputs(args.out, args.plot)
+    check_outputs(args)
+    check_lams(args.lams)
     folds = 10 if args.folds is None else args.folds
     check_whole("--folds", folds)
+    if folds == 1:
+        raise ValueError("--folds must be 2 or more, and is 1: one fold leaves nothing to fit")
     table = read(args)
     kernel = kernel_of(args, table.X.shape[1])
     classes = table.known["classes"]
@@ -68,7 +73,12 @@ def run_fit(args):
     show("kernel", f"{args.kernel}{numbers_of(fit.kernel)}")
     report(fit, table.Y, classes, table.weights, scores=args.rank)
     show("time", f"{time.perf_counter() - start:.1f} s, compilation included")
-    write(args, fit, table.known)
+    write(args, fit, table)
+
+
+def name_of(args) -> str:
+    """What is read, as it was typed."""
+    return " ".join(args.copies.get(path, path) for path in args.data)
 
 
 def show_data(args, table, classes):
@@ -77,13 +87,17 @@ def show_data(args, table, classes):
     target = table.known["layout"]["target"]
     text = "text, " if text_among(classes or ()) else ""
     kinds = f" ({text}{len(classes)} classes: {', '.join(classes[:5])})" if classes else ""
-    files = f"{' '.join(args.data)}{', streamed' if args.stream else ''}"
-    show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}")
+    out = f"; {left_out_in_words(table.left_out)}" if table.left_out else ""
+    files = f"{name_of(args)}{', streamed' if args.stream else ''}"
+    show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}{out}")
 
 
-def write(args, fit, known):
+def write(args, fit, table):
     """The files that were asked for."""
+    known = table.known
     if args.out:
+        if known["classes"]:
+            known["sigmoid"] = sigmoid_of(fit, table)
         layout = known["layout"]
         if args.rank:  # scores are not in the units of the target
             layout["target"] = False
@@ -91,8 +105,17 @@ def write(args, fit, known):
         rls.save(args.out, fit, extra={"table": known})
         show("saved", args.out)
     if args.plot:
-        fit.plot().figure.savefig(args.plot, dpi=150)
+        with replacing(args.plot) as temporary:
+            fit.plot().figure.savefig(temporary, dpi=150, format=format_of(args.plot))
         show("drawn", args.plot)
+
+
+def sigmoid_of(fit, table) -> dict[str, Any]:
+    """What makes probabilities of scores, from those of rows that were left out."""
+    left_out = table.Y - np.asarray(fit.loo_residuals)
+    sigmoid = rls.classes.fit_sigmoid(left_out, table.Y, table.weights)
+    parts = {"slope": sigmoid.slope, "offset": sigmoid.offset}
+    return {name: np.asarray(part).tolist() for name, part in parts.items()}
 
 
 def names_of(known) -> tuple:
@@ -102,9 +125,9 @@ def names_of(known) -> tuple:
     layout = known["layout"]
     if layout["width"]:
         return ()
-    names = [name for name in layout["inputs"] if name not in layout["one_hot"]]
+    names = [*ColumnChoice(**layout).column_names()]
     for name, categories in zip(layout["one_hot"], known["categories"], strict=True):
-        names += [f"{name}_{category}" for category in categories]
+        names += [f"{name}_{category or 'missing'}" for category in categories]
     return tuple(names) if len({*names}) == len(names) else ()
 
 
@@ -173,40 +196,74 @@ def numbers_of(kernel) -> str:
     return "".join(f", {name} {words(leaf)}" for name, leaf in named if name not in constants)
 
 
-def check_outputs(out, plot):
+def check_lams(lams):
+    """Raise for a count of λ that is meant as a λ."""
+    if isinstance(lams, int) and lams < 2:
+        remedy = "for λ = 1 give --lams 1.0" if lams else "for the smallest λ give --lams 0.0"
+        raise ValueError(f"--lams {lams} is how many λ to try, and must be 2 or more: {remedy}")
+
+
+def check_outputs(args):
     """Raise before the work starts where its results could not be written."""
-    for path in filter(None, (out, plot)):
+    for path in filter(None, (args.out, args.plot, args.checkpoint)):
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise ValueError(f"{path} cannot be written, as there is no folder {folder}: make it")
-    if plot:
-        try:
-            import matplotlib
-        except ImportError:
-            raise ValueError("--plot needs matplotlib: pip install 'jaxrls[plot]'") from None
-        matplotlib.use("agg")
+        check_replaceable(path)
+    if args.plot:
+        check_picture(args.plot)
+
+
+def check_picture(path):
+    """Raise where no picture can be drawn, or not in the format of this name."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError("--plot needs matplotlib: pip install 'jaxrls[plot]'") from None
+    matplotlib.use("agg")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if format_of(path) not in formats:
+        endings = ", ".join(f".{name}" for name in formats)
+        raise ValueError(f"--plot {path} must end in one of {endings}")
+
+
+def format_of(path) -> str:
+    """The ending of a name, without its dot."""
+    return os.path.splitext(path)[1].lower().removeprefix(".")
 
 
 # reading
 # --------------------------------------------------------------------------------------------------
 
 # What a model must know of the columns, in plain data; of one that was not fitted to files.
-KNOWN: dict = {"medians": None, "classes": None, "layout": {}, "categories": []}
-LAYOUT = ("inputs", "one_hot", "target", "width")  # of the choice of columns
+KNOWN: dict = {
+    "medians": None,
+    "classes": None,
+    "sigmoid": None,  # of classes, by its parts
+    "layout": {},
+    "categories": [],
+}
+LAYOUT = ("inputs", "one_hot", "days", "yearly", "target", "width")  # of the choice of columns
 
 
 def read(args) -> Table:
     """One table, or files that stream."""
     special = args.columns, args.drop, args.one_hot, args.groups
     labels = not args.stream and (args.classify or None)
-    choice = ColumnChoice(args.target, args.weights, *special, labels)
+    dates = {"days": args.days, "yearly": args.yearly}
+    choice = ColumnChoice(args.target, args.weights, *special, labels, **dates)
     files = open_files(paths_of(args.data), choice, dialect_of(args), args.missing)
     known = KNOWN | {"layout": {name: getattr(files.choice, name) for name in LAYOUT}}
     if args.stream:
         rows = rls.rows.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
         table = Table(rows, rows.labels, rows.row_weights, None, known)
     else:
-        table = read_whole(files, " ".join(args.data), known)
+        table = read_whole(files, name_of(args), known)
+    table = table._replace(left_out=sum(files.left_out.values()))
+    if len(table.Y) < 2:
+        raise ValueError(f"{name_of(args)} has 1 row that can be used: give 2 or more")
     if table.weights is not None:
         check_weights(table.weights, len(table.Y))
     if table.known["classes"] is not None and (args.intervals or args.rank):
@@ -230,7 +287,7 @@ def read_whole(files, source, known) -> Table:
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if files.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():
-            name = str(choice.inputs[absent.argmax()])
+            name = str(choice.column_names()[absent.argmax()])
             raise ValueError(f"{source}: column {name!r} is empty: leave it out with --drop")
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)
@@ -276,9 +333,10 @@ def dialect_of(args) -> Dialect:
     return Dialect(args.header, args.sep, args.decimal, args.encoding)
 
 
-def inputs_of(source, X, texts, known, numbers=None) -> np.ndarray:
+def inputs_of(source, X, texts, known, numbers=None, unknown=None) -> np.ndarray:
     """Numbers with medians where they are missing, and an indicator of every category of columns of
-    text; of rows with these numbers.
+    text; of rows with these numbers. All are 0 for a category that the model was not fitted with
+    where `unknown` is "zero".
     """
     X = X if X.dtype == np.float32 else X.astype(np.float64)
     if known["medians"]:
@@ -286,11 +344,13 @@ def inputs_of(source, X, texts, known, numbers=None) -> np.ndarray:
     parts = [X]
     names = known["layout"].get("one_hot", ())
     for name, categories, words in zip(names, known["categories"], texts, strict=False):
-        for i in np.flatnonzero(~np.isin(words, categories))[:1]:
+        strange = np.flatnonzero(~np.isin(words, categories)) if unknown is None else ()
+        for i in strange[:1]:
             raise ValueError(
                 f"{source}: row {numbers[i]}, column {str(name)!r}: the category "
                 f"{str(words[i])!r} is none that the model was fitted with, "
-                f"{quoted(categories)}: leave such rows out"
+                f"{quoted(categories)}: leave such rows out, or take 0 for all of these, as "
+                "--unknown zero does"
             )
         parts.append((words[:, None] == np.array(categories)).astype(X.dtype))
     return np.hstack(parts)

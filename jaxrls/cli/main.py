@@ -14,10 +14,13 @@ import jax
 
 import jaxrls as rls
 from jaxrls.cli.fitting import run_fit
+from jaxrls.cli.pipes import is_pipe, pipes_copied
 from jaxrls.cli.predicting import run_predict
 from jaxrls.cli.report import run_demo
+from jaxrls.cli.words import shown, typed
 from jaxrls.core.criteria import CRITERIA
 from jaxrls.core.kernels import KERNELS, PLAIN, POLYNOMIAL, RADIAL
+from jaxrls.rows.sources import paths_of
 
 
 def names(text) -> list[str]:
@@ -37,7 +40,12 @@ def lams(text) -> int | str | list[float]:
     """How many λ, those that are named, or "search"."""
     if text == "search":
         return text
-    return int(text) if text.isdecimal() else [float(part) for part in text.split(",")]
+    try:
+        return int(text) if text.isdecimal() else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be how many, such as 100, or which, such as 0.1,1,10, or search, not {text!r}"
+        ) from None
 
 
 def landmarks(text) -> int | str:
@@ -52,7 +60,7 @@ example:
 
 DATA is a table: .csv or .tsv with a line of names, also with .gz after it, .parquet, .arrow or
 .feather (these need pyarrow), .npz with arrays X and y, or .npy. Several files, a pattern or a
-folder are read as one stream of rows, of any size.
+folder are read as one stream of rows, of any size. - is standard input.
 """
 # What can be typed, and its help, two spaces apart: "--width W" takes a value, "--tune" says yes,
 # and "--no-cache" no to `cache`.
@@ -75,9 +83,13 @@ data DATA          file, files, pattern or folder; all columns but those named b
 --columns A,B,...  the inputs
 --drop A,B,...     columns to leave out
 --one-hot A,B,...  columns of text that become an indicator of each category
+--days A,B,...     columns of dates that become a number of days
+--yearly A,B,...   columns of dates that become two inputs for the part of the year, its cosine and
+                   sine, which go on from December to January
 --missing HOW      drop: leave out rows with a missing value; median: fill in the median of the
-                   input; by default an error
---classify         the target holds class labels (always if it is text)
+                   input, and make a missing category one of its own; by default an error
+--classify         the target holds class labels (always if it is text): predict writes labels, their
+                   probabilities and scores
 --rank             fit the order of the target, not its values, within --groups where they are
                    named
 --no-standardize   do not standardize the inputs
@@ -108,6 +120,8 @@ data DATA          file, files, pattern or folder; columns are found by name whe
                    such as 0.9 (needs a model fitted with --intervals)
 --missing HOW      drop: leave out rows with a missing input; median: fill in the medians of the
                    fitted table, which is the default where it was fitted so; else an error
+--unknown HOW      zero: rows with a category that the model was not fitted with have 0 in all its
+                   indicators; by default an error
 --keep A,B,...     columns of DATA to write before the predictions, as text
 --out FILE         file to write, .npy, .parquet, .arrow or CSV; by default predictions are printed
 """
@@ -121,6 +135,9 @@ KINDS: dict = {
     "--sep": {"type": character},
     "--decimal": {"type": character, "default": "."},
     "--encoding": {"default": "utf-8"},
+    "--days": {"action": "extend", "type": names, "default": []},
+    "--yearly": {"action": "extend", "type": names, "default": []},
+    "--unknown": {"choices": ("zero",)},
     "--missing": {"choices": ("drop", "median")},
     "--kernel": {"choices": [k for k in KERNELS if k != "precomputed"], "default": "gaussian"},
     "--width": {"type": float},
@@ -142,7 +159,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Exit with code 2."""
-        self.exit(2, f"jaxrls: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"jaxrls: {shown(message)} (see {self.prog} --help)\n")
 
 
 def add(parser, table, **common):
@@ -171,7 +188,7 @@ def make_parser(prog="python -m jaxrls") -> Parser:
     parser = Parser(prog=prog, description=about, epilog=EPILOG.format(prog=prog))
     parser.add_argument("--version", action="version", version=f"jaxrls {rls.__version__}")
     add(parser, CACHE)
-    parser.set_defaults(run=run_demo, check=lambda args: (), prog=prog)
+    parser.set_defaults(data=[], run=run_demo, check=lambda args: (), prog=prog)
     commands = parser.add_subparsers(title="commands", metavar="fit | predict")
     for run, name, table, about in (
         (
@@ -192,6 +209,14 @@ def make_parser(prog="python -m jaxrls") -> Parser:
     return parser
 
 
+def are_there(paths) -> bool:
+    """Whether all paths, patterns and folders name files, or are pipes."""
+    try:
+        return bool(paths_of(path for path in paths if not is_pipe(path)) or paths)
+    except (OSError, ValueError):
+        return False
+
+
 def check_fit(args):
     """Options that do not go together, in words."""
     path = args.data[0]
@@ -205,7 +230,8 @@ def check_fit(args):
         yield f"--{whole[0].replace('_', '-')} needs a table that is read whole: name one file"
     if args.checkpoint and not args.stream:
         yield "--checkpoint needs a stream of rows: name several files, or add --stream"
-    if args.stream and args.kernel not in PLAIN and args.landmarks in (None, "auto"):
+    needs_number = args.kernel not in PLAIN and args.landmarks in (None, "auto")
+    if args.stream and needs_number and are_there(args.data):  # else the files are named
         yield "a stream of rows needs a number of landmarks (--landmarks 1000) or --kernel linear"
     if args.width is not None and args.kernel not in RADIAL:
         yield f"--width does not go with --kernel {args.kernel}"
@@ -217,6 +243,8 @@ def check_fit(args):
         yield "--tune needs a gradient, which the order of pairs does not have: give --width"
     if args.rank and args.intervals:
         yield "--intervals hold labels, and --rank gives scores in other units: leave one out"
+    if args.groups and args.criterion not in (None, "kfold", "pairs"):
+        yield f"--groups leaves groups out, and --criterion {args.criterion} does not: leave it out"
     if args.folds is not None and (args.criterion != "kfold" or args.groups):
         yield "--folds goes with --criterion kfold, without --groups: give that, or leave it out"
     if args.rank and args.criterion == "kfold" and args.groups is None:
@@ -232,6 +260,7 @@ def main(
     `prog` is what it was called as; a process of its own may `keep` compiled programs."""
     parser = make_parser(prog)
     args = parser.parse_args(argv)
+    args.copies = {}
     for words in args.check(args):
         parser.error(words)
     if keep and args.cache:
@@ -241,31 +270,33 @@ def main(
         code = exit_code(args)
     words = [str(warning.message) for warning in caught if warning.category is UserWarning]
     for warning in dict.fromkeys(words):
-        complain(f"warning: {warning}")
+        complain(f"warning: {warning}", args.copies)
     return code
 
 
 def exit_code(args) -> int:
     """Run a command; 0, or 2 with a line on stderr."""
     try:
-        args.run(args)
+        with pipes_copied(args):
+            args.run(args)
     except BrokenPipeError:
         raise
     except OSError as error:
-        return complain(f"{error.filename}: {error.strerror}" if error.filename else error)
+        words = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return complain(words, args.copies)
     except (ValueError, ImportError) as error:  # of an extra that is not installed
-        return complain(error)
+        return complain(str(error), args.copies)
     except MemoryError as error:
-        return complain(f"out of memory: {error or 'use fewer rows, or --landmarks'}")
+        words = f"out of memory: {error or 'use fewer rows, or --landmarks'}"
+        return complain(words, args.copies)
     return 0
 
 
-def complain(message) -> int:
-    """One line on stderr."""
-    words = re.sub(
-        r"\b(landmarks|lams|groups|weights)= ?", r"--\1 ", " ".join(str(message).split())
-    )
-    print(f"jaxrls: {words}", file=sys.stderr)
+def complain(message: str, copies: dict[str, str]) -> int:
+    """One line on stderr, with what copies of pipes are called."""
+    for copy, name in copies.items():
+        message = message.replace(copy, name)
+    print(f"jaxrls: {shown(typed(message))}", file=sys.stderr)
     return 2
 
 

@@ -1,41 +1,77 @@
 """The command `predict`: predicts the rows of a table with a saved model."""
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.fitting import KNOWN, dialect_of, inputs_of
-from jaxrls.cli.report import at_terminal, count
+from jaxrls.cli.report import at_terminal, count, left_out_in_words
+from jaxrls.cli.words import shown
 from jaxrls.core.support import progress_bar
-from jaxrls.io.writing import predicted, rows_to, writing
+from jaxrls.io.writing import Writer, predicted, rows_to, writing
+from jaxrls.rows.files import check_replaceable
 from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 
 
 def run_predict(args):
     """Load, read, predict, write, and say the error where the files have the target."""
+    if args.out:
+        check_replaceable(args.out)
     model, known = loaded(args.model, args.interval)
     choice = ColumnChoice(**known["layout"], keep=args.keep)
-    missing = args.missing or ("median" if known["medians"] else None)
-    if missing == "median" and not known["medians"]:
+    filled = known["medians"] is not None
+    missing = args.missing or ("median" if filled else None)
+    if missing == "median" and not filled:
         raise ValueError("--missing median needs a model that was fitted with --missing median")
-    files = Files(paths_of(args.data), choice, dialect_of(args), missing, predict=True)
-    with writing(args.out) if args.out else rows_to(sys.stdout.buffer) as write:
-        rows, tally = predict_files(model, known, files, args, write)
+    files = Files(
+        paths_of(args.data), choice, dialect_of(args), missing, predict=True, unknown=args.unknown
+    )
+    with writing(args.out) if args.out else printing() as write:
+        rows, unknown, tally = predict_files(model, known, files, args, write)
     lines = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
+    if left_out := sum(files.left_out.values()):
+        lines.append(left_out_in_words(left_out))
+    if unknown:
+        lines.append(f"{count(unknown, 'row')} with categories that the model does not know")
     for line in lines + verdict(tally, known["classes"], args.interval is not None):
-        print(line, file=sys.stdout if args.out else sys.stderr)
+        print(shown(line), file=sys.stdout if args.out else sys.stderr)
+
+
+@contextmanager
+def printing() -> Iterator[Writer]:
+    """Predictions as CSV on standard output; a terminal gets text without control characters, all
+    else as it is.
+    """
+    with rows_to(sys.stdout.buffer) as write:
+        yield (lambda columns: write(to_show(columns))) if sys.stdout.isatty() else write
+
+
+def to_show(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns whose names and words a terminal can show."""
+    words = lambda values: np.array([shown(word) for word in values], str)
+    return {
+        shown(name): words(values) if values.dtype.kind == "U" else values
+        for name, values in columns.items()
+    }
 
 
 def predict_files(model, known, files, args, write):
-    """Write the predictions of all rows; how many there are, and what `judged` counts."""
+    """Write the predictions of all rows; how many there are, and have unknown categories, and what
+    `judged` counts.
+    """
     classes = known["classes"]
+    parts = {name: np.array(part) for name, part in (known["sigmoid"] or {}).items()}
+    sigmoid = rls.classes.Sigmoid(**parts) if parts else None
     rows = 0
+    unknown = 0
     tally = np.zeros(3)
     with progress_bar(at_terminal(), None, "predict", "row") as reached:
         for piece in files:
-            X = inputs_of(piece.place, piece.X, piece.texts, known, piece.numbers)
-            columns = predicted(model, X, args.interval, classes)
+            X = inputs_of(piece.place, piece.X, piece.texts, known, piece.numbers, args.unknown)
+            columns = predicted(model, X, args.interval, classes, sigmoid)
             first_kept = len(piece.texts) - len(args.keep)
             target = piece.texts[len(files.choice.one_hot) : first_kept]
             write(with_kept(columns, args.keep, piece.texts[first_kept:]))
@@ -43,8 +79,16 @@ def predict_files(model, known, files, args, write):
                 label = target[0] if classes else np.char.replace(target[0], args.decimal, ".")
                 tally += judged(columns, label, classes)
             rows += len(X)
+            unknown += count_unknown(piece.texts, known["categories"])
             reached(rows)
-    return rows, tally
+    return rows, unknown, tally
+
+
+def count_unknown(texts, categories) -> int:
+    """How many rows have a category that was not fitted, in any column."""
+    columns = zip(texts, categories, strict=False)
+    strange = [~np.isin(words, known) for words, known in columns]
+    return int(np.any(strange, axis=0).sum()) if strange else 0
 
 
 def with_kept(columns, names, kept):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import jaxrls as rls
+from jaxrls.cli.words import shown
 
 TABLE_ROWS = 12
 
@@ -19,12 +20,17 @@ def at_terminal() -> bool:
 
 def show(what, text):
     """One line of the report, before what comes next takes its time."""
-    print(f"{what:<10}{text}", flush=True)
+    print(f"{what:<10}{shown(text)}", flush=True)
 
 
 def count(n, what) -> str:
     """`1 row`, `2 rows`."""
     return f"{n} {what}{'s' if n != 1 else ''}"
+
+
+def left_out_in_words(rows: int) -> str:
+    """How many rows have missing values, and are left out."""
+    return f"{count(rows, 'row')} with missing values left out"
 
 
 def rms(residual, weights=None) -> float:

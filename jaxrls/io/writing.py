@@ -12,7 +12,7 @@ from jaxrls.front import Model
 from jaxrls.rows.files import replacing
 from jaxrls.rows.host import HostRows
 from jaxrls.rows.tables import arrow_for
-from jaxrls.uncertainty.classes import decode
+from jaxrls.uncertainty.classes import class_probabilities, decode
 
 Writer = Callable[[Mapping[str, np.ndarray]], None]  # of the next rows of some columns
 ENDINGS = ("", ".csv", ".txt", ".parquet", ".arrow", ".feather", ".npy")
@@ -75,14 +75,19 @@ def numbers_to(file) -> Iterator[Writer]:
     np.save(file, values[:, 0] if values.shape[1] == 1 else values)
 
 
-def predicted(model, X, level=None, classes=None) -> dict[str, np.ndarray]:
-    """What a model predicts for a block of rows, by the names of columns to write."""
+def predicted(model, X, level=None, classes=None, sigmoid=None) -> dict[str, np.ndarray]:
+    """What a model predicts for a block of rows, by the names of columns to write; probabilities of
+    classes where there is a `sigmoid` that makes them of scores.
+    """
     n = len(X)
     # Rows are repeated up to a power of two, as every number of rows is a program of its own; zeros
     # where there are none.
     X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
     scores = np.asarray(model.predict(X))
     columns = {"prediction": decode(scores, classes)[:n]} if classes else {}
+    if sigmoid is not None:
+        likely = class_probabilities(np.asarray(sigmoid(scores)))
+        columns |= name_columns(likely[:n], "probability", classes)
     columns |= name_columns(scores[:n], "score" if classes else "prediction", classes)
     if level is not None:
         for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):

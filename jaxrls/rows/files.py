@@ -8,7 +8,7 @@ import secrets
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     ...     os.listdir(folder)
     ['a.txt']
     """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file() or not target.parent.is_dir():
-        raise ValueError(f"{path} is not an ordinary file in a folder that exists: name another")
-    temporary = target.parent / f".jaxrls-{secrets.token_hex(8)}"
+    target, temporary = target_and_temporary(path)
     try:
         temporary.touch(exist_ok=False)
         yield temporary
@@ -67,6 +64,28 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def target_and_temporary(path: str | os.PathLike) -> tuple[Path, Path]:
+    """The file that a path leads to, and a new name in its folder."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file() or not target.parent.is_dir():
+        raise ValueError(f"{path} is not an ordinary file in a folder that exists: name another")
+    return target, target.parent / f".jaxrls-{secrets.token_hex(8)}"
+
+
+def check_replaceable(path: str | os.PathLike) -> None:
+    """Raise where `replacing` could not write: an empty file is made in the folder, and removed."""
+    try:
+        target, temporary = target_and_temporary(path)
+        with suppress(FileNotFoundError):
+            target.stat()  # which refuses names that are too long
+        temporary.touch(exist_ok=False)
+        temporary.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be written ({error.strerror}): name another file"
+        ) from None
 
 
 def write_arrays(

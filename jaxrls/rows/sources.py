@@ -5,14 +5,25 @@ import os
 import shlex
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrls.rows.dates import yearly
 from jaxrls.rows.joint import JointRows
 from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
-from jaxrls.rows.tables import ENDINGS, USUAL, Dialect, Table, ending_of, open_table
+from jaxrls.rows.tables import (
+    DATES,
+    ENDINGS,
+    USUAL,
+    Dialect,
+    Table,
+    ending_of,
+    open_table,
+    quoted,
+)
 
 
 def stream(
@@ -97,12 +108,19 @@ def stream(
         progress=progress,
     )
     if isinstance(blocks, Files) and blocks.choice.width is None:
-        rows.column_names = tuple(blocks.choice.inputs)
+        rows.column_names = blocks.choice.column_names()
     return rows
 
 
-# What else to do with text among the inputs.
-OTHER_USES = ", leave it out (--drop {name}), or make indicators of it (--one-hot {name})"
+# What to do with inputs that are no numbers, by what they hold.
+REMEDIES = {
+    "text": "code {it} as numbers, leave it out (--drop {names}), or make indicators of it "
+    "(--one-hot {names})",
+    DATES: "take {it} as a number of days (--days {names}), as the part of the year (--yearly "
+    "{names}), or not at all (--drop {names})",
+}
+FILL_IN = "leave such rows out (--missing drop), or fill in medians (--missing median)"
+LISTED = 20  # columns in a message
 
 
 class FileColumns(NamedTuple):
@@ -110,7 +128,8 @@ class FileColumns(NamedTuple):
 
     targets: list[int]
     weights: list[int]
-    numbers: list[int]  # inputs that are read as numbers
+    numbers: list[int]  # inputs that are read as numbers, dates as days
+    yearly: list[int]  # dates whose part of the year is an input
     one_hot: list[int]  # and as text
     groups: list[int]
     keep: list[int]
@@ -132,9 +151,13 @@ class ColumnChoice:
     labels: bool | None = False  # whether targets are text; None: as the file has it
     width: int | None = None  # of all files, where columns have no names
     keep: Any = ()  # what is written beside predictions, as text
+    days: Any = ()  # dates that are inputs as a number of days
+    yearly: Any = ()  # dates that are inputs as a part of the year
 
-    def of(self, file: Table) -> FileColumns:
-        """The column numbers of a file; raises where a column has two uses."""
+    def of(self, file: Table, missing: str | None = "drop") -> FileColumns:
+        """The column numbers of a file; raises where a column has two uses, and where inputs are no
+        numbers, with those that lack some unless `missing` says what to do with them.
+        """
         find = file.find
         if self.width not in (None, file.width):
             raise ValueError(
@@ -149,19 +172,26 @@ class ColumnChoice:
         free = [j for j in range(file.width) if j not in special]
         last = "y" if file.path.endswith(".npz") else free[-1:]
         targets = find(last if self.target is None else self.target, "target")
-        special += targets
         inputs = find(self.inputs, "inputs") or [j for j in free if j not in targets]
         one_hot = find(self.one_hot, "inputs")
-        check_uses(file, inputs, special, one_hot)
+        others = {*targets, *weights, *groups}  # which are no inputs, also where they are dropped
+        dropped = [j for j in {*dropped} if j not in others]
+        uses = {"input": inputs, "target": targets, "weights": weights, "groups": groups}
+        check_uses(file, uses | {"column to drop": dropped})
+        days = find(self.days, "inputs")
+        yearly = find(self.yearly, "inputs")
+        check_coded(file, inputs, {"--one-hot": one_hot, "--days": days, "--yearly": yearly})
         labels = any(file.kinds[j] for j in targets) if self.labels is None else self.labels
-        numbers = [j for j in inputs if j not in one_hot]
-        check_numbers(file, column=numbers, weight=weights, target=[] if labels else targets)
+        coded = {*one_hot, *yearly} - {*days}
+        numbers = [j for j in inputs if j not in coded]
+        check_inputs_read(file, inputs, {*one_hot, *days, *yearly}, missing)
+        check_numbers(file, weight=weights, target=[] if labels else targets)
         keep = find(self.keep, "columns to keep")
-        return FileColumns(targets, weights, numbers, one_hot, groups, keep, labels)
+        return FileColumns(targets, weights, numbers, yearly, one_hot, groups, keep, labels)
 
-    def settled(self, file: Table) -> "ColumnChoice":
+    def settled(self, file: Table, missing: str | None = "drop") -> "ColumnChoice":
         """The same columns for other files: by name where this file has names, else by number."""
-        columns = self.of(file)
+        columns = self.of(file, missing)
         named = lambda j: file.named or j >= file.width  # as arrays of a `.npz` file are
         name = lambda numbers: [*dict.fromkeys(file.names[j] if named(j) else j for j in numbers)]
         several = isinstance(self.target, list | tuple)
@@ -170,9 +200,11 @@ class ColumnChoice:
             self,
             target=(target if several else target[0]) if target else False,
             weights=name(columns.weights),
-            inputs=name([*columns.numbers, *columns.one_hot]),
+            inputs=name([*columns.numbers, *columns.yearly, *columns.one_hot]),
             drop=(),
             one_hot=name(columns.one_hot),
+            days=name(file.find(self.days, "inputs")),
+            yearly=name(columns.yearly),
             labels=columns.labels,
             width=None if file.named else file.width,
         )
@@ -184,7 +216,7 @@ class ColumnChoice:
         holds only inputs.
         """
         inputs = self.inputs
-        one_hot = self.one_hot
+        coded = {"one_hot": self.one_hot, "days": self.days, "yearly": self.yearly}
         same = file.width == self.width
         if inputs and not same and not (file.named and self.width is None):
             if file.width != len(inputs):
@@ -192,17 +224,24 @@ class ColumnChoice:
                     f"{file.path} has {file.width} columns, and the model was fitted on "
                     f"{len(inputs)}: give the same inputs"
                 )
+            place = {name: j for j, name in enumerate(inputs)}
+            coded = {use: [place[name] for name in names] for use, names in coded.items()}
             inputs = list(range(file.width))
-            one_hot = inputs[len(inputs) - len(one_hot) :]
         target = "y" if self.target is None else self.target
         known = same or self.width is None and target in file.names
         return ColumnChoice(
             target=target if known else False,
             inputs=inputs,
-            one_hot=one_hot,
             labels=True,
             keep=self.keep,
+            **coded,
         ).of(file)
+
+    def column_names(self) -> tuple:
+        """The names of the columns of numbers, once all are settled."""
+        coded = {*self.one_hot, *self.yearly} - {*self.days}
+        parts = (f"{name}_{part}" for name in self.yearly for part in ("cos", "sin"))
+        return (*(name for name in self.inputs if name not in coded), *parts)
 
 
 def unnamed_index(file: Table) -> list[int]:
@@ -214,35 +253,99 @@ def unnamed_index(file: Table) -> list[int]:
     return [0]
 
 
-def check_uses(file: Table, inputs, special, one_hot) -> None:
-    """Raise where a column has two uses, none is an input, or one to code is none."""
-    if not inputs or len({*inputs, *special}) < len(inputs) + len(special):
-        raise ValueError(
-            f"{file.path}: inputs, target, weights and groups must be different columns, and "
-            "one at least is for inputs (--sep says what separates them)"
-        )
-    for j in {*one_hot} - {*inputs}:
-        raise ValueError(
-            f"{file.path}: column {file.names[j]!r} of --one-hot is no input: it is the "
-            "target, has another use, or is not in --columns"
-        )
+def check_uses(file: Table, uses: dict[str, list[int]]) -> None:
+    """Raise where a column has two uses, or none is an input."""
+    if not uses["input"]:
+        sep = " (--sep says what separates them)" if file.width == 1 else ""
+        raise ValueError(f"{file.path}: no column is left for the inputs{sep}: give one or more")
+    use_of: dict[int, str] = {}
+    for use, columns in uses.items():
+        for j in columns:
+            if j in use_of:
+                before = use_of[j]
+                twice = "named twice" if before == use else f"{before} as well as {use}"
+                raise ValueError(
+                    f"{file.path}: column {file.names[j]!r} is {twice}: give it one use"
+                )
+            use_of[j] = use
 
 
-def check_numbers(file: Table, **columns) -> None:
+def check_coded(file: Table, inputs: list[int], coded: dict[str, list[int]]) -> None:
+    """Raise where a column that an option codes is no input, or not what can be coded so."""
+    for option, columns in coded.items():
+        for j in columns:
+            which = f"{file.path}: column {file.names[j]!r} of {option}"
+            if j not in inputs:
+                raise ValueError(
+                    f"{which} is no input: it is the target, has another use, or is not in "
+                    "--columns"
+                )
+            if option == "--one-hot":
+                continue
+            if j in coded["--one-hot"]:
+                raise ValueError(f"{which} is in --one-hot too: leave it out of one of them")
+            if file.kinds[j] != DATES and not is_empty(file, j):
+                held = file.held(j) if file.kinds[j] else "numbers"
+                raise ValueError(f"{which} holds {held}, and not dates: write dates as 2020-12-31")
+
+
+def is_empty(file: Table, j: int) -> bool:
+    """Whether a column of numbers has none among the first rows."""
+    return not file.kinds[j] and all(np.isnan(next(file.read([j], []), {j: ()})[j]))
+
+
+def check_numbers(file: Table, **columns: list[int]) -> None:
     """Raise where columns, by what they are used as, do not hold numbers."""
     for use, numbers in columns.items():
         for j in filter(file.kinds.__getitem__, numbers):
-            options = OTHER_USES.format(name=shlex.quote(file.names[j])) if use == "column" else ""
             raise ValueError(
                 f"{file.path}: {use} {file.names[j]!r} holds {file.held(j)}, and not numbers: code "
-                f"it as numbers{options}"
+                "it as numbers"
             )
+
+
+def check_inputs_read(file: Table, inputs: list[int], coded: set[int], missing: str | None) -> None:
+    """Raise where inputs that are not `coded` are no numbers, and say then what else has to be
+    chosen: of all of them, and of inputs in which values are missing.
+    """
+    bad = [j for j in inputs if file.kinds[j] and j not in coded]
+    if not bad:
+        return
+    listed = ", ".join(f"{file.names[j]!r} holds {file.held(j)}" for j in bad[:LISTED])
+    single = len(bad) == 1
+    what = (
+        f"column {listed}, and not numbers"
+        if single
+        else f"{len(bad)} inputs are no numbers, {listed}"
+    )
+    remedies = []
+    for kind, remedy in REMEDIES.items():
+        of_kind = [file.names[j] for j in bad if (file.kinds[j] == DATES) == (kind == DATES)]
+        if of_kind:
+            names = ",".join(map(shlex.quote, of_kind))
+            remedies.append(remedy.format(it="it" if single else kind, names=names))
+    gaps = "" if missing else gaps_in_words(file, inputs)
+    raise ValueError(f"{file.path}: {what}: {'; '.join(remedies)}{gaps}")
+
+
+def gaps_in_words(file: Table, inputs: list[int]) -> str:
+    """Which inputs lack values among the first rows, and what to do; empty where none does."""
+    texts = [j for j in inputs if file.kinds[j] == "text"]
+    readable = [j for j in inputs if file.kinds[j] in (None, DATES, "text")]
+    first: dict[int, np.ndarray] = {}
+    with suppress(ValueError):  # another message is on its way
+        first = next(file.read(readable, texts), {}) if readable else {}
+    lacking = {j: (values == "" if j in texts else np.isnan(values)) for j, values in first.items()}
+    named = [file.names[j] for j in inputs if j in lacking and np.any(lacking[j])]
+    return f"; values are missing in {quoted(named)}: {FILL_IN}" if named else ""
 
 
 @dataclass(frozen=True)
 class Files:
     """Files one after the other. For rows with a missing number, `missing="drop"` leaves them out
-    and "median" leaves NaN in X. Files to `predict` need no target.
+    and "median" leaves NaN in X and empty text in categories. Files to `predict` need no target,
+    and `unknown="zero"` accepts missing categories in them. `left_out` counts the rows that the
+    last reading left out of each file.
     """
 
     paths: tuple[str, ...]
@@ -250,53 +353,87 @@ class Files:
     dialect: Dialect = USUAL
     missing: str | None = None
     predict: bool = False
+    unknown: str | None = None
+    left_out: dict[int, int] = field(default_factory=dict, compare=False)
 
     def __iter__(self) -> Iterator[Piece]:
         """All rows, with one-hot columns, groups, labels and what is kept as text."""
-        for path in self.paths:
+        for i, path in enumerate(self.paths):
+            self.left_out[i] = 0
             file = open_table(path, self.dialect)
             columns = self.choice.of_inputs(file) if self.predict else self.choice.of(file)
-            yield from self._pieces(file, columns)
+            for piece, left_out in self._pieces(file, columns):
+                self.left_out[i] += left_out
+                yield piece
 
-    def _pieces(self, file: Table, columns: FileColumns) -> Iterator[Piece]:
-        """The rows of one file."""
+    def _pieces(self, file: Table, columns: FileColumns) -> Iterator[tuple[Piece, int]]:
+        """The rows of one file, and how many are left out of each piece."""
         labels, targets = (columns.targets, []) if columns.labels else ([], columns.targets)
-        numbers = [columns.numbers, targets, columns.weights]
+        numbers = [columns.numbers, columns.yearly, targets, columns.weights]
         texts = [*columns.one_hot, *columns.groups, *labels]
         checked = [*numbers, *([j] for j in (columns.one_hot if self.predict else texts))]
         several = len(targets) > 1 or targets and isinstance(self.choice.target, list | tuple)
         only = lambda part: part[:, 0] if part.shape[1] else None
         first = 1
         for values, words in file.batches(numbers, [*texts, *columns.keep]):
-            used = self._usable(file, first, checked, [*values, *words])
-            X, Y, v = (part[used] for part in values)
+            used = self._usable(file, columns, first, checked, [*values, *words])
+            X, dates, Y, v = (part[used] for part in values)
+            X = np.hstack([X, yearly(dates)]) if columns.yearly else X
             numbered = np.arange(first, first + len(values[0]))[used]
             texts_used = [word[used] for word in words]
-            yield Piece(X, Y if several else only(Y), only(v), file.path, texts_used, numbered)
+            piece = Piece(X, Y if several else only(Y), only(v), file.path, texts_used, numbered)
+            yield piece, len(values[0]) - len(X)
             first += len(values[0])
 
-    def _usable(self, file: Table, first: int, columns, parts) -> Any:
-        """The usable rows; raises for infinity, and for a missing number unless `missing` allows
-        it.
+    def _usable(
+        self, file: Table, columns: FileColumns, first: int, checked: list[list[int]], parts: list
+    ) -> Any:
+        """The usable rows; raises for infinity, and for a missing value unless `missing` or
+        `unknown` allows it there.
         """
         used = np.ones(len(parts[0]), bool)
-        for i, (numbers, values) in enumerate(zip(columns, parts, strict=False)):
-            values = values.reshape(len(used), len(numbers))
+        gaps: dict[int, int] = {}  # the first row without a value, by column
+        for numbers, part in zip(checked, parts, strict=False):
+            values = part.reshape(len(used), len(numbers))
             text = values.dtype.kind == "U"
             missing = values == "" if text else np.isnan(values)
-            bad = missing if text else ~np.isfinite(values)
             if self.missing == "drop":
                 used &= ~missing.any(axis=1)
-            if self.missing == "drop" or self.missing and i == 0:
-                bad = bad & ~missing
-            for row, j in np.argwhere(bad)[:1]:
-                remedy = "missing: leave the row out, as --missing drop does"
-                words = remedy if missing[row, j] else f"{values[row, j]}: correct it"
+            bad = np.zeros_like(missing) if text else ~np.isfinite(values) & ~missing
+            for row, k in np.argwhere(bad)[:1]:
                 raise ValueError(
-                    f"{file.path}: row {first + row}, column {file.names[numbers[j]]!r}: the value "
-                    f"is {words}"
+                    f"{file.path}: row {first + row}, column {file.names[numbers[k]]!r}: the value "
+                    f"is {values[row, k]}: correct it"
                 )
+            for k in np.flatnonzero(missing.any(axis=0)):
+                gaps.setdefault(numbers[k], first + int(missing[:, k].argmax()))
+        accepted = {*gaps} if self.missing == "drop" else self._fillable(columns)
+        if lacking := [j for j in gaps if j not in accepted]:
+            names = [file.names[j] for j in lacking]
+            others = f", and others in {quoted(names[1:])}" if names[1:] else ""
+            raise ValueError(
+                f"{file.path}: row {gaps[lacking[0]]}, column {names[0]!r}: the value is missing"
+                f"{others}: {self._remedy(columns, lacking[0])}"
+            )
         return slice(None) if used.all() else used
+
+    def _fillable(self, columns: FileColumns) -> set[int]:
+        """The inputs in which values may be missing."""
+        fillable = {*columns.one_hot} if self.unknown == "zero" else set()
+        if self.missing == "median":
+            fillable |= {*columns.numbers, *columns.yearly, *columns.one_hot}
+        return fillable
+
+    def _remedy(self, columns: FileColumns, j: int) -> str:
+        """What to do with a value that is missing in a column."""
+        remedy = "leave the row out, as --missing drop does"
+        if self.predict:
+            zero = ", or take it for an unknown category, as --unknown zero does"
+            return f"{remedy}{zero if j in columns.one_hot else ''}"
+        if j in columns.one_hot:
+            return f"{remedy}, or make it a category of its own, as --missing median does"
+        of_input = j in columns.numbers or j in columns.yearly
+        return f"{remedy}{', or fill in the median, as --missing median does' if of_input else ''}"
 
 
 def open_files(
@@ -306,7 +443,8 @@ def open_files(
     missing: str | None = None,
 ) -> Files:
     """Files with the columns of the first."""
-    return Files(paths, choice.settled(open_table(paths[0], dialect)), dialect, missing)
+    settled = choice.settled(open_table(paths[0], dialect), missing)
+    return Files(paths, settled, dialect, missing)
 
 
 def paths_of(named) -> tuple[str, ...]:
@@ -317,7 +455,9 @@ def paths_of(named) -> tuple[str, ...]:
         inside = sorted(glob.glob(pattern, recursive=True))
         files = [path] if os.path.isfile(path) else list(filter(ending_of, inside))
         if not files:
-            raise FileNotFoundError(f"there is no file {path}: check its name and folder")
+            of_folder = f"in {path} that ends in {', '.join(ENDINGS)}"
+            which = of_folder if os.path.isdir(path) else path
+            raise FileNotFoundError(f"there is no file {which}: check its name and folder")
         paths += files
     for path in paths:
         if not ending_of(path):

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import as_file, files
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from jaxrls.rows.dates import days_of, days_of_arrow, words_of_days
 from jaxrls.rows.files import reading
 
 FORMATS = dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), "csv") | {".parquet": "parquet"}
@@ -20,6 +22,8 @@ FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")
 ENDINGS = (*FORMATS, ".npy", ".npz")
 AT_ONCE = 65_536  # rows
 NO_NAMES = ("", "na", "n/a", "null", "true", "false")  # of columns, though they are no numbers
+DATES = "dates"  # a kind of column
+EXAMPLES = 1000  # words that are looked at
 LOOKED_AT = 2**22  # bytes of a CSV file by which the types of its columns are known
 # Lists of columns as matrices, NaN where a number is missing, and columns of text, empty where it
 # is.
@@ -74,9 +78,22 @@ def quoted(names) -> str:
 
 def text_among(words) -> str:
     """One of some words that is no number, in words; empty where all are numbers."""
-    example = next((str(word) for word in words if word and not is_number(word)), "")
-    decimal = ", which --decimal , reads as numbers" if re.fullmatch(r"-?\d+,\d+", example) else ""
-    return f"text such as {example!r}{decimal}" if example else ""
+    texts = (str(word) for word in words if word and not is_number(word))
+    some = [*islice(texts, EXAMPLES)]
+    return f"text such as {some[0]!r}{meaning_of_commas(some)}" if some else ""
+
+
+def meaning_of_commas(words: list[str]) -> str:
+    """What commas in words with digits stand for, the first of which is shown: where three digits
+    follow each of them, this may be thousands.
+    """
+    with_commas = [word for word in words if re.fullmatch(r"[-+]?\d+(,\d+)+(\.\d*)?", word)]
+    if words[0] not in with_commas:
+        return ""
+    if all(re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", word) for word in with_commas):
+        return ", perhaps with commas after thousands, which must be taken out"
+    fractions = all(re.fullmatch(r"[-+]?\d+,\d+", word) for word in with_commas)
+    return ", which --decimal , reads as numbers" if fractions else ""
 
 
 def is_number(word: str) -> bool:
@@ -92,7 +109,7 @@ class Table:
     """Columns by name; those of a file without names by their number, as text.
 
     `kinds` has for each column what it holds if not numbers, else None. `read(columns, texts)`
-    yields batches of some columns, those in `texts` as text.
+    yields batches of some columns, those in `texts` as text, and dates as days since 1970.
     """
 
     path: str
@@ -129,7 +146,9 @@ class Table:
     def held(self, j: int) -> str:
         """What a column of no numbers holds, with an example of text."""
         kind = str(self.kinds[j])
-        words = next(self.read([j], [j]), {j: ()})[j] if kind == "text" else ()
+        words = next(self.read([j], [j]), {j: ()})[j] if kind in ("text", DATES) else ()
+        if kind == DATES:
+            return f"dates such as {next(filter(None, map(str, words)), '')!r}"
         return text_among(words) or kind
 
     def batches(self, numbers: list[list[int]], texts: list[int]) -> Iterator[Batch]:
@@ -139,7 +158,14 @@ class Table:
         for columns in self.read(used, as_text):
             none = np.empty((len(columns[used[0]]), 0))
             parts = [np.column_stack([columns[j] for j in p]) if p else none for p in numbers]
-            yield parts, [columns[j].astype(str) for j in texts]
+            of_dates = [j not in as_text and self.kinds[j] == DATES for j in texts]
+            yield (
+                parts,
+                [
+                    words_of_days(columns[j]) if dates else columns[j].astype(str)
+                    for j, dates in zip(texts, of_dates, strict=True)
+                ],
+            )
 
 
 def open_table(path: str, dialect: Dialect = USUAL) -> Table:
@@ -174,7 +200,7 @@ def _arrow_table(path: str, dialect: Dialect) -> Table:
                 in_columns = zip(columns, batch.columns, strict=True)
                 yield {j: _in_numpy(column, j in texts) for j, column in in_columns}
 
-    kinds = [_kind_of(str(getattr(kind, "value_type", kind))) for kind in schema.types]
+    kinds = [_kind_of(_type_name(kind)) for kind in schema.types]
     if is_csv and not dialect.header:
         return Table(path, list(map(str, range(len(fields)))), kinds, read, len(fields))
     if is_csv:
@@ -213,20 +239,33 @@ def _csv_field(field, as_text: bool) -> Any:
     arrow = arrow_for("a CSV file")
     if as_text:
         return field.with_type(arrow.string())
+    if _kind_of(str(field.type)) == DATES:  # days at first may be followed by times
+        whole = str(field.type) in ("date32[day]", "timestamp[s]")
+        return field.with_type(arrow.timestamp("us")) if whole else field
     return field if field.type == arrow.bool_() else field.with_type(arrow.float64())
 
 
 def _in_numpy(column, as_text: bool) -> np.ndarray:
-    """A column of pyarrow's as numbers, or as text."""
+    """A column of pyarrow's as numbers, dates as days, or as text."""
     if as_text:
         column = column.cast("string").fill_null("")
+    elif _kind_of(_type_name(column.type)) == DATES:
+        decoded = column.dictionary_decode() if hasattr(column.type, "value_type") else column
+        return days_of_arrow(decoded)
     elif column.type != "float32":
         column = column.cast("float64", safe=False)
     return column.to_numpy(zero_copy_only=False)
 
 
+def _type_name(kind: Any) -> str:
+    """The name of a type of pyarrow's, of a dictionary that of its values."""
+    return str(getattr(kind, "value_type", kind))
+
+
 def _kind_of(type_name: str) -> str | None:
     """What a column of an Arrow type holds; None if numbers, as of booleans, and without values."""
+    if re.match("date|timestamp", type_name):
+        return DATES
     if re.match("u?int|halffloat|float|double|decimal|bool|null", type_name):
         return None
     kinds = {"string": "text", "binary": "bytes that are no text in this --encoding"}
@@ -265,9 +304,11 @@ def _array_table(path: str) -> Table:
         step = max(1, min(AT_ONCE, 2**20 // width))  # as many rows as caches hold
         for first in range(0, n, step):
             parts = {j: columns[j][first : first + step] for j in numbers}
-            for j in texts:  # NaN and NaT are missing
-                with reading(path):
+            with reading(path):
+                for j in texts:  # NaN and NaT are missing
                     parts[j] = np.where(parts[j] == parts[j], parts[j].astype(str), "")
+            dates = [j for j, part in parts.items() if part.dtype.kind == "M"]
+            parts |= {j: days_of(parts[j]) for j in dates}
             yield parts
 
     return Table(path, names, [_kind_of_dtype(column.dtype) for column in columns], read, width)
@@ -291,7 +332,8 @@ def _kind_of_dtype(dtype: np.dtype) -> str | None:
     """As `_kind_of`, of an array."""
     if dtype.kind in "fiub":
         return None
-    return "text" if dtype.kind == "U" else f"values of dtype {dtype}"
+    kinds = {"U": "text", "M": DATES}
+    return kinds.get(dtype.kind, f"values of dtype {dtype}")
 
 
 def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

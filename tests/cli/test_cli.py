@@ -6,18 +6,21 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from pyarrow import csv
+from pyarrow import csv, parquet
+from scipy.optimize import minimize
 from scipy.spatial.distance import pdist
 
 import jaxrls as rls
 from jaxrls.__main__ import main
 from jaxrls.cli import main as command
+from jaxrls.cli.words import typed
 from jaxrls.core.kernels.kernel import Standardized
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
@@ -54,9 +57,19 @@ def folder(tmp_path):
         yield tmp_path
 
 
-def told(line):
-    """The exit code of a command, what it prints, and what it says on stderr."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+class Terminal(io.TextIOWrapper):
+    """A stream that says that it is one."""
+
+    def isatty(self):
+        return True
+
+
+def told(line, kind=io.TextIOWrapper):
+    """The exit code of a command, what it prints to a stream of this kind, and what it says on
+    stderr.
+    """
+    out = kind(io.BytesIO(), "utf-8", write_through=True)
+    err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main(line.split())
@@ -156,12 +169,49 @@ def test_labels_are_classified(folder):
     said, found = predict("labels_test.csv")
     error = 100 * np.mean(found["prediction"].to_numpy() != problem()[3][40:])
     assert error < 50 and f"{error:.3g} % of labels wrong" in said
-    assert found.column_names == ["prediction", "score_high", "score_low", "score_mid"]
+    names = ["high", "low", "mid"]
+    columns = [f"{what}_{name}" for what in ("probability", "score") for name in names]
+    assert found.column_names == ["prediction", *columns]
     out = run("fit more.csv --target w --classify --out m")
     assert "(2 classes: 1, 2)" in out
     assert set(predict("more.csv")[1]["prediction"].to_pylist()) <= {1, 2}
     Path("none.csv").write_text("a,b,y,g\n")
-    assert predict("none.csv")[1].column_names == ["prediction", "score"]
+    columns = ["prediction", "probability_1", "probability_2", "score"]
+    assert predict("none.csv")[1].column_names == columns
+
+
+def platt(left_out, positive, weights, scores):
+    """Probabilities by Platt's sigmoid, by a general optimizer."""
+    more, less = (weights[part].sum() for part in (positive, ~positive))
+    wanted = np.where(positive, (more + 1) / (more + 2), 1 / (less + 2))
+
+    def loss(point):
+        z = point[0] * left_out + point[1]
+        return weights @ (np.logaddexp(0, z) - wanted * z)
+
+    slope, offset = minimize(loss, [1.0, 0.0], tol=1e-12, method="Nelder-Mead").x
+    return 1 / (1 + np.exp(-slope * scores - offset))
+
+
+def test_predictions_of_classes_have_probabilities(folder):
+    """Of scores of rows left out, with their weights; normalised where there are three classes."""
+    a, b, y, kind, _, w = problem()
+    for labels, weights in ((kind, np.ones(60)), (np.where(y > 15, "yes", "no"), w)):
+        table = pandas.DataFrame({"a": a, "b": b, "w": weights, "kind": labels})
+        table[:40].to_csv("train.csv", index=False)
+        table[40:].to_csv("test.csv", index=False)
+        run("fit train.csv --weights w --lams 5 --out m")
+        Y, names = rls.classes.encode(labels[:40])
+        left_out = (Y - rls.load("m").loo_residuals).reshape(40, -1)
+        _, found = predict("test.csv")
+        scores = [name for name in found.column_names if name.startswith("score")]
+        columns = zip(left_out.T, Y.reshape(40, -1).T > 0, scores, strict=True)
+        p = np.array(
+            [platt(*column, weights[:40], found[name].to_numpy()) for *column, name in columns]
+        )
+        p = p / p.sum(axis=0) if len(p) > 1 else np.vstack([1 - p, p])
+        for name, column in zip(names, p, strict=True):
+            assert_allclose(found[f"probability_{name}"].to_numpy(), column, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -184,7 +234,9 @@ def test_categories_become_indicators_and_stay_what_they_were(folder):
     Path("few.csv").write_text("kind,a\nnew,1\n")
     told = fails("predict m few.csv")
     assert "few.csv: row 1, column 'kind': the category 'new' is none that" in told
-    assert told.endswith("'high', 'low', 'mid': leave such rows out\n")
+    assert told.endswith(
+        "leave such rows out, or take 0 for all of these, as --unknown zero does\n"
+    )
     assert "2 inputs" not in run("fit mixed.csv --drop kind")
     assert "1 input," in run("fit mixed.csv --columns a")
 
@@ -234,6 +286,58 @@ def test_text_is_called_text_and_names_are_quoted(folder):
     assert "the target 'price' holds text such as '$0.5', and has 9 different labels in 9" in told
     assert "code it as numbers" in told
     assert "2 classes: 1, 2" in run("fit more.csv --target w --classify")
+
+
+COMMAS = {
+    ("1,100", "1,200"): "perhaps with commas after thousands, which must be taken out",
+    ("-1,100,000.5", "7"): "perhaps with commas after thousands",
+    ("1,100", "1,25"): "which --decimal , reads as numbers",
+    ("0,100", "0,200"): "which --decimal , reads as numbers",
+}
+
+
+def test_commas_in_numbers_are_thousands_or_fractions(folder):
+    """Fractions only where a comma cannot be that of thousands."""
+    for words, advice in COMMAS.items():
+        rows = [f'"{word}",{i}' for i, word in enumerate(words * 3)]
+        Path("commas.csv").write_text("\n".join(["a,y", *rows]))
+        assert f"text such as '{words[0]}', {advice}" in fails("fit commas.csv")
+
+
+def test_messages_name_options_and_not_arguments_of_python():
+    for message, words in {
+        "give lams=[0.1]": "give --lams 0.1",
+        "give lams=[…]": "give --lams A,B,...",
+        "fit without\n groups=": "fit without --groups",
+        "take criterion='log_predictive_density', or": "take --criterion log_predictive_density, or",
+        "pass lams= that reach": "pass --lams that reach",
+        "say --no-header (header=False)": "say --no-header",
+    }.items():
+        assert typed(message) == words
+
+
+def test_a_column_that_is_dropped_may_have_another_use(folder):
+    """It is no input in any case."""
+    want = run("fit more.csv --target y --weights w --groups g --lams 5 --kernel linear --out m")
+    out = run(
+        "fit more.csv --target y --drop w,g --weights w --groups g --lams 5 --kernel linear --out n"
+    )
+    assert out.splitlines()[0] == want.splitlines()[0]
+    assert_array_equal(rls.load("m").model.coef, rls.load("n").model.coef)
+
+
+def test_control_characters_do_not_reach_a_terminal(folder):
+    """In messages, in the report, and in predictions on a terminal; files keep them."""
+    Path("e.csv").write_bytes(b"a,b\n1,2\n1,2,\033]0;title\007\033[31m3\n")
+    assert r"1,2,\x1b]0;title\x07\x1b[31m3" in fails("fit e.csv")
+    Path("e.csv").write_text("a,\033[1my\n" + "1,u\033\n2,v\u202e\n3,v\u202e\n4,u\033\n" * 2)
+    out = run("fit e.csv --kernel linear --lams 5 --out m")
+    assert r"target \x1b[1my (text, 2 classes: u\x1b, v\u202e)" in out and "\033" not in out
+    assert "u\033" in run("predict m e.csv")
+    code, out, _ = told("predict m e.csv --keep \033[1my --out p.csv", Terminal)
+    assert code == 0 and "u\033" in Path("p.csv").read_text()
+    _, out, _ = told("predict m e.csv --keep \033[1my", Terminal)
+    assert r'"\x1b[1my"' in out and r'"u\x1b"' in out and "\033" not in out
 
 
 def test_categories_of_several_columns(folder):
@@ -293,6 +397,99 @@ def test_missing_numbers(folder):
         ("drop", "no rows with all their values"),
     ):
         assert words in fails(f"fit empty.csv --missing {how}")
+
+
+FEW = "--kernel linear --lams 5 --out"
+
+
+def test_rows_that_are_left_out_are_counted(folder):
+    lines = Path("train.csv").read_text().splitlines()
+    for i in (2, 5, 9):
+        lines[i] = "," + lines[i].split(",", 1)[1]
+    Path("gaps.csv").write_text("\n".join(lines))
+    for stream in ("", " --stream"):
+        out = run(f"fit gaps.csv --missing drop{stream} {FEW} m")
+        first = out.splitlines()[0]
+        assert first.endswith("37 rows, 2 inputs, target y; 3 rows with missing values left out")
+    said, found = predict("gaps.csv --missing drop")
+    assert len(found) == 37 and "\n3 rows with missing values left out\n" in said
+    assert "3 rows with missing values left out\n" in told("predict m gaps.csv --missing drop")[2]
+    assert "left out" not in predict("test.csv --missing drop")[0]
+
+
+def test_missing_and_unknown_categories(folder):
+    """With --missing median a missing one is a category; with --unknown zero others have 0 in all
+    indicators.
+    """
+    rows = [(i % 7, ("u", "v", "")[i % 3], i % 7 + i % 3 + i % 2) for i in range(30)]
+    lines = "".join(f"{a},{kind},{y}\n" for a, kind, y in rows)
+    Path("kinds.csv").write_text(f"a,kind,y\n{lines}")
+    assert "row 3, column 'kind': the value is missing: leave the row out, as --missing drop d" in (
+        refused := fails("fit kinds.csv --one-hot kind")
+    )
+    assert refused.endswith("or make it a category of its own, as --missing median does\n")
+    run(f"fit kinds.csv --one-hot kind --missing median {FEW} m")
+    frame = pandas.DataFrame(rows, columns=["a", "kind", "y"])
+    X = np.column_stack([frame.a, *(frame.kind == kind for kind in ("", "u", "v"))])
+    fit = rls.fit(rls.Linear(), X, frame.y.to_numpy(float), lams=5, standardize=True)
+    names = ["a", "kind_missing", "kind_u", "kind_v"]
+    found = rls.load("m").predict(pandas.DataFrame(X, columns=names)[names[::-1]])
+    assert_allclose(found, fit.predict(X), rtol=1e-6)
+    Path("new.csv").write_text("a,kind\n1,u\n2,\n3,w\n")
+    assert "row 3, column 'kind': the category 'w' is none that the" in fails("predict m new.csv")
+    said, table = predict("new.csv --unknown zero")
+    assert "\n1 row with categories that the model does not know\n" in said
+    want = fit.predict(np.array([[1, 0, 1, 0], [2, 1, 0, 0], [3, 0, 0, 0.0]]))
+    assert_allclose(table["prediction"].to_numpy(), want, rtol=1e-6)
+    run(f"fit kinds.csv --one-hot kind --drop a --missing median {FEW} m")
+    assert predict("new.csv --unknown zero")[1].num_rows == 3
+    run(f"fit kinds.csv --one-hot kind --missing drop {FEW} m")
+    assert fails("predict m new.csv").endswith(
+        "or take it for an unknown category, as --unknown zero does\n"
+    )
+    assert "2 rows with categories" in predict("new.csv --unknown zero")[0]
+    assert predict("new.csv --unknown zero --missing drop")[1].num_rows == 2
+
+
+def test_dates_are_inputs_as_days_and_parts_of_the_year(folder):
+    """Whole and as a stream, by name and by place, and kept as text."""
+    days = pandas.date_range("2019-11-03", periods=30, freq="37D").to_series()
+    part = 2 * np.pi * (days.dt.day_of_year - 1) / (365 + days.dt.is_leap_year)
+    number = (days - pandas.Timestamp(0)) / pandas.Timedelta(days=1)
+    y = np.cos(part) + number / 500
+    a = np.arange(30.0) % 7
+    table = pandas.DataFrame({"day": days.dt.strftime("%Y-%m-%d"), "a": a, "y": y})
+    coded = {"day": number, "a": a, "day_cos": np.cos(part), "day_sin": np.sin(part), "y": y}
+    table.to_csv("dated.csv", index=False)
+    table.to_csv("bare.csv", index=False, header=False)
+    pandas.DataFrame(coded).to_csv("coded.csv", index=False)
+    run(f"fit coded.csv {FEW} m")
+    want = rls.load("m")
+    for line, day in (
+        ("fit dated.csv", "day"),
+        ("fit dated.csv --stream", "day"),
+        ("fit bare.csv --no-header", "0"),
+    ):
+        assert "30 rows, 4 inputs" in run(f"{line} --days {day} --yearly {day} {FEW} m")
+        assert_allclose(rls.load("m").model.coef, want.model.coef, rtol=1e-6)
+        said, found = predict(f"{line.removeprefix('fit ')} --keep {day}")
+        assert_allclose(found["prediction"].to_numpy(), want.predict(read("coded.csv")[:, :4]))
+        assert found[day].cast("string").to_pylist() == table.day.tolist()
+    new = table.iloc[:, :2].iloc[:3]
+    new.to_csv("new.csv", index=False, header=False)
+    assert predict("new.csv --no-header")[1]["prediction"].to_pylist() == pytest.approx(
+        want.predict(read("coded.csv")[:3, :4]).tolist()
+    )
+    names = list(coded)[:4]
+    run(f"fit dated.csv --days day --yearly day {FEW} m")
+    turned = pandas.DataFrame(coded)[names[::-1]]
+    assert_allclose(rls.load("m").predict(turned), want.predict(read("coded.csv")[:, :4]))
+    refused = fails("fit dated.csv")
+    assert "'day' holds dates such as '2019-11-03', and not numbers: take it as a num" in refused
+    Path("new.csv").write_text("day,a\n7,1\n")
+    assert "column 'day' of --days holds numbers, and not dates" in fails("predict m new.csv")
+    Path("new.csv").write_text("day,a\n,1\n")
+    assert "row 1, column 'day': the value is missing" in fails("predict m new.csv")
 
 
 @pytest.mark.slow
@@ -377,6 +574,7 @@ REFUSED = {
     "fit train.csv --out no/m": "no folder",
     "fit train.csv --plot no/m.png": "no folder",
     "fit train.csv --criterion kfold --folds 0": "--folds must be a whole number",
+    "fit train.csv --criterion kfold --folds 1": "--folds must be 2 or more, and is 1",
     "fit train.csv --criterion gcv --folds 5": "--folds goes with --criterion kfold",
     "fit mixed.csv --columns a --target y --one-hot kind": "column 'kind' of --one-hot is no input",
     "fit train.csv --out .": "not an ordinary file",
@@ -385,7 +583,17 @@ REFUSED = {
     "fit labels.csv --rank": "--rank need a numeric target, and 'kind' holds text such",
     "fit train.csv --width 0": "Gaussian.width must be positive",
     "fit train.csv --lams 1,-1": "lams must be positive",
-    "fit train.csv --lams 1": "lams must be how many",
+    "fit train.csv --lams 1": "--lams 1 is how many λ to try, and must be 2 or more: for λ = 1 giv",
+    "fit train.csv --lams [0.1]": "must be how many, such as 100, or which, such as 0.1,1,10, or",
+    "fit train.csv --groups a --criterion evidence": "leaves groups out, and --criterion evidence",
+    "fit train.csv --columns a,b,a": "column 'a' is named twice: give it one use",
+    "fit train.csv --weights b --columns a,b": "column 'b' is input as well as weights",
+    "fit train.csv --columns a,b --drop b": "column 'b' is input as well as column to drop",
+    "fit train.csv --drop a,b": "train.csv: no column is left for the inputs: give one or more",
+    "fit no*.csv": "there is no file no*.csv",
+    "fit empty": "there is no file in empty that ends in .csv, ",
+    "fit one.csv": "one.csv has 1 row that can be used: give 2 or more",
+    "fit heavy.csv --weights w --target y": "give others weight, or take --no-intercept",
     "fit train.csv --groups a --criterion gcv": "--groups leaves groups out",
     "predict no new.csv": "no: No such file",
     "predict train.csv new.csv": "train.csv was not written by jaxrls.save",
@@ -410,9 +618,38 @@ def test_what_is_wrong_is_told_in_a_line(folder):
     rls.save("model", fit, extra=EXTRA)
     np.savez("wide.npz", X=np.ones((2, 3)))
     Path("zero.csv").write_text("a,w,y\n1,0,2\n2,0,3\n")
+    Path("heavy.csv").write_text("a,w,y\n1,0,2\n2,1,3\n")
+    Path("one.csv").write_text("a,b,y\n1,2,3\n")
+    Path("empty").mkdir()
     for line in [*REFUSED, *re.split("[;\n] ?", USAGE)]:
         assert REFUSED.get(line, "--help") in fails(line), line
     assert not list(folder.glob(".jaxrls*"))
+
+
+def test_outputs_are_tried_before_the_fit(folder, monkeypatch):
+    """And nothing is left of the trial."""
+    monkeypatch.setattr(rls, "fit", None)
+    Path("old").write_text("kept")
+    for option, words in {
+        "--out .": "not an ordinary file",
+        f"--out {300 * 'm'}": "cannot be written (File name too long): name another file",
+        "--plot train.csv": "--plot train.csv must end in one of .",
+        "--plot loo": "--plot loo must end in one of .",
+        "--plot no/loo.png": "no folder",
+    }.items():
+        assert words in fails(f"fit train.csv {option}"), option
+
+    def refuse(path, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    assert "File name too long" in fails(f"predict old train.csv --out {300 * 'p'}")
+    before = sorted(os.listdir())
+    monkeypatch.setattr(Path, "touch", refuse)
+    for option in ("--out old", "--plot loo.png", "--stream --kernel linear --checkpoint sums"):
+        name = option.split()[-1]
+        told = fails(f"fit train.csv {option}")
+        assert told == f"jaxrls: {name} cannot be written (Permission denied): name another file\n"
+    assert sorted(os.listdir()) == before and Path("old").read_text() == "kept"
 
 
 def test_warnings_and_too_little_memory_are_told_in_a_line(folder):
@@ -470,6 +707,48 @@ print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"), "scipy.linalg" in sys.modules)
         command = [sys.executable, "-c", code]
         out = subprocess.check_output(command, env=variables | chosen, text=True)
         assert out.split() == [*(chosen.values() or ["18"]), "False"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes with names")
+def test_tables_come_through_pipes(folder, monkeypatch):
+    """Of any kind, also several and with other files, and errors name the pipe."""
+    few = "--lams 5 --kernel linear --out m"
+    run(f"fit train.csv {few}")
+    want = rls.load("m").model.coef
+    table = csv.read_csv("train.csv")
+    parquet.write_table(table, "train.parquet")
+    os.mkfifo("named")
+    for name in ("train.csv", "train.parquet"):
+        data = Path(name).read_bytes()
+        feeder = threading.Thread(target=Path("named").write_bytes, args=[data])
+        feeder.start()
+        assert run(f"fit named {few}").startswith("data      named: 40 rows, 2 inputs, target y\n")
+        feeder.join()
+        assert_array_equal(rls.load("m").model.coef, want)
+    for content, words in {
+        "a,b,y\n1,2,3\n4,5,6\n": "data      standard input: 2 rows",
+        "a,b,y\nx,2,3\n": "standard input: column 'a' holds text",
+        "": "jaxrls: standard input cannot be read by --sep",
+    }.items():
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        _, out, err = told(f"fit - {few}")
+        assert words in out + err and "tmp" not in err
+    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO()))
+    monkeypatch.setattr(sys.stdin.buffer, "isatty", lambda: True, raising=False)
+    assert "- is a terminal: let another command write" in fails("fit -")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="descriptors with names")
+def test_descriptors_are_pipes(folder):
+    """What shells make of `|` and `<`."""
+    run("fit train.csv --lams 5 --kernel linear --out m")
+    program = f"'{sys.executable}' -m jaxrls predict m"
+    for line in ("cat new.csv | {} /dev/stdin", "{} - < new.csv", "{} /dev/stdin < new.csv"):
+        out = subprocess.check_output(
+            line.format(program), shell=True, env=ENVIRONMENT, timeout=300
+        )
+        assert out.decode().count("\n") == 21
 
 
 def test_predictions_are_printed_and_the_reader_may_leave(folder):

@@ -179,7 +179,7 @@ REFUSED = {
     "fit none/*.csv --kernel linear": "there is no file none/*.csv",
     "fit none.parquet": "there is no file none.parquet",
     "fit whole.csv notes.md --kernel linear": "there is no file notes.md",
-    "fit parts --kernel linear --checkpoint no/c": "in a folder that exists",
+    "fit parts --kernel linear --checkpoint no/c": "there is no folder",
 }
 
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from numpy.testing import assert_array_equal
@@ -162,8 +163,84 @@ def test_parquet(write):
         read(write(table, "t.parquet"))
     single = {"a": pa.array([1.0, 2.0], pa.float32()), "y": [1.0, 2.0]}
     assert read(write(single, "s.parquet"))[0].dtype == np.float32
-    with pytest.raises(ValueError, match="column 'd' holds date32.* values, and not numbers"):
-        read(write({"d": pa.array([0], pa.date32()), "y": [1]}, "d.parquet"))
+    with pytest.raises(ValueError, match="column 'd' holds time32.* values, and not numbers"):
+        read(write({"d": pa.array([0], pa.time32("s")), "y": [1]}, "d.parquet"))
+
+
+DATED = ["1999-12-31", "2000-02-29", None, "2023-07-02"]
+TIMED = ["1999-12-31 18:00", "2000-02-29 06:30:15.5", None, "1960-01-01 00:00"]
+
+
+def of_pandas(dates):
+    """Days since 1970, and cosine and sine of the part of the year."""
+    dates = pd.to_datetime(pd.Series(dates), format="ISO8601", utc=True)
+    days = (dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    in_year = dates.dt.day_of_year - 1 + days % 1
+    angle = 2 * np.pi * in_year / (365 + dates.dt.is_leap_year)
+    return np.column_stack([days, np.cos(angle), np.sin(angle)])
+
+
+def test_dates_are_days_and_parts_of_the_year(write):
+    """As pandas has them, in every kind of file; with a zone, at UTC."""
+    kinds = pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ns", tz="Europe/Berlin")
+    array = pd.to_datetime(pd.Series(DATED)).to_numpy()
+    y = np.arange(4.0)
+    tables = [({"d": pa.array(array).cast(kind), "y": y}, "d.parquet") for kind in kinds]
+    tables.append(({"d": pa.array(array).dictionary_encode(), "y": y}, "d.parquet"))
+    tables.append(({"X": array[:, None], "y": y}, "d.npz"))
+    lines = "".join(f"{date or ''},{i}\n" for i, date in enumerate(DATED))
+    tables += [("d,y\n" + lines, "d.csv"), ("d,y\n" + lines, "d.csv.gz")]
+    times = "".join(f"{date or ''},{i}\n" for i, date in enumerate(TIMED))
+    zoned = times.replace(",", "Z,").replace("Z,2", ",2")
+    tables += [("d,y\n" + times, "t.csv"), ("d,y\n" + zoned, "t.csv")]
+    for table, name in tables:
+        which = "0" if name.endswith("z") and "csv" not in name else "d"
+        found = read(write(table, name), days=[which], yearly=[which], missing="median")
+        want = of_pandas(TIMED if name == "t.csv" else DATED)
+        np.testing.assert_allclose(found[0], want, rtol=1e-12, atol=1e-12)
+        names = tuple(map(str, found[4].choice.column_names()))
+        assert names == (which, f"{which}_cos", f"{which}_sin")
+    path = write("d,y\n" + lines)
+    assert read(path, yearly=["d"], missing="drop")[0].shape == (3, 2)
+    with pytest.raises(ValueError, match="row 3, column 'd': the value is missing"):
+        read(path, yearly=["d"])
+
+
+def test_days_may_be_followed_by_times_after_what_pyarrow_looks_at(write, monkeypatch):
+    monkeypatch.setattr("jaxrls.rows.tables.LOOKED_AT", 2**12)
+    path = write("d,y\n" + "1970-01-02,3\n" * 5000 + "1970-01-02 12:00,3\n")
+    assert read(path, days=["d"])[0][-1].tolist() == [1.5]
+
+
+CHOICES = {
+    "d,k,a,b,y\n2020-01-01,u,1,,1\n,v,3,4,2\n": [
+        "2 inputs are no numbers, 'd' holds dates such as '2020-01-01', 'k' holds text such as 'u': ",
+        ": code text as numbers, leave it out (--drop k), or make indicators of it (--one-hot k); ",
+        "; take dates as a number of days (--days d), as the part of the year (--yearly d), or not",
+        "; values are missing in 'd', 'b': leave such rows out (--missing drop), or fill in medians",
+    ],
+    "k,l m,y\nu,v w,1\nu,v,2\n": ["'k' holds text such as 'u', 'l m' h", "--one-hot k,'l m')"],
+    "a,b,c,y\n1,2,3,4\n,2,3,4\n1,,3,\n": [
+        "row 2, column 'a': the value is missing, and others in 'b', 'y': leave the row out, as ",
+        ", or fill in the median, as --missing median does",
+    ],
+}
+
+
+def test_all_columns_that_need_a_choice_are_named_at_once(write):
+    for text, words in CHOICES.items():
+        with pytest.raises(ValueError) as error:
+            read(write(text))
+        for part in words:
+            assert part in str(error.value)
+    for text, option, words in (
+        ("d,y\n01.02.2020,1\n02.02.2020,2\n", "days", "holds text such as '01.02.2020', and not d"),
+        ("d,y\n1,1\n2,2\n", "yearly", "holds numbers, and not dates"),
+    ):
+        with pytest.raises(ValueError, match=f"column 'd' of --{option} {words}"):
+            read(write(text), **{option: ["d"]})
+    with pytest.raises(ValueError, match="column 'd' of --days is in --one-hot too"):
+        read(write("d,y\n2020-01-01,1\n"), days=["d"], one_hot=["d"])
 
 
 def test_archives(write):
@@ -192,7 +269,7 @@ ERRORS = [
     ("a,b,y\n1,2,3\n4,5\n", "cannot be read by --sep ',' .*: .*Row #3: Expected 3 columns, got 2"),
     ("", "cannot be read .*: .*[Ee]mpty"),
     ("a,b,a\n1,2,3\n", "cannot be read .* names in its first line: .*multiple columns named a"),
-    ("y\n1\n2\n", "one at least is for inputs"),
+    ("y\n1\n2\n", "no column is left for the inputs"),
     ("a;b;y\n1;2;3\n", "--sep says what separates them"),
     (PLAIN.encode("utf-16"), "data.csv"),
     (b"a,b,y\n1,2,3\n4,\xff,6\n", "column 'b' holds bytes that are no text in this --encoding"),

@@ -22,6 +22,8 @@ INSTEAD = {
     "X": ": give indicators of text, as pandas.get_dummies does; stream reads files",
     "lams": ": give numbers such as [0.1, 1.0]",
 }
+# And what takes dates.
+DAYS = ": give days, such as (dates - dates.min()) / np.timedelta64(1, 'D'), or parts of the year"
 # Largest ratio of the largest weight to the smallest positive one.
 MOST_RATIO = {"float32": 1e6, "float64": 1e12}
 # Kinds of real numbers.
@@ -53,7 +55,8 @@ def as_floats(name: str, value: Any, dtype: Any = None) -> Any:
             value = _in_float64(value) if value.dtype.kind not in "fc" else value
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             _raise_for_wrong_column(name, original)
-            instead = INSTEAD.get(name.partition("[")[0], "")
+            dates = getattr(value, "dtype", np.dtype(float)).kind in "mM"
+            instead = DAYS if dates else INSTEAD.get(name.partition("[")[0], "")
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
                 f"{'' if isinstance(error, RuntimeError) else instead}"

@@ -59,7 +59,10 @@ REFUSED = [
         lambda: rls.fit(K, pd.DataFrame({"a": Y, "b": ["u"] * 12}), Y),
         r"X\['b'\] .*'u': .*get_dummies",
     ),
-    (lambda: rls.fit(K, pd.DataFrame({"a": Y, "when": DAYS}), Y), r"X\['when'\] .*dates"),
+    (
+        lambda: rls.fit(K, pd.DataFrame({"a": Y, "when": DAYS}), Y),
+        r"X\['when'\] .*dates.*give days",
+    ),
     (lambda: rls.fit(K, pd.DataFrame(X), pd.Series(Y)[::-1]), "Y has another index than X"),
     (lambda: rls.memory(K, 4000), r"shape must be \(n, d\), or X itself, and is 4000"),
     (lambda: rls.fit(K, X, Y, landmarks=0.1), "landmarks.* whole number .* and is 0.1"),

@@ -180,8 +180,8 @@ FRESH = {
 
 
 def printed_by(script) -> dict:
-    """What a script of this folder prints, a line of JSON for each of its parts, in a process of its
-    own, which may make itself several devices.
+    """What a script of this folder prints, a line of JSON for each of its parts, in a process of
+    its own, which may make itself several devices.
     """
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]),

@@ -88,8 +88,8 @@ data DATA          file, files, pattern or folder; all columns but those named b
                    sine, which go on from December to January
 --missing HOW      drop: leave out rows with a missing value; median: fill in the median of the
                    input, and make a missing category one of its own; by default an error
---classify         the target holds class labels (always if it is text): predict writes labels, their
-                   probabilities and scores
+--classify         the target holds class labels (always if it is text): predict writes labels,
+                   their probabilities and scores
 --rank             fit the order of the target, not its values, within --groups where they are
                    named
 --no-standardize   do not standardize the inputs

@@ -1,8 +1,8 @@
 """What a person calls: `fit` and `tune`, in four steps, each a module: read → plan → run → report.
 
-`read` makes a `Problem` of arrays of what the caller gave, `plan` decides by shapes and the request,
-`run` carries it out by compiled programs, and `report` makes a `Fit` of each of their results.
-`tune` looks for a kernel first: `start` → `descent` → `run`.
+`read` makes a `Problem` of arrays of what the caller gave, `plan` decides by shapes and the
+request, `run` carries it out by compiled programs, and `report` makes a `Fit` of each of their
+results. `tune` looks for a kernel first: `start` → `descent` → `run`.
 """
 
 from jaxrls.front.descent import (

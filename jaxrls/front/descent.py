@@ -153,8 +153,8 @@ class Tuned(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """All points of a descent, from the first on, and the space that it moves in; `goes_on` where its
-    first point has the curvature of an earlier search.
+    """All points of a descent, from the first on, and the space that it moves in; `goes_on` where
+    its first point has the curvature of an earlier search.
     """
 
     points: list[Point]

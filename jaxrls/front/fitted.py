@@ -142,8 +142,8 @@ class Fit(Generic[K]):
 
     @property
     def informative(self) -> Bool[Numbers, ""] | None:
-        """Whether K tells rows apart beyond the fixed effects. If not, the fit is that of these alone,
-        such as the mean, and `fit` warns. None where it was not asked.
+        """Whether K tells rows apart beyond the fixed effects. If not, the fit is that of these
+        alone, such as the mean, and `fit` warns. None where it was not asked.
         """
         return self.diagnostics.informative
 
@@ -164,8 +164,8 @@ class Fit(Generic[K]):
 
     @property
     def jitter_effect(self) -> Number | None:
-        """How far jitter, which nearly dependent landmarks need, moved the fit at most, as a share of
-        the held-out residuals; above 1 % `fit` warns.
+        """How far jitter, which nearly dependent landmarks need, moved the fit at most, as a share
+        of the held-out residuals; above 1 % `fit` warns.
         """
         return self.diagnostics.jitter_effect
 
@@ -193,9 +193,9 @@ class Fit(Generic[K]):
 
     @property
     def amplitude(self) -> Float[Numbers, "*t"] | None:
-        """τ of the prior τ²k, where the criterion estimates it as the evidence does, () or (t,); else
-        None. `error` and `errors` are those at τ², and `lam` is in its units: the variance of the
-        noise is τ²λ.
+        """τ of the prior τ²k, where the criterion estimates it as the evidence does, () or (t,);
+        else None. `error` and `errors` are those at τ², and `lam` is in its units: the variance of
+        the noise is τ²λ.
         """
         return self.diagnostics.amplitude
 

@@ -1,4 +1,6 @@
-"""Warnings about the numbers of a fit, and errors where they are not finite."""
+"""What the numbers of a fit say: warnings, errors where they are not finite, and how far rounding
+moves it, by which `run` and `tune` decide to try a larger λ.
+"""
 
 from typing import Any
 
@@ -13,16 +15,16 @@ from jaxrls.front.fitted import Fit
 
 NO_INFORMATION = (
     "the kernel matrix has no information beyond the intercept or fixed effects: what is left of "
-    "it is rounding, and the fit is that of these alone: check that columns of X vary, and that the "
-    "width of the kernel suits their units"
+    "it is rounding, and the fit is that of these alone: check that columns of X vary, and that "
+    "the width of the kernel suits their units"
 )
 SOME = 100  # rows whose kernel values are looked at where a fit is not finite
 EQUAL_LABELS = (
     "the labels are all equal: the fit is that constant, and λ and the kernel have no say in it"
 )
 LARGEST_EFFECT = 0.01  # of a jitter on predictions, relative to the error, without a warning
-# Of rounding on held-out residuals of single rows, in the same way, by bytes of the dtype: data whose
-# best λ is near the floor are usual in float32, and rare in float64.
+# Of rounding on held-out residuals of single rows, in the same way, by bytes of the dtype: data
+# whose best λ is near the floor are usual in float32, and rare in float64.
 LARGEST_ROUNDING = {4: 0.1, 8: 0.02}
 
 
@@ -127,9 +129,9 @@ def share_of_rounding(fit: Fit) -> float:
 
 
 def is_as_good(larger: Any, error: Any, share: float, problem: Problem) -> bool:
-    """Whether the error at a larger λ may replace one of which rounding has this share: it is larger
-    by at most 1 %, or half a nat of all rows, and by what the error itself is too small near the
-    floor, up to a tenth.
+    """Whether the error at a larger λ may replace one of which rounding has this share: it is
+    larger by at most 1 %, or half a nat of all rows, and by what the error itself is too small near
+    the floor, up to a tenth.
     """
     more = problem.to_search(larger) - problem.to_search(error)
     most = 0.01 + 0.1 * min(share, 1.0)
@@ -146,8 +148,8 @@ def inspect_rounding(fit: Fit) -> None:
         at_floor = ", the precision of the factor," if lam <= 1.01 * float(fit.floor) else ""
         warn(
             f"at λ = {lam:.3g}{at_floor} rounding may move held-out residuals of single rows by "
-            f"{100 * share_of_rounding(fit):.2g} % of their root mean square, and their mean square "
-            f"less: {remedy}, or a narrower kernel, if single rows matter"
+            f"{100 * share_of_rounding(fit):.2g} % of their root mean square, and their mean "
+            f"square less: {remedy}, or a narrower kernel, if single rows matter"
         )
 
 

@@ -1,5 +1,6 @@
-"""The best λ of a solution without a grid: value and slope of its criterion at about ten λ, the first
-six at fixed places, the others where the piecewise cubic through the earlier ones is smallest.
+"""The best λ of a solution without a grid: value and slope of its criterion at about ten λ, the
+first six at fixed places, the others where the piecewise cubic through the earlier ones is
+smallest.
 
 Where every λ needs a Cholesky factor, these and one for the model are the whole cost. With a
 spectrum, the result is finer than that of a grid.
@@ -66,8 +67,8 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> SearchResu
 def _ascending(
     log_lams: Float[np.ndarray, "E k"], errors: Float[np.ndarray, "E t"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """λ of every search in ascending order with their errors, without those at which the factor broke
-    down, unless it did at all.
+    """λ of every search in ascending order with their errors, without those at which the factor
+    broke down, unless it did at all.
     """
     defined = np.isfinite(errors).all(axis=1)
     if defined.any():

@@ -23,7 +23,8 @@ from jaxrls.core.support import check_whole, in_words, memory_bytes, platform
 
 CALLS = ("fit", "gradient", "predict")
 # LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
-# 32-bit integer.
+# 32-bit integer. Cholesky factors of K, which take none, are held to the same: a fit with one may
+# go on by a spectrum.
 LARGEST_CPU_EIGH = 32766
 
 

@@ -101,7 +101,7 @@ class Model(Function):
         smooth = Model(
             self.kernel, self.points, self.coef, self.intercept if adds_constant else nothing
         )
-        if from_host and type(rows) is DenseRows and rows.parts == 1 and is_concrete(self, rows):
+        if from_host and type(rows) is DenseRows and rows.shards == 1 and is_concrete(self, rows):
             values = evaluate_in_few_sizes(smooth, rows, block_size)
         else:
             values = evaluate(smooth, rows, block_size=block_size)

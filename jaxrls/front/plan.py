@@ -1,6 +1,6 @@
-"""The decisions of a fit that shapes and the request allow, taken once: which solver and route, which
-λ, a grid or a search, and whether memory suffices. Those that need its numbers, where rounding has
-the say, are in `run`.
+"""The decisions of a fit that shapes and the request allow, taken once: which solver and route,
+which λ, a grid or a search, and whether memory suffices. Those that need its numbers, where
+rounding has the say, are in `run`.
 """
 
 from dataclasses import dataclass, replace
@@ -110,9 +110,9 @@ class Plan(NamedTuple):
         lams: the λ to try.
         per_target: whether each target has a λ of its own.
         conservative: within how many standard errors of the smallest error the largest λ is taken.
-        retry: what is tried again where rounding has the say: from a best λ of a grid near the floor
-            of the spectrum a search by Cholesky factors, whose floor is lower; for named λ that
-            Cholesky factors were taken for, as these are few, a spectrum. None for nothing.
+        retry: what is tried again where rounding has the say: from a best λ of a grid near the
+            floor of the spectrum a search by Cholesky factors, whose floor is lower; for named λ
+            that Cholesky factors were taken for, as these are few, a spectrum. None for nothing.
         keep: whether the solution is kept; None for the default.
     """
 

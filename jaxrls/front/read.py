@@ -1,5 +1,5 @@
-"""From what a caller gives to a `Problem` of arrays: text for kernels, criteria and widths, names of
-columns, dtypes, labels far from 0, standardization, and the checks of all of them.
+"""From what a caller gives to a `Problem` of arrays: text for kernels, criteria and widths, names
+of columns, dtypes, labels far from 0, standardization, and the checks of all of them.
 """
 
 from typing import Any
@@ -72,8 +72,8 @@ def read_problem(
     Raises:
         ValueError: as `fit`.
 
-    **Cost** O(n d). **Source**: none; it computes nothing but moments of columns where `standardize`
-    asks for them.
+    **Cost** O(n d). **Source**: none; it computes nothing but moments of columns where
+    `standardize` asks for them.
 
     >>> from jaxrls import extend
     >>> import numpy as np, jaxrls as rls
@@ -141,24 +141,27 @@ def far_from_zero(
     Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
     if Y is None or not np.abs(Y).max() <= LARGEST_LABEL:  # NaN is refused later
         return None
-    beyond = " beyond the fixed effects" if fixed and fixed.values is not None else ""
     v = None if weights.values is None else np.asarray(weights.values, np.float64)
-    average = lambda A: np.average(A, axis=0, weights=v)
-    mean = average(Y)
-    left = _without_effects(Y, weights, fixed) if beyond else Y - average(Y)  # type: ignore[arg-type]
-    spread = np.sqrt(average(left**2))
-    rounded = np.finfo(np.float32).eps * np.abs(mean)
-    exact = np.finfo(np.float64).eps * np.abs(Y).max(axis=0)
+    mean = np.average(Y, axis=0, weights=v)
+    columns = fixed if fixed and fixed.values is not None else None
+    left = Y - mean if columns is None else _without_effects(Y, weights, columns)
+    spread = np.sqrt(np.average(left**2, axis=0, weights=v))
     # Labels that are the same to rounding have nothing to lose.
+    exact = np.finfo(np.float64).eps * np.abs(Y).max(axis=0)
     varies = (spread > 100 * exact) & (spread > SMALLEST_SPREAD)
-    far = varies & (rounded > ROUNDED_SHARE * spread)
+    far = varies & (np.finfo(np.float32).eps * np.abs(mean) > ROUNDED_SHARE * spread)
     offset = np.where(far & removable, mean.astype(np.float32), 0).astype(np.float64)
-    rest = (Y if v is None else Y[v > 0]) - offset
-    rounding = np.abs(rest.astype(np.float32) - rest).max(axis=0)
-    loses = varies & (rounding > ROUNDED_SHARE * spread) & (far | bool(beyond))
+    rounding = _rounding_in_float32((Y if v is None else Y[v > 0]) - offset)
+    may_lose = varies & (far | (columns is not None))
+    loses = may_lose & (rounding > ROUNDED_SHARE * spread)
     if loses.any():
-        _warn_of_rounding(np.max(rounding), np.min(spread), beyond)
+        _warn_of_rounding(np.max(rounding), np.min(spread), columns is not None)
     return offset if offset.any() else None
+
+
+def _rounding_in_float32(Y: np.ndarray) -> np.ndarray:
+    """The most that float32 rounds off each target."""
+    return np.abs(Y.astype(np.float32) - Y).max(axis=0)
 
 
 def warn_of_far_labels(Y: Any, weights: Weights) -> None:
@@ -167,9 +170,10 @@ def warn_of_far_labels(Y: Any, weights: Weights) -> None:
 
 
 def _warn_of_rounding(
-    rounding: float | np.floating, spread: float | np.floating, beyond: str
+    rounding: float | np.floating, spread: float | np.floating, has_columns: bool
 ) -> None:
-    remedy = "their fit" if beyond else "the mean of Y"
+    beyond = " beyond the fixed effects" if has_columns else ""
+    remedy = "their fit" if has_columns else "the mean of Y"
     warn(
         f"float32, the dtype of X, rounds labels by up to {rounding:.2g}, and they vary by "
         f"{spread:.2g}{beyond}: give X in float64, or take {remedy} off first"

@@ -1,5 +1,5 @@
-"""From results to a `Fit`: words, the solution that is kept, padding taken off, names of columns, and
-what was taken off labels.
+"""From results to a `Fit`: words, the solution that is kept, padding taken off, names of columns,
+and what was taken off labels.
 """
 
 from dataclasses import replace

@@ -30,8 +30,8 @@ from jaxrls.front.report import (
 )
 from jaxrls.front.sampling import padded
 
-# λ/floor, by bytes of the dtype, from which on weights by a Cholesky factor of dependent features are
-# right to 1e-8, in float32 to 1e-3: rounding adds about a fiftieth of floor/λ to them.
+# λ/floor, by bytes of the dtype, from which on weights by a Cholesky factor of dependent features
+# are right to 1e-8, in float32 to 1e-3: rounding adds about a fiftieth of floor/λ to them.
 WEIGHTS_RIGHT_FROM = {4: 100, 8: 1e6}
 
 
@@ -115,8 +115,8 @@ def _by_search(problem: Problem, plan: Plan) -> Attempt:
     """The fit with the best λ of a search; where single rows are off there, at a larger λ."""
     chosen, solution, words = search(problem, _solution(problem), plan.per_target)
     fit = as_fit(_result_at(problem, solution, chosen), problem)
-    fit = with_plan(fit, f"{problem.solver.name}, a search for λ: {words}")  # type: ignore[union-attr]
-    attempt = Attempt(fit, solution, problem)
+    name = problem.solver_or_default.name
+    attempt = Attempt(with_plan(fit, f"{name}, a search for λ: {words}"), solution, problem)
     if np.ndim(fit.lam) == 0 and is_off_by_rounding(fit):
         return _above_rounding(attempt)
     return attempt

@@ -1,5 +1,5 @@
-"""Where a search starts: the best of a few multiples of a kernel's widths, and λ, judged on a sample
-of the rows.
+"""Where a search starts: the best of a few multiples of a kernel's widths, and λ, judged on a
+sample of the rows.
 """
 
 from dataclasses import replace

@@ -202,8 +202,8 @@ def _tune(
 
 
 def _in_units_of_labels(best: Tuned, fit: Fit) -> Tuned | None:
-    """The end of a search with the variance of the prior, which its likelihood estimated, put into λ
-    and the kernel's scales; None where there is none, or it cannot.
+    """The end of a search with the variance of the prior, which its likelihood estimated, put into
+    λ and the kernel's scales; None where there is none, or it cannot.
     """
     variance = _mean_variance(fit)
     if variance is None:

@@ -209,7 +209,7 @@ class IterativeGram(ByProducts):
         kernel = self.near.kernel
         X = self.near.X
         narrow = V.astype(X.dtype)
-        if self.parts > 1:
+        if self.shards > 1:
             product = kernel_times(kernel, X, X, narrow, self.block_size)
         else:
             product = square_times(kernel, X, narrow, self.block_size)

@@ -68,7 +68,9 @@ def _from(solution, columns):
 
 @compiled
 def _evaluate_at(problem, solution, log_lam):
-    """The estimated errors of all targets at λ with their standard errors, and the columns there."""
+    """The estimated errors of all targets at λ with their standard errors, and the columns
+    there.
+    """
     factor = solution.factor
     solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
     total, spread = sum_and_error(solution, solved, problem.criterion.summand)

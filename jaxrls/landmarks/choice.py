@@ -103,7 +103,7 @@ def choose_landmarks(
     drawn, some = rows.candidates()
     if drawn is not None:
         weights = Weights.of(weights.take(drawn), len(drawn), rows.dtype)
-    X = rows if drawn is None and rows.parts == 1 else DenseRows(some)
+    X = rows if drawn is None and rows.shards == 1 else DenseRows(some)
     check_evaluable(kernel, X)
     known = is_concrete(kernel, X, weights, key)
     _check(kernel, X, num, tol, method, known)

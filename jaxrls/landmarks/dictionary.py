@@ -81,7 +81,7 @@ def kept_features(dictionary: Dictionary, rows: Rows, block_size: int | None) ->
     """φ of all rows, (n, m), None where memory would not hold it."""
     m = len(dictionary.points)
     itemsize = jnp.dtype(rows.dtype).itemsize
-    if not rows.traceable or not keeps_rows(rows.shape[0] // rows.parts, m, itemsize):
+    if not rows.traceable or not keeps_rows(rows.shape[0] // rows.shards, m, itemsize):
         return None
     return rows.map(dictionary.features, temporaries=m, block_size=block_size)
 

@@ -220,7 +220,7 @@ def sums_of_rows(
     rows = factor.data.rows
     itemsize = jnp.dtype(factor.dtype).itemsize
     coordinates = lambda block: factor.coordinates_of_block(block._replace(b=None), maps)
-    keeps = keeps_rows(rows.shape[0] // rows.parts, len(q), itemsize)
+    keeps = keeps_rows(rows.shape[0] // rows.shards, len(q), itemsize)
     u = factor.data.map(coordinates, **factor.hints) if keeps else None
 
     def of_block(block: DataBlock, part: RowParts) -> tuple:

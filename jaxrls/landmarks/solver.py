@@ -165,7 +165,7 @@ def has_slopes(problem: Problem) -> bool:
     total = problem.criterion.summand
     rows = problem.rows
     fixed = problem.fixed
-    if total is None or fixed.values is not None or not rows.traceable or rows.parts > 1:
+    if total is None or fixed.values is not None or not rows.traceable or rows.shards > 1:
         return False
     labels = problem.Y.reshape(len(problem.Y), -1)[:1]
     points = problem.solver.landmarks.points[:1]  # type: ignore[union-attr]

@@ -154,7 +154,7 @@ class PairLandmarks:
         directions = planes / jnp.linalg.norm(planes, axis=1, keepdims=True)
         directions = jnp.pad(directions, ((0, 1), (0, 0)))
         along = lambda rows: matmul(rows, directions.T)
-        rows = along(constraints.rows)
+        rows = along(constraints.coordinates)
         labels = along(constraints.labels.T)
         return cls(constraints.landmark_of_row, rows, labels, *angles(directions))
 

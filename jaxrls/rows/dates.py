@@ -19,7 +19,9 @@ def days_of_arrow(column: Any) -> np.ndarray:
 
 
 def days_of(dates: np.ndarray) -> np.ndarray:
-    """Days since 1970-01-01, with their fractions, of an array of dates; NaN where one is missing."""
+    """Days since 1970-01-01, with their fractions, of an array of dates; NaN where one is
+    missing.
+    """
     return (dates.astype("datetime64[us]") - np.datetime64(0, "us")) / np.timedelta64(1, "D")
 
 

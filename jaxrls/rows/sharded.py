@@ -27,8 +27,8 @@ from jaxrls.core.support import (
     check_weights,
     column_names,
     is_concrete,
-    parts_of,
     pytree,
+    shards_of,
     static,
 )
 from jaxrls.front import warn_of_far_labels
@@ -42,7 +42,7 @@ class ShardedRows(DenseRows):
 
     Args:
         X: (n, d), with the padding.
-        parts: how many devices hold rows.
+        shards: how many devices hold rows.
         sharding: that of columns, None where it is not known.
         count: how many rows are not padding; the padding is at the end and has weight 0.
         labels: (n,) or (n, t), if any.
@@ -67,7 +67,7 @@ class ShardedRows(DenseRows):
     def takes(cls, X) -> bool:
         """Whether X is an array whose rows are known to lie on several devices."""
         known = isinstance(X, jax.Array) and is_concrete(X)
-        return known and X.ndim == 2 and X.size > 0 and parts_of(X) > 1
+        return known and X.ndim == 2 and X.size > 0 and shards_of(X) > 1
 
     @classmethod
     def read(cls, name: str, X, dtype=None) -> "ShardedRows":
@@ -88,7 +88,7 @@ class ShardedRows(DenseRows):
             )
         named = isinstance(X.sharding, NamedSharding)
         sharding = NamedSharding(auto(X.sharding.mesh), P(X.sharding.spec[0])) if named else None
-        return cls(X, parts_of(X), sharding, count or X.shape[0], labels, weights)
+        return cls(X, shards_of(X), sharding, count or X.shape[0], labels, weights)
 
     def _placed(self, arrays, whole=False):
         if self.sharding is None:
@@ -120,7 +120,7 @@ class ShardedRows(DenseRows):
     @property
     def lies(self):
         """On how many devices."""
-        return f"lies on {self.parts} devices"
+        return f"lies on {self.shards} devices"
 
     dense = Rows.dense
 

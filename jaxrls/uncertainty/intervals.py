@@ -336,7 +336,9 @@ def jackknife_of(fit) -> Jackknife:
 
 @where_known
 def _check_levels(fixed: FixedEffects, groups: Folds, weights: Weights) -> None:
-    """Raise where a fold holds a whole level of fixed effects, whose constant its rows alone tell."""
+    """Raise where a fold holds a whole level of fixed effects, whose constant its rows alone
+    tell.
+    """
     if isinstance(fixed, FixedLevels):
         pairs = np.stack([fixed.values, groups.fold_of_row])[:, np.asarray(weights.used)]
         folds_of_level = np.bincount(np.unique(pairs, axis=1)[0])

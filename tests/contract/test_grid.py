@@ -208,8 +208,8 @@ def assert_agrees(got, want, quantity, tolerance):
         assert_close(got, true, tolerance, quantity)
 
 
-# In the quick run: one of each algebra and of each way to read rows, with an intercept; of the first
-# two with other fixed effects too. Each is a program.
+# In the quick run: one of each algebra and of each way to read rows, with an intercept; of the
+# first two with other fixed effects too. Each is a program.
 EVERY_EFFECT = "gram", "landmarks"
 QUICK = (
     *EVERY_EFFECT,

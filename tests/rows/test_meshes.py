@@ -75,6 +75,6 @@ def mesh():
 def test_rows_on_a_mesh_of_one_device(mesh, rng):
     X, y = rng.normal(size=(9, 2)), rng.normal(size=9)
     rows = rls.rows.shard(array(X), array(y), mesh=mesh)
-    assert (rows.shape, rows.count, rows.parts, rows.row_weights) == ((9, 2), 9, 1, None)
+    assert (rows.shape, rows.count, rows.shards, rows.row_weights) == ((9, 2), 9, 1, None)
     np.testing.assert_array_equal(rows.labels, array(y))
     assert rls.rows.shard(rows.X).sharding.spec == P("rows")

@@ -153,8 +153,8 @@ def test_class_weights_are_those_of_ridge_classifier(names):
 
 @pytest.mark.slow
 def test_balanced_classes_do_not_count_rows_of_weight_0():
-    """Or of a weight that counts as 0. A fit with such rows is the fit without, of one label or several, with probabilities and
-    sets of labels too.
+    """Or of a weight that counts as 0. A fit with such rows is the fit without, of one label or
+    several, with probabilities and sets of labels too.
     """
     v, far = np.r_[V, np.zeros(20), np.full(10, 1e-20)], np.r_[X, X[:30] + 1]
     several = np.stack([NAMES == "red", X[:, 0] > 1], axis=1).astype(int)

@@ -147,7 +147,7 @@ class Criterion(ABC):
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether its values are nats of all rows, which add up over rows."""
+        """Whether its values are nats, of all rows or their mean."""
         return self.unit == "nats"
 
     @property

@@ -24,7 +24,8 @@ FOR_ONE_THREAD = 1000
 # Options of XLA by platform. On CPUs compilation is most of a first fit to few rows. Without LLVM's
 # optimisations it takes three quarters of the time, and the program 1.4 times as long; with the
 # older code generator, which JAX has up to 0.10, a quarter and 1.2 times. On GPUs XLA tries
-# algorithms for every product, which on an H200 took 25 of the 29 seconds of a first fit in float32.
+# algorithms for every product, which on an H200 took 25 of the 29 seconds of a first fit in
+# float32.
 OPTIONS: dict[str, dict[str, Any]] = {
     "cpu": {"xla_backend_optimization_level": 0},
     "gpu": {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},

@@ -90,7 +90,7 @@ def levels(labels: Any) -> Grouping:
 
 
 @pytree
-class EffectsPart:
+class EffectsTerm:
     """What is known of a part of fixed effects without its rows: the names of its columns, and of a
     grouping all of its levels, of which those without a column of their own come first.
     """
@@ -107,37 +107,38 @@ class EffectsPart:
         return GivenColumns.of(indicators[:, len(known) - len(self.names) :], dtype)
 
 
-def parts_given(given: list | tuple) -> tuple[EffectsPart, ...]:
-    """The parts of a list of columns and levels: indicators of every level of the first grouping,
+def terms_given(given: list | tuple) -> tuple[EffectsTerm, ...]:
+    """The terms of a list of columns and levels: indicators of every level of the first grouping,
     and of all but the first level of any other, as those of one grouping sum to a constant.
     """
-    parts: list[EffectsPart] = []
+    terms: list[EffectsTerm] = []
     for part in given:
         if isinstance(part, Grouping):
-            further = any(known.levels for known in parts)
-            parts.append(EffectsPart(part.names[int(further) :], part.names))
+            is_further = any(term.levels for term in terms)
+            terms.append(EffectsTerm(part.names[int(is_further) :], part.names))
         else:
             names = column_names(part)
             shape = np.shape(part)
-            text = names and all(isinstance(name, str) for name in names)
-            parts.append(EffectsPart(names if text else _numbered(shape[-1] if shape[1:] else 1)))
-    return tuple(parts)
+            are_text = names and all(isinstance(name, str) for name in names)
+            unnamed = _numbered(shape[-1] if shape[1:] else 1)
+            terms.append(EffectsTerm(names if are_text else unnamed))
+    return tuple(terms)
 
 
-def columns_given(given: Any, parts: tuple[EffectsPart, ...], m: int, dtype: Any) -> GivenColumns:
-    """The columns of m rows, side by side, from a list of the same parts; columns alone are no
+def columns_given(given: Any, terms: tuple[EffectsTerm, ...], m: int, dtype: Any) -> GivenColumns:
+    """The columns of m rows, side by side, from a list of the same terms; columns alone are no
     list.
     """
-    if not any(part.levels for part in parts):
-        return parts[0].columns(given, m, dtype)
-    if not isinstance(given, list | tuple) or len(given) != len(parts):
+    if not any(term.levels for term in terms):
+        return terms[0].columns(given, m, dtype)
+    if not isinstance(given, list | tuple) or len(given) != len(terms):
         what = f"has {len(given)}" if hasattr(given, "__len__") else f"is {given!r}"
         raise ValueError(
-            f"fixed_effects must be a list of the {len(parts)} parts of the fit, levels and "
+            f"fixed_effects must be a list of the {len(terms)} parts of the fit, levels and "
             f"columns in the same order, and {what}"
         )
-    pairs = zip(parts, given, strict=True)
-    columns = [part.columns(values, m, dtype) for part, values in pairs]
+    pairs = zip(terms, given, strict=True)
+    columns = [term.columns(values, m, dtype) for term, values in pairs]
     return GivenColumns(*(jnp.concatenate(side, axis=1) for side in zip(*columns, strict=True)))
 
 

@@ -19,13 +19,13 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrls.core.data.compiled import compiled
 from jaxrls.core.data.effects_given import (
     Columns,
-    EffectsPart,
+    EffectsTerm,
     GivenColumns,
     Grouping,
     check_levels,
     columns_given,
     numbers_of,
-    parts_given,
+    terms_given,
 )
 from jaxrls.core.data.folds import Folds, words_for_fold
 from jaxrls.core.data.weights import Weights
@@ -65,7 +65,7 @@ class FixedEffects:
     values: Any  # the columns (n, p) of B without the constant, (C − 1m) S, or None
     inverse_T: Float[Array, "q q"]  # T⁻¹
     intercept: bool = static(default=False)
-    parts: tuple[EffectsPart, ...] = ()  # what further columns are
+    terms: tuple[EffectsTerm, ...] = ()  # what further columns are
     centre: Any = None  # m, as the sum of two rows (2, p); None where C is B
     scale: Any = None  # S, (p, p), upper triangular
 
@@ -82,7 +82,7 @@ class FixedEffects:
 
     @classmethod
     def from_columns(
-        cls, C: GivenColumns, weights: Weights, intercept: bool, parts: tuple[EffectsPart, ...]
+        cls, C: GivenColumns, weights: Weights, intercept: bool, terms: tuple[EffectsTerm, ...]
     ) -> "FixedEffects":
         """Fixed effects from columns, checked to be independent."""
         n, p = C.rounded.shape
@@ -91,12 +91,12 @@ class FixedEffects:
                 f"fixed_effects has shape {(n, p)}, and {n} rows take at most "
                 f"{n - intercept} independent columns: drop some"
             )
-        constant = intercept or any(part.levels for part in parts)
-        moves = [constant and part.levels is None for part in parts for _ in part.names]
+        constant = intercept or any(term.levels for term in terms)
+        moves = [constant and term.levels is None for term in terms for _ in term.names]
         moved = on_device(np.array(moves, bool))
         fixed, independence = _about_means(C, weights, moved, intercept=intercept)
         _check_independent(independence, intercept)
-        return replace(fixed, parts=parts)
+        return replace(fixed, terms=terms)
 
     @property
     def count(self) -> int:
@@ -116,7 +116,7 @@ class FixedEffects:
     @property
     def titles(self) -> tuple:
         """What each coefficient belongs to: "intercept", a column, or a level."""
-        return ("intercept",) * self.intercept + sum((part.names for part in self.parts), ())
+        return ("intercept",) * self.intercept + sum((term.names for term in self.terms), ())
 
     @property
     def only_intercept(self) -> bool:
@@ -127,7 +127,7 @@ class FixedEffects:
     def constant_coef(self) -> Float[Array, " q"] | None:
         """The coordinates of a constant in the columns; None where they do not contain it."""
         coordinates = [True] if self.intercept else []  # or the sum of all levels of a grouping
-        coordinates += [part.levels == part.names for part in self.parts for _ in part.names]
+        coordinates += [term.levels == term.names for term in self.terms for _ in term.names]
         return on_device(np.array(coordinates, self.dtype)) if any(coordinates) else None
 
     # B, and products with it ----------------------------------------------------------------------
@@ -244,8 +244,8 @@ class FixedEffects:
         """The `values` argument of methods for m new rows, from the caller's columns or labels for
         them, checked.
         """
-        if self.parts:
-            return self.combine(columns_given(given, self.parts, m, dtype))
+        if self.terms:
+            return self.combine(columns_given(given, self.terms, m, dtype))
         if given is not None:
             raise ValueError(
                 "fixed_effects= was given, and the model was fitted without: leave it out"
@@ -261,8 +261,8 @@ class FixedEffects:
         beta = jnp.concatenate([constant, free], axis=-2)
         if self.constant_coef is None:
             return beta
-        for part in self.centre:
-            beta = beta - self.constant_coef[:, None] * matmul(part[None], free)
+        for mean in self.centre:
+            beta = beta - self.constant_coef[:, None] * matmul(mean[None], free)
         return beta
 
     def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
@@ -382,7 +382,7 @@ class FixedLevels(FixedEffects):
     def of(cls, names: tuple, numbers: Int[Array, " n"], weights: Weights) -> "FixedEffects":
         """Levels of these names, from the number of each row's level."""
         start = jnp.zeros(len(names), weights.dtype)
-        levels = cls(numbers, start, parts=(EffectsPart(names, names),))
+        levels = cls(numbers, start, terms=(EffectsTerm(names, names),))
         return replace(levels.from_gram(levels.gram(numbers, weights.array)), values=numbers)
 
     @property
@@ -474,10 +474,10 @@ def as_fixed_effects(
         check_levels(numbers, n)
         return FixedLevels.of(given.names, numbers, weights)
     if isinstance(given, list | tuple) and any(isinstance(part, Grouping) for part in given):
-        parts = parts_given(given)
-        C = columns_given(given, parts, n, weights.dtype)
+        terms = terms_given(given)
+        C = columns_given(given, terms, n, weights.dtype)
         C = C._replace(rounded=place(C.rounded), rest=place(C.rest))
-        return FixedEffects.from_columns(C, weights, False, parts)
+        return FixedEffects.from_columns(C, weights, False, terms)
     C = GivenColumns.of(as_floats("fixed_effects", given), weights.dtype, place)
     shape = C.rounded.shape
     if len(shape) != 2 or shape[0] != n or not shape[1] + intercept:
@@ -487,7 +487,7 @@ def as_fixed_effects(
             f"a list of both, and has shape {shape}{hint}"
         )
     check_finite("fixed_effects", C.rounded)
-    return FixedEffects.from_columns(C, weights, intercept, parts_given([given]))
+    return FixedEffects.from_columns(C, weights, intercept, terms_given([given]))
 
 
 # independent columns
@@ -547,8 +547,8 @@ def _mean_in_two(
 
 
 def _orthonormalizing(A: Columns) -> tuple[Float[Array, "p p"], Float[Array, "p p"]]:
-    """An upper triangular S that makes the columns of AS orthonormal, by Cholesky factors, which need
-    only sums over rows; and the Gram matrix of the columns after the first of three rounds.
+    """An upper triangular S that makes the columns of AS orthonormal, by Cholesky factors, which
+    need only sums over rows; and the Gram matrix of the columns after the first of three rounds.
 
     A Gram matrix has the squares of singular values σ, of which half the digits are rounding. Where
     A has columns of length 1, AᵀA + sI = RᵀR leaves singular values σ/√(σ² + s) in AR⁻¹: far enough

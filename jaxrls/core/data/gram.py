@@ -15,11 +15,11 @@ from jaxtyping import Array, Float, Int
 from jaxrls.core.data.rows import DenseRows, Rows
 from jaxrls.core.kernels import Block, Kernel, as_block
 from jaxrls.core.linalg import check_block_size, default_block_size, matmul
-from jaxrls.core.support import door, parts_of, platform
+from jaxrls.core.support import door, platform, shards_of
 
 
-def _block_size(X: Any, Z: Any, block_size: int | None, parts: int = 1, more: int = 0) -> int:
-    n = X.shape[0] // parts
+def _block_size(X: Any, Z: Any, block_size: int | None, shards: int = 1, more: int = 0) -> int:
+    n = X.shape[0] // shards
     row = (Z.shape[0] + more) * X.dtype.itemsize
     return check_block_size(block_size, n) or default_block_size(n, row)
 
@@ -129,7 +129,7 @@ def kernel_times(
 
 def _one_array(X: Any) -> Any:
     """The array of rows that lie on one device, else the rows as they are."""
-    return X.X if isinstance(X, DenseRows) and X.parts == 1 else X
+    return X.X if isinstance(X, DenseRows) and X.shards == 1 else X
 
 
 def times_in_blocks(
@@ -138,7 +138,7 @@ def times_in_blocks(
     """K·V, a block of rows of K after another."""
     rows = X if isinstance(X, Rows) else DenseRows(X)
     rows = rows.for_pairs(kernel)
-    size = _block_size(rows, Z, block_size, rows.parts, math.prod(V.shape[1:]))
+    size = _block_size(rows, Z, block_size, rows.shards, math.prod(V.shape[1:]))
     return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)
 
 
@@ -245,8 +245,8 @@ def gram_matmul(
     # Neither whole numbers nor a narrower dtype of V may round the rows.
     wider = np.promote_types(X.dtype, V.dtype)
     V = jnp.asarray(V).astype(jax.dtypes.canonicalize_dtype(wider))
-    rows = DenseRows(X, parts_of(X, jax.device_count()))
-    if is_square and rows.parts == 1 and isinstance(X, jax.Array):
+    rows = DenseRows(X, shards_of(X, jax.device_count()))
+    if is_square and rows.shards == 1 and isinstance(X, jax.Array):
         return square_times(kernel, X, V, block_size)
     return kernel_times(kernel, rows, Z, V, block_size)
 

@@ -21,8 +21,8 @@ from jaxrls.core.support import (
     check_row_numbers,
     check_symmetric,
     on_device,
-    parts_of,
     pytree,
+    shards_of,
     static,
 )
 
@@ -43,7 +43,7 @@ class Rows(ABC):
     shape: Any  # (n, d), the number of rows and of columns
     dtype: Any  # of the blocks, float32 or float64
     ndim = 2
-    parts: Any = 1  # equal parts of the rows, which may lie on different devices
+    shards: Any = 1  # equal parts of the rows, which may lie on different devices
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
     few_rows: Callable
@@ -138,7 +138,7 @@ class Rows(ABC):
 
     def like(self, values: Float[Array, "n r"]) -> "Rows":
         """Other numbers of the same rows, stored as these are."""
-        return DenseRows(values, self.parts)
+        return DenseRows(values, self.shards)
 
     def through(self, features: Any) -> "Rows":
         """The rows φ(x) = `features.features(x)`, computed from each block whenever it is read."""
@@ -155,7 +155,7 @@ class DenseRows(Rows):
 
     Args:
         X: (n, d).
-        parts: into how many equal parts the rows are cut, which may lie on different devices.
+        shards: into how many equal parts the rows are cut, which may lie on different devices.
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -167,7 +167,7 @@ class DenseRows(Rows):
     traceable: ClassVar[bool] = True
     in_memory: ClassVar[bool] = True
     X: Float[Array, "n d"]
-    parts: int = static(default=1)
+    shards: int = static(default=1)
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise `ValueError` for values that are not finite, too large, or outside of the kernel's
@@ -201,11 +201,11 @@ class DenseRows(Rows):
         **hints,
     ) -> Any:
         """As `Rows.over`, in one compiled loop, or one for each part."""
-        n = self.shape[0] // self.parts
+        n = self.shape[0] // self.shards
         row = (self.shape[1] + temporaries) * self.dtype.itemsize
         size = check_block_size(block_size, n) or wide_block_size(n, row)
         columns = self.X, *columns
-        return over_rows(kind, lambda args: fn(*args), columns, size, self.parts, self._placed)
+        return over_rows(kind, lambda args: fn(*args), columns, size, self.shards, self._placed)
 
     def _placed(self, arrays: Any, whole: bool = False) -> Any:
         """Arrays with a row for each part, or each row, on the devices of those, or on every
@@ -276,9 +276,9 @@ class MappedRows(Rows):
         return self.source.dtype
 
     @property
-    def parts(self):
+    def shards(self):
         """Those of the source."""
-        return self.source.parts
+        return self.source.shards
 
     @property
     def lies(self):
@@ -331,4 +331,4 @@ def as_rows(
         return kind.read(name, X, dtype)
     X = as_array(name, X, dtype)
     check_matrix(name, X)
-    return DenseRows(X, parts_of(X, devices)) if kernel.evaluable else GramRows(GramBlock.of(X))
+    return DenseRows(X, shards_of(X, devices)) if kernel.evaluable else GramRows(GramBlock.of(X))

@@ -43,17 +43,17 @@ from jaxrls.core.support import pytree
 # such a row keeps when the heavier ones are projected out.
 HEAVIEST = 64
 ALONE = 0.01
-# Of the mean of K̃'s diagonal: what is added along the fixed effects. On centred rows .01 to 1 of it
-# give the same digits, and beside a heavy row, which that mean is of, more than .1 rounds more.
+# Of the mean of K̃'s diagonal: what is added along the fixed effects. On centred rows .01 to 1 of
+# it give the same digits, and beside a heavy row, which that mean is of, more than .1 rounds more.
 ALONG_EFFECTS = 0.03
 
 
 class DualOneByOne(OneByOne):
-    """All of G = K̃ + λI at one λ after another, or of G plus any multiple of HHᵀ; the fixed effects
-    are projected out as in generalised least squares.
+    """All of G = K̃ + λI at one λ after another, or of G plus any multiple of HHᵀ; the fixed
+    effects are projected out as in generalised least squares.
     """
 
-    parts: Any = 1  # K is whole, wherever the rows lie
+    shards: Any = 1  # K is whole, wherever the rows lie
     lift: Any = None  # (n,): the expansion's kernel is K + 1·lift
 
     @abstractmethod
@@ -170,8 +170,9 @@ class CholeskyGram(DualOneByOne):
     def with_queries(
         self, view: DenseView, P: Square, solution: Solution, lam: Number
     ) -> DenseView:
-        """The view with rows z of weight 0 as queries, whose rows of R are minus the linear map from
-        ỹ to f: with A = K√v P̃ of the kernel part, f = Aỹ + b(Hᵀỹ − Hᵀ√vAỹ) for b = B T⁻¹ of z.
+        """The view with rows z of weight 0 as queries, whose rows of R are minus the linear map
+        from ỹ to f: with A = K√v P̃ of the kernel part, f = Aỹ + b(Hᵀỹ − Hᵀ√vAỹ) for b = B T⁻¹ of
+        z.
         """
         weights = self.weights
         used = weights.used

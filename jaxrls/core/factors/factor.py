@@ -199,7 +199,7 @@ class Factor(ABC):
             return sweep_primal_refits(form, solution, fn, lams, folds, stack)
 
         def left_out(lam: Number, solution: Solution) -> Float[Array, "k b t"]:
-            return fold_residuals(self.view(solution, lam), self.weights, folds, self.parts)
+            return fold_residuals(self.view(solution, lam), self.weights, folds, self.shards)
 
         def of_lam(lam: Float[Array, " k"]) -> Any:
             e = folds.as_rows(solution.per_target(lam, left_out))
@@ -272,11 +272,11 @@ class Factor(ABC):
         return self.weights.n
 
     @property
-    def parts(self) -> int:
+    def shards(self) -> int:
         """The number of equal parts in which the rows are stored, which may be on different
         devices.
         """
-        return self.data.rows.parts
+        return self.data.rows.shards
 
     @property
     def dtype(self) -> Any:

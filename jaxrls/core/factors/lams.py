@@ -6,8 +6,8 @@ with one for each. Results have an axis L of λ and an axis t of targets.
 | `over_lams` | what takes many λ in one product: chunks of λ, all of a chunk at once |
 | `one_by_one` | what takes an axis of λ and needs much memory for each: an axis of length one |
 | `map_lams_with_columns` | what takes one λ and the columns of its targets |
-| `Solution.at_each`, `per_target` | what takes one λ and a solution: once where targets share λ, else |
-| | once for each target |
+| `Solution.at_each`, `per_target` | what takes one λ and a solution: once where targets share |
+| | λ, else once for each target |
 """
 
 from collections.abc import Callable

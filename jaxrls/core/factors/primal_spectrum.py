@@ -132,8 +132,8 @@ def spectrum_of(
     features: Any, data: Data, sums: Moments, earlier_sums: Any = 0.0
 ) -> PrimalSpectrum:
     """The spectrum from moments of rows of explicit features; for landmarks another function, which
-    `features` tells. Where `earlier_sums`, of which these moments are a difference, were larger than
-    the diagonal of the moments, rounding is taken to be that of sums of this size.
+    `features` tells. Where `earlier_sums`, of which these moments are a difference, were larger
+    than the diagonal of the moments, rounding is taken to be that of sums of this size.
     """
     largest_earlier = jnp.max(jnp.asarray(earlier_sums, data.rows.dtype))
     removed = jnp.maximum(sums.removed(data.fixed), largest_earlier)

@@ -156,9 +156,9 @@ class DualFits(NamedTuple):
 
 
 def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
-    """The fit to the other rows of every fold, from K̃, H and ỹ of all rows, where √v stands as 1 for
-    rows of weight 0, and one row more, of 0: where a fold leaves fewer other rows than the smallest
-    fold does, that row stands for the missing ones.
+    """The fit to the other rows of every fold, from K̃, H and ỹ of all rows, where √v stands as 1
+    for rows of weight 0, and one row more, of 0: where a fold leaves fewer other rows than the
+    smallest fold does, that row stands for the missing ones.
     """
     weights = factor.weights
     unit = weights.root_or_one[:, None]

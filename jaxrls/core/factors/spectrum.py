@@ -306,8 +306,8 @@ class DualSpectrum(Spectrum):
         return self.sweep(solution, lam.reshape(1, 1), of_rows, stack=True)
 
     def with_queries(self, view: LowRankView, solution: Solution, lam: Number) -> LowRankView:
-        """The view with rows z of weight 0 as queries: f(z) = mean + G D z̃ with the map G of a query
-        and z̃ = Uᵀỹ, so that R_zS = −(G D Uᵀ + HHᵀ)_zS, and r = y − f.
+        """The view with rows z of weight 0 as queries: f(z) = mean + G D z̃ with the map G of a
+        query and z̃ = Uᵀỹ, so that R_zS = −(G D Uᵀ + HHᵀ)_zS, and r = y − f.
         """
         labels = solution.labels
         used = self.weights.used
@@ -351,7 +351,8 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     trace_before = weights.sum(diagonal_of(matrix.K))
     K, effects_fit, removed = fixed.centre_both(weights, matrix.K)
     if matrix.lift is not None:
-        effects_fit = effects_fit + fixed.constant_coef[:, None] * matrix.lift  # type: ignore[index]
+        constant: Any = fixed.constant_coef
+        effects_fit = effects_fit + constant[:, None] * matrix.lift
     s, U = eigh(weights.scale_both(K))
     U = fixed.project(weights, U)
     # What is removed from entries is rounded one by one: 4√n·eps of one.

@@ -9,7 +9,9 @@ from jaxrls.core.fit.result import Result, result_at
 
 
 class Fitted(NamedTuple):
-    """The result of a fit, and the solution that it was computed from, None where it is not kept."""
+    """The result of a fit, and the solution that it was computed from, None where it is not
+    kept.
+    """
 
     result: Result
     solution: Solution | None

@@ -22,8 +22,8 @@ class Function:
 
     Args:
         kernel: the kernel k.
-        points: rows (q, d), dense or sparse, or None for weights of explicit features.
-        coef: coefficients (q,) or (q, t).
+        points: rows (c, d), dense or sparse, or None for weights of explicit features.
+        coef: coefficients (c,) or (c, t).
         intercept: () or (t,).
         free: coefficients of fixed effects (p,) or (p, t), None without.
         effects: what the fixed effects are, without their rows; None without.
@@ -33,7 +33,7 @@ class Function:
 
     kernel: Kernel
     points: Any
-    coef: Float[Numbers, "q *t"]
+    coef: Float[Numbers, "c *t"]
     intercept: Float[Numbers, "*t"]
     free: Float[Numbers, "p *t"] | None = None
     effects: FixedEffects | None = None

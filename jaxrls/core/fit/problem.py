@@ -87,7 +87,9 @@ class Problem:
         return self.criterion.errors(solution, lams, self.kernel)
 
     def to_search(self, error: Any) -> Any:
-        """What a search minimises in place of an error: of a likelihood that of a row which counts."""
+        """What a search minimises in place of an error: of a likelihood that of a row which
+        counts.
+        """
         return self.criterion.to_search(error, self.weights.count)
 
     def from_search(self, value: np.ndarray) -> Any:

@@ -1,5 +1,5 @@
-"""All that a fit computes at the chosen λ, as arrays: the function, how λ was chosen, and what tells
-how good both are.
+"""All that a fit computes at the chosen λ, as arrays: the function, how λ was chosen, and what
+tells how good both are.
 """
 
 from collections.abc import Callable

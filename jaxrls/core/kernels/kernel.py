@@ -55,7 +55,8 @@ class Kernel:
 
     Class variables tell a search what the fields are, and `fit` what the kernel can do:
 
-    * `positive`: names of fields that must be positive; a search moves their logarithm.
+    * `positive`: names of fields that must be positive, unless `check` says otherwise; a search
+      moves their logarithm.
     * `length_scales`: names of fields in the units of X, one number or one per column, which can be
       guessed from distances between rows.
     * `metric`: the distance that length scales divide, "euclidean" or "cityblock".

@@ -41,7 +41,7 @@ class Constraints:
 
     landmark_of_row: Int[Array, " n"]  # of each row its landmark, m where it is none
     planes: Float[Array, "m r"]  # A⁻¹L⁻¹eₖ, of any length
-    rows: Float[Array, "n r"]  # A⁻¹φ of all rows, times √v but for queries
+    coordinates: Float[Array, "n r"]  # A⁻¹φ of all rows, times √v but for queries
     labels: Float[Array, "r t"]  # Mᵀỹ
 
 
@@ -75,8 +75,8 @@ class LowRankView(View):
     | of X, U square       | U λ/(s + λ)  | 0       | no              |
     | a query, of weight 0 | −G/(s + λ)   | H       | no              |
 
-    A query z has the prediction mean + G_z·(z̃/(s + λ)) with z̃ = Uᵀỹ. Of features u at one λ, whose
-    U is √v u and has the share s/(s + λ) in it, `row_U` is −U.
+    A query z has the prediction mean + G_z·(z̃/(s + λ)) with z̃ = Uᵀỹ. Of features u at one λ,
+    whose U is √v u and has the share s/(s + λ) in it, `row_U` is −U.
     """
 
     U: Float[Array, "n r"]
@@ -120,7 +120,11 @@ class LowRankView(View):
         part = jax.tree.map(lambda a: a[rows], replace(self, constraints=None))
         if known is None:
             return part
-        of_rows = replace(known, landmark_of_row=known.landmark_of_row[rows], rows=known.rows[rows])
+        of_rows = replace(
+            known,
+            landmark_of_row=known.landmark_of_row[rows],
+            coordinates=known.coordinates[rows],
+        )
         return replace(part, constraints=of_rows)
 
 
@@ -168,20 +172,20 @@ def orthonormal(W: Float[Array, "b r"]) -> Float[Array, "b r"]:
 
 
 def fold_residuals(
-    view: Any, weights: Weights, folds: Folds, parts: int = 1
+    view: Any, weights: Weights, folds: Folds, shards: int = 1
 ) -> Float[Array, "k b t"]:
     """Held-out residuals of every fold at one λ: y − f of the fit without it, x = R_SS⁻¹ r_S over
     all rows S of the fold, after its landmarks were eliminated. Where the rows lie in several
-    `parts`, on as many devices, those of a few folds at a time are copied to each device.
+    `shards`, on as many devices, those of a few folds at a time are copied to each device.
 
     Cost: O(b² r + b³) for a fold of b rows.
     """
     rows = folds.inside
     mask = folds.inside_mask.astype(weights.dtype)
-    if parts == 1:
+    if shards == 1:
         return _folds(view, weights, rows, mask)
     k, b = rows.shape
-    together = max(1, min(k, min(ROWS_AT_ONCE, weights.n // parts) // b))
+    together = max(1, min(k, min(ROWS_AT_ONCE, weights.n // shards) // b))
     fill = lambda a: jnp.pad(a, ((0, -k % together), (0, 0))).reshape(-1, together, b)
 
     def of_few(few: tuple[Int[Array, "f b"], Float[Array, "f b"]]) -> Float[Array, "f b t"]:
@@ -250,7 +254,7 @@ def _without_landmarks(
     landmarks = known.landmark_of_row[rows]
     planes = known.planes.at[landmarks].get(mode="fill", fill_value=0)
     Q = orthonormal(planes * mask[:, None])
-    along = matmul(known.rows[rows], Q.T)
+    along = matmul(known.coordinates[rows], Q.T)
     R = block.R + matmul(along, along.T)
     residuals = block.residuals + matmul(along, matmul(Q, known.labels))
     return FoldBlock(R, residuals)

@@ -70,9 +70,9 @@ def rounding(
     return n**0.5 * float(jnp.finfo(s.dtype).eps) * jnp.maximum(jnp.max(s), removed)
 
 
-# What `rounding` is multiplied by for eigendecompositions of a library: 1 for LAPACK. Of cuSOLVER on
-# an H100, in one problem of 160 rows in float32, ‖K − U diag(s) Uᵀ‖ was 1.45 of `rounding`; at a λ
-# of that size what is left out was 17 % off, ten times as much as by LAPACK, and 2.6 % at three
+# What `rounding` is multiplied by for eigendecompositions of a library: 1 for LAPACK. Of cuSOLVER
+# on an H100, in one problem of 160 rows in float32, ‖K − U diag(s) Uᵀ‖ was 1.45 of `rounding`; at a
+# λ of that size what is left out was 17 % off, ten times as much as by LAPACK, and 2.6 % at three
 # times that λ.
 EIGH_ROUNDINGS = {"gpu": 4.0}
 

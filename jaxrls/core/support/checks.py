@@ -34,8 +34,8 @@ def check_unmasked(name: str, value: Any) -> None:
     """Raise for a masked array with masked values, as the numbers under a mask are not data."""
     if masked := int(np.ma.getmaskarray(value).sum()) if np.ma.isMaskedArray(value) else 0:
         raise ValueError(
-            f"{name} is a masked array with {masked} masked value{'s' if masked > 1 else ''}: fill in "
-            "what is masked first, as with .filled(...), or drop it"
+            f"{name} is a masked array with {masked} masked value{'s' if masked > 1 else ''}: "
+            "fill in what is masked first, as with .filled(...), or drop it"
         )
 
 
@@ -109,7 +109,9 @@ def by_names(name: str, X: Any, names: tuple) -> Any:
 
 
 def _in_float64(value: np.ndarray) -> np.ndarray:
-    """Numbers of other kinds; NaN for `pandas.NA`, as for the missing values of a column of floats."""
+    """Numbers of other kinds; NaN for `pandas.NA`, as for the missing values of a column of
+    floats.
+    """
     if value.dtype.kind == "O":
         known = [np.nan if type(part).__name__ == "NAType" else part for part in value.flat]
         value = np.fromiter(known, object, value.size).reshape(value.shape)
@@ -159,7 +161,7 @@ def check_inputs(name: str, X: Any, columns: Any = None) -> None:
 
 def check_labels(name: str, Y: Any) -> None:
     """Raise for labels that are not finite, or whose squares leave the range of their dtype, those
-    of any target below √tiny/eps or above √(max/n), where values are known.
+    of any target below √tiny/eps or above √(max/nt), where values are known.
     """
     check_inputs(name, Y)
     check_scale(name, Y, Y.dtype)

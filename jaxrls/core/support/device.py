@@ -137,7 +137,7 @@ def memory_bytes() -> int | None:
 # --------------------------------------------------------------------------------------------------
 
 
-def parts_of(X: Any, devices: int = 1) -> int:
+def shards_of(X: Any, devices: int = 1) -> int:
     """The number of equal parts in which the rows of an array lie on devices. Where values are not
     known, the number in which they may lie: on a mesh that is set, else on so many devices.
     """

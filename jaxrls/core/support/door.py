@@ -68,8 +68,8 @@ def door(argument: str = "") -> Callable[[Call], Call]:
     * nothing: all arrays are JAX's, and are computed with as they are.
 
     On a mesh with Explicit axes results are sharded as the rows are. Arrays of other libraries come
-    in by DLPack, and count as NumPy's on the host, else as JAX's; results that are arrays go back as
-    they came.
+    in by DLPack, and count as NumPy's on the host, else as JAX's; results that are arrays go back
+    as they came.
     """
     name, *path = argument.split(".")
 
@@ -110,7 +110,9 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
 
 
 def _needs_float64(name: str, path: list[str], like: Any) -> bool:
-    """Whether float64 is switched on for a call: for data where it is off, and for fitted arrays."""
+    """Whether float64 is switched on for a call: for data where it is off, and for fitted
+    arrays.
+    """
     if not name or not is_wide(like):
         return False
     return bool(path) or not jax.config.read("jax_enable_x64")

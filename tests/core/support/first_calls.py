@@ -1,5 +1,5 @@
-"""What the first calls of a process compile, and how large the program of a fit is: printed as JSON,
-by `test_first_calls.py`, in a process that has compiled nothing yet.
+"""What the first calls of a process compile, and how large the program of a fit is: printed as
+JSON, by `test_first_calls.py`, in a process that has compiled nothing yet.
 """
 
 import json

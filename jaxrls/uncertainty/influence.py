@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import known_lam
 from jaxrls.core.data import compiled, first_rows
-from jaxrls.core.factors import AtPoints, DualSpectrum, Factor, Solution
+from jaxrls.core.factors import AtPoints, DenseSpectrum, Factor, Solution
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import Listed, as_array, check_whole, column_names, door, pytree
 from jaxrls.front import Fit, Model, solution_of
@@ -217,7 +217,7 @@ def eigenfunctions(
     s = spectrum.s[leading]
     scale = safe_sqrt(total) / s
     basis = spectrum.directions
-    dual = isinstance(spectrum, DualSpectrum) and spectrum.feature_directions is None
+    dual = isinstance(spectrum, DenseSpectrum) and spectrum.feature_directions is None
     expansion = spectrum.expansion
     if isinstance(fit, Fit):
         kernel = fit.kernel

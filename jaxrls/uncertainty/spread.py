@@ -18,7 +18,7 @@ from jaxrls.core.data import FixedEffects, gram
 from jaxrls.core.factors import (
     CholeskyFeatures,
     CholeskyGram,
-    DualSpectrum,
+    DenseSpectrum,
     Expansion,
     Factor,
     Primal,
@@ -228,8 +228,8 @@ def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
     )
 
 
-@spread.register(DualSpectrum)
-def _of_dual_spectrum(factor: DualSpectrum, lam):
+@spread.register(DenseSpectrum)
+def _of_dense_spectrum(factor: DenseSpectrum, lam):
     """Of all of K, or of features of few rows."""
     if factor.feature_directions is not None:
         return _of_basis(factor, lam)

@@ -32,4 +32,4 @@ from jaxrls.core.factors.solvers import (
     named_solver,
     suits_cholesky,
 )
-from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum
+from jaxrls.core.factors.spectrum import DenseSpectrum, Spectrum

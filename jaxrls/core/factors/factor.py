@@ -15,7 +15,7 @@ Held-out residuals are the same by whichever of these a factor can give most che
 | each row, as it is | `held_out_rows` | the same; `query_residuals` for rows of weight 0 |
 | folds of few rows | `sweep_folds` | a solve with R_SS of a `view`, `core/leave_out`, for each λ |
 | folds of more rows than features | `sweep_folds` | fits to other rows from `primal_form` |
-| large folds, all of K, many λ | `DualSpectrum.sweep_folds` | fits to the other rows |
+| large folds, all of K, many λ | `DenseSpectrum.sweep_folds` | fits to the other rows |
 | pairs, and rows for intervals | `view` | solves with R_SS, in the rooms |
 | landmarks with their rows | `landmarks/held_out.py` | one more index of R for each |
 | each row, by an iteration | `outcome` | an estimate with its standard error |

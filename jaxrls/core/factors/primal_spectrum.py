@@ -17,7 +17,7 @@ from jaxrls.core.factors.floor import Report, centred_rounding, roundings_of_mom
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.spectrum import DualSpectrum, Spectrum, factor_symmetric
+from jaxrls.core.factors.spectrum import DenseSpectrum, Spectrum, factor_symmetric
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import Number, clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
@@ -160,7 +160,7 @@ def spectrum_of(
     )
 
 
-def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> DualSpectrum:
+def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> DenseSpectrum:
     """By K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
     K, origin, lift = centred_products(features, data.fixed)
     matrix = KernelMatrix(K, data, Primal(), lift, (kernel, data.rows))

@@ -182,7 +182,7 @@ class OneBlock(DenseRows):
 
 
 @pytree
-class DualSpectrum(Spectrum):
+class DenseSpectrum(Spectrum):
     """A spectrum whose left vectors U are kept: that of K, or of features where they are few rows.
 
     Args:
@@ -249,7 +249,7 @@ class DualSpectrum(Spectrum):
             return sweep_dual_refits(self, solution, fn, lams, folds, stack)
         return super().sweep_folds(solution, fn, lams, folds, stack=stack)
 
-    def raise_floor(self, folds: Folds | None) -> "DualSpectrum":
+    def raise_floor(self, folds: Folds | None) -> "DenseSpectrum":
         """Of features, whose own floor is that of fits to all rows."""
         if self.route != "features" or self.complete and folds is None:
             return self
@@ -336,7 +336,7 @@ class DualSpectrum(Spectrum):
         return G - self.fixed.fitted(self.fixed.values, self.fixed_directions)
 
 
-def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSpectrum:
+def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseSpectrum:
     """The dual route: the eigendecomposition of all of K. Cost: about 9n³ flops.
 
     Fixed effects are projected out of K, and of its eigenvectors once more, which keeps them exact
@@ -370,7 +370,7 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DualSp
     report = Report("gram", floor, below).with_information(
         jnp.max(s), ABOVE_ROUNDING * floor, trace_before
     )
-    return DualSpectrum(
+    return DenseSpectrum(
         data=replace(matrix.data, rows=OneBlock(U)),
         s=report.where_informative(s),
         fixed_directions=fixed_directions,
@@ -415,7 +415,7 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     report = report.with_information(jnp.max(sigma), centred, square_before)
     sigma = jnp.where(sigma > jnp.maximum(2 * own, centred), sigma, 0)
     feature_directions = Vt.T * sigma
-    factor = DualSpectrum(
+    factor = DenseSpectrum(
         data=replace(data, rows=OneBlock(fixed.project(weights, U))),
         s=report.where_informative(sigma**2),
         fixed_directions=matmul(origin, feature_directions),

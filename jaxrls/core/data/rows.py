@@ -118,8 +118,9 @@ class Rows(ABC):
         return self
 
     def from_origin(self, kernel: Kernel) -> tuple["Rows", Any]:
-        """The rows minus an origin in the middle of them, where features are linear in X, and what
-        to add to each row of their K to get the kernel of any rows with these, or None.
+        """The rows minus an origin in the middle of them, where features are linear in X, and the
+        `lift` (n,): the kernel of any rows with these is K about the origin + 1·lift. None where
+        nothing was moved.
         """
         return self, None
 
@@ -208,8 +209,8 @@ class DenseRows(Rows):
         return over_rows(kind, lambda args: fn(*args), columns, size, self.shards, self._placed)
 
     def _placed(self, arrays: Any, whole: bool = False) -> Any:
-        """Arrays with a row for each part, or each row, on the devices of those, or on every
-        device: here, wherever the compiler puts them.
+        """Arrays with a row for each shard, or for each row, on the devices of these, or `whole` on
+        every device; of rows on one device as they are.
         """
         return arrays
 

@@ -173,13 +173,14 @@ class Precomputed(Kernel):
     """
 
     evaluable = False
-    sparse = True
+    takes_blocks = True
 
     def __call__(self, X: Float[Array, "n k"] | Block, Z: Any) -> Gram:
         values = as_dense(X)
-        # Of all columns those of the landmarks; of new rows they may be all that is given.
-        has_more = isinstance(Z, GramBlock) and values.shape[1] == Z.shape[1]
-        return values[:, Z.numbers] if has_more else values
+        # Rows of X have a column for every row of the fit, of which Z names some, such as
+        # landmarks; or, as new rows may, columns for these alone.
+        of_all_rows = isinstance(Z, GramBlock) and values.shape[1] == Z.shape[1]
+        return values[:, Z.numbers] if of_all_rows else values
 
     def features(self, X: Matrix | Block) -> Matrix:
         return as_dense(X)

@@ -32,7 +32,7 @@ class Linear(Kernel):
     [[11.0]]
     """
 
-    sparse = True
+    takes_blocks = True
 
     def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
         return inner_products(X, Z)
@@ -73,7 +73,7 @@ class Constant(Kernel):
     """
 
     positive = ("value",)
-    sparse = True
+    takes_blocks = True
     value: Scalars = 1.0
 
     def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
@@ -105,7 +105,7 @@ class Cosine(Kernel):
     [[1.0, 0.0]]
     """
 
-    sparse = True
+    takes_blocks = True
 
     def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
         return inner_products(X, Z) * self._scale(X)[:, None] * self._scale(Z)
@@ -145,7 +145,7 @@ class Tanimoto(Kernel):
     [[0.5]]
     """
 
-    sparse = True
+    takes_blocks = True
 
     def __call__(self, X: Matrix | Block, Z: Float[Array, "m d"] | Block) -> Gram:
         both = inner_products(X, Z)
@@ -178,7 +178,7 @@ class Polynomial(Kernel):
     """
 
     positive = ("offset",)
-    sparse = True
+    takes_blocks = True
     degree: int = static()
     offset: Scalars = 1.0
 

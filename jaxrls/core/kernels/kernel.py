@@ -29,8 +29,8 @@ Method = TypeVar("Method", bound=Callable)
 
 
 def _of_rows(method: Method) -> Method:
-    """A method of rows, for all that `as_block` takes; a `Block` is made dense unless the kernel is
-    `sparse`.
+    """A method of rows, for all that `as_block` takes; a `Block` is made dense unless the kernel
+    `takes_blocks`.
     """
     _, *names = inspect.signature(method).parameters
 
@@ -38,7 +38,7 @@ def _of_rows(method: Method) -> Method:
     @wraps(method)
     def run(self, *rows):
         blocks = map(as_block, names, rows)
-        return method(self, *(blocks if self.sparse else map(as_dense, blocks)))
+        return method(self, *(blocks if self.takes_blocks else map(as_dense, blocks)))
 
     return run  # type: ignore[return-value]
 
@@ -63,8 +63,9 @@ class Kernel:
     * `constants`: names of fields that no search moves.
     * `evaluable`: False for a kernel given as a matrix, which has no value at other points, k(x, x)
       of new rows included.
-    * `sparse`: whether methods take any block for X, such as one of sparse rows, by the functions
-      of `block.py` alone; others get dense rows. A class with a `__call__` of its own says so anew.
+    * `takes_blocks`: whether methods take any block for X, such as one of sparse rows, by the
+      functions of `block.py` alone; others get dense rows. A class with a `__call__` of its own says
+      so anew.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
@@ -77,12 +78,12 @@ class Kernel:
     metric: ClassVar[str] = "euclidean"
     constants: ClassVar[tuple[str, ...]] = ()
     evaluable: ClassVar[bool] = True
-    sparse: ClassVar[bool] = False
+    takes_blocks: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__call__" in vars(cls):
-            cls.sparse = vars(cls).get("sparse", False)
+            cls.takes_blocks = vars(cls).get("takes_blocks", False)
         for name in {"__call__", "diag", "features", "transform"} & vars(cls).keys():
             setattr(cls, name, _of_rows(vars(cls)[name]))
 
@@ -132,7 +133,7 @@ class Kernel:
 
     def keeps_sparse(self) -> bool:
         """Whether sparse rows stay sparse, in this kernel and its parts."""
-        return self.sparse and all(part.keeps_sparse() for part in self._parts().values())
+        return self.takes_blocks and all(part.keeps_sparse() for part in self._parts().values())
 
     def check(self, X: Array | np.ndarray | Block) -> None:
         """Check parameters and data, as far as their values are known.
@@ -286,7 +287,7 @@ class _OfKernels(Kernel):
 class OfTwo(_OfKernels):
     """Two kernels, whose values are put together."""
 
-    sparse = True
+    takes_blocks = True
     left: Kernel
     right: Kernel
     joined: ClassVar[Callable]
@@ -369,7 +370,7 @@ class Scaled(_OfKernels):
     """
 
     positive = ("scale",)
-    sparse = True
+    takes_blocks = True
     scale: Scalars
     kernel: Kernel
 
@@ -403,7 +404,7 @@ class Scaled(_OfKernels):
 class Transformed(_OfKernels, ABC):
     """A kernel of transformed rows, k(transform(x), transform(z))."""
 
-    sparse = True
+    takes_blocks = True
     kernel: Kernel
 
     @abstractmethod
@@ -519,7 +520,7 @@ class Standardized(Transformed):
     [[2.0]]
     """
 
-    sparse = False
+    takes_blocks = False
     constants = ("centre", "scale")
     centre: Float[Array | np.ndarray, " d"]
     scale: Float[Array | np.ndarray, " d"]

@@ -36,7 +36,7 @@ class _Stationary(Kernel):
 
     positive: ClassVar[tuple[str, ...]] = ("width",)
     length_scales: ClassVar[tuple[str, ...]] = ("width",)
-    sparse = True
+    takes_blocks = True
     distances: ClassVar[Callable] = staticmethod(squared_distances)
     decay: ClassVar[float] = 0.5
     width: Scalars | str

@@ -11,6 +11,7 @@ from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import column_names, door, is_concrete, progress_bar
+from jaxrls.front.expected import warn_of_long_fit
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import inspect_fit, labels_are_equal
 from jaxrls.front.plan import Request, Search, keeps, make_plan, without_matrix
@@ -151,6 +152,8 @@ def fit(
 def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
     """The fit with the best λ; where no solver was named and K is too large, by one without K."""
     smaller = None if request.keep else without_matrix(problem, any_lam=request.any_lam)
+    if smaller:
+        warn_of_long_fit(smaller)
     problem = smaller or problem
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:

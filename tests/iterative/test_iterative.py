@@ -390,6 +390,9 @@ def test_it_is_taken_where_k_is_too_large(patch):
     assert f"± {fit.loo_standard_error:.1g}" in fit.plan
     assert abs(fit.error - exact.error) < 4 * fit.loo_standard_error + 0.02 * exact.error
     assert_close(fit.predict(X), exact.predict(X), 0.05)
+    patch.setattr("jaxrls.front.expected.LONG", 0.0)
+    with pytest.warns(UserWarning, match="200 rows is too large.*minutes: landmarks=1000"):
+        rls.fit(kernel, X, Y)
     refused(
         (lambda: rls.fit(kernel, X, Y, solver=rls.Spectral()), "LAPACK's 32-bit"),
         (lambda: rls.fit(kernel, X, Y, keep=True), "LAPACK's 32-bit"),

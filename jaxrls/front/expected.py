@@ -1,0 +1,43 @@
+"""How long a fit to many rows will take, said before it begins."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+
+from jaxrls.core.data import gram_matmul
+from jaxrls.core.fit import Problem
+from jaxrls.core.support import warn
+
+LONG = 120.0  # seconds from which on a caller is told
+# Products of K with a few columns that take as long as a search for λ with its landmarks: on a CPU,
+# where half of a symmetric K is made, 100 at 17,000 rows and 240 at 36,000.
+PRODUCTS = 150
+COLUMNS = 9  # of one product: a target and eight probes
+ROWS = 512  # of K, of which a product is timed
+
+
+def warn_of_long_fit(problem: Problem) -> None:
+    """Warn where a fit by products of K will take long, from the time of a part of one product."""
+    seconds = PRODUCTS * seconds_of_product(problem)
+    if seconds < LONG:
+        return
+    n = problem.rows.count
+    warn(
+        f"K of {n} rows is too large to factor, and a fit by products of it will take about "
+        f"{seconds / 60:.0f} minutes: landmarks=1000 takes seconds, with a solution that is often "
+        "as good; progress=True shows how far a fit is"
+    )
+
+
+def seconds_of_product(problem: Problem) -> float:
+    """The time of a product of K with a few columns, from that of some of its rows."""
+    X = problem.rows.dense()
+    n = X.shape[0]
+    few = X[:ROWS]
+    columns = jnp.ones((n, COLUMNS), X.dtype)
+    product = jax.jit(lambda few, X: gram_matmul(problem.kernel, few, X, columns))
+    jax.block_until_ready(product(few, X))  # which compiles
+    began = time.perf_counter()
+    jax.block_until_ready(product(few, X))
+    return (time.perf_counter() - began) * n / len(few)

@@ -91,6 +91,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     scoring: Any = None
     by_fold: bool = False
     store_cv_results: bool | str = False
+    progress: bool = False
 
     _parameter_constraints = {
         "kernel": [StrOptions(set(KERNELS)), rls.extend.Kernel, callable],
@@ -102,7 +103,9 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         "loss": [StrOptions(set(LOSSES)), callable],
         "keep": ["boolean", None],
         "store_cv_results": ["boolean", StrOptions({"predictions"})],
-        **dict.fromkeys(("per_target", "tune", "fit_intercept", "by_fold"), ["boolean"]),
+        **dict.fromkeys(
+            ("per_target", "tune", "fit_intercept", "by_fold", "progress"), ["boolean"]
+        ),
     }
 
     def __sklearn_tags__(self):
@@ -232,10 +235,11 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         options = options | {"landmarks": landmarks_to_tune(self.landmarks, len(Y)), "keep": False}
         if self._loss is rls.classes.zero_one_loss:
             options["criterion"] = rls.loo
-        return rls.tune(kernel, X, Y, **options).kernel
+        return rls.tune(kernel, X, Y, **options, progress=self.progress).kernel
 
     def _fitted(self, kernel, X, Y, options):
-        how = {name: getattr(self, name) for name in ("per_target", "conservative", "keep")}
+        names = "per_target", "conservative", "keep", "progress"
+        how = {name: getattr(self, name) for name in names}
         return rls.fit(kernel, X, Y, lams=self._lams(), **how | options)
 
     def _swept(self, kernel, X, Y, options):

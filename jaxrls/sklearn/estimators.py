@@ -95,6 +95,8 @@ callable, default="loo"
         rows.
     store_cv_results : bool or "predictions", default=False
         Keep `cv_results_`: held-out predictions for "predictions" or with `scoring`, else losses.
+    progress : bool, default=False
+        Show progress bars (needs tqdm).
 
     Attributes
     ----------
@@ -240,7 +242,7 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
     ----------
     kernel, width, gamma, degree, coef0, lams, criterion, loss, per_target, conservative, tune,
     landmarks, fit_intercept, cv, random_state, keep, \
-scoring, by_fold, store_cv_results
+scoring, by_fold, store_cv_results, progress
         As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate,
         kernel parameters by squared error still; `per_target` chooses one λ for each class; folds
         are stratified.

@@ -433,3 +433,12 @@ def test_parts_that_do_not_go_together():
             "is not the same as on last call to partial_fit",
         ),
     )
+
+
+@pytest.mark.slow
+def test_progress_is_that_of_fit_and_tune(capsys):
+    for progress in (False, True):
+        RLSRegressor(lams=1.0, progress=progress).fit(X, Y)
+        assert ("fit" in capsys.readouterr().err) == progress
+        RLSRegressor(tune=True, lams=1.0, progress=progress).fit(X, Y)
+        assert ("tune" in capsys.readouterr().err) == progress

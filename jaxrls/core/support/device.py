@@ -8,7 +8,7 @@ where they are; under Explicit axes every operation would have to state the shar
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -164,28 +164,37 @@ def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
         return call(*args, **kwargs)
     rows = max(explicit, key=lambda array: any(_typed(array).spec[:1]))
     axis = (*_typed(rows).spec, None)[0]
-    use_mesh: Any
-    to_auto: Any
-    put: Any
-    if is_concrete(explicit):
-        mesh = rows.sharding.mesh
-        use_mesh = jax.set_mesh
-        put = jax.device_put
-        to_auto = partial(_moved, mesh)
-    else:  # inside of `jax.jit`
+    in_program = not is_concrete(explicit)
+    if in_program:
         mesh = _typed(rows).mesh
-        use_mesh = jax.sharding.use_abstract_mesh
-        to_auto = _whole
-        put = jax.sharding.reshard
+        context = partial(jax.sharding.use_abstract_mesh, auto(mesh))
+        to_auto, put = _whole, jax.sharding.reshard
+    else:
+        mesh = rows.sharding.mesh
+        context = partial(_auto_context, mesh, is_concrete(args, kwargs))
+        to_auto, put = partial(_moved, mesh), jax.device_put
 
     def as_rows(result: jax.Array) -> jax.Array:
+        # Without a mesh that is set, JAX takes derivatives of what is on one in no Explicit axes.
+        if not (in_program or is_concrete(result)) and jax.sharding.get_abstract_mesh().empty:
+            return result
         along = axis if result.shape[:1] == rows.shape[:1] else None
         spec = P(*[along, *[None] * (result.ndim - 1)][: result.ndim])
         return put(result, NamedSharding(mesh, spec))
 
-    with use_mesh(auto(mesh)):
+    with context():
         results = call(*map_arrays(to_auto, args), **map_arrays(to_auto, kwargs))
     return map_arrays(as_rows, results)
+
+
+def _auto_context(mesh: Any, known: bool) -> Any:
+    """The mesh set, with Auto axes; where not all arguments are known, as while a derivative is
+    taken in those that are not on the mesh, JAX lets none be set: then the one that is set.
+    """
+    if known:
+        return jax.set_mesh(auto(mesh))
+    mesh = jax.sharding.get_abstract_mesh()
+    return nullcontext() if mesh.empty else jax.sharding.use_abstract_mesh(auto(mesh))
 
 
 def _typed(array: jax.Array) -> Any:

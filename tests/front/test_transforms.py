@@ -317,6 +317,43 @@ def test_export(group):
         assert not re.search(r"tensor<\d[\dx]*xf64>", module), "an array of float64"
 
 
+FUNCTION = rls.FunctionKernel(lambda X, Z: (1 + X @ Z.T) ** 2)
+MANY_KERNELS = [
+    *(rls.Gaussian(1.5), rls.Gaussian([1.0, 2.0, 3.0]), rls.Matern(1.5, 1.0), rls.Laplacian(1.0)),
+    *(rls.RationalQuadratic(1.0, 1.0), rls.Periodic(1.0, 1.0), rls.Polynomial(2), rls.Tanimoto()),
+    *(rls.ChiSquared(1.0), rls.Cosine(), rls.Levels(), rls.Sobolev().on([0]), FUNCTION),
+    *(0.5 * rls.Gaussian(1.0) + rls.Linear(), rls.Gaussian(1.0).on([0, 2]) * rls.Linear()),
+]
+
+
+@pytest.mark.slow
+@FLOAT64
+def test_export_for_any_number_of_rows():
+    """Predictions of every kernel, by rows or by features, and standard deviations and intervals;
+    blocks of a number of rows are refused.
+    """
+    p = data()
+    X, new = abs(p.X) / 4, abs(p.new) / 4
+    models = [rls.extend.Model(k, X, p.Y, p.Y[0]) for k in MANY_KERNELS]
+    for k in rls.Linear(), rls.FeatureMap(jnp.tanh):
+        models.append(rls.extend.Model(k, None, p.Y[:3], p.Y[0]))
+    fit = rls.fit(kernel(p), X, p.Y[:, 0], lams=[0.1], standardize=True, weights=p.weights)
+
+    def predictions(new):
+        return [each.predict(new) for each in models], fit.predict(new, return_std=True)
+
+    everything = jax.jit(lambda new: (predictions(new), fit.intervals(new)))
+    (m,) = jax.export.symbolic_shape("m")
+    exported = jax.export.export(everything)(jax.ShapeDtypeStruct((m, 3), new.dtype))
+    for rows in new[:1], new:
+        got, want = exported.call(rows), everything(rows)
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            assert_close(one, other, 1e4 * EPS)
+    of_three = lambda new: models[0].predict(new, block_size=3)
+    any_rows = functools.partial(jax.eval_shape, of_three, jax.ShapeDtypeStruct((m, 3), new.dtype))
+    refused((any_rows, "block_size must be None where the number of rows is a symbol, m, and is 3"))
+
+
 # derivatives
 # --------------------------------------------------------------------------------------------------
 

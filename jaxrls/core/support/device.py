@@ -13,6 +13,7 @@ from functools import partial, wraps
 from typing import Any, TypeVar
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
@@ -133,6 +134,11 @@ def memory_bytes() -> int | None:
         return None
 
 
+def is_any_number(n: Any) -> bool:
+    """Whether a number of rows is a symbol, as `jax.export` has for programs of any number."""
+    return jax.export.is_symbolic_dim(n)
+
+
 # meshes of several devices
 # --------------------------------------------------------------------------------------------------
 
@@ -145,7 +151,7 @@ def parts_of(X: Any, devices: int = 1) -> int:
         mesh = jax.sharding.get_abstract_mesh()
         if not mesh.empty:
             devices = math.prod(mesh.shape[axis] for axis in mesh.auto_axes)
-        return math.gcd(X.shape[0], devices)
+        return 1 if is_any_number(X.shape[0]) else math.gcd(X.shape[0], devices)
     return X.shape[0] // X.sharding.shard_shape(X.shape)[0] if isinstance(X, jax.Array) else 1
 
 

@@ -317,6 +317,36 @@ def test_export(group):
         assert not re.search(r"tensor<\d[\dx]*xf64>", module), "an array of float64"
 
 
+@pytest.mark.slow
+@FLOAT64
+def test_rows_of_weight_0_may_hold_anything_in_a_program():
+    """NaN and infinity there change neither values nor derivatives: all is as without these rows."""
+    p = data()
+    count = 9  # of 12 rows
+    filled = p.weights.at[count:].set(0)
+    X = p.X.at[count:].set(jnp.nan).at[count, 1].set(jnp.inf)
+    Y = p.Y.at[count:].set(jnp.nan).at[count, 1].set(-jnp.inf)
+    kept = [part[:count] for part in (p.X, p.Y, p.weights)]
+
+    @jax.jit
+    def everything(X, Y, v):
+        error = lambda kernel, lam, X, Y, v: rls.objective(kernel, X, Y, lam, weights=v)
+        value, slopes = jax.value_and_grad(error, range(5))(kernel(p), p.lams[1], X, Y, v)
+        fit = rls.fit(kernel(p), X, Y, weights=v, lams=p.lams)
+        rows = slopes[2:], fit.loo_residuals
+        return (value, slopes[:2], fit.error, fit.predict(p.new)), rows
+
+    got, got_rows = everything(X, Y, filled)
+    want, want_rows = everything(*kept)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert_close(one, other, 1e4 * EPS)
+    for one, other in zip(jax.tree.leaves(got_rows), jax.tree.leaves(want_rows), strict=True):
+        assert np.isfinite(one).all()
+        assert_close(one[:count], other, 1e4 * EPS)
+    for slope in got_rows[0]:
+        assert not slope[count:].any()
+
+
 FUNCTION = rls.FunctionKernel(lambda X, Z: (1 + X @ Z.T) ** 2)
 MANY_KERNELS = [
     *(rls.Gaussian(1.5), rls.Gaussian([1.0, 2.0, 3.0]), rls.Matern(1.5, 1.0), rls.Laplacian(1.0)),

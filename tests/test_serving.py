@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,16 @@ def test_an_estimator_without_its_solution_is_as_small_as_its_peer():
     ours = RLSRegressor(lams=1.0, keep=False).fit(X, X[:, 0])
     assert len(pickle.dumps(ours)) < 1.2 * len(pickle.dumps(peer))
     assert len(pickle.dumps(ours.path_.model)) < 1.1 * len(pickle.dumps(peer))
+
+
+@pytest.mark.slow
+def test_threads_may_share_a_model():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model = rls.extend.Model(rls.Gaussian(1.5), X, X[:, 0], np.array(0.5))
+    squares = ((X[:, None] - X) ** 2).sum(axis=2)
+    want = np.exp(-squares / 4.5) @ X[:, 0] + 0.5
+    starts = [i for i in range(30) for _ in range(3)]
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda i: model.predict(X[i : i + 1 + i % 5]), starts))
+    for i, part in zip(starts, told, strict=True):
+        np.testing.assert_allclose(part, want[i : i + 1 + i % 5], rtol=1e-10)

@@ -100,7 +100,7 @@ def folder(tmp_path):
 LONG = (
     *("coming-from", "own", "two-sided", "ranking", "updates", "estimators", "large", "many-rows"),
     *("fixed-effects", "uncertainty", "choosing", "files", "kernels", "theory", "weights"),
-    *("solvers", "mixed-models"),
+    *("solvers", "mixed-models", "jax-programs", "kriging"),
 )
 # A block of code, and what is shown as printed by it.
 SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)

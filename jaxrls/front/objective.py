@@ -53,7 +53,8 @@ def objective(
         lam: λ, one number.
         criterion: as in `fit`.
         groups: as in `fit`; inside `jax.jit` give `folds(groups)`.
-        weights: as in `fit`; the derivative in a weight that is exactly 0 is taken as 0.
+        weights: as in `fit`; the derivative in a weight that is exactly 0 is taken as 0. In a
+            program X and Y of such rows may be NaN.
         intercept, fixed_effects, block_size: as in `fit`.
         landmarks: points (m, d), which have derivatives too, or row numbers (m,): such a landmark
             is held out with its row.

@@ -2,6 +2,7 @@
 of columns, dtypes, labels far from 0, standardization, and the checks of all of them.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,7 +11,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import as_criterion, loo
-from jaxrls.core.data import FixedEffects, Rows, Weights, as_fixed_effects, as_rows, compiled
+from jaxrls.core.data import (
+    DenseRows,
+    FixedEffects,
+    Rows,
+    Weights,
+    as_fixed_effects,
+    as_rows,
+    compiled,
+)
 from jaxrls.core.factors import Solver, named_solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel, columns_by_number
@@ -90,11 +99,12 @@ def read_problem(
     weights = Weights.of_rows(weights, rows)
     check_ratio(weights.values)
     criterion = as_criterion(criterion, groups)
+    rows = without_gaps(rows, weights)
     fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
     Y = rows.labels if Y is None else Y
     removable = fixed.intercept and criterion.ignores_offset
     offset = far_from_zero(Y, weights, fixed, removable)
-    Y = read_labels(Y, rows, offset)
+    Y = labels_without_gaps(read_labels(Y, rows, offset), weights)
     if standardize:
         kernel = standardized(kernel, rows, weights)
     kernel = from_median(kernel, rows, weights)
@@ -106,6 +116,32 @@ def read_problem(
     criterion.check_rows(Y, weights)
     kernel = in_dtype(kernel, rows.dtype)
     return Problem(kernel, rows, weights, fixed, Y, criterion, block_size, solver, offset)
+
+
+def without_gaps(rows: Rows, weights: Weights) -> Rows:
+    """Rows in a program, where those of weight 0 may be padding that holds NaN: the heaviest row in
+    place of these. Values that are known are checked instead.
+    """
+    if type(rows) is not DenseRows or not _may_have_gaps(rows, weights):
+        return rows
+    X = rows.X
+    known = weights.used | jnp.isfinite(X).all(axis=1)
+    is_heaviest = jnp.arange(weights.n) == jnp.argmax(weights.array)
+    heaviest = jnp.where(is_heaviest[:, None], jax.lax.stop_gradient(X), 0).sum(axis=0)
+    return replace(rows, X=jnp.where(known[:, None], X, heaviest))
+
+
+def labels_without_gaps(Y: Float[Array, "n *t"], weights: Weights) -> Float[Array, "n *t"]:
+    """Labels in a program, 0 for those that are not finite and have no weight."""
+    if Y.shape[0] != weights.n or not _may_have_gaps(Y, weights):
+        return Y
+    used = weights.used.reshape(-1, *[1] * (Y.ndim - 1))
+    return jnp.where(used | jnp.isfinite(Y), Y, 0)
+
+
+def _may_have_gaps(values: Any, weights: Weights) -> bool:
+    """Whether values are not known, and there are weights."""
+    return weights.values is not None and not is_concrete(values, weights)
 
 
 def in_dtype(kernel: Kernel, dtype: Any) -> Kernel:

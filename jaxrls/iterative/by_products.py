@@ -200,5 +200,7 @@ def sum_and_error(solution, solved: Solved, fn) -> tuple[Any, Any]:
     def error(every, others):
         return jnp.sqrt((p - 1) / p * jnp.sum((others - every) ** 2, axis=0))
 
-    others = jax.lax.map(total, jnp.moveaxis(solved.others, 1, 0))
+    probes = jnp.moveaxis(solved.others, 1, 0)
+    # Without probes a loop has no steps, which JAX does not run outside of programs.
+    others = jax.lax.map(total, probes) if len(probes) else jax.vmap(total)(probes)
     return every, jax.tree.map(error, every, others)

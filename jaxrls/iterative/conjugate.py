@@ -36,7 +36,7 @@ class Run:
     """
 
     residuals: Float[Array, " k"]  # of the solution that is kept
-    history: Float[Array, "steps k"]  # NaN after the last step
+    history: Float[Array, "steps k"]  # infinite after the last step
     steps: Int[Array, ""]
     reason: Int[Array, " k"]
 
@@ -117,7 +117,7 @@ def _start(apply, B, begin, precondition, measure, steps: int) -> Iterate:
     length = jnp.linalg.norm(R, axis=0)
     best = Best(X, measure(X, R, Z), jnp.zeros_like(length, int))
     reason = jnp.where(length > 0, ALL_STEPS, CONVERGED)
-    history = jnp.full((steps, len(length)), jnp.nan, B.dtype)
+    history = jnp.full((steps, len(length)), jnp.inf, B.dtype)
     return Iterate(0, X, R, Z, jnp.sum(R * Z, axis=0), best, reason, history)
 
 
@@ -139,7 +139,7 @@ def _following(apply, precondition, measure, tol, now: Iterate) -> Iterate:
     best = jax.tree.map(partial(jnp.where, better), Best(X, measured, step), best)
     P = jnp.where(moving, Z + shorter / jnp.where(length > 0, length, 1) * P, P)
     reason = jnp.where(going, _reason(step, sound, measured, best, tol), reason)
-    history = history.at[step].set(jnp.where(going, measured, jnp.nan))
+    history = history.at[step].set(jnp.where(going, measured, jnp.inf))
     return Iterate(step + 1, X, R, P, shorter, best, reason, history)
 
 

@@ -33,7 +33,7 @@ USELESS = 0.1
 
 
 class InverseRoot(NamedTuple):
-    """B with B G Bᵀ = I, log |G|, and ‖W G Wᵀ − I‖ after every step, NaN after the last."""
+    """B with B G Bᵀ = I, log |G|, and ‖W G Wᵀ − I‖ after every step, infinite after the last."""
 
     root: Any  # (n, n)
     logdet: Float[Array, ""]
@@ -48,7 +48,7 @@ def inverse_root(G: Float[Array, "n n"]) -> InverseRoot:
     first, and three at the end: 16n³ flops in the dtype of G where two steps do. **Source**: Rump
     2009, "Inversion of extremely ill-conditioned matrices in floating-point"; Ogita and Oishi 2012,
     "Accurate and robust inverse Cholesky factorization"."""
-    start = InverseRoot(None, jnp.zeros((), G.dtype), jnp.full(STEPS, jnp.nan, G.dtype))
+    start = InverseRoot(None, jnp.zeros((), G.dtype), jnp.full(STEPS, jnp.inf, G.dtype))
     number, F, last = jax.lax.while_loop(_unfinished, _following, _following((0, G, start)))
     root, logdet = _polished(F, last)
     sound = last.distances[number - 1] <= USELESS

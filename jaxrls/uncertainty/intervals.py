@@ -423,7 +423,7 @@ def _intervals(jackknife, kernel, spread, rows, effects, weights, level, *, bloc
 
     def ends_of_block(x, effects, weights):
         design = jackknife.expansion.design(kernel, x)
-        columns = jackknife.fixed.dense(effects, len(design))
+        columns = jackknife.fixed.dense(effects, design.shape[0])
         design = jnp.concatenate([design, columns], axis=1)
 
         def ends(fits):

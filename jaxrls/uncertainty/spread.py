@@ -61,7 +61,7 @@ class Spread(ABC):
     def new_rows(self, kernel, X, effects=None, corrected=False) -> NewRows:
         """The coordinates of rows: O(m c r), computed once for all others."""
         design = self.expansion.design(kernel, X)
-        return self.coordinates(X, design, self.fixed.dense(effects, len(design)), corrected)
+        return self.coordinates(X, design, self.fixed.dense(effects, design.shape[0]), corrected)
 
     def between(self, kernel, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
         """The covariance of rows with others."""

@@ -317,6 +317,73 @@ def test_export(group):
         assert not re.search(r"tensor<\d[\dx]*xf64>", module), "an array of float64"
 
 
+@pytest.mark.slow
+@FLOAT64
+def test_rows_of_weight_0_may_hold_anything_in_a_program():
+    """NaN and infinity there change neither values nor derivatives: all is as without these rows."""
+    p = data()
+    count = 9  # of 12 rows
+    filled = p.weights.at[count:].set(0)
+    X = p.X.at[count:].set(jnp.nan).at[count, 1].set(jnp.inf)
+    Y = p.Y.at[count:].set(jnp.nan).at[count, 1].set(-jnp.inf)
+    kept = [part[:count] for part in (p.X, p.Y, p.weights)]
+
+    @jax.jit
+    def everything(X, Y, v):
+        error = lambda kernel, lam, X, Y, v: rls.objective(kernel, X, Y, lam, weights=v)
+        value, slopes = jax.value_and_grad(error, range(5))(kernel(p), p.lams[1], X, Y, v)
+        fit = rls.fit(kernel(p), X, Y, weights=v, lams=p.lams)
+        rows = slopes[2:], fit.loo_residuals
+        return (value, slopes[:2], fit.error, fit.predict(p.new)), rows
+
+    got, got_rows = everything(X, Y, filled)
+    want, want_rows = everything(*kept)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert_close(one, other, 1e4 * EPS)
+    for one, other in zip(jax.tree.leaves(got_rows), jax.tree.leaves(want_rows), strict=True):
+        assert np.isfinite(one).all()
+        assert_close(one[:count], other, 1e4 * EPS)
+    for slope in got_rows[0]:
+        assert not slope[count:].any()
+
+
+FUNCTION = rls.FunctionKernel(lambda X, Z: (1 + X @ Z.T) ** 2)
+MANY_KERNELS = [
+    *(rls.Gaussian(1.5), rls.Gaussian([1.0, 2.0, 3.0]), rls.Matern(1.5, 1.0), rls.Laplacian(1.0)),
+    *(rls.RationalQuadratic(1.0, 1.0), rls.Periodic(1.0, 1.0), rls.Polynomial(2), rls.Tanimoto()),
+    *(rls.ChiSquared(1.0), rls.Cosine(), rls.Levels(), rls.Sobolev().on([0]), FUNCTION),
+    *(0.5 * rls.Gaussian(1.0) + rls.Linear(), rls.Gaussian(1.0).on([0, 2]) * rls.Linear()),
+]
+
+
+@pytest.mark.slow
+@FLOAT64
+def test_export_for_any_number_of_rows():
+    """Predictions of every kernel, by rows or by features, and standard deviations and intervals;
+    blocks of a number of rows are refused.
+    """
+    p = data()
+    X, new = abs(p.X) / 4, abs(p.new) / 4
+    models = [rls.extend.Model(k, X, p.Y, p.Y[0]) for k in MANY_KERNELS]
+    for k in rls.Linear(), rls.FeatureMap(jnp.tanh):
+        models.append(rls.extend.Model(k, None, p.Y[:3], p.Y[0]))
+    fit = rls.fit(kernel(p), X, p.Y[:, 0], lams=[0.1], standardize=True, weights=p.weights)
+
+    def predictions(new):
+        return [each.predict(new) for each in models], fit.predict(new, return_std=True)
+
+    everything = jax.jit(lambda new: (predictions(new), fit.intervals(new)))
+    (m,) = jax.export.symbolic_shape("m")
+    exported = jax.export.export(everything)(jax.ShapeDtypeStruct((m, 3), new.dtype))
+    for rows in new[:1], new:
+        got, want = exported.call(rows), everything(rows)
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            assert_close(one, other, 1e4 * EPS)
+    of_three = lambda new: models[0].predict(new, block_size=3)
+    any_rows = functools.partial(jax.eval_shape, of_three, jax.ShapeDtypeStruct((m, 3), new.dtype))
+    refused((any_rows, "block_size must be None where the number of rows is a symbol, m, and is 3"))
+
+
 # derivatives
 # --------------------------------------------------------------------------------------------------
 

@@ -495,3 +495,24 @@ def test_a_walk_ends_where_errors_rise_on_both_sides():
     assert np.isnan(log(places, np.array([2.0, 1.0, np.nan]), 1e-3, -9, 9))
     once = np.array([*places, -1.3 * step])
     assert np.isnan(log(once, (once + 1.2 * step) ** 2, 1e-3, -9, 9))
+
+
+@pytest.mark.slow
+@FLOAT64
+def test_under_switches_that_look_for_faults():
+    """Nothing is NaN on clean data, and nothing needs a program: `jax_debug_nans`, and
+    `jax_disable_jit` of a fit that iterates; against a solve.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 2))
+    y = np.sin(X[:, 0])
+    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=2) / 2)
+    bordered = np.block([[K + 0.3 * np.eye(20), np.ones((20, 1))], [np.ones(20), 0]])
+    c = np.linalg.solve(bordered, [*y, 0])
+    want = K @ c[:-1] + c[-1]
+    tight = rls.Iterative(5, tol=1e-8)
+    cases = [(jax.debug_nans, tight), (jax.debug_nans, rls.Refined()), (jax.disable_jit, tight)]
+    for switch, solver in cases:
+        with switch(True):
+            fit = rls.fit(rls.Gaussian(1.0), X, y, lams=[0.3], solver=solver)
+            assert_close(fit.predict(X), want, 1e-6)

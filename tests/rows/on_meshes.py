@@ -211,6 +211,22 @@ def places():
     return found
 
 
+def outside():
+    """Derivatives outside of a program, in what does not lie on the mesh; with the mesh set, too."""
+    points = jnp.asarray(POINTS)
+    slopes_of = lambda x, y: jax.grad(
+        lambda width, lam, points: rls.objective(rls.Gaussian(width), x, y, lam, landmarks=points),
+        range(3),
+    )
+    want = jax.jit(slopes_of(X, Y))(1.5, 0.1, points)
+    x, y = spread("explicit", X, Y)
+    slopes = slopes_of(x, y)
+    found = {"no mesh set": off(slopes(1.5, 0.1, points), want)}
+    with jax.set_mesh(x.sharding.mesh):
+        found["a mesh set"] = off(slopes(1.5, 0.1, points), want)
+    return found
+
+
 COLLECTIVE = re.compile(
     r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|"
     r"collective-broadcast|ragged-all-to-all)(-start)?\("
@@ -320,5 +336,5 @@ if __name__ == "__main__":
     # Two programs at once may wait for each other where cores are fewer than devices.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.config.update("jax_enable_x64", True)
-    for part in (agreement, ragged, places, programs, errors):
+    for part in (agreement, ragged, outside, places, programs, errors):
         print(json.dumps({part.__name__: part()}), flush=True)

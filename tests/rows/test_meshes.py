@@ -24,7 +24,7 @@ def found():
 
 # Largest differences, by each result's size; K's condition number is below 1e3. `ragged` has the
 # counts, errors and places of the rows that there are.
-@pytest.mark.parametrize("part", ["agreement", "ragged"])
+@pytest.mark.parametrize("part", ["agreement", "ragged", "outside"])
 def test_everything_agrees_with_one_device(found, part):
     assert {name: off for name, off in found[part].items() if not off < 1e-12} == {}
 

@@ -61,6 +61,6 @@ class Function:
                     f"fitted on {coef.shape[0]}"
                 )
             products = self.kernel.times(x, coef.reshape(count, -1))
-            return products.reshape(len(products), *coef.shape[1:])
+            return products.reshape(products.shape[0], *coef.shape[1:])
 
         return rows.map(of_block, block_size=block_size)

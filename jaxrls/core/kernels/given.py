@@ -40,7 +40,7 @@ class OfFunction(Kernel):
         matrix and, where `columns` is given, that many columns.
         """
         name = f"{type(self).__name__}.fn"
-        rows = len(matrices[0])
+        rows = matrices[0].shape[0]
         takes = " and ".join(str(part.shape) for part in matrices)
         takes = (
             f"it takes whole matrices, {takes}{', and not two rows' if columns is not None else ''}"
@@ -53,7 +53,7 @@ class OfFunction(Kernel):
             if isinstance(error.__cause__, jax.errors.JAXTypeError):  # of values_unknown
                 raise
             raise ValueError(f"{name} failed: {takes}: {error}") from error
-        if values.ndim != 2 or len(values) != rows or columns not in (None, values.shape[1]):
+        if values.ndim != 2 or values.shape[0] != rows or columns not in (None, values.shape[1]):
             raise ValueError(
                 f"{name} must return shape ({rows}, {columns or 'r'}), and returned "
                 f"{values.shape}: {takes}"

@@ -25,6 +25,7 @@ from jaxrls.core.support.checks import (
 )
 from jaxrls.core.support.device import (
     auto,
+    is_any_number,
     is_concrete,
     known_and,
     memory_bytes,

@@ -8,11 +8,12 @@ where they are; under Explicit axes every operation would have to state the shar
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, TypeVar
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
@@ -103,6 +104,16 @@ def on_device(value: Any) -> jax.Array:
     return value if isinstance(value, jax.Array) else jax.device_put(np.array(value))
 
 
+def own_transfers() -> AbstractContextManager:
+    """Within this, what goes between host and device is meant: where JAX was told to disallow
+    transfers that are not stated, it allows them; anything stricter stays.
+    """
+    directions = "host_to_device", "device_to_device", "device_to_host"
+    levels = [getattr(jax.config, f"jax_transfer_guard_{each}") for each in directions]
+    stricter = "disallow_explicit" in levels
+    return jax.transfer_guard("allow") if "disallow" in levels and not stricter else nullcontext()
+
+
 def map_arrays(change: Callable, tree: Any) -> Any:
     """A tree with its JAX arrays changed."""
     return jax.tree.map(lambda leaf: change(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
@@ -133,6 +144,11 @@ def memory_bytes() -> int | None:
         return None
 
 
+def is_any_number(n: Any) -> bool:
+    """Whether a number of rows is a symbol, as `jax.export` has for programs of any number."""
+    return jax.export.is_symbolic_dim(n)
+
+
 # meshes of several devices
 # --------------------------------------------------------------------------------------------------
 
@@ -145,7 +161,7 @@ def shards_of(X: Any, devices: int = 1) -> int:
         mesh = jax.sharding.get_abstract_mesh()
         if not mesh.empty:
             devices = math.prod(mesh.shape[axis] for axis in mesh.auto_axes)
-        return math.gcd(X.shape[0], devices)
+        return 1 if is_any_number(X.shape[0]) else math.gcd(X.shape[0], devices)
     return X.shape[0] // X.sharding.shard_shape(X.shape)[0] if isinstance(X, jax.Array) else 1
 
 
@@ -164,28 +180,37 @@ def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
         return call(*args, **kwargs)
     rows = max(explicit, key=lambda array: any(_typed(array).spec[:1]))
     axis = (*_typed(rows).spec, None)[0]
-    use_mesh: Any
-    to_auto: Any
-    put: Any
-    if is_concrete(explicit):
-        mesh = rows.sharding.mesh
-        use_mesh = jax.set_mesh
-        put = jax.device_put
-        to_auto = partial(_moved, mesh)
-    else:  # inside of `jax.jit`
+    in_program = not is_concrete(explicit)
+    if in_program:
         mesh = _typed(rows).mesh
-        use_mesh = jax.sharding.use_abstract_mesh
-        to_auto = _whole
-        put = jax.sharding.reshard
+        context = partial(jax.sharding.use_abstract_mesh, auto(mesh))
+        to_auto, put = _whole, jax.sharding.reshard
+    else:
+        mesh = rows.sharding.mesh
+        context = partial(_auto_context, mesh, is_concrete(args, kwargs))
+        to_auto, put = partial(_moved, mesh), jax.device_put
 
     def as_rows(result: jax.Array) -> jax.Array:
+        # Without a mesh that is set, JAX takes derivatives of what is on one in no Explicit axes.
+        if not (in_program or is_concrete(result)) and jax.sharding.get_abstract_mesh().empty:
+            return result
         along = axis if result.shape[:1] == rows.shape[:1] else None
         spec = P(*[along, *[None] * (result.ndim - 1)][: result.ndim])
         return put(result, NamedSharding(mesh, spec))
 
-    with use_mesh(auto(mesh)):
+    with context():
         results = call(*map_arrays(to_auto, args), **map_arrays(to_auto, kwargs))
     return map_arrays(as_rows, results)
+
+
+def _auto_context(mesh: Any, known: bool) -> Any:
+    """The mesh set, with Auto axes; where not all arguments are known, as while a derivative is
+    taken in those that are not on the mesh, JAX lets none be set: then the one that is set.
+    """
+    if known:
+        return jax.set_mesh(auto(mesh))
+    mesh = jax.sharding.get_abstract_mesh()
+    return nullcontext() if mesh.empty else jax.sharding.use_abstract_mesh(auto(mesh))
 
 
 def _typed(array: jax.Array) -> Any:

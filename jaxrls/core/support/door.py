@@ -15,7 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.support.checks import check_unmasked
-from jaxrls.core.support.device import is_concrete, map_arrays, on_auto_axes, platform
+from jaxrls.core.support.device import (
+    is_concrete,
+    map_arrays,
+    on_auto_axes,
+    own_transfers,
+    platform,
+)
 
 Call = TypeVar("Call", bound=Callable)
 # Names of arguments in other libraries, and what corresponds to them here.
@@ -98,7 +104,7 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
     like = _attribute(name, values.get(name), path)
     wide = _needs_float64(name, path, like)
     precision = jax.enable_x64(True) if wide else nullcontext()
-    with precision, jax.numpy_rank_promotion("allow"):
+    with precision, jax.numpy_rank_promotion("allow"), own_transfers():
         views = {key: share_memory(value, values[key]) for key, value in foreign.items()}
         values |= views
         if path == [WHOLE] and not isinstance(like, jax.Array):

@@ -248,3 +248,19 @@ def test_what_is_made_of_a_fit_for_later_stays_float64():
     told = fit.predict(X, return_std=True)[1]
     again = pickle.loads(pickle.dumps(fit)).predict(X, return_std=True)[1]
     assert told.dtype == np.float64 and (told == again).all()
+
+
+def test_transfers_that_jax_was_told_to_disallow_are_stated():
+    """Calls move what they are given and what they make; not where stated ones are disallowed."""
+    X, y = np.eye(6, 2, dtype=np.float32), np.arange(6, dtype=np.float32)
+    model = rls.extend.Model(rls.Linear(), None, jnp.asarray([1.0, 2.0]), jnp.asarray(0.0))
+    with jax.transfer_guard("disallow"):
+        value = rls.objective(rls.Linear(), X, y, 0.1)
+        told = model.predict(X)
+    want = rls.objective(rls.Linear(), jnp.asarray(X), jnp.asarray(y), 0.1)
+    assert abs(value - want) < 1e-6 and told.tolist() == [1, 2, 0, 0, 0, 0]
+    with (
+        jax.transfer_guard("disallow_explicit"),
+        pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device"),
+    ):
+        model.predict(X)

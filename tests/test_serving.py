@@ -1,0 +1,94 @@
+"""What the page on serving says of processes and of numbers of rows, in fresh processes."""
+
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import FRESH
+from test_readme import PAGES, blocks
+
+import jaxrls as rls
+from jaxrls.front import model as models
+
+pytestmark = pytest.mark.any_precision  # fresh processes
+POOL, HOOK = blocks("py", PAGES["docs/serving.md"])
+# A parent that loads, and a child that is forked and does as the hook of the page says.
+FORKED = """
+import os, service, jaxrls as rls
+from gunicorn_conf import post_fork
+service.model = rls.load("model.safetensors")
+if child := os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+post_fork(None, None)
+print(service.model.predict([[0.0] * 5] * 3).shape, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_workers_answer_and_find_what_others_compiled(tmp_path):
+    """A pool that is started by `spawn`, and a worker that is forked; a second run compiles nothing
+    that is worth keeping.
+    """
+    X, y, _ = rls.airfoil()
+    rls.save(tmp_path / "model.safetensors", rls.fit(rls.Gaussian(2.0), X[:50], y[:50]).model)
+    texts = {"serve": POOL, "gunicorn_conf": HOOK, "service": "model = None", "forked": FORKED}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    programs = tmp_path / "programs"
+    kept = {
+        "JAX_COMPILATION_CACHE_DIR": str(programs),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    environment = FRESH | kept | {"PYTHONPATH": str(Path(rls.__file__).parents[1])}
+
+    def said(name):
+        words = [sys.executable, f"{name}.py"]
+        options = {"capture_output": True, "text": True, "timeout": 300}
+        result = subprocess.run(words, cwd=tmp_path, env=environment, **options)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.split("\n")[:-1]
+
+    assert said("serve") == ["(1,)", "(3,)", "(8,)"]
+    before = {path.name for path in programs.iterdir() if path.name.endswith("-cache")}
+    assert before
+    assert said("serve") == ["(1,)", "(3,)", "(8,)"]
+    assert said("forked") == ["(3,)"]
+    assert {path.name for path in programs.iterdir() if path.name.endswith("-cache")} == before
+
+
+def test_numbers_of_rows_that_are_compiled_for():
+    sizes = [models._common_number(m) for m in range(1, 8193)]
+    powers = [*2 ** np.arange(13)]
+    assert sorted({*sizes}) == [*powers, 5120, 6144, 7168, 8192]
+    assert all(size >= m for m, size in enumerate(sizes, 1))
+    assert models.LARGEST_PART == 32_768
+
+
+@pytest.mark.slow
+def test_an_estimator_without_its_solution_is_as_small_as_its_peer():
+    ridge = pytest.importorskip("sklearn.kernel_ridge").KernelRidge
+    from jaxrls.sklearn import RLSRegressor
+
+    X = np.random.default_rng(0).normal(size=(500, 40))
+    peer = ridge(kernel="rbf").fit(X, X[:, 0])
+    ours = RLSRegressor(lams=1.0, keep=False).fit(X, X[:, 0])
+    assert len(pickle.dumps(ours)) < 1.2 * len(pickle.dumps(peer))
+    assert len(pickle.dumps(ours.path_.model)) < 1.1 * len(pickle.dumps(peer))
+
+
+@pytest.mark.slow
+def test_threads_may_share_a_model():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model = rls.extend.Model(rls.Gaussian(1.5), X, X[:, 0], np.array(0.5))
+    squares = ((X[:, None] - X) ** 2).sum(axis=2)
+    want = np.exp(-squares / 4.5) @ X[:, 0] + 0.5
+    starts = [i for i in range(30) for _ in range(3)]
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda i: model.predict(X[i : i + 1 + i % 5]), starts))
+    for i, part in zip(starts, told, strict=True):
+        np.testing.assert_allclose(part, want[i : i + 1 + i % 5], rtol=1e-10)

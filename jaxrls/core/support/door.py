@@ -97,22 +97,29 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
     values = bound.arguments
     foreign = {key: value for key, value in values.items() if is_foreign(value)}
     values |= {key: view_of(value) for key, value in foreign.items()}
-    for key, value in values.items():  # before NumPy, which may drop the mask, reads it
-        check_unmasked(key, value)
-    _check_kinds(values, bound.signature.parameters)
-    check_index(values)
-    like = _attribute(name, values.get(name), path)
-    wide = _needs_float64(name, path, like)
+    _check_arguments(values, bound.signature.parameters)
+    sets_precision = _attribute(name, values.get(name), path)
+    wide = _needs_float64(name, path, sets_precision)
+    from_host = not isinstance(sets_precision, jax.Array)
     precision = jax.enable_x64(True) if wide else nullcontext()
     with precision, jax.numpy_rank_promotion("allow"), own_transfers():
         views = {key: share_memory(value, values[key]) for key, value in foreign.items()}
         values |= views
-        if path == [WHOLE] and not isinstance(like, jax.Array):
+        if path == [WHOLE] and from_host:
             values[name] = jax.tree.map(_to_device, values[name])
         results = on_auto_axes(call, bound.args, bound.kwargs)
         if foreign:
-            results = give_back(results, [*foreign.values()][0], [*views.values()])
-        return _to_host(results) if wide and not isinstance(like, jax.Array) else results
+            first = next(iter(foreign.values()))
+            results = give_back(results, first, list(views.values()))
+        return _to_host(results) if wide and from_host else results
+
+
+def _check_arguments(values: dict, parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Raise for what no public call takes."""
+    for name, value in values.items():  # before NumPy, which may drop the mask, reads it
+        check_unmasked(name, value)
+    _check_kinds(values, parameters)
+    check_index(values)
 
 
 def _needs_float64(name: str, path: list[str], like: Any) -> bool:

@@ -137,3 +137,11 @@ def test_a_product_has_the_wider_dtype_of_both(monkeypatch):
         got = rls.extend.gram_matmul(KERNELS["gaussian"], X, X, jnp.ones(12, jnp.float16))
         assert got.dtype == DTYPE
         assert_close(got, want, 100 * EPS)
+
+
+def test_a_product_of_narrow_rows_with_themselves():
+    """Whose dtypes have no size of blocks of their own."""
+    for dtype in (jnp.float16, jnp.bfloat16, jnp.int8):
+        X = jnp.asarray([[1], [2]], dtype)
+        product = rls.extend.gram_matmul(rls.Linear(), X, X, jnp.ones(2, dtype))
+        assert product.astype(int).tolist() == [3, 6]

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 STEM = "on_device"
 NOT_BEGUN = "not begun"
 SAVED_EVERY = 2.0  # seconds, of counts of tests
-TESTS_NAME_DEVICES = re.compile(r'"(gpu|cuda)"|PLATFORMS|make_mesh')
+TESTS_NAME_DEVICES = re.compile(r'"(gpu|cuda)"|\bPLATFORMS\b|make_mesh')
 SMALL_TESTS = {
     "devices": ["tests/rows/test_meshes.py::test_rows_on_a_mesh_of_one_device"],
     "float32": ["tests/core/kernels/test_distances.py"],
@@ -306,14 +306,12 @@ CALLS: dict[str, tuple[Callable, tuple[int, int], tuple[int, int]]] = {
 
 
 def calls(part: Part) -> None:
-    """Each in a new process, which finds no programs of earlier ones."""
-    environment = os.environ.copy()
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    """Each in a new process."""
     for name in CALLS:
         command = [sys.executable, __file__, part.name, "--call", name, "--out", str(part.folder)]
-        ended = subprocess.run(command + ["--small"] * part.small, env=environment)
-        if ended.returncode:
-            part.found(name, note=f"its process ended with {ended.returncode}")
+        process = subprocess.run([*command, *["--small"] * part.small])
+        if process.returncode:
+            part.found(name, note=f"its process ended with {process.returncode}")
         part.die_if_asked()
 
 
@@ -509,6 +507,13 @@ def ended(folder: Path, name: str, code: int, took: int, limit: int) -> None:
     say(f"{name}: {how}, {took} s")
 
 
+def compile_anew(small: bool) -> None:
+    """First calls are to find no programs that earlier processes kept."""
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+    if small:
+        os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that pytest ends its workers
     parser = options_of(__doc__)
@@ -529,8 +534,8 @@ def main() -> None:
     elif args.what == "ended":
         ended(args.out, *args.only, args.code, args.took, args.limit)
     else:
-        if args.small and args.what not in SMALL_TESTS:  # whose conftest.py has flags of its own
-            os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
+        if args.what not in SMALL_TESTS:  # whose conftest.py says it of the tests
+            compile_anew(args.small)
         part = Part(args.what, args.out, args.small, args.tests, args.workers, args.die)
         if args.call:
             one_call(part, args.call)

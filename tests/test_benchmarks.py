@@ -4,6 +4,7 @@ report alone.
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,101 @@ def test_the_page_says_of_intervals_what_the_table_has():
     below = f"In {low.sum()} of 12 cases it was below the level by more than a standard error"
     assert below in words
     assert f"{ratio.min():.2f} to {ratio.max():.2f} times as wide" in words
+
+
+# a quarter of an hour on a device
+# --------------------------------------------------------------------------------------------------
+
+NUMBERS = "first", "again", "ratio"
+TINY = "def test_of_this_world():\n    pass\n\n\ndef test_of_none():\n    assert 2 + 2 == 5, 'a | sum'\n"
+
+
+def tables(markdown):
+    """The cells of every table, by its title."""
+    found = {}
+    for section in markdown.split("## ")[1:]:
+        title, *lines = section.splitlines()
+        rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
+        found[title] = [[cell.strip().replace("\\|", "|") for cell in row] for row in rows[2:]]
+    return found
+
+
+def assert_tables_hold(folder):
+    """All of the JSON file's rows, numbers to three digits."""
+    report, shown = (
+        json.loads(text(folder / "on_device.json")),
+        tables(text(folder / "on_device.md")),
+    )
+    assert dict(shown["Machine"]) == {key: str(value) for key, value in report["about"].items()}
+    wanted = [[name, one["ended"], str(one["seconds"])] for name, one in report["parts"].items()]
+    assert shown["Parts"] == wanted
+    assert len(shown["Found"]) == len(report["rows"])
+    for cells, row in zip(shown["Found"], report["rows"], strict=True):
+        part, what, size, *numbers, note = cells
+        assert [part, what, size] == [row["part"], row["what"], row["size"]]
+        assert note == " ".join(row["note"].split())
+        for cell, name in zip(numbers, NUMBERS, strict=True):
+            assert (cell == "") == (row[name] is None)
+            assert cell == "" or float(cell) == pytest.approx(row[name], rel=5e-3)
+    for one in report["failures"]:
+        assert f"* {one['part']}: `{one['test']}`: " in text(folder / "on_device.md")
+    return report
+
+
+def test_a_part_that_ends_early_leaves_what_it_found(tmp_path):
+    device = importlib.import_module("on_device")
+    device.begin(tmp_path, [])
+    options = {"small": True, "tests": [], "workers": 0, "dies": False}
+    part = device.Part("calls", tmp_path, **options)
+    part.found("fit", "n = 4", first=1.25, note="a | b\nand more")
+    part.found("fit", "n = 4", first=1.25, again=0.125)
+    part.found("tune", "n = 4", note="a | b\nand more")
+    for name, code, took in (("calls", 124, 9), ("products", 137, 12), ("million", 137, 3)):
+        device.ended(tmp_path, name, code, took, 9)
+    device.ended(tmp_path, "float64", 0, 3, 9)
+    report = assert_tables_hold(tmp_path)
+    assert [(row["what"], row["again"]) for row in report["rows"]] == [
+        ("fit", 0.125),
+        ("tune", None),
+    ]
+    ended = {name: one["ended"] for name, one in report["parts"].items()}
+    assert list(ended) == list(device.PARTS)
+    assert ended["calls"] == ended["products"] == "cut off after 9 s"
+    assert ended["million"].startswith("died: exit code 137") and ended["float64"] == "whole"
+    assert ended["devices"] == "not begun"
+
+
+@pytest.mark.slow
+def test_a_quarter_of_an_hour_in_small(tmp_path):
+    """Every part has a row, also one that is killed, and one that needs what is not here."""
+    tiny, out = tmp_path / "test_tiny.py", tmp_path / "out"
+    tiny.write_text(TINY, encoding="utf-8")
+    script = ROOT / "benchmarks" / "on_device.sh"
+    words = ["--small", "--tests", str(tiny), "--die", "calls", "--out", str(out)]
+    environment = FRESH | {"PYTHON": sys.executable, "JAX_PLATFORMS": "cpu"}
+    options = {"check": True, "capture_output": True, "text": True, "timeout": 600}
+    printed = subprocess.run([script, *words], cwd=tmp_path, env=environment, **options).stdout
+    report = assert_tables_hold(out)
+    assert text(out / "on_device.md") in printed
+    device = importlib.import_module("on_device")
+    ended = {name: one["ended"] for name, one in report["parts"].items()}
+    assert list(ended) == list(device.PARTS)
+    assert ended.pop("calls").startswith("died") and set(ended.values()) == {"whole"}
+    rows = report["rows"]
+    assert {row["part"] for row in rows} == set(device.PARTS) - {"about"}
+    failed = [(one["part"], one["test"].split("::")[-1]) for one in report["failures"]]
+    assert failed == [("devices", "test_of_none"), ("float32", "test_of_none")]
+    assert "a | sum" in report["failures"][0]["message"]
+    for row in rows:
+        by_warp, of_tests = row["what"] == "K·V by Warp", row["what"] == "tests"
+        if of_tests:
+            assert row["note"] == "1 failed, 1 passed, pytest ended with 1"
+        elif by_warp:
+            assert row["note"] == "passed over: needs a GPU" and row["first"] is None
+        else:
+            assert row["first"] > 0 and not row["note"].startswith("failed")
+    assert sum(row["ratio"] is not None for row in rows if row["part"] == "float64") == 3
+    assert {path.name for path in out.iterdir()} == {
+        *("on_device.json", "on_device.md", "on_device.log"),
+        *("tests_devices.xml", "tests_float32.xml"),
+    }

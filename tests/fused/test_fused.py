@@ -51,8 +51,8 @@ SIZES = [(37, 4101, 3, 1), (6, 9, 8, 33), (5, 1, 32, 9)]
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    """As on a CUDA device."""
-    monkeypatch.setattr(products, "PLATFORMS", {"cpu"})
+    """As on a CUDA device, where it may run too."""
+    monkeypatch.setattr(products, "PLATFORMS", {"cpu", "gpu"})
 
 
 def data(n=11, m=7, d=3, t=2, seed=0):

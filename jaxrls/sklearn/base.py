@@ -208,7 +208,17 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _loss(self):
-        return LOSSES.get(self.loss, self.loss)
+        """`loss`, or where it is the default that of a criterion that was given with its own."""
+        criterion = self.criterion
+        own = criterion.loss if isinstance(criterion, rls.extend.LeaveOneOut) else None
+        if own in (None, rls.extend.squared_error):
+            return LOSSES.get(self.loss, self.loss)
+        if self.loss != "squared_error":
+            raise ValueError(
+                f"loss={self.loss!r} was given beside criterion={criterion!r}, which has a "
+                "loss of its own: leave one of them out"
+            )
+        return own
 
     def _lams(self):
         if isinstance(self.lams, str) and self.lams not in ("auto", "search"):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxrls.core.data import Rows, Weights, compiled
+from jaxrls.core.data import DenseRows, Rows, Weights, compiled
 from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul
 from jaxrls.core.support import door, pytree, require_values
@@ -190,9 +190,14 @@ def _posterior_of(process, model, X, column, ends, shares, *, move):
     change = lambda fn, X: move(fn, X, column, ends)
 
     def averages(X):
-        rows = _coordinates(spread, kernel, X)
-        parts = _values(model, X), rows.added, rows.taken
-        return [matmul(shares, part) for part in parts]
+        """Of f and of the coordinates of rows, a block of these after another."""
+
+        def of_block(x, shares):
+            rows = _coordinates(spread, kernel, x)
+            parts = _values(model, x), rows.added, rows.taken
+            return [matmul(shares, part) for part in parts]
+
+        return DenseRows(X).sum(of_block, shares, temporaries=2 * len(model.coef))
 
     def prior_with_all(x):
         prior = lambda x, X: _prior(spread, kernel, x, X, shares)

@@ -435,6 +435,22 @@ def test_parts_that_do_not_go_together():
     )
 
 
+def test_a_criterion_keeps_its_own_loss():
+    """As `rls.fit` has it, and as `loss=` names it; the loss of `store_cv_results` too."""
+    absolute = rls.extend.LeaveOneOut(rls.extend.absolute_error)
+    target = Y[:, 0] if Y.ndim > 1 else Y
+    target = target + 20 * (np.arange(len(target)) == 3)  # an outlier, which tells the losses apart
+    want = rls.fit("gaussian", X, target, criterion=absolute)
+    squared = rls.fit("gaussian", X, target)
+    assert float(want.lam) != float(squared.lam)
+    found = RLSRegressor(criterion=absolute, store_cv_results=True).fit(X, target)
+    named = RLSRegressor(loss="absolute_error", store_cv_results=True).fit(X, target)
+    assert found.lam_ == named.lam_ == float(want.lam)
+    assert_close(found.cv_results_, named.cv_results_, TOLERANCE, "losses")
+    with pytest.raises(ValueError, match="loss='zero_one_loss' was given beside criterion="):
+        RLSRegressor(criterion=absolute, loss="zero_one_loss").fit(X, target)
+
+
 @pytest.mark.slow
 def test_progress_is_that_of_fit_and_tune(capsys):
     for progress in (False, True):

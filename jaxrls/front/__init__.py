@@ -2,7 +2,7 @@
 
 `read` makes a `Problem` of arrays of what the caller gave, `plan` decides by shapes and the
 request, `run` carries it out by compiled programs, and `report` makes a `Fit` of each of their
-results. `tune` looks for a kernel first: `start` → `descent` → `run`.
+results. `tune` reads likewise and looks for a kernel: `start` → `descent` → `report`.
 """
 
 from jaxrls.front.descent import (

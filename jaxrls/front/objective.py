@@ -37,8 +37,9 @@ def objective(
     """Compute a validation error at one λ, differentiable to any order in every array.
 
     Errors are averaged over targets. Smaller is better; the evidence is negated. Where the
-    criterion is one of the prior's variance, as the evidence is, kernel and λ are taken as they
-    are; `fit` and `tune` estimate τ² beside them, and so does `criterion=Evidence("evidence")`.
+    criterion is a likelihood with the variance of the prior, as the evidence is, kernel and λ are
+    taken as they are; `fit` and `tune` estimate τ² beside them, and so does
+    `criterion=Evidence("evidence")`. The CRPS estimates it here too, unless it is given.
 
     For leave-one-out, E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with the held-out residuals e = c/p, where c =
     G⁻¹y, p = diag G⁻¹ and G = K + λI. With the loss φ, a = φ′(e)/p and b = φ′(e) c/p², the

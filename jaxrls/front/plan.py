@@ -37,7 +37,8 @@ class Request(NamedTuple):
     @property
     def any_lam(self) -> bool:
         """Whether λ may be searched for anywhere."""
-        return isinstance(self.lams, int | str) and not self.conservative
+        is_count = isinstance(self.lams, int | np.integer | str | None)
+        return is_count and not self.conservative
 
 
 # λ to try

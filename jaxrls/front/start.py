@@ -88,13 +88,15 @@ def _guesses_of(
     has_loss = isinstance(criterion, LeaveOneOut | HoldOut)
     measured = criterion if criterion.needs_only_sums else loo
     measured = LeaveOneOut(criterion.loss) if has_loss else measured
-    # The columns of a kernel matrix are its rows.
     few = replace(problem, criterion=measured)
-    few = padded(sample_of(few, most).problem) if problem.kernel.evaluable else few
+    judged = n
+    if problem.kernel.evaluable:  # the columns of a kernel matrix are its rows
+        few = padded(sample_of(few, most).problem)
+        judged = min(most, n)
     for kernel in kernels:
         guess = jax.device_get(_judge(replace(few, kernel=kernel), lams))
         # s_max grows as the number of rows, and the rounding of K relative to it as its root.
-        floor = guess.floor * (n / min(most, n)) ** 1.5
+        floor = guess.floor * (n / judged) ** 1.5
         error = guess.error if np.isfinite(guess.error) else np.inf
         guesses.append(Guess(kernel, guess.lam, floor, error))
     return guesses

@@ -192,14 +192,15 @@ class Refined(Solver):
 
     def rows_to_fit(self, X):
         """In float64, whatever their dtype."""
-        if is_wide(X):
+        if is_wide(X) and hasattr(X, "dtype"):
             return X
         if isinstance(X, Rows) or not kind_of(X).is_dense or not is_concrete(X):
             raise ValueError(
                 f"Refined() needs a dense X with known values, and X is {type(X).__name__}: call "
                 "fit outside of jax.jit, or give float64 NumPy data"
             )
-        return np.asarray(as_floats("X", X), np.float64)
+        values = np.asarray(as_floats("X", X))
+        return X if values.dtype == np.float64 else values.astype(np.float64)
 
     def solve(self, kernel, data, labels, *, block_size=None):
         """Factor K of all rows."""

@@ -215,8 +215,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             return LOSSES.get(self.loss, self.loss)
         if self.loss != "squared_error":
             raise ValueError(
-                f"loss={self.loss!r} was given beside criterion={criterion!r}, which has a "
-                "loss of its own: leave one of them out"
+                f"loss={self.loss!r} and criterion={criterion!r}, which has a loss of its own, "
+                "cannot be used together: leave one of them out"
             )
         return own
 

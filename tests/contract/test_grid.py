@@ -327,6 +327,15 @@ def test_every_factor_has_a_row():
     assert concrete(extend.Factor) == found
 
 
+def test_every_column_is_asked_of_some_factor():
+    """But functions of a caller's, and what rooms ask in tests of their own."""
+    plans = {name: rls.folds(groups) for name, groups in PLANS.items()}
+    found = criteria(plans, (array(Y_NEW), array(Y_NEW)))
+    ways = [(case, fixed) for case in FACTORS.values() for fixed in FIXED]
+    asked_for = {name for case, fixed in ways for name in asked(case, fixed)[0]}
+    assert set(found) - asked_for == {"given", *ELSEWHERE}
+
+
 def test_every_criterion_has_a_column():
     plans = {"uneven": rls.folds(PLANS["uneven"])}
     assert concrete(rls.extend.Criterion) == {

@@ -9,6 +9,7 @@ from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, refused, solver_of
 
 import jaxrls as rls
 from jaxrls.core.factors import solvers
+from jaxrls.core.fit import choose_lam
 from jaxrls.front.lam_search import COARSE, GAIN, MOST, next_place
 
 GAUSSIAN = rls.Gaussian(0.3)
@@ -45,6 +46,17 @@ CRITERIA = {
     "holdout": {"criterion": rls.holdout(LINE[:, None], np.sin(5 * LINE))},
     "own": {"criterion": lambda factor, Y, lams: rls.gcv(factor, Y, lams)},
 }
+
+
+def test_a_lam_of_which_the_error_is_nan_is_not_chosen():
+    lams = np.array([0.1, 1.0, 2.0], DTYPE)
+    errors = np.array([np.nan, 0.5, 0.7], DTYPE)
+    of_both = np.stack([errors, errors[::-1]], axis=1)
+    lam, error = choose_lam(lams, errors, False)
+    assert (float(lam), float(error)) == (1.0, 0.5)
+    lam, _ = choose_lam(lams, of_both, True)
+    assert lam.tolist() == [1.0, 1.0]
+    assert np.isnan(choose_lam(lams, np.full(3, np.nan, DTYPE), False)[1])
 
 
 # In float32 a search meets the rounding of one criterion of each kind: of residuals, of a

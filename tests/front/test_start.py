@@ -170,15 +170,14 @@ def test_a_users_kernel_is_tuned_as_the_librarys_own():
 
 
 def test_a_kernel_matrix_is_judged_whole(monkeypatch):
+    """Its floor is that of a fit to all rows, of which none were left out."""
     monkeypatch.setattr(start, "SCREEN_ROWS", 5)
     X = rows(20)
-    ((kernel, lam, *_),) = guess(
-        rls.Precomputed(),
-        X @ X.T + np.eye(20, dtype=DTYPE),
-        X[:, 0],
-        np.linspace(0, 1, 20).astype(DTYPE),
-    )
+    K = X @ X.T + np.eye(20, dtype=DTYPE)
+    ((kernel, lam, floor, _),) = guess(rls.Precomputed(), K, X[:, 0])
     assert kernel == rls.Precomputed() and np.isfinite(lam)
+    fitted = rls.factorize(rls.Precomputed(), array(K)).precision_floor()
+    assert_close(floor, fitted, 0.1)
 
 
 def test_groups_of_all_rows_set_no_floor_on_a_sample():

@@ -420,7 +420,8 @@ def test_it_is_taken_where_k_takes_long(patch):
     patch.setattr(rls.extend.Solver, "best_fit", planned)
     assert solver_of() is None
     patch.setattr(plan_module, "MOST_ROWS", len(X) - 1)
-    assert isinstance(solver_of(), rls.Iterative)
+    for count in ({}, {"lams": np.int64(100)}, {"lams": None}):
+        assert isinstance(solver_of(**count), rls.Iterative)
     asked = {"lams": [0.1]}, {"conservative": 1}, {"keep": True}, {"groups": np.arange(200) % 5}
     assert [solver_of(**one) for one in asked] == [None] * 4
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from contract import cases
@@ -139,6 +140,16 @@ def test_a_refined_fit_says_where_it_did_not_come_near():
     ):
         diagnostics = replace(fit.diagnostics, run=run)
         inspect(replace(fit, diagnostics=diagnostics), False, rls.Refined())
+
+
+def test_frames_are_refined_in_float64_too():
+    X32 = np.asarray(X, np.float32)
+    y = np.asarray(Y, np.float32)
+    options = {"lams": [1.0], "solver": rls.Refined()}
+    framed = rls.fit(KERNEL, pd.DataFrame(X32), y, **options)
+    plain = rls.fit(KERNEL, X32, y, **options)
+    assert framed.model.coef.dtype == plain.model.coef.dtype == np.float64
+    assert framed.model.coef.tolist() == plain.model.coef.tolist()
 
 
 @ANY_PRECISION

@@ -198,13 +198,14 @@ def fit_to_others(of_fold: RowsOfFit, of_others: RowsOfFit, drops_rounding: bool
     others. What H has in the fold only is not fitted, and with `drops_rounding`, as where K has a
     low rank, neither is what is rounding among the others.
 
-    With Q an orthonormal basis of H of the others, H = QL and H of the fold = BL, the effects that
-    fit A to the others are QQᵀA there, and BQᵀA on the fold.
+    With LLᵀ = HᵀH of the others, Q = HL⁻ᵀ is an orthonormal basis of H, and B = HL⁻ᵀ the same
+    combinations on the fold. The effects that fit A to the others are QQᵀA there, and BQᵀA on the
+    fold. V is orthogonal to Q, so that K of the fold with the others needs no centring on the right.
     """
     K_fold, H_fold, Y_fold = of_fold
     K, H, Y = of_others
-    Q, inverse_root = whitened(H, H)
-    B = matmul(H_fold, inverse_root.T)
+    Q, inverse_L = whitened(H, H)
+    B = matmul(H_fold, inverse_L.T)
     without_effects = lambda A: A - matmul(Q, matmul(Q.T, A))
     on_fold = lambda A_fold, A: A_fold - matmul(B, matmul(Q.T, A))
     s, V = eigh(without_effects(without_effects(K).T))

@@ -21,7 +21,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """Make a geometric grid of λ, ascending, that covers all fits the factor can distinguish.
 
     The largest λ is 10·Σs, with the eigenvalues s of the factor: there the effective degrees of
-    freedom are at most 1/10. The smallest is a thousandth of the smallest eigenvalue above
+    freedom beside the fixed effects are at most 1/10. The smallest is a thousandth of the smallest eigenvalue above
     rounding, but at least the floor of the factor, for K √n·eps·s_max, below which rounding
     errors dominate.
 
@@ -66,15 +66,16 @@ def choose_lam(
     each target, from its own column where `lams` is (L, t).
 
     With `within`, the largest λ whose error exceeds the smallest by no more; equal errors go to the
-    larger λ.
+    larger λ. A λ whose error is NaN, as where a factor broke down, is not chosen, unless all are.
     """
     if errors.ndim == 2 and not per_target:
         errors = jnp.mean(errors, axis=1)
     if len(lams) == 1:  # nothing to choose: the model can share what the errors used
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
-    smallest = jnp.min(errors, axis=0)
+    defined = jnp.where(jnp.isnan(errors), jnp.inf, errors)
+    smallest = jnp.min(defined, axis=0)
     columns = lams if lams.ndim == errors.ndim else lams[:, None]
-    lam = jnp.max(jnp.where(errors <= smallest + within, columns, 0), axis=0)
+    lam = jnp.max(jnp.where(defined <= smallest + within, columns, 0), axis=0)
     return lam, jnp.max(jnp.where(columns == lam, errors, smallest), axis=0)
 
 

@@ -257,7 +257,8 @@ def polynomial_features(X: Matrix, degree: int, offset: float = 1.0) -> Float[Ar
         offset: the kernel's offset, a number ≥ 0, by default 1.
 
     Returns:
-        The features (n, r), r = C(d + degree, degree), the constant first.
+        The features (n, r), r = C(d + degree, degree), the constant first; without an offset those
+        of this degree alone, r = C(d + degree − 1, degree).
 
     Raises:
         ValueError: for a degree below 1 or a negative offset.

@@ -98,8 +98,8 @@ class Kernel:
 
     @_of_rows
     def diag(self, X: Matrix) -> Float[Array, " n"]:
-        """The diagonal (n,) of the kernel matrix: k(xᵢ, xᵢ) for every row of X (n, d), in O(n
-        d).
+        """The diagonal (n,) of the kernel matrix: k(xᵢ, xᵢ) for every row of X (n, d), without the
+        matrix.
         """
         return jnp.sum(self.features(X) ** 2, axis=1)
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from jax.experimental import sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import pairwise
-from support import ANY_PRECISION, COMPILED, DTYPE, EDGE, EPS, FLOAT64, X64, refused
+from support import ANY_PRECISION, COMPILED, DTYPE, EDGE, EPS, FLOAT64, X64, refused, wide
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation
@@ -165,12 +165,6 @@ def test_kernels_of_gaps_and_of_angles_are_those_of_scikit_learn(small_blocks):
             assert_allclose(found, of(dense[:9], dense), atol=100 * EPS)
 
 
-OFFSETS = pytest.mark.parametrize(
-    "offset",
-    [pytest.param(at, marks=pytest.mark.slow if at < 1e4 else []) for at in (0, 100.0, 1e4)],
-)
-
-
 def far(offset):
     """Rows as sparse and as dense ones, labels, weights: one column, of which all rows store
     something, is that far from 0.
@@ -190,42 +184,64 @@ FAR_LAMS, HALF = np.array([0.1, 3.0], DTYPE), DTYPE(0.5) * rls.Linear()
 
 
 @EDGE
-@OFFSETS
-def test_linear_models_of_fewer_rows_than_columns_are_refits_also_far_from_0(offset, small_blocks):
+@pytest.mark.parametrize(
+    ("offset", "weighted"),
+    [
+        pytest.param(1e4, False, id="far"),
+        pytest.param(1e4, True, id="far, weights"),
+        pytest.param(0, True, id="weights, no intercept", marks=pytest.mark.slow),
+    ],
+)
+def test_linear_models_of_fewer_rows_than_columns_are_refits_also_far_from_0(
+    offset, weighted, small_blocks
+):
     """With weights, and no intercept, for which the columns must be near 0. The origin of the
     column costs no digits.
     """
     X, dense, y, v = far(offset)
-    lams, kernel, n = FAR_LAMS, HALF, len(y)
-    for weights, intercept in ((None, True), (v, True), (v, False))[: 2 if offset else 3]:
-        fit = rls.fit(kernel, X, y, lams=lams, weights=weights, intercept=intercept)
-        assert fit.route == "gram" and fit.model.points is None
-        Phi, wide = np.sqrt(0.5) * dense.astype(float), y.astype(float)
-        w = None if weights is None else weights.astype(float)
-        e = [oracle.loo_residuals(Phi, wide, lam, w, intercept) for lam in lams.astype(float)]
-        share = np.ones(n) / n if w is None else w / w.sum()
-        assert_allclose(fit.errors, [share @ part**2 for part in e], rtol=RTOL)
-        coef, b = oracle.refit(Phi, wide, float(fit.lam), w, intercept)
-        assert_allclose(fit.predict(X), Phi @ coef + b, rtol=RTOL, atol=RTOL * (1 + offset**0.5))
+    lams, n, intercept = FAR_LAMS, len(y), offset > 0
+    weights = v if weighted else None
+    fit = rls.fit(HALF, X, y, lams=lams, weights=weights, intercept=intercept)
+    assert fit.route == "gram" and fit.model.points is None
+    Phi, wide = np.sqrt(0.5) * dense.astype(float), y.astype(float)
+    w = v.astype(float) if weighted else None
+    e = [oracle.loo_residuals(Phi, wide, lam, w, intercept) for lam in lams.astype(float)]
+    share = np.ones(n) / n if w is None else w / w.sum()
+    assert_allclose(fit.errors, [share @ part**2 for part in e], rtol=RTOL)
+    coef, b = oracle.refit(Phi, wide, float(fit.lam), w, intercept)
+    assert_allclose(fit.predict(X), Phi @ coef + b, rtol=RTOL, atol=RTOL * (1 + offset**0.5))
 
 
 @EDGE
 @pytest.mark.slow
-@pytest.mark.parametrize("offset", [0, 100.0, 1e4])
-def test_levels_and_deviations_of_linear_models_are_those_of_dense_rows(offset, small_blocks):
-    X, dense, y, v = far(offset)
-    lams, kernel, group = FAR_LAMS, HALF, np.arange(len(y)) % 2
-    levels = rls.fit(kernel, X, y, lams=lams, fixed_effects=rls.levels(group))
-    other = rls.fit(kernel, dense, y, lams=lams, fixed_effects=rls.levels(group))
-    assert_allclose(levels.errors, other.errors, rtol=RTOL)
-    for solver in (rls.Spectral(), rls.Cholesky()) if offset < 1e3 else ():
-        ours, theirs = (
-            rls.fit(kernel, rows, y, weights=v, lams=lams[1:], solver=solver) for rows in (X, dense)
-        )
-        assert ours.route == {"Spectral": "gram", "Cholesky": "cholesky"}[type(solver).__name__]
-        std = ours.predict(X, return_std=True)[1]
-        want = theirs.predict(dense, return_std=True)[1]
-        assert_allclose(std, want, rtol=100 * RTOL)
+def test_levels_of_linear_models_far_from_0_are_those_of_refits(small_blocks):
+    X, dense, y, _ = far(1e4)
+    n, group = len(y), np.arange(len(y)) % 2
+    found = rls.fit(HALF, X, y, lams=FAR_LAMS, fixed_effects=rls.levels(group))
+    K, B, want = 0.5 * (dense @ dense.T).astype(float), np.eye(2)[group], []
+    for lam in FAR_LAMS.astype(float):
+        e = np.empty((n, 2))
+        for i in range(n):
+            stay = np.arange(n) != i
+            G = K[np.ix_(stay, stay)] + lam * np.eye(n - 1)
+            system = np.block([[G, B[stay]], [B[stay].T, np.zeros((2, 2))]])
+            solved = np.linalg.solve(system, np.pad(y[stay].astype(float), ((0, 2), (0, 0))))
+            e[i] = y[i] - np.hstack([K[i, stay], B[i]]) @ solved
+        want.append(np.mean(e**2, axis=0))
+    assert_allclose(found.errors, want, rtol=RTOL)
+
+
+@EDGE
+@pytest.mark.slow
+def test_deviations_of_linear_models_are_those_of_dense_rows(small_blocks):
+    X, dense, y, v = far(100.0)
+    options = {"weights": v, "lams": FAR_LAMS[1:]}
+    dense_fit = rls.fit(HALF, dense, y, solver=rls.Spectral(), **options)
+    want = dense_fit.predict(dense, return_std=True)[1]
+    for solver, route in ((rls.Spectral(), "gram"), (rls.Cholesky(), "cholesky")):
+        fit = rls.fit(HALF, X, y, solver=solver, **options)
+        assert fit.route == route
+        assert_allclose(fit.predict(X, return_std=True)[1], want, rtol=100 * RTOL)
 
 
 @ANY_PRECISION
@@ -310,25 +326,33 @@ def test_what_sparse_rows_cannot_do_is_said():
 def test_rows_held_out_and_predicted():
     X, dense, y = make(60)
     held = rls.fit(rls.Linear(), X[:40], y[:40], criterion=rls.holdout(X[40:], y[40:]))
-    assert_allclose(held.predict(X), held.predict(dense), rtol=RTOL, atol=RTOL)
-    error = np.mean((y[40:] - held.predict(dense[40:])) ** 2)
-    assert_allclose(held.error, error, rtol=RTOL)
+    coef, b = oracle.refit(wide(dense[:40]), wide(y[:40, None]), float(held.lam), None, True)
+    want = (wide(dense) @ coef + b)[:, 0]
+    assert_allclose(held.predict(X), want, rtol=RTOL, atol=RTOL)
+    assert_allclose(held.error, np.mean((y[40:] - want[40:]) ** 2), rtol=RTOL)
 
 
+@EDGE
 @pytest.mark.slow
 def test_other_kernels_with_explicit_features():
     """A multiple of the linear kernel on some columns, and a sum with the features of its squares:
     blocks become dense, and their features of the blocks.
     """
-    X, dense, y = make(60)
-    v = np.linspace(0.5, 2, 60, dtype=DTYPE)
-    squares = rls.FeatureMap(lambda X: X * X)
-    for kernel in (rls.Linear() + squares, DTYPE(0.5) * rls.Linear().on([0, 3, 5])):
-        ours = rls.fit(kernel, X, y, weights=v)
-        reference = rls.fit(kernel, dense, y, weights=v, solver=rls.Spectral("covariance"))
+    X, dense, y = make()
+    v = np.linspace(0.5, 2, N, dtype=DTYPE)
+    labels, w, rows = wide(y)[:, None], wide(v), wide(dense)
+    features = {
+        rls.Linear() + rls.FeatureMap(lambda X: X * X): np.hstack([rows, rows**2]),
+        DTYPE(0.5) * rls.Linear().on([0, 3, 5]): np.sqrt(0.5) * rows[:, [0, 3, 5]],
+    }
+    for kernel, Phi in features.items():
+        ours = rls.fit(kernel, X, y, weights=v, lams=FAR_LAMS)
         assert ours.route == "covariance"
-        assert_allclose(ours.errors, reference.errors, rtol=RTOL)
-        assert_allclose(ours.predict(X), reference.predict(dense), rtol=RTOL, atol=RTOL)
+        e = [oracle.loo_residuals(Phi, labels, lam, w, True) for lam in wide(FAR_LAMS)]
+        errors = [w @ part[:, 0] ** 2 / w.sum() for part in e]
+        assert_allclose(np.ravel(ours.errors), errors, rtol=RTOL)
+        coef, b = oracle.refit(Phi, labels, float(ours.lam), w, True)
+        assert_allclose(ours.predict(X), (Phi @ coef + b)[:, 0], rtol=RTOL, atol=RTOL)
 
 
 @ANY_PRECISION

@@ -251,14 +251,14 @@ def test_columns_of_blocks_and_of_a_fit_to_a_stream_go_by_name(tmp_path):
     new = lambda **options: rls.rows.stream(tmp_path / "new.csv", target=False, **options)
     blocks = [(frame(X[:40]), Y[:40, 0]), (frame(X[40:], "bca"), Y[40:, 0])]
     options = {"landmarks": X[ROWS], "lams": LAMS}
-    want = rls.fit(KERNEL, X, Y[:, 0], **options)
-    for rows in (rls.rows.stream([*source]), rls.rows.stream(blocks)):
+    expected = rls.fit(KERNEL, X, Y[:, 0], **options).predict(X)
+    for rows in (rls.rows.stream([*source], block_size=50), rls.rows.stream(blocks, block_size=50)):
         fit = rls.fit(KERNEL, rows, **options)
         rls.save(tmp_path / "fit", fit)
         for model in (fit, rls.load(tmp_path / "fit")):
             assert model.model.names == ("a", "b", "c")
-            for given in (X, frame(X, "cab"), new(columns=[*"abc"])):
-                assert_close(model.predict(given), want.predict(X), BOUND)
+            for given in (X, frame(X, "cab"), new(columns=[*"abc"], block_size=50)):
+                assert_close(model.predict(given), expected, BOUND)
             words = r"another order .*stream\(…, columns=\['a', 'b', 'c'\]\)"
             refused(
                 (lambda model=model: model.predict(new()), words),
@@ -266,7 +266,8 @@ def test_columns_of_blocks_and_of_a_fit_to_a_stream_go_by_name(tmp_path):
                 (lambda model=model: model.predict(new(columns=["c"])), "X lacks 2 of the 3"),
             )
     np.save(tmp_path / "bare.npy", np.c_[X, Y[:, 0]])
-    assert rls.fit(KERNEL, rls.rows.stream(tmp_path / "bare.npy"), **options).model.names == ()
+    bare = rls.rows.stream(tmp_path / "bare.npy", block_size=50)
+    assert rls.fit(KERNEL, bare, **options).model.names == ()
 
 
 y = Y[:, 0]

@@ -156,10 +156,10 @@ def test_balanced_classes_do_not_count_rows_of_weight_0():
     """Or of a weight that counts as 0. A fit with such rows is the fit without, of one label or
     several, with probabilities and sets of labels too.
     """
-    v, far = np.r_[V, np.zeros(20), np.full(10, 1e-20)], np.r_[X, X[:30] + 1]
+    v, far = np.r_[V, np.zeros(13), np.full(6, 1e-20)], np.r_[X, X[:19] + 1]
     several = np.stack([NAMES == "red", X[:, 0] > 1], axis=1).astype(int)
     for labels in (NAMES, several):
-        more = np.r_[labels, np.repeat(labels[:1], 30, axis=0)]
+        more = np.r_[labels, np.repeat(labels[:1], 19, axis=0)]
         options = {"lams": 0.7, "class_weight": "balanced", "probability": "sigmoid"}
         ours = RLSClassifier("linear", **options).fit(far, more, sample_weight=v)
         alone = RLSClassifier("linear", **options).fit(X, labels, sample_weight=V)

@@ -17,12 +17,15 @@ from jaxrls.uncertainty.spread import spread
 
 LAM, GROUPS = 0.2, PLANS["uneven"]
 OF_NEW = np.geomspace(0.25, 4, NEW)  # weights of new labels
-WITHOUT_POSTERIOR = {"precomputed", "kronecker"}
+WITHOUT_POSTERIOR = {"kronecker"}
 BY_PRODUCTS = {"iterative", "iterative landmarks", "sparse"}
+# The algebra of others: a spectrum of K, landmarks that are no rows, the sums of features.
+ALIKE = {"outer", "precomputed", "on devices, linear"}
+ALIKE |= {"landmarks that stay", "cholesky landmarks that stay"}
 NAMES = [
     name
     for name, case in FACTORS.items()
-    if case.traceable and not name.startswith("moments") and name not in BY_PRODUCTS
+    if case.traceable and not name.startswith("moments") and name not in BY_PRODUCTS | ALIKE
 ]
 
 
@@ -96,9 +99,15 @@ QUICK = {
 
 
 def cells():
-    """By name: with weights, some of them 0, and a constant; some without, some with columns."""
-    every = [(name, "zeros" if FACTORS[name].weighted else "ones", "constant") for name in NAMES]
-    every += [(name, "ones", "none") for name in ("gram", "features", "landmarks", "cholesky gram")]
+    """By name: with weights, some of them 0, and a constant; some without, some with columns, and
+    landmarks that leave with these alone.
+    """
+    every = [
+        (name, "zeros" if FACTORS[name].weighted else "ones", "constant")
+        for name in NAMES
+        if name not in ("landmarks", "cholesky landmarks")
+    ]
+    every += [(name, "ones", "none") for name in ("features", "landmarks", "cholesky gram")]
     every += [(name, "zeros", "columns") for name in ("gram", "landmarks", "cholesky landmarks")]
     for name, weights, fixed in every:
         marks = [] if (name, fixed) in QUICK else pytest.mark.slow

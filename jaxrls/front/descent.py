@@ -284,6 +284,9 @@ def first_point(params: Any, space: Any, problem: Problem, *, optimizer: Any) ->
 def _with_curvature(learned: Point, walk: Walk) -> Walk:
     """The first point with the state of L-BFGS as if the last step of another walk had ended there:
     the step, and the change of the gradient along it, are kept.
+
+    With the next step optax forms s = params − state.params and y = gradient − state.updates, where
+    `updates` is the gradient before: both are moved, so that s and y stay what they were.
     """
     from optax import tree_utils
 

@@ -59,7 +59,7 @@ def compiled(fn: Function, often: bool = False) -> Function:
         for leaf in leaves:
             if isinstance(leaf, Rows):  # which no program takes
                 return leaf.call(fn, args, options)
-        if not is_concrete(leaves, jax.device_put(ZERO)):  # within another program
+        if not is_concrete(leaves) or _within_program():
             return whole(*args, **options)
         program: Callable = whole
         if _compiles_quickly(leaves, often):
@@ -70,6 +70,11 @@ def compiled(fn: Function, often: bool = False) -> Function:
             return jax.block_until_ready(program(*args, **options))
 
     return run  # type: ignore[return-value]
+
+
+def _within_program() -> bool:
+    """Whether this is traced as a part of another program, in which constants have no values too."""
+    return not is_concrete(jax.device_put(ZERO))
 
 
 def _compiles_quickly(leaves: list, often: bool) -> bool:

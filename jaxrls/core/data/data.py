@@ -96,7 +96,11 @@ class Labels:
     def unchecked(
         cls, Y: Float[Array, "n t"], weights: Weights, fixed: FixedEffects, flat: bool
     ) -> "Labels":
-        """Labels (n, t), not checked; fitted twice, as the first time rounds in their units."""
+        """Labels (n, t), not checked.
+
+        What the fixed effects leave is fitted once more: labels far from 0 round in their own units,
+        however well they are fitted, and what is left of them rounds in its own.
+        """
         first = fixed.fit(weights, Y)
         about = Y - fixed.fitted(fixed.values, first)
         more = fixed.fit(weights, about)

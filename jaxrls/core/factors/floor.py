@@ -125,6 +125,7 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     helped_by_lam = held.least_w > least  # the others have no more at any λ
     raised = (others_interpolate | is_rounding) & helped_by_lam
     w = jnp.where(raised, held.least_w, 1)
+    # Below twice `least` half of w stands for w − least, so that the floor stays bounded.
     floors = least * held.most_k / (w * jnp.maximum(w - least, w / 2))
     return jnp.max(jnp.where(raised, floors, 0))
 

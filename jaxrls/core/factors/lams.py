@@ -77,7 +77,7 @@ def one_by_one(fn: Callable, lams: PerLam, stack: bool) -> Any:
 
 def map_lams_with_columns(fn: Callable, lams: PerLam, A: Float[Array, "r t"]) -> Any:
     """`fn(λ, columns of A)` of one λ after another, (L k, …): with all columns where targets share
-    λ, else with that of its target.
+    λ, k = 1, else with that of its target, k = t.
     """
     L, k = lams.shape
     r, t = A.shape
@@ -87,7 +87,9 @@ def map_lams_with_columns(fn: Callable, lams: PerLam, A: Float[Array, "r t"]) ->
 
 
 def with_lams_inside(results: Any, lams: PerLam) -> Any:
-    """Results (L k, b, t/k) of one λ after another as (b, L, t)."""
+    """Results (L k, b, t/k) of one λ after another as (b, L, t): for k = 1 all targets come from one
+    result, for k = t one from each, as `map_lams_with_columns` makes them.
+    """
 
     def inside(a: Float[Array, "N b u"]) -> Float[Array, "b L t"]:
         a = jnp.moveaxis(a, 0, 1)

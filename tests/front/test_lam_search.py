@@ -3,9 +3,10 @@ and the model that belongs to it.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, refused, solver_of
+from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, array, refused, solver_of
 
 import jaxrls as rls
 from jaxrls.core.factors import solvers
@@ -49,14 +50,14 @@ CRITERIA = {
 
 
 def test_a_lam_of_which_the_error_is_nan_is_not_chosen():
-    lams = np.array([0.1, 1.0, 2.0], DTYPE)
-    errors = np.array([np.nan, 0.5, 0.7], DTYPE)
-    of_both = np.stack([errors, errors[::-1]], axis=1)
+    lams = array([0.1, 1.0, 2.0])
+    errors = array([np.nan, 0.5, 0.7])
+    of_both = jnp.stack([errors, errors[::-1]], axis=1)
     lam, error = choose_lam(lams, errors, False)
     assert (float(lam), float(error)) == (1.0, 0.5)
     lam, _ = choose_lam(lams, of_both, True)
     assert lam.tolist() == [1.0, 1.0]
-    assert np.isnan(choose_lam(lams, np.full(3, np.nan, DTYPE), False)[1])
+    assert np.isnan(choose_lam(lams, array([np.nan] * 3), False)[1])
 
 
 # In float32 a search meets the rounding of one criterion of each kind: of residuals, of a

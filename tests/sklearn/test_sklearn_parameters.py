@@ -447,7 +447,9 @@ def test_a_criterion_keeps_its_own_loss():
     named = RLSRegressor(loss="absolute_error", store_cv_results=True).fit(X, target)
     assert found.lam_ == named.lam_ == float(want.lam)
     assert_close(found.cv_results_, named.cv_results_, TOLERANCE, "losses")
-    with pytest.raises(ValueError, match="loss='zero_one_loss' and criterion=.* cannot be used together"):
+    with pytest.raises(
+        ValueError, match="loss='zero_one_loss' and criterion=.* cannot be used together"
+    ):
         RLSRegressor(criterion=absolute, loss="zero_one_loss").fit(X, target)
 
 

@@ -13,13 +13,15 @@ LONG = 120.0  # seconds from which on a caller is told
 # Products of K with a few columns that take as long as a search for λ with its landmarks: on a CPU,
 # where half of a symmetric K is made, 100 at 17,000 rows and 240 at 36,000.
 PRODUCTS = 150
-COLUMNS = 9  # of one product: a target and eight probes
+PROBES = 8  # columns of a product beside those of targets
 ROWS = 512  # of K, of which a product is timed
 
 
-def warn_of_long_fit(problem: Problem) -> None:
-    """Warn where a fit by products of K will take long, from the time of a part of one product."""
-    seconds = PRODUCTS * seconds_of_product(problem)
+def warn_of_long_fit(problem: Problem, searches: bool) -> None:
+    """Warn where a fit by products of K will take long, from the time of a part of one product: one
+    that `searches` for λ takes some four times as many as one at a λ that is given.
+    """
+    seconds = (PRODUCTS if searches else PRODUCTS / 4) * seconds_of_product(problem)
     if seconds < LONG:
         return
     n = problem.rows.count
@@ -35,9 +37,13 @@ def seconds_of_product(problem: Problem) -> float:
     X = problem.rows.dense()
     n = X.shape[0]
     few = X[:ROWS]
-    columns = jnp.ones((n, COLUMNS), X.dtype)
+    targets = problem.Y.size // n
+    columns = jnp.ones((n, targets + PROBES), X.dtype)
     product = jax.jit(lambda few, X: gram_matmul(problem.kernel, few, X, columns))
     jax.block_until_ready(product(few, X))  # which compiles
-    began = time.perf_counter()
-    jax.block_until_ready(product(few, X))
-    return (time.perf_counter() - began) * n / len(few)
+    times = []
+    for _ in range(2):
+        began = time.perf_counter()
+        jax.block_until_ready(product(few, X))
+        times.append(time.perf_counter() - began)
+    return min(times) * n / len(few)

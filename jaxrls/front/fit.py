@@ -153,7 +153,7 @@ def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
     """The fit with the best λ; where no solver was named and K is too large, by one without K."""
     smaller = None if request.keep else without_matrix(problem, any_lam=request.any_lam)
     if smaller:
-        warn_of_long_fit(smaller)
+        warn_of_long_fit(smaller, request.any_lam)
     problem = smaller or problem
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:

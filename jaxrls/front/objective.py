@@ -55,7 +55,7 @@ def objective(
         criterion: as in `fit`.
         groups: as in `fit`; inside `jax.jit` give `folds(groups)`.
         weights: as in `fit`; the derivative in a weight that is exactly 0 is taken as 0. In a
-            program X and Y of such rows may be NaN.
+            program X and Y of such rows may be NaN, but for a given matrix.
         intercept, fixed_effects, block_size: as in `fit`.
         landmarks: points (m, d), which have derivatives too, or row numbers (m,): such a landmark
             is held out with its row.

@@ -211,11 +211,12 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         """`loss`, or where it is the default that of a criterion that was given with its own."""
         criterion = self.criterion
         own = criterion.loss if isinstance(criterion, rls.extend.LeaveOneOut) else None
+        named = LOSSES.get(self.loss, self.loss)
         if own in (None, rls.extend.squared_error):
-            return LOSSES.get(self.loss, self.loss)
-        if self.loss != "squared_error":
+            return named
+        if self.loss != "squared_error" and named is not own:
             raise ValueError(
-                f"loss={self.loss!r} and criterion={criterion!r}, which has a loss of its own, "
+                f"loss={self.loss!r} and a criterion with a loss of its own, {own.__name__}, "
                 "cannot be used together: leave one of them out"
             )
         return own

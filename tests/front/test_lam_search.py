@@ -57,6 +57,8 @@ def test_a_lam_of_which_the_error_is_nan_is_not_chosen():
     assert (float(lam), float(error)) == (1.0, 0.5)
     lam, _ = choose_lam(lams, of_both, True)
     assert lam.tolist() == [1.0, 1.0]
+    lam, error = choose_lam(lams, array([np.inf, np.nan, np.nan]), False)
+    assert (float(lam), float(error)) == (float(lams[0]), np.inf)
     assert np.isnan(choose_lam(lams, array([np.nan] * 3), False)[1])
 
 

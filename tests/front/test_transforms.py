@@ -320,7 +320,9 @@ def test_export(group):
 @pytest.mark.slow
 @FLOAT64
 def test_rows_of_weight_0_may_hold_anything_in_a_program():
-    """NaN and infinity there change neither values nor derivatives: all is as without these rows."""
+    """NaN and infinity there change neither values nor derivatives: all is as without these
+    rows.
+    """
     p = data()
     count = 9  # of 12 rows
     filled = p.weights.at[count:].set(0)

@@ -212,7 +212,9 @@ def places():
 
 
 def outside():
-    """Derivatives outside of a program, in what does not lie on the mesh; with the mesh set, too."""
+    """Derivatives outside of a program, in what does not lie on the mesh; with the mesh set,
+    too.
+    """
     points = jnp.asarray(POINTS)
     slopes_of = lambda x, y: jax.grad(
         lambda width, lam, points: rls.objective(rls.Gaussian(width), x, y, lam, landmarks=points),

@@ -447,9 +447,10 @@ def test_a_criterion_keeps_its_own_loss():
     named = RLSRegressor(loss="absolute_error", store_cv_results=True).fit(X, target)
     assert found.lam_ == named.lam_ == float(want.lam)
     assert_close(found.cv_results_, named.cv_results_, TOLERANCE, "losses")
-    with pytest.raises(
-        ValueError, match="loss='zero_one_loss' and criterion=.* cannot be used together"
-    ):
+    both = RLSRegressor(criterion=absolute, loss="absolute_error").fit(X, target)
+    assert both.lam_ == found.lam_
+    why = "loss='zero_one_loss' and a criterion with a loss of its own, absolute_error, cannot"
+    with pytest.raises(ValueError, match=why):
         RLSRegressor(criterion=absolute, loss="zero_one_loss").fit(X, target)
 
 

@@ -45,9 +45,10 @@ class LeaveOneOut(Positive):
         groups: labels (n,) of rows that are left out together, splits, or what `folds` made of
             them. Default: single rows.
 
-    **Cost** O(n r L (t + 1)); for k groups of b rows O(k L b² (r + b)), or
-    where b > r, and of K on a CPU where it is less, O(k n r (r + L t)). **Fails**: without groups too optimistic where rows come in groups. **Source**:
-    Rifkin (lecture), "LOOE derivation, VII"; Pahikkala, Boberg and Salakoski 2006, theorem 1.
+    **Cost** O(n r L (t + 1)); for k groups of b rows O(k L b² (r + b)), or where b > r, and of K on
+    a CPU where it is less, O(k n r (r + L t)). **Fails**: without groups too optimistic where rows
+    come in groups. **Source**: Rifkin (lecture), "LOOE derivation, VII"; Pahikkala, Boberg and
+    Salakoski 2006, theorem 1.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)

@@ -73,7 +73,9 @@ def compiled(fn: Function, often: bool = False) -> Function:
 
 
 def _within_program() -> bool:
-    """Whether this is traced as a part of another program, in which constants have no values too."""
+    """Whether this is traced as a part of another program, in which constants have no values
+    too.
+    """
     return not is_concrete(jax.device_put(ZERO))
 
 

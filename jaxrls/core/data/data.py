@@ -98,8 +98,8 @@ class Labels:
     ) -> "Labels":
         """Labels (n, t), not checked.
 
-        What the fixed effects leave is fitted once more: labels far from 0 round in their own units,
-        however well they are fitted, and what is left of them rounds in its own.
+        What the fixed effects leave is fitted once more: labels far from 0 round in their own
+        units, however well they are fitted, and what is left of them rounds in its own.
         """
         first = fixed.fit(weights, Y)
         about = Y - fixed.fitted(fixed.values, first)

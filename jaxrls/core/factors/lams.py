@@ -87,8 +87,8 @@ def map_lams_with_columns(fn: Callable, lams: PerLam, A: Float[Array, "r t"]) ->
 
 
 def with_lams_inside(results: Any, lams: PerLam) -> Any:
-    """Results (L k, b, t/k) of one λ after another as (b, L, t): for k = 1 all targets come from one
-    result, for k = t one from each, as `map_lams_with_columns` makes them.
+    """Results (L k, b, t/k) of one λ after another as (b, L, t): for k = 1 all targets come from
+    one result, for k = t one from each, as `map_lams_with_columns` makes them.
     """
 
     def inside(a: Float[Array, "N b u"]) -> Float[Array, "b L t"]:

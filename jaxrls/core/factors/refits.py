@@ -200,7 +200,8 @@ def fit_to_others(of_fold: RowsOfFit, of_others: RowsOfFit, drops_rounding: bool
 
     With LLᵀ = HᵀH of the others, Q = HL⁻ᵀ is an orthonormal basis of H, and B = HL⁻ᵀ the same
     combinations on the fold. The effects that fit A to the others are QQᵀA there, and BQᵀA on the
-    fold. V is orthogonal to Q, so that K of the fold with the others needs no centring on the right.
+    fold. V is orthogonal to Q, so that K of the fold with the others needs no centring on the
+    right.
     """
     K_fold, H_fold, Y_fold = of_fold
     K, H, Y = of_others

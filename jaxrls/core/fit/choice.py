@@ -21,9 +21,9 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """Make a geometric grid of λ, ascending, that covers all fits the factor can distinguish.
 
     The largest λ is 10·Σs, with the eigenvalues s of the factor: there the effective degrees of
-    freedom beside the fixed effects are at most 1/10. The smallest is a thousandth of the smallest eigenvalue above
-    rounding, but at least the floor of the factor, for K √n·eps·s_max, below which rounding
-    errors dominate.
+    freedom beside the fixed effects are at most 1/10. The smallest is a thousandth of the smallest
+    eigenvalue above rounding, but at least the floor of the factor, for K √n·eps·s_max, below which
+    rounding errors dominate.
 
     Args:
         factor: what `factorize` returned.
@@ -72,10 +72,12 @@ def choose_lam(
         errors = jnp.mean(errors, axis=1)
     if len(lams) == 1:  # nothing to choose: the model can share what the errors used
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
-    defined = jnp.where(jnp.isnan(errors), jnp.inf, errors)
+    undefined = jnp.isnan(errors)
+    defined = jnp.where(undefined, jnp.inf, errors)
     smallest = jnp.min(defined, axis=0)
+    may_be_chosen = (defined <= smallest + within) & (~undefined | undefined.all(axis=0))
     columns = lams if lams.ndim == errors.ndim else lams[:, None]
-    lam = jnp.max(jnp.where(defined <= smallest + within, columns, 0), axis=0)
+    lam = jnp.max(jnp.where(may_be_chosen, columns, 0), axis=0)
     return lam, jnp.max(jnp.where(columns == lam, errors, smallest), axis=0)
 
 

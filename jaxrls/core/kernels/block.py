@@ -36,7 +36,8 @@ NEAR = 4.0
 
 class Block:
     """Rows (b, d) that are more than one array: a frozen pytree with `shape`, `values`, and what
-    tells where these lie. Kernels of a class with `takes_blocks = True` get it as it is, others dense.
+    tells where these lie. Kernels of a class with `takes_blocks = True` get it as it is, others
+    dense.
     """
 
     ndim = 2

@@ -64,8 +64,8 @@ class Kernel:
     * `evaluable`: False for a kernel given as a matrix, which has no value at other points, k(x, x)
       of new rows included.
     * `takes_blocks`: whether methods take any block for X, such as one of sparse rows, by the
-      functions of `block.py` alone; others get dense rows. A class with a `__call__` of its own says
-      so anew.
+      functions of `block.py` alone; others get dense rows. A class with a `__call__` of its own
+      says so anew.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)

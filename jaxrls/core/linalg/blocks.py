@@ -23,8 +23,9 @@ def block_bytes() -> int:
 
 
 def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
-    """Rows per block for `row_bytes` of temporaries a row, down to half as many where they then divide
-    `n`, so that no ragged block remains; at most `most` bytes a block, but at least 16 rows. A number that is a symbol is not divided.
+    """Rows per block for `row_bytes` of temporaries a row, down to half as many where they then
+    divide `n`, so that no ragged block remains; at most `most` bytes a block, or 16 rows where
+    these are more. A number that is a symbol is not divided.
     """
     if is_any_number(n):
         return n

@@ -153,8 +153,8 @@ def _attribute(name: str, value: Any, path: list[str]) -> Any:
 
 
 def is_wide(value: Any) -> bool:
-    """Whether an array is float64, or will be once NumPy reads it on the host; of a frame or a list,
-    whose columns are not looked at, it is taken to be.
+    """Whether an array is float64, or will be once NumPy reads it on the host; of a frame or a
+    list, whose columns are not looked at, it is taken to be.
     """
     # A source of rows has the dtype that it reads.
     dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))

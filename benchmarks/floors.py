@@ -4,8 +4,9 @@
 
 Data sets are drawn whose kernels are smooth and wide, so that most eigenvalues of K are below λ:
 one to four columns, widths of 2 to 100, an outlier in half of them, weights in a third. For each, λ
-is a multiple of the floor of the factor. What the factors say in float32 is compared with float64, and in float64
-with 80-bit numbers; --check compares these with 50 digits on some small sets (it needs mpmath).
+is a multiple of the floor of the factor. What the factors say in float32 is compared with float64,
+and in float64 with 80-bit numbers; --check compares these with 50 digits on some small sets (it
+needs mpmath).
 
 The table has, for every multiple, the error that 9 of 10 sets are within, and the largest: of the
 leave-one-out error, relative to it; of held-out residuals and of predictions of the rows, the
@@ -58,8 +59,8 @@ def as_dtype(data: Drawn, dtype) -> Drawn:
 
 
 class Said(NamedTuple):
-    """What a fit says of its rows at every λ, (L, n): held-out residuals, predictions, and variances
-    in units of the kernel.
+    """What a fit says of its rows at every λ, (L, n): held-out residuals, predictions, and
+    variances in units of the kernel.
     """
 
     held_out: np.ndarray

@@ -426,7 +426,7 @@ def products(data, rows=8000, columns=(3, 8, 30), targets=9, rounds=7):
                 rng = np.random.default_rng(0)
                 X = jnp.asarray(rng.normal(size=(rows, d)) / width, dtype)
                 V = jnp.asarray(rng.normal(size=(rows, targets)), dtype)
-                kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), rls.Gaussian(1.0))  # noqa: B023
+                kernel = rls.Gaussian(jnp.ones((), dtype))
                 ways = {
                     "by hand": partial(jax.jit(by_hand), X, V),
                     "all of K": partial(jax.jit(times_in_blocks), kernel, X, X, V),

@@ -110,7 +110,13 @@ def test_the_page_says_of_intervals_what_the_table_has():
 # --------------------------------------------------------------------------------------------------
 
 NUMBERS = "first", "again", "ratio"
-TINY = "def test_of_this_world():\n    pass\n\n\ndef test_of_none():\n    assert 2 + 2 == 5, 'a | sum'\n"
+TINY = """def test_of_this_world():
+    pass
+
+
+def test_of_none():
+    assert 2 + 2 == 5, 'a | sum'
+"""
 
 
 def tables(markdown):

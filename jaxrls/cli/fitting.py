@@ -2,6 +2,8 @@
 
 import os
 import time
+from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,12 +12,12 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, left_out_in_words, report, show
 from jaxrls.core.criteria import CRITERIA
-from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Standardized
+from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Kernel, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
-from jaxrls.front import add_names_and_offset
+from jaxrls.front import Fit, add_names_and_offset
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.files import check_replaceable, replacing
-from jaxrls.rows.sources import ColumnChoice, open_files, paths_of
+from jaxrls.rows.sources import ColumnChoice, Files, open_files, paths_of
 from jaxrls.rows.streamed import Piece
 from jaxrls.rows.tables import Dialect, quoted, text_among
 
@@ -38,7 +40,7 @@ class Table(NamedTuple):
         return getattr(self.X, "sample", self.X)
 
 
-def run_fit(args):
+def run_fit(args: Namespace) -> None:
     """Read, fit, report, save."""
     check_outputs(args)
     check_lams(args.lams)
@@ -76,12 +78,12 @@ def run_fit(args):
     write(args, fit, table)
 
 
-def name_of(args) -> str:
+def name_of(args: Namespace) -> str:
     """What is read, as it was typed."""
     return " ".join(args.copies.get(path, path) for path in args.data)
 
 
-def show_data(args, table, classes):
+def show_data(args: Namespace, table: Table, classes: Sequence[str] | None) -> None:
     """What was read."""
     n, d = table.X.shape
     target = table.known["layout"]["target"]
@@ -92,7 +94,7 @@ def show_data(args, table, classes):
     show("data", f"{files}: {count(n, 'row')}, {count(d, 'input')}, target {target}{kinds}{out}")
 
 
-def write(args, fit, table):
+def write(args: Namespace, fit: Fit, table: Table) -> None:
     """The files that were asked for."""
     known = table.known
     if args.out:
@@ -110,7 +112,7 @@ def write(args, fit, table):
         show("drawn", args.plot)
 
 
-def sigmoid_of(fit, table) -> dict[str, Any]:
+def sigmoid_of(fit: Fit, table: Table) -> dict[str, Any]:
     """What makes probabilities of scores, from those of rows that were left out."""
     left_out = table.Y - np.asarray(fit.loo_residuals)
     sigmoid = rls.classes.fit_sigmoid(left_out, table.Y, table.weights)
@@ -118,7 +120,7 @@ def sigmoid_of(fit, table) -> dict[str, Any]:
     return {name: np.asarray(part).tolist() for name, part in parts.items()}
 
 
-def names_of(known) -> tuple:
+def names_of(known: dict) -> tuple:
     """The names of the columns that were fitted, indicators as `pandas.get_dummies` names them; ()
     where files have none, or two are the same.
     """
@@ -131,7 +133,7 @@ def names_of(known) -> tuple:
     return tuple(names) if len({*names}) == len(names) else ()
 
 
-def kernel_of(args, d):
+def kernel_of(args: Namespace, d: int) -> Kernel:
     """The kernel of d inputs, its widths the median distance where none is given."""
     if args.kernel in POLYNOMIAL:
         return rls.Polynomial(args.degree)
@@ -187,7 +189,7 @@ def chosen(args, name, classes, groups):
     return {"criterion": criterion, "groups": groups}
 
 
-def numbers_of(kernel) -> str:
+def numbers_of(kernel: Kernel) -> str:
     """Its parameters by name, in words, without those of columns that are standardized."""
     leaves = jax.tree_util.tree_leaves_with_path(kernel)
     named = [(path[-1].name, leaf) for path, leaf in leaves]
@@ -196,14 +198,14 @@ def numbers_of(kernel) -> str:
     return "".join(f", {name} {words(leaf)}" for name, leaf in named if name not in constants)
 
 
-def check_lams(lams):
+def check_lams(lams: Any) -> None:
     """Raise for a count of λ that is meant as a λ."""
     if isinstance(lams, int) and lams < 2:
         remedy = "for λ = 1 give --lams 1.0" if lams else "for the smallest λ give --lams 0.0"
         raise ValueError(f"--lams {lams} is how many λ to try, and must be 2 or more: {remedy}")
 
 
-def check_outputs(args):
+def check_outputs(args: Namespace) -> None:
     """Raise before the work starts where its results could not be written."""
     for path in filter(None, (args.out, args.plot, args.checkpoint)):
         folder = os.path.dirname(os.path.abspath(path))
@@ -214,7 +216,7 @@ def check_outputs(args):
         check_picture(args.plot)
 
 
-def check_picture(path):
+def check_picture(path: str) -> None:
     """Raise where no picture can be drawn, or not in the format of this name."""
     try:
         import matplotlib
@@ -229,7 +231,7 @@ def check_picture(path):
         raise ValueError(f"--plot {path} must end in one of {endings}")
 
 
-def format_of(path) -> str:
+def format_of(path: str) -> str:
     """The ending of a name, without its dot."""
     return os.path.splitext(path)[1].lower().removeprefix(".")
 
@@ -248,7 +250,7 @@ KNOWN: dict = {
 LAYOUT = ("inputs", "one_hot", "days", "yearly", "target", "width")  # of the choice of columns
 
 
-def read(args) -> Table:
+def read(args: Namespace) -> Table:
     """One table, or files that stream."""
     special = args.columns, args.drop, args.one_hot, args.groups
     labels = not args.stream and (args.classify or None)
@@ -275,7 +277,7 @@ def read(args) -> Table:
     return table
 
 
-def read_whole(files, source, known) -> Table:
+def read_whole(files: Files, source: str, known: dict) -> Table:
     """All rows in numbers; what these stand for goes into `known`."""
     whole = joined(files, source)
     choice = files.choice
@@ -306,7 +308,7 @@ def read_whole(files, source, known) -> Table:
     return Table(X, Y, whole.weights, rest[0] if rest else None, known)
 
 
-def joined(files, source) -> Piece:
+def joined(files: Files, source: str) -> Piece:
     """All rows in one."""
     parts: list = []
     held = 0.0
@@ -328,12 +330,19 @@ def joined(files, source) -> Piece:
     return Piece(X, Y, v, texts=texts)
 
 
-def dialect_of(args) -> Dialect:
+def dialect_of(args: Namespace) -> Dialect:
     """How CSV files are written."""
     return Dialect(args.header, args.sep, args.decimal, args.encoding)
 
 
-def inputs_of(source, X, texts, known, numbers=None, unknown=None) -> np.ndarray:
+def inputs_of(
+    source: str,
+    X: np.ndarray,
+    texts: Any,
+    known: dict,
+    numbers: Any = None,
+    unknown: str | None = None,
+) -> np.ndarray:
     """Numbers with medians where they are missing, and an indicator of every category of columns of
     text; of rows with these numbers. All are 0 for a category that the model was not fitted with
     where `unknown` is "zero".

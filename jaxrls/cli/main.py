@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 
@@ -23,12 +23,12 @@ from jaxrls.core.kernels import KERNELS, PLAIN, POLYNOMIAL, RADIAL
 from jaxrls.rows.sources import paths_of
 
 
-def names(text) -> list[str]:
+def names(text: str) -> list[str]:
     """Columns separated by commas."""
     return text.split(",")
 
 
-def character(text) -> str:
+def character(text: str) -> str:
     """One character; a tab may be written in words."""
     text = {"tab": "\t", "\\t": "\t"}.get(text, text)
     if len(text) != 1:
@@ -36,7 +36,7 @@ def character(text) -> str:
     return text
 
 
-def lams(text) -> int | str | list[float]:
+def lams(text: str) -> int | str | list[float]:
     """How many λ, those that are named, or "search"."""
     if text == "search":
         return text
@@ -48,7 +48,7 @@ def lams(text) -> int | str | list[float]:
         ) from None
 
 
-def landmarks(text) -> int | str:
+def landmarks(text: str) -> int | str:
     """How many, or "auto"."""
     return text if text == "auto" else int(text)
 
@@ -179,7 +179,7 @@ def add(parser, table, **common):
         parser.add_argument(flag, help=" ".join(words.split()), **options)
 
 
-def make_parser(prog="python -m jaxrls") -> Parser:
+def make_parser(prog: str = "python -m jaxrls") -> Parser:
     """All that can be typed, after what calls it."""
     about = (
         "Regularized least squares with lambda chosen by exact leave-one-out. "
@@ -209,7 +209,7 @@ def make_parser(prog="python -m jaxrls") -> Parser:
     return parser
 
 
-def are_there(paths) -> bool:
+def are_there(paths: list[str]) -> bool:
     """Whether all paths, patterns and folders name files, or are pipes."""
     try:
         return bool(paths_of(path for path in paths if not is_pipe(path)) or paths)
@@ -217,7 +217,7 @@ def are_there(paths) -> bool:
         return False
 
 
-def check_fit(args):
+def check_fit(args: argparse.Namespace) -> Iterator[str]:
     """Options that do not go together, in words."""
     path = args.data[0]
     pattern = os.path.isdir(path) or glob.has_magic(path) and not os.path.exists(path)
@@ -274,7 +274,7 @@ def main(
     return code
 
 
-def exit_code(args) -> int:
+def exit_code(args: argparse.Namespace) -> int:
     """Run a command; 0, or 2 with a line on stderr."""
     try:
         with pipes_copied(args):
@@ -334,7 +334,7 @@ def keep_programs():
         jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
 
 
-def forget_oldest(folder, most=MOST_BYTES):
+def forget_oldest(folder: str, most: int = MOST_BYTES) -> None:
     """Remove the files that were made first, until the rest take no more than `most` bytes."""
     files = [entry for entry in os.scandir(folder) if entry.is_file()]
     for entry in sorted(files, key=lambda entry: entry.stat().st_mtime, reverse=True):

@@ -4,10 +4,10 @@ import os
 import shutil
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 # How a file begins, and the ending of its name; anything else is CSV.
 BEGINNINGS = {
@@ -31,7 +31,7 @@ def is_pipe(path: str) -> bool:
 
 
 @contextmanager
-def pipes_copied(args: Any) -> Iterator[None]:
+def pipes_copied(args: Namespace) -> Iterator[None]:
     """Copies in place of the pipes in `args.data`, until the block ends; `args.copies` has what
     each copy is called.
     """

@@ -1,7 +1,8 @@
 """The command `predict`: predicts the rows of a table with a saved model."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,7 +17,7 @@ from jaxrls.rows.files import check_replaceable
 from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 
 
-def run_predict(args):
+def run_predict(args: Namespace) -> None:
     """Load, read, predict, write, and say the error where the files have the target."""
     if args.out:
         check_replaceable(args.out)
@@ -84,7 +85,7 @@ def predict_files(model, known, files, args, write):
     return rows, unknown, tally
 
 
-def count_unknown(texts, categories) -> int:
+def count_unknown(texts: Sequence[np.ndarray], categories: Sequence[Sequence[str]]) -> int:
     """How many rows have a category that was not fitted, in any column."""
     columns = zip(texts, categories, strict=False)
     strange = [~np.isin(words, known) for words, known in columns]
@@ -98,7 +99,7 @@ def with_kept(columns, names, kept):
     return dict(zip(names, kept, strict=True)) | columns
 
 
-def loaded(path, level):
+def loaded(path: str, level: float | None):
     """A model, which has intervals if a level is asked for, and what it knows of the columns."""
     model, extra = rls.load(path, with_extra=True)
     known = KNOWN | extra.get("table", {})

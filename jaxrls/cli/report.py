@@ -2,6 +2,7 @@
 
 import sys
 import time
+from argparse import Namespace
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,12 +19,12 @@ def at_terminal() -> bool:
     return sys.stderr.isatty() and find_spec("tqdm") is not None
 
 
-def show(what, text):
+def show(what: str, text: str) -> None:
     """One line of the report, before what comes next takes its time."""
     print(f"{what:<10}{shown(text)}", flush=True)
 
 
-def count(n, what) -> str:
+def count(n: int, what: str) -> str:
     """`1 row`, `2 rows`."""
     return f"{n} {what}{'s' if n != 1 else ''}"
 
@@ -68,7 +69,7 @@ def report(fit, Y, classes, weights, scores=False):
         show("landmarks", fit.certificate)
 
 
-def run_demo(args):
+def run_demo(args: Namespace) -> None:
     """A fit of the embedded data before and after tuning, judged on rows that it has not seen."""
     X, y, names = rls.airfoil()
     X = (X - X.mean(axis=0)) / X.std(axis=0)

@@ -10,25 +10,27 @@ from jaxrls.core.fit import Problem
 from jaxrls.core.support import warn
 
 LONG = 120.0  # seconds from which on a caller is told
-# Products of K with a few columns that take as long as a search for λ with its landmarks: on a CPU,
-# where half of a symmetric K is made, 100 at 17,000 rows and 240 at 36,000.
+# Products of all of K with a few columns that take as long as a search for λ with its landmarks:
+# measured once on a CPU, where half of a symmetric K is made, 100 at 17,000 rows. More rows take
+# more of them.
 PRODUCTS = 150
 PROBES = 8  # columns of a product beside those of targets
 ROWS = 512  # of K, of which a product is timed
 
 
 def warn_of_long_fit(problem: Problem, searches: bool) -> None:
-    """Warn where a fit by products of K will take long, from the time of a part of one product: one
-    that `searches` for λ takes some four times as many as one at a λ that is given.
+    """Warn where a fit by products of K will take long, from the time of a part of one product: at
+    a λ that is given it takes a third of what one takes that `searches`.
     """
-    seconds = (PRODUCTS if searches else PRODUCTS / 4) * seconds_of_product(problem)
+    products = PRODUCTS if searches else PRODUCTS / 3
+    seconds = products * seconds_of_product(problem)
     if seconds < LONG:
         return
     n = problem.rows.count
     warn(
         f"K of {n} rows is too large to factor, and a fit by products of it will take about "
-        f"{seconds / 60:.0f} minutes: landmarks=1000 takes seconds, with a solution that is often "
-        "as good; progress=True shows how far a fit is"
+        f"{seconds / 60:.0f} minutes: landmarks=1000 takes a small part of that; progress=True "
+        "shows how far a fit is"
     )
 
 

@@ -214,10 +214,10 @@ def test_days_may_be_followed_by_times_after_what_pyarrow_looks_at(write, monkey
 
 CHOICES = {
     "d,k,a,b,y\n2020-01-01,u,1,,1\n,v,3,4,2\n": [
-        "2 inputs are no numbers, 'd' holds dates such as '2020-01-01', 'k' holds text such as 'u': ",
+        "2 inputs are no numbers, 'd' holds dates such as '2020-01-01', 'k' holds text such as 'u'",
         ": code text as numbers, leave it out (--drop k), or make indicators of it (--one-hot k); ",
         "; take dates as a number of days (--days d), as the part of the year (--yearly d), or not",
-        "; values are missing in 'd', 'b': leave such rows out (--missing drop), or fill in medians",
+        "; values are missing in 'd', 'b': leave such rows out (--missing drop), or fill in median",
     ],
     "k,l m,y\nu,v w,1\nu,v,2\n": ["'k' holds text such as 'u', 'l m' h", "--one-hot k,'l m')"],
     "a,b,c,y\n1,2,3,4\n,2,3,4\n1,,3,\n": [

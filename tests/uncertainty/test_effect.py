@@ -15,6 +15,7 @@ from contract.cases import WIDTH, draw, gaussian
 from support import ANY_PRECISION, DTYPE, EPS, FLOAT64, assert_close, refused, wide
 
 import jaxrls as rls
+from jaxrls.core.linalg import blocks
 from jaxrls.uncertainty.effect import _check_smooth, partial_effects
 
 mpl.use("agg")
@@ -89,6 +90,23 @@ def test_effects_are_those_of_the_posterior_at_moved_rows(kernel, column, option
     assert_close(found.mean, weights @ want.mean, 1e-5)
     assert_close(found.std, np.sqrt(weights @ want.covariance @ weights), 1e-4)
     assert found.mean.shape == found.std.shape == ()
+
+
+def test_blocks_of_rows_change_no_effect(monkeypatch):
+    """Of the same rows twenty times, with weights, an average is that of the rows: where these are
+    read in blocks, of derivatives and of differences, on landmarks too.
+    """
+    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 2**12)
+    monkeypatch.setattr(blocks, "FEWEST_ROWS", 64)
+    many = np.tile(INPUT, (20, 1))
+    weights = V.astype(DTYPE)
+    for options in ({}, {"landmarks": INPUT[::4]}):
+        fit = rls.fit(GAUSSIAN, INPUT, OUTPUT, **OPTIONS | options)
+        for column in (0, 2):
+            once = fit.effect(INPUT, column, weights=weights)
+            often = fit.effect(many, column, weights=np.tile(weights, 20))
+            assert_close(often.mean, once.mean, 1e3 * EPS)
+            assert_close(often.std, once.std, 1e5 * EPS)
 
 
 @FLOAT64

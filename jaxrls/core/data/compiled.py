@@ -59,7 +59,7 @@ def compiled(fn: Function, often: bool = False) -> Function:
         for leaf in leaves:
             if isinstance(leaf, Rows):  # which no program takes
                 return leaf.call(fn, args, options)
-        if not is_concrete(leaves) or _within_program():
+        if _within_program(leaves):
             return whole(*args, **options)
         program: Callable = whole
         if _compiles_quickly(leaves, often):
@@ -72,11 +72,9 @@ def compiled(fn: Function, often: bool = False) -> Function:
     return run  # type: ignore[return-value]
 
 
-def _within_program() -> bool:
-    """Whether this is traced as a part of another program, in which constants have no values
-    too.
-    """
-    return not is_concrete(jax.device_put(ZERO))
+def _within_program(leaves: list) -> bool:
+    """Whether this is a part of another program, in which constants have no values either."""
+    return not is_concrete(leaves, jax.device_put(ZERO))
 
 
 def _compiles_quickly(leaves: list, often: bool) -> bool:

@@ -173,8 +173,8 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
         stays = weights.used & ~folds.holds(number)
         most = most_training_rows(folds)
         others = jnp.flatnonzero(stays, size=most, fill_value=factor.n).astype(inside.dtype)
-        of_fold = (K[inside][:, others], H[inside], Y[inside])
-        of_others = (K[others][:, others], H[others], Y[others])
+        of_fold = RowsOfFold(K[inside][:, others], H[inside], Y[inside])
+        of_others = RowsOfFold(K[others][:, others], H[others], Y[others])
         return fit_to_others(of_fold, of_others, drops_rounding)
 
     return jax.lax.map(without, (folds.fold_numbers, folds.inside))
@@ -190,23 +190,26 @@ def _rows_of_matrix(factor: Any) -> Float[Array, "n r"]:
     return jnp.where(factor.weights.used[:, None], A, factor.query_map())
 
 
-RowsOfFit = tuple[Float[Array, "b c"], Float[Array, "b q"], Float[Array, "b t"]]
+class RowsOfFold(NamedTuple):
+    """What a fit without a fold takes of its rows, or of the c others."""
+
+    K: Float[Array, "b c"]  # K̃ with the others
+    H: Float[Array, "b q"]
+    Y: Float[Array, "b t"]  # ỹ
 
 
-def fit_to_others(of_fold: RowsOfFit, of_others: RowsOfFit, drops_rounding: bool) -> DualFits:
-    """The fit to c other rows, of one fold, from K̃ with the others, H and ỹ of the fold and of the
-    others. What H has in the fold only is not fitted, and with `drops_rounding`, as where K has a
-    low rank, neither is what is rounding among the others.
+def fit_to_others(of_fold: RowsOfFold, of_others: RowsOfFold, drops_rounding: bool) -> DualFits:
+    """The fit to the other rows of one fold. What H has in the fold only is not fitted, and with
+    `drops_rounding`, as where K has a low rank, neither is what is rounding among the others.
 
     With LLᵀ = HᵀH of the others, Q = HL⁻ᵀ is an orthonormal basis of H, and B = HL⁻ᵀ the same
     combinations on the fold. The effects that fit A to the others are QQᵀA there, and BQᵀA on the
     fold. V is orthogonal to Q, so that K of the fold with the others needs no centring on the
     right.
     """
-    K_fold, H_fold, Y_fold = of_fold
     K, H, Y = of_others
     Q, inverse_L = whitened(H, H)
-    B = matmul(H_fold, inverse_L.T)
+    B = matmul(of_fold.H, inverse_L.T)
     without_effects = lambda A: A - matmul(Q, matmul(Q.T, A))
     on_fold = lambda A_fold, A: A_fold - matmul(B, matmul(Q.T, A))
     s, V = eigh(without_effects(without_effects(K).T))
@@ -216,6 +219,6 @@ def fit_to_others(of_fold: RowsOfFit, of_others: RowsOfFit, drops_rounding: bool
     return DualFits(
         s=jnp.maximum(s, 0),
         z=matmul(V.T, without_effects(Y)),
-        cross=matmul(on_fold(K_fold, K), V),
-        start=on_fold(Y_fold, Y),
+        cross=matmul(on_fold(of_fold.K, K), V),
+        start=on_fold(of_fold.Y, Y),
     )

@@ -229,15 +229,11 @@ def _in_passes(
         x, z, scale = column
         return total + gap(x[:, None], z[None, :], scale), None
 
-    columns = X.T, Z.T, inverse
-    if len(inverse) > at_once:
-        columns = jax.tree.map(partial(_filled_up, at_once), columns)
+    if len(inverse) > at_once:  # columns of 0, so that all passes are alike
+        missing = -len(inverse) % at_once
+        X = jnp.pad(X, ((0, 0), (0, missing)))
+        Z = jnp.pad(Z, ((0, 0), (0, missing)))
+        inverse = jnp.pad(inverse, (0, missing))
     start = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
     # Unrolled, which makes columns of one pass one operation.
-    return jax.lax.scan(add, start, columns, unroll=at_once)[0]
-
-
-def _filled_up(multiple: int, columns: Float[Array, "n *t"]) -> Float[Array, "m *t"]:
-    """Columns with zeros, up to a multiple, so that all passes are alike."""
-    missing = -len(columns) % multiple
-    return jnp.pad(columns, [(0, missing)] + [(0, 0)] * (columns.ndim - 1))
+    return jax.lax.scan(add, start, (X.T, Z.T, inverse), unroll=at_once)[0]

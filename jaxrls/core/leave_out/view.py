@@ -55,10 +55,6 @@ class View(ABC):
     constraints = None  # a field where landmarks leave
     width: ClassVar[Any] = 1  # how many numbers of a row one entry is computed from
 
-    def take(self, rows: Int[Array, " b"]) -> "View":
-        """The view of some of the rows, in which they are numbered anew."""
-        raise NotImplementedError(f"{type(self).__name__} is of rows on one device")
-
     @abstractmethod
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
         """R_ij of indices i and j; of no meaning where j is a query."""

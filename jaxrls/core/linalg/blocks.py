@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-from jaxrls.core.support import check_whole, is_any_number, platform
+from jaxrls.core.support import check_whole, is_symbolic, platform
 
 # Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the
 # device busy.
@@ -27,7 +27,7 @@ def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
     divide `n`, so that no ragged block remains; at most `most` bytes a block, or 16 rows where
     these are more. A number that is a symbol is not divided.
     """
-    if is_any_number(n):
+    if is_symbolic(n):
         return n
     blocks = -(-n // max(16, (most or block_bytes()) // max(1, row_bytes)))
     counts = range(blocks, min(2 * blocks, n) + 1)
@@ -38,7 +38,7 @@ def wide_block_size(n: int, row_bytes: int) -> int:
     """The same, but at least FEWEST_ROWS, or up to twice as many that divide `n`: with a ragged
     block, whole blocks would be cut out as a copy.
     """
-    if is_any_number(n):
+    if is_symbolic(n):
         return n
     least = min(n, FEWEST_ROWS)
     size = default_block_size(n, row_bytes)
@@ -50,10 +50,10 @@ def check_block_size(block_size: Any, n: int) -> int | None:
     """`block_size` limited to `n`, or None if it is; raises unless it is a whole number of at least
     1.
     """
-    if block_size is None or is_any_number(block_size):
+    if block_size is None or is_symbolic(block_size):
         return None
     check_whole("block_size", block_size)
-    if is_any_number(n):
+    if is_symbolic(n):
         raise ValueError(
             f"block_size must be None where the number of rows is a symbol, {n}, and is "
             f"{block_size}: all rows are computed at once there"

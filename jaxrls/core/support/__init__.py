@@ -25,8 +25,8 @@ from jaxrls.core.support.checks import (
 )
 from jaxrls.core.support.device import (
     auto,
-    is_any_number,
     is_concrete,
+    is_symbolic,
     known_and,
     memory_bytes,
     on_device,

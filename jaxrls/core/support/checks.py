@@ -256,9 +256,10 @@ def check_real(name: str, value: Any) -> None:
         check_unmasked(name, part)
         dtype = part.dtype if isinstance(part, jax.Array) else np.asarray(part).dtype
         if not any(jnp.issubdtype(dtype, kind) for kind in REAL):
+            is_text = dtype.kind == "U"
+            remedy = ": in fit and tune a width may be median, or a list" if is_text else ""
             raise ValueError(
-                f"{name} must be a real number, or an array of them, and has dtype {dtype}"
-                f"{': in fit and tune a width may be median, or a list' if dtype.kind == 'U' else ''}"
+                f"{name} must be a real number, or an array of them, and has dtype {dtype}{remedy}"
             )
 
 

@@ -144,7 +144,7 @@ def memory_bytes() -> int | None:
         return None
 
 
-def is_any_number(n: Any) -> bool:
+def is_symbolic(n: Any) -> bool:
     """Whether a number of rows is a symbol, as `jax.export` has for programs of any number."""
     return jax.export.is_symbolic_dim(n)
 
@@ -161,7 +161,7 @@ def shards_of(X: Any, devices: int = 1) -> int:
         mesh = jax.sharding.get_abstract_mesh()
         if not mesh.empty:
             devices = math.prod(mesh.shape[axis] for axis in mesh.auto_axes)
-        return 1 if is_any_number(X.shape[0]) else math.gcd(X.shape[0], devices)
+        return 1 if is_symbolic(X.shape[0]) else math.gcd(X.shape[0], devices)
     return X.shape[0] // X.sharding.shard_shape(X.shape)[0] if isinstance(X, jax.Array) else 1
 
 
@@ -180,15 +180,19 @@ def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
         return call(*args, **kwargs)
     rows = max(explicit, key=lambda array: any(_typed(array).spec[:1]))
     axis = (*_typed(rows).spec, None)[0]
+    to_auto: Callable
+    put: Callable
     in_program = not is_concrete(explicit)
     if in_program:
         mesh = _typed(rows).mesh
-        context = partial(jax.sharding.use_abstract_mesh, auto(mesh))
-        to_auto, put = _whole, jax.sharding.reshard
+        context = jax.sharding.use_abstract_mesh(auto(mesh))
+        to_auto = _whole
+        put = jax.sharding.reshard
     else:
         mesh = rows.sharding.mesh
-        context = partial(_auto_context, mesh, is_concrete(args, kwargs))
-        to_auto, put = partial(_moved, mesh), jax.device_put
+        context = _auto_context(mesh, is_concrete(args, kwargs))
+        to_auto = partial(_moved, mesh)
+        put = jax.device_put
 
     def as_rows(result: jax.Array) -> jax.Array:
         # Without a mesh that is set, JAX takes derivatives of what is on one in no Explicit axes.
@@ -198,7 +202,7 @@ def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
         spec = P(*[along, *[None] * (result.ndim - 1)][: result.ndim])
         return put(result, NamedSharding(mesh, spec))
 
-    with context():
+    with context:
         results = call(*map_arrays(to_auto, args), **map_arrays(to_auto, kwargs))
     return map_arrays(as_rows, results)
 

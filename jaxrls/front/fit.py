@@ -10,7 +10,7 @@ import numpy as np
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
-from jaxrls.core.support import column_names, door, is_concrete, progress_bar
+from jaxrls.core.support import column_names, is_concrete, progress_bar, public_call
 from jaxrls.front.expected import warn_of_long_fit
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import inspect_fit, labels_are_equal
@@ -27,7 +27,7 @@ from jaxrls.front.report import (
 from jaxrls.front.run import fit_arrays_compiled, run
 
 
-@door("X")
+@public_call(data="X")
 def fit(
     kernel: K | str,
     X: Any,

@@ -12,7 +12,7 @@ from jaxrls.core.data import Folds
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Choice, Chosen, Diagnostics, Number, Numbers, PerTarget, Problem
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.support import door, printable, pytree, static
+from jaxrls.core.support import printable, public_call, pytree, static
 from jaxrls.front.history import History
 from jaxrls.front.model import Model, came_from_host
 from jaxrls.front.scores import r_squared_of
@@ -317,7 +317,7 @@ class Fit(Generic[K]):
 
         return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def score(
         self,
         X: Any,
@@ -342,7 +342,7 @@ class Fit(Generic[K]):
         self.model.check_effects("score", fixed_effects)
         return r_squared_of(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def with_lam(self, lam: Any) -> "Fit[K]":
         """The fit at another λ, from the solution that it keeps.
 
@@ -362,7 +362,7 @@ class Fit(Generic[K]):
 
         return with_lam(self, lam)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def predict(
         self,
         X: Any,
@@ -415,7 +415,7 @@ class Fit(Generic[K]):
             self, mean, rows, effects, weights, scale, corrected, diag, block_size
         )
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def posterior(
         self,
         X: Any,
@@ -465,7 +465,7 @@ class Fit(Generic[K]):
 
         return posterior_at(self, X, weights, scale, corrected, fixed_effects)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def effects(self, *, scale: Any = "evidence") -> "jaxrls.uncertainty.posterior.Posterior":
         """The posterior of the fixed effects' coefficients β: `mean`, standard errors (`std`),
         `covariance` and joint samples.
@@ -499,7 +499,7 @@ class Fit(Generic[K]):
 
         return posterior_of_effects(self, scale)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def effect(
         self,
         X: Any,
@@ -551,7 +551,7 @@ class Fit(Generic[K]):
 
         return effect(self, X, column, values, weights, scale)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def intervals(
         self,
         X: Any,
@@ -618,7 +618,7 @@ class Fit(Generic[K]):
 
         return intervals(self, X, level, weights, studentised, fixed_effects, block_size)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def loo_predictive(self, *, scale: Any = "loo") -> "jaxrls.uncertainty.intervals.Predictive":
         """The leave-one-out predictive distribution of every label, which shows whether standard
         deviations are right at any level.
@@ -656,7 +656,7 @@ class Fit(Generic[K]):
 
         return loo_predictive(self, scale)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def update(
         self,
         X: Any,
@@ -703,7 +703,7 @@ class Fit(Generic[K]):
 
         return with_rows(self, 1, X, Y, weights, fixed_effects, block_size)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def forget(
         self,
         X: Any,

@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any
 
 from jaxrls.core.factors import Solution
-from jaxrls.core.support import door, is_concrete
+from jaxrls.core.support import is_concrete, public_call
 from jaxrls.front.fitted import Fit, Kept
 
 
@@ -27,7 +27,7 @@ def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
     fit stores the result, that is taken.
     """
     name = compute.__name__
-    compute = door("fit.model.coef")(compute)
+    compute = public_call(fitted="fit.model.coef")(compute)
 
     @wraps(compute)
     def recalled(fit: Fit) -> Any:

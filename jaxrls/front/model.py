@@ -20,7 +20,7 @@ from jaxrls.core.data import (
 )
 from jaxrls.core.fit import Function, Numbers
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.support import by_names, door, is_concrete, on_device, pytree, static
+from jaxrls.core.support import by_names, is_concrete, on_device, public_call, pytree, static
 
 LARGEST_PART = 2**15  # rows that are predicted at once, of those that are not on a device yet
 QUARTERS_FROM = 4096  # rows
@@ -62,7 +62,7 @@ class Model(Function):
 
     names: tuple = static(default=())
 
-    @door("self.coef")
+    @public_call(fitted="self.coef")
     def predict(
         self, X: Any, *, fixed_effects: Any = None, block_size: int | None = None
     ) -> Float[Numbers, "m *t"]:

@@ -15,11 +15,11 @@ from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.fit import Problem, lambda_grid
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
-from jaxrls.core.support import as_lams, door
+from jaxrls.core.support import as_lams, public_call
 from jaxrls.front.read import read_problem
 
 
-@door()
+@public_call()
 def objective(
     kernel: Kernel,
     X: Any,
@@ -95,7 +95,7 @@ def objective(
     return problem.prepare().error(lam)
 
 
-@door()
+@public_call()
 def best_lam(
     kernel: Kernel,
     X: Any,

@@ -16,9 +16,9 @@ from jaxrls.core.support import (
     as_lams,
     check_whole,
     column_names,
-    door,
     on_device,
     progress_bar,
+    public_call,
     require_values,
     warn,
 )
@@ -48,7 +48,7 @@ from jaxrls.front.sampling import padded, sample_of
 from jaxrls.front.start import Guess, first_guess
 
 
-@door("X")
+@public_call(data="X")
 def tune(
     kernel: K | str,
     X: Any,

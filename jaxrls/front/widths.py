@@ -17,14 +17,21 @@ from jaxrls.core.kernels import (
     squared_distances,
 )
 from jaxrls.core.linalg import safe_sqrt
-from jaxrls.core.support import as_array, check_inputs, check_matrix, check_real, door, is_concrete
+from jaxrls.core.support import (
+    as_array,
+    check_inputs,
+    check_matrix,
+    check_real,
+    is_concrete,
+    public_call,
+)
 
 MEDIAN_ROWS = 1000
 # The norm of every `Kernel.metric`.
 ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
-@door("X")
+@public_call(data="X")
 def median_distance(X: Any, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Array, ""]:
     """Compute the median distance between distinct rows of X, the customary first width of a
     kernel.
@@ -84,7 +91,7 @@ def _largest(few: Any) -> Float[Array, ""]:
     return jnp.max(jnp.abs(few.values))
 
 
-@door("X")
+@public_call(data="X")
 def start_from_data(kernel: Kernel, X: Any) -> Kernel:
     """Set every length scale of a kernel (`Kernel.length_scales`) to the median distance between
     rows.

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxrls.core.data import DenseRows, Rows, Weights, as_rows, compiled, gram
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import default_block_size, matmul, triangular_inverse
-from jaxrls.core.support import check_whole, door, is_concrete, progress_bar
+from jaxrls.core.support import check_whole, is_concrete, progress_bar, public_call
 from jaxrls.landmarks.dictionary import hidden_trace
 from jaxrls.landmarks.points import Landmarks, check_evaluable
 
@@ -43,7 +43,7 @@ class _State(NamedTuple):
     key: PRNGKeyArray | None  # None for that of seed 0, which the program then makes
 
 
-@door("X")
+@public_call(data="X")
 def choose_landmarks(
     kernel: Kernel,
     X: Any,

@@ -21,10 +21,10 @@ from jaxrls.core.support import (
     as_lams,
     check_whole,
     column_names,
-    door,
     is_concrete,
     known_and,
     progress_bar,
+    public_call,
     pytree,
     static,
     where_known,
@@ -109,7 +109,7 @@ class KernelsFit:
         """
         return weighted(self.kernels, self.shares[:, target])
 
-    @door("self.coef")
+    @public_call(fitted="self.coef")
     def coefficients(self) -> tuple[Float[Numbers, "_ t"], ...]:
         """The weights of each kernel's features, for kernels that have explicit ones: of a linear
         kernel one for each of its columns, as in banded ridge.
@@ -134,7 +134,7 @@ class KernelsFit:
         rows = as_rows(self.kernels[0], self.points, dtype=self.coef.dtype)
         return _coefficients(replace(self, columns=()), rows)
 
-    @door("self.coef")
+    @public_call(fitted="self.coef")
     def predict_split(self, X, *, block_size: int | None = None) -> Float[Numbers, "k m t"]:
         """Predict for the rows of X, split into the contribution of each kernel, without the
         intercept.
@@ -162,7 +162,7 @@ class KernelsFit:
         varying = self.predict_split(X, block_size=block_size).sum(axis=0)
         return with_constant(varying, self.intercept)
 
-    @door("self.coef")
+    @public_call(fitted="self.coef")
     def score(self, X, Y, weights=None, *, per_target: bool = False) -> Any:
         """R² of the predictions, as `Fit.score`.
 
@@ -174,7 +174,7 @@ class KernelsFit:
         """
         return r_squared_of(self.predict(X), Y, weights, per_target)
 
-    @door("self.coef")
+    @public_call(fitted="self.coef")
     def score_split(self, X, Y) -> Float[Numbers, "k t"]:
         """Score predictions by R², split by kernel (the product measure).
 
@@ -204,7 +204,7 @@ class KernelsFit:
         return xp.where(square > 0, shares / xp.where(square > 0, square, 1), 0)
 
 
-@door("X")
+@public_call(data="X")
 def fit_kernels(
     kernels,
     X,

@@ -26,7 +26,14 @@ from jaxrls.core.data import Labels, Weights, compiled
 from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import default_block_size, matmul, sum_rows
-from jaxrls.core.support import as_lam, check_whole, door, is_concrete, pytree, require_values
+from jaxrls.core.support import (
+    as_lam,
+    check_whole,
+    is_concrete,
+    public_call,
+    pytree,
+    require_values,
+)
 from jaxrls.front import read_problem
 
 # Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first
@@ -75,7 +82,7 @@ class Selection:
         return Linear().on(tuple(np.asarray(self.columns)[:num].tolist()))
 
 
-@door("X")
+@public_call(data="X")
 def select_columns(
     X, Y, num: int, lam, *, weights=None, intercept: bool = True, loss: Callable = squared_error
 ) -> Selection:

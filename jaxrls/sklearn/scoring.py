@@ -14,10 +14,10 @@ from sklearn.metrics import get_scorer
 
 import jaxrls as rls
 from jaxrls.core.fit import choose_lam
-from jaxrls.core.support import door, warn
+from jaxrls.core.support import public_call, warn
 
 
-@door("fit.model.coef")
+@public_call(fitted="fit.model.coef")
 def left_out(fit: rls.extend.Fit):
     """Residuals (L, n) or (L, n, t) of each row by fits without it, or its group, at every λ."""
     held_out = _left_out(fit.solution, fit.kept.groups, jnp.asarray(fit.lams))
@@ -33,13 +33,13 @@ def _left_out(solution, groups, lams):
     )
 
 
-@door("errors")
+@public_call(data="errors")
 def best(lams, errors):
     """The λ of the smallest error (L,), or of each of several targets (L, t), and that error."""
     return choose_lam(jnp.asarray(lams), jnp.asarray(errors), per_target=True)
 
 
-@door("Y")
+@public_call(data="Y")
 def losses(loss, residuals, Y):
     """Those of every row and target."""
     both = (jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y))

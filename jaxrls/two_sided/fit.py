@@ -19,7 +19,7 @@ from jaxrls.core.support import (
     check_scale,
     check_whole,
     column_names,
-    door,
+    public_call,
     where_known,
 )
 from jaxrls.front import Memory, inspect_lam, warn_of_far_labels
@@ -29,7 +29,7 @@ from jaxrls.two_sided.left_out import check_table
 from jaxrls.uncertainty.posterior import process_at
 
 
-@door("X1")
+@public_call(data="X1")
 def fit_kronecker(
     kernel1: Kernel,
     X1,

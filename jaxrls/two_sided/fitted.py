@@ -17,7 +17,7 @@ from jaxrls.core.support import (
     check_inputs,
     check_matrix,
     check_row_numbers,
-    door,
+    public_call,
     pytree,
     static,
 )
@@ -57,7 +57,7 @@ class KroneckerModel:
     intercept: Float[Numbers, ""]
     names: tuple = static(default=((), ()))
 
-    @door("self.coef")
+    @public_call(fitted="self.coef")
     def predict(self, X1, X2, *, pairs=None) -> Float[Numbers, "..."]:
         """Predictions for all pairs of a row of X1 and a row of X2; for rows of the fit they are
         its fitted values.
@@ -212,7 +212,7 @@ class KroneckerFit:
 
     title = criterion  # as plots ask for it
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
         """Predictions for all pairs of a row of X1 and a row of X2, and with `return_std` also the
         standard deviation of a new label.
@@ -245,7 +245,7 @@ class KroneckerFit:
         mean, variance = _predict(process.spread, self.model, new)
         return mean, process.label_std(variance, scale)
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def posterior(self, X1, X2, *, pairs=None, scale="evidence") -> Posterior:
         """Mean and covariance of f + b at pairs of a row of X1 and a row of X2, for the Gaussian
         process of which this fit is the mean.

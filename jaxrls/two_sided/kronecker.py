@@ -35,8 +35,8 @@ from jaxrls.core.support import (
     as_array,
     check_ratio,
     check_symmetric,
-    door,
     known_and,
+    public_call,
     pytree,
 )
 from jaxrls.uncertainty.spread import spread
@@ -375,7 +375,7 @@ def _of_sides(factor: Kronecker, lam) -> SidesSpread:
     return SidesSpread(factor.first.basis, factor.second.basis, w, constant, slack)
 
 
-@door()
+@public_call()
 def factor_kronecker(
     K1: Float[Array, "n1 n1"] | Listed,
     K2: Float[Array, "n2 n2"] | Listed,

@@ -8,11 +8,11 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import as_grid, check_loss, one_lam, squared_error
 from jaxrls.core.factors import Factor, Solution
-from jaxrls.core.support import Listed, as_array, door
+from jaxrls.core.support import Listed, as_array, public_call
 from jaxrls.two_sided.kronecker import SETTINGS, Kronecker
 
 
-@door("factor.sample_array")
+@public_call(arrays_of="factor")
 def kronecker_left_out(
     factor: Factor,
     Y: Float[Array, "n1 n2"] | Listed,
@@ -64,7 +64,7 @@ def kronecker_left_out(
     return sides.errors(solution, loss, setting, as_grid(lams, sides))[:, 0]
 
 
-@door("factor.sample_array")
+@public_call(arrays_of="factor")
 def kronecker_residuals(
     factor: Factor,
     Y: Float[Array, "n1 n2"] | Listed,

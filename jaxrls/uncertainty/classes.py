@@ -25,7 +25,7 @@ from jaxrls.core.support import (
     check_labels,
     check_targets,
     check_weights,
-    door,
+    public_call,
     pytree,
     value_of,
     where_known,
@@ -163,7 +163,7 @@ class Sigmoid:
     slope: Float[Numbers, "*t"]
     offset: Float[Numbers, "*t"]
 
-    @door("self.slope")
+    @public_call(fitted="self.slope")
     def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Numbers, "m *t"]:
         """Probabilities of +1, shaped as the scores (m,) or (m, t), in the precision of the
         slope.
@@ -173,7 +173,7 @@ class Sigmoid:
         return jax.nn.sigmoid(scores * self.slope + self.offset)
 
 
-@door("scores")
+@public_call(data="scores")
 def fit_sigmoid(
     scores: Float[Array, "n *t"] | Listed,
     codes: Float[Array, "n *t"] | Listed,
@@ -305,7 +305,7 @@ def _step(data, point):
 # --------------------------------------------------------------------------------------------------
 
 
-@door("left_out")
+@public_call(data="left_out")
 def label_p_values(
     left_out: Float[Array, "n *T"] | Listed,
     codes: Float[Array, "n *T"] | Listed,
@@ -393,7 +393,7 @@ class ConformalLabels:
     weights: Float[Numbers, " n"]
     label_weights: Float[Numbers, " T"]
 
-    @door("self.model.coef")
+    @public_call(fitted="self.model.coef")
     def p_values(self, X, *, block_size: int | None = None) -> Any:
         """The p-value of every label for new rows.
 
@@ -414,7 +414,7 @@ class ConformalLabels:
         return _p_values(self, rows, scores, block_size=block_size)
 
 
-@door("fit.model.coef")
+@public_call(fitted="fit.model.coef")
 def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
     """p-values of labels by full conformal prediction with leave-one-out scores, exact in closed
     form: each new row is added to the data with each label in turn.

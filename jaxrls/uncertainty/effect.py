@@ -19,7 +19,7 @@ from jaxtyping import Float
 from jaxrls.core.data import DenseRows, Rows, Weights, compiled
 from jaxrls.core.fit import Numbers
 from jaxrls.core.linalg import matmul
-from jaxrls.core.support import door, pytree, require_values
+from jaxrls.core.support import public_call, pytree, require_values
 from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
 
 ROWS_AT_ONCE = 2**20  # pairs of rows whose prior covariance is computed at once
@@ -59,7 +59,7 @@ def effect(fit, X, column, values, weights, scale) -> Effect:
     return _effect(process, scale, mean, variance)
 
 
-@door("fit.model.coef")
+@public_call(fitted="fit.model.coef")
 def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     """What f changes by on average over rows as all take one of `values` (g,), from what it is at
     the rows: mean and standard errors (g,) or (g, t).
@@ -72,7 +72,7 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
     return _effect(process, scale, mean, variance)
 
 
-@door("fit.model.coef")
+@public_call(fitted="fit.model.coef")
 def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
     """The rows as an array, with columns in the order of the fit, and the index of the column."""
     warn_of_groups(fit)

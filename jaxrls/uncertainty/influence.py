@@ -12,7 +12,7 @@ from jaxrls.core.criteria import known_lam
 from jaxrls.core.data import compiled, first_rows
 from jaxrls.core.factors import AtPoints, DenseSpectrum, Factor, Solution
 from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.support import Listed, as_array, check_whole, column_names, door, pytree
+from jaxrls.core.support import Listed, as_array, check_whole, column_names, public_call, pytree
 from jaxrls.front import Fit, Model, solution_of
 
 
@@ -41,7 +41,7 @@ class Influence:
     dof: Float[Array, ""]
 
 
-@door("fit.sample_array")
+@public_call(arrays_of="fit")
 def influence(
     fit: Fit | Factor,
     Y: Float[Array, "n *t"] | Listed | None = None,
@@ -153,7 +153,7 @@ class Eigenfunctions(NamedTuple):
     functions: Model
 
 
-@door("fit.sample_array")
+@public_call(arrays_of="fit")
 def eigenfunctions(
     fit: Fit | Factor,
     kernel: Any = None,

@@ -42,7 +42,7 @@ from jaxrls.core.factors import Expansion
 from jaxrls.core.fit import Numbers
 from jaxrls.core.leave_out import landmark_of_row, orthonormal
 from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
-from jaxrls.core.support import as_floats, door, known_and, pytree, static, where_known
+from jaxrls.core.support import as_floats, known_and, public_call, pytree, static, where_known
 from jaxrls.front import once_per_fit, solution_of, with_constant
 from jaxrls.uncertainty.posterior import (
     process_for_rows,
@@ -85,7 +85,7 @@ class Predictive:
     reached: Float[Numbers, "n *t"]
     crps: Float[Numbers, "n *t"]
 
-    @door("self.reached")
+    @public_call(fitted="self.reached")
     def coverage(self, levels) -> Float[Numbers, "L *t"]:
         """The share of labels within their central interval of each level, which is the level
         itself where the standard deviations are right.

@@ -15,9 +15,9 @@ from jaxrls.core.support import (
     as_array,
     check_weights,
     check_whole,
-    door,
     known_and,
     on_device,
+    public_call,
     pytree,
     static,
     warn,
@@ -71,7 +71,7 @@ class Posterior:
         """
         return deviation(self.unit_covariance.diagonal() + self.noise, self.amplitude)
 
-    @door("self.mean")
+    @public_call(fitted="self.mean")
     def sample(self, key: PRNGKeyArray, num: int) -> Float[Numbers, "num m *t"]:
         """Draw functions from the posterior, jointly at all rows, for every target separately.
 

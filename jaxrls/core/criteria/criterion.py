@@ -21,7 +21,15 @@ from jaxrls.core.data import FixedEffects, Folds, Rows, Weights, as_folds
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
-from jaxrls.core.support import Listed, as_lams, door, pytree, static, values_unknown, where_known
+from jaxrls.core.support import (
+    Listed,
+    as_lams,
+    public_call,
+    pytree,
+    static,
+    values_unknown,
+    where_known,
+)
 
 
 class Criterion(ABC):
@@ -57,7 +65,7 @@ class Criterion(ABC):
     # Whether it stays the same where a constant is added to all labels, and one is fitted.
     ignores_offset: bool = False
 
-    @door("factor.sample_array")
+    @public_call(arrays_of="factor")
     def __call__(
         self,
         factor: Factor,

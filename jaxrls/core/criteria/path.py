@@ -13,7 +13,7 @@ from jaxrls.core.criteria.criterion import as_grid
 from jaxrls.core.criteria.standard import loo
 from jaxrls.core.data import Folds, as_folds
 from jaxrls.core.factors import Factor, Solution
-from jaxrls.core.support import Listed, as_lam, door, pytree, warn, where_known
+from jaxrls.core.support import Listed, as_lam, public_call, pytree, warn, where_known
 
 
 @pytree
@@ -70,7 +70,7 @@ def _warn_below(lam: Any, floor: Any) -> None:
     )
 
 
-@door("factor.sample_array")
+@public_call(arrays_of="factor")
 def path(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
@@ -110,7 +110,7 @@ def path(
     return Path(lams, coef, intercept, drop(loo.values(solution, lams, None)), free)
 
 
-@door("factor.sample_array")
+@public_call(arrays_of="factor")
 def coef(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed
 ) -> tuple[Any, ...]:
@@ -145,7 +145,7 @@ def coef(
     return tuple(solution.labels.drop_axis(part[0]) for part in known)
 
 
-@door("factor.sample_array")
+@public_call(arrays_of="factor")
 def loo_residuals(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
@@ -181,7 +181,7 @@ def loo_residuals(
     return solution.labels.drop_axis(solution.held_out_residuals(one_lam(lam, solution), folds)[0])
 
 
-@door("factor.sample_array")
+@public_call(arrays_of="factor")
 def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Array, " L"]:
     """Compute the effective degrees of freedom of the fit at every λ: how many free parameters it
     is worth.

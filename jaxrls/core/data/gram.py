@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from jaxrls.core.data.rows import DenseRows, Rows
 from jaxrls.core.kernels import Block, Kernel, as_block
 from jaxrls.core.linalg import check_block_size, default_block_size, matmul
-from jaxrls.core.support import door, platform, shards_of
+from jaxrls.core.support import platform, public_call, shards_of
 
 
 def _block_size(X: Any, Z: Any, block_size: int | None, shards: int = 1, more: int = 0) -> int:
@@ -24,7 +24,7 @@ def _block_size(X: Any, Z: Any, block_size: int | None, shards: int = 1, more: i
     return check_block_size(block_size, n) or default_block_size(n, row)
 
 
-@door("X")
+@public_call(data="X")
 def gram(
     kernel: Kernel,
     X: Any,
@@ -197,7 +197,7 @@ def _cut(A: Float[Array, "n p"], count: int, size: int, mode: str) -> Float[Arra
     return jnp.pad(A, ((0, missing), (0, 0)), mode=mode).reshape(count, size, -1)
 
 
-@door("X")
+@public_call(data="X")
 def gram_matmul(
     kernel: Kernel,
     X: Float[Array, "n d"],

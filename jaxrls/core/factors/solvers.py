@@ -20,7 +20,7 @@ from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import factor_svd, factor_symmetric
 from jaxrls.core.kernels import Kernel, Linear, check_kernel
 from jaxrls.core.linalg import Number, wide_block_size
-from jaxrls.core.support import door, platform, pytree, static
+from jaxrls.core.support import platform, public_call, pytree, static
 
 
 class CallShape(NamedTuple):
@@ -205,7 +205,7 @@ def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
     return num <= most and kernel.is_semidefinite()
 
 
-@door()
+@public_call()
 def factorize(
     kernel: Kernel,
     X: Any,

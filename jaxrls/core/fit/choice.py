@@ -13,10 +13,10 @@ from jaxrls.core.data import Folds, Weights
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
-from jaxrls.core.support import check_whole, door, pytree, static
+from jaxrls.core.support import check_whole, public_call, pytree, static
 
 
-@door("factor.sample_array")
+@public_call(arrays_of="factor")
 def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """Make a geometric grid of λ, ascending, that covers all fits the factor can distinguish.
 

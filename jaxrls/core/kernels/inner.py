@@ -15,7 +15,7 @@ from jaxtyping import ArrayLike as Scalars
 from jaxrls.core.kernels.block import Block, Gram, as_dense, inner_products, squared_lengths, times
 from jaxrls.core.kernels.kernel import Kernel, Matrix, check_not_negative, parameter
 from jaxrls.core.linalg import safe_sqrt
-from jaxrls.core.support import door, known_and, pytree, static
+from jaxrls.core.support import known_and, public_call, pytree, static
 
 
 @pytree
@@ -241,7 +241,7 @@ class Sobolev(Kernel):
             )
 
 
-@door("X")
+@public_call(data="X")
 def polynomial_features(X: Matrix, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:
     """All monomials of the columns of X up to a degree, scaled so that their inner products are the
     polynomial kernel.

@@ -22,7 +22,7 @@ from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.core.kernels.block import Block, Gram, as_block, as_dense
 from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.support import check_real, door, known_and, pytree, static
+from jaxrls.core.support import check_real, known_and, public_call, pytree, static
 
 Matrix = Float[Array, "n d"]
 Method = TypeVar("Method", bound=Callable)
@@ -34,7 +34,7 @@ def _of_rows(method: Method) -> Method:
     """
     _, *names = inspect.signature(method).parameters
 
-    @door(names[0])
+    @public_call(data=names[0])
     @wraps(method)
     def run(self, *rows):
         blocks = map(as_block, names, rows)

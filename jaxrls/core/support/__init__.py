@@ -37,8 +37,8 @@ from jaxrls.core.support.device import (
     values_unknown,
     where_known,
 )
-from jaxrls.core.support.door import check_index, door, hints_at_names, is_wide
 from jaxrls.core.support.notices import in_words, printable, progress_bar, warn
+from jaxrls.core.support.public_call import check_index, hints_at_names, is_wide, public_call
 from jaxrls.core.support.pytrees import (
     REGISTRY,
     arrays_alone,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.support.door import hints_at_names
+from jaxrls.core.support.public_call import hints_at_names
 
 # The classes that `save` writes and `load` builds, by their name in a file.
 REGISTRY: dict[str, type] = {}

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from support import EDGE
 
 import jaxrls as rls
-from jaxrls.core.support.door import door, is_wide
+from jaxrls.core.support.public_call import is_wide, public_call
 
 pytestmark = pytest.mark.any_precision  # each test sets the switch itself
 
@@ -47,7 +47,7 @@ def test_what_numpy_reads_as_float64_is_wide(value, wide):
     assert is_wide(value) is wide
 
 
-@door("X")
+@public_call(data="X")
 def scaled(scale, X, *, shift=0.0):
     """The documentation stays."""
     return {"sum": jnp.sum(jnp.asarray(X)) * scale + shift, "given": X}
@@ -89,7 +89,7 @@ def test_a_door_within_a_door():
     """The inner one finds the scope of the outer one, and hands over JAX arrays."""
     seen = []
 
-    @door("data")
+    @public_call(data="data")
     def outer(data):
         seen.append(scaled(1.0, data)["sum"])
         seen.append(scaled(1.0, jnp.asarray(data, jnp.float32))["sum"])
@@ -107,7 +107,7 @@ def test_a_door_within_a_door():
 
 @pytest.mark.parametrize("switch", [False, True])
 def test_after_an_exception_the_switch_is_as_it_was(switch):
-    @door("X")
+    @public_call(data="X")
     def fails(X):
         assert jax.config.jax_enable_x64
         raise RuntimeError("inside")
@@ -149,7 +149,7 @@ def from_dlpack(array):
     return Foreign(np.from_dlpack(array))
 
 
-@door("X")
+@public_call(data="X")
 def place(X):
     return {"place": X.unsafe_buffer_pointer()}
 

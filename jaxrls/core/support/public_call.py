@@ -1,4 +1,4 @@
-"""The decorator `door` of public calls: checks the names and kinds of arguments, sets the precision
+"""The decorator `public_call`: checks the names and kinds of arguments, sets the precision
 by the inputs, and returns NumPy arrays for float64 NumPy arrays.
 """
 
@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext, suppress
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -54,30 +54,55 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "key": ("one such as jax.random.key(0)", lambda value: isinstance(value, jax.Array)),
 }
 
-# The property of a fit or factor that stands for all of its arrays.
-WHOLE = "sample_array"
-
 # What holds a part for each row of X.
 OF_ROWS = "Y", "weights", "groups", "fixed_effects"
 
 
-def door(argument: str = "") -> Callable[[Call], Call]:
-    """Decorate a public call: float64 input is computed in float64, whatever `jax_enable_x64` says,
-    and its results are NumPy arrays as far as `argument` says.
+class PrecisionSource(NamedTuple):
+    """Which argument of a public call sets its precision and the kind of its results."""
 
-    `argument` names what sets the precision:
+    argument: str  # its name; empty where arrays are JAX's and are taken as they are
+    attributes: tuple[
+        str, ...
+    ] = ()  # where in the argument the array is, such as ("model", "coef")
+    moves_arrays: bool = False  # whether all arrays of the argument become JAX's first
 
-    * data, such as "X": NumPy arrays are returned where `jax_enable_x64` is off;
-    * a fitted array, such as "self.coef", whose kind all results have;
-    * "factor.sample_array", for a factor that is computed with outside of compiled programs: all of
-      its arrays become JAX's first;
+    @property
+    def is_data(self) -> bool:
+        """Whether the argument is data, not something that was fitted to data before."""
+        return not self.attributes
+
+    def array(self, value: Any) -> Any:
+        """The array in the value of the argument that decides."""
+        for name in self.attributes:
+            if not hasattr(value, name):
+                raise ValueError(f"{self.argument} must be a fit, and is a {type(value).__name__}")
+            value = getattr(value, name)
+        return value
+
+
+def public_call(*, data: str = "", fitted: str = "", arrays_of: str = "") -> Callable[[Call], Call]:
+    """Decorate a public call: float64 input is computed in float64, whatever `jax_enable_x64` says.
+
+    One of the arguments sets the precision, and NumPy arrays in it make the results NumPy arrays:
+
+    * `data="X"`: where `jax_enable_x64` is off, an argument with data;
+    * `fitted="self.coef"`: an array that was fitted;
+    * `arrays_of="factor"`: a factor or fit that is computed with outside of compiled programs, all
+      of whose arrays become JAX's first;
     * nothing: all arrays are JAX's, and are computed with as they are.
 
     On a mesh with Explicit axes results are sharded as the rows are. Arrays of other libraries come
-    in by DLPack, and count as NumPy's on the host, else as JAX's; results that are arrays go back
+    in by DLPack, and count as NumPy's on the host, else as JAX's. Results that are arrays go back
     as they came.
     """
-    name, *path = argument.split(".")
+    if arrays_of:
+        source = PrecisionSource(arrays_of, ("sample_array",), moves_arrays=True)
+    elif fitted:
+        argument, *attributes = fitted.split(".")
+        source = PrecisionSource(argument, tuple(attributes))
+    else:
+        source = PrecisionSource(data)
 
     def decorate(call: Call) -> Call:
         signature = inspect.signature(call)
@@ -85,28 +110,28 @@ def door(argument: str = "") -> Callable[[Call], Call]:
         @functools.wraps(call)
         def wrapped(*args, **kwargs):
             bound = _bound(call.__qualname__, signature, args, kwargs)
-            return _call(call, bound, name, path)
+            return _call(call, bound, source)
 
         return wrapped  # type: ignore[return-value]
 
     return decorate
 
 
-def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[str]) -> Any:
+def _call(call: Callable, bound: inspect.BoundArguments, source: PrecisionSource) -> Any:
     """The results of a call, in the precision and the kind of arrays of one of its arguments."""
     values = bound.arguments
-    foreign = {key: value for key, value in values.items() if is_foreign(value)}
-    values |= {key: view_of(value) for key, value in foreign.items()}
+    foreign = {name: value for name, value in values.items() if is_foreign(value)}
+    values |= {name: view_of(value) for name, value in foreign.items()}
     _check_arguments(values, bound.signature.parameters)
-    sets_precision = _attribute(name, values.get(name), path)
-    wide = _needs_float64(name, path, sets_precision)
-    from_host = not isinstance(sets_precision, jax.Array)
+    array = source.array(values.get(source.argument))
+    wide = _needs_float64(source, array)
+    from_host = not isinstance(array, jax.Array)
     precision = jax.enable_x64(True) if wide else nullcontext()
     with precision, jax.numpy_rank_promotion("allow"), own_transfers():
-        views = {key: share_memory(value, values[key]) for key, value in foreign.items()}
+        views = {name: share_memory(value, values[name]) for name, value in foreign.items()}
         values |= views
-        if path == [WHOLE] and from_host:
-            values[name] = jax.tree.map(_to_device, values[name])
+        if source.moves_arrays and from_host:
+            values[source.argument] = jax.tree.map(_to_device, values[source.argument])
         results = on_auto_axes(call, bound.args, bound.kwargs)
         if foreign:
             first = next(iter(foreign.values()))
@@ -122,13 +147,13 @@ def _check_arguments(values: dict, parameters: Mapping[str, inspect.Parameter]) 
     check_index(values)
 
 
-def _needs_float64(name: str, path: list[str], like: Any) -> bool:
+def _needs_float64(source: PrecisionSource, array: Any) -> bool:
     """Whether float64 is switched on for a call: for data where it is off, and for fitted
     arrays.
     """
-    if not name or not is_wide(like):
+    if not source.argument or not is_wide(array):
         return False
-    return bool(path) or not jax.config.read("jax_enable_x64")
+    return not (source.is_data and jax.config.read("jax_enable_x64"))
 
 
 def _bound(
@@ -141,15 +166,6 @@ def _bound(
         return signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{call}: {error}: it takes {', '.join(known)}") from None
-
-
-def _attribute(name: str, value: Any, path: list[str]) -> Any:
-    """What of an argument sets the precision: itself, or a fitted array in it."""
-    for part in path:
-        if not hasattr(value, part):
-            raise ValueError(f"{name} must be a fit, and is a {type(value).__name__}")
-        value = getattr(value, part)
-    return value
 
 
 def is_wide(value: Any) -> bool:

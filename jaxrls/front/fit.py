@@ -157,7 +157,7 @@ def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
     problem = smaller or problem
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
-        fit = problem.solver_or_default.best_fit(problem, plan_and_run, progress)
+        fit = problem.solver_or_default.run_trials(problem, plan_and_run, progress)
         reached(1)
     default_grid = np.ndim(request.lams) == 0
     inspect_fit(fit, default_grid, problem.solver, labels_are_equal(problem))

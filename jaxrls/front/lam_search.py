@@ -50,7 +50,7 @@ class Evaluations(NamedTuple):
     solution: Solution  # with what it may have learned
 
 
-def search(problem: Problem, solution: Solution, per_target: bool) -> SearchResult:
+def search_lam(problem: Problem, solution: Solution, per_target: bool) -> SearchResult:
     """The best λ, or one for each target, searched in parallel."""
     factor = solution.factor
     separate = per_target and problem.Y.ndim == 2

@@ -18,7 +18,7 @@ from jaxrls.front.inspection import (
     sound_lam,
 )
 from jaxrls.front.keeping import solution_of
-from jaxrls.front.lam_search import search
+from jaxrls.front.lam_search import search_lam
 from jaxrls.front.plan import Plan, Search, keeps
 from jaxrls.front.report import (
     add_names_and_offset,
@@ -113,7 +113,7 @@ def _is_near_floor(fit: Fit) -> bool:
 
 def _by_search(problem: Problem, plan: Plan) -> Attempt:
     """The fit with the best λ of a search; where single rows are off there, at a larger λ."""
-    chosen, solution, words = search(problem, _solution(problem), plan.per_target)
+    chosen, solution, words = search_lam(problem, _solution(problem), plan.per_target)
     fit = as_fit(_result_at(problem, solution, chosen), problem)
     name = problem.solver_or_default.name
     attempt = Attempt(with_plan(fit, f"{name}, a search for λ: {words}"), solution, problem)

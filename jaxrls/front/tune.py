@@ -181,7 +181,7 @@ def _tune(
 ) -> Fit:
     """The fit at the best kernel and λ that a search finds, with its history."""
     n = len(problem.Y)
-    best = problem.solver.search(  # type: ignore[union-attr]
+    best = problem.solver.search_kernel(  # type: ignore[union-attr]
         padded(problem), guesses, way, grow, _descend_in_memory
     )
     fit, solution = _fit_of(best)

@@ -34,7 +34,7 @@ class Enough(Solver):
 
     differentiable = prepare = solve = _refuse
 
-    def best_fit(self, problem: Problem, plan_and_run: Callable, progress: bool) -> Fit:
+    def run_trials(self, problem: Problem, plan_and_run: Callable, progress: bool) -> Fit:
         """The fit on as few landmarks as the certificate allows, or on all rows where landmarks
         would not be cheaper; `plan` says why.
         """

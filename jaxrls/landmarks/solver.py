@@ -117,7 +117,7 @@ class Subset(Solver):
         summed = left_out_sum(solve, total, kernel, chosen.points, lam, rest)
         return summed / problem.weights.total / problem.Y[0].size
 
-    def search(
+    def search_kernel(
         self, problem: Problem, guesses: list, options: Any, grow: bool | None, descend: Callable
     ) -> Any:
         """On the landmarks that the best kernel known at the start chooses, or in stages."""

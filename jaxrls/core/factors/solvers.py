@@ -115,13 +115,13 @@ class Solver(ABC):
         """
         return jnp.mean(problem.errors(problem.solution(), lam[None]))
 
-    def best_fit(self, problem: Any, plan_and_run: Callable, progress: bool) -> Any:
+    def run_trials(self, problem: Any, plan_and_run: Callable, progress: bool) -> Any:
         """The fit with the best λ, which `plan_and_run` makes of a problem whose solver is ready; a
         solver that is chosen by trial fits calls it several times.
         """
         return plan_and_run(problem.prepare(progress))
 
-    def search(
+    def search_kernel(
         self, problem: Any, guesses: list, options: Any, grow: bool | None, descend: Callable
     ) -> Any:
         """The best kernel and λ, to which `descend` leads from guesses; a solver that chooses

@@ -153,11 +153,13 @@ def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> fl
     end = slope_there * gap
     second = 3 * rise - 2 * start - end
     third = start + end - 2 * rise
-    share = -start / (second + np.sqrt(second**2 - 3 * third * start) or 1)  # where its slope is 0
-    if share * (start + share * (second + share * third)) > -GAIN:
+    # The cubic is start·u + second·u² + third·u³ for u from 0 to 1; its slope is 0 at u.
+    u = -start / (second + np.sqrt(second**2 - 3 * third * start) or 1)
+    gain = -u * (start + u * (second + u * third))
+    if gain < GAIN:
         return np.nan
     margin = 0.3 if abs(gap) > WIDE else 0.1  # for a wide gap the cubic may be far off
-    return gap * np.clip(share, margin, 1 - margin)
+    return gap * np.clip(u, margin, 1 - margin)
 
 
 def _middle_of_gap(x: np.ndarray, f: np.ndarray) -> float:

@@ -106,7 +106,7 @@ def refined_inverse(G: Float[Array, "n n"]) -> Float[Array, "n n"]:
 class RefinedParts(NamedTuple):
     """`InverseParts`, and the distances of its steps from the identity."""
 
-    X: Float[Array, "n k"]
+    times_B: Float[Array, "n k"]
     diagonal: Float[Array, " n"]
     logdet: Float[Array, ""]
     distances: Float[Array, " steps"]
@@ -118,8 +118,8 @@ def refined_solve_diag(
 ) -> RefinedParts:
     """`solve_diag` by `inverse_root`, and the distances of its steps."""
     root, logdet, distances = inverse_root(K + shift * jnp.eye(len(K), dtype=K.dtype))
-    X = matmul(root.T, matmul(root, B))
-    return RefinedParts(X, jnp.sum(root * root, axis=0), logdet, distances)
+    times_B = matmul(root.T, matmul(root, B))
+    return RefinedParts(times_B, jnp.sum(root * root, axis=0), logdet, distances)
 
 
 refined_inverse.defjvp(rule_of_inverse(refined_inverse))
@@ -159,8 +159,8 @@ class RefinedGram(CholeskyGram):
         """
 
         def with_distances(lam, solution):
-            solved: Any = self.solve_at(lam, solution)
-            return self.results(lam, solution, solved), solved.distances[:, None]
+            parts: Any = self.solve_at(lam, solution)
+            return self.results(lam, solution, parts), parts.distances[:, None]
 
         results, distances = solution.per_target(lams[0], with_distances)
         count = jnp.sum(jnp.isfinite(distances), axis=0)

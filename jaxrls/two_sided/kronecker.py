@@ -306,8 +306,9 @@ class Kronecker(DualOneByOne):
     def view(self, solution, lam):
         """U diag(D) Uᵀ − wwᵀ."""
         results = self.at_lam(lam, solution)
-        solved = self.solve_at(lam, solution).X
-        half, _ = whitened(solved[:, solution.state.shape[1] :], self.H)
+        targets = solution.state.shape[1]
+        inverse_times_H = self.solve_at(lam, solution).times_B[:, targets:]
+        half, _ = whitened(inverse_times_H, self.H)
         return SidesView(
             results.residuals,
             results.diagonal[:, 0],

@@ -64,15 +64,15 @@ class DualOneByOne(OneByOne):
         """From what is solved for."""
         return self.results(lam, solution, self.solve_at(lam, solution))
 
-    def results(self, lam: Number, solution: Solution, solved: Any) -> AtLam:
+    def results(self, lam: Number, solution: Solution, inverse: InverseParts) -> AtLam:
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU = LLᵀ, likewise diag P̃ and log |G|."""
         scaled = solution.labels.scaled
         H = self.H
         t = scaled.shape[1]
-        U_white, inverse_L = whitened(solved.X[:, t:], H)  # UL⁻ᵀ and L⁻¹
+        U_white, inverse_L = whitened(inverse.times_B[:, t:], H)  # UL⁻ᵀ and L⁻¹
         of_labels = matmul(U_white.T, scaled)
-        dual = solved.X[:, :t] - matmul(U_white, of_labels)
-        diagonal = solved.diagonal - jnp.sum(U_white * U_white, axis=1)
+        dual = inverse.times_B[:, :t] - matmul(U_white, of_labels)
+        diagonal = inverse.diagonal - jnp.sum(U_white * U_white, axis=1)
         unused = self.n - self.weights.count
         coef = self.weights.scale(dual)
         logdet_S = -2 * jnp.sum(jnp.log(diagonal_of(inverse_L)))
@@ -83,7 +83,7 @@ class DualOneByOne(OneByOne):
             residuals=lam * dual,
             diagonal=(lam * diagonal)[:, None],
             data_fit=jnp.sum(scaled * dual, axis=0),
-            logdet=(solved.logdet + logdet_S - unused * jnp.log(lam))[None],
+            logdet=(inverse.logdet + logdet_S - unused * jnp.log(lam))[None],
             residual_dof=(lam * jnp.sum(diagonal) - unused)[None],
         )
 

@@ -390,8 +390,8 @@ def _present_directions(
         return None
     # Of features K has a low rank, and what is rounding gets none; of any K what is negative by
     # more than that.
-    least = floor if semidefinite else -floor
-    return jnp.where(s < least, 0, 1).astype(s.dtype)
+    smallest_kept = floor if semidefinite else -floor
+    return jnp.where(s < smallest_kept, 0, 1).astype(s.dtype)
 
 
 def factor_svd(kernel: Kernel, data: Data) -> Factor:
@@ -408,12 +408,15 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
     complete = U.shape[0] == U.shape[1]
     square_before = jnp.sum(weights.scale(Phi) ** 2)
-    own = rounding(len(sigma), sigma)
-    centred = centred_rounding(square_before)
-    floor = jnp.maximum(20 * own, 5 * centred) ** 2  # σ is rounded, not its square: 5 % of √λ
+    svd_rounding = rounding(len(sigma), sigma)
+    centring_rounding = centred_rounding(square_before)
+    floor = (
+        jnp.maximum(20 * svd_rounding, 5 * centring_rounding) ** 2
+    )  # σ is rounded, not its square: 5 % of √λ
     report = Report("features", floor, jnp.zeros_like(floor))
-    report = report.with_information(jnp.max(sigma), centred, square_before)
-    sigma = jnp.where(sigma > jnp.maximum(2 * own, centred), sigma, 0)
+    report = report.with_information(jnp.max(sigma), centring_rounding, square_before)
+    is_present = sigma > jnp.maximum(2 * svd_rounding, centring_rounding)
+    sigma = jnp.where(is_present, sigma, 0)
     feature_directions = Vt.T * sigma
     factor = DenseSpectrum(
         data=replace(data, rows=OneBlock(fixed.project(weights, U))),

@@ -82,7 +82,7 @@ inverse.defjvp(rule_of_inverse(inverse))
 class InverseParts(NamedTuple):
     """What validation at one λ needs of G⁻¹."""
 
-    X: Float[Array, "n k"]  # G⁻¹B
+    times_B: Float[Array, "n k"]  # G⁻¹B
     diagonal: Float[Array, " n"]  # of G⁻¹
     logdet: Number  # log |G|
 
@@ -107,7 +107,9 @@ def rule_of_solve_diag(solve_diag: Callable, inverse: Callable[[Square], Square]
         K, shift, B = primals
         dK, dshift, dB = tangents
         P = inverse(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
-        X, p, *_ = parts = solve_diag(K, shift, B)
+        parts = solve_diag(K, shift, B)
+        X = parts.times_B
+        p = parts.diagonal
         dX, dp, dlogdet, *rest = map(jnp.zeros_like, parts)
         # Of what nothing that is being differentiated reaches there is no tangent.
         moves = lambda tangent: not isinstance(tangent, jax.custom_derivatives.SymbolicZero)

@@ -506,10 +506,47 @@ def one_call(data, only=("kin40k",), dtype="float32", rows=36_000):
         say(f"products by their columns {products}; {seconds:.0f} s; error ± {sure:.2g}")
 
 
+def units(data, only=("kin40k",), dtype="float32", rows=36_000, tuned=17_000, sample=3000):
+    """Whole calls in units of a product with K by hand, of the same rows and nine columns, timed
+    before and after each call: a fit by `Iterative(2000)` at one λ, and `tune` of a width for each
+    column in one call (a quarter of an hour on two cores).
+    """
+    jax.config.update("jax_enable_x64", dtype == "float64")
+    say(head("data", "rows", "dtype", "call", "a product", "units", "test RMSE"))
+    for name, parts in each(only, data, rows, new=4000):
+        X, y, X_new, y_new = (part.astype(dtype) for part in parts)
+        start = rls.Gaussian(np.ones(X.shape[1], dtype))
+        kernel = rls.tune(start, X[:sample], y[:sample], steps=30).kernel
+        lam = float(rls.fit(kernel, X, y, landmarks=2000).lam)
+        calls = {
+            "fit, Iterative(2000)": (
+                len(X),
+                lambda: rls.fit(kernel, X, y, lams=[lam], solver=rls.Iterative(2000)),
+            ),
+            "tune": (tuned, lambda: rls.tune(start, X[:tuned], y[:tuned])),
+        }
+        for words, (n, call) in calls.items():
+            before = unit_of(kernel, X[:n])
+            seconds, fit = timed(call)
+            unit = (before + unit_of(kernel, X[:n])) / 2
+            error = test_error(fit, X_new, y_new) ** 0.5
+            numbers = f"{unit:.2f} s", f"{seconds / unit:.0f}", f"{error:.4f}"
+            say(line(name, n, np.dtype(dtype).name, words, *numbers))
+
+
+def unit_of(kernel, X) -> float:
+    """Seconds of a product with K by hand, the median of five."""
+    block = 250
+    x = jnp.asarray(X[: len(X) // block * block]) / jnp.asarray(kernel.width, X.dtype)
+    V = jnp.ones((len(x), 9), x.dtype)
+    times, *_ = interleaved({"product": partial(jax.jit(by_hand), x, V)}, 5)
+    return times["product"].median * (len(X) / len(x)) ** 2
+
+
 IN_FLOAT64 = (tuning, intervals, landmarks, effects, products)
 STUDIES = (
     *(float32, search, tuning, intervals, landmarks, iterative, subset, effects, one_call),
-    products,
+    *(products, units),
 )
 
 

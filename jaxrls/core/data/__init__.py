@@ -1,4 +1,7 @@
-"""Parts of a least-squares problem: rows, weights, labels, fixed effects, folds; K and moments."""
+"""The data of a least-squares problem: rows, weights, labels, fixed effects and folds.
+
+Also the Gram matrix K and the moments, which are computed from them.
+"""
 
 from jaxrls.core.data.compiled import compiled, static_names
 from jaxrls.core.data.data import Data, DataBlock, Labels

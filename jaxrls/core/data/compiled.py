@@ -1,5 +1,6 @@
-"""`jax.jit` for what public calls compute: quick to compile where rows are few, by LAPACK on one
-thread where matrices are small.
+"""Compiles the functions that public calls run, by `compiled` in place of `jax.jit`.
+
+Programs for few rows are compiled quickly. Programs for small matrices run LAPACK on one thread.
 """
 
 import inspect
@@ -17,31 +18,42 @@ from jaxrls.core.support import ONE_THREAD, is_concrete, platform
 
 ZERO = np.zeros(())
 Function = TypeVar("Function", bound=Callable)
-# Up to so many rows LAPACK has one thread. On two cores a fit of 600 rows then takes 1.3 times as
-# long where they are idle and .63 times beside one busy process, one of 1000 rows 1.15 and .81
-# times: in the sum of both one thread takes less. More work beside it, and two take many times.
+# Up to this many rows LAPACK has one thread. Measured on two cores, the time with one thread is
+# that with two threads times
+#     1.3 (600 rows) or 1.15 (1000 rows) if the cores are otherwise idle;
+#     0.63 (600 rows) or 0.81 (1000 rows) if another process uses one core.
+# The mean of both cases is below 1. With more load from other processes, two threads take many times
+# as long as one.
 FOR_ONE_THREAD = 1000
-# Options of XLA by platform. On CPUs compilation is most of a first fit to few rows. Without LLVM's
-# optimisations it takes three quarters of the time, and the program 1.4 times as long; with the
-# older code generator, which JAX has up to 0.10, a quarter and 1.2 times. On GPUs XLA tries
-# algorithms for every product, which on an H200 took 25 of the 29 seconds of a first fit in
-# float32.
+# The options of XLA for quick compilation, by platform.
+# On CPUs most of the time of a first fit to few rows is compilation. Without LLVM's optimisations,
+# compilation takes 3/4 of the time, and the program runs 1.4 times as long. With the older code
+# generator, which JAX has up to 0.10, these are 1/4 and 1.2 times.
+# On GPUs XLA tries several algorithms for every product. On an H200 this took 25 of the 29 seconds
+# of a first fit in float32.
 OPTIONS: dict[str, dict[str, Any]] = {
     "cpu": {"xla_backend_optimization_level": 0},
     "gpu": {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},
 }
 if jax.__version_info__ < (0, 11):
     OPTIONS["cpu"]["xla_cpu_use_fusion_emitters"] = False
-# The newest JAX whose XLA is known to take them: they are not part of its interface.
+# The newest JAX whose XLA is known to accept OPTIONS, which are not part of JAX's interface.
 NEWEST_KNOWN = (0, 12)
 
 
 def compiled(fn: Function, often: bool = False) -> Function:
-    """`jax.jit(fn)`: positional arguments are traced, those by keyword alone are static. Calls with
-    known values are compiled quickly, by the platform's OPTIONS; on a CPU those with at most
-    PADDED_UP_TO along every axis, unless the program runs so `often` in one call of a user that it
-    pays to make it well; up to FOR_ONE_THREAD they run LAPACK on one thread. Rows that no program
-    takes run `fn` themselves.
+    """Return `jax.jit(fn)`, with options of XLA and LAPACK that depend on the arguments.
+
+    Positional arguments are traced. Arguments that can only be passed by keyword are static.
+
+    If the arguments have values now:
+
+    * On a GPU, the program is compiled by the platform's OPTIONS, which is quick.
+    * On a CPU, the same holds if no axis of an argument is longer than PADDED_UP_TO, unless `often`
+      is True. A program that runs often in one public call repays full compilation.
+    * On a CPU, LAPACK has one thread if no axis is longer than FOR_ONE_THREAD.
+
+    `Rows` that are not traceable run `fn` themselves, by `Rows.call`.
 
     >>> double = compiled(lambda x, *, times: 2 * times * x)
     >>> float(double(1.5, times=2))
@@ -57,7 +69,7 @@ def compiled(fn: Function, often: bool = False) -> Function:
     def run(*args, **options):
         leaves = jax.tree.leaves(args)
         for leaf in leaves:
-            if isinstance(leaf, Rows):  # which no program takes
+            if isinstance(leaf, Rows):  # not a pytree, so that `jax.jit` cannot take it
                 return leaf.call(fn, args, options)
         if _within_program(leaves):
             return whole(*args, **options)
@@ -73,13 +85,18 @@ def compiled(fn: Function, often: bool = False) -> Function:
 
 
 def _within_program(leaves: list) -> bool:
-    """Whether this is a part of another program, in which constants have no values either."""
+    """Whether the call is traced, as part of another program.
+
+    Inside of a program not even a constant has a value. So this is also true for calls without
+    traced arguments.
+    """
     return not is_concrete(leaves, jax.device_put(ZERO))
 
 
 def _compiles_quickly(leaves: list, often: bool) -> bool:
-    """Whether compilation costs more than a slower program: on GPUs always, on CPUs where there are
-    few rows, and the program does not run often.
+    """Whether full compilation would cost more time than a faster program saves.
+
+    This is so on GPUs, and on CPUs if there are few rows and the program does not run often.
     """
     if platform() == "gpu":
         return True
@@ -87,24 +104,25 @@ def _compiles_quickly(leaves: list, often: bool) -> bool:
 
 
 def _runs_on_many_threads(leaves: list) -> bool:
-    """Whether matrices are so large that threads of LAPACK pay; elsewhere it has none."""
+    """Whether LAPACK keeps its threads: matrices are large, or the platform is no CPU."""
     return platform() != "cpu" or _longest_side(leaves) > FOR_ONE_THREAD
 
 
 def _longest_side(leaves: list) -> int:
-    """The length of the longest axis of all arrays."""
+    """Return the length of the longest axis of all arrays."""
     return max((side for leaf in leaves for side in np.shape(leaf)), default=0)
 
 
 def static_names(fn: Callable) -> list[str]:
-    """The arguments that are passed by keyword alone."""
+    """Return the names of the arguments that can only be passed by keyword."""
     parameters = inspect.signature(fn).parameters.values()
     return [part.name for part in parameters if part.kind is part.KEYWORD_ONLY]
 
 
 def _quick(program: Callable, whole: Callable, *args, **options) -> Any:
-    """The program's result; that of `whole` where values that it closes over are traced, as no part
-    of a program may have options.
+    """Return the result of `program`, or that of `whole` if `program` closes over traced values.
+
+    Then the call is part of another program, and JAX allows no options for parts of programs.
     """
     with suppress(jax.errors.UnexpectedTracerError), jax.core.eval_context():
         return program(*args, **options)
@@ -113,8 +131,9 @@ def _quick(program: Callable, whole: Callable, *args, **options) -> Any:
 
 @cache
 def _options_of(platform: str) -> dict:
-    """A platform's OPTIONS; none where XLA does not take them, which a program tries where JAX is
-    newer than those that are known.
+    """Return the OPTIONS of a platform, or none if XLA does not accept them.
+
+    For a JAX newer than NEWEST_KNOWN, a small program is compiled with them as a test.
     """
     options = OPTIONS[platform]
     if jax.__version_info__[:2] <= NEWEST_KNOWN:

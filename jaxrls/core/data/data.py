@@ -1,5 +1,6 @@
-"""What a fit is made of besides the kernel: rows, their weights and their fixed effects, read
-together in blocks; and labels.
+"""The data of a fit: rows with weights and fixed effects (`Data`), and labels (`Labels`).
+
+`Data` passes rows, weights and fixed effects to a function together, block by block.
 """
 
 from collections.abc import Callable
@@ -22,17 +23,15 @@ from jaxrls.core.support import (
 
 
 class DataBlock(NamedTuple):
-    """A block of rows x, their weights v, None where all are 1, and what the fixed effects know of
-    them, b.
-    """
+    """A block of rows with their weights and fixed effects."""
 
-    x: Any
-    v: Any
-    b: Any
+    x: Any  # the rows
+    v: Any  # their weights; None if all are 1
+    b: Any  # their part of `FixedEffects.values`
 
     @property
     def weights(self) -> Weights:
-        """The weights of its rows."""
+        """The weights of the rows, as `Weights`."""
         return Weights(self.v, self.x.shape[0], self.x.dtype)
 
 
@@ -54,11 +53,17 @@ class Data:
     fixed: FixedEffects
 
     def sum(self, fn: Callable, *columns, **hints) -> Any:
-        """Σ `fn(block, *parts)` over blocks of rows, as `Rows.sum`."""
+        """Sum `fn(block, *parts)` over blocks of rows, as `Rows.sum` does.
+
+        `block` is a `DataBlock`.
+        """
         return self._over("sum", fn, columns, hints)
 
     def map(self, fn: Callable, *columns, **hints) -> Any:
-        """`fn(block, *parts)` of all blocks of rows, stacked as `Rows.map` does."""
+        """Stack `fn(block, *parts)` over blocks of rows, as `Rows.map` does.
+
+        `block` is a `DataBlock`.
+        """
         return self._over("map", fn, columns, hints)
 
     def _over(self, kind: str, fn: Callable, columns: tuple, hints: dict) -> Any:
@@ -69,17 +74,17 @@ class Data:
 
 @pytree
 class Labels:
-    """Labels Y with their fit by the fixed effects alone; `flat` says that they came as (n,)."""
+    """Labels Y with their fit by the fixed effects alone."""
 
     Y: Float[Array, "n t"]
-    beta: Float[Array, "q t"]  # what the fixed effects alone fit
-    mean: Float[Array, "#n t"]  # B beta
+    beta: Float[Array, "q t"]  # the coefficients of the fit of Y by the fixed effects alone
+    mean: Float[Array, "#n t"]  # the fitted values of that fit, B beta
     scaled: Float[Array, "n t"]  # √v (Y − mean)
-    flat: bool = static()
+    flat: bool = static()  # whether Y was given as (n,), without an axis of targets
 
     @classmethod
     def of(cls, Y: Any, weights: Weights, fixed: FixedEffects) -> "Labels":
-        """Labels (n,) or (n, t), checked, minus their fit by the fixed effects."""
+        """Check labels (n,) or (n, t), and fit them by the fixed effects."""
         Y = as_floats("Y", Y)
         check_scale("Y", Y, weights.dtype)  # before they are rounded to 0
         Y = as_array("Y", Y, weights.dtype)
@@ -89,17 +94,18 @@ class Labels:
 
     @classmethod
     def none(cls, weights: Weights, fixed: FixedEffects) -> "Labels":
-        """No labels at all."""
+        """Make labels without a target."""
         return cls.unchecked(jnp.zeros((weights.n, 0), weights.dtype), weights, fixed, False)
 
     @classmethod
     def unchecked(
         cls, Y: Float[Array, "n t"], weights: Weights, fixed: FixedEffects, flat: bool
     ) -> "Labels":
-        """Labels (n, t), not checked.
+        """Fit labels (n, t) by the fixed effects, without checks.
 
-        What the fixed effects leave is fitted once more: labels far from 0 round in their own
-        units, however well they are fitted, and what is left of them rounds in its own.
+        What the first fit leaves is fitted once more. The reason is that the rounding errors of the
+        first fit grow with the labels, which may be far from 0. Those of the second fit grow only
+        with what the first one left.
         """
         first = fixed.fit(weights, Y)
         about = Y - fixed.fitted(fixed.values, first)
@@ -110,9 +116,9 @@ class Labels:
 
     @property
     def given(self) -> Float[Array, "n *t"]:
-        """Y in the shape in which it was given."""
+        """Y in the shape in which it was given, (n,) or (n, t)."""
         return self.drop_axis(self.Y)
 
     def drop_axis(self, A: Float[Array, "..."]) -> Float[Array, "..."]:
-        """A result (…, t), without its last axis where Y was given as (n,)."""
+        """Return a result (…, t), without its last axis if Y was given as (n,)."""
         return A[..., 0] if self.flat else A

@@ -1,5 +1,7 @@
-"""Fixed effects as a caller gives them, for the rows of a fit and for new ones: columns, `levels`
-of a grouping, or a list of both, whose columns stand side by side.
+"""Reads the argument `fixed_effects=` of a user, for the rows of a fit and for new rows.
+
+The argument is columns, `levels` of a grouping, or a list of both. The columns of a list are put
+side by side.
 """
 
 from collections.abc import Callable
@@ -22,56 +24,60 @@ from jaxrls.core.support import (
     static,
 )
 
-Columns = Float[Array, "n p"]  # over rows of a block, or all
+Columns = Float[Array, "n p"]  # for a block of rows, or for all rows
 
 
 class GivenColumns(NamedTuple):
-    """Columns as they were given, as the sum of two arrays in the dtype of a fit: so float64 keeps
-    its digits beside rows in float32.
+    """The columns C that a user gave, as the sum of two arrays in the dtype of the fit.
+
+    So columns in float64 keep their digits in a fit in float32.
     """
 
-    rounded: Columns
-    rest: Columns  # what rounding took
-    eps: Any  # (1, p), of the dtypes in which they were given
+    rounded: Columns  # C, rounded to the dtype of the fit
+    rest: Columns  # C − rounded
+    eps: Any  # (1, p), the eps of the dtype in which each column was given
 
     @classmethod
     def of(
         cls, values: Float[Array | np.ndarray, "..."], dtype: Any, place: Callable = on_device
     ) -> "GivenColumns":
-        """From floating-point numbers, which `place` puts where the rows lie."""
+        """Make the columns from floating-point numbers.
+
+        The function `place` puts the arrays on the devices of the rows.
+        """
         rounded = values.astype(dtype)
         rest = (values - rounded.astype(values.dtype)).astype(dtype)
         eps = np.full((1, *values.shape[1:]), jnp.finfo(values.dtype).eps, dtype)
         return cls(place(rounded), place(rest), eps)
 
     def about(self, centre: Any) -> Columns:
-        """The columns less a centre (2, p), the sum of two rows likewise."""
+        """Return the columns minus a centre, which is the sum of the two rows of an array (2, p)."""
         return (self.rounded - centre[0]) + (self.rest - centre[1])
 
 
 @pytree
 class Grouping:
-    """The level of every row, by its number among the names of all levels: what `levels` makes."""
+    """A partition of rows into groups, as `levels` makes it. A group is named by its level."""
 
-    rows: Int[Array, " n"]
-    names: tuple = static()
+    rows: Int[Array, " n"]  # for each row the number of its level in `names`
+    names: tuple = static()  # all levels, sorted
 
 
 def levels(labels: Any) -> Grouping:
-    """An intercept without penalty for every group of rows, to pass as `fixed_effects=`.
+    """Make an intercept without penalty for every group of rows, to pass as `fixed_effects=`.
 
-    f(x) + β_g for a row of group g. With `criterion=PairsOut(within=…)` and groups of queries it is
-    RankRLS.
+    The model is f(x) + β_g for a row x of group g. If the groups are queries,
+    `criterion=PairsOut(within=…)` turns the fit into RankRLS.
 
     Args:
         labels: (n,) group labels of any kind: numbers, strings.
 
     Returns:
-        What `fixed_effects=` of `fit` and `factorize` takes.
+        The groups, as an argument `fixed_effects=` of `fit` and `factorize`.
 
     Raises:
-        ValueError: inside `jax.jit`, where labels have no values, where one is missing, and for
-            dates.
+        ValueError: for a missing label, for dates, and inside `jax.jit`, because labels have no
+            values there.
 
     **Cost** O(n log n). **Source**: the fixed-effects ("within") estimator, Wooldridge 2010, §10.5.
 
@@ -91,15 +97,16 @@ def levels(labels: Any) -> Grouping:
 
 @pytree
 class EffectsTerm:
-    """What is known of a part of fixed effects without its rows: the names of its columns, and of a
-    grouping all of its levels, of which those without a column of their own come first.
+    """One part of the argument `fixed_effects=`, columns or a grouping, without its rows.
+
+    It holds what is needed to read the same part for new rows.
     """
 
-    names: tuple = static()
-    levels: tuple | None = static(default=None)
+    names: tuple = static()  # of the columns; for a grouping the levels that have a column
+    levels: tuple | None = static(default=None)  # all levels, ending with `names`; None for columns
 
     def columns(self, given: Any, m: int, dtype: Any) -> GivenColumns:
-        """Its columns of m rows."""
+        """Return the columns of this part for m rows, from what a user gives for them."""
         if self.levels is None:
             return _columns_of(given, self.names, m, dtype)
         known = {level: number for number, level in enumerate(self.levels)}
@@ -108,8 +115,10 @@ class EffectsTerm:
 
 
 def terms_given(given: list | tuple) -> tuple[EffectsTerm, ...]:
-    """The terms of a list of columns and levels: indicators of every level of the first grouping,
-    and of all but the first level of any other, as those of one grouping sum to a constant.
+    """Return an `EffectsTerm` for each part of a list of columns and groupings.
+
+    The indicators of every grouping sum to 1. So the first grouping has a column for every level,
+    and any other grouping has one for every level but its first.
     """
     terms: list[EffectsTerm] = []
     for part in given:
@@ -126,8 +135,9 @@ def terms_given(given: list | tuple) -> tuple[EffectsTerm, ...]:
 
 
 def columns_given(given: Any, terms: tuple[EffectsTerm, ...], m: int, dtype: Any) -> GivenColumns:
-    """The columns of m rows, side by side, from a list of the same terms; columns alone are no
-    list.
+    """Return the columns of m rows, side by side, from what a user gives for them.
+
+    `given` is a list with one part for each term. Without groupings it is the columns themselves.
     """
     if not any(term.levels for term in terms):
         return terms[0].columns(given, m, dtype)
@@ -143,7 +153,10 @@ def columns_given(given: Any, terms: tuple[EffectsTerm, ...], m: int, dtype: Any
 
 
 def numbers_of(given: Any, known: dict, m: int) -> Int[Array, " m"]:
-    """The number of each row's level among those `known`, from `levels` or labels."""
+    """Return the number of each row's level, from a `Grouping` or from labels.
+
+    `known` maps the levels of the fit to their numbers.
+    """
     if isinstance(given, Grouping):
         given = np.asarray(given.names, dtype=object)[np.asarray(given.rows)]
     labels = as_labels("fixed_effects", given)
@@ -158,7 +171,7 @@ def numbers_of(given: Any, known: dict, m: int) -> Int[Array, " m"]:
 
 
 def check_levels(levels: Array | np.ndarray, n: int) -> None:
-    """Raise unless there is one for each row."""
+    """Raise `ValueError` unless there is one level for each of n rows."""
     if len(levels) != n:
         raise ValueError(
             f"fixed_effects must have a level for each of {n} rows, and has {len(levels)}"
@@ -166,7 +179,10 @@ def check_levels(levels: Array | np.ndarray, n: int) -> None:
 
 
 def _columns_of(given: Any, names: tuple, m: int, dtype: Any) -> GivenColumns:
-    """Columns (m, q) as given, those of a data frame by the names that were fitted."""
+    """Return the columns (m, q) that a user gives, checked.
+
+    The columns of a data frame are selected by `names`, the names of the fit.
+    """
     width = len(names)
     given = by_names("fixed_effects", given, names if names != _numbered(width) else ())
     B = None if given is None else as_floats("fixed_effects", given)
@@ -181,5 +197,5 @@ def _columns_of(given: Any, names: tuple, m: int, dtype: Any) -> GivenColumns:
 
 
 def _numbered(count: int) -> tuple:
-    """Names of columns that have none."""
+    """Return the names x0, x1, … for columns without names."""
     return tuple(f"x{j}" for j in range(count))

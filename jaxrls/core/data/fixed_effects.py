@@ -1,10 +1,13 @@
-"""Fixed effects: columns b(x) whose coefficients β have no penalty, f(x) + b(x)·β.
+"""Fixed effects: columns of the model whose coefficients β have no penalty.
 
-A factor uses them only through H, √v B = H T with HᵀH = I. An intercept is the column of ones.
-Columns may be far from 0 and nearly dependent. So B holds combinations of them, (C − 1m) S beside a
-constant, which are orthonormal over the rows of the fit; coefficients of C itself are for users.
+The model is f(x) + b(x)·β. The rows b(x) form the matrix B. An intercept is a column of ones.
+Factors use B only through the matrix H, with √v B = H T and HᵀH = I.
 
-Theory: `docs/theory.md`, "One matrix".
+The columns C that a user gives may be far from 0 and nearly dependent. So B does not contain C
+itself. B contains a constant, if there is one, and combinations (C − 1m) S. They are orthonormal
+over the rows of the fit. Users get the coefficients of C, from `FixedEffects.as_given`.
+
+Begin with the class `FixedEffects`. Theory: `docs/theory.md`, "One matrix".
 """
 
 from collections.abc import Callable
@@ -46,7 +49,15 @@ Vector = Float[Array, " n"]
 
 
 class Centred(NamedTuple):
-    """K minus its fit by fixed effects on both sides, ΠK, and how much of √v K √v was removed."""
+    """K with the fixed effects projected out of both sides, as `FixedEffects.centre_both` makes it.
+
+    With Π = (BᵀVB)⁻¹BᵀV:
+
+    * `K` is (I − BΠ) K (I − BΠ)ᵀ, of shape (n, n).
+    * `fit` is ΠK, of shape (q, n): the coefficients of the fit of K's columns by B.
+    * `removed` is a number, the size of what was subtracted from √v K √v. Rounding errors in
+      proportion to it remain in `K`.
+    """
 
     K: Any
     fit: Any
@@ -55,28 +66,31 @@ class Centred(NamedTuple):
 
 @pytree
 class FixedEffects:
-    """q columns B over n rows without penalty: none, a constant, further columns, or both. T⁻¹ is
-    upper triangular. `Intercept` has a constant alone, `FixedLevels` one column for each group.
+    """The q columns B of the fixed effects over n rows, with T⁻¹ of √v B = H T.
 
-    Methods take `values` of a block, so that streamed and sharded rows are never needed all at
-    once.
+    B has no column, a constant, combinations of given columns, or a constant and combinations.
+    `as_fixed_effects` makes the instance for the argument of a user. The subclass `Intercept` has
+    only a constant. The subclass `FixedLevels` has one column for each group.
+
+    Many methods take `values`: the field of this name, or its part for a block of rows. So rows
+    that are streamed or distributed over devices are never needed all at once.
     """
 
-    values: Any  # the columns (n, p) of B without the constant, (C − 1m) S, or None
-    inverse_T: Float[Array, "q q"]  # T⁻¹
-    intercept: bool = static(default=False)
-    terms: tuple[EffectsTerm, ...] = ()  # what further columns are
-    centre: Any = None  # m, as the sum of two rows (2, p); None where C is B
-    scale: Any = None  # S, (p, p), upper triangular
+    values: Any  # (n, p), the columns (C − 1m) S of B; None if B has no column but the constant
+    inverse_T: Float[Array, "q q"]  # T⁻¹, upper triangular
+    intercept: bool = static(default=False)  # whether B has a column of ones
+    terms: tuple[EffectsTerm, ...] = ()  # the names of the columns C, for each part as given
+    centre: Any = None  # m, as the sum of two rows (2, p); None if B has no combinations
+    scale: Any = None  # S, (p, p), upper triangular; None if B has no combinations
 
     @classmethod
     def none(cls, dtype: Any) -> "FixedEffects":
-        """No fixed effects."""
+        """Make fixed effects without any column."""
         return cls(None, on_device(np.zeros((0, 0), dtype)))
 
     @classmethod
     def constant(cls, total: Float[Array, ""]) -> "FixedEffects":
-        """An intercept, over rows of Σv = `total`: H = √v/√Σv."""
+        """Make an intercept over rows whose weights sum to `total`, Σv. Its H is √v/√Σv."""
         xp: Any = np if is_concrete(total) else jnp  # NumPy compiles nothing
         return Intercept(None, on_device(xp.reshape(1 / xp.sqrt(total), (1, 1))))
 
@@ -84,13 +98,14 @@ class FixedEffects:
     def from_columns(
         cls, C: GivenColumns, weights: Weights, intercept: bool, terms: tuple[EffectsTerm, ...]
     ) -> "FixedEffects":
-        """Fixed effects from columns, checked to be independent."""
+        """Make fixed effects from columns C, and check that the columns are independent."""
         n, p = C.rounded.shape
         if p + intercept > n:
             raise ValueError(
                 f"fixed_effects has shape {(n, p)}, and {n} rows take at most "
                 f"{n - intercept} independent columns: drop some"
             )
+        # Indicators of levels are not centred. Other columns are, if B contains a constant.
         constant = intercept or any(term.levels for term in terms)
         moves = [constant and term.levels is None for term in terms for _ in term.names]
         moved = on_device(np.array(moves, bool))
@@ -110,12 +125,12 @@ class FixedEffects:
 
     @property
     def rank(self) -> Any:
-        """The dimensions that B spans over the rows of positive weight."""
+        """The number of dimensions that B spans over the rows of positive weight."""
         return self.count
 
     @property
     def titles(self) -> tuple:
-        """What each coefficient belongs to: "intercept", a column, or a level."""
+        """The name of each coefficient: "intercept", the name of a column, or a level."""
         return ("intercept",) * self.intercept + sum((term.names for term in self.terms), ())
 
     @property
@@ -125,49 +140,58 @@ class FixedEffects:
 
     @property
     def constant_coef(self) -> Float[Array, " q"] | None:
-        """The coordinates of a constant in the columns; None where they do not contain it."""
-        coordinates = [True] if self.intercept else []  # or the sum of all levels of a grouping
+        """The coefficients with which the columns as given sum to 1 in every row.
+
+        None if the columns contain neither an intercept nor all levels of a grouping.
+        """
+        coordinates = [True] if self.intercept else []
         coordinates += [term.levels == term.names for term in self.terms for _ in term.names]
         return on_device(np.array(coordinates, self.dtype)) if any(coordinates) else None
 
     # B, and products with it ----------------------------------------------------------------------
 
     def combine(self, C: GivenColumns) -> Columns:
-        """The `values` of rows from their columns as given, (C − 1m) S."""
+        """Return the `values` of rows, (C − 1m) S, from their columns C as given."""
         return matmul(C.about(self.centre), self.scale)
 
     def dense(self, values: Any, m: int) -> Columns:
-        """B of m rows."""
+        """Return B of m rows, of shape (m, q)."""
         ones = jnp.ones((m, int(self.intercept)), self.dtype)
         return ones if values is None else jnp.concatenate([ones, values], axis=1)
 
     def basis_of(self, b: Columns) -> Columns:
-        """b T⁻¹ of rows of B."""
+        """Return b T⁻¹, where b are rows of B."""
         return matmul(b, self.inverse_T)
 
     def basis(self, values: Any, m: int) -> Columns:
-        """B T⁻¹ of m rows: √v times it is H. Known for rows of weight 0 too."""
+        """Return B T⁻¹ of m rows.
+
+        H is √v B T⁻¹. Rows of weight 0 are 0 in H, but not in B T⁻¹.
+        """
         return self.basis_of(self.dense(values, m))
 
     def fitted(self, values: Any, A: Coefficients) -> Float[Array, "#n *t"]:
-        """B A of a block of rows, one row where it is the same for all."""
+        """Return B A for a block of rows, or a single row if all rows of B A are equal."""
         constant = A[: int(self.intercept)].sum(axis=0, keepdims=True)
         return constant if values is None else constant + matmul(values, A[int(self.intercept) :])
 
     def sums(self, values: Any, v: Vector, A: Columns) -> Coefficients:
-        """Bᵀ diag(v) A, summed over a block of rows."""
+        """Return Bᵀ diag(v) A, a sum over a block of rows."""
         return matmul(self.dense(values, len(v)).T * v, A)
 
     def gram(self, values: Any, v: Vector) -> Coefficients:
-        """Bᵀ diag(v) B of a block of rows; for levels its diagonal, as all other entries are 0."""
+        """Return Bᵀ diag(v) B of a block of rows, of shape (q, q).
+
+        `FixedLevels` returns only the diagonal, of shape (q,), because all other entries are 0.
+        """
         return self.sums(values, v, self.dense(values, len(v)))
 
     def solve(self, A: Coefficients) -> Coefficients:
-        """(Bᵀ V B)⁻¹ A."""
+        """Return (Bᵀ V B)⁻¹ A."""
         return matmul(self.inverse_T, matmul(self.inverse_T.T, A))
 
     def from_gram(self, gram: Coefficients) -> "FixedEffects":
-        """The same columns over other rows, whose Bᵀ V B is given."""
+        """Return the same columns over other rows, without `values`, given Bᵀ V B of these rows."""
         if not self.count:
             return self
         return replace(
@@ -176,32 +200,35 @@ class FixedEffects:
 
     @property
     def log_volume(self) -> Any:
-        """log |Bᵀ V B| of the columns as given."""
+        """log |Cᵀ V C|, where C has the constant, if there is one, and the columns as given."""
         of_combined = -2 * jnp.sum(jnp.log(diagonal_of(self.inverse_T)))
         if self.scale is None:
             return of_combined
         return of_combined - 2 * jnp.sum(jnp.log(diagonal_of(self.scale)))
 
     def leverage(self, values: Any, v: Vector) -> Vector:
-        """The diagonal of H Hᵀ for a block of rows."""
+        """Return the diagonal of H Hᵀ for a block of rows."""
         return v * jnp.sum(self.basis(values, len(v)) ** 2, axis=1)
 
     def fit(self, weights: Weights, A: Columns) -> Coefficients:
-        """(Bᵀ V B)⁻¹ Bᵀ V A, with one step of refinement: the rounding of a single solve grows with
-        A.
+        """Return the coefficients of the fit of A by B, (Bᵀ V B)⁻¹ Bᵀ V A.
+
+        A second solve fits what the first one leaves, because the rounding errors of a single
+        solve grow with A.
         """
         v = weights.array
         first = self.solve(self.sums(self.values, v, A))
         return first + self.solve(self.sums(self.values, v, A - self.fitted(self.values, first)))
 
     def residual(self, weights: Weights, A: Columns) -> Columns:
-        """A minus its fit by B."""
+        """Return A minus its fit by B."""
         return A - self.fitted(self.values, self.fit(weights, A))
 
     def centre_both(self, weights: Weights, K: Float[Array, "n n"]) -> Centred:
-        """(I − BΠ) K (I − BΠ)ᵀ with Π = (BᵀVB)⁻¹BᵀV.
+        """Project B out of both sides of K: (I − BΠ) K (I − BΠ)ᵀ with Π = (BᵀVB)⁻¹BᵀV.
 
-        With weights it is done twice, as a heavy row multiplies what the first time rounds off.
+        With weights the projection is repeated. Otherwise the weight of a heavy row would multiply
+        the rounding errors of the first projection.
         """
         if not self.count:
             return Centred(K, K[:0], jnp.zeros((), K.dtype))
@@ -212,9 +239,14 @@ class FixedEffects:
         return Centred(again.K, once.fit + again.fit, once.removed + again.removed)
 
     def _centre_once(self, weights: Weights, K: Float[Array, "n n"]) -> Centred:
-        """With F = ΠK and G = ΠKΠᵀ, (I − BΠ) K (I − BΠ)ᵀ = K − BF − (BF)ᵀ + BGBᵀ. Half of the last
-        term goes to each of the others, so that the result is symmetric to the last digit: it is
-        K − A − Aᵀ with A = B(F − GBᵀ/2).
+        """Project B out of both sides of K, without the repetition.
+
+        With F = ΠK and G = ΠKΠᵀ,
+
+            (I − BΠ) K (I − BΠ)ᵀ = K − BF − (BF)ᵀ + BGBᵀ = K − A − Aᵀ,  A = B(F − GBᵀ/2).
+
+        The last form has half of BGBᵀ in A and half in Aᵀ. So the result is symmetric to the last
+        digit.
         """
         F = self.fit(weights, K)
         G = self.fit(weights, F.T)
@@ -224,7 +256,7 @@ class FixedEffects:
         return Centred(K - A - A.T, F, removed)
 
     def project(self, weights: Weights, U: Columns) -> Columns:
-        """(I − H Hᵀ) U."""
+        """Return (I − H Hᵀ) U."""
         if not self.count:
             return U
         coef = self.solve(self.sums(self.values, weights.root, U))
@@ -233,16 +265,21 @@ class FixedEffects:
     # rows of B, and coefficients ------------------------------------------------------------------
 
     def values_at(self, indices: Int[Array, " b"]) -> Any:
-        """The `values` argument of methods for some of the rows."""
+        """Return the `values` of the rows of these numbers; None if `values` is None."""
         return None if self.values is None else self.values[indices]
 
     def without_values(self) -> "FixedEffects":
-        """The same without the data of its rows, as models keep it."""
+        """Return the same fixed effects without the data of their rows, as models keep them."""
         return self if self.values is None else replace(self, values=self.values[:0])
 
     def new_values(self, given: Any, m: int, dtype: Any) -> Any:
-        """The `values` argument of methods for m new rows, from the caller's columns or labels for
-        them, checked.
+        """Return the `values` of m new rows, from the columns or levels that a user gives for them.
+
+        The result is None if the fit had at most an intercept.
+
+        Raises:
+            ValueError: for columns or levels of other shapes or names than those of the fit, and
+                for any if the fit had none.
         """
         if self.terms:
             return self.combine(columns_given(given, self.terms, m, dtype))
@@ -253,7 +290,15 @@ class FixedEffects:
         return None
 
     def as_given(self, beta: Float[Array, "*L q t"]) -> Float[Array, "*L q t"]:
-        """The coefficients of the columns as given, Sβ, and those of the constant less mSβ."""
+        """Return the coefficients of the columns C as given, from the coefficients of B.
+
+        Let β₀ be the coefficient of the constant, and β₁ those of the other columns of B. Then
+
+            1β₀ + (C − 1m) S β₁ = 1(β₀ − m S β₁) + C S β₁.
+
+        So the columns C have S β₁, and the constant has β₀ − m S β₁. If levels take the place of
+        the constant, m S β₁ is subtracted from the coefficient of every level.
+        """
         if self.scale is None:
             return beta
         constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
@@ -266,17 +311,19 @@ class FixedEffects:
         return beta
 
     def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
-        """Intercept (…, t), 0 where there is none, and the other coefficients, or None, of the
-        columns as given.
+        """Return the intercept and the other coefficients, for the columns as given.
+
+        The intercept has shape (…, t), and is 0 if there is none. The other coefficients have shape
+        (…, p, t). They are None if there are no other columns.
         """
         constant, free = jnp.split(self.as_given(beta), [int(self.intercept)], axis=-2)
         return constant.sum(axis=-2), None if self.values is None else free
 
-    # rows that leave ------------------------------------------------------------------------------
+    # rows that are left out -----------------------------------------------------------------------
 
     @where_known
     def check_rank(self, weights: Weights, folds: Folds | None) -> None:
-        """Raise where the columns become dependent without a row, or fold."""
+        """Raise `ValueError` if the columns are linearly dependent without some row, or fold."""
         if self.keeps_any_rank(weights, folds):
             return
         with jax.ensure_compile_time_eval():
@@ -285,6 +332,7 @@ class FixedEffects:
                 raise ValueError(self._rank_message(words_for_fold(folds, int(jnp.argmin(kept)))))
 
     def _rank_message(self, rows: str) -> str:
+        """Return the error message for rows, in words, without which B loses rank."""
         if self.values is None:
             return (
                 f"{rows} holds all of the weight: without it no row is left to fit an intercept "
@@ -296,16 +344,18 @@ class FixedEffects:
         )
 
     def keeps_any_rank(self, weights: Weights, folds: Folds | None) -> bool:
-        """Whether B keeps its rank without any row, or fold, as shapes alone tell: any other row
-        does for a constant, and there are at least two groups.
+        """Whether shapes alone show that B keeps its rank, whichever row or fold is left out.
+
+        This is so if B has no column. It is also so if B is a constant and all rows have weight 1,
+        unless the folds are splits. One of two rows, or of two groups, always remains.
         """
         of_groups = folds is None or folds.are_groups
         constant = self.values is None and weights.values is None and weights.n > 1
         return not self.count or constant and of_groups
 
     def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
-        """Whether B keeps its rank without each row, (n,), or each fold, (k,)."""
-        if self.values is None:  # a constant does while any row of positive weight stays
+        """Return whether B keeps its rank without each row, (n,), or without each fold, (k,)."""
+        if self.values is None:  # a constant keeps its rank if a row of positive weight remains
             all_count = weights.values is None
             used = np.ones(weights.n, int) if all_count else weights.used.astype(int)
             left_out = used if folds is None else folds.sums_of_left_out(on_device(used))
@@ -315,9 +365,11 @@ class FixedEffects:
             return 1 - self.leverage(self.values, weights.array) > least
         H = weights.scale(self.basis(self.values, weights.n))
 
+        # Folds are taken one at a time. So memory holds the rows of one fold, and not n q² numbers.
         def remaining(
             fold: tuple[Int[Array, " b"], Float[Array, " b"]],
-        ) -> Float[Array, ""]:  # one at a time: memory of a fold's rows, and not of n q² numbers
+        ) -> Float[Array, ""]:
+            """Return the smallest eigenvalue of HᵀH over the rows outside of the fold."""
             inside = H[fold[0]] * fold[1][:, None].astype(H.dtype)
             block = jnp.eye(self.count, dtype=H.dtype) - matmul(inside.T, inside)
             return jnp.linalg.eigvalsh(block)[0]
@@ -327,60 +379,65 @@ class FixedEffects:
 
 @pytree
 class Intercept(FixedEffects):
-    """A constant alone: sums over rows in place of products with a column of ones."""
+    """An intercept and no other column. Sums over rows replace products with a column of ones."""
 
     intercept: bool = static(default=True)
 
     def basis_of(self, b: Columns) -> Columns:
-        """b/√Σv."""
+        """Return b/√Σv."""
         return b * self.inverse_T
 
     def basis(self, values: Any, m: int) -> Columns:
-        """1/√Σv of every row."""
+        """Return 1/√Σv for each of m rows."""
         return jnp.broadcast_to(self.inverse_T, (m, 1))
 
     def fitted(self, values: Any, A: Coefficients) -> Float[Array, "#n *t"]:
-        """The same for all rows."""
+        """Return A, of one row, because the fit is the same for all rows."""
         return A
 
     def sums(self, values: Any, v: Vector, A: Columns) -> Coefficients:
-        """Σ v A."""
+        """Return Σ v A."""
         return matmul(v, A)[None]
 
     def gram(self, values: Any, v: Vector) -> Coefficients:
-        """Σ v."""
+        """Return Σ v, of shape (1, 1)."""
         return jnp.sum(v).reshape(1, 1)
 
     def solve(self, A: Coefficients) -> Coefficients:
-        """Means of sums."""
+        """Return the weighted means A/Σv, from weighted sums A over the rows."""
         return self.inverse_T**2 * A
 
     def fit(self, weights: Weights, A: Columns) -> Coefficients:
-        """The mean, and that of what it leaves, which is rounded less."""
+        """Return the mean of A, to which the mean of A minus this mean is added.
+
+        The second mean corrects the rounding error of the first.
+        """
         mean = weights.mean(A)[None]
         return mean + weights.mean(A - mean)[None]
 
     def from_gram(self, gram: Coefficients) -> "FixedEffects":
-        """Over other rows, whose Σv is given."""
+        """Return the intercept over other rows, given their Σv."""
         return replace(self, inverse_T=1 / jnp.sqrt(gram))
 
     def leverage(self, values: Any, v: Vector) -> Vector:
-        """v/Σv."""
+        """Return v/Σv."""
         return v * self.inverse_T[0, 0] ** 2
 
 
 @pytree
 class FixedLevels(FixedEffects):
-    """An intercept for each group of rows: one column for each level, 1 for its rows, so that T is
-    diagonal and B is never formed.
+    """An intercept for each group of rows.
+
+    B has one column for each level. It is 1 in the rows of this level, and 0 in all others. So T is
+    diagonal, and B is never formed.
     """
 
     values: Int[Array, " n"]  # the number of each row's level
-    inverse_T: Any  # (q,), 1/√Σv of each level, 0 where it has no weight
+    inverse_T: Any  # (q,), 1/√Σv over the rows of each level; 0 for a level without weight
 
     @classmethod
     def of(cls, names: tuple, numbers: Int[Array, " n"], weights: Weights) -> "FixedEffects":
-        """Levels of these names, from the number of each row's level."""
+        """Make the levels of these names, from the number of each row's level."""
         start = jnp.zeros(len(names), weights.dtype)
         levels = cls(numbers, start, terms=(EffectsTerm(names, names),))
         return replace(levels.from_gram(levels.gram(numbers, weights.array)), values=numbers)
@@ -392,64 +449,70 @@ class FixedLevels(FixedEffects):
 
     @property
     def log_volume(self):
-        """Of levels that have weight."""
+        """log |Bᵀ V B| of the levels that have weight."""
         return -2 * jnp.sum(jnp.log(jnp.where(self.inverse_T > 0, self.inverse_T, 1)))
 
     @property
     def constant_coef(self):
-        """A coefficient of 1 for every level."""
+        """Coefficients of 1, because the indicators of all levels sum to 1 in every row."""
         return jnp.ones_like(self.inverse_T)
 
     def dense(self, values: Any, m: int) -> Columns:
-        """Indicator columns; 0 for rows of no level."""
+        """Return the indicator columns (m, q). Rows of no level are 0."""
         return jax.nn.one_hot(values, self.count, dtype=self.dtype)
 
     def basis_of(self, b: Columns) -> Columns:
-        """b/√Σv."""
+        """Return b/√Σv, where each column is divided by the √Σv of its level."""
         return b * self.inverse_T
 
     def fitted(self, values: Any, A: Coefficients) -> Float[Array, "#n *t"]:
-        """The row of A of each row's level."""
+        """Return B A: the row of A for each row's level, and 0 for rows of no level."""
         return A.at[values].get(mode="fill", fill_value=0)
 
     def sums(self, values: Any, v: Vector, A: Columns) -> Coefficients:
-        """Sums within levels."""
+        """Return Σ v A over the rows of each level."""
         return jax.ops.segment_sum(v[:, None] * A, values, self.count)
 
     def gram(self, values: Any, v: Vector) -> Coefficients:
-        """Σ v within levels."""
+        """Return Σ v over the rows of each level, of shape (q,)."""
         return jax.ops.segment_sum(v, values, self.count)
 
     def solve(self, A: Coefficients) -> Coefficients:
-        """Means of sums."""
+        """Return the weighted means A/Σv of levels, from weighted sums A over their rows."""
         return self.inverse_T[:, None] ** 2 * A
 
     def from_gram(self, gram: Coefficients) -> "FixedEffects":
-        """The same levels over other rows, whose sums of weights are given."""
+        """Return the same levels over other rows, given Σv over the rows of each level."""
         inverse_T = jnp.where(gram > 0, jax.lax.rsqrt(jnp.where(gram > 0, gram, 1)), 0)
         return replace(self.without_values(), inverse_T=inverse_T)
 
     def leverage(self, values: Any, v: Vector) -> Vector:
-        """v over the total weight of the row's level."""
+        """Return each row's v divided by the total weight of its level."""
         return v * self.inverse_T[values] ** 2
 
     def new_values(self, given: Any, m: int, dtype: Any) -> Any:
-        """The numbers of the new rows' levels."""
-        if given is None:  # of no level: scores, up to a constant for each group
+        """Return the level numbers of m new rows, from the levels that a user gives for them.
+
+        Without levels every row gets the number q, which is no level. Its prediction is f(x) alone,
+        a score that lacks the constant of a group.
+        """
+        if given is None:
             return jnp.full(m, self.count, jnp.int32)
         weighs = np.asarray(self.inverse_T) if is_concrete(self.inverse_T) else np.ones(self.count)
         known = {level: number for number, level in enumerate(self.titles) if weighs[number]}
         return numbers_of(given, known, m)
 
     def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
-        """Whether each row has another in its level; a level that lies within a fold leaves with
-        it.
+        """Return whether each row has another row in its level, (n,), or True for each fold, (k,).
+
+        If all rows of a level are in one fold, the level is left out together with the fold.
         """
         if folds is None:
             return super().keeps_rank(weights, None)
         return jnp.ones(len(folds.inside), bool)
 
     def _rank_message(self, rows: str) -> str:
+        """Return the error message for a row, in words, that is the only one of its level."""
         return (
             f"{rows} is the only one of its level in fixed_effects: leave it out of X, or choose λ "
             "by folds of whole levels"
@@ -459,10 +522,14 @@ class FixedLevels(FixedEffects):
 def as_fixed_effects(
     given: Any, intercept: bool, weights: Weights, place: Callable = on_device
 ) -> FixedEffects:
-    """Fixed effects of n rows from the caller's argument: None, columns (n, q), `levels(labels)`,
-    or a list of these; `place` puts columns where the rows lie.
+    """Make the fixed effects of n rows from the argument of a user.
 
-    Levels sum to a constant, so that they contain an intercept already.
+    Args:
+        given: None, columns (n, q), `levels(labels)`, or a list of columns and levels.
+        intercept: whether to add an intercept to columns. Levels need none, because their
+            indicators sum to a constant.
+        weights: the weights of the n rows.
+        place: a function that puts an array on the devices of the rows.
     """
     n = weights.n
     if given is None:
@@ -490,19 +557,23 @@ def as_fixed_effects(
     return FixedEffects.from_columns(C, weights, intercept, terms_given([given]))
 
 
-# independent columns
+# columns made orthonormal, and checked to be independent
 # --------------------------------------------------------------------------------------------------
 
 
 class Independence(NamedTuple):
-    """What tells whether columns are linearly independent."""
+    """The numbers that decide whether given columns are linearly independent.
 
-    gram: Float[Array, "p p"]  # with eigenvalues σ²/(σ² + shift)
-    rounding: Float[Array, " p"]  # of each column as given, relative to its spread
+    `_about_means` computes them, and `_check_independent` looks at them. σ are the singular values
+    of the columns after centring, each scaled to length 1.
+    """
+
+    gram: Float[Array, "p p"]  # a matrix with the eigenvalues σ²/(σ² + shift)
+    rounding: Float[Array, " p"]  # the rounding error of each column as given, over its spread
 
 
 def _shift(p: int, dtype: Any) -> float:
-    """Singular values of p columns of length 1 that are above it are above rounding."""
+    """Return a bound on the rounding errors of the singular values of p columns of length 1."""
     return 64 * p * float(jnp.finfo(dtype).eps)
 
 
@@ -510,10 +581,10 @@ def _shift(p: int, dtype: Any) -> float:
 def _about_means(
     C: GivenColumns, weights: Weights, moves: Bool[Array, " p"], *, intercept: bool
 ) -> tuple[FixedEffects, Independence]:
-    """Fixed effects whose columns are orthonormal combinations (C − 1m) S of those given, about the
-    means m of the columns that a constant `moves`.
+    """Make fixed effects of orthonormal combinations (C − 1m) S, and the numbers for their check.
 
-    The function that is fitted does not depend on m and S, which are constants to derivatives.
+    m has the means of the columns that `moves` marks, and 0 for the others. The fitted function
+    does not depend on m and S. So derivatives treat m and S as constants.
     """
     constant_C, constant_weights = jax.lax.stop_gradient((C, weights))
     centre = _mean_in_two(constant_C, constant_weights, moves)
@@ -536,8 +607,10 @@ def _about_means(
 def _mean_in_two(
     C: GivenColumns, weights: Weights, moves: Bool[Array, " p"]
 ) -> Float[Array, "2 p"]:
-    """Means of columns as a sum of two numbers, of which the second is that of what the first one
-    leaves; 0 of columns that no constant `moves`.
+    """Return the means of columns as the sum of two rows, (2, p).
+
+    The second row is the mean of the columns minus the first row. It corrects the rounding error of
+    the first. Both are 0 for columns that `moves` does not mark.
     """
     mean = lambda A: jnp.where(moves, matmul(weights.array, A) / weights.total, 0)
     first = mean(C.rounded)
@@ -547,12 +620,20 @@ def _mean_in_two(
 
 
 def _orthonormalizing(A: Columns) -> tuple[Float[Array, "p p"], Float[Array, "p p"]]:
-    """An upper triangular S that makes the columns of AS orthonormal, by Cholesky factors, which
-    need only sums over rows; and the Gram matrix of the columns after the first of three rounds.
+    """Return an upper triangular S such that AS has orthonormal columns, and a Gram matrix.
 
-    A Gram matrix has the squares of singular values σ, of which half the digits are rounding. Where
-    A has columns of length 1, AᵀA + sI = RᵀR leaves singular values σ/√(σ² + s) in AR⁻¹: far enough
-    above rounding for two rounds without a shift s, where σ > s. Their squares tell σ to s.
+    Three rounds of Cholesky factors make S. They need only sums over rows. The second result is the
+    Gram matrix of the columns after the first round. It serves to check their independence.
+
+    A Gram matrix has the squares of the singular values σ. So rounding hides half of the digits of
+    a small σ, and AᵀA may have no Cholesky factor. The first round scales the columns to length 1
+    and adds a shift s:
+
+        AᵀA + sI = RᵀR, and AR⁻¹ has the singular values σ/√(σ² + s).
+
+    If σ > s, these are far enough above rounding for two rounds without a shift. Their squares,
+    the eigenvalues of the second result, determine σ down to s.
+
     Source: Fukaya, Kannan, Nakatsukasa, Yamamoto and Yanagisawa 2020 (shifted CholeskyQR).
     """
     lengths = jnp.linalg.norm(A, axis=0)
@@ -566,7 +647,7 @@ def _orthonormalizing(A: Columns) -> tuple[Float[Array, "p p"], Float[Array, "p 
 def _one_round(
     A: Columns, S: Float[Array, "p p"], shift: float = 0.0
 ) -> tuple[Float[Array, "p p"], Float[Array, "p p"]]:
-    """SR⁻¹ with (AS)ᵀAS + shift·I = RᵀR, and that matrix."""
+    """Return SR⁻¹ and RᵀR, where RᵀR = (AS)ᵀAS + shift·I."""
     columns = matmul(A, S)
     gram = matmul(columns.T, columns) + shift * jnp.eye(len(S), dtype=S.dtype)
     return matmul(S, triangular_inverse(jnp.linalg.cholesky(gram)).T), gram
@@ -574,15 +655,16 @@ def _one_round(
 
 @where_known
 def _check_independent(independence: Independence, intercept: bool) -> None:
-    """Raise for columns that are linearly dependent, up to their rounding."""
+    """Raise `ValueError` if the columns are linearly dependent up to rounding."""
     columns = jax.device_get(independence)
     p = len(columns.gram)
     if not p:
         return
     shift = _shift(p, columns.gram.dtype)
+    # The smallest eigenvalue is a = σ²/(σ² + shift), so that σ² = shift · a/(1 − a).
     squares = np.linalg.eigvalsh(np.asarray(columns.gram, np.float64))[0]
     smallest = np.sqrt(max(squares, 0) / max(1 - squares, shift) * shift)
-    # Of length 0 the rounding is infinite, or NaN where the column as given is 0.
+    # A column without spread has infinite rounding, or NaN if the column as given is 0.
     if not smallest > max(shift, 4 * np.max(columns.rounding)):
         constant = ", the constant of intercept=True among them," if intercept else ""
         raise ValueError(

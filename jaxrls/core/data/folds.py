@@ -1,5 +1,8 @@
-"""Folds: rows that are left out together, as row numbers in arrays of fixed shape. By labels every
-row is predicted when its group is left out; splits may leave out more rows than they predict.
+"""Folds: rows that are left out together, as row numbers in arrays of fixed shape.
+
+Folds come from group labels or from splits (train, test). A group predicts the rows that it leaves
+out, and each row is in one group. A split may leave out more rows than it predicts. Begin with
+`folds` and the class `Folds`.
 """
 
 from collections.abc import Iterator
@@ -25,15 +28,15 @@ from jaxrls.core.support import (
 
 @pytree
 class Folds:
-    """Rows that are left out together, by fold: what `folds` makes of group labels or of splits.
+    """The rows that each of k folds leaves out together, as `folds` makes them.
 
     Args:
-        inside: row numbers (k, b) that each of k folds leaves out, padded to the b rows of the
-            largest.
+        inside: (k, b), the numbers of the rows that each fold leaves out, padded to the b rows of
+            the largest fold.
         inside_mask: (k, b), 1 for a row of the fold, 0 for padding.
-        fold_of_row: the fold that predicts each row, (n,); k for a row that none predicts.
-        most_trained: of splits how many rows are fitted at most. None for groups, which predict
-            what they leave out.
+        fold_of_row: (n,), the number of the fold that predicts each row; k for a row that no fold
+            predicts.
+        most_trained: the number of training rows of the largest split; None for groups.
 
     >>> import jaxrls as rls
     >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
@@ -41,13 +44,13 @@ class Folds:
     """
 
     inside: Int[Array, "k b"]
-    inside_mask: Float[Array, "k b"]  # 0 where a row number pads
+    inside_mask: Float[Array, "k b"]
     fold_of_row: Int[Array, " n"]
     most_trained: int | None = static(default=None)
 
     @property
     def are_groups(self) -> bool:
-        """Whether each fold predicts the rows that it leaves out; splits may leave out more."""
+        """Whether the folds are groups, which predict exactly the rows that they leave out."""
         return self.most_trained is None
 
     @property
@@ -57,43 +60,46 @@ class Folds:
 
     @property
     def fold_numbers(self) -> Int[Array, " k"]:
-        """The number of each fold."""
+        """The numbers of the folds, 0 to k − 1."""
         return jnp.arange(len(self.inside), dtype=self.fold_of_row.dtype)
 
     @property
     def predicted(self) -> Bool[Array, " n"]:
-        """Whether a fold predicts each row."""
+        """For each row, whether some fold predicts it."""
         return self.fold_of_row < len(self.inside)
 
     def holds(self, number: Int[Array, ""] | int) -> Bool[Array, " n"]:
-        """Whether a fold leaves each row out."""
+        """Return for each row whether the fold of this number leaves the row out."""
         if self.are_groups:
             return self.fold_of_row == number
         return jnp.zeros(self.n, bool).at[self.inside[number]].set(True)
 
     def weights_of_predicted(self, weights: Weights) -> Weights:
-        """The weights of rows in means over predictions: 0 for those that no fold predicts."""
+        """Return the weights for means over predictions, 0 for rows that no fold predicts."""
         if self.are_groups:
             return weights
         return weights.block(jnp.where(self.predicted, weights.array, 0), weights.n)
 
     def sums(self, A: Float[Array, "n *t"] | Int[Array, " n"]) -> Any:
-        """Sums over the rows that each fold predicts, (k, …)."""
+        """Return the sum of A over the rows that each fold predicts, (k, …)."""
         return jax.ops.segment_sum(A, self.fold_of_row, len(self.inside))
 
     def sums_of_left_out(self, A: Int[Array, " n"]) -> Int[Array, " k"]:
-        """Sums over the rows that each fold leaves out; of groups, on several devices, without
-        moving rows.
+        """Return the sum of A over the rows that each fold leaves out.
+
+        For groups this is `sums`, which does not move rows between devices.
         """
         if self.are_groups:
             return self.sums(A)
         return jnp.sum(jnp.where(self.inside_mask > 0, A[self.inside], 0), axis=1)
 
     def as_rows(self, A: Float[Array, "k b *t"]) -> Float[Array, "n *t"]:
-        """What is known of the rows of every fold, for those that it predicts, in the order of the
-        rows.
+        """Return results of folds in the order of the rows, (n, …).
+
+        A[i, j] is the result for row `inside[i, j]`. Each row gets the result of the fold that
+        predicts it, and 0 if no fold does.
         """
-        predicted = self.inside_mask > 0  # without padding
+        predicted = self.inside_mask > 0
         if not self.are_groups:
             predicted &= self.fold_of_row[self.inside] == self.fold_numbers[:, None]
         rows = jnp.where(predicted, self.inside, self.n)
@@ -101,21 +107,22 @@ class Folds:
 
 
 def folds(groups: Any) -> Folds:
-    """Turn group labels, or splits, into `Folds`, which can be passed into `jax.jit`; call it
-    outside.
+    """Turn group labels, or splits, into `Folds`, outside of `jax.jit`.
+
+    `Folds` can then be passed into `jax.jit`.
 
     Args:
         groups: (n,) labels of any kind; rows of equal label are left out together. Or splits, pairs
-            of row numbers (train, test), as scikit-learn's splitters give them: each test row is
-            predicted by the fit to the training rows alone, and what is in neither part is left
-            out. `Folds` are returned as they are.
+            of row numbers (train, test), as scikit-learn's splitters give them. Each test row is
+            predicted by the fit to the training rows of its split alone. Rows in neither part are
+            left out too. `Folds` are returned as they are.
 
     Returns:
         The `Folds`, which `kfold` and `fit(groups=…)` take in place of the labels.
 
     Raises:
-        ValueError: unless there are at least two groups, none missing, or inside `jax.jit`; for a
-            row that is in both parts of a split, in several test parts, or twice in one part.
+        ValueError: for fewer than two groups, for a missing label, and inside `jax.jit`. For splits,
+            if a row is in both parts, in several test parts, or twice in one part.
 
     **Cost** O(n log n). **Source**: as `kfold`.
 
@@ -151,11 +158,11 @@ def folds(groups: Any) -> Folds:
 def _in_arrays(
     inside: list[np.ndarray], numbers: np.ndarray, most_trained: int | None = None
 ) -> Folds:
-    """`Folds` of the rows that each leaves out and the fold that predicts each row."""
+    """Make `Folds` from the rows that each fold leaves out and the fold that predicts each row."""
     width = max(map(len, inside))
     rows = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in inside])
     mask = np.stack([np.arange(width) < len(rows) for rows in inside])
-    with jax.ensure_compile_time_eval():  # known inside of jax.jit too
+    with jax.ensure_compile_time_eval():  # so that they have values inside of `jax.jit` too
         return Folds(
             on_device(rows.astype(np.int32)),
             on_device(mask.astype(np.float32)),
@@ -168,12 +175,15 @@ def _in_arrays(
 
 
 def _is_split(pair: Any = None) -> bool:
-    """Whether it is a pair of arrays, as labels are not."""
+    """Whether `pair` is a pair of arrays, which no label is."""
     return isinstance(pair, list | tuple) and len(pair) == 2 and all(map(np.ndim, pair))
 
 
 def of_splits(splits: Any, n: int | None = None) -> Folds:
-    """`folds` of splits; n is the number of rows, by default that of the largest row number."""
+    """Make `Folds` of splits (train, test).
+
+    n is the number of rows. By default the largest row number is that of the last row.
+    """
     pairs = [tuple(map(_as_numbers, split)) if _is_split(split) else split for split in splits]
     _check_splits(pairs)
     rows = np.concatenate([part for pair in pairs for part in pair])
@@ -183,13 +193,13 @@ def of_splits(splits: Any, n: int | None = None) -> Folds:
     for number, (_, test) in enumerate(pairs):
         numbers[test] = number
     if numbers.max() < len(pairs) and all(len(a) + len(b) == n for a, b in pairs):
-        return folds(numbers)  # each row by all others
+        return folds(numbers)  # groups: every row is predicted by all rows outside of its fold
     inside = [np.setdiff1d(np.arange(n), train) for train, _ in pairs]
     return _in_arrays(inside, numbers, max(len(train) for train, _ in pairs))
 
 
 def _as_numbers(rows: Any) -> np.ndarray:
-    """Row numbers, also of a mask."""
+    """Return row numbers as an array, from row numbers or from a mask."""
     rows = np.asarray(rows)
     if rows.dtype == bool:
         return np.flatnonzero(rows)
@@ -197,8 +207,10 @@ def _as_numbers(rows: Any) -> np.ndarray:
 
 
 def _check_splits(pairs: list) -> None:
-    """Raise unless each is a training part and a test part of different rows, and no row is tested
-    twice.
+    """Raise `ValueError` for splits that cannot be used.
+
+    Each split needs a training part and a test part, and names a row at most once. No row is in two
+    test parts.
     """
     if not pairs:
         raise ValueError("splits has none: give one pair (train, test) of row numbers or more")
@@ -229,7 +241,10 @@ def _check_splits(pairs: list) -> None:
 
 
 def check_groups(groups: Folds, what: str) -> Folds:
-    """The same folds; raise where they are splits."""
+    """Return the folds, or raise `ValueError` if they are splits.
+
+    `what` begins the error message: it names what needs groups.
+    """
     if not groups.are_groups:
         raise ValueError(
             f"{what} groups of rows, or single rows, that are predicted by all others, and was "
@@ -239,8 +254,10 @@ def check_groups(groups: Folds, what: str) -> Folds:
 
 
 def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
-    """`Folds` of n rows from labels or `Folds`. Where they are for the first `count` rows, the
-    others are padding of weight 0: in the group of the last, or predicted by no split.
+    """Return `Folds` of n rows from labels or `Folds`.
+
+    They may be for the first `count` rows only. The other rows are then padding of weight 0. They
+    join the group of row `count` − 1, or no split predicts them.
     """
     result = folds(groups)
     if result.n == count and result.n < n and is_concrete(result):
@@ -263,7 +280,7 @@ def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
 
 
 def words_for_fold(groups: Folds | None, i: int) -> str:
-    """A row, or a fold by its first rows, in words for messages."""
+    """Return the name of row i, or of fold i by its first rows, for messages."""
     if groups is None:
         return f"row {i}"
     rows = np.flatnonzero(np.asarray(groups.holds(i)))

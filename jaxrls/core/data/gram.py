@@ -1,6 +1,7 @@
-"""The kernel matrix K, and K·V without K, in row blocks.
+"""Computes the Gram matrix K, and the product K·V without storing K, in blocks of rows.
 
-Theory: `docs/theory.md`, "The objective".
+`gram` and `gram_matmul` are public. Factors call `gram`, `kernel_times` and `square_times`. Theory:
+`docs/theory.md`, "The objective".
 """
 
 import math
@@ -19,6 +20,10 @@ from jaxrls.core.support import platform, public_call, shards_of
 
 
 def _block_size(X: Any, Z: Any, block_size: int | None, shards: int = 1, more: int = 0) -> int:
+    """Return `block_size`, or by default the rows of X for which a block of K fits the cache.
+
+    `more` is how many numbers each row needs besides its row of K.
+    """
     n = X.shape[0] // shards
     row = (Z.shape[0] + more) * X.dtype.itemsize
     return check_block_size(block_size, n) or default_block_size(n, row)
@@ -34,7 +39,7 @@ def gram(
 ) -> Float[Array, "n m"]:
     """Compute the kernel matrix K in blocks of rows.
 
-    Kᵢⱼ = k(xᵢ, zⱼ). Without Z, Z = X and the diagonal is `kernel.diag(X)` exactly.
+    Kᵢⱼ = k(xᵢ, zⱼ). If Z is None, Z is X, and the diagonal is exactly `kernel.diag(X)`.
 
     Args:
         kernel: a jaxrls kernel.
@@ -48,8 +53,8 @@ def gram(
     Raises:
         ValueError: for matrices of different widths or a bad `block_size`.
 
-    **Cost** O(n m d) time; besides K itself only temporaries of a block. The derivative recomputes
-    each block. **Source**: Rifkin (lecture), "Basics".
+    **Cost** O(n m d) time, and memory for K and the temporaries of one block. The derivative
+    recomputes each block. **Source**: Rifkin (lecture), "Basics".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.extend.gram(rls.Linear(), jnp.array([[1.0], [2.0]])).tolist()
@@ -64,8 +69,8 @@ def gram(
 
 
 def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "n m"]:
-    """K of all rows, whose diagonal is exact."""
-    if isinstance(X, Rows):  # raises where they are read from elsewhere
+    """Return K of all rows with themselves, with the diagonal from `kernel.diag`."""
+    if isinstance(X, Rows):  # raises `ValueError` for rows that are not in memory
         X = X.points if kernel.evaluable else X.dense()
     rows = _in_blocks(kernel, X)
     if rows is None:
@@ -80,7 +85,7 @@ def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "
 
 
 def _of_pairs(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None) -> Float[Array, "n m"]:
-    """K of the rows of X with those of Z."""
+    """Return K of the rows of X with the rows of Z, in blocks."""
     if isinstance(Z, Rows):
         return _by_blocks_of_columns(kernel, X, Z)
     rows = _in_blocks(kernel, X)
@@ -91,7 +96,7 @@ def _of_pairs(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None) -> 
 
 
 def _by_blocks_of_columns(kernel: Kernel, X: Any, Z: Rows) -> Float[Array, "n m"]:
-    """K of the rows of X with those of Z, of which a block is read at a time."""
+    """Return K of the rows of X with the rows of Z, one block of Z at a time."""
 
     def of_block(z: Any) -> Float[Array, "b n"]:
         return _of_pairs(kernel, X, z).T if isinstance(X, Rows) else kernel(z, X)
@@ -100,27 +105,34 @@ def _by_blocks_of_columns(kernel: Kernel, X: Any, Z: Rows) -> Float[Array, "n m"
 
 
 def _of_block(kernel: Kernel, x: Any, Z: Any) -> Float[Array, "b m"]:
-    """K of a block of rows with Z; of a `Block` and an array a kernel takes the `Block` first."""
+    """Return K of a block of rows with Z.
+
+    A kernel takes a `Block` as its first argument. So if only Z is a `Block`, K is a transpose.
+    """
     block_is_second = isinstance(Z, Block) and not isinstance(x, Block)
     return kernel(Z, x).T if block_is_second else kernel(x, Z)
 
 
 def _in_blocks(kernel: Kernel, X: Any) -> Rows | None:
-    """X as rows that are taken in blocks; None where its kernel values are computed at once."""
+    """Return X as `Rows` that are taken in blocks.
+
+    The result is None if kernel values of X are computed at once: for a `Block` and for a kernel
+    that is a matrix.
+    """
     if isinstance(X, Rows):
         return X.for_pairs(kernel)
     return None if isinstance(X, Block) or not kernel.evaluable else DenseRows(X)
 
 
-# Ways to compute K·V of arrays, tried in turn before blocks: functions of (kernel, X, Z, V) that
-# give None where they do not take it. Rooms add theirs.
+# Functions of (kernel, X, Z, V) that compute K·V of arrays faster than blocks of rows do, or return
+# None if they do not apply. They are tried in turn. Other folders add theirs here.
 PRODUCTS: list[Callable] = []
 
 
 def kernel_times(
     kernel: Kernel, X: Any, Z: Any, V: Float[Array, "m *t"], block_size: int | None = None
 ) -> Float[Array, "n *t"]:
-    """K·V of an array or any `Rows`."""
+    """Return K·V of an array or any `Rows`, by the first of `PRODUCTS` that applies or by blocks."""
     for product in PRODUCTS if block_size is None else ():
         if (result := product(kernel, _one_array(X), _one_array(Z), V)) is not None:
             return result
@@ -128,14 +140,14 @@ def kernel_times(
 
 
 def _one_array(X: Any) -> Any:
-    """The array of rows that lie on one device, else the rows as they are."""
+    """Return the array of `DenseRows` with one shard, and anything else as it is."""
     return X.X if isinstance(X, DenseRows) and X.shards == 1 else X
 
 
 def times_in_blocks(
     kernel: Kernel, X: Any, Z: Any, V: Float[Array, "m *t"], block_size: int | None = None
 ) -> Float[Array, "n *t"]:
-    """K·V, a block of rows of K after another."""
+    """Return K·V, one block of rows of K after another."""
     rows = X if isinstance(X, Rows) else DenseRows(X)
     rows = rows.for_pairs(kernel)
     size = _block_size(rows, Z, block_size, rows.shards, math.prod(V.shape[1:]))
@@ -145,15 +157,19 @@ def times_in_blocks(
 # K·V of rows with themselves
 # --------------------------------------------------------------------------------------------------
 
-# Rows of a block of pairs on CPUs, by bytes of the dtype: with fewer, the products with V take as
-# long as all of K, and with more a block leaves the cache (`benchmarks/studies.py products`).
+# On CPUs, how many rows a block of pairs has, by the bytes of the dtype. With fewer rows, the
+# products with V take as long as all of K. With more rows, a block does not fit the cache
+# (`benchmarks/studies.py products`).
 PAIR_ROWS = {4: 1024, 8: 512}
 
 
 def square_times(
     kernel: Kernel, X: Float[Array, "n d"], V: Float[Array, "n *t"], block_size: int | None = None
 ) -> Float[Array, "n *t"]:
-    """K·V of rows with themselves, on one device: on a CPU with half of the entries of K."""
+    """Return K·V of rows with themselves, on one device.
+
+    On a CPU only half of the entries of K are computed, if there are enough rows.
+    """
     pair_rows = PAIR_ROWS.get(V.dtype.itemsize)
     pays = platform() == "cpu" and pair_rows and len(X) >= 2 * pair_rows and kernel.evaluable
     if block_size is not None or not pays:
@@ -164,8 +180,10 @@ def square_times(
 def _by_pairs_of_blocks(
     kernel: Kernel, X: Float[Array, "n d"], V: Float[Array, "n *t"]
 ) -> Float[Array, "n *t"]:
-    """Σ over pairs of blocks i ≤ j: the block K_ij is made once, as K_ji is its transpose, and adds
-    K_ij V_j to rows i and, where i < j, K_ijᵀ V_i to rows j. Derivatives make it again.
+    """Return K·V by a loop over the pairs of blocks i ≤ j.
+
+    K_ji is the transpose of K_ij, so K_ij is computed once. K_ij V_j is added to the rows of block
+    i. If i < j, K_ijᵀ V_i is added to the rows of block j. Derivatives compute K_ij again.
     """
     n = len(X)
     count = -(-n // PAIR_ROWS[V.dtype.itemsize])
@@ -178,7 +196,7 @@ def _by_pairs_of_blocks(
     def products(i: Any, j: Any) -> tuple[Float[Array, "b t"], Float[Array, "b t"]]:
         K = kernel(X_blocks[i], X_blocks[j])
         mirrored = jnp.where(i < j, V_blocks[i], 0)
-        # V_iᵀ K, as a product with a transposed K would make a copy of it.
+        # KᵀV_i is computed as (V_iᵀK)ᵀ, because a product with Kᵀ would copy K.
         return matmul(K, V_blocks[j]), matmul(mirrored.T, K).T
 
     def add_pair(total: Float[Array, "k b t"], pair: tuple) -> tuple[Float[Array, "k b t"], None]:
@@ -192,7 +210,10 @@ def _by_pairs_of_blocks(
 
 
 def _cut(A: Float[Array, "n p"], count: int, size: int, mode: str) -> Float[Array, "k b p"]:
-    """Rows in blocks of one size, the last one filled up with 0, or with copies of the last row."""
+    """Return rows in `count` blocks of `size` rows.
+
+    The last block is padded: by 0 for the mode "constant", and by the last row for "edge".
+    """
     missing = count * size - len(A)
     return jnp.pad(A, ((0, missing), (0, 0)), mode=mode).reshape(count, size, -1)
 
@@ -206,9 +227,9 @@ def gram_matmul(
     *,
     block_size: int | None = None,
 ) -> Float[Array, "n *t"]:
-    """Compute the product K·V without storing K: each block of rows of K is made, used and dropped.
+    """Compute the product K·V without storing K.
 
-    (K V)ᵢ = Σⱼ k(xᵢ, zⱼ) Vⱼ.
+    (K V)ᵢ = Σⱼ k(xᵢ, zⱼ) Vⱼ. Each block of rows of K is computed, used and dropped.
 
     Args:
         kernel: a jaxrls kernel.
@@ -218,15 +239,15 @@ def gram_matmul(
         block_size: rows at a time, by default as many as fit the cache.
 
     Returns:
-        (n, t) or (n,).
+        K·V, (n, t) or (n,).
 
     Raises:
         ValueError: for shapes that do not fit.
 
-    **Cost** O(n m (d + t)) time and O(block_size · m) memory, derivatives included, as they
-    recompute each block; on a CPU, where Z is X, half of the entries of K are made; where X lies on
-    several devices each computes its own rows, and Z and V are copied to all. **Source**: as
-    `gram`.
+    **Cost** O(n m (d + t)) time and O(block_size · m) memory. Derivatives recompute each block, so
+    they need no more. On a CPU only half of the entries of K are computed if Z is X. If X lies on
+    several devices, each device computes its own rows, and Z and V are copied to all devices.
+    **Source**: as `gram`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[1.0], [2.0]])
@@ -242,7 +263,7 @@ def gram_matmul(
         raise ValueError(
             f"V must have {columns} rows, one per column of K, and has shape {V.shape}"
         )
-    # Neither whole numbers nor a narrower dtype of V may round the rows.
+    # The rows must not be rounded, if V has integers or a narrower dtype.
     wider = np.promote_types(X.dtype, V.dtype)
     V = jnp.asarray(V).astype(jax.dtypes.canonicalize_dtype(wider))
     rows = DenseRows(X, shards_of(X, jax.device_count()))
@@ -252,6 +273,7 @@ def gram_matmul(
 
 
 def _check_pair(kernel: Kernel, X: Any, Z: Any) -> None:
+    """Raise `ValueError` if X and Z have different numbers of columns, unless K is given."""
     if Z is not None and kernel.evaluable and X.shape[1] != Z.shape[1]:
         raise ValueError(
             f"X and Z must have equally many columns, and have {X.shape[1]} and {Z.shape[1]}"

@@ -1,9 +1,7 @@
-"""Moments: the sums over rows from which every primal factor is built. They add over blocks, files
-and devices.
+"""Moments: the sums over rows from which every primal factor is built.
 
-Fixed effects B enter only through their sums BᵀVA.
-
-Theory: `docs/theory.md`, "Dual and primal".
+The moments of several blocks, files or devices can be added. Fixed effects B enter only through
+sums BᵀVA. Begin with the function `moments`. Theory: `docs/theory.md`, "Dual and primal".
 """
 
 from collections.abc import Callable
@@ -18,30 +16,31 @@ from jaxrls.core.data.data import Data, DataBlock
 from jaxrls.core.linalg import diagonal_of, from_panels, gram_panels, matmul
 from jaxrls.core.support import pytree
 
-SOME = 512  # rows, whose mean is close enough to that of all
+SOME = 512  # the number of rows whose mean is close enough to the mean of all rows
 
 
 @pytree
 class Moments:
     """Weighted sums over rows of products of features φ, labels y and fixed effects b.
 
-    Features and labels enter as φ − o and y − p. Here o = b·`origin` and p = b·`label_origin` are
-    close to their fit by the fixed effects b, so that removing this fit later loses no digits.
-    Moments with the same origins can be added and subtracted.
+    Features and labels enter as φ − o and y − p, with o = b·`origin` and p = b·`label_origin`.
+    o and p are close to the fits of φ and y by the fixed effects. So no digits are lost when
+    `centred` subtracts the exact fits later. Moments with the same origins can be added and
+    subtracted.
 
     Args:
         weight: Σ v, the total weight.
         count: the number of rows with v > 0.
-        log_weight: Σ log v over those.
-        gram: (q, q), Σ v bbᵀ, or (q,), its diagonal.
+        log_weight: Σ log v over the rows with v > 0.
+        gram: (q, q), Σ v bbᵀ; for `FixedLevels` only its diagonal, (q,).
         first: (q, r), Σ v b(φ − o)ᵀ.
         second: (r, r), Σ v (φ − o)(φ − o)ᵀ.
-        trace: Σ v of what `left_over` gives, 0 without.
+        trace: Σ v times the values of `left_over`; 0 if that is None.
         label: (q, t), Σ v b(y − p)ᵀ.
         cross: (r, t), Σ v (φ − o)(y − p)ᵀ.
         square: (t,), Σ v (y − p)².
-        origin: (q, r).
-        label_origin: (q, t).
+        origin: (q, r), the coefficients of o.
+        label_origin: (q, t), the coefficients of p.
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -74,18 +73,20 @@ class Moments:
         return self._with(other, -1)
 
     def _with(self, other: "Moments", sign: int) -> "Moments":
+        """Return these moments plus `sign` times the others, which have the same origins."""
         sums = jax.tree.map(lambda a, b: a + sign * b, self, other)
         return replace(sums, origin=self.origin, label_origin=self.label_origin)
 
     def removed(self, fixed: Any) -> Any:
-        """‖T(fit − origin)‖²: what `centred` subtracts from the second moments, whose rounding
-        errors remain.
+        """Return ‖T(fit − origin)‖², the trace of what `centred` subtracts from `second`.
+
+        Rounding errors in proportion to this number remain in `second`.
         """
         return jnp.sum(self.first * fixed.solve(self.first))
 
     @property
     def square_before(self) -> Any:
-        """Σ v|φ|², of centred moments, with their fit."""
+        """Σ v|φ|² before any fit was subtracted. Only for moments that are `centred`."""
         scaled = (
             self.gram[:, None] * self.origin
             if self.gram.ndim == 1
@@ -94,7 +95,7 @@ class Moments:
         return jnp.sum(diagonal_of(self.second)) + jnp.sum(self.origin * scaled)
 
     def centred(self, fixed: Any) -> "Moments":
-        """The moments after the fit of the fixed effects is subtracted exactly."""
+        """Return the moments of φ and y minus their exact fits by the fixed effects."""
         share = fixed.solve(self.first)
         shift = fixed.solve(self.label)
         return replace(
@@ -120,20 +121,21 @@ def moments(
     left_over: Callable | None = None,
     block_size: int | None = None,
 ) -> Moments:
-    """Compute the moments of features φ(x) and labels over all rows, in one reading.
+    """Compute the moments of features φ(x) and labels, in one pass over all rows.
 
     Args:
         data: n rows with weights and fixed effects, as `Data`.
         features: an object with φ(x) = `features(x)`, such as a kernel with explicit features.
         Y: labels (n, t), by default none.
-        origin: (q, r), coefficients near the fit of φ by the fixed effects, by default 0.
-        label_origin: (q, t), the same for labels.
+        origin: (q, r), coefficients close to those of the fit of φ by the fixed effects, by
+            default 0.
+        label_origin: (q, t), coefficients close to those of the fit of the labels, by default 0.
         kept: φ (n, r) of all rows, if it was computed before.
-        left_over: a function of rows and their φ, whose values `trace` sums.
+        left_over: a function of a block of rows and their φ, which returns (b,) values for `trace`.
         block_size: rows at a time.
 
     Returns:
-        Their `Moments`.
+        The `Moments`.
 
     **Raises** nothing. **Cost** O(n r (r + t)), memory of a block. **Source**: Rifkin (lecture),
     "direct approach".
@@ -182,7 +184,10 @@ def _sums_of_block(
     y: Float[Array, "b t"],
     beyond: Float[Array, " b"] | int,
 ) -> dict[str, Any]:
-    """The sums of `Moments` over a block, the second moments in panels."""
+    """Return the sums of `Moments` over a block, by field.
+
+    `second` comes in panels, as `gram_panels` computes it.
+    """
     weights = block.weights
     v = weights.array
     vy = y if weights.values is None else v[:, None] * y
@@ -201,9 +206,12 @@ def _sums_of_block(
 
 
 def near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
-    """A point near the fit of φ(x) by the fixed effects: of an intercept alone the mean of some of
-    the rows; in all other cases, and for rows in memory with weights, of which a few may dominate,
-    the fit itself.
+    """Return coefficients close to those of the fit of φ(x) by the fixed effects.
+
+    * Without fixed effects the result is None.
+    * For an intercept alone it is the mean of φ over some of the rows.
+    * For other fixed effects it has the coefficients of the fit itself, by a pass over all rows.
+    * The same is so for traceable rows with weights, because a few heavy rows may dominate.
     """
     rows = data.rows
     fixed = data.fixed

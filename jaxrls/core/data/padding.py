@@ -1,5 +1,6 @@
-"""Few rows are padded by rows of weight 0, or by copies of the last one, so that one compiled
-program serves several numbers of them.
+"""Pads few rows to a common number of rows, so that one compiled program serves several numbers.
+
+The added rows have weight 0, or are copies of the last row.
 """
 
 from typing import Any
@@ -9,18 +10,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-# With more rows the weights of a padded fit cost too much: 1.5 times its time at 1000 rows.
+# With more rows, padding costs too much: a padded fit has weights, which at 1000 rows make it take
+# 1.5 times as long.
 PADDED_UP_TO = 512
 
 
 def common_size(n: int) -> int:
-    """The number of rows to which n are padded: one of eight."""
+    """Return the number of rows to which n rows are padded.
+
+    Up to PADDED_UP_TO this is the next multiple of 64, one of eight numbers. Above, it is n.
+    """
     return n + -n % 64 if n <= PADDED_UP_TO else n
 
 
 def pad_rows(values: Array | np.ndarray, missing: int, mode: str = "constant") -> Any:
-    """Arrays with `missing` more rows: 0, or with the mode "edge" the last one again. A NumPy array
-    is copied also where none are missing: the caller may change it.
+    """Return an array with `missing` more rows, which are 0, or the last row for the mode "edge".
+
+    The result is a copy of a NumPy array even if no row is missing, because the caller may change
+    its array later.
     """
     if not missing and isinstance(values, jax.Array):
         return values
@@ -29,5 +36,5 @@ def pad_rows(values: Array | np.ndarray, missing: int, mode: str = "constant") -
 
 
 def first_rows(a: Array | np.ndarray, n: int) -> jax.Array:
-    """The first n rows of an array of known values, by no program."""
+    """Return the first n rows of an array that has values now, without compiling a program."""
     return jax.device_put(np.asarray(a)[:n])

@@ -1,6 +1,8 @@
-"""The rows of X, wherever they are stored: a factor only needs a sum and a map over blocks of them.
+"""The rows of X, wherever they are stored.
 
-No caller knows whether blocks are cut from an array, made dense from a sparse matrix, or read.
+Factors need only sums and maps over blocks of rows. So they do not know whether a block is cut from
+an array, taken from a sparse matrix, or read from a file. Begin with the class `Rows`. The function
+`as_rows` makes an instance from what a user passes as X.
 """
 
 from abc import ABC, abstractmethod
@@ -28,41 +30,49 @@ from jaxrls.core.support import (
 
 
 class Rows(ABC):
-    """The n rows of X, as factors use them: `sum(fn, *columns)` adds `fn(block, *parts)` over
-    blocks of rows, and `map` stacks the results.
+    """The n rows of X, as factors use them.
 
-    A kind of rows defines `shape`, `dtype`, `over`, which does both, and `few_rows(num)`: at most
-    so many rows, to estimate their mean. Where it can, `take(indices)` are the rows of these
-    numbers, and where zeros are not stored `as_one_block()` all rows in a `Block`. Kinds that are
-    not arrays, and the class for sources of a user's, are in `jaxrls.rows`.
+    `sum(fn, *columns)` adds `fn(block, *parts)` over blocks of rows. `map` stacks the results.
+
+    A subclass defines
+
+    * `shape` and `dtype`.
+    * `over`, which computes a sum or a map.
+    * `few_rows(num)`, which returns at most `num` rows, from which means are estimated.
+    * `take(indices)`, which returns the rows of these numbers, if it can.
+    * `as_one_block()`, which returns all rows in a `Block`, if zeros are not stored.
+
+    `jaxrls.rows` has the subclasses for rows that are not one array. It also has the class from
+    which the data source of a user inherits.
     """
 
-    traceable: ClassVar[bool] = False  # whether they are arrays, which can go into `jax.jit`
-    in_memory: ClassVar[bool] = False
-    is_dense: ClassVar[bool] = True  # False where zeros are not stored, which nothing may fill in
+    traceable: ClassVar[bool] = False  # whether the rows are arrays, which can go into `jax.jit`
+    in_memory: ClassVar[bool] = False  # whether `dense()` gives all rows
+    is_dense: ClassVar[bool] = True  # False if zeros are not stored, and no code may fill them in
     shape: Any  # (n, d), the number of rows and of columns
     dtype: Any  # of the blocks, float32 or float64
     ndim = 2
-    shards: Any = 1  # equal parts of the rows, which may lie on different devices
-    labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
-    row_weights: Any = None
+    shards: Any = 1  # the number of equal parts of the rows, which may lie on different devices
+    labels: Any = None  # (n,) or (n, t), if the source of the rows has labels
+    row_weights: Any = None  # (n,), if the source of the rows has weights
     few_rows: Callable
     as_one_block: Callable
     take: Callable
 
     @abstractmethod
     def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
-        """`sum` or `map`, as `kind` says."""
+        """Compute `sum(fn, *columns)` or `map(fn, *columns)`, for the `kind` "sum" or "map"."""
 
     def call(self, fn: Callable, args: tuple, options: dict) -> Any:
-        """`fn(*args, **options)`, where these rows, which no program takes, are among the
-        arguments.
+        """Return `fn(*args, **options)`, for rows that cannot be an argument of `jax.jit`.
+
+        `compiled` calls this method if such rows are among the arguments.
         """
         return fn(*args, **options)
 
     @property
     def lies(self) -> str:
-        """Where the rows are stored, in words."""
+        """How the rows are stored, as the verb of a sentence that begins with "X"."""
         return f"is {type(self).__name__}"
 
     @property
@@ -74,34 +84,37 @@ class Rows(ABC):
         """Sum `fn(block, *parts)` over blocks of rows.
 
         Args:
-            fn: a function of a block (b, d) and its part of each column, which returns a pytree of
-                arrays.
-            columns: arrays (n, …), pytrees of such, or None, cut like the rows.
+            fn: a function of a block (b, d) and of the block's part of each column. It returns a
+                pytree of arrays.
+            columns: arrays (n, …), pytrees of arrays, or None. They are cut like the rows.
             hints: `temporaries`, how many numbers `fn` makes for each row, and `block_size`.
         """
         return self.over("sum", fn, columns, **hints)
 
     def map(self, fn: Callable, *columns, **hints) -> Any:
-        """Stack `fn(block, *parts)` over blocks: arrays with as many rows as the block; the
-        arguments are those of `sum`.
+        """Stack `fn(block, *parts)` over blocks of rows.
+
+        The arguments are those of `sum`. `fn` returns arrays with as many rows as the block.
         """
         return self.over("map", fn, columns, **hints)
 
     def check(  # noqa: B027
         self, kernel: Kernel, name: str = "X", *, training: bool = True
     ) -> None:
-        """Raise `ValueError` for known values that cannot be fitted or predicted; by default
-        nothing, as most kinds are checked when they are made.
+        """Raise `ValueError` for known values that cannot be fitted or predicted.
+
+        This method checks nothing, because most kinds of rows are checked when they are made.
         """
 
     def candidates(self) -> tuple[Any, Any]:
-        """Row numbers, None where they are all, and the rows that landmarks are chosen from, an
-        array or the rows themselves.
+        """Return the numbers of the rows from which landmarks are chosen, and these rows.
+
+        The numbers are None if all rows are candidates. The rows are an array or a `Rows`.
         """
         return None, self.dense()
 
     def dense(self) -> Float[Array, "n d"]:
-        """All rows in one array on one device."""
+        """Return all rows in one array on one device, or raise `ValueError`."""
         raise ValueError(
             f"this needs all rows in one array, as K of all pairs does, and X {self.lies}: give "
             "landmarks= as a number, row numbers or points, a kernel with fewer explicit features "
@@ -110,43 +123,54 @@ class Rows(ABC):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether K of all pairs can be made."""
+        """Whether K of all pairs of rows can be computed."""
         return self.in_memory or not self.is_dense
 
     def for_pairs(self, kernel: Kernel) -> "Rows":
-        """The rows in blocks that suit kernel values of pairs of blocks."""
+        """Return the same rows, in blocks of a size that suits kernel values of block pairs."""
         return self
 
     def from_origin(self, kernel: Kernel) -> tuple["Rows", Any]:
-        """The rows minus an origin in the middle of them, where features are linear in X, and the
-        `lift` (n,): the kernel of any rows with these is K about the origin + 1·lift. None where
-        nothing was moved.
+        """Return the rows minus an origin o among them, and the `lift` (n,).
+
+        With a linear kernel, for any row z and the moved rows,
+
+            k(z, xᵢ − o) = k(z − o, xᵢ − o) + liftᵢ,  liftᵢ = k(o, xᵢ − o).
+
+        Kernels that are not linear, and most kinds of rows, leave the rows as they are. Then `lift`
+        is None.
         """
         return self, None
 
     @property
     def points(self) -> Any:
-        """All rows, as the second argument of a kernel."""
+        """All rows, in the form of the second argument of a kernel."""
         return self.dense()
 
     def distinct(self, indices: np.ndarray) -> Any:
-        """The rows of these numbers, those that are equal once, of known values."""
+        """Return the rows of these numbers, and each of several equal rows only once.
+
+        The rows must have values, as outside of `jax.jit`.
+        """
         return np.unique(self.take(indices), axis=0)
 
     def column(self, values: Any) -> Array:
-        """Labels or weights as an array that is distributed as the rows are."""
+        """Return labels or weights as an array that is distributed over devices like the rows."""
         return on_device(values)
 
     def like(self, values: Float[Array, "n r"]) -> "Rows":
-        """Other numbers of the same rows, stored as these are."""
+        """Return `values`, one row for each of these rows, as `Rows` that are stored like these."""
         return DenseRows(values, self.shards)
 
     def through(self, features: Any) -> "Rows":
-        """The rows φ(x) = `features.features(x)`, computed from each block whenever it is read."""
+        """Return the rows φ(x) = `features.features(x)`, computed anew for each block in use."""
         return MappedRows(self, features)
 
     def features(self, kernel: Kernel) -> "Rows":
-        """The kernel's explicit features, computed only once where the rows are in memory."""
+        """Return the rows φ(x) of the kernel's explicit features.
+
+        φ is computed only once if the rows are in memory.
+        """
         return self.like(kernel.features(self.dense())) if self.in_memory else self.through(kernel)
 
 
@@ -156,7 +180,7 @@ class DenseRows(Rows):
 
     Args:
         X: (n, d).
-        shards: into how many equal parts the rows are cut, which may lie on different devices.
+        shards: the number of equal parts of the rows, which may lie on different devices.
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -172,7 +196,9 @@ class DenseRows(Rows):
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise `ValueError` for values that are not finite, too large, or outside of the kernel's
-        domain, where values are known.
+        domain.
+
+        Inside of `jax.jit` values are not known, and nothing is checked.
         """
         # A kernel that is a matrix has no inputs to check.
         (check_inputs if kernel.evaluable else check_finite)(name, as_dense(self.X))
@@ -184,7 +210,7 @@ class DenseRows(Rows):
         return self.X.shape
 
     def dense(self):
-        """All rows."""
+        """Return all rows."""
         return self.X
 
     @property
@@ -201,7 +227,7 @@ class DenseRows(Rows):
         block_size: int | None = None,
         **hints,
     ) -> Any:
-        """As `Rows.over`, in one compiled loop, or one for each part."""
+        """Compute `Rows.over` in one compiled loop, or in one for each shard."""
         n = self.shape[0] // self.shards
         row = (self.shape[1] + temporaries) * self.dtype.itemsize
         size = check_block_size(block_size, n) or wide_block_size(n, row)
@@ -209,33 +235,36 @@ class DenseRows(Rows):
         return over_rows(kind, lambda args: fn(*args), columns, size, self.shards, self._placed)
 
     def _placed(self, arrays: Any, whole: bool = False) -> Any:
-        """Arrays with a row for each shard, or for each row, on the devices of these, or `whole` on
-        every device; of rows on one device as they are.
+        """Return arrays as they are, because these rows lie on one device.
+
+        In `ShardedRows` arrays with a row for each row of X, or for each shard, are put on the
+        devices of X. With `whole`, every device gets all of each array.
         """
         return arrays
 
     def few_rows(self, num: int) -> Any:
-        """Rows spread evenly over all."""
+        """Return at most `num` rows, spread evenly over all."""
         return self.take(
             np.unique(np.linspace(0, self.count - 1, min(self.count, num)).astype(int))
         )
 
     def take(self, indices: Array | np.ndarray) -> Any:
-        """The rows of these row numbers, 0 to n − 1."""
+        """Return the rows of these numbers, which are in 0 to n − 1."""
         check_row_numbers(indices, self.count)
         return self._placed(self.X[indices], whole=True)
 
 
 @pytree
 class GramRows(DenseRows):
-    """Rows of a kernel matrix that was computed elsewhere: blocks are `GramBlock`s, whose rows know
-    their numbers.
+    """Rows of a kernel matrix that the user computed.
+
+    A block is a `GramBlock`, which also holds the numbers of its rows.
     """
 
     X: GramBlock  # type: ignore[assignment]
 
     def dense(self):
-        """The matrix."""
+        """Return the matrix."""
         return self.X.values
 
     @property
@@ -244,8 +273,9 @@ class GramRows(DenseRows):
         return self.X
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
-        """Raise unless the matrix of training rows is symmetric too; rows to predict have one
-        column for each training row.
+        """Raise `ValueError` as `DenseRows.check` does, and if the training matrix is asymmetric.
+
+        Rows to predict are not square: they have one column for each training row.
         """
         super().check(kernel, name)
         if training:
@@ -261,7 +291,7 @@ class MappedRows(Rows):
 
     @property
     def traceable(self):  # type: ignore[override]
-        """That of the source."""
+        """Whether the source is traceable."""
         return self.source.traceable
 
     @property
@@ -273,44 +303,44 @@ class MappedRows(Rows):
 
     @property
     def dtype(self):
-        """That of the source."""
+        """The dtype of the source."""
         return self.source.dtype
 
     @property
     def shards(self):
-        """Those of the source."""
+        """The number of shards of the source."""
         return self.source.shards
 
     @property
     def lies(self):
-        """As the source does."""
+        """How the source is stored, in words."""
         return self.source.lies
 
     def over(self, kind: str, fn: Callable, columns: tuple, temporaries: int = 0, **hints) -> Any:
-        """As `Rows.over`."""
+        """Compute `Rows.over` over blocks of the source, of which φ is computed."""
         hints["temporaries"] = temporaries + self.shape[1]
         mapped = lambda x, *parts: fn(self.feature_map.features(x), *parts)
         return self.source.over(kind, mapped, columns, **hints)
 
     def few_rows(self, num: int) -> Float[Array, "m r"]:
-        """φ of some rows of the source."""
+        """Return φ of at most `num` rows of the source."""
         return self.feature_map.features(self.source.few_rows(num))
 
     def take(self, indices: Array | np.ndarray) -> Float[Array, "m r"]:
-        """φ of these rows of the source."""
+        """Return φ of the rows of these numbers."""
         return self.feature_map.features(self.source.take(indices))
 
 
-# from what a caller gives
+# rows from what a user passes as X
 # --------------------------------------------------------------------------------------------------
 
-# Kinds of rows of other rooms, which add them here: `kind.takes(X)` says whether X is for this kind
-# and no plain array, and `kind.read(name, X, dtype)` are its rows.
+# Subclasses of `Rows` for other things than plain arrays. Other folders add theirs here.
+# `kind.takes(X)` is whether the kind is for X, and `kind.read(name, X, dtype)` makes the rows.
 KINDS_OF_ROWS: list[Any] = []
 
 
 def kind_of(X: Any) -> type[Rows]:
-    """The kind of rows that X is, or is read as."""
+    """Return the subclass of `Rows` that X has, or that `as_rows` makes of X."""
     if isinstance(X, Rows):
         return type(X)
     return next((kind for kind in KINDS_OF_ROWS if kind.takes(X)), DenseRows)
@@ -319,11 +349,16 @@ def kind_of(X: Any) -> type[Rows]:
 def as_rows(
     kernel: Kernel, X: Any, name: str = "X", *, dtype: Any = None, devices: int = 1
 ) -> Rows:
-    """X as `Rows`: a source of rows as it is; what some kind takes; or an array, of kernel values
-    if the kernel is a matrix. `dtype`, such as that of a model, if it must be another.
+    """Return X as `Rows`.
 
-    `devices` over which an array may lie where that is not known, inside of `jax.jit` without a
-    mesh that is set.
+    Args:
+        kernel: the kernel. If it is a matrix, X is an array of kernel values.
+        X: an array, a list or a table, or what one of `KINDS_OF_ROWS` takes. `Rows` are returned as
+            they are.
+        name: the name of X in error messages.
+        dtype: the dtype of the rows, such as that of a model; by default that of X.
+        devices: over how many devices the array may lie. It counts only inside of `jax.jit`, if
+            no mesh is set, because there the placement of arrays is not known.
     """
     if isinstance(X, Rows):
         return X

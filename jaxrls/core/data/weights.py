@@ -1,4 +1,4 @@
-"""Sample weights v; no weights are the case v = 1."""
+"""Sample weights v, as the class `Weights`. Without weights, v = 1."""
 
 from typing import Any
 
@@ -16,14 +16,16 @@ from jaxrls.core.support import as_array, as_floats, check_weights, on_device, p
 class Weights:
     """Sample weights, one for every row.
 
-    The weighted problem has rows √v x and labels √v y. An integer weight is that many equal rows,
-    weight 0 a row that takes no part in the fit; a weight below eps of the largest counts as 0.
+    The weighted problem has rows √v x and labels √v y. A row with an integer weight counts like
+    that many equal rows. A row of weight 0 takes no part in the fit. A weight of at most eps times
+    the largest weight counts as 0.
 
     Args:
-        values: weights (n,), None where all are 1.
+        values: weights (n,); None if all are 1.
         n: the number of rows.
         dtype: the dtype of the data.
-        padded: whether all rows of weight 0 are padding, of which nothing is asked.
+        padded: whether rows were added as padding, and are the only rows with a weight other than
+            1. They have weight 0, and nobody needs results for them.
 
     >>> import jax.numpy as jnp
     >>> weights = Weights.of([4.0, 0.0], 2, jnp.float32)
@@ -39,47 +41,47 @@ class Weights:
 
     @classmethod
     def of(cls, values: Any, n: int, dtype: Any) -> "Weights":
-        """Weights in the dtype of the data, checked; None stands for ones."""
+        """Check weights, and make them in the dtype of the data; None stands for ones."""
         if isinstance(values, Weights):
             return values
         if values is not None:
             values = as_array("weights", values, dtype)
             check_weights(values, n)
             least = float(jnp.finfo(dtype).eps) * jnp.max(jax.lax.stop_gradient(values))
-            values = jnp.where(values > least, values, 0)  # whose derivative at 0 is 0
+            values = jnp.where(values > least, values, 0)  # the derivative is 0 where this is 0
         return cls(values, n, jnp.dtype(dtype))
 
     @classmethod
     def of_rows(cls, values: Any, rows: Rows) -> "Weights":
-        """Weights as given, or where they are None those that the rows have."""
+        """Make the given weights, or if `values` is None those that come with the rows."""
         values = rows.row_weights if values is None else values
         if not isinstance(values, Weights | None):
             values = rows.column(as_floats("weights", values, rows.dtype))
         return cls.of(values, rows.shape[0], rows.dtype)
 
     def block(self, values: Float[Array, " n"] | None, n: int) -> "Weights":
-        """Weights of a block of n rows."""
+        """Make weights of a block of n rows."""
         return Weights(values, n, self.dtype, self.padded)
 
     @property
     def array(self) -> Float[Array, " n"]:
-        """v as an array."""
+        """v as an array, also if all weights are 1."""
         return jnp.ones(self.n, self.dtype) if self.values is None else self.values
 
     @property
     def root(self) -> Float[Array, " n"]:
         """√v."""
-        only_ones = self.values is None or self.padded  # or 0, of padding
+        only_ones = self.values is None or self.padded  # with 0 for padding, and √v = v
         return self.array if only_ones else safe_sqrt(self.values)
 
     @property
     def root_or_one(self) -> Float[Array, " n"]:
-        """√v, and 1 for rows of weight 0, which are treated as queries."""
+        """√v, but 1 for rows of weight 0, which are treated as query rows."""
         return self.root if self.values is None else jnp.where(self.used, self.root, 1)
 
     @property
     def used(self):
-        """Where v > 0."""
+        """For each row, whether v > 0."""
         return jnp.ones(self.n, bool) if self.values is None else self.values > 0
 
     @property
@@ -107,42 +109,45 @@ class Weights:
         return jnp.sum(jnp.log(jnp.where(self.used, self.values, 1)))
 
     def sum(self, A: Float[Array, "n *t"]) -> Float[Array, "*t"]:
-        """Σ v A."""
+        """Return Σ v A, a sum over rows."""
         return jnp.sum(A, axis=0) if self.values is None else matmul(self.values, A)
 
     def mean(self, A: Float[Array, "n *t"]) -> Float[Array, "*t"]:
-        """Σ v A / Σ v."""
+        """Return Σ v A / Σ v."""
         return self.sum(A) / self.total
 
     def scale(self, A: Float[Array, "#n *t"]) -> Float[Array, "#n *t"]:
-        """√v A, row by row."""
+        """Return √v A, row by row."""
         return A if self.values is None else A * _along_columns(self.root, A)
 
     def unscale(self, A: Float[Array, "n *t"]) -> Float[Array, "n *t"]:
-        """A/√v, row by row, and 0 for rows of weight 0, so that derivatives stay finite."""
+        """Return A/√v, row by row.
+
+        Rows of weight 0 get 0, so that derivatives are finite.
+        """
         if self.values is None:
             return A
         used = _along_columns(self.used, A)
         return jnp.where(used, A / jnp.where(used, _along_columns(self.root, A), 1), 0)
 
     def scale_both(self, K: Float[Array, "n n"]) -> Float[Array, "n n"]:
-        """√v K √v of a square matrix."""
+        """Return K̃ = √v K √v of a square matrix K."""
         return K if self.values is None else self.root[:, None] * K * self.root[None, :]
 
     def take(self, indices: Int[Array | np.ndarray, " b"]) -> Any:
-        """Weights of some rows; None where all are 1."""
+        """Return the weights of the rows of these numbers as an array; None if all are 1."""
         return None if self.values is None else self.values[indices]
 
     def without(self, indices: Int[Array, " b"]) -> "Weights":
-        """The same weights, but 0 for these rows."""
+        """Return the same weights, but 0 for the rows of these numbers."""
         return Weights(self.array.at[indices].set(0), self.n, self.dtype)
 
 
 @pytree
 class SummedWeights(Weights):
-    """Weights of some of the rows, or of rows that are not kept, with the sums over all rows."""
+    """Weights of rows that are not kept. Only sums over all rows are known."""
 
-    sums: Any = None
+    sums: Any = None  # (total, count, log_product)
 
     @property
     def total(self):
@@ -163,5 +168,5 @@ class SummedWeights(Weights):
 def _along_columns(
     column: Float[Array, " n"] | Bool[Array, " n"], A: Float[Array, "#n *t"]
 ) -> Array:
-    """A vector over the rows of A, shaped to multiply them."""
+    """Return a vector over the rows of A, with more axes of length 1, so that it multiplies rows."""
     return column.reshape(-1, *[1] * (A.ndim - 1))

@@ -30,7 +30,7 @@ LARGEST_ROUNDING = {4: 0.1, 8: 0.02}
 
 def labels_are_equal(problem: Problem) -> bool:
     """Whether every target is the same in all rows that count, and a constant is fitted."""
-    if problem.fixed.constant_coef is None:
+    if not problem.fixed.has_constant:
         return False
     v = problem.weights.values
     if v is None:

@@ -114,7 +114,7 @@ def sum_pairs(solution, terms, lams, pairs, events):
         return PairSystem(terms, view, landmarks, levels, inverse_root, columns).sum(pairs)
 
     sums = solution.at_each(solution.lam_columns(lams), sum_at)
-    if fixed.constant_coef is None or levels is not None:
+    if not fixed.has_constant or levels is not None:
         return sums
     enough = weights.count > 1 + fixed.rank
     return jax.tree.map(lambda total: jnp.where(enough, total, jnp.nan), sums)

@@ -184,7 +184,7 @@ class Summed:
         cross = unit[:, None] * centred.cross * label_unit
         half = jax.scipy.linalg.solve_triangular(L, cross, lower=True)
         rest = label_unit**2 * centred.square + tolerance - jnp.sum(half**2, axis=0)
-        least = 1 + int(self.fixed.constant_coef is not None)
+        least = 1 + int(self.fixed.has_constant)
         enough = (centred.weight > 4 * k * eps * past.weight) & (jnp.round(centred.count) >= least)
         return enough & jnp.all(rest >= 0)  # which NaN is not
 

@@ -281,7 +281,7 @@ def _of_cholesky(factor: CholeskyGram, lam):
     fixed = factor.fixed
     K, fit, _ = fixed.centre_both(weights, factor.K)
     if factor.lift is not None:
-        fit = fit + fixed.constant_coef[:, None] * factor.lift  # type: ignore[index]
+        fit = fit + fixed.constant_coef[:, None] * factor.lift
     shrinkage = (lam / (jnp.trace(weights.scale_both(K)) + lam))[None]
     G = factor.with_effects(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
     lower = None if factor.lift is not None else factor.lower(G)

@@ -139,14 +139,31 @@ class FixedEffects:
         return self.intercept and self.values is None
 
     @property
-    def constant_coef(self) -> Float[Array, " q"] | None:
-        """The coefficients with which the columns as given sum to 1 in every row.
+    def has_constant(self) -> bool:
+        """Whether the columns contain an intercept, or all levels of a grouping."""
+        return any(self._sum_to_constant())
 
-        None if the columns contain neither an intercept nor all levels of a grouping.
+    def _sum_to_constant(self) -> list[bool]:
+        """For each column as given, whether it is one of those that sum to 1 in every row."""
+        of_terms = [term.levels == term.names for term in self.terms for _ in term.names]
+        return [True] * self.intercept + of_terms
+
+    @property
+    def constant_as_given(self) -> Float[Array, " q"]:
+        """The coefficients with which the columns as given sum to 1, if they have a constant."""
+        return on_device(np.array(self._sum_to_constant(), self.dtype))
+
+    @property
+    def constant_coef(self) -> Float[Array, " q"]:
+        """The coefficients a with which the columns of B sum to 1, B a = 1, if they can.
+
+        An intercept is itself a column of B. Levels are in the columns (C − 1m) S, and their m is
+        0: if C e = 1, then a = S⁻¹e.
         """
-        coordinates = [True] if self.intercept else []
-        coordinates += [term.levels == term.names for term in self.terms for _ in term.names]
-        return on_device(np.array(coordinates, self.dtype)) if any(coordinates) else None
+        given = self.constant_as_given
+        if self.intercept or self.scale is None:
+            return given
+        return jax.scipy.linalg.solve_triangular(self.scale, given)
 
     # B, and products with it ----------------------------------------------------------------------
 
@@ -304,10 +321,10 @@ class FixedEffects:
         constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
         free = matmul(self.scale, free)
         beta = jnp.concatenate([constant, free], axis=-2)
-        if self.constant_coef is None:
+        if not self.has_constant:
             return beta
         for mean in self.centre:
-            beta = beta - self.constant_coef[:, None] * matmul(mean[None], free)
+            beta = beta - self.constant_as_given[:, None] * matmul(mean[None], free)
         return beta
 
     def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
@@ -451,6 +468,11 @@ class FixedLevels(FixedEffects):
     def log_volume(self):
         """log |Bᵀ V B| of the levels that have weight."""
         return -2 * jnp.sum(jnp.log(jnp.where(self.inverse_T > 0, self.inverse_T, 1)))
+
+    @property
+    def has_constant(self):
+        """True: the indicators of all levels sum to 1."""
+        return True
 
     @property
     def constant_coef(self):

@@ -95,7 +95,7 @@ class DualOneByOne(OneByOne):
         beta = fixed.solve(fixed.sums(fixed.values, self.weights.root, fitted))
         if self.lift is None:
             return beta
-        return beta - fixed.constant_coef[:, None] * matmul(self.lift, coef)  # type: ignore[index]
+        return beta - fixed.constant_coef[:, None] * matmul(self.lift, coef)
 
 
 @pytree
@@ -136,7 +136,7 @@ class CholeskyGram(DualOneByOne):
         """
         H = self.H
         scale = self.weights.scale
-        K = self.K if self.fixed.constant_coef is None else self.K - jnp.mean(self.K)
+        K = self.K - jnp.mean(self.K) if self.fixed.has_constant else self.K
         whole = jnp.sum(self.weights.array * diagonal_of(K))
         return whole - jnp.sum(H * scale(matmul(K, scale(H))))
 

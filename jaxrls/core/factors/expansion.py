@@ -133,7 +133,7 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelM
     from the rows is taken about one among them.
     """
     rows = data.rows
-    has_constant = data.fixed.constant_coef is not None
+    has_constant = data.fixed.has_constant
     has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if has_features and not rows.has_pairs:
         rows.dense()  # raises: coefficients of features need all rows at once
@@ -176,7 +176,7 @@ def centred_products(features: Rows, fixed: FixedEffects) -> CentredProducts:
     """With an intercept only distances matter: for features far from 0, K about their mean keeps
     digits that K would lose to rounding.
     """
-    if fixed.constant_coef is None:
+    if not fixed.has_constant:
         return CentredProducts(gram(Linear(), features, features), 0.0, None)
     origin = jax.lax.stop_gradient(jnp.mean(features.few_rows(512), axis=0))
     about = Standardized(Linear(), origin, jnp.ones_like(origin))

@@ -295,7 +295,7 @@ class Factor(ABC):
     @property
     def intercept(self) -> bool:
         """Whether a constant is fitted without penalty."""
-        return self.fixed.constant_coef is not None
+        return self.fixed.has_constant
 
     @property
     def route(self) -> str:

@@ -101,6 +101,38 @@ def test_levels_and_columns_together(tmp_path):
     )
 
 
+@pytest.mark.parametrize("solver", [None, rls.Cholesky(), rls.Spectral("features")], ids=str)
+def test_levels_and_columns_beside_more_linear_columns_than_rows(solver):
+    """Predictions and coefficients are those of indicators by hand, and deviations those of a fit
+    with indicators: with weights, of rows far from 0, dense and sparse.
+    """
+    far, lam = 10.0, 0.7
+    rows, new = draw(3, 20, 30) + far, draw(4, 5, 30) + far
+    age, y = draw(5, 20, 1) + 3, draw(6, 20) + np.arange(20) % 4
+    levels, new_levels, v = np.arange(20) % 4, np.array([0, 3, 1, 2, 2]), np.linspace(0.5, 2, 20)
+    B, B_new = (np.column_stack([np.eye(4)[a], age[: len(a)]]) for a in (levels, new_levels))
+    G = np.linalg.inv(rows @ rows.T + lam * np.diag(1 / v))
+    beta = np.linalg.solve(B.T @ G @ B, B.T @ G @ y)
+    want = new @ (rows.T @ (G @ (y - B @ beta))) + B_new @ beta
+    x, x_new, y, B, B_new, age, v = map(array, (rows, new, y, B, B_new, age, v))
+    options = {"lams": [lam], "solver": solver, "weights": v}
+    parts, new_parts = [rls.levels(levels), age], [new_levels, age[:5]]
+    tolerance = 1e5 * EPS  # the entries of K are some 4000 times λ
+    kinds = [np.asarray]
+    if solver != rls.Spectral("features"):
+        kinds.append(scipy.sparse.csr_matrix)
+    for kind in kinds:
+        fit = rls.fit(rls.Linear(), kind(x), y, fixed_effects=parts, **options)
+        assert_close(fit.predict(kind(x_new), fixed_effects=new_parts), want, tolerance)
+        assert_close(fit.model.free, beta, tolerance)
+    fit, other = (
+        rls.fit(rls.Linear(), x, y, fixed_effects=effects, intercept=False, keep=True, **options)
+        for effects in (parts, B)
+    )
+    std = fit.posterior(x_new, fixed_effects=new_parts).std
+    assert_close(std, other.posterior(x_new, fixed_effects=B_new).std, tolerance)
+
+
 @pytest.mark.slow
 @FLOAT64
 def test_tune_finds_width_and_lam_with_the_columns():

@@ -62,7 +62,7 @@ class DualOneByOne(OneByOne):
     least squares.
     """
 
-    shards: Any = 1  # K is whole, wherever the rows lie
+    shards: Any = 1  # K is one array, wherever the rows are stored
     lift: Any = None  # (n,), the kernel of the expansion is K + 1·lift; None if it is K
 
     @abstractmethod
@@ -156,8 +156,8 @@ class CholeskyGram(DualOneByOne):
     def trace(self):
         """Return Σ vᵢKᵢᵢ without the part of the fixed effects, tr (I − HHᵀ) K̃.
 
-        If a constant is among the fixed effects, the mean of K is subtracted first. The constant
-        would take it off anyway, and less is lost to rounding.
+        If a constant is among the fixed effects, the mean of K is subtracted first. This does not
+        change the result, because the constant removes the mean anyway, and it reduces rounding.
         """
         H = self.H
         scale = self.weights.scale

@@ -8,8 +8,17 @@ A new factor is one class. It defines coefficients, sums and residuals at given 
 residual operator R as a `View`. Begin with `Factor`. `OneByOne` is for factors that handle one λ
 after another.
 
-Notation: K̃ = √v K √v and ỹ = √v (y − mean), where mean is the fit of the fixed effects alone. P̃
-is the inverse of K̃ + λI with the fixed effects projected out. r = √v (y − f) are the residuals.
+Notation, with sample weights v:
+
+    √v B = H T               the fixed effects B, with an orthonormal H
+    K̃ = √v K √v
+    ỹ = √v (y − mean)        mean is the fit of the fixed effects alone
+    P̃                        the inverse of K̃ + λI with the fixed effects projected out
+    r = √v (y − f)           residuals
+    R                        the residual operator, I minus the hat matrix: r = Rỹ
+
+Axes: n rows, b rows of a block, L values of λ, t targets, c coefficients, q fixed effects, and r
+features or directions.
 
 All ways to compute held-out residuals give the same numbers. A factor takes the cheapest:
 
@@ -20,7 +29,7 @@ All ways to compute held-out residuals give the same numbers. A factor takes the
 | folds of few rows | `sweep_folds` | a solve with R_SS of a `view` for each λ, `core/leave_out` |
 | folds of more rows than features | `sweep_folds` | fits to the other rows, from `primal_form` |
 | large folds, all of K, many λ | `DenseSpectrum.sweep_folds` | fits to the other rows |
-| pairs, and rows for intervals | `view` | solves with R_SS, in the rooms that ask |
+| pairs, and rows for intervals | `view` | the caller solves with R_SS |
 | landmarks with their rows | `landmarks/held_out.py` | one more index of R for each landmark |
 | single rows, by an iteration | `outcome` | an estimate with its standard error |
 
@@ -78,7 +87,7 @@ class Factor(ABC):
     # the fixed effects.
     data: Data
     expansion: Expansion  # what the coefficients multiply
-    report: Any  # a `Report`
+    report: Any  # a `Report`: how the factor was made, and its floor
     training: Any = None  # (kernel, rows), to predict the rows as if they were new
     indices: Any = None  # row numbers of landmarks that are held out with their row; else None
     directions: Any  # a `Spectrum` only: the coefficients (c, r) of every direction
@@ -425,7 +434,7 @@ class OneByOne(Factor):
 def held_out(
     r: Float[Array, "b L t"], diagonal: Float[Array, "b L k"], weights: Weights
 ) -> tuple[Any, Any]:
-    """Return the held-out residuals e = r/(R√v) of rows, and the diagonal of R.
+    """Return the held-out residuals e = r/(R√v) of rows, and the diagonal of R, 1 − leverage.
 
     Rows of weight 0 get e = 0 and a diagonal of 1, so that derivatives are finite.
     """

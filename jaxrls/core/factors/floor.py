@@ -148,6 +148,7 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
 
 
 def _rows(factor: Any, U: Float[Array, "n r"]) -> LeftOut:
+    """Return the bounds for single rows."""
     h = factor.fixed.leverage(factor.fixed.values, factor.weights.array)
     w = jnp.sum(U * U, axis=1)
     k = matmul(U * U, factor.s)
@@ -155,6 +156,7 @@ def _rows(factor: Any, U: Float[Array, "n r"]) -> LeftOut:
 
 
 def _folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftOut:
+    """Return the bounds for folds."""
     used = factor.weights.used
     H = factor.H
     root = jnp.sqrt(factor.s)

@@ -6,8 +6,10 @@ spectra of K.
 
 The primal way pays if folds have more rows than there are features. One pass over the rows for each
 fold gives the moments of the other rows, and nothing is subtracted from them. One more pass gives
-the residuals. The dual way pays with many λ and few folds. A fit takes as long as 2.4 to 4.8
-products of a fold's size, and R_SS takes one such product for each λ.
+the residuals.
+
+The dual way pays with many λ and few folds. A fit to c rows takes as long as 2.4 to 4.8 products of
+c × c matrices. R_SS takes one product for each λ.
 """
 
 from collections.abc import Callable
@@ -35,11 +37,11 @@ class PrimalForm(NamedTuple):
     data: Data
     map: Any  # has `features(x)`
     turn: Float[Array, "p r"]
-    origin: Float[Array, "q p"]
+    origin: Float[Array, "q p"]  # coefficients of the fit of map(x) by the fixed effects
     # `solve(S, C, lams)` returns (S + λI)⁻¹ C for every λ and all targets, (r, L, t).
     solve: Callable
     planes: Any = None  # None if no landmarks are held out
-    indices: Any = None  # the rows of these landmarks
+    indices: Any = None  # row numbers of these landmarks
 
 
 def sweep_primal_refits(
@@ -160,17 +162,17 @@ class DualFits(NamedTuple):
     The held-out residuals of a fold are start − cross·(z/(s + λ)), times √v.
     """
 
-    s: Any  # (k, c)
-    z: Any  # (k, c, t)
-    cross: Any  # (k, b, c)
-    start: Any  # (k, b, t)
+    s: Any  # (k, c), eigenvalues of K̃ of the other rows
+    z: Any  # (k, c, t), their labels along the eigenvectors
+    cross: Any  # (k, b, c), K̃ of the fold with the other rows, along the eigenvectors
+    start: Any  # (k, b, t), ỹ of the fold minus the fit of the fixed effects
 
 
 def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     """Fit the other rows of every fold, from K̃, H and ỹ of all rows.
 
     In these matrices √v is 1 for rows of weight 0. One row of zeros is added. The other rows of
-    each fold are padded with it to equally many.
+    each fold are padded with it, so that all folds have the same number of other rows.
     """
     weights = factor.weights
     unit = weights.root_or_one[:, None]
@@ -205,9 +207,9 @@ def _rows_of_matrix(factor: Any) -> Float[Array, "n r"]:
 
 
 class RowsOfFold(NamedTuple):
-    """The part of K̃, H and ỹ for the rows of a fold, or for the c other rows."""
+    """K̃, H and ỹ for the rows of a fold, or for the c other rows."""
 
-    K: Float[Array, "b c"]  # K̃ with the others
+    K: Float[Array, "b c"]  # K̃ of these rows with the c other rows
     H: Float[Array, "b q"]
     Y: Float[Array, "b t"]  # ỹ
 

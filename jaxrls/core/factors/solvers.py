@@ -34,7 +34,7 @@ class CallShape(NamedTuple):
     dtype: Any
     targets: int = 1
     lams: int | None = None  # how many λ; None for as many as a default fit has
-    gradient: bool = False  # whether derivatives are taken, which hold everything twice
+    gradient: bool = False  # whether derivatives are taken, which double what is held
 
     @property
     def features(self) -> int | None:
@@ -47,18 +47,18 @@ class CallShape(NamedTuple):
         return 1 + self.gradient
 
     def lam_columns(self) -> int:
-        """Return how many columns products for all λ and targets have in memory at once."""
+        """Return how many columns of products, for all λ and targets, are in memory at once."""
         count = 1 if self.gradient else self.lams or 100
         return max(self.targets, min(count * self.targets, COLUMNS_AT_ONCE))
 
     def coefficients(self) -> int:
-        """Return how many numbers the coefficients of a model are."""
+        """Return how many numbers a model keeps as coefficients."""
         n, d, t = self.rows, self.columns, self.targets
         r = self.features
         return (n if r is None or stays_dual(n, d, r, t) else r) * t
 
     def block(self, width: int) -> int:
-        """Return how many numbers a block of rows with `width` features each takes, with its
+        """Return how many numbers a block of rows holds, with `width` features a row and with its
         products.
         """
         rows = wide_block_size(self.rows, 2 * width * jnp.dtype(self.dtype).itemsize)
@@ -81,7 +81,7 @@ class Footprint(NamedTuple):
 
 
 class Solver(ABC):
-    """The base class of solvers, your own included: it says how to factor.
+    """The base class of solvers, which make factors. You may write your own.
 
     A solver of your own is a `pytree` that defines `solve`. The solution that it returns holds a
     `Factor`.
@@ -140,7 +140,7 @@ class Solver(ABC):
     def search(
         self, problem: Any, guesses: list, options: Any, grow: bool | None, descend: Callable
     ) -> Any:
-        """Return the best kernel and λ, to which `descend` leads from guesses.
+        """Return the best kernel and λ that `descend` finds from the `guesses`.
 
         With `grow`, a solver that chooses landmarks may begin with fewer rows. Other solvers raise
         a `ValueError` then.
@@ -196,7 +196,7 @@ LAMS_PER_SEARCH = 20
 SOLVER_OF_OPTION: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
 # Solvers to take if K is too large and no solver was named. Rooms append theirs.
 SOLVERS_WITHOUT_K: list[Callable[[], Solver]] = []
-# Rows of a sample on which a search may begin: enough to distinguish widths.
+# How many rows a search may begin on. They are enough to distinguish widths.
 SAMPLE_ROWS = 4000
 CANNOT_GROW = (
     f"grow=True needs landmarks, more than {2 * SAMPLE_ROWS} rows, a criterion without groups or "

@@ -131,7 +131,7 @@ class Spectrum(Factor):
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """Compute ỹᵀ P̃ ỹ as ‖λc̃‖²/λ + ‖f‖²_H, with the dual coefficients c̃ = P̃ ỹ."""
+        """Compute ỹᵀ P̃ ỹ as ‖r‖²/λ + ‖f‖²_ℋ, with the norm of f in the space ℋ of the kernel."""
         s = self.s[:, None, None]
         length = jnp.sum(s * (solution.state[:, None] / (s + lams)) ** 2, axis=0)
         return self.residual_norm(solution, lams) / lams + length

@@ -293,7 +293,7 @@ def _solve(block: FoldBlock, counted: Float[Array, " b"]) -> Float[Array, "b t"]
 def levels_inside(H: Float[Array, "b q"]) -> Float[Array, " q"]:
     """Return 1 for fixed effects whose column of H is 0 outside these rows, else 0.
 
-    Such effects are left out with the rows: held-out residuals are known only up to them.
+    Such effects are left out with the rows: held-out residuals are determined only up to them.
     """
     eps = 4 * float(jnp.finfo(H.dtype).eps) * H.shape[0]
     return jax.lax.stop_gradient((jnp.sum(H * H, axis=0) > 1 - eps).astype(H.dtype))

@@ -1,5 +1,8 @@
-"""Factors: one kernel with its rows, weights and fixed effects, factored. The matrix is K (dual) or
-the moments of features (primal). The way is a spectrum, Cholesky factors or an iteration."""
+"""Factors: factorizations of one kernel with its rows, weights and fixed effects.
+
+The matrix that is factored is K (dual) or the moments of features (primal). It is factored by a
+spectrum, by Cholesky factors or by an iteration. Begin with `factor.py`.
+"""
 
 from jaxrls.core.factors.cholesky import CholeskyGram, DualOneByOne
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures, CoordinateMaps

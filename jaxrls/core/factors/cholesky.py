@@ -1,13 +1,20 @@
-"""The dual problem, through K of all rows, by a Cholesky factor of K̃ + λI for each λ, where K̃ is
-K with weights, √v K √v. Differentiable in everything.
+"""The dual problem, through K of all rows, by a Cholesky factor of K̃ + λI for each λ.
 
-R = λP̃, with P̃ the inverse of K̃ + λI with the fixed effects projected out. Leave-one-out, GCV,
-k-fold, hold-out and the evidence have exact derivatives, of any order, in kernel parameters, λ, X,
-Y and weights, even where eigenvalues repeat or vanish.
+K̃ = √v K √v is K with weights. R = λP̃, where P̃ is the inverse of K̃ + λI with the fixed effects
+projected out.
 
-What is factored is K̃ + cHHᵀ + λI. K of centred rows is singular along a constant, whose share of
-the inverse would be 1/λ, and take the digits of all others. P̃ is (Q(K̃ + λI)Q)⁺ with Q = I − HHᵀ,
-so that neither it nor |QGQ| = |G||HᵀG⁻¹H| depends on c, and their derivatives do not.
+Everything is differentiable. Leave-one-out, GCV, k-fold, hold-out and the evidence have exact
+derivatives, of any order, in kernel parameters, λ, X, Y and weights. This holds even where
+eigenvalues repeat or vanish.
+
+The matrix that is factored is G = K̃ + cHHᵀ + λI. With centred rows, K is singular along a
+constant. The inverse of K̃ + λI would have a part of size 1/λ there, and all other parts would lose
+their digits. The result does not depend on c. With Q = I − HHᵀ:
+
+    P̃ = (Q(K̃ + λI)Q)⁺
+    |QGQ| = |G| |HᵀG⁻¹H|
+
+Neither depends on c, nor do their derivatives.
 
 Theory: `docs/theory.md`, "Gradients".
 """
@@ -39,33 +46,44 @@ from jaxrls.core.linalg import (
 )
 from jaxrls.core.support import pytree
 
-# Rows that may be left out of the floor, as heavy and independent; and the share of itself that
-# such a row keeps when the heavier ones are projected out.
+# How many of the heaviest rows are checked for independence of heavier rows.
 HEAVIEST = 64
+# The share of itself that an independent row keeps when the heavier rows are projected out.
 ALONE = 0.01
-# Of the mean of K̃'s diagonal: what is added along the fixed effects. On centred rows .01 to 1 of
-# it give the same digits, and beside a heavy row, which that mean is of, more than .1 rounds more.
+# c in G = K̃ + cHHᵀ + λI, as a multiple of the mean of K̃'s diagonal. On centred rows multiples from
+# .01 to 1 give the same digits. A heavy row dominates this mean, and more than .1 then rounds more.
 ALONG_EFFECTS = 0.03
 
 
 class DualOneByOne(OneByOne):
-    """All of G = K̃ + λI at one λ after another, or of G plus any multiple of HHᵀ; the fixed
-    effects are projected out as in generalised least squares.
+    """The base class of factors that solve with all of G = K̃ + λI, for one λ after another.
+
+    G may also contain any multiple of HHᵀ. The fixed effects are projected out as in generalised
+    least squares.
     """
 
-    shards: Any = 1  # K is whole, wherever the rows lie
-    lift: Any = None  # (n,): the expansion's kernel is K + 1·lift
+    shards: Any = 1  # K is one array, wherever the rows are stored
+    lift: Any = None  # (n,), the kernel of the expansion is K + 1·lift; None if it is K
 
     @abstractmethod
     def solve_at(self, lam: Number, solution: Solution) -> InverseParts:
-        """G⁻¹[ỹ, H], diag G⁻¹ and log |G|."""
+        """Return G⁻¹[ỹ, H], diag G⁻¹ and log |G|, as `InverseParts`."""
 
     def at_lam(self, lam: Number, solution: Solution) -> AtLam:
-        """From what is solved for."""
+        """Compute all results at one λ from `solve_at`."""
         return self.results(lam, solution, self.solve_at(lam, solution))
 
     def results(self, lam: Number, solution: Solution, inverse: InverseParts) -> AtLam:
-        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU = LLᵀ, likewise diag P̃ and log |G|."""
+        """Compute all results at one λ from G⁻¹[ỹ, H], diag G⁻¹ and log |G|.
+
+        With U = G⁻¹H and S = HᵀU = LLᵀ:
+
+            c̃ = P̃ỹ = G⁻¹ỹ − US⁻¹Uᵀỹ
+            diag P̃ = diag G⁻¹ − diag US⁻¹Uᵀ
+            log |QGQ| = log |G| + log |S|
+
+        The parts of rows of weight 0 are subtracted.
+        """
         scaled = solution.labels.scaled
         H = self.H
         t = scaled.shape[1]
@@ -90,7 +108,9 @@ class DualOneByOne(OneByOne):
     def effects(
         self, fitted: Float[Array, "n t"], coef: Float[Array, "n t"]
     ) -> Float[Array, "q t"]:
-        """β of √v B β = `fitted`, less the share of a constant that the expansion has."""
+        """Return β with √v B β = `fitted`, less the constant that the expansion already
+        contains.
+        """
         fixed = self.fixed
         beta = fixed.solve(fixed.sums(fixed.values, self.weights.root, fitted))
         if self.lift is None:
@@ -100,8 +120,9 @@ class DualOneByOne(OneByOne):
 
 @pytree
 class CholeskyGram(DualOneByOne):
-    """K̃ + λI = LLᵀ: the dual route at one λ after another. It takes about n³ flops each, and 1.9n³
-    more for a gradient.
+    """The dual route with a Cholesky factor, K̃ + λI = LLᵀ, for one λ after another.
+
+    It takes about n³ flops for each λ, and 1.9n³ more for a gradient.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), solver=rls.Cholesky())
@@ -120,7 +141,9 @@ class CholeskyGram(DualOneByOne):
 
     @property
     def report(self):
-        """With the floor from the diagonal of K̃: a Cholesky factor is rounded entry by entry."""
+        """The report, with a floor from the diagonal of K̃, as a Cholesky factor is rounded entry
+        by entry.
+        """
         K = self.weights.scale_both(jax.lax.stop_gradient(self.K))
         largest = jnp.max(diagonal_of(K))
         if self.weights.values is not None:
@@ -131,8 +154,10 @@ class CholeskyGram(DualOneByOne):
         return report.with_information(left, ABOVE_ROUNDING * floor, jnp.sum(diagonal_of(K)))
 
     def trace(self):
-        """Σ vᵢKᵢᵢ, without the share of the fixed effects; about the mean of K, which a constant
-        among these takes off, so that less is lost to rounding.
+        """Return Σ vᵢKᵢᵢ without the part of the fixed effects, tr (I − HHᵀ) K̃.
+
+        If a constant is among the fixed effects, the mean of K is subtracted first. This does not
+        change the result, because the constant removes the mean anyway, and it reduces rounding.
         """
         H = self.H
         scale = self.weights.scale
@@ -141,27 +166,27 @@ class CholeskyGram(DualOneByOne):
         return whole - jnp.sum(H * scale(matmul(K, scale(H))))
 
     def solve_at(self, lam: Number, solution: Solution) -> Any:
-        """By the Cholesky factor."""
+        """Return `InverseParts` by the Cholesky factor."""
         B = jnp.concatenate([solution.labels.scaled, self.H], axis=1)
         return self.solve_diag(self.with_effects(self.K), lam, B)
 
     def with_effects(self, K: Square) -> Square:
-        """√v K √v + cHHᵀ, with c of the size of K̃, which is then not singular along H."""
+        """Return K̃ + cHHᵀ. With c of the size of K̃, it is not singular along H."""
         H = self.H
         mean = jnp.sum(self.weights.array * jnp.diagonal(self.K)) / self.weights.count
         c = ALONG_EFFECTS * jax.lax.stop_gradient(mean)
         return self.weights.scale_both(K) + c * matmul(H, H.T)
 
     def lower(self, G: Square) -> Square | None:
-        """L with LLᵀ = G; None where only its inverse is at hand."""
+        """Return L with LLᵀ = G; None in a subclass that computes only the inverse."""
         return jnp.linalg.cholesky(G)
 
     def inverse_root(self, G: Square) -> Square:
-        """B with BGBᵀ = I."""
+        """Return B with BGBᵀ = I."""
         return triangular_inverse(jnp.linalg.cholesky(G))
 
     def view(self, solution: Solution, lam: Number) -> DenseView:
-        """R = λP̃; rows of weight 0 are queries, at which something is predicted."""
+        """Return R = λP̃ and r. Rows of weight 0 are queries, at which something is predicted."""
         results = self.at_lam(lam, solution)
         P = self.projected_inverse(lam)
         view = DenseView(results.residuals, results.diagonal[:, 0], self.H, lam * P)
@@ -170,9 +195,12 @@ class CholeskyGram(DualOneByOne):
     def with_queries(
         self, view: DenseView, P: Square, solution: Solution, lam: Number
     ) -> DenseView:
-        """The view with rows z of weight 0 as queries, whose rows of R are minus the linear map
-        from ỹ to f: with A = K√v P̃ of the kernel part, f = Aỹ + b(Hᵀỹ − Hᵀ√vAỹ) for b = B T⁻¹ of
-        z.
+        """Return the view with rows z of weight 0 as queries.
+
+        A query's row of R is minus the linear map from ỹ to f(z). This map has a part A = K√v P̃ of
+        the kernel, and a part of the fixed effects with b = B T⁻¹ at z:
+
+            f = Aỹ + b(Hᵀỹ − Hᵀ√vAỹ)
         """
         weights = self.weights
         used = weights.used
@@ -190,7 +218,7 @@ class CholeskyGram(DualOneByOne):
         )
 
     def projected_inverse(self, lam: Number) -> Square:
-        """P̃."""
+        """Return P̃."""
         K = self.with_effects(self.K)
         H = self.H
         P = self.inverse(K + lam * jnp.eye(self.n, dtype=K.dtype))
@@ -199,11 +227,12 @@ class CholeskyGram(DualOneByOne):
 
 
 def _largest_that_costs(K: Square) -> Number:
-    """The largest entry on the diagonal of K̃, without heavy rows independent of heavier ones.
+    """Return the largest entry of the diagonal of K̃ that makes lighter rows less exact.
 
-    Rows and columns can be scaled without a change to how a Cholesky factor is rounded. A row that
-    keeps a share of itself when heavier ones are projected out is as exact as if it were light, and
-    costs the lighter rows nothing. The last of the heaviest counts, as lighter ones are not asked.
+    Rows and columns can be scaled without changing how a Cholesky factor is rounded. So a heavy row
+    is harmless if it keeps a share of itself after heavier rows are projected out: it is then as
+    exact as if it were light, and it costs the lighter rows nothing. The last of the rows that are
+    compared always counts, because lighter rows are not compared.
     """
     count = min(HEAVIEST, len(K))
     d, rows = jax.lax.top_k(diagonal_of(K), count)

@@ -1,11 +1,18 @@
-"""The primal problem, through moments of features, by a Cholesky factor for each λ. Differentiable
-in everything.
+"""The primal problem, through moments of features, by a Cholesky factor for each λ.
 
-A row has ψ, which coefficients multiply, and φ = ψ·whitener, whose weights are penalised; for
-explicit features φ = ψ. For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and
-row_map = whitener·A⁻ᵀ. A row has the coordinates u = (ψ − b·fit) row_map, its part of M in
-`leave_out.view`, and labels have the coordinates ℓ = A⁻¹Φᵀ√v y. Then coefficients are row_map·ℓ,
-ŷ = u·ℓ, and the leverage is v|u|².
+Everything is differentiable.
+
+A row has features ψ, which the coefficients multiply, and φ = ψ·whitener, whose weights the penalty
+measures. For explicit features φ = ψ. Let Φ be the weighted φ minus their fit by the fixed effects,
+which is b·origin at a row. Then
+
+    ΦᵀΦ + λI = AAᵀ
+    row_map = whitener·A⁻ᵀ and fixed_map = origin·A⁻ᵀ
+    u = ψ·row_map − b·fixed_map   the coordinates of a row
+    ℓ = A⁻¹Φᵀ√v y                 the coordinates of the labels
+
+u is the row's part of M in `leave_out.view`. Coefficients are row_map·ℓ, f minus the mean is u·ℓ,
+and the leverage is v|u|², apart from the fixed effects.
 
 Theory: `docs/theory.md`, "One matrix".
 """
@@ -44,7 +51,9 @@ from jaxrls.core.support import pytree, static
 
 @pytree
 class CholeskyFeatures(OneByOne):
-    """ΦᵀΦ + λI = AAᵀ for each λ, from moments: O(n r²) for those, in row blocks.
+    """A factor of moments of features, by a Cholesky factor ΦᵀΦ + λI = AAᵀ for each λ.
+
+    The moments take O(n r²), in blocks of rows.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Linear(), jnp.arange(6.0).reshape(3, 2), solver=rls.Cholesky())
@@ -54,28 +63,28 @@ class CholeskyFeatures(OneByOne):
 
     data: Data
     map: Features
-    second: Float[Array, "r r"]  # Φᵀ Φ, weighted, less the fit by the fixed effects
-    origin: Float[Array, "q r"]  # that fit of φ
+    second: Float[Array, "r r"]  # ΦᵀΦ of weighted features, minus their fit by the fixed effects
+    origin: Float[Array, "q r"]  # coefficients of the fit of φ by the fixed effects
     expansion: Expansion
     report: Report
     block_size: int | None = static()
 
     @property
     def training(self):
-        """Kernel and rows."""
+        """The kernel and the rows, to predict the rows as if they were new."""
         return self.map.kernel, self.data.rows
 
     @property
     def hints(self) -> dict:
-        """How blocks of rows are cut."""
+        """Keyword arguments of `Data.sum` and `Data.map` that say how to cut blocks of rows."""
         return {"temporaries": self.second.shape[0], "block_size": self.block_size}
 
     def trace(self):
-        """tr ΦᵀΦ."""
+        """Return tr ΦᵀΦ."""
         return jnp.sum(diagonal_of(self.second))
 
     def project(self, labels: Labels) -> Float[Array, "r t"]:
-        """Φᵀ√v y, O(n r t)."""
+        """Compute Φᵀ√v y. Cost: O(n r t)."""
 
         def of_block(block: DataBlock, y: Float[Array, "b t"]) -> Float[Array, "r t"]:
             phi = self.map.features(block.x) - self.fixed.fitted(block.b, self.origin)
@@ -84,7 +93,7 @@ class CholeskyFeatures(OneByOne):
         return self.data.sum(of_block, labels.scaled, **self.hints)
 
     def maps_at(self, lam: Number, state: Float[Array, "r t"]) -> "CoordinateMaps":
-        """The `CoordinateMaps` at one λ."""
+        """Return the `CoordinateMaps` at one λ."""
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         inverse_A = triangular_inverse(A)
         whitener = self.map.whitener
@@ -96,12 +105,13 @@ class CholeskyFeatures(OneByOne):
         )
 
     def at_lam(self, lam: Number, solution: Solution) -> AtLam:
-        """From moments: all results but those of single rows, with ‖w‖² of w = A⁻ᵀℓ in place of the
-        fit.
+        """Compute all results at one λ from moments, except those of single rows.
+
+        `data_fit` is ‖w‖² of w = A⁻ᵀℓ.
         """
         maps = self.maps_at(lam, solution.state)
         inverse_A = maps.inverse_A
-        outside = self.residual_dimensions() - len(self.second)  # dimensions without features
+        outside = self.residual_dimensions() - len(self.second)  # dimensions outside of Φ
         logdet = outside * jnp.log(lam) - 2 * jnp.sum(jnp.log(diagonal_of(inverse_A)))
         return AtLam(
             coef=matmul(maps.row_map, maps.of_labels),
@@ -112,23 +122,23 @@ class CholeskyFeatures(OneByOne):
         )
 
     def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ."""
+        """Compute ỹᵀ P̃ ỹ as (‖√v (y − f)‖² + λ‖w‖²)/λ."""
         return self.residual_norm(solution, lams) / lams + super().data_fit(solution, lams)
 
     def coordinates(
         self, psi: Float[Array, "n r"], b: Any, maps: "CoordinateMaps"
     ) -> Float[Array, "n r"]:
-        """u of a block of rows, from ψ."""
+        """Return u of a block of rows, from their ψ."""
         return tall_matmul(psi, maps.row_map) - self.fixed.fitted(b, maps.fixed_map)
 
     def coordinates_of_block(self, block: DataBlock, maps: "CoordinateMaps") -> Float[Array, "n r"]:
-        """u of a block of rows."""
+        """Return u of a block of rows."""
         return self.coordinates(self.map.design(block.x), block.b, maps)
 
     def sweep(
         self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
     ) -> Any:
-        """One pass over the rows for all λ: O(n r² L)."""
+        """Sum `fn` of residuals over rows, in one pass for all λ. Cost: O(n r² L)."""
         maps = map_lams_with_columns(self.maps_at, lams, solution.state)
 
         def of_block(block: DataBlock, y: Float[Array, "b t"], *columns) -> Any:
@@ -148,8 +158,9 @@ class CholeskyFeatures(OneByOne):
         return read(of_block, solution.labels.scaled, *columns, **self.hints)
 
     def primal_form(self):
-        """φ minus its fit by the fixed effects; by Cholesky factors for each λ, which have
-        derivatives.
+        """Return the factor in terms of φ minus its fit by the fixed effects.
+
+        Fits to other rows take a Cholesky factor for each λ, which has derivatives.
         """
         eye = jnp.eye(len(self.second), dtype=self.dtype)
 
@@ -165,7 +176,7 @@ class CholeskyFeatures(OneByOne):
         return PrimalForm(self.data, self.map, eye, self.origin, solve)
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
-        """I − HHᵀ − UUᵀ with U = √v u."""
+        """Return R = I − HHᵀ − UUᵀ with U = √v u, and r."""
         maps = self.maps_at(lam, solution.state)
         u = self.data.map(lambda block: self.coordinates_of_block(block, maps), **self.hints)
         of_labels = maps.of_labels
@@ -173,19 +184,20 @@ class CholeskyFeatures(OneByOne):
 
 
 class CoordinateMaps(NamedTuple):
-    """At one λ the linear maps from rows to coordinates u, and the coordinates ℓ of labels."""
+    """The linear maps from rows to coordinates u at one λ, and the coordinates ℓ of the labels."""
 
-    row_map: Float[Array, "r r"]  # on landmarks row k is that of βₖ, A⁻¹L⁻¹eₖ
-    fixed_map: Float[Array, "q r"]  # u of what the fixed effects fit
-    of_labels: Float[Array, "r t"]
+    row_map: Float[Array, "r r"]  # on landmarks, row k is A⁻¹L⁻¹eₖ, which gives βₖ
+    fixed_map: Float[Array, "q r"]  # the same map for the fit by the fixed effects
+    of_labels: Float[Array, "r t"]  # ℓ
     inverse_A: Float[Array, "r r"]
 
 
 def solve_cholesky(
     kernel: Kernel, data: Data, labels: Labels, block_size: int | None = None
 ) -> Solution:
-    """The solution on explicit features, from one reading of the rows, and with weights or columns
-    of fixed effects one more.
+    """Return the solution on explicit features by Cholesky factors.
+
+    It reads the rows once, and once more if there are weights or columns of fixed effects.
     """
     features = Features(kernel)
     origin = jax.lax.stop_gradient(near_fit(data, features))

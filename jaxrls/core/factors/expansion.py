@@ -1,9 +1,11 @@
-"""What the coefficients of a factor multiply, f(x) = design(x) · coefficients: kernel functions at
-all rows or at landmarks, or explicit features. Also the features φ whose weights are penalised, and
-K of all rows with the expansion of its coefficients.
+"""Expansions: what the coefficients of a factor multiply, f(x) = design(x) · coefficients.
 
-For rows far from 0, K is made about an origin. Row i of it differs from the kernel of f by a
-constant, `lift`ᵢ, which β takes up.
+The design is kernel functions at all rows or at landmarks (`AtPoints`), or explicit features
+(`Primal`). `Features` are the features φ whose weights the penalty measures. `kernel_matrix` makes
+K of all rows, with the expansion of its coefficients.
+
+For rows far from 0, K is made about an origin. Then column i of K differs from the kernel k(·, xᵢ)
+of f by a constant, `lift`ᵢ. In f this adds the constant Σᵢ liftᵢ cᵢ, which β subtracts.
 """
 
 from abc import ABC, abstractmethod
@@ -21,49 +23,56 @@ from jaxrls.core.support import pytree
 
 
 def stays_dual(n: int, d: int, r: int, t: int) -> bool:
-    """Whether weights of r features for t targets are more numbers than n rows (n, d) and their
-    coefficients (n, t).
+    """Whether dual coefficients take fewer numbers than the weights of features.
+
+    The weights of r features for t targets are r t numbers. In dual form, n rows (n, d) and their
+    coefficients (n, t) are n (d + t) numbers.
     """
     return r * t > n * (d + t)
 
 
 class Expansion(ABC):
-    """f(x) = design(x) · coefficients."""
+    """The form of the fitted function, f(x) = design(x) · coefficients."""
 
-    points: Any = None  # the rows or landmarks of the coefficients, None for explicit features
+    points: Any = None  # the rows or landmarks of the coefficients; None for explicit features
     origin: Any = None
 
     @abstractmethod
     def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
-        """What multiplies the coefficients, for a block of new rows."""
+        """Return what multiplies the coefficients, for a block of new rows."""
 
     @abstractmethod
     def compact(self, kernel: Kernel, coef: Float[Array, "c *t"]) -> tuple[Any, Any]:
-        """Points and coefficients of the smallest model: points None where the coefficients are on
-        explicit features.
+        """Return the points and coefficients of the smallest equal model.
+
+        Points are None if the coefficients are those of explicit features.
         """
 
 
 @pytree
 class AtPoints(Expansion):
-    """Σᵢ k(x, pointsᵢ) cᵢ over all rows, or landmarks.
+    """The expansion Σᵢ k(x, pointsᵢ) cᵢ over all rows, or over landmarks.
 
-    With explicit features, and a constant without penalty, so that Σᵢ cᵢ = 0, an `origin` reduces
-    rounding: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ is the same sum.
+    With explicit features and a constant without penalty, Σᵢ cᵢ = 0. Then Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩
+    cᵢ is the same sum for any `origin`, and an origin near the features reduces rounding.
     """
 
     points: Any  # (n, d), or sparse rows
     origin: Float[Array, " r"] | None = None
-    shifted: Any = None  # sparse points minus the origin, from which `compact` makes w
+    shifted: Any = None  # sparse points minus an origin, from which `compact` makes w
 
     def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
-        """k(x, xᵢ)."""
+        """Return k(x, xᵢ), or ⟨φ(x), φ(xᵢ) − origin⟩ if there is an origin."""
         if self.origin is None:
             return gram(kernel, X, self.points)
         return matmul(kernel.features(X), (kernel.features(self.points) - self.origin).T)
 
     def compact(self, kernel: Kernel, coef: Float[Array, "c *t"]) -> tuple[Any, Any]:
-        """w = Φᵀc where the kernel has explicit features, and w is no larger than points and c."""
+        """Return (None, w) with w = Φᵀc if the kernel has explicit features and w takes few
+        numbers.
+
+        Otherwise, or if w takes more numbers than points and c together, return the points and c.
+        """
         points = self.points if self.shifted is None else self.shifted
         count = kernel.num_features(points.shape[1], points.dtype)
         flat = coef.reshape(len(coef), -1)
@@ -81,21 +90,26 @@ class AtPoints(Expansion):
 
 @pytree
 class Primal(Expansion):
-    """⟨φ(x), w⟩ on explicit features; for a precomputed kernel matrix, its rows."""
+    """The expansion ⟨φ(x), w⟩ on explicit features.
+
+    For a precomputed kernel matrix, φ(x) is the row of x in the matrix.
+    """
 
     def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
-        """φ(x)."""
+        """Return φ(x)."""
         return kernel.features(X)
 
     def compact(self, kernel: Kernel, coef: Float[Array, "c *t"]) -> tuple[Any, Any]:
-        """w as it is."""
+        """Return (None, w), with w as it is."""
         return None, coef
 
 
 @pytree
 class Features:
-    """Features of rows: ψ(x), which coefficients multiply, and φ = ψ·whitener, whose weights the
-    penalty measures. On landmarks ψ = k(x, points), else explicit features, ψ = φ.
+    """Features of rows: ψ(x), which coefficients multiply, and φ = ψ·whitener.
+
+    The penalty measures the weights of φ. On landmarks ψ = k(x, points). With explicit features φ =
+    ψ, and points and whitener are None.
     """
 
     kernel: Kernel
@@ -103,11 +117,11 @@ class Features:
     whitener: Any = None  # (m, m)
 
     def design(self, X: Any) -> Float[Array, "n r"]:
-        """ψ."""
+        """Return ψ of rows."""
         return self.kernel.features(X) if self.points is None else self.kernel(X, self.points)
 
     def features(self, X: Any) -> Float[Array, "n r"]:
-        """φ."""
+        """Return φ of rows."""
         return (
             self.design(X) if self.whitener is None else tall_matmul(self.design(X), self.whitener)
         )
@@ -117,8 +131,10 @@ class Features:
 
 
 class KernelMatrix(NamedTuple):
-    """K of all rows, and the expansion that its coefficients belong to, whose kernel is K + 1·lift
-    where that is not None.
+    """K of all rows, and the expansion that its coefficients belong to.
+
+    The kernel of this expansion is K + 1·lift, where `lift` is added to every row of K. `lift` is
+    None if this kernel is K itself. `training` is (kernel, rows).
     """
 
     K: Square
@@ -129,8 +145,10 @@ class KernelMatrix(NamedTuple):
 
 
 def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelMatrix:
-    """K of all rows. Where a constant is fitted only distances count, and what has an origin far
-    from the rows is taken about one among them.
+    """Return K of all rows, about an origin where that reduces rounding.
+
+    If a constant is fitted, only differences of features matter. So features far from 0 are taken
+    about an origin among them.
     """
     rows = data.rows
     has_constant = data.fixed.has_constant
@@ -141,21 +159,23 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelM
         return _of_features_about_mean(kernel, data)
     if has_constant and not rows.is_dense:
         return _of_sparse_about_origin(kernel, data)
-    # A matrix that was given has as its design the rows k(new, training).
+    # For a matrix that the caller gave, the design is its rows k(new, training), as in `Primal`.
     expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
     K = gram(kernel, rows, block_size=block_size)
     return KernelMatrix(K, data, expansion, None, (kernel, rows))
 
 
 def _of_features_about_mean(kernel: Kernel, data: Data) -> KernelMatrix:
-    """K = (Φ − 1o)(Φ − 1o)ᵀ of explicit features, o being near their mean."""
+    """Return K = (Φ − 1o)(Φ − 1o)ᵀ of explicit features, with o near their mean."""
     rows = data.rows
     K, origin, lift = centred_products(rows.features(kernel), data.fixed)
     return KernelMatrix(K, data, AtPoints(rows.points, origin), lift, (kernel, rows))
 
 
 def _of_sparse_about_origin(kernel: Kernel, data: Data) -> KernelMatrix:
-    """K of sparse rows, whose zeros stay unstored: about an origin where features are linear."""
+    """Return K of sparse rows, whose zeros stay unstored, about an origin if features are
+    linear.
+    """
     rows = data.rows
     shifted, lift = rows.from_origin(kernel)
     expansion = AtPoints(rows.points, shifted=shifted)
@@ -163,8 +183,9 @@ def _of_sparse_about_origin(kernel: Kernel, data: Data) -> KernelMatrix:
 
 
 class CentredProducts(NamedTuple):
-    """K = ΦΦᵀ of features about an origin, and what to add to every row of K to get the kernel of
-    new rows with these.
+    """K = ΦΦᵀ of features about an origin.
+
+    To get the kernel of new rows with the rows of K, add `lift` to every row of K.
     """
 
     K: Square
@@ -173,8 +194,10 @@ class CentredProducts(NamedTuple):
 
 
 def centred_products(features: Rows, fixed: FixedEffects) -> CentredProducts:
-    """With an intercept only distances matter: for features far from 0, K about their mean keeps
-    digits that K would lose to rounding.
+    """Return ΦΦᵀ of features, about a point near their mean if a constant is fitted.
+
+    With a constant only differences of features matter. For features far from 0, K about their mean
+    keeps digits that K about 0 would lose to rounding.
     """
     if not fixed.has_constant:
         return CentredProducts(gram(Linear(), features, features), 0.0, None)

@@ -1,27 +1,40 @@
-"""What every factor can do: a `Factor` is made without λ and labels; with labels it is a
-`Solution`, which gives coefficients, residuals and sums at any λ.
+"""What every factor can do: the base classes `Factor` and `OneByOne`.
 
-K̃ = √v K √v and ỹ = √v (y − mean), with the mean that the fixed effects alone fit; P̃ is the
-inverse of K̃ + λI with the fixed effects projected out.
+A `Factor` is a factorization of one kernel for given rows, weights and fixed effects. It knows
+neither λ nor labels. With labels it is a `Solution`, which gives coefficients, residuals and sums
+at any λ. Criteria and searches use the `Solution` only.
 
-A new factor is one class that gives its coefficients, sums and residuals at some λ, and the
-residual operator R as a `View`. Criteria and searches use the `Solution` only.
+A new factor is one class. It defines coefficients, sums and residuals at given λ, and it gives the
+residual operator R as a `View`. Begin with `Factor`. `OneByOne` is for factors that handle one λ
+after another.
 
-Held-out residuals are the same by whichever of these a factor can give most cheaply:
+Notation, with sample weights v:
 
-| what leaves | asked by | how |
+    √v B = H T               the fixed effects B, with an orthonormal H
+    K̃ = √v K √v
+    ỹ = √v (y − mean)        mean is the fit of the fixed effects alone
+    P̃                        the inverse of K̃ + λI with the fixed effects projected out
+    r = √v (y − f)           residuals
+    R                        the residual operator, I minus the hat matrix: r = Rỹ
+
+Axes: n rows, b rows of a block, L values of λ, t targets, c coefficients, q fixed effects, and r
+features or directions.
+
+All ways to compute held-out residuals give the same numbers. A factor takes the cheapest:
+
+| rows that are held out | method | how |
 |---|---|---|
-| each row, summed | `sum_left_out_rows` | e = r/(R√v) from a `sweep` over rows, for all λ |
-| each row, as it is | `held_out_rows` | the same; `query_residuals` for rows of weight 0 |
-| folds of few rows | `sweep_folds` | a solve with R_SS of a `view`, `core/leave_out`, for each λ |
-| folds of more rows than features | `sweep_folds` | fits to other rows from `primal_form` |
+| single rows, summed over | `sum_left_out_rows` | e = r/(R√v) from a `sweep` over rows, for all λ |
+| single rows, one by one | `held_out_rows` | the same; `query_residuals` for rows of weight 0 |
+| folds of few rows | `sweep_folds` | a solve with R_SS of a `view` for each λ, `core/leave_out` |
+| folds of more rows than features | `sweep_folds` | fits to the other rows, from `primal_form` |
 | large folds, all of K, many λ | `DenseSpectrum.sweep_folds` | fits to the other rows |
-| pairs, and rows for intervals | `view` | solves with R_SS, in the rooms |
-| landmarks with their rows | `landmarks/held_out.py` | one more index of R for each |
-| each row, by an iteration | `outcome` | an estimate with its standard error |
+| pairs, and rows for intervals | `view` | the caller solves with R_SS |
+| landmarks with their rows | `landmarks/held_out.py` | one more index of R for each landmark |
+| single rows, by an iteration | `outcome` | an estimate with its standard error |
 
-Callers hand in functions of blocks of rows: `OfResiduals`, `OfLeftOut`, `OfLeftOutRows` and
-`OfFolds` of `lams.py`.
+Several methods take a function of a block of rows. `lams.py` defines the types of these functions:
+`OfResiduals`, `OfLeftOut`, `OfLeftOutRows` and `OfFolds`.
 
 Theory: `docs/theory.md`, "One matrix".
 """
@@ -56,11 +69,13 @@ from jaxrls.core.linalg import Number, matmul
 
 
 class Factor(ABC):
-    """A factorization of one kernel, its rows, weights and fixed effects, without λ or labels: the
-    base class of factors.
+    """A factorization of one kernel for given rows, weights and fixed effects: the base class.
 
-    `factorize` makes it; `factor.route` says how. Methods take a `Solution` of this factor, and λ
-    as columns (L, k), with k = 1 for all targets or t.
+    A factor knows neither λ nor labels. `factorize` makes it, and `factor.route` says how it was
+    made.
+
+    Methods take labels as a `Solution` of this factor. They take λ as columns (L, k): k = 1 if all
+    targets share λ, and k = t if each target has its own.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3))
@@ -68,70 +83,80 @@ class Factor(ABC):
     (3, 'gram', True)
     """
 
-    data: Data  # rows that the factor reads, of X, of features or of U; weights, fixed effects
-    expansion: Expansion
-    report: Any  # a `Report`
+    # The rows that the factor reads, which are those of X, of features or of U; their weights; and
+    # the fixed effects.
+    data: Data
+    expansion: Expansion  # what the coefficients multiply
+    report: Any  # a `Report`: how the factor was made, and its floor
     training: Any = None  # (kernel, rows), to predict the rows as if they were new
-    indices: Any = None  # numbers of the rows that are landmarks and leave with them
-    directions: Any  # of a spectrum, (c, r): the coefficients of every direction
-    jitter_effect: Callable  # where the report has jitter: how far it moves the fit
-    shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
-    exact: ClassVar[bool] = True  # whether results are exact, so that λ can be searched by slopes
+    indices: Any = None  # row numbers of landmarks that are held out with their row; else None
+    directions: Any  # a `Spectrum` only: the coefficients (c, r) of every direction
+    jitter_effect: Callable  # factors with jitter only: how far the jitter moves the fit
+    shares_work: ClassVar[bool] = False  # whether many λ cost hardly more than one
+    exact: ClassVar[bool] = True  # False if held-out residuals are estimates, without slopes in λ
     has_residuals: Any = True  # whether the factor gives held-out residuals
 
     # what a factor gives --------------------------------------------------------------------------
 
     @abstractmethod
     def trace(self) -> Number:
-        """The sum of the eigenvalues of K̃ with the fixed effects projected out."""
+        """Return the sum of the eigenvalues of K̃ with the fixed effects projected out."""
 
     def project(self, labels: Labels) -> Any:
-        """The labels as the factor needs them, an array whose last axis is that of targets; by
-        default √v (y − mean), if all work depends on λ.
+        """Return what the factor needs of the labels, an array whose last axis is that of targets.
+
+        The default is √v (y − mean), for factors whose work all depends on λ.
         """
         return labels.scaled
 
     @abstractmethod
     def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
-        """Coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed effects."""
+        """Return the coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed
+        effects.
+        """
 
     def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """Σ vᵢ (yᵢ − f(xᵢ))², from the residuals of all rows, without cancellation."""
+        """Compute Σ vᵢ (yᵢ − f(xᵢ))² from the residuals of all rows, which avoids cancellation."""
         return self.sweep(solution, lams, lambda r, diagonal, v: jnp.sum(r * r, axis=0))
 
     @abstractmethod
     def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """ỹᵀ P̃ ỹ: twice the least value of the objective, divided by λ."""
+        """Compute ỹᵀ P̃ ỹ, which is 2/λ times the least value of the objective."""
 
     @abstractmethod
     def logdet(self, solution: Solution, lams: PerLam) -> PerLam:
-        """log |K̃ + λI| over the rows of positive weight, with the dimensions of the fixed effects
-        left out.
+        """Compute log |K̃ + λI| over the rows of positive weight.
+
+        The determinant leaves out the dimensions of the fixed effects.
         """
 
     @abstractmethod
     def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
-        """tr R, computed without cancellation."""
+        """Compute tr R without cancellation."""
 
     @abstractmethod
     def sweep(
         self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
     ) -> Any:
-        """Σ over blocks of rows of `fn(r (b, L, t), diagonal of R (b, L, k), v, *columns)`, for all
-        λ from one reading of the rows. With `stack` the results (b, L, t) are stacked over blocks
-        instead.
+        """Sum `fn(r, diagonal, v, *parts)` over blocks of rows, for all λ in one pass over the
+        rows.
+
+        For a block of b rows, `fn` gets the residuals r (b, L, t), the diagonal of R (b, L, k) and
+        the weights v (b,), None if all are 1. It also gets the block's part of each of `columns`,
+        arrays (n, …). With `stack`, the results of `fn` have an axis of rows first, and blocks are
+        stacked along it instead of summed.
         """
 
     def view(self, solution: Solution, lam: Number) -> View:
-        """R and r of all rows at one λ, as a `View`."""
+        """Return R and r of all rows at one λ, as a `View`."""
         raise ValueError(self.refusal("does not support leaving groups or pairs out"))
 
     def primal_form(self) -> PrimalForm | None:
-        """The factor in terms of features of its rows; None where it is one of K."""
+        """Return the factor in terms of features of its rows; None for a factor of K."""
         return None
 
     def spectrum(self) -> Any:
-        """The factor as one with eigenvalues and left vectors, a `Spectrum`."""
+        """Return the factor as a `Spectrum`, which has eigenvalues and left vectors."""
         raise ValueError(self.refusal("has no spectrum"))
 
     # held-out rows --------------------------------------------------------------------------------
@@ -139,8 +164,11 @@ class Factor(ABC):
     def sum_left_out_rows(
         self, solution: Solution, fn: OfLeftOutRows, lams: PerLam, counted: Weights | None = None
     ) -> Any:
-        """Σ over rows of `fn(held-out residuals, 1 − leverage, labels, weights)` for all λ; only
-        over rows of positive weight among those `counted`, by default all.
+        """Sum `fn(e, 1 − leverage, labels, weights)` over rows, for all λ.
+
+        Here e are held-out residuals of single rows at one λ. Results have a leading axis of λ.
+        `counted` are the weights that `fn` gets, by default those of the fit. Rows of weight 0 in
+        `counted` or in the fit have e = 0.
         """
         counted = self.weights if counted is None else counted
         of_all_lams = jax.vmap(fn, in_axes=(1, 1, None, None))
@@ -161,8 +189,9 @@ class Factor(ABC):
         return self.sweep(solution, lams, of_block, counted.values, solution.labels.Y)
 
     def held_out_rows(self, solution: Solution, lams: PerLam) -> PerRow:
-        """Held-out residuals of single rows; those of weight 0 as if they were new, but for
-        padding, of which nothing is asked.
+        """Compute the held-out residual of every row.
+
+        A row of weight 0 is predicted as if it were new. Padding is not: its residuals are 0.
         """
         of_block = lambda r, diagonal, v: held_out(r, diagonal, self.weights.block(v, len(r)))[0]
         e = jnp.moveaxis(self.sweep(solution, lams, of_block, stack=True), 1, 0)
@@ -171,8 +200,9 @@ class Factor(ABC):
         return jnp.where(self.weights.used[:, None], e, self.query_residuals(solution, lams))
 
     def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
-        """y − f of all rows, predicted as if they were new: the held-out residual of a row of
-        weight 0.
+        """Compute y − f of all rows, each predicted as if it were new.
+
+        For a row of weight 0 this is its held-out residual.
         """
         kernel, rows = self.training
         fixed = self.fixed
@@ -188,11 +218,14 @@ class Factor(ABC):
     def sweep_folds(
         self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
     ) -> Any:
-        """`fn(e (b, L, t), labels, weights)` of the held-out residuals e of folds, summed over rows
-        with λ leading, or stacked.
+        """Apply `fn(e, labels, weights)` to the residuals e (b, L, t) of rows held out by fold.
 
-        Where folds have more rows than there are features, by fits to the rows that stay; else in
-        closed form at one λ after another.
+        Folds of more rows than there are features take fits to the other rows. Smaller folds take
+        the closed form, for one λ after another.
+
+        Returns:
+            Sums over rows with a leading axis of λ; or with `stack` the results of all rows,
+            stacked.
         """
         form = self.primal_form()
         if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
@@ -208,13 +241,20 @@ class Factor(ABC):
         return one_by_one(of_lam, lams, stack)
 
     def raise_floor(self, folds: Folds | None) -> "Factor":
-        """The factor, with a floor above which these folds can be held out, or single rows."""
+        """Return the factor with a floor from which on these folds are held out exactly.
+
+        `folds` is None for single rows. By default the floor stays as it is.
+        """
         return self
 
     def outcome(
         self, solution: Solution, lams: PerLam, groups: Folds | None, fn: OfLeftOut | None
     ) -> Any:
-        """`Solution.outcome`, from its parts, where a factor has no cheaper way or an estimate."""
+        """Compute the `Outcome` that `Solution.outcome` returns.
+
+        The default assembles it from its parts. A factor that has a cheaper way, or that only
+        estimates held-out residuals, overrides this method.
+        """
         e = solution.held_out_residuals(lams, groups)
         return Outcome(self.coefficients(solution, lams), e, solution.dof(lams))
 
@@ -225,30 +265,31 @@ class Factor(ABC):
         return self.solve_labels(Labels.of(Y, self.weights, self.fixed))
 
     def solve_labels(self, labels: Labels) -> Solution:
-        """`solve` for labels that were checked already."""
+        """Return the `Solution` for labels that were checked already."""
         return Solution(self, labels, self.project(labels))
 
     def dof(self, lams: Lams) -> Float[Array, "L 1"]:
-        """Effective degrees of freedom at every λ."""
+        """Return the effective degrees of freedom at every λ."""
         return self.solve_labels(Labels.none(self.weights, self.fixed)).dof(lams)
 
-    # what it is of --------------------------------------------------------------------------------
+    # properties of the problem and of the factor --------------------------------------------------
 
     def smallest_eigenvalue(self) -> Number:
-        """The smallest eigenvalue above the floor, where a grid of λ may end; the largest
-        eigenvalue where none is above it.
+        """Return the smallest eigenvalue above the floor, where a grid of λ may end.
+
+        If no eigenvalue is above the floor, it is the largest one.
         """
         s = self.eigenvalues
         return jnp.min(jnp.where(s > self.precision_floor(), s, jnp.max(s)))
 
     @property
     def eigenvalues(self) -> Array:
-        """Those of (I − HHᵀ) K̃ (I − HHᵀ), in an array of any shape."""
+        """The eigenvalues of (I − HHᵀ) K̃ (I − HHᵀ), in an array of any shape."""
         return self.spectrum().s
 
     @property
     def weights(self) -> Weights:
-        """Those of the rows."""
+        """The weights of the rows."""
         return self.data.weights
 
     @property
@@ -258,24 +299,22 @@ class Factor(ABC):
 
     @property
     def fixed_basis(self) -> Float[Array, "n q"]:
-        """B T⁻¹ of all rows, the fixed effects' part of M but for weights."""
+        """B T⁻¹ for all rows: H without the factor √v."""
         return self.fixed.basis(self.fixed.values, self.n)
 
     @property
     def H(self) -> Float[Array, "n q"]:
-        """√v B = H T."""
+        """An orthonormal basis H of the weighted fixed effects, √v B = H T."""
         return self.weights.scale(self.fixed_basis)
 
     @property
     def n(self) -> int:
-        """Number of rows of X."""
+        """The number of rows of X."""
         return self.weights.n
 
     @property
     def shards(self) -> int:
-        """The number of equal parts in which the rows are stored, which may be on different
-        devices.
-        """
+        """The number of equal parts in which the rows are stored, perhaps on different devices."""
         return self.data.rows.shards
 
     @property
@@ -285,7 +324,7 @@ class Factor(ABC):
 
     @property
     def sample_array(self) -> Any:
-        """One of its arrays, whose precision and library results of the factor have."""
+        """One of the factor's arrays. Results have its precision and are arrays of its library."""
         arrays = [
             leaf for leaf in jax.tree.leaves(self) if isinstance(leaf, jax.Array | np.ndarray)
         ]
@@ -299,7 +338,7 @@ class Factor(ABC):
 
     @property
     def route(self) -> str:
-        """How the factor was made, such as `"gram"`."""
+        """How the factor was made, for example `"gram"`."""
         return self.report.route
 
     @property
@@ -309,73 +348,79 @@ class Factor(ABC):
 
     @property
     def trace_residual(self) -> Any:
-        """tr √v(K − K̂)√v on landmarks, else None."""
+        """tr √v (K − K̂) √v of a factor on landmarks with the approximation K̂ of K; else None."""
         return self.report.trace_residual
 
     def precision_floor(self) -> Number:
-        """The λ below which the rounding of the factor dominates."""
+        """Return the λ below which the rounding of the factor dominates."""
         return self.report.floor
 
     def zero_as_floor(self, lams: Float[Array | np.ndarray, "L *k"]) -> Float[Array, "L *k"]:
-        """λ, with 0 replaced by `precision_floor`."""
+        """Return λ, with 0 replaced by `precision_floor`."""
         return jnp.where(lams == 0, self.precision_floor(), lams)
 
     def residual_dimensions(self) -> Number:
-        """The number of rows of positive weight, less one for each fixed effect."""
+        """Return the number of rows of positive weight, less one for each fixed effect."""
         return self.weights.count - self.fixed.rank
 
     def refusal(self, what: str) -> str:
-        """The words of a refusal."""
+        """Return an error message: what a factor by this route lacks, and which solver to try."""
         return f"a factor by route {self.route!r} {what}: use another solver, such as Spectral()"
 
 
 class AtLam(NamedTuple):
-    """Results of a factor with labels at one λ; under `jax.jit` only those used are computed."""
+    """All results of a factor with labels at one λ.
+
+    Under `jax.jit` only those that are used are computed.
+    """
 
     coef: Any  # (c, t)
     beta: Any  # (q, t)
-    data_fit: Any  # ỹᵀ P̃ ỹ; of features ‖w‖², (t,)
+    data_fit: Any  # (t,), ỹᵀ P̃ ỹ; in `CholeskyFeatures` ‖w‖² instead
     logdet: Any  # (1,)
-    residual_dof: Any  # tr R, (1,)
-    residuals: Any = None  # r, (n, t)
-    diagonal: Any = None  # of R, (n, 1)
+    residual_dof: Any  # (1,), tr R
+    residuals: Any = None  # (n, t), r; None if the factor's own `sweep` computes it
+    diagonal: Any = None  # (n, 1), the diagonal of R; likewise None
 
 
 class OneByOne(Factor):
-    """A factor that handles one λ after another."""
+    """The base class of factors that handle one λ after another."""
 
     @abstractmethod
     def at_lam(self, lam: Number, solution: Solution) -> AtLam:
-        """All results at one λ, for all targets of a solution."""
+        """Compute all results at one λ, for all targets of a solution."""
 
     def _at_lams(self, solution: Solution, lams: PerLam, *names: str) -> Any:
-        """These results at one λ after another."""
+        """Compute the results of these `names`, fields of `AtLam`, for one λ after another."""
         named = attrgetter(*names)
         return solution.at_each(lams, lambda lam, solution: named(self.at_lam(lam, solution)))
 
     def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
-        """At one λ after another."""
+        """Return coefficients (L, c, t) and β (L, q, t), for one λ after another.
+
+        Where K has no information, coefficients are 0 and β is the fit of the fixed effects alone.
+        """
         coef, beta = self._at_lams(solution, lams, "coef", "beta")
         report = self.report
         beta = report.where_informative(beta, solution.labels.beta)
         return report.where_informative(coef), beta
 
     def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """At one λ after another."""
+        """Compute ỹᵀ P̃ ỹ for one λ after another."""
         return self._at_lams(solution, lams, "data_fit")
 
     def logdet(self, solution: Solution, lams: PerLam) -> PerLam:
-        """At one λ after another."""
+        """Compute log |K̃ + λI| for one λ after another."""
         return self._at_lams(solution, lams, "logdet")
 
     def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
-        """At one λ after another."""
+        """Compute tr R for one λ after another."""
         return self._at_lams(solution, lams, "residual_dof")
 
     def sweep(
         self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
     ) -> Any:
-        """All rows, at one λ after another."""
+        """Apply `fn` to the residuals of all rows at once, for one λ after another."""
         results = attrgetter("residuals", "diagonal")
         of_rows = lambda lam, solution: results(self.at_lam(lam, solution))
 
@@ -389,8 +434,9 @@ class OneByOne(Factor):
 def held_out(
     r: Float[Array, "b L t"], diagonal: Float[Array, "b L k"], weights: Weights
 ) -> tuple[Any, Any]:
-    """e = r/(R√v) of rows, and the diagonal of R; 0 and 1 for rows of weight 0, with finite
-    derivatives.
+    """Return the held-out residuals e = r/(R√v) of rows, and the diagonal of R, 1 − leverage.
+
+    Rows of weight 0 get e = 0 and a diagonal of 1, so that derivatives are finite.
     """
     if weights.values is not None:
         diagonal = jnp.where(weights.used[:, None, None], diagonal, 1)

@@ -1,5 +1,6 @@
-"""The spectrum of explicit features by the eigendecomposition of their moments, or, where rows are
-fewer, of K = ΦΦᵀ.
+"""The spectrum of explicit features, by the eigendecomposition of their moments.
+
+If there are fewer rows than features, K = ΦΦᵀ is decomposed instead.
 
 Theory: `docs/theory.md`, "Dual and primal".
 """
@@ -26,13 +27,13 @@ from jaxrls.core.support import pytree
 
 @pytree
 class PrimalSpectrum(Spectrum):
-    """A spectrum of moments of features: U is made from rows of features, block by block.
+    """A spectrum of moments of features. U is made from the rows, block by block.
 
     Args:
         rotation: (p, r), with U = √v (features − B origin) rotation.
-        origin: (q, p), what the fixed effects fit of features.
+        origin: (q, p), coefficients of the fit of the features by the fixed effects.
         directions: (c, r), the coefficients of each direction.
-        sums: centred `Moments`, where the rows are not kept.
+        sums: centred `Moments`, if the rows are not kept; else None.
     """
 
     rotation: Float[Array, "p r"]
@@ -41,28 +42,30 @@ class PrimalSpectrum(Spectrum):
     sums: Moments | None = None
 
     def centred(self, block: DataBlock) -> Float[Array, "b p"]:
-        """√v (features − B origin) of a block of rows."""
+        """Return √v (features − B origin) of a block of rows."""
         features = block.x - self.fixed.fitted(block.b, self.origin)
         return block.weights.scale(features)
 
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """The centred features, rotated."""
+        """Return the rows of U of a block: its centred features, rotated."""
         return matmul(self.centred(block), self.rotation)
 
     def project(self, labels: Labels) -> Float[Array, "r t"]:
-        """z = Uᵀ√v y."""
+        """Compute z = Uᵀ√v y."""
         cross = lambda block, y: transposed_matmul(self.centred(block), y)
         return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
-        """`solve_labels` where the moments of features with labels were summed along with the
-        others.
+        """Return the solution from moments `sums` of features with labels, without reading the
+        rows.
         """
         return Solution(self, labels, matmul(self.rotation.T, sums.centred(self.fixed).cross))
 
     def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """Where rows are not kept, a quadratic form of the moments: a difference, accurate relative
-        to the squares of labels.
+        """Compute Σ vᵢ (yᵢ − f(xᵢ))².
+
+        If rows are not kept, it is a quadratic form of the moments. This is a difference, and its
+        rounding is relative to the squares of labels.
         """
         if self.sums is None:
             return super().residual_norm(solution, lams)
@@ -71,23 +74,26 @@ class PrimalSpectrum(Spectrum):
         return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
 
     def fitted_part(self, solution: Solution, lams: PerLam) -> Float[Array, "r L t"]:
-        """What the fit takes of z."""
+        """Return z s/(s + λ), the part of z that the fit takes."""
         return (1 - self.residual_share(lams)) * solution.state[:, None]
 
     def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
-        """From the features, by one reading for all λ."""
+        """Compute y − f of all rows as if they were new, in one pass for all λ."""
         kept = self.fitted_part(solution, lams)
         f = self.data.map(lambda block: matmul_lams(self.left(block._replace(v=None)), kept))
         return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
     def primal_form(self):
-        """φ = (features − B origin) V; a spectrum of each fold's other rows serves every λ."""
+        """Return the factor in terms of φ = (features − B origin) V.
+
+        A fit to the other rows of a fold takes their spectrum, which serves every λ.
+        """
 
         def solve(
             second: Float[Array, "r r"], cross: Float[Array, "r t"], lams: PerLam
         ) -> Float[Array, "r L t"]:
             s, V = eigh(second)
-            # Of columns that are dependent without the fold, rounding is left.
+            # Columns may be dependent without the fold. Then some directions are only rounding.
             z = jnp.where((s > eigh_rounding(len(s), s))[:, None], matmul(V.T, cross), 0)
             z = z[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
             return matmul_lams(V, z)
@@ -96,7 +102,7 @@ class PrimalSpectrum(Spectrum):
         return PrimalForm(self.data, Linear(), turn, self.origin, solve)
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
-        """I − HHᵀ − U diag(sD) Uᵀ."""
+        """Return R = I − HHᵀ − U diag(sD) Uᵀ with D = 1/(s + λ), and r."""
         root = jnp.sqrt(self.s / (self.s + lam))
         u = self.data.map(lambda block: self.left(block._replace(v=None)) * root)
         q = root[:, None] * solution.state
@@ -107,10 +113,11 @@ class PrimalSpectrum(Spectrum):
 
 
 def solve_covariance(kernel: Kernel, data: Data, labels: Labels) -> Solution:
-    """The solution on explicit features by the eigendecomposition of ΦᵀΦ, or where n ≤ r of ΦΦᵀ.
+    """Return the solution on explicit features by the spectrum of ΦᵀΦ, or of ΦΦᵀ if n ≤ r.
 
     Directions with s below √r·eps·s_max, the rounding, count as absent. Cost: one product, O(n r²),
     and O(r³).
+
     Source: Rifkin (lecture), "direct approach".
     """
     features = data.rows.features(kernel)
@@ -122,7 +129,10 @@ def solve_covariance(kernel: Kernel, data: Data, labels: Labels) -> Solution:
 
 
 def feature_moments(data: Data, labels: Labels) -> Moments:
-    """Moments of rows of explicit features, about a point near the fixed effects' fit of them."""
+    """Return the moments of rows of explicit features.
+
+    They are taken about a point near the fit of the features by the fixed effects.
+    """
     origin = near_fit(data, Linear())
     return moments(data, Linear(), labels.Y, origin=origin, label_origin=labels.beta)
 
@@ -131,9 +141,11 @@ def feature_moments(data: Data, labels: Labels) -> Moments:
 def spectrum_of(
     features: Any, data: Data, sums: Moments, earlier_sums: Any = 0.0
 ) -> PrimalSpectrum:
-    """The spectrum from moments of rows of explicit features; for landmarks another function, which
-    `features` tells. Where `earlier_sums`, of which these moments are a difference, were larger
-    than the diagonal of the moments, rounding is taken to be that of sums of this size.
+    """Return the spectrum from moments of rows of features.
+
+    The type of `features` selects the function: this one is for explicit features, and landmarks
+    register their own. `earlier_sums` are for moments that are differences of larger sums. If they
+    are larger than the diagonal of the moments, rounding is taken to be that of sums of this size.
     """
     largest_earlier = jnp.max(jnp.asarray(earlier_sums, data.rows.dtype))
     removed = jnp.maximum(sums.removed(data.fixed), largest_earlier)
@@ -161,7 +173,10 @@ def spectrum_of(
 
 
 def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> DenseSpectrum:
-    """By K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
+    """Return the spectrum by K = ΦΦᵀ in place of ΦᵀΦ.
+
+    Its dual coefficients are turned into weights of features, w = Φᵀ√v U (D ∘ z).
+    """
     K, origin, lift = centred_products(features, data.fixed)
     matrix = KernelMatrix(K, data, Primal(), lift, (kernel, data.rows))
     dual = factor_symmetric(matrix, semidefinite=True)

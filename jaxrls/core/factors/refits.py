@@ -1,10 +1,15 @@
-"""Held-out residuals of large folds, each predicted by a fit to the other rows, for all λ at once,
-in place of a solve with R_SS for each λ. The residuals are the same.
+"""Held-out residuals of large folds, by one fit to the other rows of each fold.
 
-Where folds have more rows than there are features, one reading of the rows for each fold gives the
-moments of the others, from which nothing is subtracted. One more reading gives the residuals. Of K
-it gains where there are many λ and few folds: 2.4 to 4.8 products of a fold's size a fit, against
-one for each λ.
+The residuals equal those from a solve with R_SS. A fit serves all λ at once, while R_SS needs a
+solve for each λ. `sweep_primal_refits` is for factors of features and `sweep_dual_refits` for
+spectra of K.
+
+The primal way pays if folds have more rows than there are features. One pass over the rows for each
+fold gives the moments of the other rows, and nothing is subtracted from them. One more pass gives
+the residuals.
+
+The dual way pays with many λ and few folds. A fit to c rows takes as long as 2.4 to 4.8 products of
+c × c matrices. R_SS takes one product for each λ.
 """
 
 from collections.abc import Callable
@@ -23,26 +28,30 @@ from jaxrls.core.support import platform
 
 
 class PrimalForm(NamedTuple):
-    """A factor in terms of features φ of its rows, with the penalty λ‖w‖²/2: φ = (map(x) − B
-    origin) turn. Row k of `planes` gives βₖ, of a landmark that leaves with its row, from w.
+    """A factor in terms of features φ of its rows, with the penalty λ‖w‖²/2.
+
+    The features are φ = (map(x) − B origin) turn. If landmarks are held out with their row, row k
+    of `planes` gives βₖ as planesₖ·w.
     """
 
     data: Data
     map: Any  # has `features(x)`
     turn: Float[Array, "p r"]
-    origin: Float[Array, "q p"]
-    # Of a second moment S and C: (S + λI)⁻¹ C of every λ for all targets, (r, L, t).
+    origin: Float[Array, "q p"]  # coefficients of the fit of map(x) by the fixed effects
+    # `solve(S, C, lams)` returns (S + λI)⁻¹ C for every λ and all targets, (r, L, t).
     solve: Callable
-    planes: Any = None
-    indices: Any = None  # the rows of these landmarks
+    planes: Any = None  # None if no landmarks are held out
+    indices: Any = None  # row numbers of these landmarks
 
 
 def sweep_primal_refits(
     form: PrimalForm, solution: Any, fn: OfFolds, lams: PerLam, folds: Folds, stack: bool
 ) -> Any:
-    """`Factor.sweep_folds`: readings for the moments, and one with all λ by one product for each
-    fold. Cost: k n r², k eigendecompositions of r×r, or as many Cholesky factors for each λ where
-    derivatives are asked for.
+    """Apply `fn` to held-out residuals by fold, as `Factor.sweep_folds`, by fits on features.
+
+    One pass over the rows for each fold makes moments, and one more pass makes the residuals for
+    all λ. Cost: k n r², and k eigendecompositions of r×r matrices. If derivatives are needed,
+    Cholesky factors for each λ take the place of the eigendecompositions.
     """
     data = form.data
     labels = solution.labels
@@ -67,22 +76,22 @@ def sweep_primal_refits(
 
 
 class PrimalFits(NamedTuple):
-    """Fits without each fold, of all λ and targets."""
+    """The fits without each fold, for all λ and targets."""
 
-    number: Any  # of the fold, (k,)
+    number: Any  # (k,), the number of the fold
     w: Any  # (k, p, L t)
     beta: Any  # (k, q, L t)
 
 
 def primal_refits(form: PrimalForm, labels: Labels, folds: Folds, lams: PerLam) -> PrimalFits:
-    """From the moments of the rows that each fold does not leave out."""
+    """Fit the rows that each fold keeps, from their moments."""
     of_others = jax.checkpoint(lambda number: moments_of_others(form, labels, folds, number))
 
     def without(number: Int[Array, ""]) -> PrimalFits:
         sums = of_others(number)
         turn = form.turn
         sums = sums.centred(form.data.fixed.from_gram(sums.gram))
-        if form.planes is not None:  # its landmarks' directions are taken out
+        if form.planes is not None:  # take out the directions of the fold's landmarks
             inside = folds.holds(number)[form.indices][:, None]
             Q = orthonormal(jnp.where(inside, form.planes, 0))
             turn = turn - matmul(matmul(turn, Q.T), Q)
@@ -98,7 +107,7 @@ def primal_refits(form: PrimalForm, labels: Labels, folds: Folds, lams: PerLam) 
 def moments_of_others(
     form: PrimalForm, labels: Labels, folds: Folds, number: Int[Array, ""]
 ) -> Moments:
-    """The moments of all rows that a fold does not leave out."""
+    """Return the moments of all rows that a fold does not leave out."""
     data = form.data
     v = jnp.where(folds.holds(number), 0, data.weights.array)
     others = replace(data, weights=data.weights.block(v, len(v)))
@@ -107,13 +116,13 @@ def moments_of_others(
 
 # folds of K --------------------------------------------------------------------------------------
 
-# A fit to c rows, for all λ at once, takes as long as this many products of c rows by c columns, as
-# R_SS takes one at every λ: measured on a CPU between 2.4 and 4.8 at 700 and 1400 rows.
+# A fit to c rows, for all λ at once, takes as long as this many products of c × c matrices. It was
+# 2.4 to 4.8 at 700 and 1400 rows on a CPU. R_SS of b rows takes a product, b² n, at every λ.
 PRODUCTS_OF_FIT = 4
 
 
 def most_training_rows(folds: Folds) -> int:
-    """How many rows there are outside of a fold, at most."""
+    """Return how many rows outside of a fold there are at most."""
     k, b = folds.inside.shape
     return folds.most_trained or min((k - 1) * b, folds.n)
 
@@ -127,8 +136,9 @@ def pays_to_refit(folds: Folds, lams: int) -> bool:
 def sweep_dual_refits(
     factor: Any, solution: Any, fn: OfFolds, lams: PerLam, folds: Folds, stack: bool
 ) -> Any:
-    """`Factor.sweep_folds` of a spectrum of K whose U is square, with rows of weight 0 as they are
-    predicted.
+    """Apply `fn` to held-out residuals by fold, as `Factor.sweep_folds`, for a square U of K.
+
+    Rows of weight 0 are queries.
     """
     labels = solution.labels
     weights = factor.weights
@@ -147,18 +157,22 @@ def sweep_dual_refits(
 
 
 class DualFits(NamedTuple):
-    """Fits to the other rows, which leave start − cross·(z/(s + λ)) of those of each fold."""
+    """The fits to the other rows of each fold.
 
-    s: Any  # (k, c)
-    z: Any  # (k, c, t)
-    cross: Any  # (k, b, c)
-    start: Any  # (k, b, t)
+    The held-out residuals of a fold are start − cross·(z/(s + λ)), times √v.
+    """
+
+    s: Any  # (k, c), eigenvalues of K̃ of the other rows
+    z: Any  # (k, c, t), their labels along the eigenvectors
+    cross: Any  # (k, b, c), K̃ of the fold with the other rows, along the eigenvectors
+    start: Any  # (k, b, t), ỹ of the fold minus the fit of the fixed effects
 
 
 def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
-    """The fit to the other rows of every fold, from K̃, H and ỹ of all rows, where √v stands as 1
-    for rows of weight 0, and one row more, of 0: where a fold leaves fewer other rows than the
-    smallest fold does, that row stands for the missing ones.
+    """Fit the other rows of every fold, from K̃, H and ỹ of all rows.
+
+    In these matrices √v is 1 for rows of weight 0. One row of zeros is added. The other rows of
+    each fold are padded with it, so that all folds have the same number of other rows.
     """
     weights = factor.weights
     unit = weights.root_or_one[:, None]
@@ -181,8 +195,10 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
 
 
 def _rows_of_matrix(factor: Any) -> Float[Array, "n r"]:
-    """A with AUᵀ = K̃ for the rows of the fit, U diag(s); for rows of weight 0, which are queries,
-    their kernel values with the others.
+    """Return A with AUᵀ = K̃: U diag(s) for rows of the fit.
+
+    For rows of weight 0, which are queries, A is G of `query_map`: GUᵀ are their kernel values with
+    the rows of the fit.
     """
     A = factor.left_vectors() * factor.s
     if factor.weights.values is None:
@@ -191,21 +207,29 @@ def _rows_of_matrix(factor: Any) -> Float[Array, "n r"]:
 
 
 class RowsOfFold(NamedTuple):
-    """What a fit without a fold takes of its rows, or of the c others."""
+    """K̃, H and ỹ for the rows of a fold, or for the c other rows."""
 
-    K: Float[Array, "b c"]  # K̃ with the others
+    K: Float[Array, "b c"]  # K̃ of these rows with the c other rows
     H: Float[Array, "b q"]
     Y: Float[Array, "b t"]  # ỹ
 
 
 def fit_to_others(of_fold: RowsOfFold, of_others: RowsOfFold, drops_rounding: bool) -> DualFits:
-    """The fit to the other rows of one fold. What H has in the fold only is not fitted, and with
-    `drops_rounding`, as where K has a low rank, neither is what is rounding among the others.
+    """Fit the other rows of one fold.
 
-    With LLᵀ = HᵀH of the others, Q = HL⁻ᵀ is an orthonormal basis of H, and B = HL⁻ᵀ the same
-    combinations on the fold. The effects that fit A to the others are QQᵀA there, and BQᵀA on the
-    fold. V is orthogonal to Q, so that K of the fold with the others needs no centring on the
-    right.
+    A fixed effect whose H is 0 outside of the fold is not fitted. With `drops_rounding`, directions
+    that are only rounding among the other rows are dropped.
+
+    H is that of the other rows here:
+
+        LLᵀ = HᵀH
+        Q = HL⁻ᵀ, an orthonormal basis of H
+        B = H_fold L⁻ᵀ, the same combinations of columns on the fold
+        QQᵀA, the fit of A by the effects
+        BQᵀA, this fit on the fold
+
+    The eigenvectors V are orthogonal to Q. So K of the fold with the other rows needs no centring
+    on the right.
     """
     K, H, Y = of_others
     Q, inverse_L = whitened(H, H)

@@ -1,5 +1,6 @@
-"""A factor with labels: coefficients, residuals and sums at any λ. Criteria and searches see
-nothing else of a fit.
+"""A factor with labels: `Solution` gives coefficients, residuals and sums at any λ.
+
+Criteria and searches read a fit only through this class.
 """
 
 from collections.abc import Callable
@@ -25,8 +26,10 @@ from jaxrls.core.support import pytree
 
 
 class Coefficients(NamedTuple):
-    """Coefficients, unpenalised intercept, and coefficients of other fixed effects or None; with a
-    leading axis where there are several λ.
+    """The coefficients of a fit. Each has a leading axis if there are several λ.
+
+    `coef` are the coefficients of the expansion. `intercept` is the constant without penalty, 0 if
+    there is none. `free` are the coefficients of the other fixed effects, None without them.
     """
 
     coef: Any
@@ -35,9 +38,11 @@ class Coefficients(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All results of a fit at λ, with the coefficients of `Factor.coefficients`. Where held-out
-    residuals are estimates, `total` is an unbiased sum over them and `error` its standard error;
-    `run` says how an iteration went.
+    """All results of a fit at λ.
+
+    `coefficients` are the pair (coef, β) that `Factor.coefficients` returns. If held-out residuals
+    are estimates, `total` is an unbiased estimate of the sum of a function over them, and `error`
+    is its standard error. `run` says how an iteration went. Fields that do not apply are None.
     """
 
     coefficients: tuple[Any, Any]
@@ -52,13 +57,13 @@ class Outcome(NamedTuple):
 class Solution:
     """A factor with labels: coefficients, residuals and sums at any λ.
 
-    `Factor.solve` makes it. Methods take λ as (L,), or (L, t) with one for each target.
+    `Factor.solve` makes it. Methods take λ as (L,), or as (L, t) with one λ for each target.
 
     Args:
         factor: the `Factor`.
-        labels: labels, minus their fit by the fixed effects.
+        labels: labels, with their fit by the fixed effects.
         state: what the factor needs of the labels, from `Factor.project`.
-        summed: features and their `Moments`, where the solution is made of these; else None.
+        summed: the features and their `Moments`, if the solution was made from moments; else None.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
@@ -69,26 +74,27 @@ class Solution:
 
     factor: Any
     labels: Labels
-    state: Any  # what the factor makes of the labels
-    summed: Any = None  # features and their moments, where it is made of them
+    state: Any
+    summed: Any = None
 
     # λ and targets --------------------------------------------------------------------------------
 
     def lam_columns(self, lams: Lams) -> PerLam:
-        """λ as columns (L, 1) or (L, t), checked against the targets."""
+        """Return λ as columns (L, 1) or (L, t), after a check against the number of targets."""
         return as_columns(lams, self.labels.Y.shape[1])
 
     def target(self, j: Any) -> "Solution":
-        """The solution of target j alone."""
+        """Return the solution of target j alone."""
         labels, state = jax.tree.map(lambda a: a[..., j[None]], (self.labels, self.state))
         return replace(self, labels=labels, state=state)
 
     def of_unit_labels(self) -> tuple["Solution", Float[Array, " t"]]:
-        """The solution of the labels of every target divided by their unit, the largest that the
-        fixed effects leave, and these units: squares of labels may leave the range of the dtype.
+        """Return the solution for labels of unit size, and the unit (t,) of each target.
 
-        All that a solution makes of labels is linear in them. Where rows are not kept, the factor
-        has squares of labels, and the units are 1.
+        The unit is the largest |√v (y − mean)|, or 1 if that is 0. Without the division, squares of
+        labels may leave the range of the dtype. Results can be scaled back, because all that a
+        solution makes of labels is linear in them. If rows are not kept, the factor holds squares
+        of labels, and the units are 1.
         """
         size = jnp.max(jnp.abs(jax.lax.stop_gradient(self.labels.scaled)), axis=0, initial=0)
         unit = jnp.where(size > 0, size, 1)
@@ -96,8 +102,10 @@ class Solution:
         return replace(self, labels=labels, state=state), unit
 
     def per_target(self, lam: Float[Array, " k"], fn: Callable) -> Any:
-        """`fn(λ, solution)` once for all targets where they share one λ, else for each target at
-        its own; results (…, t).
+        """Call `fn(λ, solution)` at one λ for each target, and return its results (…, t).
+
+        If all targets share λ, `fn` is called once with all of them. Otherwise it is called for
+        each target with its own λ.
         """
         if lam.shape[0] == 1:
             return fn(lam[0], self)
@@ -105,66 +113,73 @@ class Solution:
         return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), stacked)
 
     def at_each(self, lams: PerLam, fn: Callable) -> Any:
-        """`per_target` at every λ, one after the other."""
+        """Apply `per_target` at one λ after another, and return its results with a leading axis of
+        λ.
+        """
         return jax.lax.map(lambda lam: self.per_target(lam, fn), lams)
 
     # sums over the fit ----------------------------------------------------------------------------
 
     def coefficients(self, lams: Lams) -> Coefficients:
-        """Coefficients (L, c, t), intercept (L, t), and coefficients of other fixed effects (L, p,
-        t) or None.
+        """Return the `Coefficients`: those of the expansion (L, c, t), the intercept (L, t), and
+        those of the other fixed effects, (L, p, t) or None.
         """
         coef, beta = self.factor.coefficients(self, self.lam_columns(lams))
         return Coefficients(coef, *self.factor.fixed.split(beta))
 
     def residual_norm(self, lams: Lams) -> PerTarget:
-        """Σ vᵢ (yᵢ − f(xᵢ))², (L, t)."""
+        """Return Σ vᵢ (yᵢ − f(xᵢ))², (L, t)."""
         return self.factor.residual_norm(self, self.lam_columns(lams))
 
     def data_fit(self, lams: Lams) -> PerTarget:
-        """ỹᵀ P̃ ỹ, (L, t)."""
+        """Return ỹᵀ P̃ ỹ, (L, t)."""
         return self.factor.data_fit(self, self.lam_columns(lams))
 
     def amplitude(self, lams: Lams) -> PerTarget:
-        """τ = √(ỹᵀP̃ỹ/(n − q)), (L, t): the prior τ²k under which the evidence of labels with noise
-        of variance τ²λ/v is largest.
+        """Return τ = √(ỹᵀ P̃ ỹ/(n − q)), (L, t).
+
+        With the prior τ²k and noise of variance τ²λ/v, this τ maximises the evidence of the labels.
         """
         solution, unit = self.of_unit_labels()
         dimensions = jnp.maximum(self.factor.residual_dimensions(), 1)
         return unit * safe_sqrt(solution.data_fit(lams) / dimensions)
 
     def logdet(self, lams: Lams) -> PerLam:
-        """log of the product of the eigenvalues of K̃ + λI."""
+        """Return the log of the product of the eigenvalues of K̃ + λI, without those of the fixed
+        effects.
+        """
         return self.factor.logdet(self, self.lam_columns(lams))
 
     def residual_dof(self, lams: Lams) -> PerLam:
-        """Residual degrees of freedom, Σ (1 − leverage)."""
+        """Return the residual degrees of freedom, Σ (1 − leverage)."""
         return self.factor.residual_dof(self, self.lam_columns(lams))
 
     def dof(self, lams: Lams) -> PerLam:
-        """Effective degrees of freedom, Σ leverage, those of fixed effects included."""
+        """Return the effective degrees of freedom, Σ leverage, those of the fixed effects
+        included.
+        """
         return self.factor.weights.count - self.residual_dof(lams)
 
     # held-out rows -------------------------------------------------------------------------------
 
     def sum_held_out(self, fn: OfLeftOut, lams: Lams, groups: Folds | None = None) -> Any:
-        """Sum a function of held-out residuals over rows, for every λ, with each row, or each
-        group, left out in turn.
+        """Sum a function of held-out residuals over rows, for every λ.
 
-        A held-out residual is yᵢ − f₍without i₎(xᵢ).
+        A held-out residual is yᵢ − f₍without i₎(xᵢ). Each row, or each group of rows, is left out
+        in turn.
 
         Args:
-            fn: `fn(residuals (b, t), labels (b, t), weights (b,))` of a block of rows, summed over
-                these; it must give 0 for a weight of 0.
+            fn: `fn(residuals (b, t), labels (b, t), weights (b,))`, which sums over a block of b
+                rows. It must give 0 for a weight of 0.
             lams: λ (L,), or (L, t) with one for each target.
             groups: `Folds` of rows that are left out together; None for single rows.
 
         Returns:
-            What `fn` gives, summed, with a leading axis L. NaN inside `jax.jit` where the fixed
-            effects cannot be fitted without a row or group.
+            The sums of what `fn` gives, with a leading axis L. They are NaN inside `jax.jit` if the
+            fixed effects cannot be fitted without some row or group.
 
         Raises:
-            ValueError: outside `jax.jit`, where the fixed effects cannot be fitted without a row or
+            ValueError: outside `jax.jit`, if the fixed effects cannot be fitted without some row or
                 group.
         """
         if groups is None and self.factor.exact:
@@ -178,19 +193,19 @@ class Solution:
         )
 
     def sum_with_remaining(self, fn: OfLeftOutRows, lams: Lams) -> Any:
-        """Sum a function of held-out residuals and leverages over rows, for every λ: `sum_held_out`
-        of single rows with one more argument.
+        """Sum a function of held-out residuals and leverages over rows, for every λ.
 
-        v/λ · (1 − leverage) is one over the variance of a label given all others. For a row that is
-        a landmark it belongs to the fit without this landmark.
+        This is `sum_held_out` of single rows, with one more argument for `fn`. For the prior k and
+        noise of variance λ/v, the variance of a label given all others is λ/(v (1 − leverage)). For
+        a row that is a landmark, the leverage is that of the fit without this landmark.
 
         Args:
             fn: `fn(residuals, remaining, labels, weights)`, with `remaining` = 1 − leverage, (b, 1)
                 or (b, t).
-            lams: λ (L,), or (L, t).
+            lams: λ (L,), or (L, t) with one for each target.
 
         Returns:
-            The sums, as `sum_held_out` gives them.
+            The sums, as `sum_held_out` returns them.
 
         Raises:
             ValueError: as `sum_held_out` does.
@@ -200,19 +215,22 @@ class Solution:
         )
 
     def held_out_residuals(self, lams: Lams, groups: Folds | None = None) -> PerRow:
-        """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
-        group₎(xᵢ).
+        """Return the held-out residuals of every row, yᵢ − f₍without i, or without its group₎(xᵢ).
+
+        Rows of weight 0 have held-out residuals too.
 
         Args:
             lams: λ (L,), or (L, t) with one for each target.
             groups: `Folds` of rows that are left out together; None for single rows.
 
         Returns:
-            (L, n, t), in units of Y, NaN for a row that no split predicts; inside `jax.jit` NaN for
-            a row if the fixed effects cannot be fitted without it or its group.
+            Residuals (L, n, t), in units of Y. They are NaN for a row that no split predicts.
+            Inside `jax.jit` they are also NaN for a row without which, or without whose group, the
+            fixed effects cannot be fitted.
 
         Raises:
-            ValueError: outside `jax.jit`, where that is so for some row.
+            ValueError: outside `jax.jit`, if the fixed effects cannot be fitted without some row or
+                group.
         """
         lams = self.lam_columns(lams)
         factor = self.factor
@@ -233,7 +251,9 @@ class Solution:
         return jnp.where(full[:, None], e, jnp.nan)
 
     def estimated(self, lams: Lams, fn: OfLeftOut | None = None) -> Outcome:
-        """The `Outcome` with single rows left out, of a factor that estimates it."""
+        """Return the `Outcome` with single rows left out, from a factor that estimates held-out
+        residuals.
+        """
         if not self.factor.has_residuals:
             raise ValueError(
                 "leave-one-out needs probes, and the solver has probes=0: give probes=32, a "
@@ -242,21 +262,25 @@ class Solution:
         return self.factor.outcome(self, lams, None, fn)
 
     def training_residuals(self, lams: Lams) -> PerRow:
-        """Training residuals √v (y − f) of every row."""
+        """Return the training residuals √v (y − f) of every row, (L, n, t)."""
         r = self.factor.sweep(self, self.lam_columns(lams), lambda r, R, v: r, stack=True)
         return jnp.moveaxis(r, 1, 0)
 
     def outcome(
         self, lam: Lams, groups: Folds | None = None, fn: OfLeftOut | None = None
     ) -> Outcome:
-        """Coefficients, held-out residuals and degrees of freedom at one λ, or one per target; and
-        the standard error of `sum_held_out(fn)`, where that is an estimate.
+        """Return coefficients, held-out residuals and degrees of freedom at one λ, or at one per
+        target.
+
+        If held-out residuals are estimates, the `Outcome` also has the estimate of
+        `sum_held_out(fn)` and its standard error.
         """
         return self.factor.outcome(self, self.lam_columns(lam), groups, fn)
 
     def nan_where_rank_drops(self, total: Any, groups: Folds | None = None) -> Any:
-        """`total`, if the fixed effects can be fitted without each row, or group. Otherwise an
-        error, or NaN inside `jax.jit`.
+        """Return `total` if the fixed effects can be fitted without any one row, or any one group.
+
+        Otherwise raise an error, or return NaN inside `jax.jit`.
         """
         fixed = self.factor.fixed
         weights = self.factor.weights

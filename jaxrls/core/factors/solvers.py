@@ -1,6 +1,8 @@
-"""The base class of solvers, and those that a caller can name here, `Spectral` and `Cholesky`: each
-makes a factor of kernel, rows, weights and fixed effects. `solver=None` takes the cheapest exact
-one for the shapes; rooms bring further solvers, and what `landmarks=` is short for.
+"""Solvers: how a kernel, rows, weights and fixed effects are made into a factor.
+
+`Solver` is the base class. `Spectral` and `Cholesky` are the two solvers of the core, and rooms add
+further ones. `factorize` is the public function. Without `solver=` it takes the cheapest exact
+solver for the shapes.
 """
 
 from abc import ABC, abstractmethod
@@ -31,50 +33,58 @@ class CallShape(NamedTuple):
     columns: int
     dtype: Any
     targets: int = 1
-    lams: int | None = None  # how many λ; None for those of a default fit
-    gradient: bool = False  # whether derivatives are taken, which hold everything twice
+    lams: int | None = None  # how many λ; None for as many as a default fit has
+    gradient: bool = False  # whether derivatives are taken, which double what is held
 
     @property
     def features(self) -> int | None:
-        """The number of the kernel's explicit features, None where it has none."""
+        """The number of the kernel's explicit features; None if it has none."""
         return self.kernel.num_features(self.columns, self.dtype)
 
     @property
     def twice(self) -> int:
-        """2 where derivatives are taken, else 1."""
+        """2 if derivatives are taken, else 1."""
         return 1 + self.gradient
 
     def lam_columns(self) -> int:
-        """Columns of the products for all λ and targets that are in memory at once."""
+        """Return how many columns of products, for all λ and targets, are in memory at once."""
         count = 1 if self.gradient else self.lams or 100
         return max(self.targets, min(count * self.targets, COLUMNS_AT_ONCE))
 
     def coefficients(self) -> int:
-        """Numbers of the coefficients that a model keeps."""
+        """Return how many numbers a model keeps as coefficients."""
         n, d, t = self.rows, self.columns, self.targets
         r = self.features
         return (n if r is None or stays_dual(n, d, r, t) else r) * t
 
     def block(self, width: int) -> int:
-        """Numbers of a block of rows with so many features each, and of its products."""
+        """Return how many numbers a block of rows holds, with `width` features a row and with its
+        products.
+        """
         rows = wide_block_size(self.rows, 2 * width * jnp.dtype(self.dtype).itemsize)
         return 4 * rows * (width + self.lam_columns())
 
 
 class Footprint(NamedTuple):
-    """The numbers that a solver holds, and in words what of: `width` columns for each row."""
+    """The memory that a solver needs, as a count of numbers.
+
+    `route` names what is factored. `width` is how many numbers a block of rows takes for each row,
+    such as n for K. `numbers` is how many numbers are held in total, and `words` says what they
+    are.
+    """
 
     route: str
     width: int
     numbers: int
     words: str
-    of_kernel: bool = False  # whether the matrix is K of all rows
+    of_kernel: bool = False  # whether K of all rows is factored
 
 
 class Solver(ABC):
-    """The base class of solvers, your own included: how the factorization is done.
+    """The base class of solvers, which make factors. You may write your own.
 
-    One of your own is a `pytree` that defines `solve`, whose solution holds a `Factor`.
+    A solver of your own is a `pytree` that defines `solve`. The solution that it returns holds a
+    `Factor`.
 
     >>> import jaxrls as rls
     >>> [type(one).__name__ for one in (rls.Spectral(), rls.Cholesky()) if one.has_spectrum]
@@ -87,7 +97,7 @@ class Solver(ABC):
     def solve(
         self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
     ) -> Solution:
-        """Factor and attach the labels, in as few readings of the rows as possible.
+        """Factor the kernel and attach the labels, in as few passes over the rows as possible.
 
         Args:
             kernel: a jaxrls kernel.
@@ -100,82 +110,93 @@ class Solver(ABC):
         """
 
     def prepare(self, kernel: Any, rows: Any, weights: Weights, progress: bool = False) -> "Solver":
-        """The solver with what is chosen once, before any factorization, such as landmarks. Raises
-        for what it cannot solve.
+        """Return the solver with all that is chosen once, before any factorization, such as
+        landmarks.
+
+        Raise a `ValueError` for a problem that the solver cannot solve.
         """
         return self
 
     def differentiable(self) -> "Solver":
-        """The solver of the same problem that is differentiable in everything, at one λ."""
+        """Return the solver of the same problem that is differentiable in everything, at one λ."""
         return self
 
     def mean_error(self, problem: Any, lam: Number) -> Number:
-        """The criterion of a problem at one λ, averaged over targets, by a solver that is
-        differentiable in everything; a solver that has its derivative in closed form gives that.
+        """Return the criterion of a problem at one λ, averaged over targets.
+
+        The solver of the problem must be differentiable in everything. A solver that knows the
+        derivative in closed form overrides this method.
         """
         return jnp.mean(problem.errors(problem.solution(), lam[None]))
 
     def run_trials(self, problem: Any, plan_and_run: Callable, progress: bool) -> Any:
-        """The fit with the best λ, which `plan_and_run` makes of a problem whose solver is ready; a
-        solver that is chosen by trial fits calls it several times.
+        """Return the `Fit` with the best λ.
+
+        `plan_and_run` makes it from a prepared problem. A solver that is chosen by trial fits calls
+        `plan_and_run` several times.
         """
         return plan_and_run(problem.prepare(progress))
 
     def search_kernel(
         self, problem: Any, guesses: list, options: Any, grow: bool | None, descend: Callable
     ) -> Any:
-        """The best kernel and λ, to which `descend` leads from guesses; a solver that chooses
-        landmarks may begin on fewer rows, with `grow`.
+        """Return the best kernel and λ that `descend` finds from the `guesses`.
+
+        With `grow`, a solver that chooses landmarks may begin with fewer rows. Other solvers raise
+        a `ValueError` then.
         """
         if grow:
             raise ValueError(CANNOT_GROW)
         return descend(problem, guesses, options)
 
     def points(self, rows: Any) -> Any:
-        """The rows, or landmarks, that dual coefficients belong to."""
+        """Return the rows or landmarks that dual coefficients belong to."""
         return rows.points
 
     def memory(self, shape: CallShape) -> Footprint:
-        """What it holds for a problem of these shapes; by default what K and its factor take."""
+        """Return what the solver holds for a problem of these shapes, by default K and its
+        factors.
+        """
         n = shape.rows
         words = "K and its factors"
         return Footprint(type(self).__name__.lower(), n, 4 * n**2, words, of_kernel=True)
 
     def rows_to_fit(self, X: Any) -> Any:
-        """X as `fit` shall read it, such as in another dtype."""
+        """Return X as `fit` shall read it, for example in another dtype."""
         return X
 
     def explain(self, run: Any) -> str:
-        """Why an iteration stopped, and what to do; empty where it reached its tolerance."""
+        """Return why an iteration stopped and what to do, or "" if it reached its tolerance."""
         return ""
 
     @property
     def name(self) -> str:
-        """Its name in `Fit.plan`."""
+        """The solver's name in `Fit.plan`."""
         return type(self).__name__
 
     def __str__(self) -> str:
         return f"{type(self).__name__}()"
 
 
-# How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so
-# many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at 2000 and 5 to 6 at 4000, the fewer in float32;
-# on an H100 8 to 11 at 1000, 10 to 13 at 2000, 18 to 19 at 4000, 23 to 28 at 8000 and 19 to 34 at
-# 16,000, the most in float64 (`benchmarks/run.py --only spectrum` prints it for any machine). On
-# TPUs an eigendecomposition takes minutes to compile.
+# For each platform pairs (rows, num): from this many rows on, Cholesky factors and inverses for
+# `num` values of λ take as long as one eigendecomposition. `benchmarks/run.py --only spectrum`
+# measures it. On CPUs it was 2 to 6 at n = 1000, 3 to 4 at 2000 and 5 to 6 at 4000, less in
+# float32. On an H100 it was 8 to 11 at 1000, 10 to 13 at 2000, 18 to 19 at 4000, 23 to 28 at 8000
+# and 19 to 34 at 16,000, more in float64. On TPUs an eigendecomposition takes minutes to compile.
 LAMS_PER_SPECTRUM = {
     "cpu": ((1000, 2), (2000, 3), (3000, 4), (4000, 5)),
     "gpu": ((1000, 8), (2000, 9), (4000, 17), (8000, 20)),
     "tpu": ((1, 100),),
 }
-# A search for the best λ costs as much as so many λ: about ten, with slopes that double the work.
+# A search for the best λ costs as much as this many λ: it evaluates about ten, and their slopes
+# double the work.
 LAMS_PER_SEARCH = 20
-# What options of public calls are short for, by their name: a function of the option's value, of
-# the solver that was named or None, and of whether landmarks leave with their row.
+# Public options that stand for a solver, by name. Each is a function of the option's value, of the
+# solver that was named or None, and of whether landmarks are held out with their row.
 SOLVER_OF_OPTION: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
-# Solvers for rows of which K is too large, where none was named; a room adds its own.
+# Solvers to take if K is too large and no solver was named. Rooms append theirs.
 SOLVERS_WITHOUT_K: list[Callable[[], Solver]] = []
-# Rows of a sample on which a search may begin: enough to distinguish widths.
+# How many rows a search may begin on. They are enough to distinguish widths.
 SAMPLE_ROWS = 4000
 CANNOT_GROW = (
     f"grow=True needs landmarks, more than {2 * SAMPLE_ROWS} rows, a criterion without groups or "
@@ -184,10 +205,10 @@ CANNOT_GROW = (
 
 
 def choose_route(kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
-    """The cheapest exact route for these shapes.
+    """Return the cheapest exact route for these shapes: "gram", "covariance" or "features".
 
-    With fewer features than rows: their covariance where there are 8 times as many rows or more,
-    else their SVD. Otherwise K.
+    With r < n explicit features it is "covariance" if n ≥ 8r, and "features" otherwise. Without
+    them, or with r ≥ n, it is "gram".
     """
     n = shape[0]
     r = kernel.num_features(shape[1], dtype)
@@ -197,8 +218,10 @@ def choose_route(kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
 
 
 def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
-    """Whether a Cholesky factor for each of `num` λ takes less time than K's spectrum, and K is
-    known to be positive semidefinite without its eigenvalues.
+    """Whether Cholesky factors for `num` values of λ take less time than the spectrum of K.
+
+    The kernel must also be known to be positive semidefinite, as only eigenvalues show whether K
+    is.
     """
     steps = LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"])
     most = max((few for rows, few in steps if rows <= n), default=1)
@@ -218,34 +241,35 @@ def factorize(
     solver: Solver | None = None,
     block_size: int | None = None,
 ) -> Factor:
-    """Factor a kernel and X once: coefficients, predictions and validation errors for any λ and
+    """Factor a kernel and X once. Coefficients, predictions and validation errors for any λ and
     labels follow cheaply from the result.
 
     Args:
-        kernel: a jaxrls kernel; `Precomputed()` where X is a kernel matrix.
+        kernel: a jaxrls kernel; `Precomputed()` if X is a kernel matrix.
         X: rows (n, d), dense, sparse (SciPy or BCOO), or a source of rows.
-        weights: sample weights (n,), 0 or more; a row of weight 0 takes no part in the fit. Default
+        weights: sample weights (n,), 0 or more. A row of weight 0 takes no part in the fit. Default
             1.
         intercept: whether to fit a constant without penalty.
-        fixed_effects: further columns (n, q) without penalty, f(x) + b·β, or `levels(labels)`, an
-            intercept for each group, or a list of both.
-        landmarks: as in `fit`, but for "auto": the subset of regressors, f(x) = Σₖ k(x, pointsₖ)
-        βₖ.
-        leave: whether a landmark that is a row of X is held out with its row, so that no held-out
+        fixed_effects: further columns (n, q) without penalty, f(x) + b·β; or `levels(labels)`, an
+            intercept for each group; or a list of both.
+        landmarks: as in `fit`, except "auto". They give the subset of regressors, f(x) = Σₖ k(x,
+            pointsₖ) βₖ.
+        leave: whether a landmark that is a row of X is held out with its row. If so, no held-out
             prediction uses this row in any way.
-        solver: `Spectral()`, an eigendecomposition for all λ; `Cholesky()`, a factor for each λ,
-            cheaper for a few and differentiable in everything; `Refined()` or `Iterative()`. By
-            default the cheapest spectrum for the shapes.
+        solver: `Spectral()`, one eigendecomposition for all λ; `Cholesky()`, one factor for each λ,
+            which is cheaper for a few λ and differentiable in everything; `Refined()` or
+            `Iterative()`. By default the cheapest spectrum for the shapes.
         block_size: rows at a time while K or sums over rows are made.
 
     Returns:
-        A `Factor`; `factor.route` says which.
+        A `Factor`; `factor.route` says how it was made.
 
     Raises:
         ValueError: for a solver that the kernel does not have, for fixed effects that are linearly
-            dependent, and for values that are not finite, or outside of the kernel's domain; inside
-            `jax.jit` values are not checked. Differentiating a spectrum in X, kernel or weights
-            raises: use `solver=Cholesky()` or `objective`.
+            dependent, and for values that are not finite or outside of the kernel's domain. Inside
+            `jax.jit` values are not checked.
+        TypeError: when a spectrum is differentiated in X, kernel or weights. Use
+            `solver=Cholesky()` or `objective` instead.
 
     **Cost** by solver. **Source**: Rifkin (lecture), "Solving RLS"; Quiñonero-Candela and Rasmussen
     2005, §4.
@@ -268,8 +292,9 @@ def factorize(
 
 
 def named_solver(solver: Any, landmarks: Any = None, leave: bool = True) -> Solver | None:
-    """The solver that a caller named, checked; `landmarks=` is short for one. None where neither
-    was given.
+    """Return the solver that a caller named by `solver=` or `landmarks=`, checked.
+
+    It is None if the caller gave neither.
     """
     if not isinstance(solver, Solver | None):
         raise ValueError(
@@ -283,12 +308,12 @@ def named_solver(solver: Any, landmarks: Any = None, leave: bool = True) -> Solv
 class Spectral(Solver):
     """Solve by one eigendecomposition, which serves every λ: the default.
 
-    On landmarks it is that of their moments, O(n m²). Without landmarks the shapes decide.
+    On landmarks it decomposes their moments, O(n m²). Without landmarks the shapes decide.
 
     Args:
-        of: `"gram"`: that of K, O(n³), for any kernel; `"features"`: the thin SVD of explicit
-            features, O(n r²); `"covariance"`: that of ΦᵀΦ, O(n r²) with a smaller constant, for
-            many more rows than features. By default the cheapest for the shapes.
+        of: what is decomposed: `"gram"` for K, O(n³), for any kernel; `"features"` for the thin SVD
+            of explicit features, O(n r²); `"covariance"` for ΦᵀΦ, O(n r²) with a smaller constant,
+            for many more rows than features. By default the cheapest for the shapes.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Linear(), [[1.0], [2.0]], solver=rls.Spectral("gram")).route
@@ -306,7 +331,10 @@ class Spectral(Solver):
             )
 
     def route(self, kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
-        """What is decomposed, by name or by the shapes; raises where the kernel lacks it."""
+        """Return what is decomposed, as it was named or by the shapes.
+
+        Raise a `ValueError` if the kernel has no explicit features but they were named.
+        """
         if self.of in ("features", "covariance") and kernel.num_features(shape[1], dtype) is None:
             raise ValueError(
                 f"{self} needs explicit features, which {type(kernel).__name__} does not have: "
@@ -317,13 +345,13 @@ class Spectral(Solver):
     def solve(
         self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
     ) -> Solution:
-        """Factor by the decomposition that was named, or by the shapes."""
+        """Factor by the decomposition that was named, or by the one that suits the shapes."""
         rows = data.rows
         route = self.route(kernel, rows.shape, rows.dtype)
         has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
         takes_pairs = route == "gram" and rows.has_pairs
         if self.of is None and has_features and not rows.in_memory and not takes_pairs:
-            route = "covariance"  # the one that takes rows in blocks
+            route = "covariance"  # the only route that reads rows in blocks
         if route == "gram":
             matrix = kernel_matrix(kernel, data, block_size)
             return factor_symmetric(matrix, kernel.is_semidefinite()).solve_labels(labels)
@@ -332,11 +360,11 @@ class Spectral(Solver):
         return factor_svd(kernel, data).solve_labels(labels)
 
     def differentiable(self):
-        """A Cholesky factor."""
+        """Return `Cholesky()`, as eigenvectors have no safe derivatives."""
         return Cholesky()
 
     def memory(self, shape: CallShape) -> Footprint:
-        """K with eigenvectors, or features, or their covariance."""
+        """Return the memory of K with its eigenvectors, of features, or of their covariance."""
         n = shape.rows
         r = shape.features or shape.rows
         route = self.route(shape.kernel, (n, shape.columns), shape.dtype)
@@ -359,7 +387,8 @@ class Cholesky(Solver):
     """Solve by a Cholesky factor for each λ: cheaper for a few λ, with less rounding, and
     differentiable in everything.
 
-    The factor is that of K + λI, or with fewer features or landmarks that of their moments.
+    The factor is that of K + λI. If there are fewer features or landmarks than rows, it is that of
+    their moments.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Cholesky()).route
@@ -369,7 +398,7 @@ class Cholesky(Solver):
     def solve(
         self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
     ) -> Solution:
-        """Factor on fewer features than rows, else on K."""
+        """Factor moments of features if they are fewer than rows, else K."""
         rows = data.rows
         if choose_route(kernel, rows.shape, rows.dtype) != "gram":
             return solve_cholesky(kernel, data, labels, block_size)
@@ -377,7 +406,7 @@ class Cholesky(Solver):
         return CholeskyGram(**matrix._asdict()).solve_labels(labels)
 
     def memory(self, shape: CallShape) -> Footprint:
-        """K with its factors, or moments with theirs."""
+        """Return the memory of K with its factors, or of moments with their factors."""
         n = shape.rows
         d = shape.columns
         if choose_route(shape.kernel, (n, d), shape.dtype) == "gram":

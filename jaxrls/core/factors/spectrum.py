@@ -1,10 +1,20 @@
-"""Factors that serve every λ from one eigendecomposition, that of K, of features or of their
-moments: (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ, with weights v and fixed effects √vB = HT.
+"""Factors that serve every λ from one eigendecomposition, of K, of features or of their moments.
 
-With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = directions (D ∘ z), β = labels.beta −
-fixed_directions (D ∘ z), and R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0
-where U is square.
-Nothing is computed as a difference of numbers of size 1/λ.
+With weights v and fixed effects √v B = H T, the decomposition is
+
+    (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ.
+
+With D = 1/(s + λ) and z = Uᵀ√v y, everything at λ follows:
+
+    coefficients = directions (D ∘ z)
+    β = labels.beta − fixed_directions (D ∘ z)
+    R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ
+
+The first part of R is exactly 0 if U is square. Nothing is computed as a difference of numbers of
+size 1/λ.
+
+Begin with the class `Spectrum`. `factor_symmetric` and `factor_svd` make its subclass
+`DenseSpectrum`.
 
 Theory: `docs/theory.md`, "One factorization, every λ".
 """
@@ -47,15 +57,16 @@ from jaxrls.core.support import pytree, static
 
 @pytree
 class Spectrum(Factor):
-    """The eigendecomposition of one kernel and one X, which serves every λ.
+    """The eigendecomposition of one kernel on one X, which serves every λ.
 
     (I − HHᵀ) K̃ (I − HHᵀ) = U diag(s) Uᵀ with K̃ = √v K √v.
 
     Args:
-        data: the rows that U is made of, weights and fixed effects.
+        data: the rows that U is made of, their weights and the fixed effects.
         s: eigenvalues (r,).
-        fixed_directions: (q, r), coefficients of the fit of each direction by the fixed effects.
-        expansion: what coefficients multiply.
+        fixed_directions: (q, r), for each direction the coefficients of its fit by the fixed
+            effects.
+        expansion: what the coefficients multiply.
         report: how the factor was made, and its floor.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -73,35 +84,45 @@ class Spectrum(Factor):
 
     @abstractmethod
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """U of a block of rows; where it is made of rows, U/√v if its weights are None."""
+        """Return the rows of U that belong to a block of rows.
+
+        A factor that makes U from features returns U/√v for a block whose weights are None.
+        """
 
     def left_vectors(self) -> Float[Array, "n r"]:
-        """U, (n, r)."""
+        """Return U, (n, r)."""
         return self.data.map(self.left)
 
     def spectrum(self):
-        """Itself."""
+        """Return the factor itself."""
         return self
 
     @property
     def s_above_rounding(self) -> Float[Array, " r"]:
-        """s, and 0 where it may be rounding, as sums over directions take it."""
+        """The eigenvalues s for sums over directions, with 0 in place of values that may be
+        rounding.
+        """
         return self.s
 
     def trace(self):
-        """Σ s."""
+        """Return Σ s."""
         return jnp.sum(self.s_above_rounding)
 
     # at λ -----------------------------------------------------------------------------------------
 
     def residual_share(self, lams: PerLam) -> Float[Array, "r L k"]:
-        """λ/(s + λ), (r, L, k). Computed with λ first: XLA would otherwise move the divisions into
-        its product for CPUs, where they are slow.
+        """Return λ/(s + λ), (r, L, k).
+
+        It is computed with λ as the first axis. Otherwise XLA moves the divisions into its product
+        for CPUs, where they are slow.
         """
         return jnp.moveaxis(lams[:, None] / (self.s[:, None] + lams[:, None]), 1, 0)
 
     def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
-        """directions (D ∘ z), O(c r t L)."""
+        """Return directions (D ∘ z) and β = labels.beta − fixed_directions (D ∘ z).
+
+        Cost: O(c r t L).
+        """
         solved = self.report.where_informative(
             solution.state[:, None] / (self.s[:, None, None] + lams)
         )
@@ -110,30 +131,33 @@ class Spectrum(Factor):
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """‖λc̃‖²/λ + ‖f‖²_H."""
+        """Compute ỹᵀ P̃ ỹ as ‖r‖²/λ + ‖f‖²_ℋ, with the norm of f in the space ℋ of the kernel."""
         s = self.s[:, None, None]
         length = jnp.sum(s * (solution.state[:, None] / (s + lams)) ** 2, axis=0)
         return self.residual_norm(solution, lams) / lams + length
 
     def logdet(self, solution: Solution, lams: PerLam) -> PerLam:
-        """Σ log(s + λ), and log λ outside of U."""
+        """Compute Σ log(s + λ), plus log λ for each dimension outside of U."""
         inside = jnp.log(self.s_above_rounding[:, None, None] + lams)
         return self.over_dimensions(inside, jnp.log(lams))
 
     def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
-        """Σ λ/(s + λ), and 1 outside of U."""
+        """Compute Σ λ/(s + λ), plus 1 for each dimension outside of U."""
         inside = lams / (self.s_above_rounding[:, None, None] + lams)
         return self.over_dimensions(inside, jnp.ones_like(lams))
 
     def over_dimensions(self, inside: Float[Array, "r L k"], outside: PerLam) -> PerLam:
-        """Σ over the dimensions of U, and over the n − r outside."""
+        """Sum `inside` over the r dimensions of U, and `outside` over those that U leaves out.
+
+        Together these are `residual_dimensions()` dimensions.
+        """
         missing = self.residual_dimensions() - self.s.shape[0]
         return jnp.sum(inside, axis=0) + missing * outside
 
     def sweep(
         self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
     ) -> Any:
-        """One pass over the rows for all λ: O(n r L (t + 1))."""
+        """Sum `fn` of residuals over rows, in one pass for all λ. Cost: O(n r L (t + 1))."""
         z = solution.state
         t = solution.labels.Y.shape[1]
 
@@ -157,7 +181,7 @@ class Spectrum(Factor):
         return read(of_block, solution.labels.scaled, *columns)
 
     def outside(self, U: Float[Array, "b r"], block: DataBlock) -> Float[Array, " b"]:
-        """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
+        """Return the diagonal of I − HHᵀ − UUᵀ for a block of rows."""
         if self.complete:
             return jnp.zeros_like(U[:, 0])
         weights = self.weights.block(block.v, len(U))
@@ -166,7 +190,7 @@ class Spectrum(Factor):
 
 @pytree
 class OneBlock(DenseRows):
-    """Dense rows that are read all at once, in one large product."""
+    """Dense rows that are read as one block, in one large product."""
 
     def over(
         self,
@@ -177,20 +201,24 @@ class OneBlock(DenseRows):
         block_size: int | None = None,
         **hints,
     ) -> Any:
-        """One block of all rows."""
+        """Apply `fn` to all rows at once."""
         return fn(self.X, *columns)
 
 
 @pytree
 class DenseSpectrum(Spectrum):
-    """A spectrum whose left vectors U are kept: that of K, or of features where they are few rows.
+    """A spectrum that keeps its left vectors U: a spectrum of K, or of features by their SVD or
+    ΦΦᵀ.
 
     Args:
         training: (kernel, rows), to predict the rows as if they were new.
-        feature_directions: (c, r), coefficients of each direction; None where they are dual, √v U.
-        present: (r,), 0 in directions that get no coefficients: of negative eigenvalues of K, and
-            of features those that are rounding; else None.
-        origin: (q, p), what the fixed effects fit of features; None where K is given.
+        feature_directions: (c, r), coefficients of each direction on features; None if coefficients
+            are dual, and directions are √v U.
+        present: (r,), 1 for directions that get coefficients and 0 for others; None if all do. Left
+            out are directions of negative eigenvalues of K, and directions of features that are
+            rounding.
+        origin: (q, p), coefficients of the fit of the features by the fixed effects; None if
+            coefficients are dual.
         complete: whether U is square.
     """
 
@@ -201,35 +229,39 @@ class DenseSpectrum(Spectrum):
     complete: bool = static(default=False)
 
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """As it is kept."""
+        """Return the rows of U that are stored for a block."""
         return block.x
 
     def left_vectors(self):
-        """As they are kept."""
+        """Return U as it is stored."""
         return self.data.rows.X
 
     @property
     def directions(self):
-        """`feature_directions`, or √v U where coefficients are dual."""
+        """The coefficients of each direction: `feature_directions`, or √v U if coefficients are
+        dual.
+        """
         if self.feature_directions is not None:
             return self.feature_directions
         dual = self.weights.scale(self.left_vectors())
         return dual if self.present is None else dual * self.present
 
     def project(self, labels: Labels) -> Float[Array, "r t"]:
-        """z = Uᵀ√v y."""
+        """Compute z = Uᵀ√v y."""
         return transposed_matmul(self.left_vectors(), labels.scaled)
 
     def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """Where U is square Σ(λDz)²."""
+        """Compute Σ vᵢ (yᵢ − f(xᵢ))², as Σ (λDz)² if U is square."""
         if not self.complete:
             return super().residual_norm(solution, lams)
         return jnp.sum((self.residual_share(lams) * solution.state[:, None]) ** 2, axis=0)
 
     def over_dimensions(self, inside: Float[Array, "r L k"], outside: PerLam) -> PerLam:
-        """Where U is square, it has directions of the fixed effects and of rows of weight 0 too:
-        what is left of a column after these were taken out is shorter than 1, and its square is
-        the share with which it counts.
+        """Sum `inside` and `outside` over dimensions, also for a square U.
+
+        A square U has n columns, so some lie along the fixed effects or along rows of weight 0.
+        After both are removed from a column, its squared length is the weight with which the column
+        counts.
         """
         if not self.complete:
             return super().over_dimensions(inside, outside)
@@ -242,22 +274,29 @@ class DenseSpectrum(Spectrum):
     def sweep_folds(
         self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
     ) -> Any:
-        """By fits to the other rows where these cost less than R_SS at every λ, and K is as exact
-        as U.
+        """Apply `fn` to held-out residuals by fold, by fits to the other rows if that is cheaper.
+
+        These fits are taken for a spectrum of K only, and if they cost less than R_SS at every λ.
         """
         if self.complete and self.route != "features" and pays_to_refit(folds, len(lams)):
             return sweep_dual_refits(self, solution, fn, lams, folds, stack)
         return super().sweep_folds(solution, fn, lams, folds, stack=stack)
 
     def raise_floor(self, folds: Folds | None) -> "DenseSpectrum":
-        """Of features, whose own floor is that of fits to all rows."""
+        """Return the factor with a floor from which on these folds are held out exactly.
+
+        Only a factor of features raises its floor, because its own floor is that of a fit to all
+        rows.
+        """
         if self.route != "features" or self.complete and folds is None:
             return self
         floor = jnp.maximum(self.report.floor, interpolation_floor(self, folds))
         return replace(self, report=replace(self.report, floor=floor))
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
-        """R and r of all rows; rows of weight 0 are queries, at which something is predicted."""
+        """Return R and r of all rows. Rows of weight 0 are queries, at which something is
+        predicted.
+        """
         if self.complete:
             view = self.square_view(solution, lam)
         else:
@@ -265,8 +304,9 @@ class DenseSpectrum(Spectrum):
         return view if self.weights.values is None else self.with_queries(view, solution, lam)
 
     def square_view(self, solution: Solution, lam: Number) -> LowRankView:
-        """R = U diag(λ/(s + λ)) Uᵀ, where U has a column for every row, of which the fixed effects
-        were projected out: UUᵀ = I − HHᵀ.
+        """Return R = U diag(λ/(s + λ)) Uᵀ, for a U with a column for every row.
+
+        The fixed effects were projected out of U, so that UUᵀ = I − HHᵀ.
         """
         U = self.left_vectors()
         residual_share = lam / (self.s + lam)
@@ -283,7 +323,7 @@ class DenseSpectrum(Spectrum):
         )
 
     def thin_view(self, solution: Solution, lam: Number) -> LowRankView:
-        """R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ, where U has fewer columns than there are rows."""
+        """Return R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ, for a U with fewer columns than rows."""
         U = self.left_vectors()
         fitted_share = self.s / (self.s + lam)
         residuals, diagonal = self.single_rows(solution, lam)
@@ -301,13 +341,18 @@ class DenseSpectrum(Spectrum):
     def single_rows(
         self, solution: Solution, lam: Number
     ) -> tuple[Float[Array, "n t"], Float[Array, " n"]]:
-        """r and the diagonal of R of every row, without cancellation."""
+        """Return r and the diagonal of R of every row, without cancellation."""
         of_rows = lambda r, diagonal, v: (r[:, 0], diagonal[:, 0, 0])
         return self.sweep(solution, lam.reshape(1, 1), of_rows, stack=True)
 
     def with_queries(self, view: LowRankView, solution: Solution, lam: Number) -> LowRankView:
-        """The view with rows z of weight 0 as queries: f(z) = mean + G D z̃ with the map G of a
-        query and z̃ = Uᵀỹ, so that R_zS = −(G D Uᵀ + HHᵀ)_zS, and r = y − f.
+        """Return the view with rows z of weight 0 as queries.
+
+        With G from `query_map` and z̃ = Uᵀỹ, a query has
+
+            f(z) = mean + (G D z̃)_z
+            R_zS = −(G D Uᵀ + HHᵀ)_zS
+            r_z = y − f(z)
         """
         labels = solution.labels
         used = self.weights.used
@@ -324,26 +369,32 @@ class DenseSpectrum(Spectrum):
         )
 
     def training_design(self) -> Float[Array, "n c"]:
-        """K or features of the rows, which coefficients multiply, computed again."""
+        """Compute what coefficients multiply at the rows: K, or their features."""
         kernel, rows = self.training
         return rows.map(lambda x: self.expansion.design(kernel, x))
 
     def query_map(self) -> Float[Array, "n r"]:
-        """G = design·directions − B fixed_directions of the rows of X, predicted as if they were
-        new: f = mean + G (D ∘ z).
+        """Return G = design·directions − B fixed_directions, with f = mean + G (D ∘ z).
+
+        It is made from the rows of X as if they were new.
         """
         G = matmul(self.training_design(), self.directions)
         return G - self.fixed.fitted(self.fixed.values, self.fixed_directions)
 
 
 def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseSpectrum:
-    """The dual route: the eigendecomposition of all of K. Cost: about 9n³ flops.
+    """Return the spectrum of K of all rows, the dual route. Cost: about 9n³ flops.
 
-    Fixed effects are projected out of K, and of its eigenvectors once more, which keeps them exact
-    for λ down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are
-    negative by more than rounding get no coefficients, unless K is known to be `semidefinite`. Of
-    explicit features, K may have a low rank: coefficients along what is rounding alone would be
-    1/λ times labels, of which the weights Φᵀc would keep rounding, and are left out.
+    Fixed effects are projected out of K. They are projected out of its eigenvectors once more,
+    which keeps them exact for λ down to the precision of K.
+
+    Eigenvalues below 0 are set to 0. Directions whose eigenvalue is negative by more than rounding
+    get no coefficients, unless K is known to be `semidefinite`.
+
+    K of explicit features may have a low rank. Then directions that are only rounding get no
+    coefficients. Such coefficients would be of size 1/λ times labels, and the feature weights Φᵀc
+    would keep their rounding.
+
     Source: Rifkin (lecture), "Varying λ".
     """
     weights = matrix.data.weights
@@ -355,7 +406,7 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseS
         effects_fit = effects_fit + constant[:, None] * matrix.lift
     s, U = eigh(weights.scale_both(K))
     U = fixed.project(weights, U)
-    # What is removed from entries is rounded one by one: 4√n·eps of one.
+    # What centring removes from the entries of K is rounded entry by entry: 4√n·eps of one entry.
     heaviest = weights.largest / weights.total
     centring_rounding = 4 * jnp.sqrt(heaviest / weights.count) * removed
     floor = eigh_rounding(weights.count, s, centring_rounding)
@@ -385,19 +436,22 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseS
 def _present_directions(
     s: Float[Array, " r"], floor: Number, has_features: bool, semidefinite: bool
 ) -> Float[Array, " r"] | None:
-    """1 for directions of K that get coefficients, 0 for others; None where all do."""
+    """Return 1 for directions of K that get coefficients, 0 for others; None if all get them."""
     if semidefinite and not has_features:
         return None
-    # Of features K has a low rank, and what is rounding gets none; of any K what is negative by
-    # more than that.
+    # `floor` is the size of rounding. A semidefinite K of features keeps the directions above it.
+    # Any other K loses only those whose eigenvalue is negative by more than it.
     smallest_kept = floor if semidefinite else -floor
     return jnp.where(s < smallest_kept, 0, 1).astype(s.dtype)
 
 
 def factor_svd(kernel: Kernel, data: Data) -> Factor:
-    """Explicit features by their thin SVD, the most precise route: K's condition number is never
-    squared. Directions whose σ may be rounding alone, as where columns are dependent, are left out,
-    as `lstsq` does. Cost: O(n r min(n, r)), some 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD
+    """Return the spectrum of explicit features by their thin SVD, which is the most precise route.
+
+    The condition number of K is never squared. Directions whose singular value σ may be rounding
+    alone are left out, as `lstsq` does. They occur if columns are dependent.
+
+    Cost: O(n r min(n, r)), about as long as 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD
     approach".
     """
     rows = data.rows
@@ -410,9 +464,8 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     square_before = jnp.sum(weights.scale(Phi) ** 2)
     svd_rounding = rounding(len(sigma), sigma)
     centring_rounding = centred_rounding(square_before)
-    floor = (
-        jnp.maximum(20 * svd_rounding, 5 * centring_rounding) ** 2
-    )  # σ is rounded, not its square: 5 % of √λ
+    # √floor is at least 20 times the rounding of σ, so that σ is off by at most 5 % of √λ.
+    floor = jnp.maximum(20 * svd_rounding, 5 * centring_rounding) ** 2
     report = Report("features", floor, jnp.zeros_like(floor))
     report = report.with_information(jnp.max(sigma), centring_rounding, square_before)
     is_present = sigma > jnp.maximum(2 * svd_rounding, centring_rounding)

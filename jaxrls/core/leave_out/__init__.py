@@ -1,5 +1,8 @@
-"""Predictions of a fit without some of its rows, all of them solves with blocks of one matrix, the
-residual operator R = I − H."""
+"""Predictions of a fit without some of its rows.
+
+All of them are solves with blocks of one matrix, the residual operator R. It is I minus the hat
+matrix.
+"""
 
 from jaxrls.core.leave_out.view import (
     Constraints,

@@ -1,12 +1,19 @@
-"""Held-out residuals of any rows, from the residual operator R = I − H: with a set S of rows left
-out and x = R_SS⁻¹ r_S, they are x/√v, and the residuals of queries are r_z − R_zS x.
+"""Held-out residuals of any rows, from the residual operator R, which is I minus the hat matrix.
 
-R = D − MMᵀ, where each index has a row of M. A row of the data has M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ], D = 1
-and r = √v (y − f); a query, or a row of weight 0, has M_z = [A⁻¹φ_z, T⁻ᵀb_z], D = 0 and r = y − f.
-Here φ are features, AAᵀ = ΦᵀVΦ + λI, and b fixed effects with √vB = HT.
+With a set S of rows left out and x = R_SS⁻¹ r_S, the held-out residuals of these rows are x/√v. The
+residuals of queries z are r_z − R_zS x. `fold_residuals` computes both. A factor supplies R and r
+as a `View`.
 
-A landmark k that is held out with its row is the constraint βₖ = 0: one more index, with M_k =
-[−A⁻¹L⁻¹eₖ, 0] and D = 0. Eliminating it first projects its direction out of every M.
+R = D − MMᵀ, and each index i has a row of M and a number Dᵢ:
+
+    row of the data           M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ]   D = 1   r = √v (y − f)
+    query, row of weight 0    M_z = [A⁻¹φ_z, T⁻ᵀb_z]     D = 0   r = y − f
+
+Here φ are features, AAᵀ = ΦᵀVΦ + λI, and b are fixed effects with √v B = H T.
+
+A landmark k that is held out with its row is the constraint βₖ = 0. It is one more index, with D =
+0 and M_k = [−A⁻¹L⁻¹eₖ, 0]. Eliminating this index first means to project its direction out of every
+row of M.
 
 Theory: `docs/theory.md`, "One matrix".
 """
@@ -24,46 +31,47 @@ from jaxrls.core.data import FixedEffects, Folds, Labels, Weights
 from jaxrls.core.linalg import matmul
 from jaxrls.core.support import platform, pytree
 
-# Numbers of whole folds that are handled together; and rows of folds that are gathered at once
-# where they lie on several devices.
+# How many numbers the folds that are handled together may hold.
 NUMBERS_AT_ONCE = 2**17
+# How many rows of folds are gathered at once, if rows are on several devices.
 ROWS_AT_ONCE = 8192
-# On CPUs a batch of LAPACK calls with more operations is handed to the pool of threads, by one of
-# those threads, which waits for it: as many batches as there are cores wait for each other for
-# ever. Smaller ones, and single calls, run where they are. For a fold of b rows jaxlib counts at
-# most b² max(b, t).
+# How many operations a batch of LAPACK calls may have on CPUs. A larger batch is handed to the pool
+# of threads by one of its threads, which then waits. As many batches as there are cores would wait
+# for each other forever. A smaller batch, or a single call, runs in the thread that makes it. For
+# a fold of b rows jaxlib counts at most b² max(b, t) operations.
 OPERATIONS_IN_PLACE = 199_999
 
 
 @pytree
 class Constraints:
-    """Landmarks that leave with their row, in the coordinates of the first part of M."""
+    """Landmarks that are held out with their row, in the coordinates of the first part of M."""
 
-    landmark_of_row: Int[Array, " n"]  # of each row its landmark, m where it is none
+    landmark_of_row: Int[Array, " n"]  # the number of each row's landmark; m for a row without one
     planes: Float[Array, "m r"]  # A⁻¹L⁻¹eₖ, of any length
-    coordinates: Float[Array, "n r"]  # A⁻¹φ of all rows, times √v but for queries
+    coordinates: Float[Array, "n r"]  # A⁻¹φ of all rows, times √v except for queries
     labels: Float[Array, "r t"]  # Mᵀỹ
 
 
 @pytree
 class View(ABC):
-    """R and r at one λ for all targets."""
+    """The residual operator R and the residuals r at one λ, for all targets."""
 
     residuals: Float[Array, "n t"]  # r
-    diagonal: Float[Array, " n"]  # of R, with the digits that single rows need; 1 for queries
+    diagonal: Float[Array, " n"]  # of R, without cancellation; 1 for queries
     H: Float[Array, "n q"]  # the fixed effects' part of M
-    constraints = None  # a field where landmarks leave
-    width: ClassVar[Any] = 1  # how many numbers of a row one entry is computed from
+    constraints = None  # a field in views whose landmarks are held out with their row
+    width: ClassVar[Any] = 1  # how many numbers of each row an entry is computed from
 
     @abstractmethod
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
-        """R_ij of indices i and j; of no meaning where j is a query."""
+        """Return R_ij for indices i and j. Entries have no meaning where j is a query."""
 
 
 @pytree
 class LowRankView(View):
-    """R_ij = row_U_i·U_j − row_H_i·H_j from left vectors U, plus 1 for i = j where row i
-    `adds_identity`.
+    """A view that computes R from left vectors U.
+
+    R_ij = row_U_i·U_j − row_H_i·H_j, plus 1 for i = j if row i `adds_identity`.
 
     | row i                | `row_U`      | `row_H` | `adds_identity` |
     |----------------------|--------------|---------|-----------------|
@@ -71,8 +79,10 @@ class LowRankView(View):
     | of X, U square       | U λ/(s + λ)  | 0       | no              |
     | a query, of weight 0 | −G/(s + λ)   | H       | no              |
 
-    A query z has the prediction mean + G_z·(z̃/(s + λ)) with z̃ = Uᵀỹ. Of features u at one λ,
-    whose U is √v u and has the share s/(s + λ) in it, `row_U` is −U.
+    A query z has the prediction mean + G_z·(z̃/(s + λ)) with z̃ = Uᵀỹ.
+
+    If U is √v u from features u at one λ, UUᵀ already contains the share s/(s + λ). Then `row_U` is
+    −U.
     """
 
     U: Float[Array, "n r"]
@@ -90,7 +100,7 @@ class LowRankView(View):
         weights: Weights,
         fixed: FixedEffects,
     ) -> "LowRankView":
-        """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ."""
+        """Return I − HHᵀ − UUᵀ as a view, with U = √v u from features u at one λ, and q = Mᵀỹ."""
         unit = weights.root_or_one[:, None]
         U = u * unit
         H = fixed.basis(fixed.values, weights.n) * unit
@@ -101,17 +111,17 @@ class LowRankView(View):
 
     @property
     def width(self) -> int:
-        """r."""
+        """The number r of columns of U."""
         return self.U.shape[1]
 
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
-        """By two products."""
+        """Return R_ij by two products."""
         R = matmul(self.row_U[i], self.U[j].T) - matmul(self.row_H[i], self.H[j].T)
         identity = self.adds_identity[i][:, None] & (i[:, None] == j)
         return R + identity.astype(R.dtype)
 
     def take(self, rows: Int[Array, " b"]) -> "LowRankView":
-        """The view of some of the rows."""
+        """Return the view of some of the rows."""
         known = self.constraints
         part = jax.tree.map(lambda a: a[rows], replace(self, constraints=None))
         if known is None:
@@ -126,29 +136,31 @@ class LowRankView(View):
 
 @pytree
 class DenseView(View):
-    """R as a full matrix, rows of queries included."""
+    """A view that holds R as a full matrix, the rows of queries included."""
 
     matrix: Float[Array, "n n"]
 
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
-        """Its entries."""
+        """Return entries of the matrix."""
         return self.matrix[i[:, None], j[None, :]]
 
 
-# landmarks that leave with their rows: directions that are projected out --------------------------
+# landmarks that are held out with their rows: directions that are projected out ------------------
 
 
 def landmark_of_row(indices: Int[Array, " m"], n: int) -> Int[Array, " n"]:
-    """For each of n rows the number of its landmark; m for a row that is none."""
+    """Return the number of each row's landmark, m for a row that is none."""
     m = indices.shape[0]
     return jnp.full(n, m).at[indices].set(jnp.arange(m))
 
 
 def orthonormal(W: Float[Array, "b r"]) -> Float[Array, "b r"]:
-    """Orthonormal rows with the same span as the rows of W; rows of 0 stay 0.
+    """Return orthonormal rows with the same span as the rows of W. Rows of 0 stay 0.
 
-    By two Cholesky factors: products of nearly equal rows lose their difference, which L⁻¹W of the
-    first factor recovers. Derivatives take the first factor as constant, as only the span matters.
+    It takes two Cholesky factors. Products of nearly equal rows lose their difference, and L⁻¹W of
+    the first factor recovers it. Derivatives take the first factor as constant, because only the
+    span matters.
+
     Source: Yamamoto, Nakatsukasa, Yanagisawa and Fukaya 2015 (CholeskyQR2).
     """
     squares = jnp.sum(W * W, axis=1)
@@ -170,9 +182,11 @@ def orthonormal(W: Float[Array, "b r"]) -> Float[Array, "b r"]:
 def fold_residuals(
     view: Any, weights: Weights, folds: Folds, shards: int = 1
 ) -> Float[Array, "k b t"]:
-    """Held-out residuals of every fold at one λ: y − f of the fit without it, x = R_SS⁻¹ r_S over
-    all rows S of the fold, after its landmarks were eliminated. Where the rows lie in several
-    `shards`, on as many devices, those of a few folds at a time are copied to each device.
+    """Return the held-out residuals of every fold at one λ.
+
+    They are y − f of the fit without the fold, from x = R_SS⁻¹ r_S over all rows S of the fold.
+    Landmarks of the fold are eliminated first. If the rows are stored in several `shards`, on as
+    many devices, the rows of a few folds at a time are copied to each device.
 
     Cost: O(b² r + b³) for a fold of b rows.
     """
@@ -197,7 +211,9 @@ def fold_residuals(
 def _folds(
     view: View, weights: Weights, rows: Int[Array, "k b"], mask: Float[Array, "k b"]
 ) -> Float[Array, "k b t"]:
-    """Held-out residuals of folds, as many at once as memory and the pool of threads allow."""
+    """Return held-out residuals of folds, as many at once as memory and the pool of threads
+    allow.
+    """
     k, b = rows.shape
     t = view.residuals.shape[1]
     together = NUMBERS_AT_ONCE // (b * max(view.width, 1))
@@ -210,7 +226,7 @@ def _folds(
 
 
 class FoldBlock(NamedTuple):
-    """R_SS and r_S of the rows S of a fold."""
+    """R_SS and r_S for the rows S of a fold."""
 
     R: Float[Array, "b b"]
     residuals: Float[Array, "b t"]
@@ -219,8 +235,10 @@ class FoldBlock(NamedTuple):
 def _fold(
     view: View, weights: Weights, rows: Int[Array, " b"], mask: Float[Array, " b"]
 ) -> Float[Array, "b t"]:
-    """Held-out residuals of one fold: x/√v with R_SS x = r_S over its rows of positive weight, and
-    r_z − R_zS x of its queries z, the rows of weight 0.
+    """Return the held-out residuals of one fold.
+
+    For rows of positive weight they are x/√v with R_SS x = r_S. For rows z of weight 0, which are
+    queries, they are r_z − R_zS x.
     """
     counted = jnp.where(weights.used[rows], mask, 0)
     block = FoldBlock(view.entries(rows, rows), view.residuals[rows])
@@ -236,7 +254,10 @@ def _fold(
 def _without_levels_inside(
     block: FoldBlock, H: Float[Array, "b q"], counted: Float[Array, " b"]
 ) -> FoldBlock:
-    """R + H'H'ᵀ with the fixed effects H' that only these rows determine, which leave with them."""
+    """Return the block with R + H'H'ᵀ in place of R.
+
+    H' are the fixed effects that only these rows determine. They are left out with the rows.
+    """
     H = H * levels_inside(H * counted[:, None])
     return block._replace(R=block.R + matmul(H, H.T))
 
@@ -244,8 +265,13 @@ def _without_levels_inside(
 def _without_landmarks(
     block: FoldBlock, known: Constraints, rows: Int[Array, " b"], mask: Float[Array, " b"]
 ) -> FoldBlock:
-    """The block after the landmarks among these rows were eliminated: with orthonormal directions Q
-    of their planes, M loses MQᵀQ, so that R = D − MMᵀ gains MQᵀ(MQᵀ)ᵀ, and r gains MQᵀQMᵀỹ.
+    """Return the block after the landmarks among these rows were eliminated.
+
+    With orthonormal directions Q of their planes:
+
+        M loses MQᵀQ
+        R = D − MMᵀ gains MQᵀ(MQᵀ)ᵀ
+        r gains MQᵀQMᵀỹ
     """
     landmarks = known.landmark_of_row[rows]
     planes = known.planes.at[landmarks].get(mode="fill", fill_value=0)
@@ -257,17 +283,17 @@ def _without_landmarks(
 
 
 def _solve(block: FoldBlock, counted: Float[Array, " b"]) -> Float[Array, "b t"]:
-    """x of the rows that are counted, 0 of all others."""
+    """Return x for the rows that are counted, 0 for all others."""
     column = counted[:, None]
-    of_counted = block.R * column * counted + jnp.diag(1 - counted)  # I in the place of others
+    of_counted = block.R * column * counted + jnp.diag(1 - counted)  # I for all other rows
     root = jnp.linalg.cholesky(of_counted)
     return jax.scipy.linalg.cho_solve((root, True), block.residuals * column)
 
 
 def levels_inside(H: Float[Array, "b q"]) -> Float[Array, " q"]:
-    """1 for fixed effects whose column of H is 0 outside these rows, else 0.
+    """Return 1 for fixed effects whose column of H is 0 outside these rows, else 0.
 
-    They are left out with these rows: held-out residuals are known only up to such effects.
+    Such effects are left out with the rows: held-out residuals are determined only up to them.
     """
     eps = 4 * float(jnp.finfo(H.dtype).eps) * H.shape[0]
     return jax.lax.stop_gradient((jnp.sum(H * H, axis=0) > 1 - eps).astype(H.dtype))

@@ -86,7 +86,7 @@ class LeaveOneOut(Positive):
 
     @property
     def summand(self):
-        """The sum over a block of rows of weight times loss; None if groups are left out."""
+        """The function that sums weight times loss over rows; None if groups are left out."""
         return None if self.groups is not None else partial(_sum_losses, self.loss)
 
     def values(

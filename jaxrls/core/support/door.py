@@ -1,5 +1,7 @@
-"""The decorator `door` of public calls: checks the names and kinds of arguments, sets the precision
-by the inputs, and returns NumPy arrays for float64 NumPy arrays.
+"""The decorator `door` of public calls.
+
+It checks the names and kinds of arguments. It computes float64 data in float64 even if
+`jax_enable_x64` is off, and then returns NumPy arrays. It also takes arrays of other libraries.
 """
 
 import difflib
@@ -24,7 +26,7 @@ from jaxrls.core.support.device import (
 )
 
 Call = TypeVar("Call", bound=Callable)
-# Names of arguments in other libraries, and what corresponds to them here.
+# Names of arguments in other libraries, and the arguments here that correspond to them.
 ELSEWHERE = {
     "alpha": "lams=[…]",
     "alphas": "lams=",
@@ -44,7 +46,7 @@ ELSEWHERE = {
 }
 
 
-# What some arguments must be, in every public call alike, in words and by a test.
+# Arguments that must be of the same kind in every public call: the kind in words, and a test of it.
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "kernel": (
         "a jaxrls kernel, such as Gaussian(1.0)",
@@ -54,28 +56,30 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "key": ("one such as jax.random.key(0)", lambda value: isinstance(value, jax.Array)),
 }
 
-# The property of a fit or factor that stands for all of its arrays.
+# The property of a `Fit` or `Factor` that returns one array, which stands for all of its arrays.
 WHOLE = "sample_array"
 
-# What holds a part for each row of X.
+# Arguments that hold one entry for each row of X.
 OF_ROWS = "Y", "weights", "groups", "fixed_effects"
 
 
 def door(argument: str = "") -> Callable[[Call], Call]:
-    """Decorate a public call: float64 input is computed in float64, whatever `jax_enable_x64` says,
-    and its results are NumPy arrays as far as `argument` says.
+    """Decorate a public call: check its arguments, and compute in the precision of its data.
 
-    `argument` names what sets the precision:
+    float64 data are computed in float64, even if `jax_enable_x64` is off. `argument` names the
+    array that sets the precision and the kind of the results:
 
-    * data, such as "X": NumPy arrays are returned where `jax_enable_x64` is off;
-    * a fitted array, such as "self.coef", whose kind all results have;
-    * "factor.sample_array", for a factor that is computed with outside of compiled programs: all of
-      its arrays become JAX's first;
-    * nothing: all arrays are JAX's, and are computed with as they are.
+    * data, such as "X": if `jax_enable_x64` is off, float64 NumPy data, lists and data frames give
+      NumPy results;
+    * a fitted array, such as "self.coef": results are NumPy arrays if this array is a float64 NumPy
+      array;
+    * "factor.sample_array": the same, by an array of the factor. All NumPy arrays of the factor are
+      first made JAX arrays, because the call computes with them outside of compiled programs;
+    * "": no argument sets the precision, and results are JAX arrays.
 
-    On a mesh with Explicit axes results are sharded as the rows are. Arrays of other libraries come
-    in by DLPack, and count as NumPy's on the host, else as JAX's; results that are arrays go back
-    as they came.
+    On a mesh with Explicit axes, results are sharded as the rows are. Arrays of other libraries are
+    read by DLPack. On the host they count as NumPy arrays, elsewhere as JAX arrays. Results that
+    are arrays are returned as arrays of that library.
     """
     name, *path = argument.split(".")
 
@@ -93,7 +97,14 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
 
 def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[str]) -> Any:
-    """The results of a call, in the precision and the kind of arrays of one of its arguments."""
+    """Return the results of a call, in the precision and kind of the argument that sets them.
+
+    Args:
+        call: the undecorated function.
+        bound: its arguments.
+        name: the argument that sets the precision, or "".
+        path: attributes that lead from this argument to the array that sets the precision.
+    """
     values = bound.arguments
     foreign = {key: value for key, value in values.items() if is_foreign(value)}
     values |= {key: view_of(value) for key, value in foreign.items()}
@@ -115,16 +126,18 @@ def _call(call: Callable, bound: inspect.BoundArguments, name: str, path: list[s
 
 
 def _check_arguments(values: dict, parameters: Mapping[str, inspect.Parameter]) -> None:
-    """Raise for what no public call takes."""
-    for name, value in values.items():  # before NumPy, which may drop the mask, reads it
+    """Raise for arguments that no public call takes."""
+    for name, value in values.items():  # first, because NumPy may drop a mask when it reads one
         check_unmasked(name, value)
     _check_kinds(values, parameters)
     check_index(values)
 
 
 def _needs_float64(name: str, path: list[str], like: Any) -> bool:
-    """Whether float64 is switched on for a call: for data where it is off, and for fitted
-    arrays.
+    """Whether to switch on float64 for a call.
+
+    It is switched on for float64 data if it is off, and always for float64 arrays of a `Fit` or
+    `Factor`.
     """
     if not name or not is_wide(like):
         return False
@@ -134,7 +147,7 @@ def _needs_float64(name: str, path: list[str], like: Any) -> bool:
 def _bound(
     call: str, signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
 ) -> inspect.BoundArguments:
-    """Arguments by their parameters; raises where a call does not fit the signature."""
+    """Return the arguments bound to parameters. Raise if the call does not fit the signature."""
     known = [name for name in signature.parameters if name != "self"]
     check_known(call, kwargs, known)
     try:
@@ -144,7 +157,10 @@ def _bound(
 
 
 def _attribute(name: str, value: Any, path: list[str]) -> Any:
-    """What of an argument sets the precision: itself, or a fitted array in it."""
+    """Return the array of an argument that sets the precision.
+
+    It is `value` itself if `path` is empty, else the attribute of `value` to which `path` leads.
+    """
     for part in path:
         if not hasattr(value, part):
             raise ValueError(f"{name} must be a fit, and is a {type(value).__name__}")
@@ -153,10 +169,11 @@ def _attribute(name: str, value: Any, path: list[str]) -> Any:
 
 
 def is_wide(value: Any) -> bool:
-    """Whether an array is float64, or will be once NumPy reads it on the host; of a frame or a
-    list, whose columns are not looked at, it is taken to be.
+    """Whether a value is a float64 array, or becomes one when NumPy reads it.
+
+    Data frames and lists count as float64. Their columns are not examined.
     """
-    # A source of rows has the dtype that it reads.
+    # A source of rows states in `host_dtype` the dtype of the rows that it reads.
     dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
     if isinstance(value, jax.Array):
         return dtype == np.float64
@@ -164,8 +181,9 @@ def is_wide(value: Any) -> bool:
 
 
 def _check_kinds(values: dict, parameters: Mapping[str, inspect.Parameter]) -> None:
-    """Raise for arguments of the wrong kind: flags, and those of `KINDS`; a kernel may be named
-    where text is among the annotations.
+    """Raise for flags that are not bools, and for arguments that fail their test in `KINDS`.
+
+    A name is allowed in place of a kernel, if the annotation of the argument contains `str`.
     """
     for name, value in values.items():
         annotation = parameters[name].annotation
@@ -185,8 +203,9 @@ def _check_kinds(values: dict, parameters: Mapping[str, inspect.Parameter]) -> N
 
 
 def check_index(values: dict) -> None:
-    """Raise where what holds a part for each row has another index than the rows, as of a data
-    frame that was sorted since.
+    """Raise if an argument with an entry for each row has another pandas index than X.
+
+    This happens if one of the two was sorted later.
     """
     rows: Any = getattr(values.get("X"), "index", None)
     for name in OF_ROWS:
@@ -199,13 +218,19 @@ def check_index(values: dict) -> None:
 
 
 def check_known(call: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise for unknown arguments, and name the one that may be meant."""
+    """Raise for unknown arguments, and suggest the argument that may be meant.
+
+    Args:
+        call: the name of the call.
+        given: the names of the arguments that the caller gave.
+        known: the names of the arguments that the call takes.
+    """
     wrong = []
     for name in given:
         if name not in known:
             hint = ELSEWHERE.get(name, "")
             argument = hint.partition("=")[0]
-            if argument not in known and " " not in argument:  # not of this call
+            if argument not in known and " " not in argument:  # this call lacks that argument
                 hint = "".join(f"{near}=" for near in difflib.get_close_matches(name, known, 1))
             taken = f"did you mean {hint}?" if hint else f"it takes {', '.join(known)}"
             wrong.append(f"no {name}=: {taken}")
@@ -214,7 +239,7 @@ def check_known(call: str, given: Collection[str], known: Collection[str]) -> No
 
 
 def hints_at_names(cls: Any) -> Any:
-    """The class, with a constructor that answers an unknown argument as every public call does."""
+    """Make the constructor of a class suggest names for unknown arguments. Return the class."""
     plain = cls.__init__
     known = [*inspect.signature(plain).parameters]
 
@@ -228,12 +253,12 @@ def hints_at_names(cls: Any) -> Any:
 
 
 def _to_device(leaf: Any) -> Any:
-    """A NumPy array as JAX's."""
+    """Return a NumPy array as a JAX array, and anything else unchanged."""
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _to_host(tree: Any) -> Any:
-    """Arrays as NumPy arrays, except those without values yet, inside `jax.jit`."""
+    """Return a pytree with its JAX arrays as NumPy arrays, except traced arrays."""
     return map_arrays(lambda leaf: np.asarray(leaf) if is_concrete(leaf) else leaf, tree)
 
 
@@ -242,13 +267,15 @@ def _to_host(tree: Any) -> Any:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether it is an array of another library, which DLPack hands over."""
+    """Whether a value is an array of another library that supports DLPack."""
     return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | jax.Array)
 
 
 def view_of(value: Any) -> Any:
-    """A foreign array without a copy, as NumPy sees it on the host, or JAX elsewhere; as it is
-    where neither can: `as_floats` says why.
+    """Return a view of a foreign array: a NumPy array on the host, a JAX array elsewhere.
+
+    Nothing is copied. If neither library can read the array it is returned unchanged, and
+    `as_floats` raises an error later.
     """
     on_host = value.__dlpack_device__()[0] == 1
     for library in (np, jnp) if on_host else (jnp,):  # NumPy does not know bfloat16
@@ -258,19 +285,32 @@ def view_of(value: Any) -> Any:
 
 
 def share_memory(value: Any, view: Any) -> Any:
-    """The same numbers as a JAX array in the memory of the foreign one, where they need not be
-    converted; else the view.
+    """Return a JAX array that shares the memory of a foreign array, if no conversion is needed.
+
+    Otherwise return its NumPy or JAX view.
+
+    Args:
+        value: the foreign array.
+        view: what `view_of` made of it.
     """
     dtypes = [np.dtype(np.float32), jax.dtypes.canonicalize_dtype(np.float64)]
     if isinstance(view, np.ndarray) and view.dtype in dtypes and platform() == "cpu":
-        with suppress(Exception):  # of an order of entries that JAX does not have
+        with suppress(Exception):  # JAX cannot read some orders of entries in memory
             return jnp.from_dlpack(value)
     return view
 
 
 def give_back(results: Any, value: Any, views: list) -> Any:
-    """Results that are arrays, or a tuple of them, in kind, by the `from_dlpack` of the library of
-    `value`; in others what lies in the memory of a foreign array is copied, as that may change.
+    """Return the results of a call that was given foreign arrays.
+
+    An array, or a tuple of arrays, is converted by `from_dlpack` of the library of `value`. In all
+    other results, arrays that share memory with a foreign array are copied, because the caller may
+    change that memory later.
+
+    Args:
+        results: the results of the call.
+        value: the first foreign array among the arguments.
+        views: what `share_memory` made of all foreign arrays.
     """
     jax.block_until_ready((results, views))
     library: Any = sys.modules.get(type(value).__module__.partition(".")[0])
@@ -284,6 +324,9 @@ def give_back(results: Any, value: Any, views: list) -> Any:
 
 
 def _place(array: jax.Array) -> int | None:
-    """Where an array begins in the memory of its device, None for one on several."""
+    """Return the address of an array in the memory of its device.
+
+    None for a traced array and for an array on several devices.
+    """
     whole = is_concrete(array) and len(array.devices()) == 1
     return array.unsafe_buffer_pointer() if whole else None

@@ -270,7 +270,7 @@ class Positive(Criterion):
         return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
 
     def from_search(self, value: np.ndarray, count: float) -> Any:
-        """Return exp of the value, which is infinite where the search met a failure."""
+        """Return exp of the value, which is infinite for the huge value of a failed search step."""
         with np.errstate(over="ignore"):
             return np.exp(value)
 

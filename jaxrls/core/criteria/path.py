@@ -51,7 +51,7 @@ def one_lam(lam: Any, solution: Solution) -> Float[Array, "1 *k"]:
 def known_lam(lam: Any, factor: Factor, targets: tuple = ()) -> Float[Array, "*k"]:
     """Return one λ, or one λ for each target, checked and with 0 replaced by the factor's floor.
 
-    Warn of a λ below the floor, unless `jax.jit` hides its value.
+    Warn of a λ below the floor, if λ has values, which it does not inside `jax.jit`.
     """
     lam = as_lam(lam, factor.dtype, targets, zero=True)
     floor = factor.precision_floor()

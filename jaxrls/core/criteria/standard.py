@@ -639,9 +639,9 @@ def as_criterion(criterion: Any, groups: Any = None) -> Criterion:
 
 
 def _check_function(criterion: Any) -> None:
-    """Raise unless `criterion` can be a function of (factor, Y, lams).
+    """Raise unless `criterion` is a function, which is taken for one of (factor, Y, lams).
 
-    These are refused too:
+    These callables are refused:
 
     * a class;
     * `kfold` and `holdout`, which make criteria;

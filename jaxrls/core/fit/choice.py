@@ -86,7 +86,7 @@ def choose_lam(
     if errors.ndim == 2 and not per_target:
         errors = jnp.mean(errors, axis=1)
     if len(lams) == 1:
-        # λ then does not depend on the errors, so that XLA can compute errors and model at once.
+        # λ then does not depend on the errors, so that errors and model can share computations.
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
     undefined = jnp.isnan(errors)
     defined = jnp.where(undefined, jnp.inf, errors)
@@ -126,8 +126,8 @@ class Choice:
             is made from the spectrum.
         num: the number of λ of this grid.
         per_target: whether each target has its own λ.
-        conservative: a number of standard errors. The largest λ is chosen whose error is at most so
-            far above the smallest error.
+        conservative: a number of standard errors. The largest λ is chosen whose error exceeds the
+            smallest error by no more than this.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> choice = rls.extend.Choice(rls.loo, jnp.array([0.1, 1.0, 10.0]))

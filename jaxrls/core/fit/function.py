@@ -18,8 +18,8 @@ Numbers = Array | np.ndarray  # NumPy arrays in the results of fits to float64 N
 class Function:
     """A fitted function f: a sum of kernel values, or a linear function of explicit features.
 
-    With points:    f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept
-    Without points: f(x) = ⟨φ(x), coef⟩ + intercept
+        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept    with points
+        f(x) = ⟨φ(x), coef⟩ + intercept              without points
 
     The last three arguments are None if the fit has no fixed effects except the intercept.
 

@@ -172,9 +172,9 @@ def is_symbolic(n: Any) -> bool:
 def shards_of(X: Any, devices: int = 1) -> int:
     """Return the number of equal parts in which the rows of an array are spread over devices.
 
-    The place of a traced array is not known. For it the result is the greatest common divisor of
-    the number of rows and the number of devices, which is that of the mesh that is set, else
-    `devices`.
+    The place of a traced array is not known. Its rows are taken to lie on all devices of the mesh
+    that is set, or else on so many as `devices` says. The result is the greatest common divisor of
+    this number and the number of rows.
     """
     if isinstance(X, jax.core.Tracer):
         mesh = jax.sharding.get_abstract_mesh()

@@ -1,5 +1,7 @@
-"""Criteria: validation errors for every λ, from a factor with labels. `fit` and `tune` minimise
-them."""
+"""Criteria: validation errors for every λ, from a factor with labels.
+
+`fit` and `tune` minimise a criterion. Begin reading at `Criterion`, the base class.
+"""
 
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive, as_grid
 from jaxrls.core.criteria.losses import (

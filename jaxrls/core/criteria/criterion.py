@@ -1,5 +1,8 @@
-"""The base class of criteria. A criterion gives an error for every λ, from a factor with labels,
-and says how to search it: its sign, whether it has a gradient, which rows it holds out together."""
+"""The base class of criteria, and the class of criteria that are functions of the caller.
+
+A criterion computes an error for every λ from a factor with labels. It also states its sign,
+whether it has a gradient and which rows it holds out together, so that λ can be searched by it.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -33,12 +36,16 @@ from jaxrls.core.support import (
 
 
 class Criterion(ABC):
-    """A validation error as a function of λ: the base class of criteria, your own included.
+    """A validation error as a function of λ: the base class of all criteria.
 
-    One of your own inherits from it, under `jaxrls.extend.pytree`, and defines `values(solution,
-    lams, kernel)`, which returns (L, t) from the methods of a `Solution`. Its fields hold its data.
-    `larger_is_better` says whether it is maximised, `smooth` whether it has a gradient, `groups`
-    which rows it leaves out together, and `title` what plots say of it.
+    To define your own criterion, write a subclass under the decorator `jaxrls.extend.pytree`. Its
+    fields hold its data. Its method `values(solution, lams, kernel)` returns (L, t), computed by
+    the methods of a `Solution`. These attributes may be set too:
+
+    * `larger_is_better`: whether the criterion is maximised;
+    * `smooth`: whether it has a gradient;
+    * `groups`: which rows it leaves out together;
+    * `title`: the label of its axis in plots.
 
     >>> from jaxrls import extend
     >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
@@ -54,15 +61,16 @@ class Criterion(ABC):
     """
 
     name: str
-    # What its values are: an "error"; "nats", with a minus; or 1 − "AUC", a share of pairs.
+    # The unit of the values that are minimised. For "nats" these are minus the criterion, and for
+    # "AUC" they are 1 − AUC, the share of pairs in the wrong order.
     unit: ClassVar[str] = "error"
     larger_is_better: ClassVar[bool] = False
-    # Whether it needs only sums over the whole fit, and not the rows.
+    # Whether sums over the whole fit suffice, so that rows need not be read again.
     needs_only_sums: ClassVar[bool] = False
-    # Whether it can be computed on some of the rows, because it holds no data about single rows.
+    # Whether it can be computed on a sample of the rows, because it holds no data about each row.
     fits_samples: bool = False
-    groups: Any = None  # `Folds` of rows that it leaves out together
-    # Whether it stays the same where a constant is added to all labels, and one is fitted.
+    groups: Any = None  # `Folds` of rows that are left out together; None for single rows
+    # Whether adding a constant to all labels changes nothing if an intercept is fitted.
     ignores_offset: bool = False
 
     @public_call(arrays_of="factor")
@@ -79,10 +87,11 @@ class Criterion(ABC):
             factor: what `factorize` made.
             Y: labels (n,) or (n, t).
             lams: λ (L,), or (L, t) with one for each target; 0 is taken as the factor's floor.
-            kernel: that of the factor, for criteria that predict further rows, such as `holdout`.
+            kernel: the kernel of the factor. Criteria that predict further rows, such as `holdout`,
+                need it; others take None.
 
         Returns:
-            (L,) or (L, t).
+            The criterion, (L,) or (L, t), with its own sign.
 
         Raises:
             ValueError: for λ < 0, or shapes that do not fit.
@@ -99,17 +108,18 @@ class Criterion(ABC):
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
-        """The criterion at every λ for every target, (L, t): what a class of your own defines.
+        """Return the criterion for every λ and target, (L, t). Every subclass defines this method.
 
         Args:
             solution: a factor with labels.
             lams: λ (L,), or (L, t) with one for each target.
-            kernel: that of the factor, or None where it was not given.
+            kernel: the kernel of the factor, or None where the caller gave none.
         """
 
     def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> "Criterion":
-        """The criterion for one fit: its own data are read, and checked against the labels and
-        rows.
+        """Return the criterion for one fit, with its own data read and checked.
+
+        The data are checked against the labels Y and the rows of the fit, as far as they are given.
         """
         if self.groups is None:
             return self
@@ -117,28 +127,39 @@ class Criterion(ABC):
         return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
     def with_estimates(self) -> "Criterion":
-        """The criterion as `fit` and `tune` take it: what it asks of the prior's variance beyond
-        the kernel is estimated, unless it was given.
+        """Return the criterion as `fit` and `tune` use it.
+
+        A criterion that depends on the variance τ² of the prior τ²k then estimates τ², unless the
+        user gave a number. Any other criterion returns itself.
         """
         return self
 
     def amplitude(
         self, solution: Solution, lams: Float[Array, "L *k"]
     ) -> Float[Array, "L t"] | None:
-        """τ of the prior τ²k that it estimates for every λ and target; None where it estimates
-        none.
+        """Return the estimated τ of the prior τ²k, for every λ and target.
+
+        None if the criterion does not estimate τ.
         """
         return None
 
     def match_columns(self, names: tuple, offset: np.ndarray | None) -> "Criterion":
-        """The criterion with rows of its own, if it has such, as those that are fitted: columns by
-        their names, labels less an offset.
+        """Return the criterion with its own rows, if it has any, prepared as the fitted rows are.
+
+        Args:
+            names: the names of the fitted columns. The columns of its rows are taken by them.
+            offset: what is subtracted from the labels of its rows, as from the fitted labels; None
+                for nothing.
         """
         del names, offset
         return self
 
     def raise_floor(self, solution: Solution) -> Solution:
-        """The solution, its floor raised so far that what the criterion holds out is exact."""
+        """Return the solution with a floor so high that the held-out residuals are exact.
+
+        Only groups can need a higher floor than the factor has. The floor is the λ below which
+        rounding dominates.
+        """
         if self.groups is None:
             return solution
         return replace(solution, factor=solution.factor.raise_floor(self.groups))
@@ -146,8 +167,9 @@ class Criterion(ABC):
     def errors(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L *t"]:
-        """The criterion with its sign set so that smaller is better, (L,) where the labels came as
-        (n,).
+        """Return the criterion with its sign set so that smaller is better.
+
+        The result has shape (L,) if the labels were given as (n,), else (L, t).
         """
         with values_unknown(f"criterion {self.name}, or its loss,"):
             values = solution.labels.drop_axis(self.values(solution, lams, kernel))
@@ -155,41 +177,47 @@ class Criterion(ABC):
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether its values are nats, of all rows or their mean."""
+        """Whether the criterion is a log likelihood in nats, of all rows or per row."""
         return self.unit == "nats"
 
     @property
     def title(self) -> str:
-        """What it is, beside an axis of its values; with a minus where larger is better."""
+        """The label of an axis of its values in plots, with a minus if larger is better."""
         return ("− " if self.larger_is_better else "") + self.name.replace("_", " ")
 
     @property
     def summand(self) -> Callable | None:
-        """A function `fn` such that the criterion is `Solution.sum_held_out(fn)` / Σv, or None if
-        it is no such sum.
+        """The function `fn` for which the criterion is `Solution.sum_held_out(fn)` / Σv.
+
+        None if the criterion is not such a sum over single rows.
         """
         return None
 
     def check(self, kernel: Kernel) -> None:
-        """Raise where the criterion's own data lie outside the kernel's domain, if their values are
-        known.
+        """Raise if the criterion's own rows lie outside the kernel's domain.
+
+        Arrays without values, inside `jax.jit`, are not checked.
         """
         del kernel
 
     def check_rows(self, Y: Any, weights: Weights) -> None:
-        """Raise for rows that the criterion cannot be computed on, where values are known."""
+        """Raise if the criterion cannot be computed on these labels and weights.
+
+        Arrays without values, inside `jax.jit`, are not checked.
+        """
         del Y
         if self.groups is not None:
             _check_held_out(self.groups, weights)
 
     def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
-        """Raise where the fixed effects cannot be fitted without a row, or a group, that it leaves
-        out, if values are known.
+        """Raise if the fixed effects cannot be fitted without some row or group that is left out.
+
+        Arrays without values, inside `jax.jit`, are not checked.
         """
         fixed.check_rank(weights, self.groups)
 
     def memory_options(self) -> dict[str, Any]:
-        """Which rows it leaves out together, as options of `memory`."""
+        """Return the options of `memory` that say how many rows are left out together."""
         return {} if self.groups is None else {"groups": self.groups.inside.shape[1]}
 
     @property
@@ -198,17 +226,25 @@ class Criterion(ABC):
         return True
 
     def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
-        """What a search minimises in place of the error of so many rows of positive weight."""
+        """Return the number that a search minimises in place of `error`.
+
+        Args:
+            error: the criterion, smaller is better.
+            count: the number of rows of positive weight.
+        """
         return error
 
     def from_search(self, value: np.ndarray, count: float) -> Any:
-        """The inverse of `to_search`, on the host."""
+        """Return the error from the number that a search minimises: the inverse of `to_search`.
+
+        It is computed on the host, by NumPy.
+        """
         return value
 
 
 @where_known
 def _check_held_out(groups: Folds, weights: Weights) -> None:
-    """Raise where no row that counts is held out."""
+    """Raise if no row of positive weight is held out."""
     if weights.values is None and groups.are_groups:
         return
     with jax.ensure_compile_time_eval():
@@ -217,7 +253,10 @@ def _check_held_out(groups: Folds, weights: Weights) -> None:
 
 
 class Positive(Criterion):
-    """An error that cannot be negative, of squares by default; it is searched by its logarithm."""
+    """A criterion that cannot be negative, such as a mean of losses.
+
+    Searches minimise its logarithm. `loss` is the squared error by default.
+    """
 
     loss: Callable = squared_error
 
@@ -226,7 +265,7 @@ class Positive(Criterion):
 
     @property
     def ignores_offset(self):  # type: ignore[override]
-        """Whether its loss is of residuals alone."""
+        """Whether the loss depends on residuals alone, and not on labels."""
         return self.loss in OF_RESIDUALS
 
     @property
@@ -235,19 +274,20 @@ class Positive(Criterion):
         return self.loss not in PIECEWISE_CONSTANT
 
     def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
-        """log error."""
+        """Return log error, with an error of 0 replaced by the smallest normal number."""
         return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
 
     def from_search(self, value: np.ndarray, count: float) -> Any:
-        """The error, infinite for a failure."""
+        """Return exp of the value, which is infinite for the huge value of a failed search step."""
         with np.errstate(over="ignore"):
             return np.exp(value)
 
 
 @pytree
 class FunctionCriterion(Criterion):
-    """A function `(factor, Y, lams)` of the caller as a criterion; it returns (L,) or (L, t), and
-    smaller is better.
+    """A criterion made of a function `(factor, Y, lams)` of the caller.
+
+    The function returns (L,) or (L, t), and smaller is better.
     """
 
     fn: Callable = static()
@@ -260,7 +300,7 @@ class FunctionCriterion(Criterion):
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
-        """The result of the function, its shape checked."""
+        """Return the result of the function as (L, t). Raise if it has another shape."""
         labels = solution.labels.given
         lams = lams[:, 0] if lams.shape[1:] == (1,) else lams
         values = self.fn(solution.factor, labels, lams)
@@ -276,5 +316,9 @@ class FunctionCriterion(Criterion):
 def as_grid(
     lams: Float[Array | np.ndarray, "L *k"] | Listed, factor: Factor, targets: tuple = ()
 ) -> Float[Array, "L *k"]:
-    """λ as a vector, or one for every target, in the factor's dtype, checked; 0 is its floor."""
+    """Return λ as an array in the factor's dtype, with 0 replaced by the factor's floor.
+
+    The result has shape (L,), or (L, t) with one λ for each target. Raise for λ < 0 and for other
+    shapes.
+    """
     return factor.zero_as_floor(as_lams(lams, factor.dtype, targets, zero=True))

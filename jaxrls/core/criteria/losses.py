@@ -1,5 +1,7 @@
-"""Losses, of which criteria are means over held-out rows. Each takes held-out residuals and labels,
-both (n, t), and returns (n, t)."""
+"""Losses: functions of held-out residuals and labels, both (n, t), that return (n, t).
+
+Criteria such as `LeaveOneOut` average a loss over held-out rows.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +11,7 @@ from jaxtyping import Array, Float
 
 
 def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
-    """Squared error e², the loss that the method itself minimises.
+    """Return the squared error e², the loss that the method itself minimises.
 
     Args:
         residual: held-out residuals e = y − f, (n, t).
@@ -18,8 +20,8 @@ def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
     Returns:
         The loss of every entry, (n, t), in squared units of Y.
 
-    **Cost** O(n t). **Raises** nothing. **Fails**: squares of float32 numbers below 1e-19 are 0,
-    and above 1e19 infinite. **Source**: Rifkin (lecture), "Leave-One-Out CV".
+    **Cost** O(n t). **Raises** nothing. **Fails**: squares of float32 numbers are 0 below 1e-19,
+    and infinite above 1e19. **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import jax.numpy as jnp
     >>> squared_error(jnp.array([[2.0]]), jnp.array([[1.0]])).tolist()
@@ -31,7 +33,9 @@ def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
 def absolute_error(
     residual: Float[Array, "n t"], label: Float[Array, "n t"]
 ) -> Float[Array, "n t"]:
-    """Absolute error |e|, which outliers affect less; its derivative at e = 0 is taken as 0.
+    """Return the absolute error |e|, which outliers affect less than the squared error.
+
+    Its derivative at e = 0 is taken as 0.
 
     Args:
         residual: held-out residuals e = y − f, (n, t).
@@ -50,13 +54,14 @@ def absolute_error(
 
 
 def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
-    """Classification error: 1 where the held-out prediction f = y − e names the wrong class, else
-    0.
+    """Return the classification error: 1 where the held-out prediction has the wrong class, else 0.
 
-    One column of ±1 codes is wrong where sign(f) ≠ y. With several columns, one per class, the
-    column of the largest f is the predicted class, and all columns of a row carry the same 0 or 1,
-    so that an average over columns is the error rate. The loss is piecewise constant: its
-    derivative is 0 everywhere, so it selects λ but cannot tune by gradient.
+    The held-out prediction is f = y − e. With one column of ±1 codes it is wrong where sign(f) ≠ y.
+    With several columns, one per class, the column of the largest f is the predicted class. All
+    columns of a row then hold the same 0 or 1, so that their average is the error rate.
+
+    The loss is piecewise constant, and its derivative is 0 everywhere. It can choose λ from a grid,
+    but it cannot guide a search by gradients.
 
     Args:
         residual: held-out residuals e = y − f, (n, t).
@@ -78,14 +83,14 @@ def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
     return jnp.broadcast_to(wrong[:, None], label.shape).astype(label.dtype)
 
 
-# Losses that do not see labels, only residuals.
+# Losses that depend on residuals alone, and not on labels.
 OF_RESIDUALS: set[Callable] = {squared_error, absolute_error}
-# Losses whose derivative is 0 everywhere. A room adds those of its own.
+# Losses whose derivative is 0 everywhere. A room adds its own such losses.
 PIECEWISE_CONSTANT: set[Callable] = {zero_one_loss}
 
 
 def check_loss(loss: Any) -> None:
-    """Raise for a loss that cannot be called."""
+    """Raise if `loss` is not a function."""
     if not callable(loss):
         raise ValueError(
             f"loss must be a function, such as jaxrls.extend.absolute_error, and is {loss!r}"

@@ -1,5 +1,7 @@
-"""What a user asks of a factor, as functions: coefficients and errors at every λ (`path`), both at
-one λ, and degrees of freedom.
+"""Public functions of a factor: what its fits are at one λ or at every λ.
+
+`path` computes coefficients and leave-one-out errors at every λ. `coef` and `loo_residuals` compute
+coefficients and residuals at one λ, and `effective_dof` the degrees of freedom at every λ.
 """
 
 from typing import Any
@@ -22,11 +24,11 @@ class Path:
 
     Args:
         lams: λ (L,), or (L, t) with one for each target.
-        coef: (L, q) or (L, q, t): dual coefficients c(λ), q = n, or weights w(λ) on explicit
-            features, q = r, by the factor's route.
-        intercept: (L,) or (L, t), 0 where none was fitted.
+        coef: coefficients (L, q) or (L, q, t). The factor's route decides which: dual coefficients
+            c(λ) with q = n, or weights w(λ) on explicit features with q = r.
+        intercept: (L,) or (L, t), 0 if no intercept was fitted.
         loo: the leave-one-out error Σ vᵢ eᵢ² / Σ vᵢ, (L,) or (L, t).
-        free: coefficients β of the fixed effects, (L, p) or (L, p, t); None where there are none.
+        free: coefficients β of the fixed effects, (L, p) or (L, p, t); None if there are none.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -42,13 +44,14 @@ class Path:
 
 
 def one_lam(lam: Any, solution: Solution) -> Float[Array, "1 *k"]:
-    """One λ, or one for each target, as a grid of length one."""
+    """Return one λ, or one λ for each target, with a leading axis of length one."""
     return known_lam(lam, solution.factor, solution.labels.given.shape[1:])[None]
 
 
 def known_lam(lam: Any, factor: Factor, targets: tuple = ()) -> Float[Array, "*k"]:
-    """One λ, or one for each target, checked; 0 is the factor's floor. Warns of a λ below it, where
-    values are known.
+    """Return one λ, or one λ for each target, checked and with 0 replaced by the factor's floor.
+
+    Warn of a λ below the floor, if λ has values, which it does not inside `jax.jit`.
     """
     lam = as_lam(lam, factor.dtype, targets, zero=True)
     floor = factor.precision_floor()
@@ -58,7 +61,7 @@ def known_lam(lam: Any, factor: Factor, targets: tuple = ()) -> Float[Array, "*k
 
 @where_known
 def _warn_below(lam: Any, floor: Any) -> None:
-    """Warn of λ below the precision of a factor."""
+    """Warn if some λ is below the floor of a factor, so that results are rounding errors."""
     below = np.asarray((lam > 0) & (lam < 0.99 * floor))
     if not below.any():
         return
@@ -78,9 +81,11 @@ def path(
 ) -> Path:
     """Compute coefficients and the exact leave-one-out error for every λ, from one factorization.
 
-    With K = U diag(s) Uᵀ, z = Uᵀy and D = 1/(s + λ): c(λ) = U (D ∘ z) and e(λ) = c/p with p = (U∘U)
-    D. These are two matrix products for the whole grid. λ is taken in chunks of 1024 columns (λ ×
-    targets), so that n × 1024 and r × L × t numbers are in memory in addition to the result.
+    Let K = U diag(s) Uᵀ, z = Uᵀy and D = 1/(s + λ). Then c(λ) = U (D ∘ z) and e(λ) = c/p with
+    p = (U∘U) D. These are two matrix products for the whole grid.
+
+    The grid is computed in chunks of 1024 columns (λ × targets). So memory holds n × 1024 and
+    r × L × t numbers in addition to the result.
 
     Args:
         factor: what `factorize` made.
@@ -93,8 +98,8 @@ def path(
     Raises:
         ValueError: for shapes that do not fit or λ < 0.
 
-    **Cost** O(n r L (t + 1)) after the factorization; the result holds q·t·L coefficients: where
-    these are too many, use `loo` and then `coef` at the chosen λ. **Fails**: λ below
+    **Cost** O(n r L (t + 1)) after the factorization. The result holds q·t·L coefficients. If these
+    are too many, use `loo` and then `coef` at the chosen λ. **Fails**: λ below
     `factor.precision_floor()` gives rounding noise. **Source**: Rifkin (lecture), "LOOE
     derivation"; Rifkin and Lippert 2007, eq. 10.
 
@@ -116,8 +121,8 @@ def coef(
 ) -> tuple[Any, ...]:
     """Compute coefficients and intercept at one λ, or at one λ per target.
 
-    c(λ) = (K + λI)⁻¹y for weights 1 and no intercept, or w(λ) = (ΦᵀΦ + λI)⁻¹Φᵀy on explicit
-    features Φ; from a spectrum without a further factorization.
+    For weights 1 and no intercept c(λ) = (K + λI)⁻¹y, or w(λ) = (ΦᵀΦ + λI)⁻¹Φᵀy on explicit
+    features Φ. If the factor has a spectrum, no further factorization is needed.
 
     Args:
         factor: what `factorize` made.
@@ -125,8 +130,8 @@ def coef(
         lam: λ (), or (t,) with one for each target; 0 is taken as `factor.precision_floor()`.
 
     Returns:
-        `(coef, intercept)`, (q,) and (), or (q, t) and (t,). With fixed effects their coefficients
-        `free`, (p,) or (p, t), come third.
+        `(coef, intercept)` of shapes (q,) and (), or (q, t) and (t,). With fixed effects
+        `(coef, intercept, free)`, where `free`, (p,) or (p, t), are their coefficients.
 
     Raises:
         ValueError: for λ < 0 or shapes that do not fit.
@@ -154,14 +159,17 @@ def loo_residuals(
 ) -> Float[Array, "n *t"]:
     """Compute exact leave-one-out residuals at one λ, or at one λ per target.
 
-    eᵢ = yᵢ − f₍without i₎(xᵢ) = c̃ᵢ/(pᵢ√vᵢ). With groups e_B = [P_BB]⁻¹ c_B. A row of weight vᵢ is
-    left out with all its weight; one of weight 0 takes no part in the fit, and has eᵢ = yᵢ − f(xᵢ).
+    For single rows eᵢ = yᵢ − f₍without i₎(xᵢ) = c̃ᵢ/(pᵢ√vᵢ), with c̃ = P̃ √v y and p = diag P̃. Here
+    P̃ is the inverse of √v K √v + λI with the fixed effects projected out. For a group S,
+    √v e_S = [P̃_SS]⁻¹ c̃_S. A row of weight vᵢ is left out with all its weight. A row of weight 0
+    takes no part in the fit, and has eᵢ = yᵢ − f(xᵢ).
 
     Args:
         factor: what `factorize` made.
         Y: labels (n,) or (n, t).
         lam: λ (), or (t,) with one for each target; 0 is taken as `factor.precision_floor()`.
-        groups: labels (n,), or what `folds` made of them: each row's whole group is left out.
+        groups: labels (n,), or what `folds` made of them. Each row's whole group is left out with
+            the row. None leaves out single rows.
 
     Returns:
         Held-out residuals in the shape and units of Y.
@@ -183,10 +191,10 @@ def loo_residuals(
 
 @public_call(arrays_of="factor")
 def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Array, " L"]:
-    """Compute the effective degrees of freedom of the fit at every λ: how many free parameters it
-    is worth.
+    """Compute the effective degrees of freedom of the fit at every λ.
 
-    df(λ) = Σ s/(s + λ) = trace of the hat matrix, and 1 more for an unpenalised intercept.
+    They say how many free parameters the fit is worth. Without fixed effects df(λ) = Σ s/(s + λ),
+    the trace of the hat matrix. An unpenalised intercept adds 1.
 
     Args:
         factor: what `factorize` made.

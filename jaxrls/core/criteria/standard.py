@@ -1,5 +1,8 @@
-"""The standard criteria and their names: leave-one-out, k-fold and hold-out errors and predictive
-densities, which are means over held-out rows; GCV and the evidence, from sums over the whole fit.
+"""The standard criteria and their names.
+
+Means over held-out rows are the leave-one-out, k-fold and hold-out errors, the log predictive
+density and the CRPS. GCV and the evidence are computed from sums over the whole fit. `as_criterion`
+reads what a user passes as `criterion=`.
 
 Theory: `docs/theory.md`, "Criteria".
 """
@@ -31,24 +34,25 @@ from jaxrls.core.support import as_floats, by_names, check_finite, check_index, 
 class LeaveOneOut(Positive):
     """The exact leave-one-out error, or leave-one-group-out error, at every λ.
 
-    Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, with every row, or every group of rows, left out in turn. For
-    weights 1, P = (K + λI)⁻¹ and c = Py, single rows have eᵢ = cᵢ/Pᵢᵢ, and a group S has e_S =
-    [P_SS]⁻¹c_S. Weights and fixed effects are exact too.
+    It is Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, where every row, or every group of rows, is left out in turn.
+    For weights 1 and no intercept let P = (K + λI)⁻¹ and c = Py. Then a single row has
+    eᵢ = cᵢ/Pᵢᵢ, and a group S has e_S = [P_SS]⁻¹c_S. The error is exact with weights and fixed
+    effects too.
 
-    Called as `criterion(factor, Y, lams)` it returns the error at every λ, and `fit(criterion=…)`
-    chooses λ by it. `loo` is this criterion with squared errors and single rows, `kfold(groups)`
-    with groups.
+    `criterion(factor, Y, lams)` returns the error at every λ, and `fit(criterion=…)` chooses λ by
+    it. `loo` is this criterion with squared errors and single rows. `kfold(groups)` makes it with
+    groups.
 
     Args:
-        loss: what is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or any function
-            (residuals (n, t), labels (n, t)) -> (n, t).
+        loss: the function that is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or
+            any function (residuals (n, t), labels (n, t)) -> (n, t).
         groups: labels (n,) of rows that are left out together, splits, or what `folds` made of
             them. Default: single rows.
 
-    **Cost** O(n r L (t + 1)); for k groups of b rows O(k L b² (r + b)), or where b > r, and of K on
-    a CPU where it is less, O(k n r (r + L t)). **Fails**: without groups too optimistic where rows
-    come in groups. **Source**: Rifkin (lecture), "LOOE derivation, VII"; Pahikkala, Boberg and
-    Salakoski 2006, theorem 1.
+    **Cost** O(n r L (t + 1)) for single rows, O(k L b² (r + b)) for k groups of b rows. Groups with
+    b > r, and groups of K on a CPU if that is less, take O(k n r (r + L t)). **Fails**: without
+    groups the error is too optimistic for rows that come in groups. **Source**: Rifkin (lecture),
+    "LOOE derivation, VII"; Pahikkala, Boberg and Salakoski 2006, theorem 1.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -67,28 +71,28 @@ class LeaveOneOut(Positive):
 
     @property
     def name(self):  # type: ignore[override]
-        """Its name, by what is left out."""
+        """The name: "loo" if single rows are left out, "kfold" if groups are."""
         return "loo" if self.groups is None else "kfold"
 
     @property
     def title(self):
-        """What it is, by what is left out."""
+        """The label of an axis of its values in plots."""
         return "leave-one-out error" if self.groups is None else "error of folds left out"
 
     @property
     def fits_samples(self):  # type: ignore[override]
-        """True unless it holds groups, which are of all rows."""
+        """Whether single rows are left out. Groups refer to all rows, and do not fit a sample."""
         return self.groups is None
 
     @property
     def summand(self):
-        """The loss of every row, times its weight."""
+        """The function that sums weight times loss over rows; None if groups are left out."""
         return None if self.groups is not None else partial(_sum_losses, self.loss)
 
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
-        """One pass over the rows."""
+        """Return the mean loss, from one pass over the rows."""
         sums = solution.sum_held_out(partial(_sum_losses, self.loss), lams, self.groups)
         weights = solution.factor.weights
         counted = weights if self.groups is None else self.groups.weights_of_predicted(weights)
@@ -101,27 +105,33 @@ def _sum_losses(
     labels: Float[Array, "b t"],
     weights: Float[Array, " b"],
 ) -> Float[Array, " u"]:
+    """Return the sum of weight times loss over a block of rows, for every target."""
     return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
 
 
 def kfold(groups: Any, loss: Callable = squared_error) -> LeaveOneOut:
-    """Exact k-fold or leave-one-group-out error, pooled over rows: `LeaveOneOut` of groups.
+    """Make the exact k-fold or leave-one-group-out error, pooled over rows.
 
-    Of splits (train, test) each test row is predicted by the fit to the training rows alone, as
-    where splits are purged, have a gap or draw fewer rows: with S all rows outside of training, e_S
-    = [P_SS]⁻¹c_S, of which the test rows are counted. A row that no split tests is not counted.
+    It is `LeaveOneOut` with groups. With labels, each row is predicted by the fit to the rows of
+    all other groups.
+
+    With splits (train, test), each test row is predicted by the fit to the training rows alone. So
+    splits may be purged, have a gap or train on fewer rows. Let S be all rows outside of training.
+    Then e_S = [P_SS]⁻¹c_S, and only the test rows of S are counted. A row that no split tests is
+    not counted.
 
     Args:
-        groups: labels (n,) of any kind; or splits, pairs of row numbers, as `cv.split(X)` of
-            scikit-learn gives them; inside `jax.jit` what `folds(groups)` made outside of it.
+        groups: labels (n,) of any kind; or splits, pairs of row numbers (train, test), as
+            `cv.split(X)` of scikit-learn gives them. Inside `jax.jit` give what `folds(groups)`
+            made outside of it.
         loss: as in `LeaveOneOut`.
 
     Returns:
         A criterion.
 
     Raises:
-        ValueError: for fewer than two groups, and splits that test a row twice, or have it in both
-            parts.
+        ValueError: for fewer than two groups, for splits that test a row twice, and for a split
+            that has a row in both parts.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(4), intercept=False)
@@ -133,11 +143,15 @@ def kfold(groups: Any, loss: Callable = squared_error) -> LeaveOneOut:
 
 @pytree
 class OfPrior(Criterion):
-    """What is computed of the prior τ²k of the function and noise of variance τ²λ/v. τ² is `scale`,
-    a number, or by the name of an `estimate` what the data say at every λ, for every target.
+    """A criterion of the Gaussian process with prior covariance τ²k and noise of variance τ²λ/v.
 
-    With None it is 1 where the criterion is called on a factor, and estimated in `fit` and `tune`,
-    whose results then do not depend on the unit of the labels.
+    The field `scale` says what τ² is:
+
+    * a number is τ² itself;
+    * the string `estimate` of the class means that τ² is estimated for every λ and target;
+    * None means 1 if the criterion is called on a factor, and the estimate in `fit` and `tune`.
+
+    With the estimate, the chosen λ does not depend on the unit of the labels.
     """
 
     scale: Any = static(default=None)
@@ -155,39 +169,45 @@ class OfPrior(Criterion):
 
     @property
     def given_scale(self) -> float:
-        """τ², where it is not estimated."""
+        """τ² if it is not estimated: the given number, or 1 for None."""
         return 1.0 if self.scale is None else self.scale
 
     def with_estimates(self) -> "OfPrior":
-        """With τ² estimated, unless it is a number."""
+        """Return the criterion with τ² estimated, unless the user gave a number."""
         return replace(self, scale=self.estimate) if self.scale is None else self
 
     def amplitude(
         self, solution: Solution, lams: Float[Array, "L *k"]
     ) -> Float[Array, "L t"] | None:
-        """τ, if it is estimated."""
+        """Return τ for every λ and target, or None if it is not estimated."""
         return self.estimated(solution, lams) if self.scale == self.estimate else None
 
     @abstractmethod
     def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
-        """The estimate of τ."""
+        """Return the estimate of τ for every λ and target, (L, t)."""
 
 
 @pytree
 class OfPredictive(OfPrior):
-    """A mean over the predictive distributions N(yᵢ − eᵢ, τ²σᵢ²) of rows that are left out, with
-    σᵢ² = λ/(vᵢ(1 − hᵢ)); the estimate of τ², "loo", is the mean of e²/σ².
+    """A criterion that averages a score of the predictive distributions of held-out labels.
+
+    The distribution of yᵢ given all other labels is N(yᵢ − eᵢ, τ²σᵢ²). Here eᵢ is the held-out
+    residual, hᵢ the leverage and σᵢ² = λ/(vᵢ(1 − hᵢ)). The estimate of τ², named "loo", is the mean
+    of eᵢ²/σᵢ².
     """
 
     estimate = "loo"
 
     def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
-        """From one pass over the rows."""
+        """Return τ, the root of the mean of eᵢ²/σᵢ², from one pass over the rows."""
         solution, unit = solution.of_unit_labels()
         return unit * safe_sqrt(self.sums(solution, lams)[1])
 
     def sums(self, solution: Solution, lams: Float[Array, "L *k"]) -> tuple[Any, Any]:
-        """The means of log 1/σᵢ² and of eᵢ²/σᵢ² over rows of positive weight."""
+        """Return the means of log 1/σᵢ² and of eᵢ²/σᵢ² over the rows of positive weight.
+
+        Both have a leading axis of λ.
+        """
         count = solution.factor.weights.count
         columns = as_columns(lams)
         logs, squares = solution.sum_with_remaining(_log_density, lams)
@@ -196,30 +216,30 @@ class OfPredictive(OfPrior):
 
 @pytree
 class LogPredictive(OfPredictive):
-    """Leave-one-out log predictive density: the mean of log p(yᵢ | all other labels), larger is
-    better.
+    """The leave-one-out log predictive density, the mean of log p(yᵢ | all other labels).
 
-    −½ (log 2πτ²σᵢ² + eᵢ²/(τ²σᵢ²)) averaged over rows, in nats for each row of positive weight, with
-    e = c/p and σᵢ² = 1/pᵢ, p = diag (K + λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y
-    ~ N(0, τ²(K + λV⁻¹)), with a flat prior on an intercept.
+    Larger is better. It is the mean of −½ (log 2πτ²σᵢ² + eᵢ²/(τ²σᵢ²)) over the rows of positive
+    weight, in nats per row. Without an intercept e = c/p and σᵢ² = 1/pᵢ, with P = (K + λV⁻¹)⁻¹,
+    c = Py and p = diag P. V is the diagonal matrix of the weights. The model is that of
+    `log_marginal_likelihood`: y ~ N(0, τ²(K + λV⁻¹)), with a flat prior on an intercept.
 
     Unlike `loo` it also judges the predicted variances. It suffers less from a wrong kernel than
-    the evidence does, as each label is predicted from all others and the prior of all labels
-    together plays no part.
+    the evidence does: each label is predicted from all others, and the prior of all labels together
+    plays no part.
 
     Args:
-        scale: τ². With `"loo"`, as `fit` and `tune` take it by default, it is the mean of e²/σ²,
-            for every λ and target, at which the density is largest. The chosen λ then does not
-            depend on the unit of the labels, and a kernel that is multiplied by s gets s times the
-            λ. With 1, the default where it is called on a factor, the noise variance is λ and the
-            kernel is the prior covariance, as it is.
+        scale: τ². `"loo"`, the default in `fit` and `tune`, takes the mean of e²/σ² for every λ and
+            target, at which the density is largest. The chosen λ then does not depend on the unit
+            of the labels, and a kernel that is multiplied by s gets s times the λ. 1, the default
+            where the criterion is called on a factor, makes λ the noise variance and the kernel the
+            prior covariance.
 
     Raises:
         ValueError: for the iterative route, which has no exact leverage.
 
-    **Cost** as `loo`. **Fails**: on landmarks the prior is that of the model, k̂, whose predictive
-    uncertainty is too small far from them. **Source**: Rasmussen and Williams 2006, eq. 5.10 to
-    5.12; Sundararajan and Keerthi 2001.
+    **Cost** as `loo`. **Fails**: with landmarks the prior is the covariance k̂ of the approximated
+    model, and the predictive uncertainty is too small far from the landmarks. **Source**: Rasmussen
+    and Williams 2006, eq. 5.10 to 5.12; Sundararajan and Keerthi 2001.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -234,7 +254,7 @@ class LogPredictive(OfPredictive):
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
-        """From one pass over the rows."""
+        """Return the mean log density, from one pass over the rows."""
         if self.scale != self.estimate:
             return _mean_density(*self.sums(solution, lams), self.given_scale)
         solution, unit = solution.of_unit_labels()
@@ -245,7 +265,7 @@ class LogPredictive(OfPredictive):
 def _mean_density(
     logs: Float[Array, "L #t"], squares: Float[Array, "L t"], scale: Float[Array, "L t"] | float
 ) -> Float[Array, "L t"]:
-    """From the means of log 1/σᵢ² and of eᵢ²/σᵢ²."""
+    """Return the mean log density, from the means of log 1/σᵢ² and of eᵢ²/σᵢ² and from τ²."""
     return 0.5 * (logs - jnp.log(2 * np.pi * scale) - squares / scale)
 
 
@@ -255,7 +275,7 @@ def _log_density(
     labels: Float[Array, "b t"],
     weights: Float[Array, " b"],
 ) -> tuple[Float[Array, " k"], Float[Array, " t"]]:
-    """Σ log v(1 − h) and Σ v(1 − h) e² over rows of positive weight."""
+    """Return Σ log v(1 − h) and Σ v(1 − h) e² over the rows of positive weight in a block."""
     v = weights[:, None]
     information = _information(remaining, weights)
     squares = jnp.where(v > 0, information * residuals**2, 0)
@@ -265,37 +285,40 @@ def _log_density(
 def _information(
     remaining: Float[Array, "b k"], weights: Float[Array, " b"]
 ) -> Float[Array, "b k"]:
-    """v(1 − h), and 1 for rows of weight 0."""
+    """Return v(1 − h) = λ/σ² for every row, and 1 for rows of weight 0."""
     v = weights[:, None]
     return jnp.where(v > 0, _not_zero(v * remaining), 1)
 
 
 def _not_zero(values: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return values that are at least the smallest normal number of their dtype."""
     return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
 
 
 @pytree
 class CRPS(OfPredictive, Positive):
-    """The continuous ranked probability score of labels given all others, in units of the labels:
-    smaller is better.
+    """The continuous ranked probability score of each label given all others, averaged over rows.
 
-    The mean over rows of positive weight of σ(z(2Φ(z) − 1) + 2φ(z) − 1/√π) with z = eᵢ/σ, σ² =
-    τ²λ/(vᵢ(1 − hᵢ)): the integral of (F(t) − 1(t ≥ yᵢ))² for the predictive distribution F = N(yᵢ −
-    eᵢ, σ²). It judges predicted variances as `log_predictive_density` does, but suffers less from
-    single rows far outside, as it grows like |e| and not e². It is the mean of
+    It is in units of the labels, and smaller is better. It is the mean over the rows of positive
+    weight of σ(z(2Φ(z) − 1) + 2φ(z) − 1/√π), with z = eᵢ/σ and σ² = τ²λ/(vᵢ(1 − hᵢ)). Each term is
+    the integral over t of (F(t) − 1(t ≥ yᵢ))², where F is the distribution function of the
+    predictive distribution N(yᵢ − eᵢ, σ²).
+
+    The score judges predicted variances, as `log_predictive_density` does. But it suffers less from
+    single outliers, because it grows like |e| and not like e². It is the mean of
     `fit.loo_predictive().crps`.
 
     Args:
-        scale: τ². By default "loo", the mean of e²(1 − h)v/λ for every λ and target, with which the
-            choice of λ does not depend on the unit of the labels; or a number, 1 for noise of
-            variance λ.
+        scale: τ². "loo", the default, takes the mean of e²(1 − h)v/λ for every λ and target. The
+            chosen λ then does not depend on the unit of the labels. A number is τ² itself; 1 makes
+            λ the variance of the noise.
 
     Raises:
-        ValueError: for the iterative route, which has no exact leverage, and for rows that are
-            read from elsewhere, as they are read anew for every λ.
+        ValueError: for the iterative route, which has no exact leverage; for rows that are read
+            from files or other sources, because every λ would read them again.
 
-    **Cost** O(n r t) for each λ, one λ after another; twice that with "loo". **Source**: Gneiting
-    and Raftery 2007, eq. 21.
+    **Cost** O(n r t) for each λ, one λ after another, and twice that with "loo". **Source**:
+    Gneiting and Raftery 2007, eq. 21.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -308,7 +331,7 @@ class CRPS(OfPredictive, Positive):
     title = "continuous ranked probability score"
 
     def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> Criterion:
-        """The same, for rows that a program takes."""
+        """Return the criterion for one fit. Raise if the rows cannot enter `jax.jit`."""
         if rows is not None and not rows.traceable:
             raise ValueError(
                 "criterion crps reads the rows anew for every λ, which these rows do not allow: "
@@ -319,7 +342,12 @@ class CRPS(OfPredictive, Positive):
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
-        """One λ after another, as rows must know τ²λ."""
+        """Return the mean score, for one λ after another.
+
+        The score is not linear in τ², so that a sum over rows must know τ²λ beforehand. With an
+        estimated τ² each λ therefore takes two passes over the rows: one for τ², one for the
+        scores.
+        """
         count = solution.factor.weights.count
         unit: Any = 1.0
         if self.scale == self.estimate:
@@ -342,7 +370,10 @@ def _crps(
     labels: Float[Array, "b t"],
     weights: Float[Array, " b"],
 ) -> Float[Array, " t"]:
-    """Σ of scores over rows of positive weight, for noise of variance τ²λ at weight 1."""
+    """Return the sum of scores over the rows of positive weight in a block.
+
+    `noise` is τ²λ, the variance of the noise of a row of weight 1.
+    """
     std = jnp.sqrt(_not_zero(noise / _information(remaining, weights)))
     z = residuals / std
     normal = jnp.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
@@ -354,12 +385,12 @@ def _crps(
 class GCV(Positive):
     """Generalised cross-validation: leave-one-out with every leverage replaced by their mean.
 
-    GCV(λ) = (Σ vᵢ rᵢ² / Σ vᵢ) / (1 − df(λ)/n)², with r the training residuals and n the number of
-    rows of positive weight. It is in squared units of Y. Unlike leave-one-out it does not depend on
-    the basis in which the data are written.
+    GCV(λ) = (Σ vᵢ rᵢ² / Σ vᵢ) / (1 − df(λ)/n)². Here r are the training residuals and n is the
+    number of rows of positive weight. It is in squared units of Y. Unlike the leave-one-out error,
+    GCV does not change if an orthogonal matrix mixes the rows and their labels.
 
-    **Cost** O(r L t). **Fails**: where squares of labels leave the range of the dtype, as
-    `squared_error` says. **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
+    **Cost** O(r L t). **Fails**: if squares of labels leave the range of the dtype, as in
+    `squared_error`. **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -374,8 +405,10 @@ class GCV(Positive):
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
-        """From the residual norm and its degrees of freedom; one row with an intercept has none, as
-        nothing is left to fit without it.
+        """Return GCV, from the norm of the residuals and their degrees of freedom.
+
+        It is NaN, or an error outside `jax.jit`, if the fixed effects cannot be fitted without some
+        row. An intercept and a single row are such a case.
         """
         weights = solution.factor.weights
         share = solution.residual_dof(lams) / weights.count
@@ -386,20 +419,19 @@ class GCV(Positive):
 
 @pytree
 class Evidence(OfPrior):
-    """Log evidence (log marginal likelihood) of the Gaussian process with this kernel: larger is
-    better.
+    """The log evidence (log marginal likelihood) of the Gaussian process with this kernel.
 
-    −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π, in nats, for y ~ N(0, G), G = τ²(K + λ V⁻¹), V the
-    weights. With an intercept, or other fixed effects, it is the restricted likelihood (REML) under
-    a flat prior on them.
+    Larger is better. It is −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π, in nats, for y ~ N(0, G) with
+    G = τ²(K + λV⁻¹). V is the diagonal matrix of the weights. With an intercept or other fixed
+    effects it is the restricted likelihood (REML), under a flat prior on their coefficients.
 
     Args:
-        scale: τ². With `"evidence"`, as `fit` and `tune` take it by default, it is where the
-            evidence is largest for every λ and target, yᵀP̃y/(n − q) with P̃ = P − PB(BᵀPB)⁻¹BᵀP, P
-            = (K + λV⁻¹)⁻¹ and q fixed effects B; the same with which `posterior` multiplies
-            variances. The chosen λ then does not depend on the unit of the labels. With 1, the
-            default where it is called on a factor, the noise variance is λ and the kernel is the
-            prior covariance, as it is.
+        scale: τ². `"evidence"`, the default in `fit` and `tune`, takes for every λ and target the
+            τ² at which the evidence is largest. It is yᵀP̃y/(n − q), with P = (K + λV⁻¹)⁻¹,
+            P̃ = P − PB(BᵀPB)⁻¹BᵀP and q fixed effects B. `posterior` multiplies variances by this
+            τ². The chosen λ then does not depend on the unit of the labels. 1, the default where
+            the criterion is called on a factor, makes λ the noise variance and the kernel the prior
+            covariance.
 
     **Cost** O(r L t). **Source**: Rasmussen and Williams 2006, eq. 2.30; with intercept, Patterson
     and Thompson 1971.
@@ -416,13 +448,16 @@ class Evidence(OfPrior):
     larger_is_better = needs_only_sums = True
 
     def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
-        """√(yᵀP̃y/(n − q)), at which yᵀP̃y/τ² is n − q."""
+        """Return τ = √(yᵀP̃y/(n − q)), the maximiser of the evidence."""
         return solution.amplitude(lams)
 
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
-        """−½ (data fit/τ² + log determinant + (n − q) log 2πτ² + constants)."""
+        """Return −½ (yᵀP̃y/τ² + log determinant + (n − q) log 2πτ² + constants).
+
+        With the estimated τ², the first term yᵀP̃y/τ² is n − q.
+        """
         factor = solution.factor
         dimensions = factor.residual_dimensions()
         log_scale: Any
@@ -437,27 +472,29 @@ class Evidence(OfPrior):
         return 0.5 * (constant - data_fit - solution.logdet(lams))
 
     def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
-        """Nothing: no row is left out."""
+        """Check nothing, because no row is left out."""
 
     def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
-        """The error per row."""
+        """Return the error per row."""
         return error / count
 
     def from_search(self, value: np.ndarray, count: float) -> Any:
-        """The error of all rows."""
+        """Return the error of all rows."""
         return value * count
 
 
 @pytree
 class HoldOut(Positive):
-    """The error on held-out rows, as a criterion: what `holdout` makes, of the same arguments.
+    """A criterion that is the mean loss on given held-out rows. `holdout` makes it.
+
+    The fields X, Y, weights and loss are the arguments of `holdout`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.holdout(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name
     'holdout'
     """
 
-    X: Any  # as it was given, `Rows` once it is bound
+    X: Any  # as the user gave it; `bind` turns it into `Rows`
     Y: Any
     weights: Any = None
     loss: Callable = static(default=squared_error)
@@ -466,8 +503,9 @@ class HoldOut(Positive):
     fits_samples = True
 
     def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> Criterion:
-        """Held-out rows, labels and weights, checked to have the columns and targets of those that
-        are fitted.
+        """Return the criterion with X, Y and weights read, and checked against the fitted data.
+
+        X must have the columns of the fitted rows, and Y the targets of the fitted labels.
         """
         held = as_rows(Linear(), self.X, "X of holdout")
         labels = held.column(as_floats("Y of holdout", self.Y))
@@ -485,19 +523,21 @@ class HoldOut(Positive):
         return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
 
     def match_columns(self, names: tuple, offset: np.ndarray | None) -> Criterion:
-        """With columns of X by name, and labels less an offset."""
+        """Return the criterion with X's columns taken by name and the offset subtracted from Y."""
         Y = self.Y if offset is None else np.asarray(self.Y, np.float64) - offset
         return replace(self, X=by_names("X of holdout", self.X, names), Y=Y)
 
     def check(self, kernel: Kernel) -> None:
-        """Raise for held-out rows outside the kernel's domain."""
+        """Raise if held-out rows lie outside the kernel's domain."""
         self.X.check(kernel, "X of holdout", training=False)
 
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
-        """From one pass over the held-out rows, in the precision of the factor whatever theirs is.
-        Without a kernel the rows are taken as what multiplies the coefficients.
+        """Return the mean loss, from one pass over the held-out rows, in the factor's dtype.
+
+        Without a kernel, the held-out rows are themselves the matrix that multiplies the
+        coefficients.
         """
         factor = solution.factor
         rows = self.X
@@ -528,16 +568,17 @@ class HoldOut(Positive):
 
 
 def holdout(X: Any, Y: Any, *, weights: Any = None, loss: Callable = squared_error) -> HoldOut:
-    """Make a criterion of the error on held-out rows.
+    """Make a criterion that is the mean loss on held-out rows.
 
-    Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ, f_λ fitted on the other rows.
+    It is Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ over the held-out rows, where f_λ is fitted on the
+    rows that `fit` or the factor has.
 
     Args:
-        X: held-out rows (m, d), with the columns of those that are fitted. If you call the
-            criterion with a factor and no kernel, give the matrix (m, q) that multiplies the
-            coefficients: `gram(kernel, X, factor.points)`, or explicit features.
-        Y: their labels, (m,) or (m, t).
-        weights: (m,), 0 or more. Default 1.
+        X: held-out rows (m, d), with the columns of the fitted rows. If you call the criterion with
+            a factor and no kernel, give the matrix (m, q) that multiplies the coefficients:
+            `gram(kernel, X, factor.points)`, or explicit features.
+        Y: labels of the held-out rows, (m,) or (m, t).
+        weights: weights of the held-out rows (m,), 0 or more. Default 1.
         loss: as in `LeaveOneOut`.
 
     Returns:
@@ -561,7 +602,7 @@ log_predictive_density = LogPredictive()
 crps = CRPS()
 gcv = GCV()
 log_marginal_likelihood = Evidence()
-# A room adds those of its own.
+# The criteria that have a name. A room adds its own criteria.
 NAMED: dict[str, Criterion] = {
     "loo": loo,
     "gcv": gcv,
@@ -570,13 +611,16 @@ NAMED: dict[str, Criterion] = {
     "log_predictive_density": log_predictive_density,
     "crps": crps,
 }
-# As estimators and the command line take them; "kfold" is by groups, which are given or drawn.
+# The names that estimators and the command line take. "kfold" is here `loo`, to which groups are
+# added: the groups that the user gave, else random ones.
 CRITERIA: ChainMap[str, Criterion] = ChainMap({"kfold": loo}, NAMED)
 
 
 def as_criterion(criterion: Any, groups: Any = None) -> Criterion:
-    """A criterion from its name, a function, or itself; where it is one of single rows, with
-    `groups` left out in their place.
+    """Return a criterion made from a name, a function or a criterion.
+
+    With `groups`, the criterion must leave out single rows. It is then returned with these groups
+    left out in their place.
     """
     if isinstance(criterion, str):
         criterion = NAMED.get(criterion, criterion)
@@ -595,8 +639,13 @@ def as_criterion(criterion: Any, groups: Any = None) -> Criterion:
 
 
 def _check_function(criterion: Any) -> None:
-    """Raise unless it is a function of (factor, Y, lams): neither a class nor what makes criteria,
-    and no wrapper around a criterion, whose own data would not be read.
+    """Raise unless `criterion` is a function, which is taken for one of (factor, Y, lams).
+
+    These callables are refused:
+
+    * a class;
+    * `kfold` and `holdout`, which make criteria;
+    * a wrapper around a criterion, because `bind` would not read that criterion's own data.
     """
     innermost = inspect.unwrap(getattr(criterion, "func", criterion))
     makes_criteria = innermost is kfold or innermost is holdout

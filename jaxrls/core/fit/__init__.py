@@ -1,4 +1,8 @@
-"""A whole fit, as pure functions of arrays: the problem, the choice of λ, and the result."""
+"""A whole fit as pure functions of arrays, which can be traced by JAX.
+
+`fit_arrays` computes the fit. It takes a `Problem`, which holds the data, and a `Choice`, which
+says how λ is chosen. It returns a `Result`. Begin reading at `fit_arrays`.
+"""
 
 from jaxrls.core.fit.choice import (
     Choice,

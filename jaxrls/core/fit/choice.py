@@ -1,5 +1,7 @@
-"""The range of λ in which the fits of a factor differ, a grid over it, and the choice of the best λ
-by its error.
+"""The choice of λ: the grid of λ that are tried, and the best of them by the criterion.
+
+`Choice` is the entry point. `lambda_grid` covers the range of λ in which the fits of a factor
+differ. `choose_lam` picks the best λ from their errors.
 """
 
 from typing import Any
@@ -20,14 +22,14 @@ from jaxrls.core.support import check_whole, public_call, pytree, static
 def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """Make a geometric grid of λ, ascending, that covers all fits the factor can distinguish.
 
-    The largest λ is 10·Σs, with the eigenvalues s of the factor: there the effective degrees of
-    freedom beside the fixed effects are at most 1/10. The smallest is a thousandth of the smallest
-    eigenvalue above rounding, but at least the floor of the factor, for K √n·eps·s_max, below which
-    rounding errors dominate.
+    Let s be the eigenvalues of the factor. The largest λ is 10·Σs. There the effective degrees of
+    freedom, not counting fixed effects, are at most 1/10. The smallest λ is a thousandth of the
+    smallest eigenvalue above rounding, but at least the floor of the factor, below which rounding
+    errors dominate. For a factor of K the floor is √n·eps·s_max.
 
     Args:
         factor: what `factorize` returned.
-        num: how many λ; static in `jax.jit`.
+        num: the number of λ, static in `jax.jit`.
 
     Returns:
         λ (num,), ascending.
@@ -35,8 +37,8 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     Raises:
         ValueError: for a `num` below 1, and for a factor without eigenvalues.
 
-    **Cost** O(r). **Source**: the rule of GURLS's `paramsel`, with both ends tied to spectrum and
-    dtype.
+    **Cost** O(r). **Source**: the rule of GURLS's `paramsel`, with both ends derived from spectrum
+    and dtype.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.extend.lambda_grid(rls.factorize(rls.Precomputed(), jnp.eye(2)), 3).shape
@@ -51,10 +53,13 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
 
 
 def lambda_range(factor: Factor, low: Number | float = 0.0) -> tuple[Number, Number]:
-    """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs,
-    for which no spectrum is needed.
+    """Return the smallest and the largest λ worth trying, without computing a spectrum.
+
+    The smallest is the floor of the factor, or `low` if that is larger. The largest is 10·Σs, from
+    the trace, but at least 10 times the smallest.
     """
-    tiny = 2 * jnp.finfo(factor.dtype).tiny  # twice: exp and log round, and must stay in range
+    # Twice the smallest normal number, because exp(log λ) rounds and must not underflow.
+    tiny = 2 * jnp.finfo(factor.dtype).tiny
     low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), tiny)
     return low, jnp.maximum(10 * factor.trace(), 10 * low)
 
@@ -62,15 +67,26 @@ def lambda_range(factor: Factor, low: Number | float = 0.0) -> tuple[Number, Num
 def choose_lam(
     lams: Float[Array, "L *#t"], errors: Float[Array, "L *t"], per_target: bool, within: Any = 0
 ) -> tuple[Float[Array, "*#t"], Float[Array, "*#t"]]:
-    """The λ of the smallest error: one for all targets, by the mean of their errors, or one for
-    each target, from its own column where `lams` is (L, t).
+    """Return the λ of the smallest error, and the error at this λ.
 
-    With `within`, the largest λ whose error exceeds the smallest by no more; equal errors go to the
-    larger λ. A λ whose error is NaN, as where a factor broke down, is not chosen, unless all are.
+    If several λ have the smallest error, the largest of them is chosen. A λ whose error is NaN, for
+    instance because a Cholesky factorization failed, is chosen only if all errors are NaN.
+
+    Args:
+        lams: λ (L,), or (L, t) with a column for each target.
+        errors: the error at each λ, (L,) or (L, t).
+        per_target: whether each target gets its own λ. Otherwise all targets share the λ of the
+            smallest mean error.
+        within: how much the error may exceed the smallest error. The largest λ within this
+            tolerance is chosen.
+
+    Returns:
+        `(lam, error)`, both of shape (), or (t,) if each target has its own λ.
     """
     if errors.ndim == 2 and not per_target:
         errors = jnp.mean(errors, axis=1)
-    if len(lams) == 1:  # nothing to choose: the model can share what the errors used
+    if len(lams) == 1:
+        # λ then does not depend on the errors, so that errors and model can share computations.
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
     undefined = jnp.isnan(errors)
     defined = jnp.where(undefined, jnp.inf, errors)
@@ -83,13 +99,15 @@ def choose_lam(
 
 @pytree
 class Chosen:
-    """All λ with their errors, and the chosen λ with its error, where these are known.
+    """All λ that were tried with their errors, and the chosen λ with its error.
+
+    `errors` and `error` are None if the criterion was not evaluated.
 
     Args:
-        lams: all λ that were tried, ascending, (L,), or (L, t) where each target has its own.
-        errors: the criterion at each of them, (L,) or (L, t); smaller is better.
-        lam: the chosen λ, (), or (t,) where each target has its own.
-        error: the criterion at the chosen λ, shaped as `lam`.
+        lams: all λ that were tried, ascending, (L,), or (L, t) if each target has its own.
+        errors: the criterion at each of these λ, (L,) or (L, t); smaller is better.
+        lam: the chosen λ, (), or (t,) if each target has its own.
+        error: the criterion at the chosen λ, in the shape of `lam`.
     """
 
     lams: Any
@@ -100,14 +118,16 @@ class Chosen:
 
 @pytree
 class Choice:
-    """How λ is chosen.
+    """A rule by which λ is chosen.
 
     Args:
-        criterion: by which criterion.
-        lams: from which λ, (L,), or (L, t) with one for each target; None for a grid.
-        num: how many λ the grid has.
-        per_target: whether each target has a λ of its own.
-        conservative: within how many standard errors of the smallest error the largest λ is taken.
+        criterion: the criterion that is minimised.
+        lams: the λ to choose from, (L,), or (L, t) with one for each target; None for a grid that
+            is made from the spectrum.
+        num: the number of λ of this grid.
+        per_target: whether each target has its own λ.
+        conservative: a number of standard errors. The largest λ is chosen whose error exceeds the
+            smallest error by no more than this.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> choice = rls.extend.Choice(rls.loo, jnp.array([0.1, 1.0, 10.0]))
@@ -123,7 +143,7 @@ class Choice:
     conservative: float = static(default=0.0)
 
     def of(self, solution: Solution, kernel: Kernel) -> Chosen:
-        """The chosen λ of a solution."""
+        """Return the chosen λ for a solution, with the errors of all λ that were tried."""
         lams = self.lams_to_try(solution.factor)
         if len(lams) == 1 and not self._needs_an_error(solution.factor):
             targets = solution.labels.given.shape[1:] if self.per_target else ()
@@ -136,15 +156,22 @@ class Choice:
         return Chosen(lams, errors, lam, error)
 
     def lams_to_try(self, factor: Factor) -> Float[Array, "L *t"]:
-        """Those that were named, 0 as the floor of the factor; or a grid from its spectrum."""
+        """Return the λ to try: those the user named, else a grid made from the spectrum.
+
+        A named λ of 0 is replaced by the factor's floor.
+        """
         if self.lams is None:
             return lambda_grid(factor, self.num)
         return factor.zero_as_floor(self.lams)
 
     def _needs_an_error(self, factor: Factor) -> bool:
-        """Whether the criterion is evaluated at a single λ, of which nothing is to be chosen: not
-        where the factor gives no held-out residuals, and not where they are estimates, which the
-        model at that λ brings with it.
+        """Whether to evaluate the criterion at a single λ, where nothing is to be chosen.
+
+        It is not evaluated in two cases:
+
+        * the factor gives no held-out residuals, which every criterion but `HoldOut` needs;
+        * the factor only estimates held-out residuals. Then `result_at` gets the error together
+          with the coefficients, at no further cost.
         """
         can_be_evaluated = factor.has_residuals or isinstance(self.criterion, HoldOut)
         comes_with_model = not factor.exact and self.criterion.summand is not None
@@ -154,8 +181,19 @@ class Choice:
 def standard_error(
     criterion: Any, solution: Solution, lam: Float[Array, "*#t"]
 ) -> Float[Array, "*t"]:
-    """The standard error of the mean m of G losses m_g, of rows or of groups, with weights V_g: √(Σ
-    V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
+    """Return the standard error of a mean loss over rows, or over groups.
+
+    Let m_g be the loss of row g, or the mean loss of group g, and V_g the sum of its weights. Let m
+    be the mean Σ V_g m_g / Σ V_g over the G rows or groups. The standard error of m is
+    √(Σ V_g² (m_g − m)² · G/(G − 1)) / Σ V_g.
+
+    Args:
+        criterion: a criterion with `loss` and `groups`.
+        solution: the factor with labels.
+        lam: the λ of all targets (), or one for each target (t,).
+
+    Returns:
+        The standard error (t,) of each target, or () of the mean over targets if they share λ.
     """
     groups = criterion.groups
     left_out = solution.held_out_residuals(lam.reshape(1, -1), groups)[0]
@@ -175,8 +213,17 @@ def standard_error(
 def counted_residuals(
     residuals: Float[Array, "n t"], weights: Weights, groups: Folds | None
 ) -> tuple[Float[Array, "n t"], Weights]:
-    """Held-out residuals, 0 for rows that do not count in means over them, and the weights of
-    rows in these means.
+    """Return held-out residuals and weights for means over the rows that are predicted.
+
+    Residuals are set to 0 for rows without weight. Rows that no split predicts have no weight here.
+
+    Args:
+        residuals: held-out residuals (n, t).
+        weights: the weights of all rows.
+        groups: the rows that are left out together; None for single rows.
+
+    Returns:
+        `(residuals, weights)`.
     """
     weights = weights if groups is None else groups.weights_of_predicted(weights)
     if weights.values is not None:

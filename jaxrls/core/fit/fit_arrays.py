@@ -1,4 +1,4 @@
-"""A whole fit in one traceable function."""
+"""A whole fit in one function that JAX can trace."""
 
 from typing import NamedTuple
 
@@ -9,8 +9,9 @@ from jaxrls.core.fit.result import Result, result_at
 
 
 class Fitted(NamedTuple):
-    """The result of a fit, and the solution that it was computed from, None where it is not
-    kept.
+    """The result of a fit, and the `Solution` from which it was computed.
+
+    The solution is None if it is not kept.
     """
 
     result: Result
@@ -20,17 +21,19 @@ class Fitted(NamedTuple):
 def fit_arrays(problem: Problem, choice: Choice) -> Fitted:
     """Fit regularized least squares with the best of many λ, as one function of arrays.
 
-    It factors once, evaluates the criterion at every λ, and computes function, held-out residuals
-    and degrees of freedom at the best. It never looks at a number, so that it goes through
-    `jax.jit`, `jax.vmap` and `jax.grad` as it is. Inside of these `fit` is this function; outside
-    it is this after checks, where λ are tried on a grid.
+    It factors once and evaluates the criterion at every λ. At the best λ it computes the fitted
+    function, the held-out residuals and the degrees of freedom. It never asks for the values of
+    arrays, so that `jax.jit`, `jax.vmap` and `jax.grad` can trace it. Inside these
+    transformations `fit` only calls this function. Outside of them `fit` checks its arguments
+    first, and calls this function if λ is chosen from a grid.
 
     Args:
         problem: what `read_problem` makes of the arguments of `fit`.
         choice: how λ is chosen.
 
     Returns:
-        The `Result` at the best λ, and the `Solution`, from which results at other λ follow.
+        `(result, solution)`: the `Result` at the best λ, and the `Solution`, which gives results at
+        any other λ.
 
     **Raises** nothing that depends on values. **Cost** one factorization, O(n³) or O(n r²).
     **Source**: Rifkin (lecture), "Leave-One-Out CV".

@@ -1,4 +1,4 @@
-"""A fitted function as arrays."""
+"""The fitted function f, as a pytree of arrays that evaluates f on new rows."""
 
 from typing import Any
 
@@ -11,24 +11,27 @@ from jaxrls.core.data import FixedEffects, Rows, kernel_times
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import pytree
 
-Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
+Numbers = Array | np.ndarray  # NumPy arrays in the results of fits to float64 NumPy data
 
 
 @pytree
 class Function:
-    """A sum of kernel values, or a linear function of explicit features.
+    """A fitted function f: a sum of kernel values, or a linear function of explicit features.
 
-        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept without points
+        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept    with points
+        f(x) = ⟨φ(x), coef⟩ + intercept              without points
+
+    The last three arguments are None if the fit has no fixed effects except the intercept.
 
     Args:
         kernel: the kernel k.
-        points: rows (c, d), dense or sparse, or None for weights of explicit features.
+        points: rows (c, d), dense or sparse; None if `coef` are weights of explicit features φ.
         coef: coefficients (c,) or (c, t).
         intercept: () or (t,).
-        free: coefficients of fixed effects (p,) or (p, t), None without.
-        effects: what the fixed effects are, without their rows; None without.
-        beta: coefficients (q,) or (q, t) of the columns that `effects` makes of fixed effects, an
-            intercept among them; None without.
+        free: coefficients (p,) or (p, t) of the fixed effects as the user gave them.
+        effects: the `FixedEffects`, without the values of the fitted rows.
+        beta: coefficients (q,) or (q, t) of the columns that `effects` makes of the fixed effects
+            of a row. The intercept, if there is one, comes first.
     """
 
     kernel: Kernel
@@ -40,16 +43,21 @@ class Function:
     beta: Float[Numbers, "q *t"] | None = None
 
     def values(self, rows: Rows, block_size: int | None = None) -> Float[Array, "m *t"]:
-        """f of rows, (m,) or (m, t), without what further fixed effects add; in blocks of rows."""
+        """Return f of every row, (m,) or (m, t), computed in blocks of rows.
+
+        Fixed effects other than the intercept are not added.
+        """
         if self.points is not None:
             return self._sum_of_kernels(rows, block_size) + self.intercept
         return self._linear_in_features(rows, block_size) + self.intercept
 
     def _sum_of_kernels(self, rows: Rows, block_size: int | None) -> Float[Array, "m *t"]:
+        """Return Σⱼ k(x, pointsⱼ) coefⱼ for every row x."""
         points = jax.tree.map(jnp.asarray, self.points)
         return kernel_times(self.kernel, rows, points, jnp.asarray(self.coef), block_size)
 
     def _linear_in_features(self, rows: Rows, block_size: int | None) -> Float[Array, "m *t"]:
+        """Return ⟨φ(x), coef⟩ for every row x. Raise if φ(x) and coef differ in length."""
         coef = jnp.asarray(self.coef)
 
         def of_block(x: Any) -> Float[Array, "b *t"]:

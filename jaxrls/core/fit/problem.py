@@ -1,5 +1,6 @@
-"""The problem: kernel, rows, labels, weights, intercept, criterion and solver, as arrays. All that
-`fit`, `tune` and `objective` compute follows from it and λ.
+"""The `Problem`: everything that defines a fit except λ.
+
+All that `fit`, `tune` and `objective` compute follows from the problem and λ.
 """
 
 from dataclasses import replace
@@ -18,18 +19,21 @@ from jaxrls.core.support import arrays_alone, as_lam, pytree, static
 
 @pytree
 class Problem:
-    """Everything that defines a fit, except λ; `read_problem` makes it from the arguments of `fit`.
+    """Everything that defines a fit except λ.
+
+    `read_problem` makes it from the arguments of `fit`.
 
     Args:
         kernel: a jaxrls kernel.
         rows: the n rows of X, as `Rows`.
-        weights: their weights.
-        fixed: the columns without penalty, the intercept among them.
+        weights: the weights of the rows.
+        fixed: the fixed effects: columns without penalty, the intercept among them.
         Y: labels (n,) or (n, t).
-        criterion: what λ is chosen by.
-        block_size: rows at a time, None to choose by memory.
-        solver: how to factor, None for `Spectral()`.
-        label_offset: what was taken off the labels, (t,) or (), where rounding would lose much.
+        criterion: the criterion by which λ is chosen.
+        block_size: the number of rows in a block; None to choose it by memory.
+        solver: how to factor; None for `Spectral()`.
+        label_offset: the number subtracted from the labels of each target, (t,) or (), because
+            labels far from 0 would lose digits by rounding; None if nothing was subtracted.
 
     >>> from jaxrls import extend
     >>> import numpy as np, jaxrls as rls
@@ -51,30 +55,35 @@ class Problem:
 
     @property
     def explicit(self) -> int | None:
-        """The number of the kernel's explicit features, None where it has none."""
+        """The number of explicit features of the kernel; None if it has none."""
         return self.kernel.num_features(self.rows.shape[1], self.rows.dtype)
 
     @property
     def traceable(self) -> bool:
-        """Whether it can be passed into `jax.jit`: its rows, and those of its criterion, are
-        arrays.
+        """Whether the problem can be passed into `jax.jit`.
+
+        It can if its rows, and any rows that its criterion holds, are arrays.
         """
         return self.rows.traceable and arrays_alone(self.criterion)
 
     @property
     def solver_or_default(self) -> Solver:
-        """The solver, `Spectral()` where none was named."""
+        """The solver, which is `Spectral()` if the user named none."""
         return self.solver or Spectral()
 
     def prepare(self, progress: bool = False) -> "Problem":
-        """The problem with what its solver chooses once, such as landmarks."""
+        """Return the problem after its solver has chosen what it chooses once, such as landmarks.
+
+        Args:
+            progress: whether to show a progress bar.
+        """
         if self.solver is None:
             return self
         solver = self.solver.prepare(self.kernel, self.rows, self.weights, progress)
         return replace(self, solver=solver)
 
     def solution(self) -> Solution:
-        """Factor the rows and attach the labels: the one expensive step."""
+        """Return the `Solution`: factor the rows, which is expensive, and attach the labels."""
         data = Data(self.rows, self.weights, self.fixed)
         Y = self.Y.reshape(self.weights.n, -1)
         labels = Labels.unchecked(Y, self.weights, self.fixed, flat=self.Y.ndim == 1)
@@ -83,21 +92,30 @@ class Problem:
         return self.criterion.raise_floor(solution)
 
     def errors(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L *t"]:
-        """The criterion at each λ, (L,) or (L, t); smaller is better."""
+        """Return the criterion at each λ, (L,) or (L, t), with its sign set so that smaller is
+        better.
+        """
         return self.criterion.errors(solution, lams, self.kernel)
 
     def to_search(self, error: Any) -> Any:
-        """What a search minimises in place of an error: of a likelihood that of a row which
-        counts.
+        """Return the number that a search minimises in place of an error.
+
+        `Criterion.to_search` says which number, such as the error per row for the evidence.
         """
         return self.criterion.to_search(error, self.weights.count)
 
     def from_search(self, value: np.ndarray) -> Any:
-        """The inverse of `to_search`, on the host."""
+        """Return the error from the number that a search minimises: the inverse of `to_search`.
+
+        It is computed on the host, by NumPy.
+        """
         return self.criterion.from_search(value, float(self.weights.count))
 
     def error(self, lam: Any) -> Number:
-        """The criterion at one λ, averaged over targets, differentiable in everything."""
+        """Return the criterion at one λ, averaged over targets; smaller is better.
+
+        It is differentiable in all arrays of the problem and in λ.
+        """
         solver = self.solver_or_default.differentiable()
         lam = as_lam(lam, self.rows.dtype)
         return solver.mean_error(replace(self, solver=solver), lam)

@@ -1,5 +1,6 @@
-"""All that a fit computes at the chosen λ, as arrays: the function, how λ was chosen, and what
-tells how good both are.
+"""The `Result` of a fit, as arrays: the fitted function, the chosen λ, and diagnostics of both.
+
+`result_at` computes it. `result_of_moments` does so for fits whose rows are not kept.
 """
 
 from collections.abc import Callable
@@ -19,13 +20,15 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import pytree, static
 
 Number = Float[Numbers, ""]
-PerTarget = Float[Numbers, "*#t"]  # (), or (t,) where each target has its own
+PerTarget = Float[Numbers, "*#t"]  # (), or (t,) if each target has its own λ
 
 
 @pytree
 class Diagnostics:
-    """What tells how good a fit is, and how far its numbers can be trusted; the fields are those of
-    `Fit`.
+    """Numbers that show how good a fit is, and how far rounding affects it.
+
+    The property of `Fit` with the name of a field describes it. A field is None if the number was
+    not computed.
     """
 
     loo_residuals: Float[Numbers, "n *t"] | Any = None
@@ -34,7 +37,7 @@ class Diagnostics:
     indefinite: Number | Any = None
     informative: Bool[Numbers, ""] | None = None
     route: str = static(default="")
-    shares_work: bool = static(default=False)  # whether several λ take hardly more than one
+    shares_work: bool = static(default=False)  # whether several λ cost hardly more than one
     trace_residual: Number | None = None
     num_landmarks: int = static(default=0)
     jitter_effect: Number | None = None
@@ -47,12 +50,14 @@ class Diagnostics:
 
 @pytree
 class Result:
-    """What `fit_arrays` returns, and `fit` makes a `Fit` of.
+    """The arrays that a fit computes at the chosen λ.
+
+    `fit_arrays` returns it, and `fit` makes a `Fit` of it.
 
     Args:
-        function: the function at the chosen λ, with `values(rows)`.
-        chosen: all λ with their errors, and the chosen one.
-        diagnostics: held-out residuals, degrees of freedom, the precision of the factor, and so on.
+        function: the fitted function at the chosen λ.
+        chosen: all λ with their errors, and the chosen λ.
+        diagnostics: held-out residuals, degrees of freedom, the floor of the factor, and so on.
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -69,7 +74,16 @@ class Result:
 
 
 def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
-    """The result at the chosen λ, one for all targets or one for each, with held-out residuals."""
+    """Return the result at the chosen λ, with held-out residuals.
+
+    If the criterion was not evaluated, and the factor gives its value together with the
+    coefficients, the value is put into `chosen`.
+
+    Args:
+        problem: what is fitted.
+        solution: the factor of the problem with labels.
+        chosen: the chosen λ, one for all targets or one for each.
+    """
     criterion = problem.criterion
     labels = solution.labels
     weights = solution.factor.weights
@@ -85,7 +99,8 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
     amplitude = criterion.amplitude(solution, column)
     if amplitude is not None:
         more["amplitude"] = labels.drop_axis(amplitude[0])
-    if outcome.error is not None and criterion.smooth:  # a step has no useful slope
+    # A jackknife estimates the standard error. For a loss that is a step function it is not valid.
+    if outcome.error is not None and criterion.smooth:
         more["loo_standard_error"] = of_lam(outcome.error) / weights.total
     if outcome.held_out is not None:
         residuals, counted = counted_residuals(outcome.held_out[0], weights, criterion.groups)
@@ -97,7 +112,11 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
 def _scores(
     residuals: Float[Array, "n t"], weights: Weights, Y: Float[Array, "n t"]
 ) -> dict[str, Any]:
-    """R² of held-out predictions, and the root mean square of their residuals for each target."""
+    """Return the diagnostics `r2` and `loo_rms` of held-out residuals.
+
+    `r2` is the R² of held-out predictions, averaged over targets. `loo_rms` is the root mean square
+    residual of each target, (t,).
+    """
     squares = weights.mean(residuals**2)
     even = weights.values is None or weights.padded
     one_label = Y[:1] if even else Y[jnp.argmax(weights.array)]
@@ -106,7 +125,10 @@ def _scores(
 
 
 def result_of_moments(kernel: Kernel, solution: Solution, chosen: Chosen) -> Result:
-    """The result at the chosen λ of a solution of moments, which has no rows to hold out."""
+    """Return the result at the chosen λ for a solution made of moments.
+
+    Its rows are not kept, so that the result has no held-out residuals.
+    """
     column = chosen.lam.reshape(1, -1)
     coefficients = solution.factor.coefficients(solution, column)
     outcome = Outcome(coefficients, None, solution.dof(column))
@@ -114,7 +136,7 @@ def result_of_moments(kernel: Kernel, solution: Solution, chosen: Chosen) -> Res
 
 
 def _result_of(kernel: Kernel, solution: Solution, chosen: Chosen, outcome: Outcome) -> Result:
-    """The result, but for what depends on a criterion."""
+    """Return the result, without the diagnostics that depend on the criterion."""
     factor = solution.factor
     drop = solution.labels.drop_axis
     report = factor.report
@@ -137,7 +159,10 @@ def _result_of(kernel: Kernel, solution: Solution, chosen: Chosen, outcome: Outc
 
 
 def _function_of(kernel: Kernel, solution: Solution, outcome: Outcome) -> Function:
-    """The fitted function, with the fewest numbers that it can be kept in."""
+    """Return the fitted function, stored in as few numbers as possible.
+
+    It holds weights w of explicit features if w has fewer numbers than points and coefficients.
+    """
     factor = solution.factor
     drop = solution.labels.drop_axis
     coef, beta = (part[0] for part in outcome.coefficients)
@@ -153,13 +178,17 @@ def _function_of(kernel: Kernel, solution: Solution, outcome: Outcome) -> Functi
 def _jitter_effect(
     kernel: Kernel, solution: Solution, column: Float[Array, "1 k"], outcome: Outcome
 ) -> Any:
-    """How far jitter moved the fit, as a share of the held-out residuals; None without jitter."""
+    """Return a bound on how far jitter moved the fit, relative to the held-out residuals.
+
+    None if the factor has no jitter.
+    """
     factor = solution.factor
     residuals = outcome.held_out
     if factor.report.jitter is None:
         return None
     if residuals is None:
-        squares = solution.residual_norm(column)[0]  # those of training, which are smaller
+        # Training residuals are smaller than held-out ones, so that the bound only gets larger.
+        squares = solution.residual_norm(column)[0]
     else:
         squares = jnp.nansum(factor.weights.scale(residuals[0]) ** 2, axis=0)
     coef = outcome.coefficients[0][0]
@@ -167,9 +196,13 @@ def _jitter_effect(
 
 
 def r_squared(missed: Any, Y: Any, mean: Callable, xp: Any) -> Any:
-    """1 − Σ v e² / Σ v (y − ȳ)² of every target, 0 for constant labels, from the mean squares that
-    are `missed`. `mean` is with weights v; labels are less those of one row, so that constant ones
-    are exactly 0.
+    """Return R² = 1 − Σ v e² / Σ v (y − ȳ)² of every target, and 0 for constant labels.
+
+    Args:
+        missed: the weighted mean of the squared residuals e², (t,).
+        Y: labels (n, t) minus the labels of one row, so that constant labels are exactly 0.
+        mean: the function that averages over rows with weights v.
+        xp: `numpy` or `jax.numpy`.
     """
     square = mean((Y - mean(Y)) ** 2)
     varies = square > 0

@@ -1,4 +1,8 @@
-"""Products at full precision, decompositions, inverses with exact derivatives."""
+"""Linear algebra for all other layers.
+
+It has matrix products at full precision, eigenvalue and singular value decompositions, inverses
+with exact derivatives, and maps and sums over blocks of rows.
+"""
 
 from jaxrls.core.linalg.blocks import (
     FEWEST_ROWS,

@@ -1,4 +1,7 @@
-"""Computations over blocks of rows, a map and a sum, so that temporaries never exceed a block."""
+"""Maps and sums over blocks of rows, so that temporary arrays are never larger than one block.
+
+Begin reading at `over_rows`.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,22 +13,30 @@ from jaxtyping import Array, Shaped
 
 from jaxrls.core.support import check_whole, is_symbolic, platform
 
-# Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the
-# device busy.
+# The largest size of one block's temporary arrays. On CPUs they stay in cache. On accelerators they
+# are large enough to keep the device busy.
 CPU_BLOCK_BYTES = 8 * 2**20
 ACCELERATOR_BLOCK_BYTES = 256 * 2**20
-FEWEST_ROWS = 512  # in a block of rows that are multiplied by a square matrix each: fewer are slow
+# The fewest rows in a block that is multiplied by a square matrix. With fewer rows products are
+# slow.
+FEWEST_ROWS = 512
 
 
 def block_bytes() -> int:
-    """The bytes of a block on the default device."""
+    """Return the largest size of a block's temporary arrays on the default device, in bytes."""
     return CPU_BLOCK_BYTES if platform() == "cpu" else ACCELERATOR_BLOCK_BYTES
 
 
 def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
-    """Rows per block for `row_bytes` of temporaries a row, down to half as many where they then
-    divide `n`, so that no ragged block remains; at most `most` bytes a block, or 16 rows where
-    these are more. A number that is a symbol is not divided.
+    """Return the number of rows in a block.
+
+    A block has as many rows as its bytes allow. If this number does not divide n, the largest
+    smaller number that does is taken, down to half as many rows, so that no ragged block remains.
+
+    Args:
+        n: the number of rows. If it is a symbol of `jax.export`, one block has all rows.
+        row_bytes: the bytes of temporary arrays for each row.
+        most: the most bytes of a block; None for `block_bytes()`. 16 rows are always allowed.
     """
     if is_symbolic(n):
         return n
@@ -35,8 +46,11 @@ def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
 
 
 def wide_block_size(n: int, row_bytes: int) -> int:
-    """The same, but at least FEWEST_ROWS, or up to twice as many that divide `n`: with a ragged
-    block, whole blocks would be cut out as a copy.
+    """Return the number of rows in a block that is multiplied by a square matrix.
+
+    It is `default_block_size`, but at least `FEWEST_ROWS`, or n if n is smaller. Instead of
+    `FEWEST_ROWS` a number that divides n is taken, if there is one below twice as many. With a
+    ragged block, the whole blocks would have to be copied.
     """
     if is_symbolic(n):
         return n
@@ -47,8 +61,9 @@ def wide_block_size(n: int, row_bytes: int) -> int:
 
 
 def check_block_size(block_size: Any, n: int) -> int | None:
-    """`block_size` limited to `n`, or None if it is; raises unless it is a whole number of at least
-    1.
+    """Return `block_size`, limited to n. Raise unless it is a whole number of at least 1.
+
+    None is returned for None, and for a symbol of `jax.export`.
     """
     if block_size is None or is_symbolic(block_size):
         return None
@@ -62,8 +77,11 @@ def check_block_size(block_size: Any, n: int) -> int | None:
 
 
 def split(arrays: Any, block: int) -> tuple[Any, Any]:
-    """Arrays (n, …) of n ≥ block rows as whole blocks (k, block, …), and the ragged rest, None if
-    it is empty.
+    """Cut a pytree of arrays (n, …), n ≥ block, into blocks of rows.
+
+    Returns:
+        `(whole, rest)`: the k whole blocks (k, block, …), and the fewer rows that remain, or None
+        if none remain.
     """
     k, ragged = divmod(jax.tree.leaves(arrays)[0].shape[0], block)
     cut = lambda a: a[: k * block].reshape(k, block, *a.shape[1:])
@@ -72,21 +90,23 @@ def split(arrays: Any, block: int) -> tuple[Any, Any]:
 
 
 def map_blocks(fn: Callable, whole: Any, rest: Any) -> Any:
-    """`fn` on every block, the results (rows, …) stacked back to (n, …); derivatives recompute each
-    block instead of keeping its temporaries.
+    """Apply `fn` to every block, and concatenate the results (rows, …) to (n, …).
+
+    Derivatives compute each block again instead of storing its temporary arrays.
     """
     rows = jax.tree.map(join_blocks, jax.lax.map(jax.checkpoint(fn), whole))
     return rows if rest is None else jax.tree.map(lambda *a: jnp.concatenate(a), rows, fn(rest))
 
 
 def join_blocks(a: Shaped[Array, "k b *s"]) -> Shaped[Array, "n *s"]:
-    """Blocks (k, block, …) as rows, also where there are no columns."""
+    """Reshape blocks (k, b, …) to rows (k·b, …), also if there are no columns."""
     return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
 
 
 def sum_blocks(fn: Callable, whole: Any, rest: Any) -> Any:
-    """The sum of `fn` over blocks: one carry, added to block by block, with derivatives that
-    recompute.
+    """Return the sum of `fn` over all blocks, accumulated block by block.
+
+    Derivatives compute each block again instead of storing its temporary arrays.
     """
     of_block = jax.checkpoint(fn)
     if rest is None:
@@ -99,12 +119,18 @@ def sum_blocks(fn: Callable, whole: Any, rest: Any) -> Any:
 
 
 def in_parts(run: Callable, arrays: Any, parts: int, place: Callable) -> Any:
-    """`run` on equal parts of arrays (n, …) in parallel: parts on different devices stay there, and
-    nothing is passed between them.
+    """Apply `run` to equal parts of the rows in parallel, and stack the results (parts, …).
 
-    Each part has its own copy of what `run` closes over, so that derivatives too are summed within
-    parts first and between them once. `place` says where arrays with a row for each part, or each
-    row, are put.
+    Parts that lie on different devices stay there, and no data pass between devices. Each part gets
+    its own copy of the arrays that `run` closes over. So derivatives in these arrays are summed
+    within each part first, and between parts only once.
+
+    Args:
+        run: a function of one part.
+        arrays: a pytree of arrays (n, …).
+        parts: the number of parts. It divides n.
+        place: a function that puts arrays on devices. The first axis of its arrays has length n or
+            `parts`.
     """
 
     def side_by_side(arrays: Any) -> Any:
@@ -117,7 +143,8 @@ def in_parts(run: Callable, arrays: Any, parts: int, place: Callable) -> Any:
     return jax.jit(lambda arrays: place(side_by_side(place(arrays))))(arrays)
 
 
-# By kind: the function for blocks, and the one that joins the results of parts.
+# For each kind of reduction: the function over blocks, and the function that joins the results of
+# all parts.
 REDUCTIONS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, join_blocks)}
 
 
@@ -129,8 +156,16 @@ def over_rows(
     parts: int = 1,
     place: Callable = lambda arrays: arrays,
 ) -> Any:
-    """A "sum" or a "map" of `fn` over blocks of rows of a pytree of arrays (n, …); with several
-    `parts` over blocks of each, whose sums are added or results stacked at the end.
+    """Sum or map `fn` over blocks of rows.
+
+    Args:
+        kind: "sum" adds the results of all blocks; "map" concatenates them to (n, …).
+        fn: a function of a block of the arrays.
+        arrays: a pytree of arrays (n, …).
+        block_size: the number of rows in a block.
+        parts: the number of equal parts of the rows, which may lie on different devices. Each part
+            is cut into its own blocks.
+        place: a function that puts arrays on the devices of the parts.
     """
     over_blocks, together = REDUCTIONS[kind]
     if parts > 1:

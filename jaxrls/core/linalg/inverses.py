@@ -1,9 +1,8 @@
-"""Inverses of positive definite matrices whose derivatives are exact to any order and cost few
-products.
+"""Inverses of positive definite matrices, with derivatives that are exact to any order.
 
-One λ needs no spectrum: a Cholesky factor and its inverse take the eigendecomposition's place, and
-dG⁻¹ = −G⁻¹ dG G⁻¹ never divides by gaps between eigenvalues. The work is in matrix products of
-blocks, each half as large as its plain form, for symmetry.
+A fit at one λ needs no spectrum. A Cholesky factor and its inverse replace the eigendecomposition.
+The derivative dG⁻¹ = −G⁻¹ dG G⁻¹ never divides by gaps between eigenvalues, and costs few products.
+Most of the time is spent in products of blocks. Symmetry halves the work of each.
 
 Theory: `docs/theory.md`, "Gradients".
 """
@@ -26,13 +25,16 @@ from jaxrls.core.linalg.products import (
     transposed_matmul,
 )
 
-# Below this size a triangular inverse is left to the library's solver.
+# A triangular matrix of at most this size is inverted by JAX's triangular solver.
 LEAF = 512
 
 
 def triangular_inverse(L: Square) -> Square:
-    """L⁻¹ of a lower triangular L, by halves: two products of half the size at each level, 2n³/3
-    flops.
+    """Return L⁻¹ of a lower triangular L, in 2n³/3 flops.
+
+    L is split into halves recursively. Each level takes two products of half the size:
+
+        [A 0; M C]⁻¹ = [A⁻¹ 0; −C⁻¹MA⁻¹ C⁻¹]
     """
     n = L.shape[0]
     if n <= LEAF:
@@ -47,25 +49,28 @@ def triangular_inverse(L: Square) -> Square:
 
 
 def _cholesky(G: Square) -> Square:
-    """L with LLᵀ = G, of which Gᵀ is handed over: in LAPACK's column order that is G as it lies,
-    and needs no copy.
-    """
+    """Return the lower triangular L with LLᵀ = G."""
+    # LAPACK reads matrices column by column. Gᵀ = G in that order lies in memory as G does in
+    # JAX's row order, so that no copy is made.
     return jax.lax.linalg.cholesky(G.T, symmetrize_input=False)
 
 
 @jax.custom_jvp
 def inverse(G: Square) -> Square:
-    """G⁻¹ of a symmetric positive definite G; NaN where G is not, to working precision. 1.6n³
-    flops.
+    """Return G⁻¹ of a symmetric positive definite G, in 1.6n³ flops.
+
+    The result is NaN if G is not positive definite to working precision.
     """
+    # G⁻¹ = WᵀW with the lower triangular W = L⁻¹.
+    # Entry (i, j) of WᵀW sums only over rows k ≥ max(i, j). A block row of the result reads rows
+    # k ≥ a, which skips half of the zeros of W.
     W = triangular_inverse(_cholesky(G))
     ends = panels(len(G))
-    # Half of the zeros of W are left out: entry (i, j) of WᵀW sums over rows k ≥ max(i, j) only.
     return from_panels([transposed_matmul(W[a:, a:b], W[a:, :b]) for a, b in ends])
 
 
 def rule_of_inverse(inverse: Callable[[Square], Square]) -> Callable:
-    """The derivative of a way to invert: dG⁻¹ = −G⁻¹ dG G⁻¹."""
+    """Return the derivative rule of a function that inverts a matrix: dG⁻¹ = −G⁻¹ dG G⁻¹."""
 
     def rule(primals: tuple, tangents: tuple) -> tuple[Square, Square]:
         (G,) = primals
@@ -80,7 +85,7 @@ inverse.defjvp(rule_of_inverse(inverse))
 
 
 class InverseParts(NamedTuple):
-    """What validation at one λ needs of G⁻¹."""
+    """The parts of G⁻¹ that held-out residuals at one λ need."""
 
     times_B: Float[Array, "n k"]  # G⁻¹B
     diagonal: Float[Array, " n"]  # of G⁻¹
@@ -89,11 +94,12 @@ class InverseParts(NamedTuple):
 
 @jax.custom_jvp
 def solve_diag(K: Square, shift: Number, B: Float[Array, "n k"]) -> InverseParts:
-    """G⁻¹B, diag G⁻¹ and log |G| of a positive definite G = K + shift·I.
+    """Return G⁻¹B, diag G⁻¹ and log |G| of a positive definite G = K + shift·I.
 
-    The derivative takes one more product, half as large for symmetry, and nests to any order; that
-    in the shift alone takes none. dK must be symmetric, as it is for every function that returns a
-    symmetric K."""
+    The derivative takes one more product, which symmetry halves. The derivative in the shift alone
+    takes no product. Derivatives nest to any order. dK must be symmetric, as it is for every
+    function that returns a symmetric K.
+    """
     L = _cholesky(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
     W = triangular_inverse(L)
     logdet = 2 * jnp.sum(jnp.log(diagonal_of(L)))
@@ -101,7 +107,19 @@ def solve_diag(K: Square, shift: Number, B: Float[Array, "n k"]) -> InverseParts
 
 
 def rule_of_solve_diag(solve_diag: Callable, inverse: Callable[[Square], Square]) -> Callable:
-    """The derivative of a way to solve, by one to invert; what it gives besides is constant."""
+    """Return the derivative rule of a function with the arguments and results of `solve_diag`.
+
+    With P = G⁻¹, X = PB and dG = dK + dshift·I:
+
+        dX = P(dB − dG X)
+        d diag P = −diag(P dG P)
+        d log |G| = tr(P dG)
+
+    Args:
+        solve_diag: the function. It returns `InverseParts`, or a named tuple with more fields,
+            whose derivatives are taken as 0.
+        inverse: the function that computes P.
+    """
 
     def rule(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
         K, shift, B = primals
@@ -111,7 +129,8 @@ def rule_of_solve_diag(solve_diag: Callable, inverse: Callable[[Square], Square]
         X = parts.times_B
         p = parts.diagonal
         dX, dp, dlogdet, *rest = map(jnp.zeros_like, parts)
-        # Of what nothing that is being differentiated reaches there is no tangent.
+        # JAX passes a SymbolicZero as the tangent of an argument that is constant. Its terms are
+        # skipped.
         moves = lambda tangent: not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
         if moves(dB):
             dX = dX + dB
@@ -132,11 +151,19 @@ solve_diag.defjvp(rule_of_solve_diag(solve_diag, inverse), symbolic_zeros=True)
 
 
 def _sandwich_diagonal(P: Square, D: Square) -> Float[Array, " n"]:
-    """diag(P D P) for symmetric P and D, from the blocks of D at and below its diagonal.
+    """Return diag(P D P) for symmetric P and D.
 
-    Its transpose, the one large product of a gradient, then fills just those blocks: half of P
-    diag(b) P. `split` is transposed to a concatenation, where slices would be to sums of n×n
-    arrays, and Pᵀ = P to a product along rows, the faster one on CPUs."""
+    Only blocks of D at and below its diagonal are read. Blocks below the diagonal count twice,
+    because D is symmetric. A gradient transposes this function to b ↦ P diag(b) P, its one large
+    product. The transpose then computes just the blocks that were read, half of the matrix.
+
+    Two choices make the transpose fast:
+
+    * `split` instead of slices. Its transpose is a concatenation, while slices would become a sum
+      of n×n arrays.
+    * Rows of Pᵀ = P as the left side. Their transpose is a product along rows, which is faster on
+      CPUs.
+    """
     n = P.shape[0]
     ends = panels(P.shape[0])
     total = jnp.zeros(n, P.dtype)
@@ -154,8 +181,10 @@ def _sandwich_diagonal(P: Square, D: Square) -> Float[Array, " n"]:
 def whitened(
     U: Float[Array, "n q"], H: Float[Array, "n q"]
 ) -> tuple[Float[Array, "n q"], Float[Array, "q q"]]:
-    """UL⁻ᵀ and L⁻¹ with LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is the product of the first with its
-    transpose. A column of H that is 0, as of a level without weight, is ignored.
+    """Return UL⁻ᵀ and L⁻¹, with LLᵀ = HᵀU.
+
+    The product of UL⁻ᵀ with its transpose is U(HᵀU)⁻¹Uᵀ. A column of H that is 0 is ignored. Levels
+    of fixed effects without weight have such columns.
     """
     empty = (jnp.sum(H * H, axis=0) == 0).astype(H.dtype)
     S = matmul(H.T, U) + jnp.diag(empty)

@@ -1,4 +1,8 @@
-"""Matrix products at full precision, by the faster of two arrangements."""
+"""Matrix products at full precision, in the memory order that is faster on the platform.
+
+XLA's products on CPUs are up to twice as fast if the left factor is stored row by row. Symmetric
+products compute only block rows up to the diagonal, which are called panels.
+"""
 
 from typing import Any
 
@@ -15,28 +19,27 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def matmul(a: Float[Array | np.ndarray, "..."], b: Float[Array | np.ndarray, "..."]) -> Array:
-    """a @ b at the highest precision: the default is TF32 on recent GPUs and bfloat16 on TPUs,
-    which ruins distances.
+    """Return a @ b at the highest precision.
+
+    JAX's default is TF32 on recent GPUs and bfloat16 on TPUs, which is too rough for distances.
     """
     return jnp.matmul(a, b, precision=HIGHEST)
 
 
 def diagonal_of(A: Square) -> Float[Array, " n"]:
-    """The diagonal of a square matrix, by one operation: `jnp.diagonal` takes twenty."""
+    """Return the diagonal of a square matrix by one operation. `jnp.diagonal` takes twenty."""
     return jnp.einsum("ii->i", A)
 
 
-# A product with fewer columns than this on either side is made as it lies: transposing would cost
-# as much as it saves.
+# If either factor has fewer columns than this, no factor is transposed in memory first: that would
+# cost as much as it saves.
 FEW_COLUMNS = 128
-# Block rows of a symmetric product: with m of them the work is (m + 1)/2m of the full product.
+# The number m of block rows of a symmetric product. The work is (m + 1)/2m of the full product.
 PANELS = 4
 
 
 def transposed_matmul(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[Array, "a b"]:
-    """AᵀB, with A transposed in memory first where that pays: XLA's products on CPUs are up to
-    twice as fast along rows.
-    """
+    """Return AᵀB. On CPUs a large A is first transposed in memory, which is faster."""
     if min(A.shape[1], B.shape[1]) < FEW_COLUMNS or platform() != "cpu":
         return matmul(A.T, B)
     return _along_rows(A, B)
@@ -44,6 +47,7 @@ def transposed_matmul(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[A
 
 @jax.custom_jvp
 def _along_rows(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[Array, "a b"]:
+    """Return AᵀB, with A transposed in memory first."""
     return matmul(_transposed(A), B)
 
 
@@ -53,14 +57,14 @@ def _along_rows_jvp(
 ) -> tuple[Float[Array, "a b"], Float[Array, "a b"]]:
     A, B = primals
     dA, dB = tangents
-    # The transposes of these two run along rows.
+    # Reverse mode transposes these two products, and the transposes read along rows.
     return _along_rows(A, B), matmul(dA.T, B) + matmul(A.T, dB)
 
 
 @jax.custom_jvp
 def _transposed(A: Float[Array, "n a"]) -> Float[Array, "a n"]:
-    """Aᵀ as it lies in memory."""
-    # Without the barrier the compiler takes the transposition back.
+    """Return Aᵀ, laid out in memory in this order."""
+    # Without the barrier XLA would merge the transposition into the product.
     return jax.lax.optimization_barrier(A.T)
 
 
@@ -69,8 +73,9 @@ _transposed.defjvp(lambda primals, tangents: (_transposed(*primals), tangents[0]
 
 @jax.custom_jvp
 def tall_matmul(A: Float[Array, "n a"], B: Float[Array, "a b"]) -> Float[Array, "n b"]:
-    """A B of many rows, with a gradient in B, AᵀC, that is arranged as `transposed_matmul`
-    would.
+    """Return AB for an A of many rows.
+
+    The gradient in B is AᵀC for a cotangent C. It is computed like `transposed_matmul(A, C)`.
     """
     return matmul(A, B)
 
@@ -86,8 +91,9 @@ def _tall_matmul_jvp(
 
 
 def panels(n: int) -> list[tuple[int, int]]:
-    """Where the block rows of a symmetric n×n product begin and end: PANELS of them, or one where n
-    is small.
+    """Return the first row and the end row of every block row of a symmetric n×n product.
+
+    There are PANELS block rows, or one if n is small.
     """
     height = -(-n // PANELS) if n > PANELS * FEW_COLUMNS else n
     return [(start, min(start + height, n)) for start in range(0, n, height)]
@@ -96,8 +102,9 @@ def panels(n: int) -> list[tuple[int, int]]:
 def gram_panels(
     A: Float[Array, "n m"], B: Float[Array, "n m"] | None = None
 ) -> list[Float[Array, "_ _"]]:
-    """AᵀA, or a symmetric AᵀB, as its block rows up to the diagonal, which may be summed over
-    blocks of rows before `from_panels`.
+    """Return the block rows, up to the diagonal, of AᵀA or of a symmetric AᵀB.
+
+    The results of several blocks of rows may be added before `from_panels` makes a matrix of them.
     """
     right = A if B is None else B
     return [
@@ -106,21 +113,21 @@ def gram_panels(
 
 
 def from_panels(rows: list[Float[Array, "_ _"]]) -> Float[Array, "m m"]:
-    """The symmetric matrix of which `rows` are the block rows up to the diagonal."""
+    """Return the symmetric matrix whose block rows up to the diagonal are `rows`."""
     m = rows[-1].shape[1]
     lower = jnp.concatenate([jnp.pad(row, ((0, 0), (0, m - row.shape[1]))) for row in rows])
     return jnp.tril(lower) + jnp.tril(lower, -1).T
 
 
 def safe_sqrt(x: Any) -> Float[Array, "..."]:
-    """√x with derivative 0, not infinity, at x = 0."""
+    """Return √x, with the derivative 0 at x = 0 instead of infinity."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
 @jax.custom_jvp
 def reciprocal(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """1/x, whose derivative −dx/x² is finite also where x² underflows or overflows."""
+    """Return 1/x, with a derivative −dx/x² that is finite even if x² underflows or overflows."""
     return 1 / x
 
 

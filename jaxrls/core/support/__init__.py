@@ -1,4 +1,8 @@
-"""Argument checks, the decorator of public calls, arrays on devices, pytrees, progress bars."""
+"""Helpers of all layers that do no mathematics.
+
+They are checks of arguments, the decorators `door` of public calls and `pytree` of classes,
+questions about arrays and devices, warnings and progress bars.
+"""
 
 from jaxrls.core.support.checks import (
     Listed,

@@ -1,7 +1,7 @@
-"""Checks of arguments, whose errors say what was wrong, what was found, and what to do.
+"""Checks of arguments. Their errors say what must hold, what was found, and what to do.
 
-Shapes and dtypes are checked everywhere, values only where they are known: inside `jax.jit` an
-array has no values yet.
+Shapes and dtypes are always checked. Values are checked only if arrays have values, which they do
+not inside `jax.jit`. The functions that check values are decorated with `where_known`.
 """
 
 from collections.abc import Sequence
@@ -13,25 +13,25 @@ import numpy as np
 
 from jaxrls.core.support.device import on_device, value_of, where_known
 
-# What is accepted besides JAX arrays.
+# The types that are accepted besides JAX arrays.
 Listed = np.ndarray | Sequence[Any]
-# What takes text, by the argument in which it was found.
+# For each argument in which text is found: the remedy that the error names.
 INSTEAD = {
     "Y": ": for classes take encode(labels), or RLSClassifier",
     "fixed_effects": ": give levels(labels) for an intercept of each group, or indicators",
     "X": ": give indicators of text, as pandas.get_dummies does; stream reads files",
     "lams": ": give numbers such as [0.1, 1.0]",
 }
-# And what takes dates.
+# The remedy that the error names for dates.
 DAYS = ": give days, such as (dates - dates.min()) / np.timedelta64(1, 'D'), or parts of the year"
-# Largest ratio of the largest weight to the smallest positive one.
+# For each dtype: the largest allowed ratio of the largest weight to the smallest positive one.
 MOST_RATIO = {"float32": 1e6, "float64": 1e12}
 # Kinds of real numbers.
 REAL = jnp.bool_, jnp.integer, jnp.floating
 
 
 def check_unmasked(name: str, value: Any) -> None:
-    """Raise for a masked array with masked values, as the numbers under a mask are not data."""
+    """Raise for a masked array with masked values. The numbers under a mask are not data."""
     if masked := int(np.ma.getmaskarray(value).sum()) if np.ma.isMaskedArray(value) else 0:
         raise ValueError(
             f"{name} is a masked array with {masked} masked value{'s' if masked > 1 else ''}: "
@@ -40,8 +40,15 @@ def check_unmasked(name: str, value: Any) -> None:
 
 
 def as_floats(name: str, value: Any, dtype: Any = None) -> Any:
-    """`value` as a real floating-point array: JAX arrays stay on their device, everything else
-    passes through NumPy.
+    """Return `value` as an array of real floating-point numbers.
+
+    JAX arrays stay on their device. Everything else becomes a NumPy array.
+
+    Args:
+        name: the name of the argument in errors.
+        value: anything that NumPy can read as numbers.
+        dtype: the dtype of the result. None keeps float32 and float64, and converts other numbers
+            to float64, or for JAX arrays to JAX's default float.
     """
     if not isinstance(value, jax.Array):
         check_unmasked(name, value)
@@ -73,17 +80,21 @@ def as_floats(name: str, value: Any, dtype: Any = None) -> Any:
 
 
 def _raise_for_wrong_column(name: str, table: Any) -> None:
-    """Raise in the name of the first column of a table that cannot be read, if it has columns."""
+    """Raise an error that names the first column of `table` that cannot be read as numbers.
+
+    Return if `table` has no columns with names.
+    """
     if hasattr(table, "items"):
         for column, part in table.items():
             as_floats(f"{name}[{column!r}]", np.asarray(part))
 
 
 def column_names(X: Any) -> tuple:
-    """The names of the columns of a data frame, a table or a stream; () of anything else, and where
-    two are the same.
+    """Return the names of the columns of a data frame, a table or a stream.
+
+    Return () for anything else, and if two columns have the same name.
     """
-    # Of pyarrow and streams, or else.
+    # pyarrow tables and streams have `column_names`, data frames have `columns`.
     names = getattr(X, "column_names", getattr(X, "columns", ()))
     if not hasattr(X, "shape") or callable(names):
         return ()
@@ -93,8 +104,9 @@ def column_names(X: Any) -> tuple:
 
 
 def by_names(name: str, X: Any, names: tuple) -> Any:
-    """The columns of these names of a data frame or table, in this order; anything without names
-    as it is.
+    """Return a data frame or table with the columns of these names, in this order.
+
+    X without names of columns is returned unchanged. Raise if a name is missing.
     """
     columns = column_names(X)
     if not (names and columns) or columns == names:
@@ -109,9 +121,7 @@ def by_names(name: str, X: Any, names: tuple) -> Any:
 
 
 def _in_float64(value: np.ndarray) -> np.ndarray:
-    """Numbers of other kinds; NaN for `pandas.NA`, as for the missing values of a column of
-    floats.
-    """
+    """Return numbers of any kind as float64, with `pandas.NA` replaced by NaN."""
     if value.dtype.kind == "O":
         known = [np.nan if type(part).__name__ == "NAType" else part for part in value.flat]
         value = np.fromiter(known, object, value.size).reshape(value.shape)
@@ -119,18 +129,21 @@ def _in_float64(value: np.ndarray) -> np.ndarray:
 
 
 def as_array(name: str, value: Any, dtype: Any = None) -> jax.Array:
-    """A list, a NumPy or a JAX array as a real JAX array."""
+    """Return a list, a NumPy array or a JAX array as a JAX array of real numbers."""
     return on_device(as_floats(name, value, dtype))
 
 
 def _ends(value: Any) -> Any:
-    """The smallest value and the largest."""
+    """Return the smallest and the largest value of an array."""
     return value_of(lambda xp, values: xp.stack([values.min(), values.max()]), value)
 
 
 @where_known
 def check_finite(name: str, value: Any) -> None:
-    """Raise where an array holds NaN or infinity. Sparse rows are checked where they are read."""
+    """Raise if an array holds NaN or infinity.
+
+    Anything but an array is passed over. Sparse rows are checked when they are read.
+    """
     if not isinstance(value, np.ndarray | jax.Array):
         return
     if not value_of(lambda xp, value: xp.isfinite(value).all(), value):
@@ -143,8 +156,12 @@ def check_finite(name: str, value: Any) -> None:
 
 @where_known
 def check_inputs(name: str, X: Any, columns: Any = None) -> None:
-    """Raise for numbers (n, d), or stored entries (k,) of `columns`, that are not finite, or whose
-    sums of squares overflow.
+    """Raise for numbers that are not finite, or so large that sums of their squares overflow.
+
+    Args:
+        name: the name of the argument in errors.
+        X: an array (n, d), or the stored entries (k,) of sparse rows.
+        columns: the column of each stored entry of sparse rows; None for an array.
     """
     check_finite(name, X)
     if not X.size:
@@ -160,8 +177,10 @@ def check_inputs(name: str, X: Any, columns: Any = None) -> None:
 
 
 def check_labels(name: str, Y: Any) -> None:
-    """Raise for labels that are not finite, or whose squares leave the range of their dtype, those
-    of any target below √tiny/eps or above √(max/nt), where values are known.
+    """Raise for labels that are not finite, or whose squares leave the range of their dtype.
+
+    The largest |y| of a target must be 0 or at least √tiny/eps, and no |y| may exceed √(max/nt).
+    Labels without values, inside `jax.jit`, are not checked.
     """
     check_inputs(name, Y)
     check_scale(name, Y, Y.dtype)
@@ -169,7 +188,7 @@ def check_labels(name: str, Y: Any) -> None:
 
 @where_known
 def check_scale(name: str, Y: Any, dtype: Any) -> None:
-    """Raise where the labels of some target underflow in a dtype, or their squares."""
+    """Raise if the labels of some target are so small that their squares underflow in a dtype."""
     if not Y.size:
         return
     limits = np.finfo(dtype)
@@ -200,7 +219,7 @@ def check_matrix(name: str, X: Any) -> None:
 
 
 def check_targets(name: str, Y: Any, n: int | None = None) -> None:
-    """Raise unless `Y` has shape (n,) or (n, t), with any number of rows where `n` is not named."""
+    """Raise unless Y has shape (n,) or (n, t). With n None, any number of rows is allowed."""
     if Y.ndim not in (1, 2) or 0 in Y.shape or n not in (None, Y.shape[0]):
         rows = "n" if n is None else n
         raise ValueError(
@@ -210,8 +229,15 @@ def check_targets(name: str, Y: Any, n: int | None = None) -> None:
 
 
 def check_weights(weights: Any, n: int, name: str = "weights", of: str = "row") -> None:
-    """Raise unless `weights` of rows, or of labels, have shape (n,) and, where values are known,
-    are finite, non-negative and not all zero.
+    """Raise unless weights have shape (n,), and are finite, non-negative and not all zero.
+
+    Only the shape is checked if the weights have no values, inside `jax.jit`.
+
+    Args:
+        weights: the weights.
+        n: how many weights there must be.
+        name: the name of the argument in errors.
+        of: what each weight belongs to, such as "row", in errors.
     """
     if weights.shape != (n,):
         raise ValueError(
@@ -222,7 +248,7 @@ def check_weights(weights: Any, n: int, name: str = "weights", of: str = "row") 
 
 @where_known
 def _check_signs(weights: Any, name: str, of: str) -> None:
-    """Raise for weights that are not finite, negative, or all zero."""
+    """Raise for weights that are not finite, for negative ones, and if all are zero."""
     check_finite(name, weights)
     least, most = _ends(weights)
     if least < 0:
@@ -235,9 +261,7 @@ def _check_signs(weights: Any, name: str, of: str) -> None:
 
 @where_known
 def check_ratio(weights: Any) -> None:
-    """Raise where the ratio of the largest to the smallest positive weight exceeds what their dtype
-    resolves.
-    """
+    """Raise if the largest weight is too many times the smallest positive one for their dtype."""
     if weights is None:
         return
     least = value_of(lambda xp, v: xp.where(v > 0, v, xp.inf).min(), weights)
@@ -251,7 +275,7 @@ def check_ratio(weights: Any) -> None:
 
 
 def check_real(name: str, value: Any) -> None:
-    """Raise unless `value` is a real number or an array of them, as a kernel's parameters are."""
+    """Raise unless `value`, such as a kernel's parameter, is a real number or an array of them."""
     for part in jax.tree.leaves(value, is_leaf=lambda part: part is None):
         check_unmasked(name, part)
         dtype = part.dtype if isinstance(part, jax.Array) else np.asarray(part).dtype
@@ -264,8 +288,9 @@ def check_real(name: str, value: Any) -> None:
 
 
 def as_labels(name: str, values: Any) -> np.ndarray:
-    """Labels (n,) of any kind that can be compared and sorted, on the host; raise where some are
-    missing.
+    """Return labels (n,) as a NumPy array, such as numbers, strings or dates.
+
+    Raise if some are missing, or if they cannot be sorted.
     """
     check_unmasked(name, values)
     labels = np.asarray(values)
@@ -275,7 +300,7 @@ def as_labels(name: str, values: Any) -> np.ndarray:
         )
     if labels.dtype.kind in "biufcmM":
         missing = labels != labels
-    else:  # how NumPy writes NaN, NaT and pandas.NA as text, and empty labels
+    else:  # the texts that NumPy makes of empty labels, NaN, NaT and pandas.NA
         none = ("", "b''", "nan", "NaT", "<NA>")
         missing = np.array([label is None or str(label) in none for label in labels.tolist()])
     if missing.any():
@@ -292,8 +317,9 @@ def as_labels(name: str, values: Any) -> np.ndarray:
 
 
 def check_row_numbers(numbers: jax.Array | np.ndarray, n: int) -> None:
-    """Raise unless `numbers` (m,) are whole numbers from 0 to n − 1 (values where they are
-    known).
+    """Raise unless `numbers` (m,) are whole numbers from 0 to n − 1.
+
+    The range is not checked if the numbers have no values, inside `jax.jit`.
     """
     if not jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.ndim != 1:
         raise ValueError(
@@ -305,7 +331,7 @@ def check_row_numbers(numbers: jax.Array | np.ndarray, n: int) -> None:
 
 @where_known
 def _check_range(numbers: Any, n: int) -> None:
-    """Raise for row numbers that are none."""
+    """Raise for row numbers below 0 or above n − 1."""
     if not numbers.size:
         return
     low, high = _ends(numbers)
@@ -315,7 +341,7 @@ def _check_range(numbers: Any, n: int) -> None:
 
 
 def check_whole(name: str, value: Any, most: int | None = None) -> None:
-    """Raise unless `value` is a whole number of at least 1, and at most `most`."""
+    """Raise unless `value` is a whole number of at least 1, and at most `most` if that is given."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < 1 or most is not None and value > most:
         up = "" if most is None else f" and at most {most}"
@@ -323,7 +349,14 @@ def check_whole(name: str, value: Any, most: int | None = None) -> None:
 
 
 def as_lams(lams: Any, dtype: Any, targets: tuple = (), *, zero: bool = False) -> jax.Array:
-    """λ (L,) for all targets, or (L, t) with a column for each, checked as by `check_lams`."""
+    """Return λ as an array (L,), or (L, t) with a column for each target, checked.
+
+    Args:
+        lams: the λ.
+        dtype: the dtype of the result.
+        targets: `(t,)`, which allows the shape (L, t); () if all targets share λ.
+        zero: whether a λ of 0 is allowed. It then stands for the floor of a factor.
+    """
     lams = as_array("lams", lams, dtype)
     if not lams.ndim or lams.shape[1:] not in ((), targets):
         or_more = f", or (L, {targets[0]}) with those of each target" if targets else ""
@@ -335,7 +368,10 @@ def as_lams(lams: Any, dtype: Any, targets: tuple = (), *, zero: bool = False) -
 
 
 def as_lam(lam: Any, dtype: Any, targets: tuple = (), *, zero: bool = False) -> jax.Array:
-    """One λ, or one for each target, checked likewise."""
+    """Return one λ as an array (), or (t,) with one λ for each target, checked.
+
+    The arguments are those of `as_lams`.
+    """
     lam = as_array("lam", lam, dtype)
     if lam.shape not in ((), targets):
         or_more = ", or one for each target" if targets else ""
@@ -345,8 +381,9 @@ def as_lam(lam: Any, dtype: Any, targets: tuple = (), *, zero: bool = False) -> 
 
 
 def check_lams(lams: jax.Array | np.ndarray, name: str, zero: bool) -> None:
-    """Raise unless every λ is finite and positive, or 0 where that stands for a factor's floor
-    (concrete values only).
+    """Raise unless every λ is finite and positive, or 0 if `zero` allows it.
+
+    λ without values, inside `jax.jit`, are only counted: at least one must be given.
     """
     if lams.size == 0:
         raise ValueError(
@@ -357,7 +394,7 @@ def check_lams(lams: jax.Array | np.ndarray, name: str, zero: bool) -> None:
 
 @where_known
 def _check_positive(lams: Any, name: str, zero: bool) -> None:
-    """Raise unless every λ is finite and positive, or 0 where that is allowed."""
+    """Raise unless every λ is finite and positive, or 0 if `zero` allows it."""
     check_finite(name, lams)
     least, _ = _ends(lams)
     if least < 0 or least == 0 and not zero:
@@ -366,7 +403,10 @@ def _check_positive(lams: Any, name: str, zero: bool) -> None:
 
 
 def check_symmetric(name: str, K: jax.Array | np.ndarray) -> None:
-    """Raise unless `K` is square and, where values are known, finite and symmetric to rounding."""
+    """Raise unless K is square, finite and symmetric to rounding.
+
+    Only the shape is checked if K has no values, inside `jax.jit`.
+    """
     if K.ndim != 2 or K.shape != K.shape[::-1]:
         raise ValueError(f"{name} must be square, (n, n), and has shape {K.shape}")
     _check_mirror_images(name, K)
@@ -374,7 +414,7 @@ def check_symmetric(name: str, K: jax.Array | np.ndarray) -> None:
 
 @where_known
 def _check_mirror_images(name: str, K: Any) -> None:
-    """Raise unless entries are finite and those of their mirror image to rounding."""
+    """Raise unless the entries of K are finite, and equal those of Kᵀ to rounding."""
     check_finite(name, K)
     values = np.asarray(K)
     gap = np.abs(values - values.T).max()

@@ -1,8 +1,10 @@
-"""What is known of arrays and devices: whether arrays have values yet, which inside `jax.jit` they
-do not, where they lie, and the platform and memory of the default device.
+"""Questions about arrays and devices.
 
-Inside of a public call, axes of a mesh are left to the compiler (`AxisType.Auto`), which keeps rows
-where they are; under Explicit axes every operation would have to state the sharding of its result.
+The first part asks whether arrays have values now, which inside `jax.jit` they do not. Then come
+transfers, and the platform and memory of the default device. The last part is about meshes of
+several devices. Inside a public call the axes of a mesh are left to the compiler
+(`AxisType.Auto`), which keeps rows where they are. Under Explicit axes every operation would have
+to state the sharding of its result.
 """
 
 import math
@@ -23,14 +25,16 @@ Check = TypeVar("Check", bound=Callable)
 
 
 def is_concrete(*trees) -> bool:
-    """Whether every array in `trees` has values now, so that they can be looked at on the host."""
+    """Whether every array in `trees` has values now, that is, whether none is traced."""
     return not [leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, jax.core.Tracer)]
 
 
 @contextmanager
 def values_unknown(what: str) -> Iterator[None]:
-    """Raise `TypeError` in the name of a caller's function, traced inside, where it asks for the
-    values of arrays, as NumPy, `float` and `if` do.
+    """Make a context in which a function of the caller is traced.
+
+    If the function asks for the values of arrays, as NumPy, `float` and `if` do, a `TypeError`
+    names the function as `what` and explains the remedy.
     """
     try:
         yield
@@ -47,17 +51,21 @@ def values_unknown(what: str) -> Iterator[None]:
 
 
 def value_of(ask: Callable, value: Any) -> np.ndarray:
-    """`ask(numpy, value)` on the host, or, for an array sharded over several devices,
-    `ask(jax.numpy, value)`, so that no row leaves its device.
+    """Return a property of an array, such as its largest value, as a NumPy array.
+
+    It is `ask(numpy, value)`, computed on the host. For an array that is sharded over several
+    devices it is `ask(jax.numpy, value)`, so that no row leaves its device.
     """
     spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
-    with jax.ensure_compile_time_eval():  # also inside jit, where these values are constants
+    # Without this, operations on an array with values would be traced inside `jax.jit`.
+    with jax.ensure_compile_time_eval():
         return np.asarray(ask(jnp, value) if spread else ask(np, np.asarray(value)))
 
 
 def where_known(check: Check) -> Check:
-    """A check of values that is passed over where those of some argument are not known: inside of
-    `jax.jit`.
+    """Decorate a check of values, so that it runs only if all arguments have values.
+
+    Inside `jax.jit` traced arguments have no values, and the check does nothing.
     """
 
     @wraps(check)
@@ -69,44 +77,50 @@ def where_known(check: Check) -> Check:
 
 
 def require_values(message: str, *values: Any) -> None:
-    """Raise the message where some values are not known, inside of `jax.jit`."""
+    """Raise `ValueError` with this message if some array has no values, inside `jax.jit`."""
     if not is_concrete(values):
         raise ValueError(message)
 
 
 def known_and(test: Callable[..., Any], *values: Any) -> bool:
-    """Whether values are known, and `test` of them as NumPy arrays is true: what checks of values
-    ask. Inside of `jax.jit` nothing is known, and the answer is false.
+    """Whether all arrays have values, and `test` of these values is true.
 
-    An array that is sharded over several devices stays there, so that `test` may use what NumPy and
-    JAX arrays have in common: operators and methods.
+    Inside `jax.jit` traced arrays have no values, and the answer is False. `test` gets NumPy
+    arrays. But an array that is sharded over several devices stays a JAX array. So `test` may use
+    only operators and methods, which both kinds have.
 
     >>> known_and(lambda v: (v < 0).any(), np.array([1.0, -1.0]))
     True
     """
     if not is_concrete(values):
         return False
-    with jax.ensure_compile_time_eval():  # also inside jit, where these values are constants
+    # Without this, operations on an array with values would be traced inside `jax.jit`.
+    with jax.ensure_compile_time_eval():
         return bool(test(*map(_where_it_can_be_read, values)))
 
 
 def _where_it_can_be_read(value: Any) -> Any:
-    """An array on the host, unless it is sharded; anything else as it is."""
+    """Return a JAX array on one device as a NumPy array, and anything else unchanged."""
     if isinstance(value, jax.Array) and len(value.sharding.device_set) == 1:
         return np.asarray(value)
     return value
 
 
 def on_device(value: Any) -> jax.Array:
-    """An array on the default device, by no program, as `jnp.asarray` would compile one for every
-    new shape. NumPy arrays are copied first, as the caller may change them and JAX may share them.
+    """Return a value as a JAX array on the default device.
+
+    No program is compiled, while `jnp.asarray` would compile one for every new shape. NumPy arrays
+    are copied first: JAX may share their memory, and the caller may change it later.
     """
     return value if isinstance(value, jax.Array) else jax.device_put(np.array(value))
 
 
 def own_transfers() -> AbstractContextManager:
-    """Within this, what goes between host and device is meant: where JAX was told to disallow
-    transfers that are not stated, it allows them; anything stricter stays.
+    """Make a context in which the library may move arrays between host and device.
+
+    A user may set JAX's transfer guard to "disallow", which forbids implicit transfers. Transfers
+    of the library are intended, so the context allows them. The stricter guard "disallow_explicit"
+    stays in force.
     """
     directions = "host_to_device", "device_to_device", "device_to_host"
     levels = [getattr(jax.config, f"jax_transfer_guard_{each}") for each in directions]
@@ -115,15 +129,17 @@ def own_transfers() -> AbstractContextManager:
 
 
 def map_arrays(change: Callable, tree: Any) -> Any:
-    """A tree with its JAX arrays changed."""
+    """Return a pytree with `change` applied to each of its JAX arrays."""
     return jax.tree.map(lambda leaf: change(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
 def platform() -> str:
-    """The platform of `jax.default_device` where that is set, for a device that may not even be
-    here, else of the default backend.
+    """Return the platform of the device for which programs are compiled, such as "cpu" or "gpu".
+
+    It is that of `jax.default_device` if the user has set it, even to a device that this machine
+    lacks. Else it is the platform of the default backend.
     """
-    # `jax.jit` compiles anew where it changes.
+    # A traced function may depend on the platform: `jax.jit` compiles again when it changes.
     device = jax.config.jax_default_device
     if device is None:
         return jax.default_backend()
@@ -132,7 +148,7 @@ def platform() -> str:
 
 
 def memory_bytes() -> int | None:
-    """Memory of the default device, or None where it is unknown."""
+    """Return the memory of the default device in bytes, or None if it is unknown."""
     device = jax.config.jax_default_device
     if device is None or isinstance(device, str):
         device = jax.devices(device)[0]
@@ -145,7 +161,7 @@ def memory_bytes() -> int | None:
 
 
 def is_symbolic(n: Any) -> bool:
-    """Whether a number of rows is a symbol, as `jax.export` has for programs of any number."""
+    """Whether a number of rows is a symbol. `jax.export` uses them for any number of rows."""
     return jax.export.is_symbolic_dim(n)
 
 
@@ -154,8 +170,11 @@ def is_symbolic(n: Any) -> bool:
 
 
 def shards_of(X: Any, devices: int = 1) -> int:
-    """The number of equal parts in which the rows of an array lie on devices. Where values are not
-    known, the number in which they may lie: on a mesh that is set, else on so many devices.
+    """Return the number of equal parts in which the rows of an array are spread over devices.
+
+    The place of a traced array is not known. Its rows are taken to lie on all devices of the mesh
+    that is set, or else on so many as `devices` says. The result is the greatest common divisor of
+    this number and the number of rows.
     """
     if isinstance(X, jax.core.Tracer):
         mesh = jax.sharding.get_abstract_mesh()
@@ -166,13 +185,16 @@ def shards_of(X: Any, devices: int = 1) -> int:
 
 
 def auto(mesh: Any) -> Any:
-    """The same mesh, of devices or abstract, with all axes left to the compiler."""
+    """Return a mesh, concrete or abstract, with all its axes left to the compiler."""
     return mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
-    """Call with arrays under Auto axes. Results with as many rows as the first array that is
-    sharded are sharded as it is, all others are whole on every device.
+    """Return the results of a call, computed with all arrays under Auto axes.
+
+    If no array lies on Explicit axes, this is a plain call. Otherwise results get Explicit axes
+    again. Those with as many rows as the first sharded array are sharded as it is. All other
+    results are whole on every device.
     """
     arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
     explicit: list[Any] = [array for array in arrays if _typed(array).mesh.explicit_axes]
@@ -195,7 +217,8 @@ def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
         put = jax.device_put
 
     def as_rows(result: jax.Array) -> jax.Array:
-        # Without a mesh that is set, JAX takes derivatives of what is on one in no Explicit axes.
+        # JAX can differentiate arrays with Explicit axes only while a mesh is set. Without one a
+        # traced result keeps its Auto axes.
         if not (in_program or is_concrete(result)) and jax.sharding.get_abstract_mesh().empty:
             return result
         along = axis if result.shape[:1] == rows.shape[:1] else None
@@ -208,8 +231,14 @@ def on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 def _auto_context(mesh: Any, known: bool) -> Any:
-    """The mesh set, with Auto axes; where not all arguments are known, as while a derivative is
-    taken in those that are not on the mesh, JAX lets none be set: then the one that is set.
+    """Return a context in which the mesh is set, with Auto axes.
+
+    JAX lets no mesh be set if some arguments are traced, as in derivatives in arguments that do not
+    lie on the mesh. Then the mesh that is set already, if any, gets Auto axes.
+
+    Args:
+        mesh: the mesh of the arguments.
+        known: whether all arguments have values.
     """
     if known:
         return jax.set_mesh(auto(mesh))
@@ -218,18 +247,18 @@ def _auto_context(mesh: Any, known: bool) -> Any:
 
 
 def _typed(array: jax.Array) -> Any:
-    """The sharding in the type of an array."""
+    """Return the sharding in the JAX type of an array."""
     return jax.typeof(array).sharding
 
 
 def _whole(array: jax.Array) -> jax.Array:
-    """An array in a program, whole on every device."""
+    """Return a traced array whole on every device, if it lies on Explicit axes."""
     explicit = _typed(array).mesh.explicit_axes
     return jax.sharding.reshard(array, P(*[None] * array.ndim)) if explicit else array
 
 
 def _moved(mesh: Any, array: jax.Array) -> jax.Array:
-    """An array of this mesh, where it is, with Auto axes."""
+    """Return an array of this mesh with Auto axes, without moving it, and others unchanged."""
     place = None if isinstance(array, jax.core.Tracer) else array.sharding
     if not isinstance(place, NamedSharding) or place.mesh != mesh:
         return array

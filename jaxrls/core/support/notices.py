@@ -1,4 +1,4 @@
-"""What a caller sees of a call besides its result: warnings, progress bars, numbers in words."""
+"""Output for the caller besides results: warnings, progress bars, and numbers in words."""
 
 import sys
 import warnings
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
-# Above it a progress bar shows counts in thousands and millions.
+# If the total is above this, a progress bar shows counts in thousands and millions.
 MANY = 10_000
 
 
 def warn(message: str) -> None:
-    """Warn at the line outside of the library, and of scikit-learn, that called it."""
+    """Warn at the line of the caller's code, outside of this library and of scikit-learn."""
     frame = sys._getframe()
     level = 1
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(("jaxrls.", "sklearn.")):
@@ -21,14 +21,14 @@ def warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=level)
 
 
-# For outputs whose encoding lacks them, as files on Windows.
+# Replacements for symbols that the encoding of the output lacks, as for files on Windows.
 IN_ASCII = str.maketrans(
     {"λ": "lambda", "²": "2", "τ": "tau", "√": "sqrt", "×": "x", "±": "+/-", "≤": "<=", "−": "-"}
 )
 
 
 def printable(text: str) -> str:
-    """A text that standard output can show: its encoding may lack λ and the like."""
+    """Return a text that standard output can show, whose encoding may lack λ and other symbols."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 def in_words(number: int | float, unit: str = "B") -> str:
-    """A number with three digits and an SI prefix, as in 1.23 GB."""
+    """Return a number with three digits, an SI prefix and its unit, such as "1.23 GB"."""
     power = min(6, int(np.log10(max(number, 1)) // 3))
     return f"{number / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}{unit}"
 
@@ -47,8 +47,13 @@ def in_words(number: int | float, unit: str = "B") -> str:
 def progress_bar(
     shown: bool, total: int | None, what: str, unit: str
 ) -> Iterator[Callable[[int], None]]:
-    """A function that moves the progress bar to a count, or does nothing where the bar is not
-    `shown`; without a `total` the bar shows no remaining time.
+    """Make a context with a progress bar. Its value is a function that moves the bar to a count.
+
+    Args:
+        shown: whether there is a bar. Otherwise the function does nothing.
+        total: the count at the end; None if it is not known, and no remaining time is shown.
+        what: the words in front of the bar.
+        unit: the unit of the count.
 
     >>> with progress_bar(False, 10, "search", "step") as reached:
     ...     reached(5)

@@ -1,5 +1,7 @@
-"""The decorator `public_call`: checks the names and kinds of arguments, sets the precision
-by the inputs, and returns NumPy arrays for float64 NumPy arrays.
+"""The decorator `public_call`.
+
+It checks the names and kinds of arguments. It computes float64 data in float64 even if
+`jax_enable_x64` is off, and then returns NumPy arrays. It also takes arrays of other libraries.
 """
 
 import difflib
@@ -24,7 +26,7 @@ from jaxrls.core.support.device import (
 )
 
 Call = TypeVar("Call", bound=Callable)
-# Names of arguments in other libraries, and what corresponds to them here.
+# Names of arguments in other libraries, and the arguments here that correspond to them.
 ELSEWHERE = {
     "alpha": "lams=[…]",
     "alphas": "lams=",
@@ -44,7 +46,7 @@ ELSEWHERE = {
 }
 
 
-# What some arguments must be, in every public call alike, in words and by a test.
+# Arguments that must be of the same kind in every public call: the kind in words, and a test of it.
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "kernel": (
         "a jaxrls kernel, such as Gaussian(1.0)",
@@ -59,21 +61,26 @@ OF_ROWS = "Y", "weights", "groups", "fixed_effects"
 
 
 class PrecisionSource(NamedTuple):
-    """Which argument of a public call sets its precision and the kind of its results."""
+    """Which argument of a public call sets the precision, and whether results are NumPy arrays.
 
-    argument: str  # its name; empty where arrays are JAX's and are taken as they are
-    attributes: tuple[
-        str, ...
-    ] = ()  # where in the argument the array is, such as ("model", "coef")
-    moves_arrays: bool = False  # whether all arrays of the argument become JAX's first
+    Args:
+        argument: its name. It is empty if all arrays are JAX arrays and are used as they are.
+        attributes: the names that lead from the argument to a fitted array, such as ("model",
+            "coef"); () if the argument is data.
+        moves_arrays: whether all NumPy arrays of the argument are first made JAX arrays.
+    """
+
+    argument: str
+    attributes: tuple[str, ...] = ()
+    moves_arrays: bool = False
 
     @property
     def is_data(self) -> bool:
-        """Whether the argument is data, not something that was fitted to data before."""
+        """Whether the argument is data, and not a `Fit`, `Model` or `Factor`."""
         return not self.attributes
 
     def array(self, value: Any) -> Any:
-        """The array in the value of the argument that decides."""
+        """Return the array that sets the precision, from the value of the argument."""
         for name in self.attributes:
             if not hasattr(value, name):
                 raise ValueError(f"{self.argument} must be a fit, and is a {type(value).__name__}")
@@ -82,19 +89,20 @@ class PrecisionSource(NamedTuple):
 
 
 def public_call(*, data: str = "", fitted: str = "", arrays_of: str = "") -> Callable[[Call], Call]:
-    """Decorate a public call: float64 input is computed in float64, whatever `jax_enable_x64` says.
+    """Decorate a public function or method, so that float64 data are computed in float64.
 
-    One of the arguments sets the precision, and NumPy arrays in it make the results NumPy arrays:
+    This holds even if `jax_enable_x64` is off. One argument sets the precision. If it is a NumPy
+    array, or holds NumPy arrays, the results of a float64 call are NumPy arrays too.
 
-    * `data="X"`: where `jax_enable_x64` is off, an argument with data;
-    * `fitted="self.coef"`: an array that was fitted;
-    * `arrays_of="factor"`: a factor or fit that is computed with outside of compiled programs, all
-      of whose arrays become JAX's first;
-    * nothing: all arrays are JAX's, and are computed with as they are.
+    * With `data="X"`, the argument X is data. Float64 is switched on if it is off.
+    * With `fitted="self.coef"`, the array `self.coef` was fitted before.
+    * With `arrays_of="factor"`, a `Factor` or `Fit` is computed with outside of compiled programs.
+      All of its arrays are first made JAX arrays.
+    * Without any of these, all arrays are JAX arrays and are used as they are.
 
-    On a mesh with Explicit axes results are sharded as the rows are. Arrays of other libraries come
-    in by DLPack, and count as NumPy's on the host, else as JAX's. Results that are arrays go back
-    as they came.
+    On a mesh with Explicit axes, results are sharded as the rows are. Arrays of other libraries are
+    read by DLPack. They count as NumPy arrays if they lie on the host, else as JAX arrays. Results
+    that are arrays are given back as arrays of that library.
     """
     if arrays_of:
         source = PrecisionSource(arrays_of, ("sample_array",), moves_arrays=True)
@@ -118,7 +126,7 @@ def public_call(*, data: str = "", fitted: str = "", arrays_of: str = "") -> Cal
 
 
 def _call(call: Callable, bound: inspect.BoundArguments, source: PrecisionSource) -> Any:
-    """The results of a call, in the precision and the kind of arrays of one of its arguments."""
+    """Return the results of a call, in the precision and kind of the argument that sets them."""
     values = bound.arguments
     foreign = {name: value for name, value in values.items() if is_foreign(value)}
     values |= {name: view_of(value) for name, value in foreign.items()}
@@ -140,16 +148,18 @@ def _call(call: Callable, bound: inspect.BoundArguments, source: PrecisionSource
 
 
 def _check_arguments(values: dict, parameters: Mapping[str, inspect.Parameter]) -> None:
-    """Raise for what no public call takes."""
-    for name, value in values.items():  # before NumPy, which may drop the mask, reads it
+    """Raise for arguments that no public call takes."""
+    for name, value in values.items():  # first, because NumPy may drop a mask when it reads one
         check_unmasked(name, value)
     _check_kinds(values, parameters)
     check_index(values)
 
 
 def _needs_float64(source: PrecisionSource, array: Any) -> bool:
-    """Whether float64 is switched on for a call: for data where it is off, and for fitted
-    arrays.
+    """Whether to switch on float64 for a call.
+
+    It is switched on for float64 data if it is off, and always for float64 arrays of a `Fit` or
+    `Factor`.
     """
     if not source.argument or not is_wide(array):
         return False
@@ -159,7 +169,7 @@ def _needs_float64(source: PrecisionSource, array: Any) -> bool:
 def _bound(
     call: str, signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
 ) -> inspect.BoundArguments:
-    """Arguments by their parameters; raises where a call does not fit the signature."""
+    """Return the arguments bound to parameters. Raise if the call does not fit the signature."""
     known = [name for name in signature.parameters if name != "self"]
     check_known(call, kwargs, known)
     try:
@@ -169,10 +179,11 @@ def _bound(
 
 
 def is_wide(value: Any) -> bool:
-    """Whether an array is float64, or will be once NumPy reads it on the host; of a frame or a
-    list, whose columns are not looked at, it is taken to be.
+    """Whether a value is a float64 array, or becomes one when NumPy reads it.
+
+    Data frames and lists count as float64. Their columns are not examined.
     """
-    # A source of rows has the dtype that it reads.
+    # A source of rows states in `host_dtype` the dtype of the rows that it reads.
     dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
     if isinstance(value, jax.Array):
         return dtype == np.float64
@@ -180,8 +191,9 @@ def is_wide(value: Any) -> bool:
 
 
 def _check_kinds(values: dict, parameters: Mapping[str, inspect.Parameter]) -> None:
-    """Raise for arguments of the wrong kind: flags, and those of `KINDS`; a kernel may be named
-    where text is among the annotations.
+    """Raise for flags that are not bools, and for arguments that fail their test in `KINDS`.
+
+    A name is allowed in place of a kernel, if the annotation of the argument contains `str`.
     """
     for name, value in values.items():
         annotation = parameters[name].annotation
@@ -201,8 +213,9 @@ def _check_kinds(values: dict, parameters: Mapping[str, inspect.Parameter]) -> N
 
 
 def check_index(values: dict) -> None:
-    """Raise where what holds a part for each row has another index than the rows, as of a data
-    frame that was sorted since.
+    """Raise if an argument with an entry for each row has another pandas index than X.
+
+    This happens if one of the two was sorted later.
     """
     rows: Any = getattr(values.get("X"), "index", None)
     for name in OF_ROWS:
@@ -215,13 +228,19 @@ def check_index(values: dict) -> None:
 
 
 def check_known(call: str, given: Collection[str], known: Collection[str]) -> None:
-    """Raise for unknown arguments, and name the one that may be meant."""
+    """Raise for unknown arguments, and suggest the argument that may be meant.
+
+    Args:
+        call: the name of the call.
+        given: the names of the arguments that the caller gave.
+        known: the names of the arguments that the call takes.
+    """
     wrong = []
     for name in given:
         if name not in known:
             hint = ELSEWHERE.get(name, "")
             argument = hint.partition("=")[0]
-            if argument not in known and " " not in argument:  # not of this call
+            if argument not in known and " " not in argument:  # this call lacks that argument
                 hint = "".join(f"{near}=" for near in difflib.get_close_matches(name, known, 1))
             taken = f"did you mean {hint}?" if hint else f"it takes {', '.join(known)}"
             wrong.append(f"no {name}=: {taken}")
@@ -230,7 +249,7 @@ def check_known(call: str, given: Collection[str], known: Collection[str]) -> No
 
 
 def hints_at_names(cls: Any) -> Any:
-    """The class, with a constructor that answers an unknown argument as every public call does."""
+    """Make the constructor of a class suggest names for unknown arguments. Return the class."""
     plain = cls.__init__
     known = [*inspect.signature(plain).parameters]
 
@@ -244,12 +263,12 @@ def hints_at_names(cls: Any) -> Any:
 
 
 def _to_device(leaf: Any) -> Any:
-    """A NumPy array as JAX's."""
+    """Return a NumPy array as a JAX array, and anything else unchanged."""
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _to_host(tree: Any) -> Any:
-    """Arrays as NumPy arrays, except those without values yet, inside `jax.jit`."""
+    """Return a pytree with its JAX arrays as NumPy arrays, except traced arrays."""
     return map_arrays(lambda leaf: np.asarray(leaf) if is_concrete(leaf) else leaf, tree)
 
 
@@ -258,13 +277,15 @@ def _to_host(tree: Any) -> Any:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether it is an array of another library, which DLPack hands over."""
+    """Whether a value is an array of another library that supports DLPack."""
     return hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | jax.Array)
 
 
 def view_of(value: Any) -> Any:
-    """A foreign array without a copy, as NumPy sees it on the host, or JAX elsewhere; as it is
-    where neither can: `as_floats` says why.
+    """Return a view of a foreign array: a NumPy array on the host, a JAX array elsewhere.
+
+    Nothing is copied. If neither library can read the array it is returned unchanged, and
+    `as_floats` raises an error later.
     """
     on_host = value.__dlpack_device__()[0] == 1
     for library in (np, jnp) if on_host else (jnp,):  # NumPy does not know bfloat16
@@ -274,19 +295,32 @@ def view_of(value: Any) -> Any:
 
 
 def share_memory(value: Any, view: Any) -> Any:
-    """The same numbers as a JAX array in the memory of the foreign one, where they need not be
-    converted; else the view.
+    """Return a JAX array that shares the memory of a foreign array, if no conversion is needed.
+
+    Otherwise return its NumPy or JAX view.
+
+    Args:
+        value: the foreign array.
+        view: what `view_of` made of it.
     """
     dtypes = [np.dtype(np.float32), jax.dtypes.canonicalize_dtype(np.float64)]
     if isinstance(view, np.ndarray) and view.dtype in dtypes and platform() == "cpu":
-        with suppress(Exception):  # of an order of entries that JAX does not have
+        with suppress(Exception):  # JAX cannot read some orders of entries in memory
             return jnp.from_dlpack(value)
     return view
 
 
 def give_back(results: Any, value: Any, views: list) -> Any:
-    """Results that are arrays, or a tuple of them, in kind, by the `from_dlpack` of the library of
-    `value`; in others what lies in the memory of a foreign array is copied, as that may change.
+    """Return the results of a call that was given foreign arrays.
+
+    An array, or a tuple of arrays, is converted by `from_dlpack` of the library of `value`. In all
+    other results, arrays that share memory with a foreign array are copied, because the caller may
+    change that memory later.
+
+    Args:
+        results: the results of the call.
+        value: the first foreign array among the arguments.
+        views: what `share_memory` made of all foreign arrays.
     """
     jax.block_until_ready((results, views))
     library: Any = sys.modules.get(type(value).__module__.partition(".")[0])
@@ -300,6 +334,9 @@ def give_back(results: Any, value: Any, views: list) -> Any:
 
 
 def _place(array: jax.Array) -> int | None:
-    """Where an array begins in the memory of its device, None for one on several."""
+    """Return the address of an array in the memory of its device.
+
+    None for a traced array and for an array on several devices.
+    """
     whole = is_concrete(array) and len(array.devices()) == 1
     return array.unsafe_buffer_pointer() if whole else None

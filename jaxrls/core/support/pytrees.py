@@ -1,5 +1,6 @@
-"""Frozen dataclasses as pytrees, which kernels, factors and results are, and the registry of them
-that `save` and `load` use.
+"""The decorator `pytree`, which makes a class a frozen dataclass and a JAX pytree.
+
+Kernels, factors, criteria and results are such classes. `save` and `load` find them in a registry.
 """
 
 from collections.abc import Iterable
@@ -13,19 +14,20 @@ import numpy as np
 
 from jaxrls.core.support.public_call import hints_at_names
 
-# The classes that `save` writes and `load` builds, by their name in a file.
+# The classes that `save` writes and `load` builds, by their names in files.
 REGISTRY: dict[str, type] = {}
 LIBRARY = "jaxrls"
 
 
 def static(**options) -> Any:
-    """Declare a field of a `pytree` that is part of the program and not of the data, such as a
-    degree: `jax.jit` compiles anew for another value.
+    """Declare a field of a `pytree` that is part of the program and not of the data.
 
-    Its value must be hashable. It is no parameter: neither differentiated nor searched over.
+    A degree of a polynomial is an example. `jax.jit` compiles again for another value of the field.
+    The value must be hashable. It is not a parameter: it is not differentiated, and not searched
+    over.
 
     Args:
-        **options: those of `dataclasses.field`, such as `default`.
+        **options: options of `dataclasses.field`, such as `default`.
 
     Returns:
         A dataclass field.
@@ -49,16 +51,16 @@ def static(**options) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))
 def pytree(cls):
-    """Make a class a frozen dataclass and a JAX pytree, whose children are the fields that are not
-    `static`.
+    """Make a class a frozen dataclass and a JAX pytree.
 
-    To define your own kernel, write a subclass of `Kernel` under this decorator. It takes part in
-    sums and products of kernels, goes through `jax.jit` and `jax.grad`, is tuned, saved and, where
-    its module has been imported, loaded like those of the library.
+    The children of the pytree are the fields that are not `static`. To define your own kernel,
+    write a subclass of `Kernel` under this decorator. Like a kernel of the library it can be added
+    and multiplied, passed through `jax.jit` and `jax.grad`, tuned and saved. It can be loaded after
+    its module has been imported.
 
-    Two objects are equal where type, static fields and the values of all leaves are: 2.0 equals an
-    array of it, and NaN equals NaN, so that an object equals its copy. Hashes depend on type,
-    static fields and shapes.
+    Two objects are equal if their types, their static fields and the values of all leaves are
+    equal. The number 2.0 equals an array of 2.0. NaN equals NaN, so that an object equals its copy.
+    Hashes depend on type, static fields and shapes.
 
     Args:
         cls: a class with annotated fields, as for `dataclasses.dataclass`.
@@ -96,7 +98,8 @@ def pytree(cls):
     data = [f.name for f in fields(cls) if f.name not in meta]
     names = (*data, *meta)
     keys = [jax.tree_util.GetAttrKey(name) for name in data]
-    # Of two names or more this is a tuple, read without Python: trees are flattened all the time.
+    # JAX flattens trees often, so that all fields are read without a Python loop. The two further
+    # names make `attrgetter` return a tuple even for a class without fields.
     all_of = attrgetter(*names, "__class__", "__class__")
     first = len(data)
     end = len(names)
@@ -106,7 +109,7 @@ def pytree(cls):
         return values[:first], values[first:end]
 
     def unflatten(aux: tuple, children: Iterable) -> Any:
-        # Without __init__: JAX also rebuilds trees around batches and placeholders, which the
+        # `__init__` is not called. JAX also puts tracers and placeholders into trees, which the
         # checks of fields would refuse.
         tree = object.__new__(cls)
         vars(tree).update(zip(names, (*children, *aux), strict=True))
@@ -117,7 +120,8 @@ def pytree(cls):
         return tuple(zip(keys, values[:first], strict=True)), values[first:end]
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    REGISTRY[name_in_files(cls)] = cls  # defined again, as in a notebook, it replaces the old one
+    # A class that is defined again, as in a notebook, replaces the old one.
+    REGISTRY[name_in_files(cls)] = cls
     return cls
 
 
@@ -126,15 +130,17 @@ def pytree(cls):
 
 
 def name_in_files(cls: type) -> str:
-    """The name of a class in files: the plain name for the library's own, wherever they have moved
-    since; others with their module.
+    """Return the name of a class in files.
+
+    It is the plain name for a class of the library, which may move to another module later. The
+    names of other classes include their module.
     """
     of_library = cls.__module__.partition(".")[0] == LIBRARY
     return cls.__name__ if of_library else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def is_registered(cls: type) -> bool:
-    """Whether objects of this very class can be saved."""
+    """Whether objects of a class can be saved: whether its name stands for this very class."""
     return REGISTRY.get(name_in_files(cls)) is cls
 
 
@@ -143,6 +149,7 @@ def is_registered(cls: type) -> bool:
 
 
 def _equal(self, other: Any) -> Any:
+    """Return whether types, static fields and the values of all leaves are equal: `__eq__`."""
     if type(self) is not type(other):
         return NotImplemented
     leaves, structure = jax.tree.flatten(self)
@@ -151,6 +158,7 @@ def _equal(self, other: Any) -> Any:
 
 
 def _hash(self) -> int:
+    """Return a hash of type, static fields and shapes: `__hash__`."""
     leaves, structure = jax.tree.flatten(self)
     return hash((type(self), structure, *map(np.shape, leaves)))
 
@@ -163,8 +171,9 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def arrays_alone(tree: Any) -> bool:
-    """Whether all leaves are arrays or numbers, which `jax.jit` takes, and none are rows that only
-    the host reads.
+    """Whether all leaves of a pytree are arrays or numbers, so that `jax.jit` can take it.
+
+    Rows that only the host can read are neither.
     """
     kinds = jax.Array | np.ndarray | np.generic | float | int
     return all(isinstance(leaf, kinds) for leaf in jax.tree.leaves(tree))

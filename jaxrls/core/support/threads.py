@@ -1,6 +1,8 @@
-"""One thread of LAPACK where matrices are small: on CPUs JAX's decompositions run on SciPy's
-OpenBLAS, whose threads wait for each other without sleeping. Where other work has the cores, a
-decomposition of some hundred rows on several threads takes many times as long as on one.
+"""The context `ONE_THREAD`, in which LAPACK runs on one thread. It is used for small matrices.
+
+On CPUs JAX's decompositions run on SciPy's OpenBLAS, whose threads wait for each other without
+sleeping. If other programs use the cores, a decomposition of some hundred rows on several threads
+takes many times as long as on one.
 """
 
 import ctypes
@@ -13,10 +15,11 @@ from pathlib import Path
 
 @cache
 def of_openblas() -> tuple[Callable, Callable] | None:
-    """What reads and what sets the number of threads of the OpenBLAS in SciPy's wheel; None where
-    SciPy has another library.
+    """Return two functions that read and set the number of threads of SciPy's OpenBLAS.
+
+    None if SciPy uses another library than the OpenBLAS of its wheel.
     """
-    import scipy  # here, as its import takes time
+    import scipy  # imported late, because it takes time
 
     root = Path(scipy.__file__).parent
     for path in (*root.parent.glob("scipy.libs/*openblas*"), *root.glob(".dylibs/*openblas*")):
@@ -27,7 +30,11 @@ def of_openblas() -> tuple[Callable, Callable] | None:
 
 
 class OneThread:
-    """While any caller is within, LAPACK has one thread; then as many as before."""
+    """A context in which LAPACK has one thread.
+
+    Several threads of Python may be inside at once. When the last one leaves, LAPACK has as many
+    threads as before.
+    """
 
     lock = threading.Lock()
     within = 0
@@ -40,6 +47,7 @@ class OneThread:
         self._change(-1)
 
     def _change(self, more: int) -> None:
+        """Count callers that enter (1) or leave (−1), and set the number of LAPACK's threads."""
         if not (calls := of_openblas()):
             return
         read, put = calls

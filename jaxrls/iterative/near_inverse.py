@@ -128,7 +128,7 @@ class Near:
     X: Any  # (n, d)
     root: Float[Array, " n"]  # √v
     H: Float[Array, "n q"]
-    B: Float[Array, "n r"]
+    B: Float[Array, "n r"]  # √v φ on landmarks, BBᵀ = K̂
     blocks: Blocks
 
     @classmethod

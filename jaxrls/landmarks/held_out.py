@@ -26,18 +26,18 @@ from jaxrls.landmarks.dictionary import jitter_effect
 class OnLandmarks(Factor):
     """A factor on landmarks.
 
-    `indices` are the row numbers of the landmarks that are left out with their rows. None stands
-    for landmarks that always stay.
+    `indices` are the row numbers of the landmarks that are left out with their rows. It is None if
+    landmarks stay when rows are left out.
     """
 
     planes: Any  # (m, r), βₖ = planesₖ·w with the weights w of `primal_form`
 
     @abstractmethod
     def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
-        """Return results for the m rows that are landmarks, each left out as a landmark too.
+        """Return held-out residuals and 1 − leverage of the m rows that are landmarks.
 
-        The first is the held-out residuals (L, m, t). The second is 1 − leverage of each row in the
-        fit without its landmark. The leading axis is λ.
+        Each row is left out together with its landmark. The held-out residuals are (L, m, t). 1 −
+        leverage belongs to the fit without the landmark. The leading axis of both is λ.
         """
 
     @abstractmethod

@@ -43,7 +43,7 @@ class Subset(Solver):
 
     @property
     def has_spectrum(self):  # type: ignore[override]
-        """Whether the factor is a spectrum."""
+        """Whether the factor gives eigenvalues."""
         return not self.cholesky
 
     @property

@@ -1,1 +1,1 @@
-"""All of K by products, for more rows than K can be factored for; and many landmarks."""
+"""Fit by products with K, for more rows, or more landmarks, than can be factored for."""

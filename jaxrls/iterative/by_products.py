@@ -1,6 +1,9 @@
-"""What factors by conjugate gradients have in common: predictions are accurate to a share of the
-residuals of the fit, and the leave-one-out error is an estimate, from random vectors that are
-solved for together with the labels."""
+"""Define `ByProducts`, the base class of factors that solve by conjugate gradients.
+
+Fitted values are accurate to a share of the residuals of the fit. The leave-one-out error is an
+estimate. It comes from probes, which are vectors of random signs. The iteration solves for probes
+and labels together.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,7 +20,7 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.iterative.conjugate import Run, conjugate_gradients
 from jaxrls.iterative.leverages import leverages_from_probes
 
-# Where fitted values are off by more than this share of the residuals, what follows is NaN.
+# If fitted values are off by more than this share of the residuals, results are NaN.
 USELESS = 0.5
 
 
@@ -26,31 +29,33 @@ class ByProducts(Factor):
 
     exact: ClassVar[bool] = False
     kernel: Kernel
-    signs: Any  # of the probes, (n, p)
+    signs: Any  # the signs of the probes, (n, p)
     iteration: Any  # an `Iterative`
     block_size: Any
-    begin: Any  # with which columns an iteration begins, or None
+    begin: Any  # the columns with which an iteration begins; None for 0
 
     @abstractmethod
     def iterate(self, lam, B: Float[Array, "n k"], signs: Float[Array, "n p"]) -> "Iterated":
-        """The fits to columns B at λ."""
+        """Compute the fits to the columns B at λ."""
 
     def times_kernel(self, V: Float[Array, "c k"]) -> Float[Array, "n k"]:
-        """Values of f with the coefficients V at the rows."""
+        """Compute the values of f at the rows, for columns V of coefficients."""
         return kernel_times(self.kernel, self.data.rows, self.points, V, self.block_size)
 
     @property
     def has_residuals(self):
-        """Whether there are probes."""
+        """Whether there are probes, without which there are no held-out residuals."""
         return self.signs.shape[1] > 0
 
     def trace(self):
-        """Σ vᵢ Kᵢᵢ, an upper bound."""
+        """Compute Σ vᵢ Kᵢᵢ, an upper bound of the trace."""
         return jnp.sum(self.weights.array * self.kernel.diag(self.data.rows.points))
 
     def conjugate_gradients(self, apply: Callable, B, precondition: Callable, measure: Callable):
-        """What `conjugate_gradients` finds as the caller wants it, NaN where fitted values are too
-        far off to be of use.
+        """Call `conjugate_gradients` with the tolerance, steps and start of this factor.
+
+        Columns whose fitted values are too far off to be of use are NaN. `begin` is used only if it
+        has the shape of B.
         """
         stop: dict = {"tol": self.iteration.tol, "steps": self.iteration.steps}
         known = self.begin is not None and self.begin.shape == B.shape
@@ -59,16 +64,16 @@ class ByProducts(Factor):
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
     def nothing(self, solution) -> Float[Array, "c k"]:
-        """Columns for targets and probes with which an iteration begins where none are known."""
+        """Return columns of 0 for targets and probes, to begin an iteration if none are known."""
         count = solution.state.shape[1] + self.signs.shape[1]
         return jnp.zeros((self.points.shape[0], count), self.dtype)
 
     def solved(self, solution, lams, signs) -> "Solved":
-        """Everything at λ (L, k), one iteration after another, with probes of these signs."""
+        """Compute the results for each λ (L, k), one after another, with probes of these signs."""
         return solution.at_each(lams, partial(self.solved_at, signs))
 
     def solved_at(self, signs, lam, solution) -> "Solved":
-        """Everything at one λ for all targets."""
+        """Compute the results at one λ for all targets."""
         Y = solution.state
         n, p = signs.shape
         fits = self.iterate(lam, jnp.concatenate([Y, signs], axis=1), signs)
@@ -77,12 +82,13 @@ class ByProducts(Factor):
         r, drawn = jnp.split(fits.residuals, [Y.shape[1]], axis=1)
         if not p:
             return Solved(coef, r, run)
-        # Squares of fits to signs are leverages, but for what λ takes.
+        # The mean square of the fits Hg to signs g is (H²)ᵢᵢ: the leverage, but for what λ takes.
         near = fits.near
         probes = signs * drawn
         if near is None:
             near = 1 / (1 + jnp.mean((signs - drawn) ** 2, axis=1))
         if fits.rough is not None and p < n:
+            # A control variate: the diagonal that the near matrix has, less its estimate.
             probes = probes - signs * fits.rough + near[:, None]
         used = self.weights.used
         unscale = self.weights.unscale
@@ -92,15 +98,15 @@ class ByProducts(Factor):
         return Solved(coef, r, run, dof, e[0], e[1:], fits.columns)
 
     def without_probes(self, solution, lams) -> "Solved":
-        """The fit alone."""
+        """Compute the results without probes: the fit alone."""
         return self.solved(solution, lams, self.signs[:, :0])
 
     def coefficients(self, solution, lams):
-        """Those of f, and β of y − f."""
+        """Return the coefficients of f, and β, the fit of y − f by the fixed effects."""
         return self.expanded(solution, self.without_probes(solution, lams).coef)[:2]
 
     def expanded(self, solution, coef: Float[Array, "L c t"]) -> "Expanded":
-        """Coefficients, β and f at the rows."""
+        """Return coefficients, β and the values of f at the rows, for coefficients of each λ."""
         flat = jnp.moveaxis(coef, 0, 1).reshape(coef.shape[1], -1)
         fitted = self.times_kernel(flat).reshape(self.n, len(coef), coef.shape[2])
         fitted = jnp.moveaxis(fitted, 1, 0)
@@ -108,20 +114,23 @@ class ByProducts(Factor):
         return Expanded(coef, beta, fitted)
 
     def residual_norm(self, solution, lams):
-        """‖r‖²."""
+        """Compute ‖r‖²."""
         return jnp.sum(self.without_probes(solution, lams).residuals ** 2, axis=1)
 
     def data_fit(self, solution, lams):
-        """ỹᵀ r/λ."""
+        """Compute ỹᵀ r/λ."""
         r = self.without_probes(solution, lams).residuals
         return jnp.sum(solution.state * r, axis=1) / lams
 
     def residual_dof(self, solution, lams):
-        """Σ Rᵢᵢ, estimated."""
+        """Estimate Σ Rᵢᵢ."""
         return self.weights.count - solution.estimated(lams).dof
 
     def outcome(self, solution, lams, groups, fn):
-        """All from one iteration; without probes, what needs them is None."""
+        """Return all results from one iteration.
+
+        Without probes, the results that need them are None.
+        """
         if groups is not None:
             self.view(solution, lams[0, 0])
         solved = self.solved(solution, lams, self.signs)
@@ -138,8 +147,9 @@ class ByProducts(Factor):
         return Outcome(coefficients, e, solved.dof, total, error, run)
 
     def _refuse(self, *asked, **how):
-        """Raise: this would need entries of an inverse. `outcome` knows the variance of its
-        diagonal.
+        """Raise, because the result would need entries of an inverse.
+
+        `outcome` estimates only the diagonal of this inverse.
         """
         raise ValueError(self.refusal("has no determinant, exact leverages or intervals"))
 
@@ -147,35 +157,36 @@ class ByProducts(Factor):
 
 
 class Iterated(NamedTuple):
-    """Fits to columns B (n, k): what was solved for, coefficients, the residuals R B, and how it
-    went. Where a matrix near R is known, its diagonal, and its product with the probes.
-    """
+    """Fits to columns B (n, k) by one iteration."""
 
-    columns: Float[Array, "c k"]
+    columns: Float[Array, "c k"]  # what was solved for
     coef: Float[Array, "c k"]
-    residuals: Float[Array, "n k"]
+    residuals: Float[Array, "n k"]  # R B
     run: Run
-    near: Float[Array, " n"] | None = None
-    rough: Float[Array, "n p"] | None = None
+    near: Float[Array, " n"] | None = None  # the diagonal of a matrix near R, if one is known
+    rough: Float[Array, "n p"] | None = None  # the product of that matrix with the probes
 
 
 class Solved(NamedTuple):
-    """Results of an iteration for each λ: coefficients, residuals √v (y − f), and how it went. With
-    probes also degrees of freedom; held-out residuals; the same without each probe; and all that
-    was solved for.
+    """Results of iterations, with a leading axis of λ.
+
+    Without probes the fields from `dof` on are None.
     """
 
     coef: Any  # (L, c, t)
-    residuals: Any  # (L, n, t)
+    residuals: Any  # √v (y − f), (L, n, t)
     run: Run
-    dof: Any = None  # (L, k)
-    e: Any = None  # (L, n, t)
-    others: Any = None  # (L, p, n, t)
-    columns: Any = None  # of targets and probes, (L, c, t + p)
+    dof: Any = None  # degrees of freedom, (L, k)
+    e: Any = None  # held-out residuals, (L, n, t)
+    others: Any = None  # e without each of the p probes, (L, p, n, t)
+    columns: Any = None  # what was solved for: targets and probes, (L, c, t + p)
 
 
 class Expanded(NamedTuple):
-    """Coefficients of f, those of the fixed effects, and f without these at the rows."""
+    """Coefficients of f and of the fixed effects, and the values of f at the rows.
+
+    `fitted` is f without the fixed effects. The leading axis is λ.
+    """
 
     coef: Float[Array, "L c t"]
     beta: Float[Array, "L q t"]
@@ -183,14 +194,20 @@ class Expanded(NamedTuple):
 
 
 def in_one_row(run: Run) -> Run:
-    """The columns of all λ and targets, (L, …, columns, targets), in one row."""
+    """Return a run whose columns are those of all λ and targets, in one axis.
+
+    The fields of the given run have shape (L, …, columns, targets).
+    """
     history = jnp.moveaxis(run.history, 0, 1)
     history = history.reshape(len(history), -1)
     return Run(run.residuals.ravel(), history, jnp.max(run.steps), run.reason.ravel())
 
 
 def sum_and_error(solution, solved: Solved, fn) -> tuple[Any, Any]:
-    """Σ `fn` over held-out rows for each λ, and its standard error by the jackknife over probes."""
+    """Sum `fn` over held-out rows for each λ, and estimate the standard error of the sum.
+
+    The standard error comes from the jackknife over probes.
+    """
     labels = solution.labels.Y
     v = solution.factor.weights.array
     total = jax.vmap(lambda e: fn(e, labels, v))
@@ -201,6 +218,7 @@ def sum_and_error(solution, solved: Solved, fn) -> tuple[Any, Any]:
         return jnp.sqrt((p - 1) / p * jnp.sum((others - every) ** 2, axis=0))
 
     probes = jnp.moveaxis(solved.others, 1, 0)
-    # Without probes a loop has no steps, which JAX does not run outside of programs.
+    # Without probes the loop would have no steps. JAX does not run such a loop outside of compiled
+    # programs.
     others = jax.lax.map(total, probes) if len(probes) else jax.vmap(total)(probes)
     return every, jax.tree.map(error, every, others)

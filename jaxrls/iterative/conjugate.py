@@ -1,8 +1,8 @@
-"""Conjugate gradients for many right-hand sides at once, with one product a step for all of them,
-and why each of them stopped.
+"""Solve for many right-hand sides at once by conjugate gradients, with one product a step for all.
 
-The matrix must be symmetric positive definite up to rounding. Where rounding breaks that (products
-in float32, λ far below their noise), a column stops, keeps its best iterate, and reports why.
+The matrix must be symmetric positive definite up to rounding. Rounding breaks this for products in
+float32 and a λ far below their rounding error. Then a column stops, keeps its best iterate, and
+reports why.
 """
 
 from collections.abc import Callable
@@ -23,29 +23,32 @@ REASONS = (
     "the residual did not go down further: rounding of the products hides the rest",
     "the products are not positive definite to their rounding: λ is below it",
 )
-# A column stops where the residual has not gone below its smallest for so many steps, or has grown
-# to so many times it.
+# A column stops if its residual has not gone below its smallest value for PATIENCE steps, or has
+# grown to GROWTH times that value.
 PATIENCE = 30
 GROWTH = 1e3
 
 
 @pytree
 class Run:
-    """How an iteration went: the relative residuals of every step, and why each column stopped
-    (`REASONS`).
+    """How an iteration went: the relative residuals of every step, and why each column stopped.
+
+    `reason` is an index into `REASONS`.
     """
 
-    residuals: Float[Array, " k"]  # of the solution that is kept
+    residuals: Float[Array, " k"]  # of the solution that is kept, for each column
     history: Float[Array, "steps k"]  # infinite after the last step
     steps: Int[Array, ""]
     reason: Int[Array, " k"]
 
     def why(self, where: Callable, remedy: str) -> str:
-        """Why the column with the largest residual of those that did not converge stopped, and what
-        to do; empty where all converged.
+        """Return in words why the iteration stopped and what to do.
+
+        The text is empty if all columns converged. Of the others it describes the one with the
+        largest residual.
 
         Args:
-            where: its residual in words, a function of it.
+            where: a function of this residual that puts it in words.
             remedy: what to take instead.
         """
         residuals = np.asarray(self.residuals)
@@ -59,7 +62,7 @@ class Run:
 
 
 class Best(NamedTuple):
-    """Of every column the iterate with the smallest measure."""
+    """The iterate of each column with the smallest measure so far."""
 
     X: Any  # (n, k)
     measure: Any  # (k,)
@@ -67,15 +70,15 @@ class Best(NamedTuple):
 
 
 class Iterate(NamedTuple):
-    """All columns after so many steps; the reason of one that goes on is ALL_STEPS."""
+    """The state of all columns after `step` steps."""
 
     step: Any
     X: Any  # (n, k)
-    R: Any  # B − A X
+    R: Any  # the residual B − A X
     P: Any  # the next direction
-    length: Any  # rᵀMr, (k,)
+    length: Any  # rᵀMr for each column, (k,)
     best: Best
-    reason: Any  # (k,)
+    reason: Any  # (k,), ALL_STEPS for a column that goes on
     history: Any  # (steps, k)
 
 
@@ -89,14 +92,19 @@ def conjugate_gradients(
     tol: float,
     steps: int,
 ) -> tuple[Float[Array, "n k"], Run]:
-    """X of A X = B for a symmetric positive definite A, column by column with shared products; from
-    an X to `begin` with, by default 0.
+    """Solve A X = B for a symmetric positive definite A; return X and how the iteration went.
 
-    `apply(V)` is A V and `precondition(R)` M R with M near A⁻¹, also symmetric positive definite,
-    for V and R (n, k). A column has converged where its `measure(X, R, MR)` with R = B − A X is at
-    most `tol` by the recurrence, and 2 `tol` by one more product in the end: rounding hides itself
-    from a recurrence. **Cost** one product and one preconditioning a step. **Source**: Hestenes and
-    Stiefel 1952; Golub and Van Loan 2013, algorithm 11.5.1."""
+    Each column has its own iteration, but all columns share the products. `apply(V)` computes A V.
+    `precondition(R)` computes M R, where M is near A⁻¹ and symmetric positive definite too. V and R
+    are (n, k). The iteration begins with X = `begin`, or with 0 if it is None.
+
+    Let R = B − A X. A column has converged if its `measure(X, R, MR)` is at most `tol` by the
+    recurrence. Rounding does not show in a recurrence, so one more product in the end checks that
+    the measure is at most 2 `tol`.
+
+    **Cost** one product and one preconditioning a step. **Source**: Hestenes and Stiefel 1952;
+    Golub and Van Loan 2013, algorithm 11.5.1.
+    """
 
     start = _start(apply, B, begin, precondition, measure, steps)
     unfinished = lambda now: (now.step < steps) & jnp.any(now.reason == ALL_STEPS)
@@ -105,13 +113,13 @@ def conjugate_gradients(
     X = last.best.X
     R = B - apply(last.best.X)
     left = measure(X, R, precondition(R))
-    left = jnp.where(jnp.isfinite(left), left, 1)  # no more than at the beginning
+    left = jnp.where(jnp.isfinite(left), left, 1)  # 1 stands for no progress
     hidden = (last.reason == CONVERGED) & ~(left <= 2 * tol)
     return X, Run(left, last.history, last.step, jnp.where(hidden, STALLED, last.reason))
 
 
 def _start(apply, B, begin, precondition, measure, steps: int) -> Iterate:
-    """The first X, where columns whose residual is 0 have converged."""
+    """Return the state before the first step. Columns whose residual is 0 have converged."""
     X, R = (jnp.zeros_like(B), B) if begin is None else (begin, B - apply(begin))
     Z = precondition(R)
     length = jnp.linalg.norm(R, axis=0)
@@ -122,7 +130,7 @@ def _start(apply, B, begin, precondition, measure, steps: int) -> Iterate:
 
 
 def _following(apply, precondition, measure, tol, now: Iterate) -> Iterate:
-    """One more step of the columns that go on."""
+    """Return the state after one more step of the columns that go on."""
     step, X, R, P, length, best, reason, history = now
     product = apply(P)
     going = reason == ALL_STEPS
@@ -144,7 +152,7 @@ def _following(apply, precondition, measure, tol, now: Iterate) -> Iterate:
 
 
 def _reason(step, sound, measured, best: Best, tol):
-    """Why columns stop after this step; ALL_STEPS where they go on."""
+    """Return why columns stop after this step; ALL_STEPS for columns that go on."""
     stalled = (step - best.step >= PATIENCE) | (measured > GROWTH * best.measure)
     cases = [~sound, measured <= tol, stalled]
     return jnp.select(cases, [INDEFINITE, CONVERGED, STALLED], ALL_STEPS)

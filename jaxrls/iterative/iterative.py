@@ -1,6 +1,8 @@
-"""The full kernel matrix without storing it, for more rows than K can be factored for: conjugate
-gradients by products K·V in blocks, with an approximate inverse from landmarks and blocks of near
-rows."""
+"""Define `Iterative`, the solver for more rows than K can be factored for. K is never stored.
+
+It runs conjugate gradients with products K·V, computed in blocks. An approximate inverse from
+landmarks and from blocks of near rows keeps the number of steps small.
+"""
 
 import math
 from dataclasses import replace
@@ -28,7 +30,7 @@ from jaxrls.iterative.near_inverse import Near, NearInverse
 from jaxrls.landmarks.resolve import resolve_landmarks
 from jaxrls.landmarks.solver import Subset
 
-# Signs in all probes together that tell leverages well enough.
+# How many signs all probes together must have to estimate leverages well enough.
 ENOUGH = 2**14
 
 
@@ -36,30 +38,33 @@ ENOUGH = 2**14
 class Iterative(Solver):
     """Solve with all of K by conjugate gradients, for more rows than K can be factored for.
 
-    (K̃ + λI) c̃ = √v y with K̃ = √v K √v is solved for one λ after another, for targets and probes
-    together. A probe is a random vector of ±1. Each step is a product of K with t + probes columns.
-    An approximate inverse, from landmarks and from blocks of near rows, makes steps few: some tens.
+    It solves (K̃ + λI) c̃ = √v y with K̃ = √v K √v, for one λ after another. Targets and probes are
+    solved for together. A probe is a random vector of ±1. Each step is a product of K with t +
+    probes columns. An approximate inverse, from landmarks and from blocks of near rows, reduces the
+    steps to some tens.
 
-    Beside `landmarks=` of `fit` it solves for the subset of regressors on those, in O(n m) a step,
-    with an approximate inverse from the moments of some of the rows: for more landmarks than their
-    moments can be summed for. There a landmark that is a row stays when its row is held out, and a
-    number of landmarks draws rows with equal chances.
+    Together with `landmarks=` of `fit` it solves for the subset of regressors on these landmarks. A
+    step then takes O(n m), and the approximate inverse comes from the moments of some of the rows.
+    This suits more landmarks than their moments can be summed for. A landmark that is a row then
+    stays when its row is held out. If `landmarks` is a number, rows are drawn with equal
+    probabilities.
 
     The leave-one-out error is an estimate. Its standard error says how much it depends on the draw
-    of the probes. Where a λ far too small nearly interpolates the labels, it may be off by more.
+    of the probes. A λ far too small nearly interpolates the labels. There the estimate may be off
+    by more.
 
     Args:
-        landmarks: those of the preconditioner, as in `landmarks=` of `fit`. Default 10√n, at most
-            3000. Beside that option leave them out.
+        landmarks: the landmarks of the preconditioner, as in `landmarks=` of `fit`. Default 10√n,
+            at most 3000. They must be left out if `fit` is given `landmarks=`.
         tol: how far fitted values may be off, as a share of the residuals of the fit, root mean
             square.
         steps: the largest number of steps.
-        probes: how many random vectors to use for the leave-one-out error, 3 or more; with as many
-            as rows it is exact. Default 8, and more for fewer than 2000 rows. 0 is cheaper, where λ
-            is given or chosen by held-out rows: held-out residuals and degrees of freedom are then
+        probes: how many random vectors to use for the leave-one-out error, 3 or more. With as many
+            as rows it is exact. Default 8, and more for fewer than 2000 rows. 0 is cheaper if λ is
+            given or chosen by held-out rows. Held-out residuals and degrees of freedom are then
             None.
-        dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
-            that of X as well.
+        dtype: the dtype of K's entries and products, such as "float32". Vectors stay in the dtype
+            of X. By default both have the dtype of X.
         key: a JAX random key for the probes, by default the same every time.
 
     **Source**: Snelson and Ghahramani 2007 for the approximate inverse; Hutchinson 1990 for random
@@ -94,13 +99,13 @@ class Iterative(Solver):
             )
 
     def prepare(self, kernel, rows, weights, progress=False):
-        """With landmarks of its preconditioner, by default as many as `enough` says."""
+        """Return the solver with landmarks for its preconditioner, by default `enough` of them."""
         wanted = self.enough(rows.count) if self.landmarks is None else self.landmarks
         chosen = resolve_landmarks(kernel, rows, wanted, weights, progress)
         return replace(self, landmarks=chosen)
 
     def solve(self, kernel, data, labels, *, block_size=None):
-        """Solve, starting from the fit on landmarks."""
+        """Make the solution, whose factor iterates when it is asked for results at some λ."""
         rows = data.rows
         weights = data.weights
         fixed = data.fixed
@@ -131,7 +136,7 @@ class Iterative(Solver):
         return factor.solve_labels(labels)
 
     def memory(self, shape):
-        """Rows of landmarks, blocks of near rows, and vectors."""
+        """Return the memory of rows of landmarks, blocks of near rows, and vectors."""
         n = shape.rows
         landmarks = self.landmarks
         m = self.enough(n) if landmarks is None else Subset(landmarks).count
@@ -140,29 +145,33 @@ class Iterative(Solver):
         return Footprint("iterative", m, max(numbers, n * m), words)
 
     def vector_numbers(self, shape, each: int) -> int:
-        """Those of all vectors over the rows, with `each` for every column that is solved for."""
+        """Return how many numbers the vectors over the rows hold.
+
+        `each` is the count of vectors for each column that is solved for.
+        """
         t = shape.targets
         L = shape.lams or 100
         p = self.vectors(shape.rows)
         return shape.rows * (each * (t + p) + p**2 + L * t * p)
 
     def explain(self, run, remedy="more landmarks, or a larger λ"):
-        """In units of the residuals of the fit."""
+        """Say why the iteration stopped, with its error in units of the residuals of the fit."""
         where = "with fitted values off by {:.0%} of the residuals".format
         narrow = "float32" in (self.dtype, run.residuals.dtype)
         return run.why(where, remedy + (", or float64" if narrow else ""))
 
     def enough(self, n: int) -> int:
-        """The default number of landmarks for n rows."""
+        """Return the default number of landmarks for n rows."""
         return min(n, 3000, math.ceil(10 * n**0.5))
 
     def vectors(self, n: int) -> int:
-        """The number of probes for n rows."""
+        """Return the number of probes for n rows."""
         return max(8, ENOUGH // n) if self.probes is None else self.probes
 
     def signs(self, weights) -> Float[Array, "n p"]:
-        """The random signs, one column for each probe, 0 for rows of weight 0; where there are at
-        least as many probes as rows √n I, which gives the diagonal exactly.
+        """Return the random signs (n, p), one column for each probe, with 0 for rows of weight 0.
+
+        If there are at least as many probes as rows, return √n I, which gives the diagonal exactly.
         """
         n = weights.n
         dtype = weights.dtype
@@ -174,8 +183,10 @@ class Iterative(Solver):
 
 
 def rounding_of_products(B: Float[Array, "n m"]) -> Float[Array, ""]:
-    """The floor of products with K. No eigenvector is computed, so that rounding is that of one
-    sum; eigenvalues are at most ‖BᵀB‖, which products with 8 random vectors tell to some 25 %.
+    """Return the floor of products with K: the λ below which their rounding dominates.
+
+    No eigenvector is computed, so the rounding is that of one sum. Eigenvalues are at most ‖BᵀB‖.
+    Products with 8 random vectors estimate this norm to some 25 %.
     """
     drawn = jax.random.normal(jax.random.key(0), (B.shape[1], 8), B.dtype)
     largest = jnp.linalg.norm(transposed_matmul(B, matmul(B, drawn))) / 8**0.5
@@ -184,8 +195,9 @@ def rounding_of_products(B: Float[Array, "n m"]) -> Float[Array, ""]:
 
 @pytree
 class IterativeGram(ByProducts):
-    """The factor of K̃ + λI by products alone: no matrix of n² numbers is stored, and a λ costs
-    some tens of products of K with a few columns.
+    """The factor of K̃ + λI by products alone.
+
+    No matrix of n² numbers is stored. A λ costs some tens of products of K with a few columns.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X, solver = jnp.linspace(0, 1, 30)[:, None], rls.Iterative(jnp.arange(0, 30, 5))
@@ -202,10 +214,10 @@ class IterativeGram(ByProducts):
     signs: Float[Array, "n p"]
     iteration: Iterative
     block_size: int | None = static()
-    begin: Float[Array, "n k"] | None = None  # with which columns an iteration begins
+    begin: Float[Array, "n k"] | None = None  # the columns with which an iteration begins
 
     def times_kernel(self, V):
-        """With entries and products in the dtype that was asked for."""
+        """Compute K·V, with entries and products in the dtype that the user asked for."""
         kernel = self.near.kernel
         X = self.near.X
         narrow = V.astype(X.dtype)
@@ -216,17 +228,17 @@ class IterativeGram(ByProducts):
         return product.astype(self.dtype)
 
     def iterate(self, lam, B, signs):
-        """Residuals are λc̃, and λM⁻¹ is near R."""
+        """Compute the fits to B at λ. Residuals are λc̃, and the matrix near R is λM⁻¹."""
         inverse = self.near.inverse(jnp.maximum(lam, self.report.floor))
         X, run = self.solve_columns(lam, inverse, B)
         near = jnp.clip(lam * inverse.diagonal.astype(lam.dtype), jnp.finfo(lam.dtype).eps, 1)
         return Iterated(X, self.weights.scale(X), lam * X, run, near, lam * inverse(signs))
 
     def solve_columns(self, lam, inverse: NearInverse, B: Float[Array, "n k"]):
-        """P̃ B at λ, NaN where fitted values are too far off to be of use; and how the iteration
-        went.
+        """Compute P̃ B at λ, and how the iteration went.
 
-        With r what is left of b, fitted values are off by K̃P̃r = r − λP̃r.
+        Columns are NaN if their fitted values are too far off to be of use. If r is the residual of
+        column b, its fitted values are off by K̃P̃r = r − λP̃r.
         """
         centred = partial(self.fixed.project, self.weights)
 
@@ -239,7 +251,7 @@ class IterativeGram(ByProducts):
             return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 
         X, run = self.conjugate_gradients(apply, centred(B), inverse, measure)
-        # Steps add, by rounding, what `apply` and hence `measure` do not see.
+        # By rounding, steps add a part that `apply` projects out and `measure` does not see.
         return centred(X), run
 
 

@@ -1,6 +1,9 @@
-"""The best λ of a factor by products, where every λ costs tens of them: from the best λ of some of
-the rows, in steps: up from nothing, where few products do, and down from the columns at the best λ
-so far."""
+"""Search for the best λ of a factor by products, where every λ costs tens of products.
+
+The walk begins at the best λ of some of the rows, and goes in steps. A step up begins its iteration
+with 0, because few products suffice there. A step down begins with the columns at the best λ so
+far.
+"""
 
 from dataclasses import replace
 
@@ -15,10 +18,12 @@ from jaxrls.front import Evaluations, evaluate_lams, lam_on_few
 from jaxrls.iterative.by_products import ByProducts, sum_and_error
 
 STEP = np.log(3.0)
-MOST = 6  # λ in all
-# Shares of the error. A step down that gains less than LAST is the last, as the next λ takes more
-# products than all before; another λ is worth a promised gain of GAIN, or of one standard error;
-# a step up that adds less than FLAT may lie on a plateau, of which nothing is known.
+MOST = 6  # the largest number of λ
+# Shares of the error that decide whether the walk goes on:
+# * LAST: a step down that gains less is the last one, because the next λ takes more products than
+#   all before.
+# * GAIN: another λ is worth its products if it promises this gain, or one standard error.
+# * FLAT: a step up that adds less may lie on a plateau, where the slope says nothing.
 LAST = 0.3
 GAIN = 0.1
 FLAT = 0.02
@@ -26,7 +31,10 @@ FLAT = 0.02
 
 @evaluate_lams.register
 def _(factor: ByProducts, problem, solution, count: int) -> Evaluations:
-    """Walk for one λ by the estimated leave-one-out error; else as other factors."""
+    """Search for one λ by the estimated leave-one-out error.
+
+    Other criteria, one λ per target, and factors without probes are handled as for other factors.
+    """
     criterion = problem.criterion
     by_loo = isinstance(criterion, LeaveOneOut) and criterion.groups is None
     if count != 1 or not by_loo or not factor.has_residuals:
@@ -35,7 +43,7 @@ def _(factor: ByProducts, problem, solution, count: int) -> Evaluations:
 
 
 def _walk(problem, solution) -> Evaluations:
-    """One λ after another."""
+    """Evaluate one λ after another, until no further λ is worth its products."""
     factor = solution.factor
     low, high = map(float, np.log(jax.device_get(lambda_range(factor))))
     place = np.clip(np.log(lam_on_few(problem)), low, high)
@@ -46,7 +54,8 @@ def _walk(problem, solution) -> Evaluations:
     least = 0.0
     nothing = nearest = _from(solution, factor.nothing(solution))
     while len(places) < MOST and not np.isnan(place):
-        # From the columns at a smaller λ an iteration may stall before it is any nearer.
+        # An iteration that begins with the columns at a smaller λ may stall before it comes any
+        # nearer.
         begin = nearest if place <= at_best else nothing
         error, spread, columns = _evaluate_at(problem, begin, jnp.asarray(place, factor.dtype))
         places.append(float(place))
@@ -62,15 +71,13 @@ def _walk(problem, solution) -> Evaluations:
 
 
 def _from(solution, columns):
-    """The solution whose next iteration begins with these columns."""
+    """Return the solution whose next iteration begins with these columns."""
     return replace(solution, factor=replace(solution.factor, begin=columns))
 
 
 @compiled
 def _evaluate_at(problem, solution, log_lam):
-    """The estimated errors of all targets at λ with their standard errors, and the columns
-    there.
-    """
+    """Return the estimated errors of all targets at λ, their standard errors, and the columns."""
     factor = solution.factor
     solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
     total, spread = sum_and_error(solution, solved, problem.criterion.summand)
@@ -78,9 +85,16 @@ def _evaluate_at(problem, solution, log_lam):
 
 
 def next_step(places, errors, least, low, high) -> float:
-    """Where between `low` and `high` to go next: a STEP up at first, or down from `high`, on while
-    errors fall, then once the minimum of the parabola through the best three; NaN where that, or
-    the slope, promises less than `least`, or the last step down gained less than it or LAST.
+    """Return the next place between `low` and `high`, or NaN if no place is worth it.
+
+    The places are log λ. The walk follows these rules:
+
+    * The first step goes up by STEP, or down if there is no room above.
+    * If the best place is the first or the last on the line, a step goes outward from it.
+    * If the best place lies between two others, the minimum of the parabola through these three is
+      tried once.
+    * The walk ends if the parabola or the slope promises a gain below `least`. It also ends if the
+      last step down gained less than `least` or LAST.
 
     >>> import numpy as np
     >>> float(next_step(np.array([0.0]), np.array([2.0]), 0.01, -9.0, 9.0).round(3))
@@ -107,14 +121,16 @@ def next_step(places, errors, least, low, high) -> float:
 
 
 def _ends(f, went_down, least):
-    """Whether no step down from the best, f[0], is worth it: near it errors are convex, so that
-    what a step up added is the most that one down takes off.
+    """Whether no step down from the best place, with error f[0], is worth it.
+
+    Errors are convex near the best place. So a step down gains at most the rise f[1] − f[0] above
+    it.
     """
     rise = f[1] - f[0]
     return rise < max(least, LAST * f[0]) if went_down else FLAT * f[0] < rise < least
 
 
 def _inside(place, x, low, high):
-    """The place, on the line; NaN where that was seen."""
+    """Return the place, clipped to the line, or NaN if it is near a place already tried."""
     place = np.clip(place, low, high)
     return np.nan if np.abs(x - place).min() < STEP / 2 else place

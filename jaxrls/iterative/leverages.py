@@ -1,11 +1,13 @@
-"""Leverages from probes, and what their noise does to held-out residuals.
+"""Estimate leverages from probes, and correct held-out residuals for the error of the estimate.
 
-Let R be the diagonal of I − H, and g a vector of random signs. g ∘ (I − H)g is R on average, and so
-noisy that one cannot divide by it. So R is taken to be aρ, with ρ the diagonal of an approximation
-and a ratio a for each of a few groups of rows with similar ρ, the mean over its rows and all
-vectors. What this misses is not noise: with δ the relative deviation of R from aρ, squared
-residuals are (1 + mean δ²)³/(1 + mean δ)² times too small where δ is log-normal; means are over
-rows by their share of the loss. Products of two vectors tell δ² without bias.
+Let R be the diagonal of I − H, and g a vector of random signs. On average g ∘ (I − H)g is R, but
+its noise is too large to divide by it. So R is estimated as aρ, where ρ is the diagonal of an
+approximation. The ratio a is one number for each of a few groups of rows with similar ρ. It is the
+mean ratio over the rows of the group and all vectors.
+
+What this estimate misses is not noise. Let δ be the relative deviation of R from aρ. If δ is
+log-normal, squared residuals are too small by the factor (1 + mean δ²)³/(1 + mean δ)². Means are
+over rows, by their share of the loss. Products of two vectors estimate δ² without bias.
 """
 
 from typing import NamedTuple
@@ -16,15 +18,16 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.linalg import matmul
 
-# groups of similar rows at most, and how many rows one has at least
+# The largest number of groups of similar rows, and the smallest number of rows in a group.
 GROUPS = 8
 FEWEST = 64
-LEAST = 0.01  # a ratio, where noise would make it smaller or negative
+LEAST = 0.01  # the least ratio a; noise may make it smaller or negative
 
 
 class Leverages(NamedTuple):
-    """The diagonal of R, and by how much residuals/R are too small; of all probes, then without
-    each of them.
+    """The diagonal of R, and the factor by which residuals/R are too small.
+
+    The first row is from all probes. Row 1 + j leaves out probe j.
     """
 
     R: Float[Array, "p+1 n"]
@@ -32,9 +35,10 @@ class Leverages(NamedTuple):
 
 
 def leverages_from_probes(probes, near, residuals, used) -> Leverages:
-    """R from `probes` (n, p), each R on average, and from what is `near` it (n,); exact where there
-    are as many probes as rows. Residuals (n, t) are those of the fit, and `used` are rows of
-    positive weight.
+    """Estimate R from `probes` (n, p), each column of which is R on average.
+
+    `near` (n,) is an approximation of R. `residuals` (n, t) are those of the fit, and `used` marks
+    rows of positive weight. The result is exact if there are as many probes as rows.
     """
     n, p = probes.shape
     if p == n:
@@ -52,7 +56,10 @@ def leverages_from_probes(probes, near, residuals, used) -> Leverages:
 
 
 def memberships(near, used) -> Float[Array, "n g"]:
-    """1 for the group of a row that is used: equally many rows in each group, by their ρ."""
+    """Return 1 for the group of each used row, else 0.
+
+    Rows are grouped by their ρ, equally many in each group.
+    """
     n = len(near)
     count = max(1, min(GROUPS, n // FEWEST))
     group = jnp.argsort(jnp.argsort(near)) * count // n
@@ -60,14 +67,17 @@ def memberships(near, used) -> Float[Array, "n g"]:
 
 
 def calibrated(member, near, means) -> Float[Array, " n"]:
-    """aρ from means over vectors; 1 for rows that are not used."""
+    """Compute aρ from the means over vectors; 1 for rows that are not used."""
     length = jnp.maximum(matmul(member.T, near), jnp.finfo(near.dtype).tiny)
     ratio = jnp.maximum(matmul(member.T, means) / length, LEAST)
     return jnp.minimum(near * matmul(member, ratio), 1) + 1 - jnp.sum(member, axis=1)
 
 
 def growth(member, deviations, left_out, kept) -> Float[Array, " t"]:
-    """By how much held-out residuals (n, t) are too small, from δ of every row and vector."""
+    """Compute the factor by which held-out residuals (n, t) are too small.
+
+    It follows from the deviations δ of every row and vector.
+    """
     total = jnp.sum(kept)
     sums = jnp.sum(deviations, axis=1)
     squares = (sums**2 - jnp.sum(deviations**2, axis=1)) / (total * (total - 1))

@@ -1,11 +1,14 @@
-"""An approximate inverse of K̃ + λI, for conjugate gradients and leverages: K̂ on landmarks, and
-what it leaves of K within blocks of rows that are near each other.
+"""Approximate the inverse of K̃ + λI, as a preconditioner and for leverages.
+
+The approximation M takes K̂ on landmarks. Within blocks of rows that are near each other, it adds
+K̃ − K̂ exactly:
 
     M = BBᵀ + D,   BBᵀ = K̂,   D = λI + blocks of K̃ − K̂,
     M⁻¹ = D⁻¹ − WWᵀ,   W = D⁻¹B L⁻ᵀ,   LLᵀ = I + BᵀD⁻¹B.
 
-Landmarks have the large directions of K and blocks the near neighbours of each row, so that M is
-right at both ends. In the field it is known as the partially independent training conditional."""
+Landmarks cover the large directions of K, and blocks the near neighbours of each row. So M is right
+at both ends of the spectrum. It is known as the partially independent training conditional.
+"""
 
 import math
 from dataclasses import replace
@@ -28,29 +31,30 @@ from jaxrls.core.linalg import (
 from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import cholesky_with_jitter
 
-SMALLEST = 16  # rows that are not halved any more
+SMALLEST = 16  # a block of at most this many rows is never halved
 
 
 @pytree
 class NearInverse:
     """M⁻¹ at one λ, with the fixed effects projected out as in generalised least squares."""
 
-    D: Float[Array, "g b b"]  # the inverse of the blocks
+    D: Float[Array, "g b b"]  # the inverses of the blocks
     W: Float[Array, "g b r"]
     blocks: "Blocks"
     diagonal: Float[Array, " n"]
     share: Float[Array, "n q"]  # M⁻¹HS^(-1/2), S = HᵀM⁻¹H
 
     def __call__(self, V: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """M⁻¹V, computed in the dtype of M: what conjugate gradients step along need not be
-        exact.
+        """Compute M⁻¹V in the dtype of M.
+
+        Conjugate gradients do not need an exact direction.
         """
         narrow = V.astype(self.W.dtype)
         share = matmul(self.share, transposed_matmul(self.share, narrow))
         return (self._whole(narrow) - share).astype(V.dtype)
 
     def _whole(self, V):
-        """M⁻¹V before the projection."""
+        """Compute M⁻¹V before the projection."""
         V = filled(V, self.blocks.order)
         W = self.W.reshape(-1, self.W.shape[2])
         across = matmul(W, transposed_matmul(W, V.reshape(len(W), V.shape[2])))
@@ -59,15 +63,17 @@ class NearInverse:
 
 @pytree
 class Blocks:
-    """Rows in blocks of equal size, near rows together; numbers from n on are empty places."""
+    """The rows in blocks of equal size, with near rows together. Numbers ≥ n are empty places."""
 
     order: Int[Array, "g b"]
-    place: Int[Array, " n"]  # of each row in `order`
+    place: Int[Array, " n"]  # the place of each row in the flat `order`
 
     @classmethod
     def of_near(cls, B: Float[Array, "n r"], size: int) -> "Blocks":
-        """Halve the rows until at most `size` are together, each time at the median along the line
-        between two rows that are far from each other, with cosines of features as nearness.
+        """Halve the rows until a block has at most `size` of them.
+
+        Each time, two rows that are far from each other define a line, and rows are split at the
+        median along it. Cosines of features measure how near rows are.
         """
         n = len(B)
         halvings = max(0, math.ceil(math.log2(n / size)))
@@ -80,18 +86,25 @@ class Blocks:
         return cls(order, jnp.argsort(order.ravel())[:n])
 
     def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
-        """What `filled` has taken apart."""
+        """Put values by block, (g, b, …), back into the order of the rows.
+
+        It undoes `filled`.
+        """
         return A.reshape(self.order.size, *A.shape[2:])[self.place]
 
 
 def filled(A, rows):
-    """The rows of A (n, …) of these numbers, of one block or by block; empty places are 0."""
+    """Return the rows of A (n, …) with these numbers, of one block or by block.
+
+    Empty places get 0.
+    """
     return jax.tree.map(lambda a: a.at[rows].get(mode="fill", fill_value=0), A)
 
 
 def _halved(B, unit, order):
-    """Twice as many blocks, each ordered by where rows lie between two that are far from each
-    other, empty places last.
+    """Return twice as many blocks, split along the line between two rows far from each other.
+
+    Empty places come last.
     """
     block = jnp.arange(len(order))
     empty = order >= len(B)
@@ -109,18 +122,18 @@ def _halved(B, unit, order):
 
 @pytree
 class Near:
-    """What M is made of at any λ."""
+    """The parts of M that do not depend on λ."""
 
     kernel: Kernel
     X: Any  # (n, d)
     root: Float[Array, " n"]  # √v
     H: Float[Array, "n q"]
-    B: Float[Array, "n r"]
+    B: Float[Array, "n r"]  # √v φ on landmarks, BBᵀ = K̂
     blocks: Blocks
 
     @classmethod
     def of(cls, kernel: Kernel, X, root, H, points) -> "Near":
-        """With blocks of at most as many rows as there are landmarks."""
+        """Make the parts, with at most as many rows in a block as landmarks, or SMALLEST."""
         L, _ = cholesky_with_jitter(gram(kernel, points))
         on_landmarks = Features(kernel, points, triangular_inverse(L).T)
         scaled = lambda x, root: root[:, None] * on_landmarks.features(x)
@@ -128,7 +141,7 @@ class Near:
         return cls(kernel, X, root, H, B, Blocks.of_near(B, max(len(points), SMALLEST)))
 
     def inverse(self, lam) -> NearInverse:
-        """M⁻¹ at λ. **Cost** some 8 n r² flops."""
+        """Compute M⁻¹ at λ. **Cost** some 8 n r² flops."""
         lam = lam.astype(self.B.dtype)
         dtype = self.B.dtype
         blocks = self.blocks
@@ -139,7 +152,7 @@ class Near:
 
         S, (D, D_B) = jax.lax.scan(of_block, jnp.eye(self.B.shape[1], dtype=dtype), blocks.order)
         root = triangular_inverse(jnp.linalg.cholesky((S + S.T) / 2))
-        # One block after another, in place: D⁻¹B is as large as all that was kept before.
+        # Compute W block by block, in place: D⁻¹B is as large as all that was kept before.
         W = jax.lax.fori_loop(0, len(D), lambda i, W: W.at[i].set(matmul(W[i], root.T)), D_B)
         diagonal = blocks.back(jnp.diagonal(D, axis1=1, axis2=2) - jnp.sum(W**2, axis=2))
         whole = NearInverse(D, W, blocks, diagonal, self.H[:, :0])
@@ -147,11 +160,12 @@ class Near:
         return replace(whole, diagonal=diagonal - jnp.sum(share**2, axis=1), share=share)
 
     def inverse_of_block(self, lam, rows):
-        """D⁻¹ of one block, and D⁻¹B."""
+        """Return D⁻¹ of one block, and D⁻¹B."""
         X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root))
         rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
         D = inverse(rest + lam * jnp.eye(len(X), dtype=B.dtype))
-        # Rounding may put K̂ of nearly dependent landmarks above K: then the diagonal alone.
+        # For nearly dependent landmarks, rounding may put K̂ above K. Then take only the diagonal
+        # of the block.
         alone = jnp.diag(1 / (lam + jnp.maximum(jnp.diagonal(rest), 0)))
         D = jnp.where(jnp.isfinite(D).all(), D, alone)
         return D, matmul(D, B)

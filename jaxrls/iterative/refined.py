@@ -1,10 +1,14 @@
-"""Inverses to the precision of float64 from Cholesky factors in float32, and the solver of them.
+"""Compute inverses to the precision of float64 from Cholesky factors in float32, and define the
+solver `Refined` that uses them.
 
-A Cholesky factor in float32 of G, with a little added to its diagonal, brings W G Wᵀ as near to the
-identity as rounding in float32 lets it; that product is made in the precision of G, and what is
-left of it is factored again. Two such steps do for condition numbers to 1e8, three to 1e13, and a
-polynomial for the last digits. Nothing but products is asked of the wide precision: devices that
-have no float64 make these of pairs of float32."""
+A step factors G in float32, with a little added to its diagonal. This gives W with W G Wᵀ as near
+to the identity as rounding in float32 lets it. The product W G Wᵀ is computed in the precision of
+G, and is factored again in the next step. Two steps suffice for condition numbers up to 1e8, and
+three up to 1e13. A polynomial adds the last digits.
+
+Only matrix products are done in the wide precision. Devices without float64 compute these from
+pairs of float32.
+"""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,29 +29,37 @@ from jaxrls.core.linalg import matmul, rule_of_inverse, rule_of_solve_diag, tria
 from jaxrls.core.support import as_floats, is_concrete, is_wide, pytree
 from jaxrls.iterative.conjugate import ALL_STEPS, CONVERGED, Run
 
-# Steps at most. The distance from the identity, ‖·‖ by all entries, that leaves the polynomial
-# 2e-11; where it stays above the second nothing is right.
+# STEPS is the largest number of steps. The distance from the identity is ‖·‖ over all entries.
+# Steps end when it is at most CLOSE, from where the polynomial leaves 2e-11. If it stays above
+# USELESS, no result is right.
 STEPS = 6
 CLOSE = 3e-3
 USELESS = 0.1
 
 
 class InverseRoot(NamedTuple):
-    """B with B G Bᵀ = I, log |G|, and ‖W G Wᵀ − I‖ after every step, infinite after the last."""
+    """An inverse root of a symmetric positive definite G, with how it was found.
 
-    root: Any  # (n, n)
+    `logdet` is log |G|. `distances` holds ‖W G Wᵀ − I‖ after every step, infinite after the last
+    step.
+    """
+
+    root: Any  # B with B G Bᵀ = I, (n, n)
     logdet: Float[Array, ""]
     distances: Float[Array, " steps"]
 
 
 def inverse_root(G: Float[Array, "n n"]) -> InverseRoot:
-    """The inverse root of a symmetric positive definite G; NaN where steps do not bring it near the
-    identity, as G is not positive definite to its rounding.
+    """Compute the inverse root of a symmetric positive definite G.
+
+    It is NaN if steps do not bring W G Wᵀ near the identity. Then G is not positive definite to its
+    rounding.
 
     **Cost** a Cholesky factor and its inverse in float32 and three products a step, but two in the
-    first, and three at the end: 16n³ flops in the dtype of G where two steps do. **Source**: Rump
+    first, and three at the end: 16n³ flops in the dtype of G if two steps suffice. **Source**: Rump
     2009, "Inversion of extremely ill-conditioned matrices in floating-point"; Ogita and Oishi 2012,
-    "Accurate and robust inverse Cholesky factorization"."""
+    "Accurate and robust inverse Cholesky factorization".
+    """
     start = InverseRoot(None, jnp.zeros((), G.dtype), jnp.full(STEPS, jnp.inf, G.dtype))
     number, F, last = jax.lax.while_loop(_unfinished, _following, _following((0, G, start)))
     root, logdet = _polished(F, last)
@@ -58,15 +70,17 @@ def inverse_root(G: Float[Array, "n n"]) -> InverseRoot:
 
 
 def _unfinished(state):
+    """Whether one more step is needed and allowed."""
     number, _, last = state
     return (last.distances[number - 1] > CLOSE) & (number < STEPS)
 
 
 def _following(state):
-    """One more step, from its number, F = W G Wᵀ and W; before the first F is G and W None, for I.
+    """Run one more step, from its number, F = W G Wᵀ and the `InverseRoot` so far.
 
-    That of F in float32 has ones on the diagonal and √n·eps added to them, and taken off again of
-    what is 1.
+    Before the first step F is G, and `root` is None, which stands for I. To factor F in float32, it
+    is scaled to ones on the diagonal, and 4√n·eps is added to them. Afterwards W is multiplied by
+    √(1 + 4√n·eps), so that an F which is I stays I.
     """
     number, F, (root, logdet, distances) = state
     n = len(F)
@@ -86,8 +100,10 @@ def _following(state):
 
 
 def _polished(F, last: InverseRoot) -> tuple[Any, Any]:
-    """B and log |G|: with (I + rest)^(-1/2) as I − rest/2 + 3 rest²/8 − 5 rest³/16, to the fourth
-    power of the rest.
+    """Return B and log |G| after the last step, with F = I + rest.
+
+    (I + rest)^(-1/2) is taken as I − rest/2 + 3 rest²/8 − 5 rest³/16. The logarithm is expanded to
+    the fourth power of the rest.
     """
     rest = F - jnp.eye(len(F), dtype=F.dtype)
     square = matmul(rest, rest)
@@ -98,13 +114,13 @@ def _polished(F, last: InverseRoot) -> tuple[Any, Any]:
 
 @jax.custom_jvp
 def refined_inverse(G: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """`inverse` by `inverse_root`."""
+    """Compute `inverse` by `inverse_root`."""
     root = inverse_root(G).root
     return matmul(root.T, root)
 
 
 class RefinedParts(NamedTuple):
-    """`InverseParts`, and the distances of its steps from the identity."""
+    """`InverseParts`, and the distance from the identity after every step."""
 
     times_B: Float[Array, "n k"]
     diagonal: Float[Array, " n"]
@@ -116,7 +132,7 @@ class RefinedParts(NamedTuple):
 def refined_solve_diag(
     K: Float[Array, "n n"], shift: Float[Array, ""], B: Float[Array, "n k"]
 ) -> RefinedParts:
-    """`solve_diag` by `inverse_root`, and the distances of its steps."""
+    """Compute `solve_diag` by `inverse_root`, with the distances from the identity of its steps."""
     root, logdet, distances = inverse_root(K + shift * jnp.eye(len(K), dtype=K.dtype))
     times_B = matmul(root.T, matmul(root, B))
     return RefinedParts(times_B, jnp.sum(root * root, axis=0), logdet, distances)
@@ -130,10 +146,10 @@ refined_solve_diag.defjvp(
 
 @pytree
 class RefinedGram(CholeskyGram):
-    """K̃ + λI inverted in float64 from decompositions in float32, for λ below what float32 can
-    resolve: one λ after another, about 16n³ flops each in products, and n³ in float32.
+    """A factor that inverts K̃ + λI in float64 from Cholesky factors in float32.
 
-    Rows, K and vectors are in the dtype of X, which is to be float64.
+    It is for λ below what float32 can resolve. Each λ takes about 16n³ flops in products, and n³ in
+    float32. Rows, K and vectors have the dtype of X, which should be float64.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), solver=rls.Refined())
@@ -146,16 +162,17 @@ class RefinedGram(CholeskyGram):
     solve_diag = staticmethod(refined_solve_diag)
 
     def lower(self, G):
-        """None: steps make its inverse."""
+        """Return None: the steps make the inverse of a Cholesky factor, not the factor."""
         return None
 
     def inverse_root(self, G):
-        """By steps."""
+        """Return B with B G Bᵀ = I, by steps."""
         return inverse_root(G).root
 
     def outcome(self, solution, lams, groups, fn):
-        """All from one inverse, and how it was found: `residuals` of the run are distances from the
-        identity.
+        """Return all results from one inverse, and how it was found.
+
+        The `residuals` of the run are distances from the identity.
         """
 
         def with_distances(lam, solution):
@@ -178,12 +195,12 @@ class RefinedGram(CholeskyGram):
 
 @pytree
 class Refined(Solver):
-    """Solve by Cholesky factors of K + λI in float32, refined by products in float64: for λ far
-    below what float32 alone can resolve.
+    """Solve by Cholesky factors of K + λI in float32, refined by products in float64.
 
-    It takes about 16n³ operations for each λ. Whatever the dtype of X, `fit` returns coefficients,
-    held-out residuals and error in float64. `fit.run` says how good each step was: the distance of
-    W (K + λI) Wᵀ from the identity, where W is the refined inverse of the Cholesky factor.
+    It is for λ far below what float32 alone can resolve. Each λ takes about 16n³ operations.
+    Whatever the dtype of X, `fit` returns coefficients, held-out residuals and error in float64.
+    `fit.run` says how good each step was. It holds the distance of W (K + λI) Wᵀ from the identity,
+    where W is the refined inverse of the Cholesky factor.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Refined()).route
@@ -191,7 +208,7 @@ class Refined(Solver):
     """
 
     def rows_to_fit(self, X):
-        """In float64, whatever their dtype."""
+        """Return X in float64, whatever its dtype."""
         if is_wide(X) and hasattr(X, "dtype"):
             return X
         if isinstance(X, Rows) or not kind_of(X).is_dense or not is_concrete(X):
@@ -203,16 +220,16 @@ class Refined(Solver):
         return X if values.dtype == np.float64 else values.astype(np.float64)
 
     def solve(self, kernel, data, labels, *, block_size=None):
-        """Factor K of all rows."""
+        """Make the solution from K of all rows."""
         matrix = kernel_matrix(kernel, data, block_size)
         return RefinedGram(**matrix._asdict()).solve_labels(labels)
 
     def memory(self, shape):
-        """K, and what its refined inverse is made of."""
+        """Return the memory of K and of the matrices that make its refined inverse."""
         n = shape.rows
         words = "K, roots of its inverse and their products"
         return Footprint("refined", n, 7 * n**2, words, of_kernel=True)
 
     def explain(self, run):
-        """With the distance from the identity."""
+        """Say why the steps stopped, with the distance from the identity."""
         return run.why("at a residual of {:.2g}".format, "a larger λ")

@@ -1,11 +1,13 @@
-"""The subset of regressors by conjugate gradients, for more landmarks than their moments can be
-summed for: O(n m) a step, where the moments of n rows take O(n m²).
+"""Solve the subset of regressors by conjugate gradients, if landmarks are too many for moments.
+
+A step takes O(n m), while the moments of all n rows would take O(n m²). The linear system is
 
     (Φ̃ᵀΦ̃ + λI) w = Φ̃ᵀ√v y,   Φ̃ = √v (K_TR L⁻ᵀ − its fit by the fixed effects),   K_RR = LLᵀ
 
-The approximate inverse is that of S + λI, with S the moments of some of the rows, drawn with equal
-chances. It is right along all directions that these rows tell, so that steps are few. After the
-fit by falkon: Rudi, Carratino and Rosasco 2017."""
+The approximate inverse is that of S + λI. Here S is the moments of some of the rows, drawn with
+equal probabilities. S is right along all directions that these rows determine, so few steps
+suffice. The method follows FALKON: Rudi, Carratino and Rosasco 2017.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,14 +31,15 @@ from jaxrls.landmarks.named import solver_with_landmarks
 from jaxrls.landmarks.points import Landmarks
 from jaxrls.landmarks.solver import Subset
 
-SAMPLED = 3  # rows in the approximate inverse for each landmark
+SAMPLED = 3  # rows in the approximate inverse, for each landmark
 
 
 @pytree
 class IterativeSubset(Solver):
-    """The subset of regressors by conjugate gradients: what `landmarks=` with `Iterative()` means.
+    """The solver of the subset of regressors by conjugate gradients.
 
-    A landmark that is a row of X stays when its row is held out.
+    `landmarks=` together with `Iterative()` makes it. A landmark that is a row of X stays when its
+    row is held out.
 
     Args:
         landmarks: their number, row numbers, points, or `Landmarks`.
@@ -48,11 +51,13 @@ class IterativeSubset(Solver):
 
     @property
     def name(self):
-        """That of the solver that is used on landmarks."""
+        """The name of the solver that is used on landmarks."""
         return self.iteration.name
 
     def prepare(self, kernel, rows, weights, progress=False):
-        """With landmarks of these rows: a number of them is drawn with equal chances, as other ways
+        """Return the solver with `Landmarks` of these rows.
+
+        If `landmarks` is a number, rows are drawn with equal probabilities. Other methods would
         keep n × m numbers.
         """
         rows.dense()  # raises where they are not in memory
@@ -64,7 +69,10 @@ class IterativeSubset(Solver):
         return replace(self, landmarks=Subset(landmarks).prepare(kernel, rows, weights).landmarks)
 
     def solve(self, kernel, data, labels, *, block_size=None):
-        """From the moments of some of the rows, about the exact fit of all by the fixed effects."""
+        """Make the solution, with a preconditioner from the moments of some of the rows.
+
+        These moments are taken about the exact fit of all rows by the fixed effects.
+        """
         points = self.landmarks.points
         dictionary = Dictionary.of(kernel, points, gram(kernel, points))
         fixed = data.fixed
@@ -100,11 +108,11 @@ class IterativeSubset(Solver):
         return factor.solve_labels(labels)
 
     def points(self, rows):
-        """The landmarks."""
+        """Return the points of the landmarks."""
         return self.landmarks.points
 
     def memory(self, shape):
-        """The landmarks' matrices, blocks of rows, and vectors."""
+        """Return the memory of the landmarks' matrices, of blocks of rows, and of vectors."""
         m = Subset(self.landmarks).count
         numbers = self.iteration.vector_numbers(shape, 4)
         words = "the landmarks' matrices, blocks of rows, and vectors for targets and probes"
@@ -112,18 +120,21 @@ class IterativeSubset(Solver):
         return Footprint("iterative subset", shape.targets, numbers, words)
 
     def explain(self, run):
-        """In units of the residuals of the fit."""
+        """Say why the iteration stopped, with its error in units of the residuals of the fit."""
         return self.iteration.explain(run, "a larger λ")
 
 
 def drawn_rows(key, weights, count: int) -> Array:
-    """The numbers of so many rows of positive weight, each with the same chance."""
+    """Draw the numbers of `count` rows of positive weight, with equal probabilities."""
     chances = weights.used.astype(weights.dtype)
     return jax.random.choice(key, weights.n, (count,), replace=False, p=chances)
 
 
 def some_rows(data: Data, count: int) -> tuple[Data, Float[Array, ""]]:
-    """At most so many of the rows, drawn, and how much each counts that they stand for all."""
+    """Draw at most `count` rows.
+
+    Return their data, and the factor by which their sums stand for those of all rows.
+    """
     weights = data.weights
     count = min(count, data.weights.n)
     drawn = drawn_rows(jax.random.key(1), weights, count)
@@ -135,7 +146,7 @@ def some_rows(data: Data, count: int) -> tuple[Data, Float[Array, ""]]:
 
 @pytree
 class IterativeLandmarks(ByProducts):
-    """The factor on landmarks by products with K_TR alone: no matrix of n·m numbers is stored.
+    """The factor on landmarks by products with K_TR alone. No matrix of n·m numbers is stored.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X, solver = jnp.linspace(0, 1, 30)[:, None], rls.Iterative()
@@ -149,7 +160,7 @@ class IterativeLandmarks(ByProducts):
     expansion: Expansion
     whitener: Float[Array, "m m"]  # L⁻ᵀ
     origin: Float[Array, "q m"]  # the fit of φ by the fixed effects
-    second: Float[Array, "m m"]  # Φ̃ᵀΦ̃ by some of the rows
+    second: Float[Array, "m m"]  # Φ̃ᵀΦ̃, estimated from some of the rows
     report: Report
     signs: Float[Array, "n p"]
     iteration: Iterative
@@ -157,13 +168,16 @@ class IterativeLandmarks(ByProducts):
     begin: Float[Array, "m k"] | None = None
 
     def jitter_effect(self, kernel, lams, coef, missed):
-        """As of other factors on landmarks."""
+        """Bound how far the jitter moves the fit, as for other factors on landmarks."""
         diag = kernel.diag(self.points)
-        jitter: Any = self.report.jitter  # of a dictionary, which has one
+        jitter: Any = self.report.jitter  # never None here: a dictionary has one
         return jitter_effect(self.whitener, diag, jitter, coef, lams, missed)
 
     def gathered(self, of_block: Callable, *columns) -> Float[Array, "m k"]:
-        """Φ̃ᵀ√v u with u = `of_block(block, ψ, *columns)`: each block ψ of K_TR is made once."""
+        """Compute Φ̃ᵀ√v u with u = `of_block(block, ψ, *columns)`.
+
+        Each block ψ of K_TR is made only once.
+        """
 
         def sums(block, *columns):
             psi = self.kernel(block.x, self.points)
@@ -176,7 +190,7 @@ class IterativeLandmarks(ByProducts):
         return matmul(self.whitener.T, of_rows) - matmul(self.origin.T, of_fixed)
 
     def iterate(self, lam, B, signs):
-        """As many products with K_TR and its transpose as there are steps."""
+        """Compute the fits to B at λ, with a product by K_TR and one by its transpose a step."""
         weights = self.weights
         fixed = self.fixed
         B = fixed.project(weights, B)
@@ -198,9 +212,13 @@ class IterativeLandmarks(ByProducts):
         return Iterated(W, coef, B - weights.scale(f), run)
 
     def measure(self, lam, B, right) -> Callable:
-        """How far fitted values are off as a share of the residuals, where M R is the error of W:
-        with r what is left of Φ̃ᵀb, its square is rᵀMr − λ‖Mr‖², and that of the residuals ‖b‖² −
-        wᵀ(Φ̃ᵀb + r + λw).
+        """Return a function that measures how far fitted values are off.
+
+        The measure is a share of the residuals. Let r be the residual of Φ̃ᵀb in the linear system,
+        and let Mr be the error of w. Then:
+
+        * The squared error of the fitted values is rᵀMr − λ‖Mr‖².
+        * The squared length of the residuals is ‖b‖² − wᵀ(Φ̃ᵀb + r + λw).
         """
         whole = jnp.sum(B * B, axis=0)
         eps = jnp.finfo(B.dtype).eps
@@ -215,7 +233,7 @@ class IterativeLandmarks(ByProducts):
 
 @solver_with_landmarks.register
 def _(solver: Iterative, landmarks, leave: bool) -> Solver:
-    """With landmarks of its own for no other preconditioner, and in one dtype."""
+    """Make the solver on landmarks. Raise if `Iterative()` has landmarks or a dtype of its own."""
     if solver.landmarks is not None or solver.dtype is not None:
         raise ValueError(
             "with landmarks= Iterative() takes neither landmarks nor a dtype of its own, and is "

@@ -1,1 +1,1 @@
-"""The subset of regressors: landmarks, their choice, and their factors."""
+"""Implement the subset of regressors: landmarks, their choice, and factors on landmarks."""

@@ -1,8 +1,9 @@
-"""The choice of landmarks: the rows of X that the subset of regressors is built on.
+"""Choose landmarks, the rows of X on which the subset of regressors is built.
 
-With K̂ = K_TR K_RR⁻¹ K_RT, E = K − K̂ is positive semidefinite, and tr E is what the landmarks
-miss. A chosen row adds a column to a partial Cholesky factor F, K̂ = FFᵀ; the residual diagonal
-diag E says which rows are worth choosing next.
+Let R be the chosen rows and K̂ = K_TR K_RR⁻¹ K_RT. Then E = K − K̂ is positive semidefinite, and tr
+E is the part of the trace that the landmarks miss. Each chosen row adds a column to a partial
+Cholesky factor F with K̂ = FFᵀ. The residual diagonal, diag E, shows which rows are worth choosing
+next.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,23 +25,23 @@ from jaxrls.landmarks.points import Landmarks, check_evaluable
 
 METHODS = ("rpcholesky", "uniform")
 
-# Pivots per block: many enough for the update to run at the rate of a matrix product, few enough
-# for the proposals to stay fresh.
+# The largest number of pivots in a block. It is large enough for updates to run at the rate of a
+# matrix product, and small enough for the probabilities of proposals to stay current.
 LARGEST_BLOCK = 128
 PROPOSALS_PER_PIVOT = 3
-# With a tolerance, how much more room a full partial factor gets: each size is a program of its
-# own.
+# With a tolerance, a partial factor that is full grows by this factor. Growth is coarse because
+# each size compiles a program of its own.
 GROWTH = 4
 
 
 class _State(NamedTuple):
-    """A partial Cholesky factor K̂ = FFᵀ while it grows; columns of F past `total` are 0."""
+    """A growing partial Cholesky factor K̂ = FFᵀ. Columns of F past `total` are 0."""
 
     F: Any  # (n, c)
-    residual: Any  # (n,), diag(K − FFᵀ); None at the start
-    indices: Any  # (c,)
-    total: Any
-    key: PRNGKeyArray | None  # None for that of seed 0, which the program then makes
+    residual: Any  # (n,), diag(K − FFᵀ); None before the first round
+    indices: Any  # (c,), row numbers of the landmarks
+    total: Any  # how many landmarks are chosen
+    key: PRNGKeyArray | None  # None for the key of seed 0, made in `_grow`
 
 
 @public_call(data="X")
@@ -55,38 +56,41 @@ def choose_landmarks(
     weights: Any = None,
     progress: bool = False,
 ) -> Landmarks:
-    """Choose rows of X as landmarks, on which `fit` approximates K where there are too many rows.
+    """Choose rows of X as landmarks, on which `fit` approximates K if there are too many rows.
 
-    Chooses `num` rows R, or with `tol` as many as it takes until tr(K − K̂), what they miss of the
-    trace, is at most tol·tr K. Here K̂ = K_TR K_RR⁻¹ K_RT. K itself is never formed.
+    Let K̂ = K_TR K_RR⁻¹ K_RT for chosen rows R. `num` fixes the number of rows. `tol` adds rows
+    until the missed trace, tr(K − K̂), is at most tol·tr K. K itself is never formed.
 
-    `"rpcholesky"` draws each row with probability proportional to its residual diagonal (K − K̂)ᵢᵢ
-    given those drawn before. It works in blocks, by matrix products: rows are proposed by the
-    diagonal at the block's start and accepted with probability (residual now)/(residual then),
-    which has exactly the distribution of drawing one row at a time. `"uniform"` draws every row
-    with the same probability. With either, a row whose residual is within rounding of 0, m·eps·Kᵢᵢ,
-    counts as already spanned: no duplicate is chosen twice.
+    `"rpcholesky"` draws each row with probability proportional to its residual diagonal (K − K̂)ᵢᵢ,
+    given the rows drawn before. It works in blocks, by matrix products. Rows are proposed with
+    probabilities from the start of the block, and accepted with probability (residual
+    now)/(residual then). The result has exactly the distribution of drawing one row at a time.
+    `"uniform"` draws every row with the same probability.
+
+    Both methods skip a row whose residual is within rounding of 0, m·eps·Kᵢᵢ. Such a row is
+    already spanned, so no duplicate is chosen twice.
 
     Args:
         kernel: a jaxrls kernel.
-        X: rows (n, d), NumPy or JAX, or `Rows`; of a stream, landmarks are chosen from its sample,
-            with the weights that it brings.
-        num: how many, at most n; static in `jax.jit`. With `tol` too, whichever comes first.
+        X: rows (n, d), NumPy or JAX, or `Rows`. For a stream, landmarks are chosen from its sample,
+            with the weights of the sample.
+        num: how many landmarks, at most n; static in `jax.jit`. If `tol` is given too, the first
+            limit to be reached ends the choice.
         tol: the share of tr K that landmarks may miss, in (0, 1).
-        key: a JAX random key; the same key gives the same rows. By default that of seed 0.
+        key: a JAX random key; the same key gives the same rows. None stands for the key of seed 0.
         method: `"rpcholesky"` or `"uniform"`.
-        weights: (n,), 0 or more: probabilities are proportional to them too, so that rows of weight
-            0 are never drawn, and the trace is Σ vᵢ (K − K̂)ᵢᵢ.
+        weights: (n,), 0 or more. Probabilities are proportional to them too, so rows of weight 0
+            are never drawn. The trace is then Σ vᵢ (K − K̂)ᵢᵢ.
         progress: show a bar (needs tqdm).
 
     Returns:
-        `Landmarks`, with the row numbers (m,), the rows (m, d) and the trace residual, None for a
-        stream. There are fewer than `num` where fewer rows are independent; inside `jax.jit`, where
-        the shape is fixed, rows that were not chosen fill up the rest.
+        `Landmarks`, with the row numbers (m,), the rows (m, d) and the trace residual, which is
+        None for a stream. There are fewer than `num` if fewer rows are independent. Inside
+        `jax.jit` the shape is fixed, so rows that were not chosen fill up the rest.
 
     Raises:
-        ValueError: for neither `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed
-            kernel.
+        ValueError: for neither `num` nor `tol`, for `tol` alone inside `jax.jit`, or for a
+            precomputed kernel.
 
     **Cost** O(n m (m + d)) time, O(n m) memory. **Source**: Chen, Epperly, Tropp and Webber 2022,
     "Randomly pivoted Cholesky"; in blocks, Epperly, Tropp and Webber 2024, "Embrace rejection",
@@ -127,7 +131,10 @@ def _chosen(
     stages: Iterator[tuple[int, int]],
     reached: Callable,
 ) -> Landmarks:
-    """Landmarks by a factor that grows in stages, fewer where more are not needed."""
+    """Return landmarks from a factor that grows in stages, and stop as soon as they suffice.
+
+    Inside `jax.jit` there is one stage.
+    """
     state = _State(
         np.zeros((X.shape[0], 0), X.dtype), None, np.zeros(0, np.int32), np.int32(0), key
     )
@@ -144,8 +151,11 @@ def _chosen(
 
 
 def _stages(limit: int, by_tolerance: bool, shown: bool) -> Iterator[tuple[int, int]]:
-    """How many landmarks to stop at, and how many the factor has room for: with a tolerance more
-    and more, as each size is a program of its own. Twenty stops on the way move a bar.
+    """Yield pairs: how many landmarks to stop at, and how many the factor has room for.
+
+    With a tolerance the room grows from stage to stage, because each size compiles a program of its
+    own. Without one, all landmarks have room from the start. If a bar is shown, twenty stops on the
+    way move it.
     """
     reached = 0
     room = 2 * LARGEST_BLOCK if by_tolerance else limit
@@ -160,6 +170,7 @@ def _stages(limit: int, by_tolerance: bool, shown: bool) -> Iterator[tuple[int, 
 def _check(
     kernel: Kernel, X: Rows, num: int | None, tol: float | None, method: str, known: bool
 ) -> None:
+    """Raise for arguments of `choose_landmarks` that are invalid."""
     X.check(kernel)
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, and is {method!r}")
@@ -194,14 +205,20 @@ def _grow(
     method: str,
     fill: bool,
 ) -> tuple[_State, Landmarks]:
-    """Rounds of proposals until there are `stop` landmarks, they miss no more than `tol` of the
-    trace, or no row is independent.
+    """Repeat rounds of proposals until one of these conditions holds.
+
+    * There are `stop` landmarks.
+    * They miss no more than `tol` of the trace.
+    * No other row is independent of them.
+
+    Return the state, and `Landmarks` with `capacity` places. With `fill`, other rows take free
+    places.
     """
     v = weights.array
     diag = X.map(kernel.diag, block_size=X.shape[0])
     whole = jnp.sum(v * diag)
     floor = capacity * jnp.finfo(X.dtype).eps * diag
-    # Equal rounds, at least four of them.
+    # All rounds have blocks of equal size. There are at least four rounds.
     block = -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
     draw = _Draw(kernel, X, v, floor, method == "rpcholesky", capacity, block)
     if state.key is None:
@@ -221,8 +238,10 @@ def _grow(
 
 
 def _with_room(state: _State, columns: int, diag: Float[Array, " n"]) -> _State:
-    """With so many columns: whole blocks, and one to spare, as a round writes a whole block
-    wherever it starts.
+    """Return the state with room for this many columns of F.
+
+    A round writes a whole block of columns wherever it starts. So `columns` is a number of whole
+    blocks, with one block to spare.
     """
     missing = columns - len(state.indices)
     return state._replace(
@@ -233,20 +252,20 @@ def _with_room(state: _State, columns: int, diag: Float[Array, " n"]) -> _State:
 
 
 class _Draw(NamedTuple):
-    """What rows are drawn by, the same in all rounds."""
+    """The constants of all rounds of a draw."""
 
     kernel: Any
     X: Any
     v: Any  # (n,)
-    floor: Any  # (n,), up to which residuals are rounding: such a row is spanned
+    floor: Any  # (n,), residuals up to this are rounding: the row is spanned
     by_residual: bool
     capacity: int
-    block: int  # pivots of a round
+    block: int  # the largest number of pivots in a round
 
     def chances(
         self, residual: Float[Array, "*m"], rows: Int[Array, "*m"] | slice = slice(None)
     ) -> Float[Array, "*m"]:
-        """The probabilities of rows, up to a factor."""
+        """Return the probabilities of rows, up to a common factor."""
         v = self.v[rows]
         weight = v * residual if self.by_residual else v
         return jnp.where(residual > self.floor[rows], weight, 0)
@@ -256,20 +275,20 @@ class _Proposals(NamedTuple):
     """Rows drawn one by one with the probabilities at the start of a round."""
 
     rows: Any  # (p,)
-    H: Any  # (p, p), K − K̂ of these rows
-    bar: Any  # (p,): a row is accepted if its chances are still above
+    H: Any  # (p, p), the block of K − K̂ for these rows
+    bar: Any  # (p,), a row is accepted if its chances still exceed this
 
 
 class _Pivots(NamedTuple):
-    """The rows that were accepted, in the first `count` of a block's places."""
+    """The accepted rows. They take the first `count` of the b places in a block."""
 
     rows: Any  # (b,)
     count: Any
-    inverse: Any  # (b, b), L⁻¹, K − K̂ of the rows being LLᵀ; 0 in free places
+    inverse: Any  # (b, b), L⁻¹ with LLᵀ = K − K̂ of these rows; 0 in free places
 
 
 def _round(draw: _Draw, state: _State) -> _State:
-    """A block of pivots: rows are proposed, some of them accepted, their columns added to F."""
+    """Run one round: propose rows, accept some of them, and add their columns to F."""
     key, pick, toss = jax.random.split(state.key, 3)  # type: ignore[arg-type]
     proposals = _propose(draw, state, pick, toss)
     pivots = _accept(draw, proposals, jnp.minimum(draw.block, draw.capacity - state.total))
@@ -277,7 +296,7 @@ def _round(draw: _Draw, state: _State) -> _State:
 
 
 def _propose(draw: _Draw, state: _State, pick: PRNGKeyArray, toss: PRNGKeyArray) -> _Proposals:
-    """More rows than a round can take."""
+    """Propose more rows than a round can accept."""
     F = state.F
     chances = draw.chances(state.residual)
     shape = (PROPOSALS_PER_PIVOT * draw.block,)
@@ -287,8 +306,10 @@ def _propose(draw: _Draw, state: _State, pick: PRNGKeyArray, toss: PRNGKeyArray)
 
 
 def _accept(draw: _Draw, proposals: _Proposals, most: Int[Array, ""]) -> _Pivots:
-    """At most so many of the proposals, by a sequential Cholesky factor of H that skips the
-    others: row i of C is column i of it, over all proposals.
+    """Accept at most `most` of the proposals.
+
+    The loop computes a sequential Cholesky factor of H that skips the rejected rows. Row i of C is
+    column i of this factor, over all proposals.
     """
     rows, H, bar = proposals
 
@@ -299,7 +320,7 @@ def _accept(draw: _Draw, proposals: _Proposals, most: Int[Array, ""]) -> _Pivots
         row = H[j] - matmul(C[:, j], C)
         takes = (draw.chances(row[j], rows[j]) > bar[j]) & (count < most)
         row = jnp.where(takes, row / jnp.sqrt(jnp.where(takes, row[j], 1)), 0)
-        accepted = accepted.at[count].set(j)  # one that is not is overwritten next
+        accepted = accepted.at[count].set(j)  # a rejected j is overwritten next
         return C.at[count].set(row), accepted, count + takes.astype(jnp.int32)
 
     slot = jnp.arange(draw.block, dtype=jnp.int32)
@@ -311,10 +332,10 @@ def _accept(draw: _Draw, proposals: _Proposals, most: Int[Array, ""]) -> _Pivots
 
 
 def _update(draw: _Draw, state: _State, pivots: _Pivots) -> _State:
-    """The factor with the columns of these pivots."""
+    """Add the columns of the pivots to the factor."""
     added, residual = _columns(draw, state, pivots)
-    # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first, or
-    # the draw would never end.
+    # A chosen row is spanned exactly. If rounding let no proposal through, drop the first one.
+    # Otherwise the draw would never end.
     slot = jnp.arange(draw.block, dtype=jnp.int32)
     rows = pivots.rows
     spanned = jnp.where(slot < jnp.maximum(pivots.count, 1), rows, rows[0])
@@ -328,11 +349,11 @@ def _update(draw: _Draw, state: _State, pivots: _Pivots) -> _State:
 
 
 def _columns(draw: _Draw, state: _State, pivots: _Pivots) -> tuple[Any, Any]:
-    """The columns of F that the pivots add, and what is left of the diagonal."""
+    """Compute the columns of F that the pivots add, (n, b), and the new residual diagonal (n,)."""
     block = draw.block
     points = draw.X.take(pivots.rows)
     F_pivots = state.F[pivots.rows]
-    in_use = -(-state.total // block)  # so many blocks of columns
+    in_use = -(-state.total // block)  # the number of blocks of columns
     columns = partial(jax.lax.dynamic_slice_in_dim, slice_size=block, axis=1)
 
     def of_rows(
@@ -352,8 +373,9 @@ def _columns(draw: _Draw, state: _State, pivots: _Pivots) -> tuple[Any, Any]:
 def _filled(
     indices: Int[Array, " c"], total: Int[Array, ""], v: Float[Array, " n"]
 ) -> Int[Array, " c"]:
-    """Row numbers of which rows that were not chosen take the places past `total`, those of
-    positive weight first.
+    """Return row numbers in which rows that were not chosen take the places past `total`.
+
+    Rows of positive weight come first among them.
     """
     slot = jnp.arange(len(indices), dtype=jnp.int32)
     chosen = jnp.where(slot < total, indices, len(v))

@@ -1,5 +1,7 @@
-"""The subset of regressors by a Cholesky factor for each λ, differentiable in everything, in the
-landmarks too: ψ = k(x, points), φ = L⁻¹ψ with K_RR = LLᵀ.
+"""Solve the subset of regressors by a Cholesky factor for each λ.
+
+The solution is differentiable in everything, also in the landmarks. Notation: ψ = k(x, points) and
+φ = L⁻¹ψ with K_RR = LLᵀ.
 """
 
 from dataclasses import replace
@@ -27,24 +29,30 @@ from jaxrls.landmarks.held_out import OnLandmarks
 
 @pytree
 class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
-    """Landmarks as features, factored at each λ; row k of `row_map` is A⁻¹L⁻¹eₖ of landmark k."""
+    """A factor on landmarks, decomposed anew at each λ.
 
-    indices: Any = None  # (m,), of the landmarks that leave with their row
+    Row k of `row_map` is A⁻¹L⁻¹eₖ, for landmark k.
+    """
+
+    indices: Any = None  # (m,), row numbers of landmarks left out with their row, or None
 
     @property
     def planes(self):
-        """L⁻ᵀ."""
+        """L⁻ᵀ, so that βₖ = planesₖ·w."""
         return self.map.whitener
 
     def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
-        """At one λ after the other."""
+        """Return held-out residuals and 1 − leverage of the landmarks, for one λ after another."""
         of_lam = lambda lam, target: self.left_out_by(target, self.maps_at(lam, target.state))
         return solution.at_each(lams, of_lam)
 
     def left_out_by(
         self, solution: Solution, maps: CoordinateMaps, corner: Float[Array, "m m"] | None = None
     ) -> tuple[Any, Any]:
-        """At one λ, with k(points, points) as `corner` where it is known."""
+        """Compute `landmarks_left_out` at one λ, from the coordinate maps at this λ.
+
+        `corner` is k(points, points), or None if it is not known yet.
+        """
         b = self.fixed.values_at(self.indices)
         v = self.weights.array[self.indices]
         corner = self.map.design(self.map.points) if corner is None else corner
@@ -57,14 +65,15 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
         return self.left_out_at(solution, d, rho, alpha, fitted, remaining[:, None])
 
     def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
-        """In the coordinates u."""
+        """Return the constraints βₖ = 0 and Mᵀỹ, both in the coordinates u."""
         maps = self.maps_at(lam, solution.state)
         return unit_rows(maps), maps.of_labels
 
 
 def unit_rows(maps: CoordinateMaps) -> Float[Array, "m m"]:
-    """The constraints βₖ = 0: `row_map` in units of each row's largest entry, as constraints have
-    no scale, and derivatives square theirs again.
+    """Return the constraints βₖ = 0: the rows of `row_map`, each divided by its largest entry.
+
+    A constraint has no scale. Derivatives square the rows again, so their size must stay in range.
     """
     row_map = maps.row_map
     return row_map / jax.lax.stop_gradient(jnp.max(jnp.abs(row_map), axis=1, keepdims=True))
@@ -78,7 +87,7 @@ def cholesky_on_landmarks(
     indices: Int[Array, " m"] | None,
     block_size: int | None,
 ) -> Solution:
-    """The solution from moments of Φ."""
+    """Make the solution from the moments of Φ."""
     removed = sums.removed(data.fixed)
     sums = sums.centred(data.fixed)
     report = landmarks_report(*jax.lax.stop_gradient((dictionary, sums, removed)))
@@ -96,7 +105,7 @@ def cholesky_on_landmarks(
 
 
 def landmarks_report(dictionary: Dictionary, sums: Moments, removed: Number) -> Report:
-    """The floor, and whether the moments stand above it."""
+    """Make the `Report`: the floor, and whether the moments stand above rounding."""
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
     report = Report("cholesky", floor, jnp.zeros_like(floor))
     largest = jnp.linalg.norm(sums.second)
@@ -106,7 +115,11 @@ def landmarks_report(dictionary: Dictionary, sums: Moments, removed: Number) -> 
 def landmarks_rounding(
     dictionary: Dictionary, second: Float[Array, "m m"], trace: Number
 ) -> Float[Array, ""]:
-    """The floor from the moments, and from the rounding of k(x, landmarks), which L⁻ᵀ amplifies."""
+    """Compute the floor of λ on landmarks, the larger of two rounding errors.
+
+    One is the rounding of the moments. The other is the rounding of k(x, landmarks), which L⁻ᵀ
+    amplifies.
+    """
     largest = jnp.linalg.norm(second)[None]
     m = len(second)
     diag = dictionary.kernel.diag(dictionary.points)

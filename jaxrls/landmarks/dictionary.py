@@ -1,6 +1,8 @@
-"""Landmarks as explicit features φ(x), whose moments give spectra and Cholesky factors:
+"""Turn landmarks into explicit features φ(x), whose moments give spectra and Cholesky factors.
 
-minimise ½ Σ vᵢ (yᵢ − K_iR β − b)² + (λ/2) βᵀK_RRβ,   K_RR = LLᵀ,   Φ = K_TR L⁻ᵀ,   β = L⁻ᵀw.
+The problem on landmarks R, with K_RR = LLᵀ, Φ = K_TR L⁻ᵀ and β = L⁻ᵀw, is:
+
+    minimise ½ Σ vᵢ (yᵢ − K_iR β − b)² + (λ/2) βᵀK_RRβ
 """
 
 from typing import Any
@@ -20,27 +22,30 @@ LARGEST_JITTER = 0.1
 
 @pytree
 class Dictionary(Features):
-    """Landmarks as features: φ = ψL⁻ᵀ with ψ(x) = k(x, points)."""
+    """The features of landmarks: φ = ψL⁻ᵀ with ψ(x) = k(x, points)."""
 
-    jitter: Any = None  # jitter that K_RR needed, relative to its diagonal
+    jitter: Any = None  # the jitter added to K_RR, relative to its diagonal
 
     @classmethod
     def of(cls, kernel: Kernel, points: Any, K: Square) -> "Dictionary":
-        """From the Cholesky factor of K = K_RR."""
+        """Make the features from the Cholesky factor of K = K_RR."""
         L, jitter = cholesky_with_jitter(K)
         return cls(kernel, points, triangular_inverse(L).T, jitter)
 
     def left_over(self, x: Any, phi: Float[Array, "n m"]) -> Float[Array, " n"]:
-        """k(x, x) − |φ(x)|² of every row, what landmarks do not explain, and how much of it
-        rounding may hide. Summed over rows it does not cancel, as a difference of two sums would.
+        """Compute k(x, x) − |φ(x)|² for every row, the part that landmarks do not explain.
+
+        The result includes what rounding may hide of this part. The sum over rows does not cancel,
+        unlike a difference of two sums.
         """
         diag = self.kernel.diag(x)
         return jnp.maximum(diag - jnp.sum(phi**2, axis=1), 0) + hidden_trace(phi.shape[1], diag)
 
 
 def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """√m·eps·tr K: the largest tr(K − K̂) that rounding may hide, where every row's part is at
-    least 0 and φ(x) is m numbers.
+    """Return √m·eps·tr K, the largest tr(K − K̂) that rounding may hide.
+
+    The bound assumes that each row adds at least 0, and that φ(x) has m numbers.
     """
     return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
 
@@ -53,19 +58,26 @@ def jitter_effect(
     lams: Float[Array, " k"],
     left: Float[Array, " t"],
 ) -> Number:
-    """How far the jitter of the landmarks moves the fit, at most: √(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the
-    largest of all targets, as a share of the residuals e. It holds where K_RR ≥ ¼ρD.
+    """Bound how far the landmarks' jitter moves the fitted values, as a share of the residuals e.
 
-    With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ, the fit without it has penalty λwᵀ(I −
-    N)w: w is longer by (ΦᵀΦ + λ(I − N))⁻¹λNw, and √v f by a vector whose squared length is at most
-    λ/4 wᵀN(I − N)⁻¹Nw, where N ≤ ⅘I at most 5λ/4 ‖Nw‖². Along other directions the landmarks are
-    equal to rounding, and their differences carry no information. Rounding of K_RR, of norm
-    ½√m·eps, acts like a jitter of that size. `planes` are L⁻ᵀ, in any orthonormal coordinates, and
-    `diag` is D.
+    The bound is √(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the largest over all targets. It holds if K_RR ≥ ¼ρD.
+
+    Here D is the diagonal of K_RR, ρ the jitter, K_RR + ρD = LLᵀ and N = ρL⁻¹DL⁻ᵀ. The derivation:
+
+    * Without jitter the penalty of the fit is λwᵀ(I − N)w.
+    * So w grows by (ΦᵀΦ + λ(I − N))⁻¹λNw.
+    * So √v f changes by a vector whose squared length is at most λ/4 wᵀN(I − N)⁻¹Nw.
+    * If N ≤ ⅘I, this is at most 5λ/4 ‖Nw‖².
+
+    In other directions the landmarks are equal to rounding, and their differences carry no
+    information. Rounding of K_RR, of norm ½√m·eps, acts like a jitter of that size.
+
+    `planes` is L⁻ᵀ in any orthonormal coordinates, `diag` is D, and `left` is ‖√v e‖ for each
+    target.
     """
     m = len(diag)
     jitter = jnp.maximum(jitter, 0.5 * m**0.5 * float(jnp.finfo(diag.dtype).eps))
-    moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # in this order nothing leaves the range
+    moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # this order avoids overflow
     moved = jitter * matmul(planes.T, moved)
     squares = 1.25 * jnp.sum(moved * moved, axis=0)
     return jnp.max(jnp.sqrt(squares) / jnp.where(left > 0, left, 1), initial=0)
@@ -78,7 +90,7 @@ def keeps_rows(n: int, m: int, itemsize: int) -> bool:
 
 
 def kept_features(dictionary: Dictionary, rows: Rows, block_size: int | None) -> Any:
-    """φ of all rows, (n, m), None where memory would not hold it."""
+    """Compute φ of all rows, (n, m); return None if memory would not hold it."""
     m = len(dictionary.points)
     itemsize = jnp.dtype(rows.dtype).itemsize
     if not rows.traceable or not keeps_rows(rows.shape[0] // rows.shards, m, itemsize):
@@ -87,14 +99,15 @@ def kept_features(dictionary: Dictionary, rows: Rows, block_size: int | None) ->
 
 
 def cholesky_with_jitter(K: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Array, ""]]:
-    """L with LLᵀ = K + jitter·diag K, and the jitter: the first of 0, f, 4f, 16f … whose pivots are
-    all above f/2, with f = 2√m·eps.
+    """Return L with LLᵀ = K + jitter·diag K, and the jitter.
 
-    A floor relative to each diagonal entry does not depend on the kernel's scale, and leaves a K
-    that needs no help exactly alone. The jitter counts as a constant in derivatives.
+    The jitter is the first of 0, f, 4f, 16f, … for which all pivots are above f/2, with f =
+    2√m·eps. Pivots are relative to the diagonal, so the jitter does not depend on the kernel's
+    scale. A K that needs no jitter is not changed at all. Derivatives treat the jitter as a
+    constant.
     """
     given = diagonal_of(K)
-    # k(x, x) = 0 is a landmark that does nothing: a column of 0
+    # A landmark with k(x, x) = 0 does nothing: its column is 0. Give it a pivot above 0.
     diag = jnp.where(given > 0, given, jnp.max(given))
     eye = jnp.eye(len(K), dtype=K.dtype)
     K = K + eye * (diag - given)

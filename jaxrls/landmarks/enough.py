@@ -1,4 +1,4 @@
-"""As many landmarks as keep the fit close to that of all of K: `landmarks="auto"`."""
+"""Implement `landmarks="auto"`: as many landmarks as keep the fit close to the fit on all of K."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from jaxrls.landmarks.points import TOLERANCE, check_evaluable
 from jaxrls.landmarks.resolve import resolve_landmarks
 from jaxrls.landmarks.solver import Subset
 
-FEWEST = 256  # landmarks to begin with
+FEWEST = 256  # the number of landmarks to begin with
 CHOOSES_SOLVER = "landmarks='auto' chooses the solver too, by known values: leave solver= out"
 
 
 @pytree
 class Enough(Solver):
-    """As many landmarks as are needed, or all rows: the solver is chosen by fits on a few."""
+    """A solver that uses as many landmarks as are needed, or all rows. Trial fits decide."""
 
     def _refuse(self, *args, **options):
-        """Raise: only `fit` tries landmarks."""
+        """Raise, because only `fit` can try numbers of landmarks."""
         raise ValueError(
             "landmarks='auto' tries their number by fits to known values: in other calls than fit, "
             "and inside jax.jit, give a number, row numbers or points"
@@ -35,8 +35,9 @@ class Enough(Solver):
     differentiable = prepare = solve = _refuse
 
     def run_trials(self, problem: Problem, plan_and_run: Callable, progress: bool) -> Fit:
-        """The fit on as few landmarks as the certificate allows, or on all rows where landmarks
-        would not be cheaper; `plan` says why.
+        """Return the fit on as few landmarks as the certificate allows, or on all rows.
+
+        It uses all rows if landmarks would not be cheaper. `Fit.plan` gives the reason.
         """
         n = problem.rows.shape[0]
         problem = replace(problem, solver=None)
@@ -55,12 +56,12 @@ class Enough(Solver):
 
 
 def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: bool) -> Fit:
-    """The fit on as few landmarks as suffice, `most` of them at most.
+    """Return the fit on as few landmarks as suffice, but on at most `most`.
 
-    They suffice where tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
-    few landmarks give a first λ, which determines how small the trace must be, and so how many
-    landmarks are needed. This repeats until the bound holds. More than n/2 of them would cost as
-    much as all rows; their number is also limited by the memory of the device.
+    Landmarks suffice if tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
+    few landmarks give a first λ. This λ determines how small the trace must be, and so how many
+    landmarks are needed. The loop repeats this until the bound holds. More than n/2 landmarks would
+    cost as much as all rows. The memory of the device limits their number too.
     """
     n = problem.rows.shape[0]
     mass = float(jnp.sum(problem.weights.array * problem.rows.map(problem.kernel.diag)))
@@ -80,7 +81,7 @@ def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: boo
             return with_plan(fit, f"{fit.plan}; {words}, {left}")
         wanted = 0.5 * TOLERANCE * lam
         chosen = choose(most, tol=min(wanted / mass, 0.5))
-        # Memory may not hold that many, or no further row may be independent.
+        # Memory may not hold that many landmarks, or no further row may be independent.
         missed: Any = chosen.trace_residual
         last = float(missed) > wanted or len(chosen.points) <= m
         if last and not of_problem(problem).why_not():
@@ -89,12 +90,15 @@ def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: boo
 
 
 def on_all_rows(problem: Problem, plan_and_run: Callable, why: str) -> Fit:
-    """The fit to all rows, whose plan says why."""
+    """Return the fit to all rows, with the reason `why` in its plan."""
     fit = plan_and_run(problem)
     return with_plan(fit, f"{fit.plan}; {why}")
 
 
 def most_landmarks(problem: Problem) -> int:
-    """As many as save time, or as memory allows for choosing them and for the fit on them."""
+    """Return the largest number of landmarks that saves time and fits into memory.
+
+    The memory holds the choice of landmarks and the fit on them.
+    """
     too_many = lambda m: bool(of_problem(replace(problem, solver=Subset(m))).why_not())
     return bisect_left(range(1, problem.rows.shape[0] // 2 + 1), True, key=too_many)

@@ -1,5 +1,7 @@
-"""A search by `tune` on landmarks, which begins on a sample of the rows where a step on all rows
-costs many times as much; its history holds the earlier searches as stages.
+"""Search for a kernel on landmarks, for `tune`, beginning on a sample of the rows.
+
+The sample is used if a step on all rows costs many times as much. The history of the search holds
+the earlier searches as stages.
 """
 
 from dataclasses import replace
@@ -15,17 +17,22 @@ from jaxrls.front import Sample, SearchOptions, Stage, Tuned, descend, sample_of
 from jaxrls.landmarks.points import Landmarks, as_landmarks
 from jaxrls.landmarks.resolve import resolve_landmarks
 
-LANDMARKS = 250  # which show most of what more of them do, for a quarter of the time
-ROWS_A_LANDMARK = 16  # enough for a best kernel near that of all rows
-# Rows times landmarks²: below it all steps take less than the compilation of a second program.
+# The landmarks of the first stage. They show most of what more landmarks show, in a quarter of the
+# time.
+LANDMARKS = 250
+# Rows for each landmark in the second stage. They bring the best kernel near that of all rows.
+ROWS_A_LANDMARK = 16
+# The value of rows · landmarks² below which all steps take less time than compiling a second
+# program.
 DEAR = 1e9
-# A kernel is tuned on so many where the number for the fit is chosen later.
+# How many landmarks a kernel is tuned on if the number for the fit is chosen later.
 LANDMARKS_TO_TUNE = 500
 
 
 def landmarks_to_tune(landmarks: Any, n: int) -> Any:
-    """The landmarks on which to tune a kernel for a fit to n rows; "auto", which needs a kernel,
-    becomes a number or None.
+    """Return the landmarks on which to tune a kernel for a fit to n rows.
+
+    "auto" needs a kernel, so it becomes a number, or None for few rows.
     """
     if not isinstance(landmarks, str):
         return landmarks
@@ -33,8 +40,10 @@ def landmarks_to_tune(landmarks: Any, n: int) -> Any:
 
 
 def begins_on_few(problem: Problem, m: int, grow: bool | None) -> bool:
-    """Whether the search begins on a sample of the rows: with `grow` None only where a step on all
-    rows is expensive.
+    """Whether the search begins on a sample of the rows.
+
+    With `grow=None` it does so only if a step on all rows is expensive. `grow=True` raises if the
+    problem does not allow it.
     """
     n = problem.rows.count
     able = n > 2 * SAMPLE_ROWS and problem.criterion.fits_samples and problem.fixed.values is None
@@ -44,10 +53,13 @@ def begins_on_few(problem: Problem, m: int, grow: bool | None) -> bool:
 
 
 def search_in_stages(whole: Problem, solver: Any, guesses: list, way: SearchOptions) -> Tuned:
-    """A search on few rows, then on the final landmarks with some rows for each, then on all."""
+    """Search on few rows, then on the final landmarks with some rows for each, then on all rows.
+
+    The second stage has `more` rows. It is left out unless SAMPLE_ROWS < `more` ≤ n/3.
+    """
     n = len(whole.Y)
     m = solver.count
-    more = ROWS_A_LANDMARK * m  # if they are more than SAMPLE_ROWS, and few of all
+    more = ROWS_A_LANDMARK * m
     between = SAMPLE_ROWS < more <= n / 3
     sample = sample_of(whole, more) if between else Sample(whole, np.arange(n))
     best, stage = on_few_rows(whole, solver, min(m, LANDMARKS), guesses, way)
@@ -67,7 +79,10 @@ def search_in_stages(whole: Problem, solver: Any, guesses: list, way: SearchOpti
 def on_few_rows(
     whole: Problem, solver: Any, num: int, guesses: list, way: SearchOptions
 ) -> tuple[Tuned, Stage]:
-    """The search on few rows, and on landmarks that the kernel at its start chooses."""
+    """Search on few rows, and on landmarks chosen by the best kernel at the start.
+
+    Return the result and the `Stage` for the history.
+    """
     few = sample_of(whole, SAMPLE_ROWS).problem
     landmarks = chosen_for(guesses[-1].kernel, few, num, way.progress)
     best = descend(replace(few, solver=on(solver, landmarks)), guesses, way)
@@ -75,12 +90,15 @@ def on_few_rows(
 
 
 def on(solver: Any, landmarks: Landmarks) -> Any:
-    """The solver, a `Subset`, on these landmarks, by Cholesky factors; rows leave with theirs."""
+    """Return the solver, a `Subset`, on these landmarks, with Cholesky factors.
+
+    Landmarks that are rows are left out with their rows.
+    """
     return replace(solver, landmarks=landmarks, cholesky=True, leave=True)
 
 
 def chosen_for(kernel: Kernel, problem: Problem, count: int, progress: bool) -> Landmarks:
-    """So many rows of the problem as landmarks of this kernel."""
+    """Choose `count` rows of the problem as landmarks, by this kernel."""
     count = min(count, len(problem.Y))
     return resolve_landmarks(kernel, problem.rows, count, problem.weights, progress)
 
@@ -88,7 +106,10 @@ def chosen_for(kernel: Kernel, problem: Problem, count: int, progress: bool) -> 
 def final_landmarks(
     whole: Problem, solver: Any, sample: Sample, kernel: Kernel, progress: bool
 ) -> Landmarks:
-    """Those that were given, or as many rows of the sample, chosen by the kernel that was found."""
+    """Return the landmarks that the user gave, or choose rows of the sample.
+
+    `kernel` is the kernel found so far, which chooses them.
+    """
     landmarks = solver.landmarks
     if not np.ndim(landmarks) and not isinstance(landmarks, Landmarks):
         most = whole.rows.candidates()[1].shape[0]

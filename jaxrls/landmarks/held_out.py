@@ -1,8 +1,10 @@
-"""What factors on landmarks have in common: a landmark that is a row of X is held out with its row.
+"""Hold out a landmark together with its row, for all factors on landmarks.
 
-For such a row d, ρ and α are the products of the constraint βₖ = 0 with itself, with its row and
-with the labels, all in the same coordinates of M (see `core.leave_out.view`): the held-out residual
-is e = (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
+If landmark k is a row of X, holding the row out adds the constraint βₖ = 0. In the coordinates of M
+(see `core.leave_out.view`), let d, ρ and α be the products of this constraint with itself, with its
+row, and with the labels. The held-out residual of the row is then
+
+    e = (d (y − f) + ρα)/(dRᵢᵢ + vρ²)
 """
 
 from abc import abstractmethod
@@ -22,21 +24,25 @@ from jaxrls.landmarks.dictionary import jitter_effect
 
 
 class OnLandmarks(Factor):
-    """A factor on landmarks; `indices` are the numbers of the rows that are landmarks and leave
-    with them, None where none leave.
+    """A factor on landmarks.
+
+    `indices` are the row numbers of the landmarks that are left out with their rows. It is None if
+    landmarks stay when rows are left out.
     """
 
-    planes: Any  # (m, r), βₖ = planesₖ·w in the coordinates of `primal_form`
+    planes: Any  # (m, r), βₖ = planesₖ·w with the weights w of `primal_form`
 
     @abstractmethod
     def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
-        """Held-out residuals (L, m, t) of rows that are landmarks and leave as such too, and 1 −
-        leverage in the fit without the landmark.
+        """Return held-out residuals and 1 − leverage of the m rows that are landmarks.
+
+        Each row is left out together with its landmark. The held-out residuals are (L, m, t). 1 −
+        leverage belongs to the fit without the landmark. The leading axis of both is λ.
         """
 
     @abstractmethod
     def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
-        """βₖ = 0 in the coordinates of the view, of any length, and Mᵀỹ."""
+        """Return the constraints βₖ = 0 in the coordinates of the view, of any length, and Mᵀỹ."""
 
     def left_out_at(
         self,
@@ -47,8 +53,10 @@ class OnLandmarks(Factor):
         fitted: Float[Array, "*L m t"],
         remaining: Float[Array, "*L m k"],
     ) -> tuple[Any, Any]:
-        """`landmarks_left_out` from d, ρ and α, the fit without the fixed effects, and R of these
-        rows, (…, m, t).
+        """Compute `landmarks_left_out` from d, ρ and α of these rows.
+
+        `fitted` is the fit without the fixed effects, and `remaining` is Rᵢᵢ. All arrays are (…, m,
+        t), or (…, m, k) with k = 1 for all targets.
         """
         about = (solution.labels.Y - solution.labels.mean)[self.indices]
         squares = rho * rho
@@ -65,8 +73,9 @@ class OnLandmarks(Factor):
         coef: Float[Array, "m t"],
         missed: Float[Array, " t"],
     ) -> Number:
-        """How far the jitter of the landmarks' kernel matrix moves the fit with these coefficients,
-        as a share of residuals of the lengths `missed`.
+        """Bound how far the landmarks' jitter moves the fit with these coefficients.
+
+        The bound is a share of the residuals, whose lengths are `missed`.
         """
         diag = kernel.diag(self.points)
         return jitter_effect(self.planes, diag, self.report.jitter, coef, lams, missed)
@@ -74,7 +83,7 @@ class OnLandmarks(Factor):
     def sum_left_out_rows(
         self, solution: Solution, fn: OfLeftOutRows, lams: PerLam, counted: Weights | None = None
     ) -> Any:
-        """Over the other rows, and over those that are landmarks."""
+        """Sum over the other rows, and over the rows that are landmarks."""
         if self.indices is None:
             return super().sum_left_out_rows(solution, fn, lams, counted)
         others = self.weights.without(self.indices)
@@ -86,7 +95,7 @@ class OnLandmarks(Factor):
         return jax.tree.map(jnp.add, total, over_lams(of_lams, lams, Y.shape[1]))
 
     def held_out_rows(self, solution: Solution, lams: PerLam) -> PerRow:
-        """With landmarks left out with their rows."""
+        """Return held-out residuals of all rows, with landmarks left out with their rows."""
         e = super().held_out_rows(solution, lams)
         if self.indices is None:
             return e
@@ -94,14 +103,14 @@ class OnLandmarks(Factor):
         return e.at[:, self.indices].set(of_landmarks)
 
     def primal_form(self):
-        """With the landmarks that leave."""
+        """Return the primal form, with the landmarks that are left out with their rows."""
         form: Any = super().primal_form()
         if self.indices is None:
             return form
         return form._replace(planes=self.planes, indices=self.indices)
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
-        """With the landmarks that leave."""
+        """Return the view, with the landmarks that are left out with their rows."""
         view: Any = super().view(solution, lam)
         if self.indices is None:
             return view

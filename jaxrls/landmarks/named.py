@@ -1,4 +1,4 @@
-"""What `landmarks=` of public calls is short for."""
+"""Turn the argument `landmarks=` of public calls into a solver."""
 
 from functools import singledispatch
 from typing import Any
@@ -9,7 +9,7 @@ from jaxrls.landmarks.solver import Subset
 
 
 def solver_on(landmarks: Any, solver: Solver | None, leave: bool = True) -> Solver:
-    """The solver on landmarks; `solver` is the one that was named beside them, or None."""
+    """Return the solver on landmarks, given the solver that the user named, or None."""
     if isinstance(landmarks, str) and landmarks == "auto":
         if solver is not None:
             raise ValueError(CHOOSES_SOLVER)
@@ -19,8 +19,9 @@ def solver_on(landmarks: Any, solver: Solver | None, leave: bool = True) -> Solv
 
 @singledispatch
 def solver_with_landmarks(solver: Solver | None, landmarks: Any, leave: bool) -> Solver:
-    """The solver on landmarks that is meant by the one named beside them; a room that has one more
-    registers it.
+    """Return the version on landmarks of the solver that the user named, or None for the default.
+
+    A room with a further solver registers its version here.
     """
     if not isinstance(solver, Spectral | Cholesky | None) or getattr(solver, "of", None):
         raise ValueError(

@@ -1,4 +1,7 @@
-"""Landmarks R: the rows of X, or other points, on which the subset of regressors is built."""
+"""Define `Landmarks`: the rows of X, or other points, on which the subset of regressors is built.
+
+Begin with `Landmarks` and `as_landmarks`. The rest bounds the distance to the fit on all of K.
+"""
 
 from typing import Any
 
@@ -18,7 +21,7 @@ from jaxrls.core.support import (
     pytree,
 )
 
-TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks
+TOLERANCE = 0.1  # the relative error of coefficients that is certified
 
 
 @pytree
@@ -26,10 +29,10 @@ class Landmarks:
     """The points that carry a fit by the subset of regressors: f(x) = Σₖ k(x, pointsₖ) βₖ.
 
     Args:
-        indices: numbers (m,) of the rows of X that the points are; None for points that are not
-            rows of X.
-        points: (m, d); of a given kernel matrix its rows, with their numbers.
-        trace_residual: tr(K − K̂), what the landmarks leave of K; None where it was not computed.
+        indices: row numbers (m,) of the points in X; None for points that are not rows of X.
+        points: (m, d). For a given kernel matrix they are its rows, with their numbers.
+        trace_residual: tr(K − K̂), the part of K that landmarks miss; None where it was not
+            computed.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X, key = jnp.array([[3.0], [4.0]]), jax.random.key(0)
@@ -43,8 +46,9 @@ class Landmarks:
 
 
 def check_evaluable(kernel: Kernel, rows: Rows | None = None) -> None:
-    """Raise unless `kernel` is a kernel that can be evaluated at any points, or `rows` are those of
-    a given kernel matrix.
+    """Raise unless `kernel` can be evaluated at any points.
+
+    The rows of a given kernel matrix are accepted too.
     """
     check_kernel(kernel)
     knows = isinstance(kernel, Precomputed) and isinstance(rows, GramRows)
@@ -57,12 +61,14 @@ def check_evaluable(kernel: Kernel, rows: Rows | None = None) -> None:
 
 
 def as_landmarks(rows: Rows, landmarks: Any) -> Landmarks:
-    """Read landmarks: `Landmarks` as they are; whole numbers as rows of X; a matrix (m, d) as
-    points that are not rows of X.
+    """Read landmarks that the user gave.
+
+    `Landmarks` are returned as they are. Whole numbers are rows of X. A matrix (m, d) is points
+    that are not rows of X.
 
     Raises:
-        ValueError: for masked arrays, rows that X does not have or that are named twice, points of
-            another width than X, or `Landmarks` chosen from another X.
+        ValueError: for masked arrays, for rows that X does not have or that are named twice, for
+            points of another width than X, or for `Landmarks` chosen from another X.
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -101,7 +107,7 @@ def as_landmarks(rows: Rows, landmarks: Any) -> Landmarks:
     check_finite("landmarks", points)
     if indices is not None:
         if known_and(lambda numbers: len(np.unique(numbers)) < len(numbers), indices):
-            # Leaving one of two equal landmarks out would keep the other.
+            # If one of two equal landmarks were left out, the other would stay.
             raise ValueError("landmarks name a row of X more than once: name each row once")
         indices = jnp.asarray(indices, jnp.int32)
     points = jax.tree.map(jnp.asarray, points.astype(rows.dtype))
@@ -109,12 +115,15 @@ def as_landmarks(rows: Rows, landmarks: Any) -> Landmarks:
 
 
 def _same_rows(rows: Rows, indices: Array | np.ndarray, points: Any) -> bool:
-    """Whether the points are these rows of X; true where only the shapes are known and agree."""
+    """Whether the points are these rows of X.
+
+    If only shapes are known, as inside `jax.jit`, the answer is whether the shapes agree.
+    """
     if indices.shape != points.shape[:1] or points.shape[1] != rows.shape[1]:
         return False
     if not is_concrete(rows, indices, points):
         return True
-    with jax.ensure_compile_time_eval():  # values that jit sees from outside
+    with jax.ensure_compile_time_eval():  # values from outside of jit
         inside = int(jnp.max(indices)) < rows.count
         taken = as_dense(rows.take(indices))
         named = as_dense(points)
@@ -122,7 +131,7 @@ def _same_rows(rows: Rows, indices: Array | np.ndarray, points: Any) -> bool:
 
 
 def certificate(fit: Any) -> str:
-    """`Fit.certificate`."""
+    """Return the text of `Fit.certificate`; empty without a trace residual, or inside `jax.jit`."""
     if fit.trace_residual is None or not is_concrete(fit.lam):
         return ""
     trace = float(fit.trace_residual)
@@ -137,15 +146,16 @@ def certificate(fit: Any) -> str:
 
 
 def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""]:
-    """Compute the λ above which the fit on landmarks is guaranteed to be within `tol` of the fit on
-    the whole kernel matrix.
+    """Compute the λ from which on the fit on landmarks is certified to be close to that on K.
 
-    λ = tr E/tol with E = K − K̂ ⪰ 0. The dual coefficients c are the training residuals divided by
-    λ. They satisfy ĉ − c = (K + λI)⁻¹Eĉ, so that ‖ĉ(λ) − c(λ)‖ ≤ (tr E/λ)‖ĉ(λ)‖. With weights the
-    trace is tr √vE√v, and c stands for √v⁻¹c. It is a bound: the fit is often good far below it.
+    λ = tr E/tol with E = K − K̂ ⪰ 0. Let c be the dual coefficients of the exact fit, which are its
+    training residuals divided by λ, and let ĉ be those on landmarks. They satisfy ĉ − c = (K +
+    λI)⁻¹Eĉ, so ‖ĉ(λ) − c(λ)‖ ≤ (tr E/λ)‖ĉ(λ)‖. From this λ on, the distance is at most
+    `tol`·‖ĉ(λ)‖. With weights the trace is tr √vE√v, and c stands for √v⁻¹c. This is a bound: the
+    fit is often good at far smaller λ.
 
     Args:
-        source: `Landmarks`, or a factor made on landmarks, which hold tr E as `trace_residual`.
+        source: `Landmarks`, or a factor made on landmarks. Both hold tr E as `trace_residual`.
         tol: the largest relative distance, above 0.
 
     Returns:

@@ -1,4 +1,4 @@
-"""`Landmarks` of what the caller gave: their number, row numbers, or points."""
+"""Make `Landmarks` from what the caller gave: their number, row numbers, or points."""
 
 from typing import Any
 
@@ -19,8 +19,10 @@ def resolve_landmarks(
     progress: bool = False,
     tol: float | None = None,
 ) -> Landmarks:
-    """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
-    chosen rows, the same ones every time, or as many as miss a share `tol` of the trace.
+    """Make `Landmarks` from what the caller gave, checked where values are known.
+
+    For a number, this many rows are chosen, the same ones every time. With `tol` too, the choice
+    ends as soon as the rows miss at most this share of the trace.
     """
     check_evaluable(kernel, rows)
     if isinstance(landmarks, Landmarks) or np.ndim(landmarks):

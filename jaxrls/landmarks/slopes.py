@@ -1,17 +1,21 @@
-"""The slope of the held-out error on landmarks, in closed form: `jax.grad` of it costs two readings
-of the rows where derivatives step by step would cost three and twice as many products. The value
-and any derivative are those of `plain_error`, which tests compare it with.
+"""Differentiate the held-out error on landmarks in closed form.
 
-With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK_RR and S⁻¹ = RRᵀ, a row's error is a
-function of rᵢ = Dᵢβ and sᵢ = DᵢS⁻¹Dᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its
-derivatives in those, z = Uᵀg and w = Uᵀ diag(a) U, the cotangents are
+`jax.grad` of it costs two passes over the rows. Derivatives of every single step would cost three
+passes, and twice as many products. The value and all derivatives are those of `plain_error`; tests
+compare the two.
 
-    of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),     of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),
-    of K_RR:  λ R t Rᵀ,
+Let C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK_RR and S⁻¹ = RRᵀ. A row has the
+coordinates uᵢ, row i of U = DR, and the labels have the coordinates q. The error of a row is a
+function of rᵢ = uᵢq, which is Dᵢβ, and of sᵢ = |uᵢ|², which is DᵢS⁻¹Dᵢᵀ. Let g and a be its
+derivatives in r and s. With z = Uᵀg, w = Uᵀ diag(a) U and t = −w − ½(zqᵀ + qzᵀ), the cotangents
+are:
 
-plus what landmarks that leave with their row add to t, z and the mean's. No derivative of a
-Cholesky factor is taken, nor of L⁻ᵀ. For derivatives of higher order the formula itself is
-differentiated.
+    of S:     R t Rᵀ
+    of Dᵢ:    R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ)))
+    of K_RR:  λ R t Rᵀ
+
+Landmarks that are left out with their rows add to t, z and the cotangent of the mean. No Cholesky
+factor is differentiated, nor L⁻ᵀ. Derivatives of higher order differentiate these formulas.
 """
 
 from collections.abc import Callable
@@ -33,8 +37,9 @@ from jaxrls.landmarks.dictionary import keeps_rows
 def plain_error(
     solve: Callable, total: Callable, kernel: Kernel, points: Any, lam: Number, rest: Any
 ) -> Float[Array, ""]:
-    """Σ over targets of `total` of the held-out residuals at one λ, of the solution `solve(kernel,
-    points, rest)` on landmarks.
+    """Compute the sum over targets of `total` of the held-out residuals at one λ.
+
+    The residuals are those of the solution `solve(kernel, points, rest)` on landmarks.
     """
     return jnp.sum(solve(kernel, points, rest).sum_held_out(total, lam[None], None))
 
@@ -47,7 +52,7 @@ def left_out_sum(
     lam: Float[Array, ""],
     rest: Any,
 ) -> Float[Array, ""]:
-    """`plain_error`, with derivatives in closed form, except in `rest`."""
+    """Compute `plain_error`, with derivatives in closed form except in `rest`."""
     error = jax.custom_jvp(partial(plain_error, solve, total))
 
     @partial(error.defjvp, symbolic_zeros=True)
@@ -67,23 +72,24 @@ def left_out_sum(
 
 
 def _is_constant(change: Any) -> bool:
-    """Whether an argument does not depend on anything that is being differentiated."""
+    """Whether this is the tangent of an argument that no differentiated variable changes."""
     return isinstance(change, jax.custom_derivatives.SymbolicZero)
 
 
 def _moves(changes: Any) -> bool:
+    """Whether the differentiated variables change any argument, given the tangents."""
     return not all(map(_is_constant, jax.tree.leaves(changes)))
 
 
 def _changes(primals: tuple, changes: tuple) -> tuple:
-    """Tangents as arrays, zeros where there are none."""
+    """Return tangents as arrays, with zeros for constant arguments."""
     zero = jax.custom_derivatives.zero_from_primal
     filled = lambda primal, change: zero(primal) if _is_constant(change) else change
     return jax.tree.map(filled, primals, changes)
 
 
 class RowErrors(NamedTuple):
-    """The sum over a block of rows, and its derivatives g in r and a in s."""
+    """The sum of the errors over a block of rows, with its derivatives g in r and a in s."""
 
     value: Float[Array, ""]
     g: Float[Array, "b t"]
@@ -91,29 +97,29 @@ class RowErrors(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """The error at λ, and cotangents in the coordinates of u, from one reading of the rows."""
+    """The error at λ and its cotangents in the coordinates u, from one pass over the rows."""
 
     solution: Solution
     total: Callable
     lam: Float[Array, ""]
     maps: CoordinateMaps
-    u: Any  # of all rows, kept between two readings where memory holds it, else None
+    u: Any  # of all rows, kept for the second pass if memory holds it, else None
     value: Float[Array, ""]
     t: Float[Array, "m m"]
     z: Float[Array, "m t"]
-    constant: Float[Array, " m"]  # of the mean, for every row
-    corner: Float[Array, "m m"]  # of k(points, points) in the rows that are landmarks
+    constant: Float[Array, " m"]  # the cotangent of the mean, per unit of weight
+    corner: Float[Array, "m m"]  # the cotangent of k(points, points), for rows that are landmarks
 
     @property
     def of_lam(self) -> Float[Array, ""]:
-        """The slope in λ."""
+        """The derivative in λ."""
         root = self.maps.inverse_A
         return jnp.sum(self.t * matmul(root, root.T))
 
     def of_kernel_rows(
         self, psi: Float[Array, "b m"], v: Float[Array, " b"] | None, part: "RowParts"
     ) -> Float[Array, "b m"]:
-        """The cotangents of rows k(x, points)."""
+        """Compute the cotangents of rows k(x, points)."""
         factor = self.solution.factor
         row_map = self.maps.row_map
         q = self.maps.of_labels
@@ -125,7 +131,7 @@ class Slopes(NamedTuple):
         return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, row_map.T)
 
     def along(self, start: tuple, change: tuple) -> Float[Array, ""]:
-        """The slope along a change of (kernel, points): one more reading of the rows."""
+        """Compute the derivative along a change of (kernel, points), by one more pass over rows."""
         factor = self.solution.factor
         row_map = self.maps.row_map
         moved = lambda fn: jax.jvp(fn, start, change)
@@ -144,16 +150,16 @@ class Slopes(NamedTuple):
 
 
 class RowParts(NamedTuple):
-    """What blocks of rows bring."""
+    """The parts of a block of rows that its errors depend on."""
 
-    u: Any  # None where it is computed anew
-    counted: Any  # weights of the rows that count, None for 1
+    u: Any  # coordinates, or None to compute them anew
+    counted: Any  # weights of the rows that count in the error, None for 1
     y: Any  # √v (y − mean)
     Y: Any
 
 
 def parts_of_rows(solution: Solution, u: Float[Array, "n m"] | None) -> RowParts:
-    """Of all rows."""
+    """Return the `RowParts` of all rows."""
     factor = solution.factor
     labels = solution.labels
     others = factor.indices is None
@@ -168,7 +174,7 @@ def row_errors(
     v: Float[Array, " b"] | None,
     part: RowParts,
 ) -> RowErrors:
-    """The errors of a block of rows from their coordinates u."""
+    """Compute the errors of a block of rows from their coordinates u."""
     u = part.u
     n = len(part.u)
     weights = factor.weights.block(v, n)
@@ -185,7 +191,7 @@ def row_errors(
 
 
 def slopes_of(solution: Solution, total: Callable, lam: Number) -> Slopes:
-    """The error and its cotangents: one reading of the rows after that of the moments."""
+    """Compute the error and its cotangents, by one pass over the rows after that for moments."""
     factor: CholeskyLandmarks = solution.factor
     maps = factor.maps_at(lam, solution.state)
     u, sums = sums_of_rows(solution, maps, total)
@@ -203,7 +209,7 @@ def slopes_of(solution: Solution, total: Callable, lam: Number) -> Slopes:
 
 
 class ErrorSums(NamedTuple):
-    """The error, and its cotangents in the coordinates of u: of S, of Dᵀ diag(v) y, of the mean."""
+    """The error and its cotangents in the coordinates u: t of S, z of Dᵀ diag(v) y, and `mean`."""
 
     value: Float[Array, ""]
     t: Float[Array, "m m"]
@@ -214,7 +220,10 @@ class ErrorSums(NamedTuple):
 def sums_of_rows(
     solution: Solution, maps: CoordinateMaps, total: Callable
 ) -> tuple[Any, ErrorSums]:
-    """u where memory holds it, else None, and sums over the rows that are no landmarks."""
+    """Return u and the sums over the rows that are no landmarks.
+
+    u is None if memory would not hold it.
+    """
     factor = solution.factor
     q = maps.of_labels
     rows = factor.data.rows
@@ -243,8 +252,10 @@ def landmarks_error(
     changes: ErrorSums,
     corner: Float[Array, "m m"],
 ) -> Float[Array, ""]:
-    """The sum over rows that are landmarks, as a function of changes of S, Dᵀ diag(v) y and the
-    mean, in the coordinates of u, and of k(points, points).
+    """Compute the sum of the errors over the rows that are landmarks.
+
+    It is a function of `corner`, which is k(points, points), and of `changes`. Those are changes of
+    S, of Dᵀ diag(v) y and of the mean, in the coordinates u.
     """
     factor: CholeskyLandmarks = solution.factor
     A = jnp.linalg.cholesky(jnp.eye(len(changes.t), dtype=corner.dtype) + changes.t)

@@ -1,5 +1,7 @@
-"""The solver on landmarks, which `landmarks=` of public calls is short for: it chooses them, says
-what they hold in memory, and takes a spectrum or, for derivatives, Cholesky factors.
+"""Define `Subset`, the solver that `landmarks=` of public calls stands for.
+
+It chooses the landmarks and states how much memory they take. It makes a spectrum or, for
+derivatives, Cholesky factors.
 """
 
 from collections.abc import Callable
@@ -27,11 +29,11 @@ from jaxrls.landmarks.spectrum import spectrum_on_landmarks
 
 @pytree
 class Subset(Solver):
-    """The subset of regressors: a sum of kernel functions at landmarks alone.
+    """A solver by the subset of regressors, a sum of kernel functions at landmarks alone.
 
     Args:
         landmarks: their number, row numbers, points, or `Landmarks`.
-        cholesky: whether to take a Cholesky factor for each λ in place of a spectrum.
+        cholesky: whether to make a Cholesky factor for each λ instead of a spectrum.
         leave: whether a landmark that is a row of X is held out with its row.
     """
 
@@ -41,22 +43,22 @@ class Subset(Solver):
 
     @property
     def has_spectrum(self):  # type: ignore[override]
-        """Whether it is a spectrum."""
+        """Whether the factor gives eigenvalues."""
         return not self.cholesky
 
     @property
     def name(self):
-        """That of the solver that is used on landmarks."""
+        """The name of the solver that is used on landmarks."""
         return "Cholesky" if self.cholesky else "Spectral"
 
     @property
     def count(self) -> int:
-        """How many landmarks there are."""
+        """The number of landmarks."""
         points = getattr(self.landmarks, "points", self.landmarks)
         return np.shape(points)[0] if np.ndim(points) else int(points)
 
     def prepare(self, kernel: Any, rows: Any, weights: Weights, progress: bool = False) -> "Subset":
-        """With landmarks of these rows."""
+        """Return the solver with `Landmarks` of these rows."""
         chosen = resolve_landmarks(kernel, rows, self.landmarks, weights, progress)
         kernel.check(chosen.points)
         chosen = chosen if self.leave else replace(chosen, indices=None)
@@ -65,8 +67,9 @@ class Subset(Solver):
     def solve(
         self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
     ) -> Solution:
-        """From moments of the kernel with the landmarks, in one reading of the rows. A trace that
-        the landmarks hold must be of these rows and weights.
+        """Make the solution from moments of the landmarks' features, in one pass over the rows.
+
+        If the landmarks hold a trace residual, it must belong to these rows and weights.
         """
         chosen = self.landmarks
         rows = data.rows
@@ -98,11 +101,14 @@ class Subset(Solver):
         return replace(solution, summed=(dictionary, sums))
 
     def differentiable(self):
-        """Cholesky factors on the same landmarks."""
+        """Return the solver by Cholesky factors on the same landmarks."""
         return replace(self, cholesky=True)
 
     def mean_error(self, problem: Problem, lam: Number) -> Number:
-        """The mean of losses has a derivative in closed form."""
+        """Return the criterion at one λ, averaged over targets.
+
+        If the criterion is a mean of losses, the derivative has a closed form.
+        """
         if not has_slopes(problem):
             return super().mean_error(problem, lam)
         kernel, chosen = jax.tree.map(jnp.asarray, (problem.kernel, self.landmarks))
@@ -120,18 +126,21 @@ class Subset(Solver):
     def search_kernel(
         self, problem: Problem, guesses: list, options: Any, grow: bool | None, descend: Callable
     ) -> Any:
-        """On the landmarks that the best kernel known at the start chooses, or in stages."""
+        """Search for the best kernel and λ, on landmarks chosen by the best kernel at the start.
+
+        If the problem has many rows, the search runs in stages instead.
+        """
         if begins_on_few(problem, self.count, grow):
             return search_in_stages(problem, self, guesses, options)
         chooses = replace(problem, kernel=guesses[-1].kernel)
         return descend(chooses.prepare(options.progress), guesses, options)
 
     def points(self, rows: Any) -> Any:
-        """The landmarks."""
+        """Return the points of the landmarks."""
         return self.landmarks.points
 
     def memory(self, shape: CallShape) -> Footprint:
-        """The landmarks' matrices, blocks of rows, and rows of features where they are kept."""
+        """Return the memory of the landmarks' matrices, of blocks of rows, and of kept features."""
         n = shape.rows
         m = self.count
         L = 1 if shape.gradient else shape.lams or 100
@@ -141,14 +150,17 @@ class Subset(Solver):
             words = "the landmarks' matrices and rows"
             return Footprint("subset", m, max(numbers, n * m), words)
         numbers = shape.twice * ((9 + 2 * L) * m**2 + 3 * shape.block(m) // 2)
-        numbers = max(numbers + shape.gradient * kept, n * m)  # the choice of landmarks, before
+        numbers = max(numbers + shape.gradient * kept, n * m)  # n·m: to choose landmarks
         words = "the landmarks' matrices and blocks of rows"
         return Footprint("cholesky landmarks", m, numbers, words)
 
 
 def near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -> Any:
-    """`near_fit` of rows φ, from φ of the landmarks where it would take one more reading, as of
-    rows that are not kept.
+    """Return a point near the fit of φ by the fixed effects, (q, m), as `near_fit` does.
+
+    For an intercept alone it is the mean of φ over the landmarks, which saves a pass over the rows.
+    It is `near_fit` itself if there are other fixed effects, or if φ of all rows is kept and the
+    rows have weights. It is None without fixed effects.
     """
     known = kept and data.weights.values is not None
     if data.fixed.only_intercept and not known:
@@ -157,10 +169,14 @@ def near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -
 
 
 def has_slopes(problem: Problem) -> bool:
-    """Whether `left_out_sum` has the derivatives: of losses, unless the loss or the kernel is a
-    function that holds what a caller differentiates.
+    """Whether `left_out_sum` knows the derivative of this problem. Four conditions must hold:
 
-    On several devices it moves blocks of rows between them; the derivative of every step does not.
+    * The criterion is a sum of losses over rows.
+    * There are no fixed effects but an intercept.
+    * The rows are arrays on one device. On several devices `left_out_sum` would move blocks of rows
+      between them, which the derivative of every single step does not.
+    * Neither the loss nor the kernel is a function that closes over an array which the caller
+      differentiates.
     """
     total = problem.criterion.summand
     rows = problem.rows

@@ -1,5 +1,7 @@
-"""The subset of regressors by one eigendecomposition, for every λ: f(x) = Σₖ k(x, pointsₖ) βₖ over
-m landmarks, fitted on all n rows, from the moments of a `Dictionary`.
+"""Solve the subset of regressors for every λ by one eigendecomposition.
+
+The fitted function is f(x) = Σₖ k(x, pointsₖ) βₖ over m landmarks, fitted to all n rows. The
+eigendecomposition is that of the moments of a `Dictionary`.
 """
 
 from dataclasses import replace
@@ -26,8 +28,8 @@ from jaxrls.core.support import pytree
 from jaxrls.landmarks.dictionary import Dictionary
 from jaxrls.landmarks.held_out import OnLandmarks
 
-# Of the rounding of features along a direction: how far above it eigenvalues have to be, for what
-# is left out to be right to 5 %, see test_floor.py.
+# How many times the rounding of features along a direction an eigenvalue must be. Then held-out
+# results are right to 5 %, see test_floor.py.
 NOISES = 16
 
 
@@ -36,9 +38,10 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
     """The spectrum of moments on landmarks.
 
     Args:
-        hidden: (r,), true where s is set to the level of rounding, as it may be 0.
-        indices: (m,), row numbers of the landmarks that leave with their row, or None.
-        held: (m, r), their rows of U/√v.
+        hidden: (r,), true where rounding may hide that s is 0. There s is set to the level of
+            rounding.
+        indices: (m,), row numbers of the landmarks that are left out with their rows, or None.
+        held: (m, r), rows of U/√v for these landmarks.
     """
 
     hidden: Any = None
@@ -48,7 +51,10 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
     def with_rows(
         self, indices: Int[Array, " m"] | None, corner: Float[Array, "m p"]
     ) -> "LandmarkSpectrum":
-        """With landmarks that leave with the rows of these numbers; `corner` is φ of them."""
+        """Return the factor whose landmarks are left out with the rows of these numbers.
+
+        `corner` is φ of the landmarks. With `indices=None` the landmarks stay.
+        """
         if indices is None:
             return self
         block = DataBlock(corner, None, self.fixed.values_at(indices))
@@ -56,16 +62,19 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
 
     @property
     def s_above_rounding(self):
-        """s for sums over directions: 0 where it is only the level of rounding."""
+        """s for sums over directions: 0 where s is only the level of rounding."""
         return jnp.where(self.hidden, 0, self.s)
 
     @property
     def planes(self):
-        """βₖ = planesₖ·w/√s."""
+        """L⁻ᵀV, so that βₖ = planesₖ·w with the weights w of the features φV."""
         return self.directions / jnp.sqrt(self.s)
 
     def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
-        """For all λ by four products."""
+        """Return held-out residuals and 1 − leverage of the landmarks.
+
+        All λ take four products.
+        """
         W = self.planes
         u = self.held
         z = solution.state[:, None]
@@ -86,7 +95,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         )
 
     def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
-        """Scaled as U is."""
+        """Return the constraints βₖ = 0 and Mᵀỹ, both scaled as U is."""
         kept = jnp.sqrt(self.s / (self.s + lam))[:, None] * solution.state
         return self.planes * jnp.sqrt(lam / (self.s + lam)), kept
 
@@ -98,10 +107,17 @@ def floor_on_landmarks(
     sums: Float[Array, " r"],
     total: Number,
 ) -> Float[Array, ""]:
-    """The λ below which rounding dominates, of moments over rows of weight `total`, whose `sums`
-    are rounded by so much: by the mean direction, whose sums are taken twice, or by the noisiest
-    that the fit keeps. Features are the kernel, exact to eps, times L⁻ᵀ; the landmarks' jitter
-    moves all eigenvalues.
+    """Compute the floor: the λ below which rounding dominates the moments.
+
+    `sums` (r,) is the rounding of the moments along each direction, and `total` the weight of all
+    rows. The features are the kernel, exact to eps, times L⁻ᵀ, which gives their rounding along
+    each direction. The jitter of the landmarks moves all eigenvalues. The floor is the larger of
+    two numbers:
+
+    * Twice the mean rounding of directions, plus jitter, with the rounding of the sums counted
+      twice.
+    * The largest rounding of a direction that the fit keeps. For a hidden direction it is that of
+      the moments. For others it is NOISES times the rounding of features, but at most s.
     """
     eps = jnp.finfo(s.dtype).eps
     largest = jnp.max(dictionary.kernel.diag(dictionary.points))
@@ -117,13 +133,14 @@ def floor_on_landmarks(
 def spectrum_on_landmarks(
     dictionary: Dictionary, data: Data, sums: Moments, earlier_sums: Any = 0.0
 ) -> LandmarkSpectrum:
-    """The spectrum of moments of Φ; rows of `data` are φ of the rows. Where `earlier_sums`, of
-    which these moments are a difference, were larger than their diagonal, rounding is taken to be
-    that of sums of this size: a direction adds up entries of the moments, each as exact as its row
-    and column.
+    """Make the spectrum of the moments of Φ. The rows of `data` are φ of the rows.
 
-    Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far
-    along them. They count for nothing in sums.
+    If these moments are a difference of larger sums, `earlier_sums` is the size of those sums on
+    the diagonal. Rounding is then taken to be that of the larger sums. A direction adds up entries
+    of the moments, and each entry is as exact as its row and column.
+
+    Directions that rounding hides are kept, with s at the level of rounding, because rows of weight
+    0 may lie far along them. Sums over directions leave them out.
     """
     removed = sums.removed(data.fixed)
     sums = sums.centred(data.fixed)

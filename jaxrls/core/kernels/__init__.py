@@ -1,4 +1,7 @@
-"""Kernels: their base class and algebra, the families, and those that a caller brings."""
+"""Kernels: the base class `Kernel` with its algebra, the families, and kernels given by the caller.
+
+Begin with `kernel.py`, which defines `Kernel`.
+"""
 
 from jaxrls.core.kernels.block import (
     Block,

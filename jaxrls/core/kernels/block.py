@@ -1,11 +1,16 @@
-"""What kernels are given: a block of rows, which is an array or another `Block`; and the functions
-of blocks that kernels are made of: inner products, lengths, and distances.
+"""Define blocks of rows, the input of kernels, and the functions of blocks that kernels call.
 
-Their defaults are those of arrays; a kind of block registers its own where it has a faster way.
-Distances between all rows of two matrices are accurate to rounding for columns of any offset:
-‖x‖² + ‖z‖² − 2⟨x, z⟩ is one matrix product, and loses eps·(‖x‖² + ‖z‖²), which hides distances
-between rows far from the origin; differences lose nothing. They are taken where columns are few,
-and for rows far out.
+A block of rows is an array or a `Block`. The functions compute inner products, lengths and
+distances. Their default versions are for arrays. A kind of `Block` registers its own version where
+it has a faster one.
+
+Distances between the rows of two matrices are accurate to rounding, whatever the offset of the
+columns. There are two formulas:
+
+* ‖x‖² + ‖z‖² − 2⟨x, z⟩ takes one matrix product. It loses eps·(‖x‖² + ‖z‖²), which hides the
+  distances between rows far from the origin.
+* The sum of squared differences loses nothing. It is used for few columns, and for rows far from
+  the origin.
 """
 
 import math
@@ -22,22 +27,25 @@ from jaxrls.core.linalg import matmul
 from jaxrls.core.support import as_array, check_matrix, platform
 
 Gram = Float[Array, "n m"]
-# The most columns for which differences take no longer than a product, as they fuse with the
-# kernel's profile. On a GPU, bound by memory, a block is then written and read once, where product,
-# conditional and profile take two times each.
+# The largest number of columns for which differences take no longer than a matrix product. XLA
+# fuses differences with the kernel's profile. On a GPU, bound by memory, the block is then written
+# and read once. Product, conditional and profile write and read it once each.
 FEW_COLUMNS = {"cpu": 2, "gpu": 16}
-# The number of columns whose differences are added in one pass over the result.
+# How many columns are added in one pass over the result.
 COLUMNS_A_PASS = {"cpu": 8, "gpu": 16}
-# ‖x‖² in widths, up to which for all of X or all of Z a product is taken. What it loses, (2 + √d)
-# eps (‖x‖² + ‖z‖²), is then no more than (2 + √d) eps (3 · NEAR + 2 r²): where ‖x‖² ≤ NEAR, ‖z‖² ≤
-# 2 NEAR + 2 r².
+# A product is used if ‖x‖² ≤ NEAR, in widths, for all rows of X, or ‖z‖² ≤ NEAR for all rows of Z.
+# The product loses (2 + √d) eps (‖x‖² + ‖z‖²).
+# If ‖x‖² ≤ NEAR, then ‖z‖² ≤ 2 NEAR + 2 r².
+# So the loss is at most (2 + √d) eps (3 NEAR + 2 r²).
 NEAR = 4.0
 
 
 class Block:
-    """Rows (b, d) that are more than one array: a frozen pytree with `shape`, `values`, and what
-    tells where these lie. Kernels of a class with `takes_blocks = True` get it as it is, others
-    dense.
+    """A block of rows (b, d) that is more than one array, such as sparse rows.
+
+    A subclass is a frozen pytree with the fields or properties `shape` and `values`, and with
+    fields for the places of the values. A kernel whose class sets `takes_blocks = True` gets the
+    block as it is. Other kernels get `dense()`.
     """
 
     ndim = 2
@@ -46,23 +54,26 @@ class Block:
 
     @property
     def dtype(self):
-        """That of the values."""
+        """The dtype of the values."""
         return self.values.dtype
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def astype(self, dtype: Any) -> Any:
-        """The same rows in another dtype."""
+        """Return the same rows in another dtype."""
         return replace(self, values=self.values.astype(dtype))  # type: ignore[type-var]
 
     def dense(self) -> Float[Array, "b d"]:
-        """The same rows in one array."""
+        """Return the same rows as one array."""
         return self.values
 
 
 def as_block(name: str, X: Any) -> Any:
-    """Rows (n, d) of a table, list or array, or a `Block` as it is."""
+    """Return rows (n, d) of a table, a list or an array as a JAX array.
+
+    A `Block` is returned as it is.
+    """
     X = X if isinstance(X, jax.Array | Block) else as_array(name, X)
     if X.ndim != 2:
         check_matrix(name, X)
@@ -70,25 +81,25 @@ def as_block(name: str, X: Any) -> Any:
 
 
 def as_dense(X: Any) -> Any:
-    """Rows in one array."""
+    """Return the rows as one array."""
     return X.dense() if isinstance(X, Block) else X
 
 
 @singledispatch
 def inner_products(X: Any, Z: Any) -> Gram:
-    """⟨x, z⟩ of all rows."""
+    """Compute ⟨x, z⟩ for all pairs of rows."""
     return matmul(X, Z.T)
 
 
 @singledispatch
 def times(X: Any, w: Float[Array, "d t"]) -> Float[Array, "n t"]:
-    """X w."""
+    """Compute X w."""
     return matmul(X, w)
 
 
 @singledispatch
 def squared_lengths(X: Any) -> Float[Array, " n"]:
-    """⟨x, x⟩ of every row."""
+    """Compute ⟨x, x⟩ for every row."""
     return jnp.sum(X * X, axis=1)
 
 
@@ -98,17 +109,17 @@ def squared_lengths(X: Any) -> Float[Array, " n"]:
 
 @singledispatch
 def squared_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
-    """Squared distances r² = Σₖ ((xₖ − zₖ) · inverseₖ)², where `inverse` is 1/width; 0 for equal
-    rows.
+    """Compute the squared distances r² = Σₖ ((xₖ − zₖ) · inverseₖ)² of all pairs of rows.
 
-    Errors are at most d eps r² for few columns, 12 (2 + √d) eps (1 + r²) for many.
+    Equal rows have distance 0. `inverse` is 1/width for each column. Errors are at most d eps r²
+    for few columns, and 12 (2 + √d) eps (1 + r²) for many.
 
-    **Cost** O(n m d), by one product for many columns, and some five times as much where rows of
-    both X and Z lie far out.
+    **Cost** O(n m d). Many columns take one matrix product. They take about five times as long
+    where rows of both X and Z lie far from their center.
     """
     if X.shape[1] <= FEW_COLUMNS.get(platform(), 2):
         return _by_columns(squared_gap, X, Z, inverse)
-    # The center changes no distance, but its rounding error.
+    # Centring does not change the distances. It only reduces their rounding errors.
     center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
     x = (X - center) * inverse
     z = (Z - center) * inverse
@@ -116,10 +127,13 @@ def squared_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
 
 
 def near_product(x: Any, z: Any, near: float, far: Callable, rows: Any) -> Gram:
-    """Squared distances of scaled rows, ‖x‖² + ‖z‖² − 2⟨x, z⟩ with one product for all pairs; but
-    `far(scaled, rows)` where rows of both are longer than √near, which would cost digits.
+    """Compute squared distances of scaled rows by one product, or by `far` where that loses digits.
 
-    `far` should be a function of a module, so that outside of jit the conditional compiles once.
+    The product gives ‖x‖² + ‖z‖² − 2⟨x, z⟩. This formula loses digits where rows of both x and z
+    are longer than √near. In that case the result is `far(scaled, rows)`, where `scaled` is (x, z,
+    ‖x‖², ‖z‖²).
+
+    `far` should be a function of a module. Outside of jit the conditional then compiles only once.
     """
     squares = squared_lengths(x), squared_lengths(z)
     farthest = jnp.minimum(squares[0].max(), squares[1].max())
@@ -129,43 +143,52 @@ def near_product(x: Any, z: Any, near: float, far: Callable, rows: Any) -> Gram:
 
 @singledispatch
 def gaps(X: Any, Z: Any, inverse: Float[Array, " d"], gap: Callable) -> Gram:
-    """Σₖ gap(xₖ, zₖ, inverseₖ), which is no matrix product, so it is summed column by column: O(n m
-    d) time at O(n m) memory. gap(0, 0, ·) is 0.
+    """Compute Σₖ gap(xₖ, zₖ, inverseₖ) for all pairs of rows.
+
+    The sum is no matrix product, so it is computed column by column: O(n m d) time, O(n m) memory.
+    gap(0, 0, ·) must be 0.
     """
     return _by_columns(gap, X, Z, inverse)
 
 
 def city_block_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
-    """Σₖ |xₖ − zₖ| · inverseₖ."""
+    """Compute Σₖ |xₖ − zₖ| · inverseₖ for all pairs of rows."""
     return gaps(X, Z, inverse, _absolute)
 
 
 def chi_squared_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
-    """Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for non-negative rows, where 0/0 counts as 0."""
+    """Compute Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for all pairs of non-negative rows.
+
+    0/0 counts as 0.
+    """
     return gaps(X, Z, inverse, _chi_squared)
 
 
 def _by_product(scaled: tuple[Any, ...], _: Any) -> Gram:
-    """‖x‖² + ‖z‖² − 2⟨x, z⟩. All of it stands in the branch of the conditional, as a select between
-    two branches afterwards is one more pass over all pairs.
+    """Compute ‖x‖² + ‖z‖² − 2⟨x, z⟩, with distances below the rounding error set to 0.
+
+    The whole computation is inside of one branch of the conditional. A select between two branches
+    afterwards would be one more pass over all pairs.
     """
     x, z, x_squares, z_squares = scaled
     lengths = x_squares[:, None] + z_squares
     distances = lengths - 2 * inner_products(x, z)
     least = (2 + math.sqrt(x.shape[1])) * float(jnp.finfo(x.dtype).eps) * lengths
-    # A distance lost in rounding is set to 0, and keeps the derivative of the formula.
+    # A distance below the rounding error is set to 0. Its derivative stays that of the formula.
     below = jnp.where(distances < least, distances, 0)
     return distances - jax.lax.stop_gradient(below)
 
 
 def _by_differences(_: Any, rows: tuple) -> Gram:
+    """Compute squared distances from differences, as the `far` of `near_product`."""
     return _by_columns(squared_gap, *rows)
 
 
 @jax.custom_batching.custom_vmap
 def _for_all(flag: Bool[Array, ""]) -> Bool[Array, ""]:
-    """The flag; under `vmap` one for the whole batch, as a conditional on a batch of flags would
-    compute both of its branches.
+    """Return the flag. Under `vmap`, return one flag for the whole batch.
+
+    A conditional on a batch of flags would compute both of its branches.
     """
     return flag
 
@@ -174,16 +197,18 @@ def _for_all(flag: Bool[Array, ""]) -> Bool[Array, ""]:
 def _for_all_of_a_batch(
     size: int, batched: list, flags: Bool[Array, " B"]
 ) -> tuple[Bool[Array, ""], bool]:
+    """Return whether the flag holds for every element of the batch; the result is not batched."""
     return _for_all(jnp.all(flags)), False
 
 
-# Gaps between numbers of one column, as functions of the module: each is compiled once.
+# Gaps between the numbers of one column. They are functions of the module, so that each is compiled
+# only once.
 
 
 def squared_gap(
     x: Float[Array, "..."], z: Float[Array, "..."], scale: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-    """Of `squared_distances`."""
+    """Return ((x − z) · scale)², the term of `squared_distances` for one column."""
     gap = (x - z) * scale
     return gap * gap
 
@@ -199,7 +224,7 @@ def _chi_squared(
 ) -> Float[Array, "..."]:
     gap = x - z
     total = x + z
-    positive = total > 0  # the square of a gap may underflow where its share does not
+    positive = total > 0  # gap² may underflow where gap²/total does not
     return jnp.where(positive, gap * (gap / jnp.where(positive, total, 1)), 0) * scale
 
 
@@ -207,13 +232,13 @@ def _chi_squared(
 def _by_columns(
     gap: Callable, X: Float[Array, "n d"], Z: Float[Array, "m d"], inverse: Float[Array, " d"]
 ) -> Gram:
-    """Σₖ gap(xₖ, zₖ, inverseₖ), COLUMNS_A_PASS of them in each pass over the result."""
+    """Compute Σₖ gap(xₖ, zₖ, inverseₖ), with COLUMNS_A_PASS columns in each pass over the sum."""
     return _in_passes(gap, COLUMNS_A_PASS.get(platform(), 8), X, Z, inverse)
 
 
 @_by_columns.defjvp
 def _by_columns_jvp(gap: Callable, primals: tuple, tangents: tuple) -> tuple[Gram, Gram]:
-    # The backward pass stores the gaps of a pass, so there one column is taken at a time.
+    # The backward pass stores the gaps of one pass, so the derivative takes one column per pass.
     return _by_columns(gap, *primals), jax.jvp(partial(_in_passes, gap, 1), primals, tangents)[1]
 
 
@@ -224,16 +249,18 @@ def _in_passes(
     Z: Float[Array, "m d"],
     inverse: Float[Array, " d"],
 ) -> Gram:
+    """Compute Σₖ gap(xₖ, zₖ, inverseₖ), with `at_once` columns in each pass over the sum."""
+
     @jax.checkpoint
     def add(total: Gram, column: tuple) -> tuple[Gram, None]:
         x, z, scale = column
         return total + gap(x[:, None], z[None, :], scale), None
 
-    if len(inverse) > at_once:  # columns of 0, so that all passes are alike
+    if len(inverse) > at_once:  # add columns of 0, so that all passes have one shape
         missing = -len(inverse) % at_once
         X = jnp.pad(X, ((0, 0), (0, missing)))
         Z = jnp.pad(Z, ((0, 0), (0, missing)))
         inverse = jnp.pad(inverse, (0, missing))
     start = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
-    # Unrolled, which makes columns of one pass one operation.
+    # Unrolling makes one operation of the columns of a pass.
     return jax.lax.scan(add, start, (X.T, Z.T, inverse), unroll=at_once)[0]

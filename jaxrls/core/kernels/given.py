@@ -1,5 +1,5 @@
-"""Kernels as a caller gives them: explicit features, a function of two matrices, a matrix, or a
-name.
+"""Define kernels given by the caller: as features, as a function of two matrices, as a matrix, or
+by a name.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,10 @@ class OfFunction(Kernel):
             raise ValueError(f"{type(self).__name__}.fn must be a function, and is {self.fn!r}")
 
     def _values(self, *matrices, columns: int | None = None) -> Float[Array, "n r"]:
-        """What the function returns, checked: a matrix with one row for each row of the first
-        matrix and, where `columns` is given, that many columns.
+        """Call the function, and check what it returns.
+
+        The result must be a real matrix with one row for each row of the first matrix. If `columns`
+        is given, the result must have that many columns.
         """
         name = f"{type(self).__name__}.fn"
         rows = matrices[0].shape[0]
@@ -50,7 +52,7 @@ class OfFunction(Kernel):
             with values_unknown(name):
                 values = jnp.asarray(self.fn(*args))
         except (TypeError, ValueError) as error:
-            if isinstance(error.__cause__, jax.errors.JAXTypeError):  # of values_unknown
+            if isinstance(error.__cause__, jax.errors.JAXTypeError):  # raised by values_unknown
                 raise
             raise ValueError(f"{name} failed: {takes}: {error}") from error
         if values.ndim != 2 or values.shape[0] != rows or columns not in (None, values.shape[1]):
@@ -73,9 +75,9 @@ class FeatureMap(OfFunction):
         k(x, z) = ⟨φ(x), φ(z)⟩
 
     Args:
-        fn: `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` is given. It is static:
-            pass the same function object again, not a new lambda, or `jax.jit` compiles again.
-        params: parameters of `fn`, any pytree, differentiable; None for a function of X alone.
+        fn: `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` is given. It is static.
+            Pass the same function object again, not a new lambda, or `jax.jit` compiles again.
+        params: parameters of `fn`, any pytree, differentiable. None for a function of X alone.
 
     **Cost** that of `fn`, plus O(n m r). **Source**: *Regularized linear regression* (lecture),
     "the design matrix Φ".
@@ -102,9 +104,10 @@ class FunctionKernel(OfFunction):
     The diagonal is computed row by row, as k(xᵢ, xᵢ) of 1×1 matrices.
 
     Args:
-        fn: `fn(X, Z) -> (n, m)`, or `fn(params, X, Z)` where `params` is given; symmetric and
-            positive semidefinite, which is not checked here. Static, as in `FeatureMap`.
-        params: parameters of `fn`, any pytree, differentiable; None for a function of X and Z
+        fn: `fn(X, Z) -> (n, m)`, or `fn(params, X, Z)` where `params` is given. It must be
+            symmetric and positive semidefinite, which is not checked here. It is static, as in
+            `FeatureMap`.
+        params: parameters of `fn`, any pytree, differentiable. None for a function of X and Z
             alone.
 
     **Cost** that of `fn`. **Source**: Aronszajn 1950.
@@ -126,8 +129,9 @@ class FunctionKernel(OfFunction):
 
 @pytree
 class GramBlock(Block):
-    """Rows of a kernel matrix with their numbers in it: of two such rows k(x, z) is known, as the
-    value of x in the column of z.
+    """A block of rows of a given kernel matrix K, with their row numbers in K.
+
+    For two such rows, k(x, z) is the entry in the row of x and in the column of z's number.
 
     >>> rows = GramBlock.of(jnp.array([[2.0, 1.0], [1.0, 3.0]]))
     >>> Precomputed()(rows, rows[1:]).tolist(), Precomputed().diag(rows).tolist()
@@ -139,30 +143,30 @@ class GramBlock(Block):
 
     @classmethod
     def of(cls, K: Float[Array | np.ndarray, "b n"]) -> "GramBlock":
-        """All rows of the matrix."""
+        """Make the block of all rows of the matrix."""
         return cls(K, on_device(np.arange(len(K), dtype=np.int32)))
 
     @property
     def shape(self):
-        """That of the values."""
+        """The shape of the values."""
         return self.values.shape
 
     def __getitem__(self, rows: Any) -> "GramBlock":
-        """Some of the rows, whose numbers remain."""
+        """Return some of the rows, with their original numbers."""
         return GramBlock(self.values[rows], self.numbers[rows])
 
 
 @pytree
 class Precomputed(Kernel):
-    """A kernel matrix computed elsewhere: X *is* K, (n, n), and new rows are k(new, training),
-    (m, n).
+    """A kernel given as a matrix: X *is* K, (n, n), and new rows are k(new, training), (m, n).
 
-    Sums, products, multiples and columns do not apply: compute them into K. Landmarks are rows of
-    K, by number or chosen; new rows are then k(new, training), or k(new, landmarks) alone, (m,
-    number of landmarks). Predictions are linear in the given rows, which are what `features`
-    returns; `num_features` is None, as K is no design matrix. K must be symmetric and positive
-    semidefinite: `fit` and `tune` check that it is symmetric, and warn where it is not
-    semidefinite.
+    Sums, products, multiples and columns are not available: compute them into K. Landmarks are rows
+    of K, given by number or chosen. With landmarks, new rows are k(new, training), or k(new,
+    landmarks) alone, (m, number of landmarks).
+
+    Predictions are linear in the given rows, so `features` returns these rows. `num_features` is
+    None, because K is no design matrix. K must be symmetric and positive semidefinite. `fit` and
+    `tune` check that it is symmetric, and warn if it is not semidefinite.
 
     **Cost** none. **Source**: as `metric="precomputed"` in scikit-learn.
 
@@ -177,8 +181,8 @@ class Precomputed(Kernel):
 
     def __call__(self, X: Float[Array, "n k"] | Block, Z: Any) -> Gram:
         values = as_dense(X)
-        # Rows of X have a column for every row of the fit, of which Z names some, such as
-        # landmarks; or, as new rows may, columns for these alone.
+        # Rows of X have one column for every training row, of which Z names some, such as
+        # landmarks. New rows may instead have columns for the rows of Z alone.
         of_all_rows = isinstance(Z, GramBlock) and values.shape[1] == Z.shape[1]
         return values[:, Z.numbers] if of_all_rows else values
 
@@ -199,10 +203,10 @@ class Precomputed(Kernel):
         return False
 
 
-# names, as `fit`, the estimators and the command line take them
+# kernels by name, for `fit`, the estimators and the command line
 # --------------------------------------------------------------------------------------------------
 
-# Kernels of a width.
+# Kernels with a width.
 RADIAL: dict[str, Callable] = {
     "gaussian": Gaussian,
     "rbf": Gaussian,
@@ -226,8 +230,9 @@ KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
 
 
 def check_leaves(kernel: Kernel) -> None:
-    """Raise for a parameter that is neither a number nor an array, such as a function in `params`;
-    widths may be text.
+    """Raise for a parameter that is neither a number nor an array, such as a function in `params`.
+
+    Text is accepted too, because a width may be given as a rule such as "median".
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(kernel):
         known = isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex | str)
@@ -240,7 +245,7 @@ def check_leaves(kernel: Kernel) -> None:
 
 
 def check_kernel(kernel: Any) -> None:
-    """Raise unless it is a jaxrls kernel."""
+    """Raise unless `kernel` is a jaxrls kernel with valid parameters."""
     if not isinstance(kernel, Kernel):
         raise ValueError(
             f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "

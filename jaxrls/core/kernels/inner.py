@@ -1,5 +1,5 @@
-"""Kernels of inner products and of order: `Linear`, `Constant`, `Cosine`, `Tanimoto`, `Polynomial`
-with its explicit features, and `Sobolev`.
+"""Define kernels of inner products: `Linear`, `Constant`, `Cosine`, `Tanimoto` and `Polynomial`.
+Also `Sobolev`, the kernel min(x, z), and the explicit features of `Polynomial`.
 """
 
 import math
@@ -20,7 +20,7 @@ from jaxrls.core.support import known_and, public_call, pytree, static
 
 @pytree
 class Linear(Kernel):
-    """The linear kernel, whose functions are f(x) = ⟨w, x⟩; its explicit features are X itself.
+    """The linear kernel, whose functions are f(x) = ⟨w, x⟩. Its explicit features are X itself.
 
         k(x, z) = ⟨x, z⟩
 
@@ -55,12 +55,13 @@ class Linear(Kernel):
 
 @pytree
 class Constant(Kernel):
-    """The constant kernel, whose functions are the constants: a penalized bias, ‖f‖² = f²/value.
+    """The constant kernel, whose functions are the constants: a penalised bias with ‖f‖² =
+    f²/value.
 
         k(x, z) = value
 
-    In a sum it replaces the intercept: give `intercept=False`, as an unpenalized intercept would
-    leave it nothing to fit. Its one feature is √value.
+    In a sum it replaces the intercept. Give `intercept=False`, because an unpenalised intercept
+    would leave it nothing to fit. Its one feature is √value.
 
     Args:
         value: a number > 0, by default 1, as in scikit-learn's `ConstantKernel`.
@@ -91,12 +92,12 @@ class Constant(Kernel):
 
 @pytree
 class Cosine(Kernel):
-    """The cosine kernel, as scikit-learn's `cosine_similarity`: the length of rows does not matter,
-    which suits texts of different lengths.
+    """The cosine kernel, as scikit-learn's `cosine_similarity`.
 
         k(x, z) = ⟨x, z⟩ / (‖x‖ ‖z‖), and 0 for rows of zeros
 
-    Its features are x/‖x‖. Derivatives at a row of zeros are taken as 0.
+    The length of rows does not matter, which suits texts of different lengths. The features are
+    x/‖x‖. Derivatives at a row of zeros are taken as 0.
 
     **Cost** O(n m d). **Source**: Shawe-Taylor and Cristianini 2004, §5.1, on normalised kernels.
 
@@ -124,7 +125,7 @@ class Cosine(Kernel):
 
     @staticmethod
     def _scale(X: Any) -> Float[Array, " n"]:
-        """1/‖x‖ of every row, 0 of rows of zeros."""
+        """Compute 1/‖x‖ for every row, and 0 for rows of zeros."""
         squares = squared_lengths(X)
         used = squares > 0
         return jnp.where(used, 1 / jnp.sqrt(jnp.where(used, squares, 1)), 0)
@@ -137,8 +138,8 @@ class Tanimoto(Kernel):
 
         k(x, z) = ⟨x, z⟩ / (‖x‖² + ‖z‖² − ⟨x, z⟩), and 1 for two rows of zeros
 
-    **Cost** O(n m d), also of sparse rows. **Source**: Ralaivola, Swamidass, Saigo and Baldi 2005,
-    §3.
+    **Cost** O(n m d). It takes sparse rows too. **Source**: Ralaivola, Swamidass, Saigo and Baldi
+    2005, §3.
 
     >>> import jax.numpy as jnp
     >>> Tanimoto()(jnp.array([[1.0, 1.0]]), jnp.array([[2.0, 0.0]])).round(3).tolist()
@@ -158,7 +159,7 @@ class Tanimoto(Kernel):
 
 @pytree
 class Polynomial(Kernel):
-    """The polynomial kernel; with offset > 0 its functions are the polynomials of degree at most
+    """The polynomial kernel. With offset > 0 its functions are the polynomials of degree at most
     `degree`.
 
         k(x, z) = (⟨x, z⟩ + offset)^degree
@@ -205,13 +206,12 @@ class Polynomial(Kernel):
 
 @pytree
 class Sobolev(Kernel):
-    """The kernel of the first-order Sobolev space on [0, ∞) with f(0) = 0, whose fits are piecewise
-    linear with knots at the data.
+    """The kernel of the first-order Sobolev space on [0, ∞) with f(0) = 0.
 
         k(x, z) = min(x, z), with ‖f‖² = ∫ f′(t)² dt
 
-    X must have one column without negative entries: use `Sobolev().on(j)` for one column of
-    several, and sums or products of those.
+    The fitted functions are piecewise linear with knots at the data. X must have one column without
+    negative entries. For several columns use `Sobolev().on(j)`, and sums or products of these.
 
     **Cost** O(n m). **Source**: M. Wainwright, lecture 6, §6.3.3, eq. 6.11 and 6.12.
 
@@ -243,8 +243,8 @@ class Sobolev(Kernel):
 
 @public_call(data="X")
 def polynomial_features(X: Matrix, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:
-    """All monomials of the columns of X up to a degree, scaled so that their inner products are the
-    polynomial kernel.
+    """Compute the monomials of the columns of X up to a degree, scaled to give the polynomial
+    kernel.
 
         φ(x)ᵀφ(z) = (⟨x, z⟩ + offset)^degree
 
@@ -257,8 +257,8 @@ def polynomial_features(X: Matrix, degree: int, offset: float = 1.0) -> Float[Ar
         offset: the kernel's offset, a number ≥ 0, by default 1.
 
     Returns:
-        The features (n, r), r = C(d + degree, degree), the constant first; without an offset those
-        of this degree alone, r = C(d + degree − 1, degree).
+        The features (n, r), r = C(d + degree, degree), with the constant first. For offset = 0 only
+        the monomials of exactly this degree, r = C(d + degree − 1, degree).
 
     Raises:
         ValueError: for a degree below 1 or a negative offset.
@@ -273,7 +273,8 @@ def polynomial_features(X: Matrix, degree: int, offset: float = 1.0) -> Float[Ar
         raise ValueError(
             f"polynomial_features needs degree ≥ 1 and offset ≥ 0, and got {degree} and {offset}"
         )
-    # Monomials of exactly this degree in X with a column of ones before it, column 0.
+    # Put a column of ones before X, as column 0. Monomials of exactly this degree in all columns
+    # are monomials of at most this degree in X.
     least = 0 if offset else 1
     monomials = list(combinations_with_replacement(range(least, X.shape[1] + 1), degree))
     scales = []

@@ -1,9 +1,9 @@
-"""The base class `Kernel`, and its algebra: sums, products, positive multiples, kernels of some
-columns.
+"""Define the base class `Kernel` and the kernels that are made of others: sums, products, positive
+multiples and kernels of some columns.
 
-Array fields are hyperparameters that `jax.grad` differentiates; others (a degree, ν, columns) are
-static. Parameters take the dtype of the data. `fit` and `tune` check values through `check`; inside
-`jax.jit` only shapes can be checked.
+Fields that are arrays are hyperparameters, which `jax.grad` differentiates. Other fields, such as a
+degree, ν or column numbers, are static. Parameters take the dtype of the data. `fit` and `tune`
+check the values of parameters and data by `check`. Inside of `jax.jit` only shapes can be checked.
 """
 
 import inspect
@@ -29,8 +29,9 @@ Method = TypeVar("Method", bound=Callable)
 
 
 def _of_rows(method: Method) -> Method:
-    """A method of rows, for all that `as_block` takes; a `Block` is made dense unless the kernel
-    `takes_blocks`.
+    """Let a method of rows take anything that `as_block` takes.
+
+    A `Block` is made dense first, unless the kernel `takes_blocks`.
     """
     _, *names = inspect.signature(method).parameters
 
@@ -44,28 +45,28 @@ def _of_rows(method: Method) -> Method:
 
 
 class Kernel:
-    """The base class of all kernels: a positive semidefinite function k(x, z) of rows, computed as
+    """The base class of all kernels: positive semidefinite functions k(x, z) of rows, computed as
     matrices.
 
-    A subclass stands under `@jaxrls.extend.pytree` and defines `__call__(X, Z) -> (n, m)` and
-    `diag(X) -> (n,)`. If its feature map is explicit and finite, it defines `num_features` and
-    `features` instead, which make k(x, z) = ⟨φ(x), φ(z)⟩, and takes the cheaper linear routes.
-    Sums, products and positive multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`,
+    A subclass is decorated with `@jaxrls.extend.pytree`. It defines `__call__(X, Z) -> (n, m)` and
+    `diag(X) -> (n,)`. A kernel with an explicit, finite feature map defines `num_features` and
+    `features` instead. Then k(x, z) = ⟨φ(x), φ(z)⟩, and solvers take the cheaper linear routes.
+    Sums, products and positive multiples of kernels are kernels too: `k1 + k2`, `k1 * k2`, `a * k`,
     `k.on(columns)`.
 
-    Class variables tell a search what the fields are, and `fit` what the kernel can do:
+    Class variables tell a search what the fields are, and tell `fit` what the kernel can do:
 
-    * `positive`: names of fields that must be positive, unless `check` says otherwise; a search
+    * `positive`: names of fields that must be positive, unless `check` is overridden. A search
       moves their logarithm.
-    * `length_scales`: names of fields in the units of X, one number or one per column, which can be
+    * `length_scales`: names of fields in the units of X, one number or one per column. They can be
       guessed from distances between rows.
     * `metric`: the distance that length scales divide, "euclidean" or "cityblock".
     * `constants`: names of fields that no search moves.
-    * `evaluable`: False for a kernel given as a matrix, which has no value at other points, k(x, x)
-      of new rows included.
-    * `takes_blocks`: whether methods take any block for X, such as one of sparse rows, by the
-      functions of `block.py` alone; others get dense rows. A class with a `__call__` of its own
-      says so anew.
+    * `evaluable`: False for a kernel given as a matrix. It has no value at other points, not even
+      k(x, x) of new rows.
+    * `takes_blocks`: whether the methods take any `Block` as X, such as sparse rows, because they
+      call only the functions of `block.py`. If False, they get dense rows. A class that defines
+      `__call__` does not inherit this variable and must set it again.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
@@ -87,31 +88,27 @@ class Kernel:
         for name in {"__call__", "diag", "features", "transform"} & vars(cls).keys():
             setattr(cls, name, _of_rows(vars(cls)[name]))
 
-    # what one of your own defines: `__call__` and `diag`, or `num_features` and `features` -----
+    # a kernel of your own defines `__call__` and `diag`, or `num_features` and `features` ---------
 
     @_of_rows
     def __call__(self, X: Matrix, Z: Float[Array, "m d"]) -> Gram:
-        """The kernel matrix (n, m): k(xᵢ, zⱼ) for every row of X (n, d) and every row of Z (m,
-        d).
-        """
+        """Compute the kernel matrix (n, m): k(xᵢ, zⱼ) for each row of X (n, d) and of Z (m, d)."""
         return matmul(self.features(X), self.features(Z).T)
 
     @_of_rows
     def diag(self, X: Matrix) -> Float[Array, " n"]:
-        """The diagonal (n,) of the kernel matrix: k(xᵢ, xᵢ) for every row of X (n, d), without the
-        matrix.
-        """
+        """Compute k(xᵢ, xᵢ), (n,), for every row of X (n, d), without the kernel matrix."""
         return jnp.sum(self.features(X) ** 2, axis=1)
 
     def num_features(self, d: int, dtype: Any) -> int | None:
-        """The number r of explicit features for rows of `d` columns, or None for a kernel that is
-        used through its matrix alone.
+        """Return the number r of explicit features for rows of `d` columns.
+
+        The result is None for a kernel that is used only through its matrix.
         """
         return None
 
     def features(self, X: Matrix) -> Float[Array, "n r"]:
-        """The explicit features φ(X), (n, r), one row per row of X, where `num_features` is a
-        number.
+        """Compute the explicit features φ(X), (n, r), where `num_features` is not None.
 
         Raises:
             TypeError: for a kernel without explicit features.
@@ -121,18 +118,18 @@ class Kernel:
             "defines num_features and features, or __call__ and diag)"
         )
 
-    # what else may be asked of it -----------------------------------------------------------------
+    # what else a kernel can be asked --------------------------------------------------------------
 
     def times(self, X: Any, w: Float[Array, "r t"]) -> Float[Array, "n t"]:
-        """φ(X) w, where `num_features` is a number."""
+        """Compute φ(X) w, where `num_features` is not None."""
         return matmul(self.features(X), w)
 
     def is_linear(self) -> bool:
-        """Whether its features are a linear function of X."""
+        """Whether the features are a linear function of X."""
         return False
 
     def keeps_sparse(self) -> bool:
-        """Whether sparse rows stay sparse, in this kernel and its parts."""
+        """Whether this kernel and all of its parts take sparse rows without making them dense."""
         return self.takes_blocks and all(part.keeps_sparse() for part in self._parts().values())
 
     def check(self, X: Array | np.ndarray | Block) -> None:
@@ -151,19 +148,20 @@ class Kernel:
             child.check(X)
 
     def is_semidefinite(self) -> bool:
-        """Whether K is positive semidefinite by construction, whatever function or matrix the
-        caller gave.
+        """Whether K is positive semidefinite by construction.
+
+        False for a kernel function or a kernel matrix that the caller gave.
         """
         return all(child.is_semidefinite() for child in self._parts().values())
 
     def map_length_scales(
         self, fn: Callable[["Kernel", str, Any], Any], X: Array | np.ndarray | Block
     ) -> "Kernel":
-        """The kernel with every length scale replaced by `fn(part, name, X)`.
+        """Return the kernel with every length scale replaced by `fn(part, name, X)`.
 
         Args:
-            fn: takes the kernel or the part of it that has the length scale, the field's name, and
-                X with only the columns that this part uses.
+            fn: a function of the kernel or the part of it that has the length scale, of the field's
+                name, and of X with only the columns that this part uses.
             X: rows (n, d).
         """
         changes: dict[str, Any] = {name: fn(self, name, X) for name in self.length_scales}
@@ -171,13 +169,15 @@ class Kernel:
         return replace(self, **changes)  # type: ignore[type-var]
 
     def multiplied(self, factor: Any) -> "Kernel | None":
-        """The kernel times a positive number, taken into numbers that multiply it already, such as
-        that of `2.0 * k`; None where it has none.
+        """Return the kernel times a positive number, if some multiple in it can absorb that number.
+
+        In `2.0 * k`, for example, the number 2.0 becomes 2.0 · factor. The result is None if no
+        multiple can absorb the number.
         """
         return None
 
     def _parts(self) -> dict[str, "Kernel"]:
-        """The fields that are kernels."""
+        """Return the fields that are kernels, by name."""
         if jax.tree_util.all_leaves([self]):
             raise TypeError(
                 f"{type(self).__name__} is no pytree: put @jaxrls.extend.pytree above its class"
@@ -190,23 +190,23 @@ class Kernel:
 
     @property
     def title(self) -> str:
-        """What it is, without its parameters, as results name it."""
+        """The kernel's name in results, without its parameters."""
         return type(self).__name__
 
     # algebra --------------------------------------------------------------------------------------
 
     def on(self, columns: Any) -> "Kernel":
-        """The same kernel on some columns of X only.
+        """Return the same kernel on some columns of X only.
 
         Args:
-            columns: one column index or several, such as 0, [0, 2] or range(3); a slice with an
-                end, such as `slice(2, 5)`, or of the last columns, `slice(-3, None)`; a mask, with
-                True for each of them; or names, which `fit`, `tune` and the estimators find among
-                those of X, a data frame or files.
+            columns: one column index or several, such as 0, [0, 2] or range(3). Also a slice with
+                an end, such as `slice(2, 5)`, or a slice of the last columns, `slice(-3, None)`.
+                Also a mask, with True for each of the columns. Also names, which `fit`, `tune` and
+                the estimators look up in X, a data frame or files.
 
         Raises:
-            ValueError: for what is no such index, a slice whose end depends on the number of
-                columns, or a kernel given as a matrix.
+            ValueError: for anything else, for a slice whose end depends on the number of columns,
+                or for a kernel given as a matrix.
         """
         indices = np.atleast_1d(_sliced(columns) if isinstance(columns, slice) else columns)
         if indices.ndim == 1 and indices.dtype == bool:
@@ -233,7 +233,7 @@ class Kernel:
 
 
 def _sliced(columns: slice) -> Any:
-    """The indices of a slice, or itself where they depend on the number of columns."""
+    """Return the indices of a slice, or the slice where they depend on the number of columns."""
     first = columns.start or 0
     end = columns.stop
     step = columns.step or 1
@@ -249,7 +249,7 @@ def _is_not_positive(value: Any) -> bool:
 
 
 def check_not_negative(what: str, X: Any, then: str) -> None:
-    """Raise for inputs below 0, where values are known."""
+    """Raise for inputs below 0, where their values are known."""
     if known_and(lambda X: X.min() < 0, X):
         raise ValueError(f"{what}, and the smallest input is {X.min()}: {then}")
 
@@ -257,8 +257,9 @@ def check_not_negative(what: str, X: Any, then: str) -> None:
 def parameter(
     kernel: Kernel, name: str, X: Array | np.ndarray | Block, per_column: bool = False
 ) -> Float[Array, "..."]:
-    """A parameter in the dtype of the data: one number, or, where `per_column` allows it, one per
-    column. Other shapes raise, as they would broadcast along rows.
+    """Return a parameter in the dtype of the data: one number, or one per column if `per_column`.
+
+    Other shapes raise, because they would broadcast along rows.
     """
     what = f"{type(kernel).__name__}.{name}"
     value = getattr(kernel, name)
@@ -271,7 +272,7 @@ def parameter(
 
 
 class _OfKernels(Kernel):
-    """A kernel made of others, which must be known as functions of rows."""
+    """A kernel made of other kernels, which must be known as functions of rows."""
 
     def __post_init__(self):
         for kernel in self._parts().values():
@@ -285,7 +286,7 @@ class _OfKernels(Kernel):
 
 @pytree
 class OfTwo(_OfKernels):
-    """Two kernels, whose values are put together."""
+    """A kernel whose values combine the values of two kernels by `joined`."""
 
     takes_blocks = True
     left: Kernel
@@ -301,8 +302,9 @@ class OfTwo(_OfKernels):
 
 @pytree
 class Sum(OfTwo):
-    """k₁ + k₂: the space of functions f₁ + f₂. If both have explicit features, those of the sum are
-    theirs, concatenated.
+    """The sum k₁ + k₂ of two kernels, whose functions are f₁ + f₂.
+
+    If both kernels have explicit features, the features of the sum are both, concatenated.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> (rls.Linear() + rls.Polynomial(1))(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
@@ -338,7 +340,7 @@ class Sum(OfTwo):
 
 @pytree
 class Product(OfTwo):
-    """k₁ k₂, the entrywise (Schur) product: the tensor product of the two spaces.
+    """The entrywise (Schur) product k₁ k₂ of two kernels. Its space is their tensor product.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> (rls.Linear() * rls.Polynomial(1))(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
@@ -362,7 +364,7 @@ class Product(OfTwo):
 
 @pytree
 class Scaled(_OfKernels):
-    """a·k for a number a > 0: the same functions, with ‖f‖² divided by a.
+    """A kernel times a number, a·k with a > 0: the same functions, with ‖f‖² divided by a.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> (0.5 * rls.Linear())(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
@@ -409,7 +411,7 @@ class Transformed(_OfKernels, ABC):
 
     @abstractmethod
     def transform(self, X: Matrix) -> Matrix:
-        """The rows that the inner kernel is given."""
+        """Compute the rows that the inner kernel is given."""
 
     @property
     def title(self):
@@ -444,13 +446,13 @@ class Transformed(_OfKernels, ABC):
 
 @pytree
 class On(Transformed):
-    """A kernel on some columns of X; sums of these make multiple-kernel learning and banded ridge.
+    """A kernel of some columns of X. Sums of these make multiple-kernel learning and banded ridge.
 
     `kernel.on(columns)` makes it from one index or several.
 
     Args:
         kernel: the kernel of those columns.
-        columns: their indices, static; or their names, until X is there.
+        columns: the column numbers, static. They may be names until `fit` or `tune` knows X.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.Linear().on([0, 2])(jnp.array([[1.0, 9.0, 2.0]]), jnp.array([[3.0, 9.0, 4.0]])).tolist()
@@ -460,7 +462,7 @@ class On(Transformed):
     columns: tuple[Any, ...] = static()
 
     def transform(self, X: Any) -> Any:
-        """The columns of X that the kernel is given."""
+        """Return the columns of X that the inner kernel is given."""
         for name in self.columns:
             if isinstance(name, str):
                 raise ValueError(
@@ -482,7 +484,10 @@ class On(Transformed):
 
 
 def columns_by_number(kernel: Kernel, names: Any) -> Kernel:
-    """The kernel with columns that go by name as numbers, where `names` are those of X, if any."""
+    """Replace column names in a kernel by column numbers.
+
+    `names` are the names of the columns of X, empty if they have none.
+    """
     if not len(names):
         return kernel
     if isinstance(kernel, On):
@@ -494,7 +499,7 @@ def columns_by_number(kernel: Kernel, names: Any) -> Kernel:
 
 
 def _number(column: Any, names: list[str]) -> int:
-    """The number of a column by its name, or as it is."""
+    """Return the number of a column given by name; return a number as it is."""
     if isinstance(column, str) and names.count(column) != 1:
         raise ValueError(
             f"columns must be names of X, and include {column!r}, which {names.count(column)} of "
@@ -507,7 +512,7 @@ def _number(column: Any, names: list[str]) -> int:
 class Standardized(Transformed):
     """A kernel of standardized columns, k((x − centre)/scale, (z − centre)/scale).
 
-    `fit(…, standardize=True)` makes it; no search moves `centre` and `scale`.
+    `fit(…, standardize=True)` makes it. No search moves `centre` and `scale`.
 
     Args:
         kernel: the kernel of the standardized rows.
@@ -526,5 +531,5 @@ class Standardized(Transformed):
     scale: Float[Array | np.ndarray, " d"]
 
     def transform(self, X: Matrix) -> Matrix:
-        """The columns centred and scaled."""
+        """Return the columns of X, centred and scaled."""
         return (X - self.centre) / self.scale

@@ -1,5 +1,5 @@
-"""Kernels that are functions of a distance: `Gaussian`, `Laplacian`, `ChiSquared`, `Matern`,
-`RationalQuadratic` and `Periodic`; and of whether rows are equal, `Levels`.
+"""Define kernels of a distance: `Gaussian`, `Laplacian`, `ChiSquared`, `Matern`,
+`RationalQuadratic` and `Periodic`. Also `Levels`, the kernel of whether two rows are equal.
 """
 
 import math
@@ -26,13 +26,13 @@ from jaxrls.core.support import pytree, static
 
 
 def _inverse(kernel: Kernel, X: Matrix | Block) -> Float[Array, " d"]:
-    """1 / width for every column."""
+    """Return 1/width for every column."""
     width = parameter(kernel, "width", X, per_column=True)
     return jnp.broadcast_to(reciprocal(width), X.shape[1:])
 
 
 class _Stationary(Kernel):
-    """k(x, z) = profile(distance in widths, or its square), with profile(0) = 1."""
+    """A kernel k(x, z) = profile(distance in widths, or its square), with profile(0) = 1."""
 
     positive: ClassVar[tuple[str, ...]] = ("width",)
     length_scales: ClassVar[tuple[str, ...]] = ("width",)
@@ -57,8 +57,8 @@ class Gaussian(_Stationary):
 
         k(x, z) = exp(−‖x − z‖² / (2 width²))
 
-    With a width far above the spread of the data K is singular to working precision, and only large
-    λ are meaningful.
+    If the width is far above the spread of the data, K is singular to working precision. Then only
+    large λ are meaningful.
 
     Args:
         width: a number > 0 in the units of X, or one per column (automatic relevance), (d,).
@@ -75,7 +75,7 @@ class Gaussian(_Stationary):
 
     @classmethod
     def from_gamma(cls, gamma: Scalars) -> "Gaussian":
-        """The Gaussian kernel written exp(−γ‖x − z‖²), as in scikit-learn: width = 1/√(2γ).
+        """Make the Gaussian kernel exp(−γ‖x − z‖²), as scikit-learn writes it: width = 1/√(2γ).
 
         Args:
             gamma: γ > 0, one number or one per column.
@@ -87,8 +87,9 @@ class Gaussian(_Stationary):
 
 
 def _matern_profile(order: int, q: Gram) -> Gram:
-    """Matérn profiles in q = 2ν r²: for order 2ν = 1, 3, 5, with derivatives in q that stay exact
-    at q = 0 where they exist.
+    """Compute the Matérn profile at q = 2ν r², for order = 2ν = 1, 3 or 5.
+
+    Derivatives in q stay exact at q = 0 where they exist.
     """
     q = jnp.minimum(q, jnp.finfo(q.dtype).max)  # ∞ · exp(−∞) would be NaN
     return jnp.exp(-safe_sqrt(q)) if order == 1 else _smooth_profile(order, q)
@@ -96,12 +97,14 @@ def _matern_profile(order: int, q: Gram) -> Gram:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _smooth_profile(order: int, q: Gram) -> Gram:
+    """Compute the Matérn profile of order 3 or 5."""
     r = safe_sqrt(q)
     return (1 + r + (q / 3 if order == 5 else 0)) * jnp.exp(-r)
 
 
 @_smooth_profile.defjvp
 def _smooth_profile_jvp(order: int, primals: tuple, tangents: tuple) -> tuple[Gram, Gram]:
+    """Differentiate the profile in q. The slope is a multiple of the profile of order − 2."""
     (q,) = primals
     (dq,) = tangents
     slope = -_matern_profile(order - 2, q) / (2 * (order - 2))
@@ -110,14 +113,15 @@ def _smooth_profile_jvp(order: int, primals: tuple, tangents: tuple) -> tuple[Gr
 
 @pytree
 class Matern(_Stationary):
-    """The Matérn kernel of smoothness ν in r = ‖x − z‖ / width; larger ν makes smoother functions.
+    """The Matérn kernel of smoothness ν in r = ‖x − z‖ / width. Larger ν makes smoother functions.
 
         ν = ½: exp(−r)
         ν = 3/2: (1 + √3 r) exp(−√3 r)
         ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r)
 
-    ν = ½ has no derivative in X where two rows coincide; 0 is taken there. With more than two
-    columns, distances below √eps widths are lost in rounding, which matters for ν = ½ only.
+    For ν = ½ the kernel has no derivative in X where two rows coincide; 0 is taken there. With more
+    than two columns, distances below √eps widths are lost in rounding, which matters for ν = ½
+    only.
 
     Args:
         nu: ν, which is 0.5, 1.5 or 2.5, static.
@@ -155,7 +159,7 @@ class RationalQuadratic(_Stationary):
 
     Args:
         width: a number > 0 in the units of X, or one per column, (d,).
-        alpha: a number > 0, by default 1; the kernel tends to the Gaussian as it grows.
+        alpha: a number > 0, by default 1. As it grows, the kernel tends to the Gaussian kernel.
 
     **Cost** O(n m d) by a matrix product. **Source**: Rasmussen and Williams 2006, eq. 4.19.
 
@@ -176,19 +180,19 @@ class RationalQuadratic(_Stationary):
 
 @pytree
 class Levels(Kernel):
-    """The kernel of labels: a value of its own for each level, drawn around 0. It is the random
-    intercept of mixed models.
+    """The kernel of labels, which gives each level a value of its own, drawn around 0. It is the
+    random intercept of mixed models.
 
         k(x, z) = 1 if x = z in every column, else 0
 
     Use it `on` the columns that hold the numbers of groups, in a sum with other kernels:
-    `Gaussian(1.0).on([0]) + 1.0 * Levels().on([1])`. Then rows of a group resemble each other
-    beyond what other columns say, and standard errors know it. A level that was not fitted gets 0,
-    and the full variance of a level. Times another kernel, `Levels().on([1]) * Linear().on([0])`,
-    each level has a function of its own, such as a random slope. For levels without a penalty see
-    `jaxrls.levels`.
+    `Gaussian(1.0).on([0]) + 1.0 * Levels().on([1])`. Then rows of a group resemble each other more
+    than the other columns explain, and standard errors account for it. A level that was not fitted
+    gets 0, with the full variance of a level.
 
-    Labels of other kinds become numbers by `np.unique(labels, return_inverse=True)[1]`.
+    Times another kernel, `Levels().on([1]) * Linear().on([0])`, it gives each level a function of
+    its own, such as a random slope. For levels without a penalty see `jaxrls.levels`. Labels of
+    other kinds become numbers by `np.unique(labels, return_inverse=True)[1]`.
 
     **Cost** O(n m d). **Source**: Laird and Ware 1982; Robinson 1991, "That BLUP is a good thing".
 
@@ -207,10 +211,11 @@ class Levels(Kernel):
 
 @pytree
 class Periodic(_Stationary):
-    """The periodic kernel: the Gaussian kernel on the circle (cos 2πx/period, sin 2πx/period), for
-    functions that repeat.
+    """The periodic kernel, for functions that repeat.
 
         k(x, z) = exp(−2 Σⱼ sin²(π (xⱼ − zⱼ) / period) / widthⱼ²)
+
+    It is the Gaussian kernel on the circle (cos 2πx/period, sin 2πx/period).
 
     Args:
         period: a number > 0 in the units of X, or one per column, (d,).
@@ -226,7 +231,7 @@ class Periodic(_Stationary):
     """
 
     positive = ("period", "width")
-    length_scales = ()  # the width has no units, and a period is not to be guessed from distances
+    length_scales = ()  # the width has no units, and distances say nothing about a period
     period: Scalars
     width: Scalars = 1.0
 
@@ -236,8 +241,9 @@ class Periodic(_Stationary):
         center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
         def circle(X: Matrix) -> Float[Array, "n _"]:
-            # The remainder by the period is exact, and X / period is not, far from 0; derivatives
-            # are those of the distance from the center.
+            # Far from 0, X / period loses digits, while the remainder of X by the period is exact.
+            # So the value of the angle comes from the remainder, and its derivative from the
+            # distance to the center.
             turns = jax.lax.stop_gradient(jnp.fmod(X, period) / period)
             around = (X - center) / period
             angle = 2 * math.pi * (turns + (around - jax.lax.stop_gradient(around)))
@@ -252,14 +258,14 @@ class Laplacian(_Stationary):
 
         k(x, z) = exp(−Σⱼ |xⱼ − zⱼ| / widthⱼ)
 
-    With the Euclidean distance in its place it is `Matern(0.5, width)`. Its derivative in X is
-    taken as 0 where columns coincide.
+    `Matern(0.5, width)` is the same kernel in the Euclidean distance. The derivative in X is taken
+    as 0 where columns of x and z coincide.
 
     Args:
         width: a number > 0 in the units of X, or one per column, (d,).
 
-    **Cost** O(n m d) time at O(n m) memory, column by column, as the distance is no matrix product.
-    **Source**: Rahimi and Recht 2007, fig. 1.
+    **Cost** O(n m d) time at O(n m) memory, column by column, because the distance is no matrix
+    product. **Source**: Rahimi and Recht 2007, fig. 1.
 
     >>> import jax.numpy as jnp
     >>> round(float(Laplacian(2.0)(jnp.zeros((1, 2)), jnp.ones((1, 2)))[0, 0]), 6)
@@ -278,13 +284,13 @@ class ChiSquared(_Stationary):
 
         k(x, z) = exp(−Σⱼ (xⱼ − zⱼ)² / ((xⱼ + zⱼ) widthⱼ))
 
-    X must not be negative; a column that is 0 in both rows adds nothing, and the derivative in X is
+    X must not be negative. A column that is 0 in both rows adds nothing, and the derivative in X is
     taken as 0 there.
 
     Args:
         width: a number > 0 in the units of X, or one per column, (d,).
 
-    **Cost** O(n m d), column by column, as of `Laplacian`. **Source**: Zhang, Marszalek, Lazebnik
+    **Cost** O(n m d), column by column, as for `Laplacian`. **Source**: Zhang, Marszalek, Lazebnik
     and Schmid 2007.
 
     >>> import jax.numpy as jnp
@@ -299,7 +305,7 @@ class ChiSquared(_Stationary):
 
     @classmethod
     def from_gamma(cls, gamma: Scalars) -> "ChiSquared":
-        """The χ² kernel written exp(−γ Σ …), as in scikit-learn: width = 1/γ.
+        """Make the χ² kernel exp(−γ Σ …), as scikit-learn writes it: width = 1/γ.
 
         Args:
             gamma: γ > 0, one number or one per column.

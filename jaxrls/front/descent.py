@@ -26,7 +26,8 @@ from jaxrls.front.vanished import vanished_scales, with_scales_raised
 REACH = 16.0
 # The unit of log λ: a width times e changes errors about as much as λ times e³.
 LAM_UNIT = 3.0
-# On at most so many rows likelihoods have several minima and plateaus, so every guess is a start.
+# With at most this many rows, likelihoods have several minima and plateaus. So a search begins at
+# every guess.
 FEW_ROWS = 100
 
 
@@ -84,9 +85,10 @@ class Space:
         return cls((guess.kernel, np.asarray(above)), np.asarray(guess.floor), units)
 
     def first(self, key: Any = None) -> list:
-        """Return θ at the start; with a random key, moved by a standard deviation of 1.
+        """Return θ at the start of the search, or with a random key near it.
 
-        The standard deviation is that of logarithms, and of parameters without one.
+        With a key, a normal draw of standard deviation 1 is added to each logarithm, and to each
+        parameter that is searched without logarithm.
         """
         params = []
         for i, (unit, leaf) in enumerate(zip(self.units, jax.tree.leaves(self.guess), strict=True)):
@@ -141,7 +143,7 @@ class SearchOptions(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of a search."""
+    """A point of a search, with all that the next step needs."""
 
     params: Any  # the parameters θ
     at: tuple[Kernel, Any]  # kernel and λ at θ

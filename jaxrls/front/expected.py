@@ -12,13 +12,13 @@ from jaxrls.core.data import gram_matmul
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import warn
 
-LONG = 120.0  # a fit that takes so many seconds is worth a warning
-# A fit with a search for λ takes as long as so many products of all of K with a few columns. This
-# includes the choice of landmarks. One measurement on a CPU gave 100 at 17,000 rows, where one half
-# of the symmetric K is computed. More rows take more products.
+LONG = 120.0  # a fit that takes at least this many seconds is worth a warning
+# A fit with a search for λ takes as long as this many products of all of K with a few columns,
+# including the choice of landmarks. One measurement on a CPU, where only half of the symmetric K is
+# computed, gave 100 at 17,000 rows. More rows take more products.
 PRODUCTS = 150
-PROBES = 8  # a product has so many columns besides those of the targets
-ROWS = 512  # the product of so many rows of K is timed
+PROBES = 8  # the columns of a product besides those of the targets
+ROWS = 512  # the number of rows of K whose product is timed
 
 
 def warn_of_long_fit(problem: Problem, searches: bool) -> None:

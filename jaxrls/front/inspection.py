@@ -20,7 +20,7 @@ NO_INFORMATION = (
     "it is rounding, and the fit is that of these alone: check that columns of X vary, and that "
     "the width of the kernel suits their units"
 )
-SOME = 100  # if a fit is not finite, the kernel values of so many rows are looked at
+SOME = 100  # if a fit is not finite, the kernel values of this many rows are looked at
 EQUAL_LABELS = (
     "the labels are all equal: the fit is that constant, and λ and the kernel have no say in it"
 )

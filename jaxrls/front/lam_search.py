@@ -81,7 +81,8 @@ def _ascending(
         log_lams = log_lams[defined]
         errors = errors[defined]
     order = np.argsort(log_lams, axis=0)
-    in_order = np.take_along_axis(errors, order, axis=0)  # one order, or one for each target
+    # `order` has one column for all targets, or one for each.
+    in_order = np.take_along_axis(errors, order, axis=0)
     return np.take_along_axis(log_lams, order, axis=0), in_order
 
 

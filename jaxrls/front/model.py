@@ -22,7 +22,7 @@ from jaxrls.core.fit import Function, Numbers
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import by_names, door, is_concrete, on_device, pytree, static
 
-LARGEST_PART = 2**15  # so many rows from the host are predicted at once
+LARGEST_PART = 2**15  # at most this many rows from the host are predicted at once
 QUARTERS_FROM = 4096  # see `_common_number`
 
 

@@ -23,11 +23,11 @@ from jaxrls.core.fit import Choice, Problem
 from jaxrls.core.support import as_lams, is_concrete, platform
 from jaxrls.front.memory import of_problem
 
-# Up to so many rows a CPU computes the spectrum of K by default; it takes minutes.
+# Up to this many rows a CPU factors K if no solver is named, which takes minutes.
 MOST_ROWS = 2**14
 # The size of the default grid, also in place of a search if the criterion has no slopes.
 GRID_SIZE = 100
-# A fit to at most so many rows keeps its solution by default.
+# A fit to at most this many rows keeps its solution by default.
 KEPT_ROWS = 2000
 
 
@@ -246,12 +246,14 @@ def check_conservative(conservative: Any, criterion: Criterion, lams: LamsToTry)
 
 
 def without_matrix(problem: Problem, call: str = "fit", any_lam: bool = True) -> Problem | None:
-    """Return the problem with a solver that needs no K, or None if K can be factored.
+    """Return the problem with a solver that needs no K, or None if it should be solved as it is.
 
-    A solver is replaced only if none was named, and single rows are held out. It is replaced if
+    This is only for dense rows in memory, a kernel without explicit features, single rows that are
+    held out, and a problem without a named solver. Such a problem gets a solver if
 
     * K is too large for the device in this `call`, "fit" or "gradient"; or
-    * the spectrum of K would take many minutes on a CPU, and `any_lam` says that λ is left open.
+    * the spectrum of K would take minutes on a CPU, and `any_lam` says that the values of λ are
+      left open.
     """
     if not _could_do_without_matrix(problem):
         return None

@@ -165,7 +165,8 @@ def in_dtype(kernel: Kernel, dtype: Any) -> Kernel:
 def _known_float64(Y: Any, weights: Weights) -> np.ndarray | None:
     """Return the labels as a float64 array, or None if they cannot be checked for rounding.
 
-    None is returned for labels that are missing, of another dtype or number, or without values yet.
+    None is returned for labels that are missing, that have another dtype or number, or that have no
+    values yet.
     """
     if Y is None or not is_concrete(Y, weights):
         return None
@@ -179,10 +180,10 @@ def far_from_zero(
 ) -> np.ndarray | None:
     """Return what to subtract from float64 labels before they are rounded to float32.
 
-    A target is far from 0 if its mean is so large that rounding to float32 loses more than
-    `ROUNDED_SHARE` of the spread of the labels beyond the fixed effects. The offset of such a
-    target is its mean, rounded to float32; the offset of other targets is 0. Returns None if no
-    target has an offset, for example because the rows are in float64.
+    A target is far from 0 if rounding its mean to float32 loses more than `ROUNDED_SHARE` of the
+    spread of its labels. The spread is their standard deviation beyond the fixed effects. The
+    offset of such a target is its mean, rounded to float32; the offset of other targets is 0.
+    Returns None if no target has an offset, for example because the rows are in float64.
 
     The mean is subtracted only if it is `removable`: an intercept is fitted, and the criterion
     stays the same when a constant is added to all labels. Warns if too much is lost even so.

@@ -98,11 +98,11 @@ def fit_arrays_compiled(problem: Problem, choice: Choice, *, kept: bool) -> Fitt
 
 
 def _took_up_rounding(attempt: Attempt) -> bool:
-    """Whether rounding spoils a fit by a Cholesky factor of explicit features.
+    """Whether rounding spoils a fit by a Cholesky factor, for a kernel with explicit features.
 
     It does if an error is not finite, because the factor broke down. It also does if λ is near the
-    floor, and the features cannot fit all rows. A spectrum leaves out the eigenvalues that are
-    rounding alone.
+    floor, and the features cannot fit all rows. A spectrum would leave out the eigenvalues that are
+    rounding alone. For other kernels the result is False.
     """
     fit = attempt.fit
     problem = attempt.problem

@@ -62,7 +62,8 @@ def first_guess(
     error_of = lambda guess: guess.error
     guesses = _guesses_of(problem, kernels, SCREEN_ROWS, lams)
     best = min(guesses, key=error_of)
-    if near and start == "screen" and sum(sizes) == 1:  # the search moves several widths apart
+    # If there are several widths, the search moves each by itself, and they are left as they are.
+    if near and start == "screen" and sum(sizes) == 1:
         close = [_multiple(best.kernel, factor, rows) for factor in NEAR_FACTORS]
         best = min(_guesses_of(problem, close, NEAR_ROWS, lams), key=error_of)
     return [guesses[0]] if best is guesses[0] else [guesses[0], best]
@@ -96,7 +97,7 @@ def _guesses_of(
     measured = LeaveOneOut(criterion.loss) if has_loss else measured
     few = replace(problem, criterion=measured)
     judged = n
-    if problem.kernel.evaluable:  # the columns of a kernel matrix are its rows
+    if problem.kernel.evaluable:  # a kernel matrix cannot be sampled by rows alone
         few = padded(sample_of(few, most).problem)
         judged = min(most, n)
     for kernel in kernels:

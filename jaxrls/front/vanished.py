@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import Rows, compiled
 from jaxrls.core.kernels import Block, Kernel, Scaled
 
-SOME = 100  # the prior variance of so many rows is near enough to that of all rows
+SOME = 100  # the prior variance of this many rows is near enough to that of all rows
 
 
 def scales_of(kernel: Kernel) -> list[bool]:

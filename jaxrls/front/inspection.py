@@ -105,7 +105,8 @@ def inspect_fit(
             f"predictions by {100 * float(fit.jitter_effect):.2g} % of the error: take fewer "
             f"landmarks{', or float64' if dtype == np.float32 else ''}"
         )
-    # At the floor, rounding may be why this λ was chosen: then only the warning of rounding helps.
+    # At the floor, rounding may be the reason for this λ. Then a warning of rounding replaces the
+    # warning that λ is the smallest of the grid.
     off = is_off_by_rounding(fit)
     at_edge = inspect_lam(fit, default_grid, floor_explained=off)
     if off and not at_edge:

@@ -1,8 +1,11 @@
-"""What a person calls: `fit` and `tune`, in four steps, each a module: read → plan → run → report.
+"""The functions that a user calls: `fit`, `tune`, `objective` and `memory`.
 
-`read` makes a `Problem` of arrays of what the caller gave, `plan` decides by shapes and the
-request, `run` carries it out by compiled programs, and `report` makes a `Fit` of each of their
-results. `tune` reads likewise and looks for a kernel: `start` → `descent` → `report`.
+`fit` has four steps, each a module. `read` turns the arguments into a `Problem` of arrays. `plan`
+chooses a solver and the way to search λ, from shapes and options. `run` executes the plan by
+compiled programs. `report` makes a `Fit` of the result.
+
+`tune` also begins with `read`. Then `start` chooses a first kernel and λ, `descent` improves them
+by gradients, and `report` makes a `Fit`. Begin reading with `fit.py`.
 """
 
 from jaxrls.front.descent import (

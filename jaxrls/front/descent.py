@@ -1,4 +1,8 @@
-"""One gradient search on one problem, from the best of several starting points."""
+"""`descend` searches for the best kernel and λ of one problem by gradients, from the best guess.
+
+A search minimises over parameters θ, mostly logarithms of kernel parameters and of λ; `Space`
+translates θ to kernel and λ. Begin with `descend`; `step` is one step of the optimiser.
+"""
 
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -17,23 +21,23 @@ from jaxrls.front.history import History
 from jaxrls.front.start import Guess
 from jaxrls.front.vanished import vanished_scales, with_scales_raised
 
-# A logarithm may move by so many of its units from the start, a factor of e^16 ≈ 9·10⁶ either way:
-# further, K is 0 or constant to rounding.
+# A logarithm may move by 16 of its units from the start, that is, a width by a factor of
+# e^16 ≈ 9·10⁶ either way. Further away, K is 0 or constant to rounding.
 REACH = 16.0
-# Of log λ: errors change as much for λ times e³ as for a width times e.
+# The unit of log λ: a width times e changes errors about as much as λ times e³.
 LAM_UNIT = 3.0
-# On so few rows likelihoods have several minima and plateaus: a search starts at every guess.
+# With at most this many rows, likelihoods have several minima and plateaus. So a search begins at
+# every guess.
 FEW_ROWS = 100
 
 
 @cache
 def default_optimizer() -> Any:
-    """L-BFGS with a line search that meets the strong Wolfe conditions, in at most 12 evaluations a
-    step.
+    """Return L-BFGS with a line search for the strong Wolfe conditions, of at most 12 evaluations.
 
-    The same object every time, so that a second search does not compile again.
+    Every call returns the same object, so that a second search does not compile again.
     """
-    # Here, as it takes a third of the package's import time, and only the search needs it.
+    # Imported here, as it takes a third of the package's import time, and only `tune` needs it.
     import optax
 
     search = optax.scale_by_zoom_linesearch(max_linesearch_steps=12, initial_guess_strategy="one")
@@ -41,8 +45,11 @@ def default_optimizer() -> Any:
 
 
 def _units(kernel: Kernel) -> list[float | None]:
-    """For every leaf in order: the unit of its logarithm; 0 where it is searched without a
-    logarithm; None where it stays fixed, such as an offset at its limit 0.
+    """Return how a search treats each leaf of the kernel, in order.
+
+    * A number above 0: the logarithm is searched, in this unit.
+    * 0: the parameter itself is searched, without a logarithm.
+    * None: the parameter stays fixed, such as an offset that is at its limit 0.
     """
     units: list[float | None] = []
     for f in fields(kernel):  # type: ignore[arg-type]
@@ -61,21 +68,28 @@ def _units(kernel: Kernel) -> list[float | None]:
 
 @pytree
 class Space:
-    """Where the search starts and what it can change: parameters θ ↔ kernel and λ."""
+    """The space of parameters θ of a search, with its start, and the map from θ to kernel and λ.
 
-    guess: tuple[Kernel, Any]  # λ less the floor
-    floor: Any  # λ stays above the precision of K
+    θ has an array for each leaf of the kernel and one for λ, in the units of `_units`.
+    """
+
+    guess: tuple[Kernel, Any]  # the kernel at the start, and λ − floor there
+    floor: Any  # the precision of K, which λ stays above
     units: tuple[float | None, ...] = static()
 
     @classmethod
     def around(cls, guess: Guess) -> "Space":
-        """The space whose origin is the guess."""
+        """Return the space of a search that starts at the guess."""
         above = np.maximum(guess.lam - guess.floor, 1e-2 * guess.floor)
         units = *_units(guess.kernel), LAM_UNIT
         return cls((guess.kernel, np.asarray(above)), np.asarray(guess.floor), units)
 
     def first(self, key: Any = None) -> list:
-        """θ at the start, or moved at random, logarithms by a standard deviation of 1."""
+        """Return θ at the start of the search, or with a random key near it.
+
+        With a key, a normal draw of standard deviation 1 is added to each logarithm, and to each
+        parameter that is searched without logarithm.
+        """
         params = []
         for i, (unit, leaf) in enumerate(zip(self.units, jax.tree.leaves(self.guess), strict=True)):
             param = np.log(leaf) / unit if unit else leaf
@@ -86,7 +100,7 @@ class Space:
         return params
 
     def without(self, params: list, places: list[int]) -> list:
-        """θ with the scales at these places as small as they may become."""
+        """Return θ with the scales of the kernel at these places as small as they may become."""
         first = self.first()
         changed = list(params)
         for place in places:
@@ -94,7 +108,7 @@ class Space:
         return changed
 
     def unpack(self, params: list) -> tuple[Kernel, Any]:
-        """Kernel and λ at θ."""
+        """Return the kernel and λ at θ."""
         leaves, tree = jax.tree.flatten(self.guess)
         values = []
         for unit, guess, param in zip(self.units, leaves, params, strict=True):
@@ -108,41 +122,50 @@ class Space:
 
 
 class SearchOptions(NamedTuple):
-    """How a search proceeds and when it ends: after `steps`, where ‖∇ log E‖∞ is below `tol`, or
-    where three steps in a row gain less than a twentieth of `tol`; if the curvature is known from
-    another search, at the first step that gains less than half of it.
+    """The options of a search by `tune`: how it proceeds, and when it ends.
+
+    It ends at the first of these:
+
+    * it has made `steps` steps;
+    * ‖∇ log E‖∞ is below `tol`;
+    * three steps in a row change log E by less than tol/20 each. If the curvature is known from an
+      earlier search, one step of less than tol/2 is enough.
+
+    For a likelihood, E per row takes the place of log E.
     """
 
     optimizer: Any
     steps: int
     tol: float
-    starts: int  # how many searches, the others from random multiples of the first start
-    key: Any
+    starts: int  # how many searches; all but the first begin at random multiples of its start
+    key: Any  # the JAX random key of these multiples
     progress: bool
 
 
 class Point(NamedTuple):
-    """A point of a search: parameters, kernel and λ, with value and gradient there and the
-    optimiser's state.
-    """
+    """A point of a search, with all that the next step needs."""
 
-    params: Any
-    at: tuple[Kernel, Any]
-    value: Any
-    grad: Any
-    state: Any
+    params: Any  # the parameters θ
+    at: tuple[Kernel, Any]  # kernel and λ at θ
+    value: Any  # what the search minimises, at θ
+    grad: Any  # the gradient of the value in θ
+    state: Any  # the state of the optimiser, None where it is no longer needed
 
     @property
     def norm(self) -> Any:
-        """‖∇ log E‖∞, NaN where the search cannot go on."""
+        """The largest absolute slope, ‖∇ log E‖∞; NaN if a slope is NaN.
+
+        θ holds log λ divided by its unit, so its slope is divided by the unit too.
+        """
         *leaves, slope = map(np.asarray, self.grad)
         return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
 
 
 class Tuned(NamedTuple):
-    """The best point of a search, with the history of the walk that found it.
+    """The result of `descend`: the best kernel and λ, and the history of the walk that found them.
 
-    `problem` is the one it minimised, and `learned` its last point, for the curvature there.
+    `problem` is the problem that was searched. `learned` is the last point of the walk, from which
+    a later search takes the curvature.
     """
 
     kernel: Kernel
@@ -153,8 +176,9 @@ class Tuned(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """All points of a descent, from the first on, and the space that it moves in; `goes_on` where
-    its first point has the curvature of an earlier search.
+    """The points of one descent, in order, and the space in which they lie.
+
+    `goes_on` says whether the first point has the curvature of an earlier search.
     """
 
     points: list[Point]
@@ -170,11 +194,21 @@ class Walk(NamedTuple):
 def descend(
     problem: Problem, guesses: list[Guess], way: SearchOptions, learned: Point | None = None
 ) -> Tuned:
-    """A search from the best of the guesses, and from random multiples of it where the way has more
-    starts.
+    """Search for the best kernel and λ, from the best of the guesses.
 
-    The first guess is what the search was given. `learned` is the end of an earlier search, whose
-    curvature is used if the last guess, where it ended, is the best.
+    If `way.starts` is above 1, further searches begin at random multiples of the best guess. A
+    likelihood of few rows is also searched from every other guess. The best result is kept.
+
+    Args:
+        problem: the problem, whose kernel the search replaces.
+        guesses: kernels and λ at which the search may start. The first is the kernel that the user
+            gave.
+        way: options of the search.
+        learned: the last point of an earlier search, which ended at the last guess; None for
+            nothing. If the last guess is the best, the search begins with the curvature there.
+
+    Returns:
+        The best kernel and λ, with the history.
     """
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
         of_likelihood = problem.criterion.is_likelihood
@@ -183,7 +217,7 @@ def descend(
         guessed = [_first_of_walk(Space.around(guess), problem, way) for guess in guesses]
         start_value = guessed[0].lowest.value
         number = int(np.argmin([float(walk.lowest.value) for walk in guessed]))
-        ends_earlier_search = number == len(guessed) - 1  # the last guess is where one ended
+        ends_earlier_search = number == len(guessed) - 1
         best = guessed.pop(number)
         if learned is not None and ends_earlier_search and way.optimizer is default_optimizer():
             best = _with_curvature(learned, best)
@@ -203,8 +237,9 @@ def descend(
 
 
 def _tolerance_per_row(problem: Problem, tol: float) -> float:
-    """A tolerance in nats of all rows as one of the error per row, which is searched, but no less
-    than rounding.
+    """Return the tolerance of the error per row, from a tolerance in nats of all rows.
+
+    The search minimises the error per row. The result is at least √eps, the size of rounding.
     """
     rounding = float(jnp.finfo(problem.rows.dtype).eps) ** 0.5
     return max(tol / float(problem.weights.count), rounding)
@@ -213,13 +248,13 @@ def _tolerance_per_row(problem: Problem, tol: float) -> float:
 def _first_of_walk(
     space: Space, problem: Problem, way: SearchOptions, key: PRNGKeyArray | None = None
 ) -> Walk:
-    """A walk of its first point alone: the origin of the space, or with a key a random one."""
+    """Return a walk of one point: the start of the space, or with a key a random one."""
     point = first_point(space.first(key), space, problem, optimizer=way.optimizer)
     return Walk([point], space)
 
 
 def _random_starts(space: Space, problem: Problem, way: SearchOptions) -> list[Walk]:
-    """The starts besides the first, random multiples of the origin."""
+    """Return walks of one point each, random multiples of the start, for `way.starts` above 1."""
     if way.starts == 1:
         return []
     keys = jax.random.split(way.key, way.starts)[1:]
@@ -227,9 +262,14 @@ def _random_starts(space: Space, problem: Problem, way: SearchOptions) -> list[W
 
 
 def _past_vanished_scales(walk: Walk, problem: Problem, way: SearchOptions) -> tuple[Walk, int]:
-    """The walk, continued from its best point where scales of the kernel vanished, if that is
-    better: with these raised, and with those that vanish again as good as 0. And how many vanished
-    in the end.
+    """Try to improve a walk whose best kernel has vanished scales; return it and their number.
+
+    A scale vanished if the likelihood is the same without its part of the kernel (`vanished.py`).
+    Its slope is then 0, though a large scale may be better. So the walk is continued from its best
+    point in two ways, and each continuation is kept only if it gets lower:
+
+    1. with the vanished scales raised;
+    2. with the scales that vanish in spite of this as small as they may become.
     """
     space = walk.space
     value_of = lambda params: float(_value(params, space, problem))
@@ -245,7 +285,10 @@ def _past_vanished_scales(walk: Walk, problem: Problem, way: SearchOptions) -> t
 
 
 def _continued(walk: Walk, params: list, problem: Problem, way: SearchOptions) -> Walk:
-    """The walk, and one from these parameters with the steps that are left, if that gets lower."""
+    """Return the walk, continued from these parameters if a walk from there gets lower.
+
+    The continuation has the steps that the walk left of `way.steps`.
+    """
     left = way.steps - len(walk.points)
     if left < 0:
         return walk
@@ -257,23 +300,24 @@ def _continued(walk: Walk, params: list, problem: Problem, way: SearchOptions) -
     return Walk([*walk.points[:-1], end, *more.points], walk.space)
 
 
-@jax.jit  # so that it is traced once for first points and for steps
+@jax.jit  # so that it is traced only once, for first points and for steps
 def _value(params: Any, space: Any, problem: Problem) -> Float[Array, ""]:
-    """What the search minimises, huge where it is not finite."""
+    """Return what the search minimises at θ, and a huge number if that is not finite."""
     kernel, lam = space.unpack(params)
     error = problem.to_search(replace(problem, kernel=kernel).error(lam))
     return jnp.where(jnp.isfinite(error), error, jnp.asarray(_huge(problem), error.dtype))
 
 
 def _huge(problem: Problem) -> float:
-    """The value of a failure: large, but small enough that a line search can compute with it."""
+    """Return the value of a failure: large, but a line search can still compute with it."""
     return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
 
 
 @compiled
 def first_point(params: Any, space: Any, problem: Problem, *, optimizer: Any) -> Point:
-    """A first point, with a new state, strongly typed as a step returns it: a weak type would
-    compile the step twice.
+    """Return the point at θ with a new state of the optimiser.
+
+    The state is strongly typed, as a step returns it. A weak type would compile the step twice.
     """
     value, grad = jax.value_and_grad(_value)(params, space, problem)
     strong = lambda a: jax.lax.convert_element_type(a, a.dtype)
@@ -282,11 +326,16 @@ def first_point(params: Any, space: Any, problem: Problem, *, optimizer: Any) ->
 
 
 def _with_curvature(learned: Point, walk: Walk) -> Walk:
-    """The first point with the state of L-BFGS as if the last step of another walk had ended there:
-    the step, and the change of the gradient along it, are kept.
+    """Return a walk of one point with the L-BFGS state of `learned`, the end of another walk.
 
-    With the next step optax forms s = params − state.params and y = gradient − state.updates, where
-    `updates` is the gradient before: both are moved, so that s and y stay what they were.
+    At the next step, optax computes the pair
+
+        s = params − state.params
+        y = gradient − state.updates, where `updates` is the gradient one step before
+
+    The pair of the last step of the other walk shall stay as it is. So `state.params` is moved by
+    the difference of the parameters of the two points, and `state.updates` by the difference of
+    their gradients.
     """
     from optax import tree_utils
 
@@ -304,8 +353,10 @@ def _with_curvature(learned: Point, walk: Walk) -> Walk:
 
 @partial(compiled, often=True)
 def step(point: Point, space: Any, problem: Problem, *, optimizer: Any) -> Point:
-    """The point after one step, with the value and gradient there, which a line search keeps in its
-    state.
+    """Return the point after one step of the optimiser.
+
+    A line search keeps the value and gradient of the new point in its state. If the state has none,
+    they are computed.
     """
     import optax
 
@@ -321,9 +372,7 @@ def step(point: Point, space: Any, problem: Problem, *, optimizer: Any) -> Point
 
 
 def _walk(first: Walk, problem: Problem, way: SearchOptions) -> Walk:
-    """The descent from a first point, until it has converged, or steps gain too little: three in a
-    row, or one where it goes on from another search.
-    """
+    """Descend from the one point of `first` until a condition of `SearchOptions` ends the walk."""
     patience = 1 if first.goes_on else 3
     least = 0.5 * way.tol if first.goes_on else 0.05 * way.tol
     (point,) = first.points
@@ -335,14 +384,14 @@ def _walk(first: Walk, problem: Problem, way: SearchOptions) -> Walk:
             point = step(point, first.space, problem, optimizer=way.optimizer)
             gain = float(before.value) - float(point.value)
             stalled = stalled + 1 if abs(gain) <= least else 0
-            visited[-1] = before._replace(state=None)  # which holds ten gradients
+            visited[-1] = before._replace(state=None)  # a state holds ten gradients
             visited.append(point)
             reached(len(visited) - 1)
     return Walk(visited, first.space)
 
 
 def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_value: Any) -> Tuned:
-    """The best of all points, with the history."""
+    """Return the best of all points, with the history of the walk."""
     values = np.array([point.value for point in visited])
     norms = np.array([point.norm for point in visited])
     if not (values < _huge(problem)).any():
@@ -354,7 +403,7 @@ def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_v
     points = jax.device_get([point.at for point in visited])
     kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *points)
     error_of = lambda value: on_device(problem.from_search(np.asarray(value)))
-    # At the best point, or at a later one that is nearly as good.
+    # The gradient may be small at the best point, or at a later one that is nearly as good.
     near = values[best:] <= values[best] + 0.05 * way.tol
     converged = bool((near & (norms[best:] <= way.tol)).any())
     reason = "gradient norm below tol" if converged else _why_not(norms, way)
@@ -365,7 +414,7 @@ def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_v
 
 
 def _why_not(norms: np.ndarray, way: SearchOptions) -> str:
-    """Why a search ended that did not converge."""
+    """Return in words why a search ended without convergence."""
     if not norms[-1] > way.tol:
         return "the search left for where the gradient vanishes or is not finite"
     used = len(norms) - 1

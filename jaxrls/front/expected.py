@@ -1,4 +1,7 @@
-"""How long a fit to many rows will take, said before it begins."""
+"""`warn_of_long_fit` warns before a fit to many rows that it will take minutes.
+
+It measures the time of a part of a product of K, and multiplies.
+"""
 
 import time
 
@@ -9,18 +12,20 @@ from jaxrls.core.data import gram_matmul
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import warn
 
-LONG = 120.0  # seconds from which on a caller is told
-# Products of all of K with a few columns that take as long as a search for λ with its landmarks:
-# measured once on a CPU, where half of a symmetric K is made, 100 at 17,000 rows. More rows take
-# more of them.
+LONG = 120.0  # a fit that takes at least this many seconds is worth a warning
+# A fit with a search for λ takes as long as this many products of all of K with a few columns,
+# including the choice of landmarks. One measurement on a CPU, where only half of the symmetric K is
+# computed, gave 100 at 17,000 rows. More rows take more products.
 PRODUCTS = 150
-PROBES = 8  # columns of a product beside those of targets
-ROWS = 512  # of K, of which a product is timed
+PROBES = 8  # the columns of a product besides those of the targets
+ROWS = 512  # the number of rows of K whose product is timed
 
 
 def warn_of_long_fit(problem: Problem, searches: bool) -> None:
-    """Warn where a fit by products of K will take long, from the time of a part of one product: at
-    a λ that is given it takes a third of what one takes that `searches`.
+    """Warn if a fit by products of K will take longer than LONG seconds.
+
+    The time is estimated from that of a part of one product. A fit that does not search for λ takes
+    a third of the time of a fit that `searches`.
     """
     products = PRODUCTS if searches else PRODUCTS / 3
     seconds = products * seconds_of_product(problem)
@@ -35,14 +40,14 @@ def warn_of_long_fit(problem: Problem, searches: bool) -> None:
 
 
 def seconds_of_product(problem: Problem) -> float:
-    """The time of a product of K with a few columns, from that of some of its rows."""
+    """Return the time of a product of K with a few columns, estimated from some of its rows."""
     X = problem.rows.dense()
     n = X.shape[0]
     few = X[:ROWS]
     targets = problem.Y.size // n
     columns = jnp.ones((n, targets + PROBES), X.dtype)
     product = jax.jit(lambda few, X: gram_matmul(problem.kernel, few, X, columns))
-    jax.block_until_ready(product(few, X))  # which compiles
+    jax.block_until_ready(product(few, X))  # the first call compiles
     times = []
     for _ in range(2):
         began = time.perf_counter()

@@ -1,5 +1,7 @@
-"""The main function: read what the caller gives, plan how λ is chosen and by which solver, run the
-plan, and report.
+"""`fit`, the main function of the package.
+
+It reads its arguments into a `Problem` (`read.py`), plans how λ is chosen and by which solver
+(`plan.py`), runs the plan (`run.py`), and makes a `Fit` of the result (`report.py`).
 """
 
 from collections.abc import Callable
@@ -48,58 +50,63 @@ def fit(
     block_size: int | None = None,
     progress: bool = False,
 ) -> Fit[K]:
-    """Fit regularized least squares with the best of many λ, by exact leave-one-out, for the price
-    of one factorization.
+    """Fit regularized least squares and choose the best of many λ by exact leave-one-out error.
 
-    minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²_H over f and b for every λ, and keep the λ of the
-    smallest error.
+    All λ together cost about as much as one factorization. For every λ, minimise over f and b
+
+        ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²_H
+
+    Then keep the λ of the smallest leave-one-out error.
 
     Args:
-        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or a name, such as "linear" or "gaussian",
-            whose width is then the median distance between rows.
-        X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`;
-            of a data frame, table or stream the model keeps the names of columns, by which it takes
-            those of new rows.
-        Y: labels (n,) or (n, t); a source of rows may bring its own.
-        lams: how many λ, on a grid from the spectrum (they are searched by a solver without one);
-            or their values, (L,), or (L, t) with a column for each target, where 0 stands for
-            `fit.floor`; or `"search"`, which finds the best λ from the error and its slope at about
-            ten values; for a stream, or a criterion without slopes, the grid is used instead.
+        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or a name, such as "linear" or "gaussian".
+            A kernel given by name has the median distance between rows as its width.
+        X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
+            If X is a data frame, a table or a stream, the model keeps the names of its columns. It
+            then finds the columns of new rows by these names.
+        Y: labels (n,) or (n, t). It may be left out if X is a source of rows with labels.
+        lams: which λ to try. One of:
+
+            * their number: they form a grid that covers the spectrum. A solver without a spectrum
+              searches for λ instead.
+            * their values, (L,), or (L, t) with a column for each target; 0 stands for `fit.floor`.
+            * `"search"`: find the best λ from the error and its slope at about ten values. For a
+              stream, or a criterion without slopes, the grid is used instead.
         per_target: whether each column of Y has a λ of its own.
-        conservative: a number of standard errors: take the largest λ whose error is at most that
-            much above the smallest; 1 or True is the one-standard-error rule.
-        criterion: what λ is chosen by: `loo`, `gcv`, `kfold(groups)`, `holdout(X, Y)`,
+        conservative: a number c of standard errors. The largest λ is taken whose error is at most
+            c standard errors above the smallest; 1 or True is the one-standard-error rule.
+        criterion: the error by which λ is chosen: `loo`, `gcv`, `kfold(groups)`, `holdout(X, Y)`,
             `log_marginal_likelihood`, `LeaveOneOut(loss=…)`, the name of one, a `Criterion` of your
-            own, or a function `(factor, Y, lams)` that is to be minimised. Likelihoods are those at
-            the best variance τ² of the prior τ²k, as `fit.plan` says; `extend.Evidence(scale=1)`
-            takes it for 1.
+            own, or a function `(factor, Y, lams)` to minimise. A likelihood is computed at the
+            variance τ² of the prior τ²k at which it is largest, and `fit.plan` shows this τ²;
+            `extend.Evidence(scale=1)` sets τ² = 1.
         groups: labels (n,) of rows that are held out together, in place of single rows.
         weights: sample weights (n,), 0 or more; a row of weight 0 counts as absent.
         intercept: whether to fit a constant without penalty.
-        fixed_effects: further columns (n, q) without penalty, or `levels(labels)`, an intercept for
-            each group, or a list of both; `predict` takes those of new rows, and the model keeps
-            their coefficients as `free`.
+        fixed_effects: further columns (n, q) without penalty; or `levels(labels)`, an intercept for
+            each group; or a list of both. The model keeps their coefficients as `free`, and
+            `predict` takes the fixed effects of new rows.
         standardize: whether to subtract the mean of each column of X and divide by its standard
-            deviation; the model keeps both in its kernel and applies them to new rows.
-        landmarks: for many rows: a few rows or points. The fit is a sum of kernel functions at
-            these alone. Give their number, row numbers (m,), points (m, d) or the result of
-            `jaxrls.choose_landmarks`; `"auto"` takes as many as keep the fit close to that of the
-            full K. A landmark is held out with its row, except with `Iterative()`,
-            where it stays.
-        solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
-            exact one for the shapes, or where K is too large to be factored, `Iterative()`, whose
-            leave-one-out error is an estimate: `fit.plan` says which.
-        keep: whether the fit keeps its solution, which `posterior`, `predict(return_std=True)`,
-            `intervals`, `loo_predictive`, `update`, `forget` and `with_lam` need: n² numbers, or
-            n·r on r features or landmarks. By default it is kept up to 2000 rows, outside of
+            deviation. The model keeps both in its kernel and applies them to new rows.
+        landmarks: a few rows or points, for a fit to many rows. The fitted function is a sum of
+            kernel functions at the landmarks alone. Give their number, row numbers (m,), points
+            (m, d) or the result of `jaxrls.choose_landmarks`. `"auto"` takes as many as keep the
+            fit close to the fit with the full K. A landmark is held out with its row, except with
+            `Iterative()`, where it stays.
+        solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`. By default the cheapest
+            exact solver for the shapes is taken. If K is too large to be factored, the default is
+            `Iterative()`, whose leave-one-out error is an estimate. `fit.plan` names the solver.
+        keep: whether the fit keeps its solution, n² numbers, or n·r with r features or landmarks.
+            These need it: `posterior`, `predict(return_std=True)`, `intervals`, `loo_predictive`,
+            `update`, `forget` and `with_lam`. By default it is kept up to 2000 rows, outside of
             `jax.jit`. `save` writes the solution only with `keep=True`.
-        block_size: rows at a time while K or sums over rows are made.
-        progress: show bars of the fit, which says that a first call compiles, and of the choice of
-            landmarks (needs tqdm).
+        block_size: the number of rows processed at a time in K and in sums over rows.
+        progress: whether to show progress bars for the fit and for the choice of landmarks
+            (needs tqdm).
 
     Returns:
-        A `Fit`; for float64 NumPy input in float64, and as NumPy arrays where JAX is set to
-        float32. Equal errors go to the larger λ.
+        A `Fit`. Float64 NumPy input is computed in float64; the results are NumPy arrays if JAX is
+        set to float32. Equal errors go to the larger λ.
 
     Raises:
         ValueError: for shapes that do not fit, NaN or infinity, values outside the range of the
@@ -107,15 +114,19 @@ def fit(
             which the fixed effects are not determined. Inside `jax.jit` and `jax.vmap` values
             cannot be checked.
 
-    Where λ is so near the precision of K that held-out residuals of single rows are off, a search
-    by Cholesky factors goes on, and from its end to a larger λ, if the error there is at most 1 %
-    larger.
+    The best λ of a grid may be so near the precision of K that rounding changes held-out residuals
+    of single rows. Then a search by Cholesky factors, which are rounded less, takes over. If its λ
+    is too small for single rows too, a larger λ is taken, provided that its error is at most about
+    1 % larger.
 
-    **Warns** where the chosen λ is at the edge of the grid or below the precision of the factor, or
-    so near it that held-out residuals of single rows are off by more than 2 % (in float32 10 %), or
-    K is not positive semidefinite, or has no information beside the fixed effects. **Cost** one
-    factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names few values, on a
-    CPU up to five, a Cholesky factor for each takes the place of K's spectrum.
+    **Warns** if
+
+    * the chosen λ is at the edge of the grid, or below the precision of the factor;
+    * rounding may move held-out residuals of single rows by more than 2 % (in float32 10 %);
+    * K is not positive semidefinite, or has no information beyond the fixed effects.
+
+    **Cost** one factorization, O(n³) or O(n r²), and O(n r L t). If `lams` names few values, on a
+    CPU up to five, one Cholesky factor for each replaces the spectrum of K.
     **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import numpy as np, jaxrls as rls
@@ -150,7 +161,10 @@ def fit(
 
 
 def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
-    """The fit with the best λ; where no solver was named and K is too large, by one without K."""
+    """Return the fit with the best λ, checked and with its warnings given.
+
+    If no solver was named and K is too large to factor, a solver that needs no K is used.
+    """
     smaller = None if request.keep else without_matrix(problem, any_lam=request.any_lam)
     if smaller:
         warn_of_long_fit(smaller, request.any_lam)
@@ -166,7 +180,10 @@ def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
 
 
 def fit_in_program(problem: Problem, request: Request, progress: bool) -> Fit:
-    """The fit inside of `jax.jit` and `jax.vmap`, where values are not known: `fit_arrays`."""
+    """Return the fit inside of `jax.jit` or `jax.vmap`, where arrays have no values yet.
+
+    It calls `fit_arrays`, and no check or warning depends on a value.
+    """
     plan = make_plan(problem.prepare(progress), request)
     if isinstance(plan.lams, Search):
         raise ValueError(

@@ -1,6 +1,4 @@
-"""What `fit` and `tune` return: a model, which predicts, how its λ and kernel were chosen, and
-pictures of both.
-"""
+"""`Fit`, the result of `fit` and `tune`: a model, and how its λ and kernel were chosen."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -28,13 +26,14 @@ K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tune
 
 @pytree
 class About:
-    """A fit in words.
+    """A description of a fit in words: its criterion and its plan.
 
     Args:
         criterion: the name of the criterion.
-        title: what it is, as plots of it say.
-        unit: what its values are: an "error"; "nats", with a minus; or 1 − "AUC".
-        plan: the solver, and how λ were tried.
+        title: the name of the criterion in plots.
+        unit: the unit of the criterion's values: "error"; "nats" for minus a likelihood in nats; or
+            "AUC" for 1 − AUC.
+        plan: the solver, and how λ was searched.
     """
 
     criterion: str = static(default="")
@@ -45,13 +44,14 @@ class About:
 
 @pytree
 class Kept:
-    """What later calls need of a fit that keeps its solution.
+    """The parts of a fit that later calls need, if the fit keeps its solution.
 
     Args:
-        solution: the factor with labels.
-        problem: for another λ; None after `load`, `update` and `forget`.
-        groups: of rows that were left out together.
-        choice: how moments choose λ again; None where they do not suffice.
+        solution: the factor with labels; None if the fit does not keep it.
+        problem: the problem that was solved, which another λ needs; None after `load`, `update` and
+            `forget`.
+        groups: the groups of rows that were held out together; None for single rows.
+        choice: how `update` chooses λ again from moments; None if moments do not suffice.
         saved: whether `save` writes the solution.
     """
 
@@ -64,23 +64,22 @@ class Kept:
 
 @pytree
 class Fit(Generic[K]):
-    """The result of `fit` and `tune`: the model at the chosen λ, and how it was chosen.
+    """The result of `fit` and `tune`: the model at the chosen λ, and how λ was chosen.
 
-    After `update` and `forget`, fields that need the earlier rows are None: `loo_residuals`, and,
-    except for GCV and the evidence, `lams`, `errors` and `error`.
+    The numbers in its parts are also properties: `fit.lam` is `fit.chosen.lam`.
 
-    A fit is made of parts, each of which says what it is for; what they hold is read from the fit
-    itself.
+    After `update` and `forget`, `loo_residuals` is None, as it needs the earlier rows. So are
+    `lams`, `errors` and `error`, unless the criterion is GCV or the evidence.
 
     Args:
         model: the `Model` that predicts.
-        chosen: all λ that were tried, and the chosen one.
-        diagnostics: what tells how good the fit is.
+        chosen: all λ that were tried with their errors, and the chosen one.
+        diagnostics: held-out residuals, degrees of freedom, and how far rounding is felt.
         about: criterion and plan, in words.
         history: the `History` of a search by `tune`, else None.
-        kept: the solution, where the fit keeps it, and what goes with it.
-        label_offset: what was taken off labels before they were fitted, None where nothing was.
-        stored: what was computed from rows that are not kept.
+        kept: the solution, if the fit keeps it, and what other λ or rows need.
+        label_offset: what was subtracted from the labels before the fit; None for nothing.
+        stored: results that were computed from rows that the fit does not keep, by name.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -96,8 +95,8 @@ class Fit(Generic[K]):
     about: About = About()
     history: History | None = None
     kept: Kept = Kept()
-    label_offset: Any = None  # what was taken off labels first, as `intercept` knows
-    # Results of functions under `once_per_fit`, by their names, in place of rows that are not kept.
+    label_offset: Any = None  # the model's intercept has it included
+    # Results of functions under `once_per_fit`, by the names of the functions.
     stored: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -107,7 +106,7 @@ class Fit(Generic[K]):
 
     @property
     def errors(self) -> Float[Numbers, "L *t"] | Any:
-        """The criterion at each of them, (L,) or (L, t); smaller is better."""
+        """The criterion at each of `lams`, (L,) or (L, t); smaller is better."""
         return self.chosen.errors
 
     @property
@@ -117,12 +116,12 @@ class Fit(Generic[K]):
 
     @property
     def error(self) -> PerTarget | Any:
-        """The criterion at the chosen λ, shaped as `lam`; the mean over targets that share it."""
+        """The criterion at the chosen λ, shaped as `lam`; the mean over targets that share λ."""
         return self.chosen.error
 
     @property
     def loo_residuals(self) -> Float[Numbers, "n *t"] | Any:
-        """Held-out residuals (n,) or (n, t), with rows held out as by the criterion."""
+        """Held-out residuals (n,) or (n, t), of single rows, or of groups as in the criterion."""
         return self.diagnostics.loo_residuals
 
     @property
@@ -137,24 +136,26 @@ class Fit(Generic[K]):
 
     @property
     def indefinite(self) -> Number:
-        """The most negative eigenvalue of K over the largest."""
+        """The most negative eigenvalue of K, as a share of the largest; 0 if none is negative."""
         return self.diagnostics.indefinite
 
     @property
     def informative(self) -> Bool[Numbers, ""] | None:
-        """Whether K tells rows apart beyond the fixed effects. If not, the fit is that of these
-        alone, such as the mean, and `fit` warns. None where it was not asked.
+        """Whether K distinguishes rows beyond the fixed effects; None if this was not computed.
+
+        If it does not, the fit is that of the fixed effects alone, such as the mean, and `fit`
+        warns.
         """
         return self.diagnostics.informative
 
     @property
     def route(self) -> str:
-        """The matrix that was factored, in a word, such as "gram"."""
+        """The name of the matrix that was factored, such as "gram" for K."""
         return self.diagnostics.route
 
     @property
     def trace_residual(self) -> Number | None:
-        """tr √v(K − K̂)√v, the part of K that landmarks miss; None without landmarks."""
+        """tr √v(K − K̂)√v, the part of K that the landmarks miss; None without landmarks."""
         return self.diagnostics.trace_residual
 
     @property
@@ -164,19 +165,20 @@ class Fit(Generic[K]):
 
     @property
     def jitter_effect(self) -> Number | None:
-        """How far jitter, which nearly dependent landmarks need, moved the fit at most, as a share
-        of the held-out residuals; above 1 % `fit` warns.
+        """How far jitter moved the fit at most, as a share of the held-out residuals.
+
+        Nearly dependent landmarks need jitter. Above 1 % `fit` warns. None without jitter.
         """
         return self.diagnostics.jitter_effect
 
     @property
     def run(self) -> Any:
-        """How the iteration of `Iterative`, or the refinement of `Refined`, went; else None."""
+        """The record of the iteration of `Iterative` or `Refined`; None for other solvers."""
         return self.diagnostics.run
 
     @property
     def loo_standard_error(self) -> PerTarget | None:
-        """The standard error of `error` where it is an estimate, as by `Iterative`."""
+        """The standard error of `error` if that is an estimate, as by `Iterative`; else None."""
         return self.diagnostics.loo_standard_error
 
     @property
@@ -193,9 +195,10 @@ class Fit(Generic[K]):
 
     @property
     def amplitude(self) -> Float[Numbers, "*t"] | None:
-        """τ of the prior τ²k, where the criterion estimates it as the evidence does, () or (t,);
-        else None. `error` and `errors` are those at τ², and `lam` is in its units: the variance of
-        the noise is τ²λ.
+        """τ of the prior τ²k, () or (t,), if the criterion estimates it, as the evidence; else
+        None.
+
+        `error` and `errors` are computed at τ². The variance of the noise is τ²λ.
         """
         return self.diagnostics.amplitude
 
@@ -206,22 +209,24 @@ class Fit(Generic[K]):
 
     @property
     def title(self) -> str:
-        """What the criterion is, as plots of it say."""
+        """The name of the criterion in plots."""
         return self.about.title
 
     @property
     def unit(self) -> str:
-        """What its values are: an "error"; "nats", with a minus; or 1 − "AUC"."""
+        """The unit of the criterion's values: "error"; "nats" for minus a likelihood; or "AUC" for
+        1 − AUC.
+        """
         return self.about.unit
 
     @property
     def plan(self) -> str:
-        """The solver, and how λ were tried, in words."""
+        """The solver, and how λ was searched, in words."""
         return self.about.plan
 
     @property
     def solution(self) -> Solution | None:
-        """The factor with labels, where the fit keeps it: see `keep` of `fit`."""
+        """The factor with labels, or None if the fit does not keep it: see `keep` of `fit`."""
         return self.kept.solution
 
     def __repr__(self) -> str:
@@ -234,13 +239,14 @@ class Fit(Generic[K]):
 
     @property
     def sample_array(self) -> Any:
-        """One of its arrays, whose precision and library results of the fit have."""
+        """One array of the fit. Results of its methods have the dtype and the library of it."""
         return self.model.coef
 
     @property
     def certificate(self) -> str:
-        """How close landmarks keep the fit to that of all of K, in words; empty without landmarks,
-        or inside `jax.jit`.
+        """How close landmarks keep the fit to that of the full K, in words.
+
+        It is empty without landmarks, or inside of `jax.jit`.
         """
         from jaxrls.landmarks.points import certificate
 
@@ -264,8 +270,7 @@ class Fit(Generic[K]):
         return plot_left_out(self, Y, ax)
 
     def plot_function(self, X: Any, Y: Any, ax: Any = None, level: Any = None) -> Any:
-        """Plot the fitted function of one input with the data, and on request the band of its
-        intervals.
+        """Plot the fitted function of one input with the data, and on request a band of intervals.
 
         Args:
             X: the rows that were fitted, (n, 1).
@@ -284,11 +289,13 @@ class Fit(Generic[K]):
         return plot_function(self, X, Y, ax, level)
 
     def plot_effect(self, X: Any, column: Any, ax: Any = None, level: float = 0.95) -> Any:
-        """Plot the partial effect of a column: what predictions change by, on average over rows, as
-        all rows take each value of the column, with a band from the posterior.
+        """Plot the partial effect of a column, with a band from the posterior.
+
+        For each value of the column, all rows take this value. The effect is the change of their
+        predictions, averaged over rows.
 
         Args:
-            X: rows to average over (m, d); of more than 200, 200 of them.
+            X: rows to average over (m, d); if they are more than 200, 200 of them are used.
             column: its name, or its index among the columns that were fitted.
             ax: Matplotlib axes; by default those of a new figure.
             level: the level of the band.
@@ -304,8 +311,9 @@ class Fit(Generic[K]):
         return plot_effect(self, X, column, ax, level)
 
     def plot(self, ax: Any = None) -> Any:
-        """Plot the criterion over λ with the chosen one; for a fit by `tune`, error and gradient
-        norm at every step.
+        """Plot the criterion over λ, and the chosen λ.
+
+        For a fit by `tune`, plot the error and the gradient norm at every step.
 
         Args:
             ax: Matplotlib axes, two of them for a fit by `tune`; by default those of a new figure.
@@ -327,24 +335,24 @@ class Fit(Generic[K]):
         fixed_effects: Any = None,
         per_target: bool = False,
     ) -> Any:
-        """R² of the predictions: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for constant labels.
+        """Compute R² of predictions: 1 − Σ v (y − f)² / Σ v (y − ȳ)², 0 for constant labels.
 
         Args:
             X: rows (m, d).
             Y: their labels (m,) or (m, t).
             weights: sample weights v (m,); by default all are 1.
-            fixed_effects: those of the rows, as in `predict`.
-            per_target: whether to return that of every target (t,), in place of their mean.
+            fixed_effects: the fixed effects of the rows, as in `predict`.
+            per_target: whether to return R² of every target (t,), in place of their mean.
 
         Raises:
-            ValueError: where the fit has fixed effects, and none are given.
+            ValueError: if the fit has fixed effects, and none are given.
         """
         self.model.check_effects("score", fixed_effects)
         return r_squared_of(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 
     @public_call(fitted="self.model.coef")
     def with_lam(self, lam: Any) -> "Fit[K]":
-        """The fit at another λ, from the solution that it keeps.
+        """Return the fit at another λ, from the solution that the fit keeps.
 
         Args:
             lam: λ > 0, one number, or one for each target, (t,).
@@ -353,10 +361,10 @@ class Fit(Generic[K]):
             A new `Fit`.
 
         Raises:
-            ValueError: for a fit that kept no solution, after `update` and `load`, which have no
-                data, and for λ that are not positive or do not fit.
+            ValueError: for a fit that kept no solution; for a fit after `update` or `load`, which
+                has no data; and for λ that are not positive or have a wrong shape.
 
-        **Cost** O(n r) where the solution is a spectrum.
+        **Cost** O(n r) if the solution is a spectrum.
         """
         from jaxrls.front.run import with_lam
 
@@ -375,33 +383,35 @@ class Fit(Generic[K]):
         diag: Any = None,
         block_size: int | None = None,
     ) -> Any:
-        """Predictions for new rows, and with `return_std` also the standard deviation of a new
-        label.
+        """Predict new rows, and with `return_std` also the standard deviation of a new label.
 
-        The standard deviation is that of a label of weight w by the Gaussian process f ~ N(0, τ²k)
-        with noise of variance τ²λ/w and a flat prior on the intercept: `posterior(X).label_std`.
+        The standard deviation is `posterior(X).label_std`. It is that of a label of weight w under
+        the Gaussian process f ~ N(0, τ²k), with noise of variance τ²λ/w and a flat prior on the
+        intercept.
 
         Args:
             X: new rows (m, d), as in `Model.predict`.
             return_std: whether to return the standard deviation too.
-            weights: those w of the new labels (m,), for their standard deviations, as of a mean of
-                w measurements; default those that a source of rows brings, else 1.
+            weights: the weights w of the new labels (m,), for their standard deviations. A label of
+                weight w is like a mean of w measurements. By default they are the weights of a
+                source of rows, else 1.
             scale: how τ² is set: "evidence", "loo" or a number, as in `posterior`.
             corrected: as in `posterior`.
-            fixed_effects: those of the new rows, as in `Model.predict`.
-            diag: k(x, x) of the new rows (m,), which standard deviations need where X is a kernel
-                matrix (`Precomputed`); other kernels know it.
+            fixed_effects: the fixed effects of the new rows, as in `Model.predict`.
+            diag: k(x, x) of the new rows (m,). Standard deviations need it if X is a kernel matrix
+                (`Precomputed`); other kernels compute it.
             block_size: rows at a time.
 
         Returns:
-            Predictions (m,) or (m, t); with `return_std` a pair of these and standard deviations of
-            the same shape.
+            Predictions (m,) or (m, t). With `return_std`, a pair of predictions and standard
+            deviations, of the same shape.
 
         Raises:
-            ValueError: with `return_std` for a fit that kept no solution, or weights that are not
-                positive; without it for `weights`, `scale` or `corrected`; and as `Model.predict`.
+            ValueError: with `return_std`, for a fit that kept no solution, or weights that are not
+                positive; without it, if `weights`, `scale`, `corrected` or `diag` are given; and as
+                `Model.predict`.
 
-        **Cost** of the standard deviation O(m n²) where K of all rows was factored, else O(m r²).
+        **Cost** of the standard deviation O(m n²) if K of all rows was factored, else O(m r²).
         """
         if not return_std:
             check_no_std_options(scale, corrected, diag, weights)
@@ -425,23 +435,26 @@ class Fit(Generic[K]):
         corrected: bool = True,
         fixed_effects: Any = None,
     ) -> "jaxrls.uncertainty.posterior.Posterior":
-        """Mean and covariance of f + b at new rows, for the Gaussian process of which this fit is
-        the mean.
+        """Compute mean and covariance of f + b at new rows, by the Gaussian process of this fit.
 
-        The prior is f ~ N(0, τ²k) with a flat prior on the intercept b, and labels have noise of
-        variance τ²λ/v. τ² multiplies all variances. Rows are independent given f: where rows of a
-        group share more than k says, variances are too small without `Levels` in the kernel.
+        The mean of the process is the fitted function. The prior is f ~ N(0, τ²k), with a flat
+        prior on the intercept b. Labels have noise of variance τ²λ/v. τ² multiplies all variances.
+        Labels are assumed independent given f. If labels of a group have more in common than k
+        says, variances are too small, unless the kernel has `Levels`.
 
         Args:
             X: new rows (m, d).
-            weights: those of the new labels, for `label_std`, as in `predict`.
-            scale: how τ² is estimated. "evidence": where the evidence is largest, τ² = √vyᵀ(K̃ +
-                λI)⁻¹√vy/(n − 1), over n without an intercept. "loo": where held-out residuals are
-                as large as the process expects, τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ. Or the number τ²
-                itself, 1 for the kernel as it is.
+            weights: the weights of the new labels, for `label_std`, as in `predict`.
+            scale: how τ² is set. One of:
+
+                * "evidence": maximise the evidence, τ² = √vyᵀ(K̃ + λI)⁻¹√vy/(n − 1); without an
+                  intercept, divide by n.
+                * "loo": make held-out residuals as large as the process expects, τ² = Σ vᵢ eᵢ
+                  (yᵢ − f(xᵢ))/nλ.
+                * a number: τ² itself, 1 for the kernel as it is.
             corrected: with landmarks, whether to add the prior variance that they leave out, k −
                 k̂, so that the posterior far from them is as wide as k says.
-            fixed_effects: those of the new rows, as in `Model.predict`.
+            fixed_effects: the fixed effects of the new rows, as in `Model.predict`.
 
         Returns:
             A `Posterior` at the m rows.
@@ -449,7 +462,7 @@ class Fit(Generic[K]):
         Raises:
             ValueError: for a fit that kept no solution, or for "loo" after `update` or `forget`.
 
-        **Warns** where the fit held out groups, and its kernel has no `Levels`.
+        **Warns** if the fit held out groups, and its kernel has no `Levels`.
         **Cost** as `predict(return_std=True)`, and O(m² r); memory m². **Source**: Rasmussen and
         Williams 2006, eqs. 2.26, 2.42 and 5.10–5.12, §8.3.3.
 
@@ -467,20 +480,20 @@ class Fit(Generic[K]):
 
     @public_call(fitted="self.model.coef")
     def effects(self, *, scale: Any = "evidence") -> "jaxrls.uncertainty.posterior.Posterior":
-        """The posterior of the fixed effects' coefficients β: `mean`, standard errors (`std`),
-        `covariance` and joint samples.
+        """Compute the posterior of the coefficients β of the fixed effects.
 
-        The prior on β is flat, that on f is N(0, τ²k), and noise has variance τ²λ/v. This is
-        generalised least squares: cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹. Rows are independent given f and
-        β, as in `posterior`; with `1.0 * Levels()` in the kernel it is a mixed model.
+        It has a `mean`, standard errors (`std`), a `covariance` and joint samples. The prior on β
+        is flat, the prior on f is N(0, τ²k), and noise has variance τ²λ/v. This is generalised
+        least squares: cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹. Labels are assumed independent given f and β,
+        as in `posterior`. With `1.0 * Levels()` in the kernel it is a mixed model.
 
         Args:
             scale: how τ² is set, as in `posterior`. "evidence" is the estimate of REML.
 
         Returns:
             A `Posterior` of shape (q,) or (q, t): first the intercept, if one is fitted besides
-            columns, then each column or level, in the order of `model.free`. Its `names` are those
-            of the columns of a data frame, x0, x1, … of an array, and the labels of levels.
+            columns, then each column or level, in the order of `model.free`. Its `names` are the
+            names of the columns of a data frame, x0, x1, … for an array, and the labels of levels.
 
         Raises:
             ValueError: as `posterior`.
@@ -509,34 +522,34 @@ class Fit(Generic[K]):
         weights: Any = None,
         scale: Any = "evidence",
     ) -> "jaxrls.uncertainty.effect.Effect":
-        """The average effect of a column of X on f, with its standard error from the posterior.
+        """Compute the average effect of a column of X on f, with its standard error.
 
-            (1/m) Σᵢ ∂f(xᵢ)/∂x_column, for a column of two values a < b
+            (1/m) Σᵢ ∂f(xᵢ)/∂x_column, or for a column of two values a < b
             (1/m) Σᵢ f(xᵢ with b) − f(xᵢ with a)
 
-        The effect on those that were treated is that over their rows.
+        If b marks a treatment, give the treated rows as X for the effect on the treated.
 
-        The posterior is that of `posterior`, with its assumptions. Fixed effects are those of other
-        columns, and stay as they are; their own are in `effects`.
+        The standard error is that of the posterior, under the assumptions of `posterior`. Fixed
+        effects stay as they are; `effects` has their coefficients.
 
         Args:
             X: rows to average over (m, d), such as those that were fitted.
             column: its name, or its index among the columns that were fitted.
-            values: two values (a, b) to compare. By default those of a column that has two in X and
-                the rows that the model keeps; else None, for the derivative.
-            weights: what each row counts in the average (m,). Default 1.
+            values: two values (a, b) to compare. By default, if the column has exactly two values
+                in X and the rows that the model keeps, these are compared. Otherwise the derivative
+                is averaged.
+            weights: the weights of the rows in the average (m,). Default 1.
             scale: how τ² is set, as in `posterior`.
 
         Returns:
             An `Effect`: `mean` and `std`, () or (t,).
 
         Raises:
-            ValueError: as `posterior`; for what is no column of X; for one that has a single value
-                there and `values` are not given; and, unless it has two values, for kernels whose
-                functions have no derivative in it, such as `Laplacian`, `Matern(0.5, …)` and
-                `Levels`.
+            ValueError: as `posterior`; for an unknown column; for a column with a single value, if
+                `values` are not given; and for the derivative, if functions of the kernel have none
+                in this column, such as `Laplacian`, `Matern(0.5, …)` and `Levels`.
 
-        **Cost** O(m² d), and O(m n²) where K of all rows was factored, else O(m r²). **Source**:
+        **Cost** O(m² d), and O(m n²) if K of all rows was factored, else O(m r²). **Source**:
         Hainmueller and Hazlett 2014, §4.3; Rasmussen and Williams 2006, §9.4.
 
         >>> import numpy as np, jaxrls as rls
@@ -562,46 +575,52 @@ class Fit(Generic[K]):
         fixed_effects: Any = None,
         block_size: int | None = None,
     ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]:
-        """Prediction intervals for new labels, whatever their distribution: the jackknife+, from
-        held-out residuals, or CV+ for a fit with `groups`.
+        """Compute prediction intervals for new labels, whatever the distribution of labels.
+
+        They are the jackknife+ of held-out residuals e, or CV+ for a fit with `groups`. Write f₋ᵢ
+        for the fit without row i, or without its group:
 
             lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|
             upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|
 
-        If there are too few rows, level (n + 1) > n, they are −∞ and ∞. In practice an interval
-        holds a new label with probability of about `level`. The guarantee is 2·level − 1, or
-        2·level − 1 − √(2/n) by CV+ with random folds, for any distribution and any model. It needs
-        rows that are exchangeable with the new one, and λ, kernel and landmarks that were not
-        chosen by these labels. Rows of weight 0 do not count; all others count as one, so that an
-        interval is right on average over weights as those that were fitted. With the `weights` w
-        of new labels each |eᵢ| is multiplied by √(vᵢ/w), and the interval is right at each weight,
-        where residuals are mostly noise of variance ∝ 1/v. No fit is
-        repeated: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, where w(x) are the weights of the labels in
-        f(x). A landmark is held out with its row.
+        If there are too few rows, level (n + 1) > n, they are −∞ and ∞. No fit is repeated:
+        f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, if f(x) = Σᵢ wᵢ(x) yᵢ. A landmark is held out with its
+        row.
+
+        In practice an interval holds a new label with probability of about `level`. The guaranteed
+        probability is 2·level − 1, or 2·level − 1 − √(2/n) for CV+ with random folds. It is
+        guaranteed for any distribution and any model, if the rows are exchangeable with the new
+        one, and λ, kernel and landmarks were not chosen by these labels.
+
+        Rows of weight 0 do not count, and all others count as one. So an interval is right on
+        average over new labels whose weights are like those of the fit. If `weights` w of the new
+        labels are given, each |eᵢ| is multiplied by √(vᵢ/w). Then the interval is right at each
+        weight, if residuals are mostly noise of variance ∝ 1/v.
 
         Args:
             X: new rows (m, d), or a source of rows.
             level: the probability, by default 0.9.
-            weights: those of the new labels (m,); default those that a source of rows brings.
-            studentised: whether the width follows x: each |eᵢ| is multiplied by σ₋ᵢ(x)/σᵢ. Both are
-                standard deviations of a label by the fit without row i: of label i, σᵢ² = 1/Pᵢᵢ,
-                and of a new one of weight w, by default 1, σ₋ᵢ(x)² = var f(x) + λ/w + wᵢ(x)²/Pᵢᵢ.
-                With `weights` this replaces √(vᵢ/w), and holds where f is uncertain too. On
-                landmarks the prior is that of the functions they span.
-            fixed_effects: those of the new rows, as in `Model.predict`.
+            weights: the weights of the new labels (m,); by default those of a source of rows.
+            studentised: whether the width of intervals depends on x: each |eᵢ| is multiplied by
+                σ₋ᵢ(x)/σᵢ. Both are standard deviations of a label by the fit without row i. That of
+                label i is σᵢ² = 1/Pᵢᵢ. That of a new label of weight w, by default 1, is
+                σ₋ᵢ(x)² = var f(x) + λ/w + wᵢ(x)²/Pᵢᵢ. With `weights` this factor replaces √(vᵢ/w),
+                and is right even if f is uncertain. With landmarks the prior is over the functions
+                that they span.
+            fixed_effects: the fixed effects of the new rows, as in `Model.predict`.
             block_size: new rows at a time.
 
         Returns:
-            Lower and upper ends, (m,) or (m, t) each.
+            Lower and upper ends of the intervals, (m,) or (m, t) each.
 
         Raises:
             ValueError: for a fit that kept no solution, a level outside [0, 1], or weights that are
                 not positive.
 
         **Cost** for each target one product m × q × n, with q coefficients (for groups m × q ×
-        their number), and some 30 passes over m × n numbers, in blocks of rows. **Fails** where the
-        distribution drifts, or rows come in groups that were not left out
-        together: the intervals are then too narrow. **Source**: Barber, Candès, Ramdas and
+        their number), and some 30 passes over m × n numbers, in blocks of rows. **Fails** if the
+        distribution drifts, or if rows come in groups that were not held out together: the
+        intervals are then too narrow. **Source**: Barber, Candès, Ramdas and
         Tibshirani 2021, "Predictive inference with the jackknife+", theorems 1 and 4.
 
         >>> import numpy as np, jaxrls as rls
@@ -620,27 +639,28 @@ class Fit(Generic[K]):
 
     @public_call(fitted="self.model.coef")
     def loo_predictive(self, *, scale: Any = "loo") -> "jaxrls.uncertainty.intervals.Predictive":
-        """The leave-one-out predictive distribution of every label, which shows whether standard
-        deviations are right at any level.
+        """Compute the leave-one-out predictive distribution of every label.
+
+        It shows whether standard deviations are right at any level.
 
             yᵢ ~ N(yᵢ − eᵢ, τ²/Pᵢᵢ), 1/Pᵢᵢ = λ/(vᵢ(1 − hᵢ))
 
-        eᵢ is the held-out residual, and 1/Pᵢᵢ the variance of label i by the Gaussian process
-        fitted to the other rows. If row i is a landmark, it is left out as one too. With σᵢ² =
-        τ²/Pᵢᵢ and z = eᵢ/σᵢ the continuous ranked probability score is σᵢ(z(2Φ(z) − 1) + 2φ(z) −
-        1/√π).
+        eᵢ is the held-out residual, and hᵢ is the leverage. τ²/Pᵢᵢ is the variance of label i by
+        the Gaussian process fitted to the other rows. If row i is a landmark, it is held out as a
+        landmark too. With σᵢ² = τ²/Pᵢᵢ and z = eᵢ/σᵢ, the continuous ranked probability score is
+        σᵢ(z(2Φ(z) − 1) + 2φ(z) − 1/√π).
 
         Args:
-            scale: τ²: by default "loo", Σ eᵢ²Pᵢᵢ/n, with which standard deviations are right on
-                average; or "evidence" or a number, as in `posterior`.
+            scale: how τ² is set. By default "loo", τ² = Σ eᵢ²Pᵢᵢ/n, so that standard deviations are
+                right on average; or "evidence" or a number, as in `posterior`.
 
         Returns:
             A `Predictive`, with fields shaped as the labels.
 
         Raises:
-            ValueError: for a fit that kept no solution, or left out groups.
+            ValueError: for a fit that kept no solution, or held out groups.
 
-        **Cost** O(n t). **Fails**: too optimistic where rows come in groups. **Source**: Rasmussen
+        **Cost** O(n t). **Fails**: too optimistic if rows come in groups. **Source**: Rasmussen
         and Williams 2006, eq. 5.12; Gneiting and Raftery 2007, "Strictly proper scoring rules,
         prediction, and estimation", eq. 21.
 
@@ -666,19 +686,19 @@ class Fit(Generic[K]):
         fixed_effects: Any = None,
         block_size: int | None = None,
     ) -> "Fit[K]":
-        """Add rows: the fit to all rows, on the same landmarks, from the moments that this fit
-        keeps.
+        """Return the fit to the earlier rows and further rows together, on the same landmarks.
 
-        If λ was chosen by GCV or the evidence, which need moments only, it is chosen again.
-        Otherwise λ stays, and `error`, `errors`, `lams` and `loo_residuals` are None, as they need
-        the earlier rows. The residual sum of squares is computed as a difference, with a rounding
-        error of about eps times the labels' sum of squares.
+        It is computed from the moments that this fit keeps, without the earlier rows. If λ was
+        chosen by GCV or the evidence, which need only moments, it is chosen again. Otherwise λ
+        stays, and `error`, `errors` and `lams` are None. `loo_residuals` are None in both cases.
+        The residual sum of squares is computed as a difference, with a rounding error of about eps
+        times the labels' sum of squares.
 
         Args:
             X: further rows (b, d), dense, sparse or a source of rows, such as a `stream`.
             Y: their labels, with as many columns as before.
             weights: their sample weights (b,); by default 1.
-            fixed_effects: theirs, as in `fit`.
+            fixed_effects: their fixed effects, as in `fit`.
             block_size: rows at a time.
 
         Returns:
@@ -688,7 +708,7 @@ class Fit(Generic[K]):
             ValueError: for a fit that kept no solution, or factored K of all rows, and for shapes
                 that do not fit.
 
-        **Cost** O(b r²) for b rows, and O(r³). **Warns** where more than a third of the digits are
+        **Cost** O(b r²) for b rows, and O(r³). **Warns** if more than a third of the digits are
         lost, and for a λ below the precision of the factor.
 
         >>> import numpy as np, jaxrls as rls
@@ -713,7 +733,7 @@ class Fit(Generic[K]):
         fixed_effects: Any = None,
         block_size: int | None = None,
     ) -> "Fit[K]":
-        """Remove rows: the opposite of `update`, and otherwise like it.
+        """Return the fit without some of its rows: the opposite of `update`, from the same moments.
 
         The result has the rounding errors of the sums over all rows, before the removal.
 
@@ -728,10 +748,10 @@ class Fit(Generic[K]):
             A new `Fit`; this one stays as it is.
 
         Raises:
-            ValueError: as `update`, and where the remaining moments cannot be those of any rows.
+            ValueError: as `update`, and if the remaining moments cannot be moments of any rows.
                 There is no other check that the rows were fitted.
 
-        **Cost** as `update`. **Warns** where more than a third of the digits are lost.
+        **Cost** as `update`. **Warns** if more than a third of the digits are lost.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 30)[:, None]
@@ -749,7 +769,7 @@ class Fit(Generic[K]):
 def check_no_std_options(
     scale: Any, corrected: bool = True, diag: Any = None, weights: Any = None
 ) -> None:
-    """Raise where options of standard deviations are given, and none are asked for."""
+    """Raise if options of standard deviations are given to a call that returns none."""
     named = isinstance(scale, str) and scale == "evidence"
     if not (named and corrected and diag is weights is None):
         raise ValueError(

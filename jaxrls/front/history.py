@@ -1,4 +1,4 @@
-"""How a search by `tune` went."""
+"""`History`, the record of a search by `tune`."""
 
 from typing import Any
 
@@ -10,19 +10,21 @@ from jaxrls.core.support import pytree, static
 
 @pytree
 class History:
-    """How a search by `tune` went: the best of its starts, and every step from there, S points in
-    all.
+    """The record of a search by `tune`: its start and every step from there, S points in all.
+
+    If `tune` ran several searches, it is the record of the best.
 
     Args:
         errors: the criterion at each point, (S,).
-        gradient_norms: ‖∇ log E‖∞ of the criterion E at each point, (S,), by the logarithms of
-            λ and of all positive parameters; of a likelihood ‖∇E‖∞ per row of positive weight.
+        gradient_norms: ‖∇ log E‖∞ at each point, (S,). E is the criterion, and ∇ is the gradient in
+            the logarithms of λ and of all positive parameters. For a likelihood E, it is ‖∇E‖∞
+            divided by the number of rows of positive weight.
         lams: λ at each point, (S,).
         kernels: the kernel at each point, every leaf with a leading axis S.
-        start_error: the criterion at the kernel that the search was given, ().
+        start_error: the criterion at the kernel that the search was given, (); None if unknown.
         converged: whether the gradient norm fell below `tol`.
         reason: why the search stopped, in words.
-        stages: the searches on fewer rows before this one, each a `Stage`.
+        stages: a `Stage` for each search on fewer rows before this one.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -44,8 +46,9 @@ class History:
 
 @pytree
 class Stage:
-    """A search on a sample of the rows, one of those before the search on all rows; its errors are
-    of that sample alone.
+    """A search on a sample of the rows, which came before the search on all rows.
+
+    The errors in its history are those of the sample alone.
 
     Args:
         rows: the number of rows in the sample.

@@ -1,5 +1,7 @@
-"""What the numbers of a fit say: warnings, errors where they are not finite, and how far rounding
-moves it, by which `run` and `tune` decide to try a larger λ.
+"""`inspect_fit` looks at the numbers of a fit, warns of what may be wrong, and raises for NaN.
+
+Other functions estimate how far rounding moves held-out residuals. By them `run` and `tune` decide
+whether to try a larger λ.
 """
 
 from typing import Any
@@ -18,18 +20,23 @@ NO_INFORMATION = (
     "it is rounding, and the fit is that of these alone: check that columns of X vary, and that "
     "the width of the kernel suits their units"
 )
-SOME = 100  # rows whose kernel values are looked at where a fit is not finite
+SOME = 100  # if a fit is not finite, the kernel values of this many rows are looked at
 EQUAL_LABELS = (
     "the labels are all equal: the fit is that constant, and λ and the kernel have no say in it"
 )
-LARGEST_EFFECT = 0.01  # of a jitter on predictions, relative to the error, without a warning
-# Of rounding on held-out residuals of single rows, in the same way, by bytes of the dtype: data
-# whose best λ is near the floor are usual in float32, and rare in float64.
+# Jitter may move predictions by this share of the error without a warning.
+LARGEST_EFFECT = 0.01
+# Rounding may move held-out residuals of single rows by this share of their root mean square
+# without a warning, by bytes of the dtype. Data whose best λ is near the floor are usual in
+# float32, and rare in float64.
 LARGEST_ROUNDING = {4: 0.1, 8: 0.02}
 
 
 def labels_are_equal(problem: Problem) -> bool:
-    """Whether every target is the same in all rows that count, and a constant is fitted."""
+    """Whether the labels of every target are equal in all rows of positive weight.
+
+    False if the model has no constant to fit them, or inside of `jax.jit`.
+    """
     if not problem.fixed.has_constant:
         return False
     v = problem.weights.values
@@ -39,12 +46,12 @@ def labels_are_equal(problem: Problem) -> bool:
 
 
 def _all_equal(Y: Any) -> Any:
-    """Whether all rows are the first one; of an array of NumPy or JAX."""
+    """Whether all rows equal the first one, for an array of NumPy or JAX."""
     return (Y[:1] == Y).all()
 
 
 def _all_equal_that_count(Y: Any, v: Any) -> Any:
-    """Whether all rows of positive weight are the heaviest one."""
+    """Whether all rows of positive weight equal the heaviest one."""
     Y = Y.reshape(len(Y), -1)
     is_heaviest = Y[v.argmax()] == Y
     return (is_heaviest | (v == 0)[:, None]).all()
@@ -53,8 +60,15 @@ def _all_equal_that_count(Y: Any, v: Any) -> Any:
 def inspect_fit(
     fit: Fit, default_grid: bool, solver: Solver | None = None, equal_labels: bool = False
 ) -> None:
-    """Warn of what a user needs to know before trusting the numbers; raise where they are not
-    finite.
+    """Warn of what a user should know before trusting a fit; raise if its numbers are not finite.
+
+    Args:
+        fit: the fit.
+        default_grid: whether the caller left the values of λ open. Then there is no warning if the
+            chosen λ is the smallest of the grid and above the floor: fits below it hardly differ.
+        solver: the solver that was named, to explain why an iteration stopped; None for the
+            default.
+        equal_labels: whether `labels_are_equal`. Then there is no other warning.
     """
     stopped = "" if fit.run is None or solver is None else solver.explain(fit.run)
     what = f"the {fit.criterion} error"
@@ -91,7 +105,8 @@ def inspect_fit(
             f"predictions by {100 * float(fit.jitter_effect):.2g} % of the error: take fewer "
             f"landmarks{', or float64' if dtype == np.float32 else ''}"
         )
-    # At the floor itself, rounding may be the reason for which λ was chosen: that comes first.
+    # At the floor, rounding may be the reason for this λ. Then a warning of rounding replaces the
+    # warning that λ is the smallest of the grid.
     off = is_off_by_rounding(fit)
     at_edge = inspect_lam(fit, default_grid, floor_explained=off)
     if off and not at_edge:
@@ -99,39 +114,50 @@ def inspect_fit(
 
 
 def largest_rounding(fit: Fit) -> float:
-    """What `share_of_rounding` may be without a warning."""
+    """Return what `share_of_rounding` may be without a warning, for the dtype of the fit."""
     return LARGEST_ROUNDING[np.asarray(fit.lam).dtype.itemsize]
 
 
 def is_off_by_rounding(fit: Fit) -> bool:
-    """Whether rounding may move held-out residuals of single rows further than that."""
+    """Whether rounding may move held-out residuals of single rows by more than is acceptable.
+
+    The acceptable share of their root mean square is `largest_rounding`.
+    """
     return share_of_rounding(fit) > largest_rounding(fit)
 
 
 def sound_lam(fit: Any) -> float:
-    """The λ from which on they are right to that, whatever the degrees of freedom."""
+    """Return the λ from which on held-out residuals of single rows are right to `largest_rounding`.
+
+    It holds for any degrees of freedom.
+    """
     return float(fit.floor) / largest_rounding(fit)
 
 
 def share_of_rounding(fit: Fit) -> float:
-    """How far rounding may move held-out residuals of single rows, as a share of their root mean
-    square, in a fit to K of all rows; else 0.
+    """Return how far rounding may move held-out residuals of single rows.
 
-    K and its factor are off by a matrix E of random entries, and R = λP̃ by RER/λ. Where most
-    eigenvalues of K are below λ, R is close to a projection, and held-out residuals of norm 1 move
-    by floor/λ, as measured. What is left of labels without them is smaller by 1 − dof/n.
+    The result is a share of their root mean square. It is 0 for a fit that did not factor K of all
+    rows. The estimate has three steps:
+
+    * Rounding adds a matrix E of random entries to K, and so changes R = λP̃ by RER/λ.
+    * If most eigenvalues of K are below λ, R is close to a projection. Then residuals move by
+      floor/λ of their root mean square, as measured.
+    * If f has many degrees of freedom, residuals move less, by the factor 1 − dof/n.
     """
     rows_are_points = fit.model.points is not None and not fit.num_landmarks
-    if not rows_are_points or fit.run is not None:  # of an iteration, which has no factor of K
+    if not rows_are_points or fit.run is not None:  # an iteration has no factor of K
         return 0.0
     left = 1.0 if fit.dof is None else 1 - np.asarray(fit.dof) / len(fit.model.coef)
     return float(np.max(np.clip(left, 0, 1) * float(fit.floor) / np.asarray(fit.lam)))
 
 
 def is_as_good(larger: Any, error: Any, share: float, problem: Problem) -> bool:
-    """Whether the error at a larger λ may replace one of which rounding has this share: it is
-    larger by at most 1 %, or half a nat of all rows, and by what the error itself is too small near
-    the floor, up to a tenth.
+    """Whether the error at a larger λ is about as good as the error at a λ near the floor.
+
+    The error at the larger λ may be larger by 1 %. It may also be larger by a tenth of `share`, the
+    `share_of_rounding` near the floor, but by at most 10 %: there the error itself is too small by
+    about that much. A likelihood of all rows may be worse by half a nat.
     """
     more = problem.to_search(larger) - problem.to_search(error)
     most = 0.01 + 0.1 * min(share, 1.0)
@@ -141,7 +167,7 @@ def is_as_good(larger: Any, error: Any, share: float, problem: Problem) -> bool:
 
 
 def inspect_rounding(fit: Fit) -> None:
-    """The warning that held-out residuals of single rows are off."""
+    """Warn if rounding may move held-out residuals of single rows by too much."""
     lam = float(np.asarray(fit.lam).min())
     if lam >= 0.99 * float(fit.floor) and is_off_by_rounding(fit):
         remedy = "use float64" if np.asarray(fit.lam).dtype == np.float32 else "a larger λ"
@@ -154,7 +180,10 @@ def inspect_rounding(fit: Fit) -> None:
 
 
 def _why_not_finite(fit: Fit, bad: np.ndarray, narrow: bool) -> str:
-    """Why errors at these λ, or coefficients, are not finite, and what to do."""
+    """Return in words why errors or coefficients are not finite, and what to do.
+
+    `bad` marks the λ or the coefficients that are not finite. `narrow` says that they are float32.
+    """
     of_errors = fit.errors is not None
     floor = float(fit.floor)
     lams = np.asarray(fit.lams)[bad.reshape(len(bad), -1).any(axis=1)] if of_errors else fit.lam
@@ -174,7 +203,7 @@ def _why_not_finite(fit: Fit, bad: np.ndarray, narrow: bool) -> str:
 
 
 def _kernel_is_not_finite(fit: Fit) -> bool:
-    """Whether kernel values of some rows of the fit are NaN or infinite."""
+    """Whether the kernel gives NaN or infinity for some of the rows of the fit."""
     points = fit.model.points
     if not isinstance(points, jax.Array | np.ndarray):
         return False
@@ -183,8 +212,12 @@ def _kernel_is_not_finite(fit: Fit) -> bool:
 
 
 def inspect_lam(fit: Any, default_grid: bool, floor_explained: bool = False) -> bool:
-    """The warnings about the chosen λ of any result that has `lam`, `lams` and `floor`; whether
-    there was one. Of a λ at the floor another warning may already say more.
+    """Warn if the chosen λ is at the edge of the grid or below the floor; return whether it warned.
+
+    Args:
+        fit: any result that has `lam`, `lams` and `floor`.
+        default_grid: whether the caller left the values of λ open, as in `inspect_fit`.
+        floor_explained: whether another warning explains a λ at the floor.
     """
     chosen = np.asarray(fit.lam)
     floor = float(fit.floor)
@@ -192,8 +225,8 @@ def inspect_lam(fit: Any, default_grid: bool, floor_explained: bool = False) -> 
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
     known = lams >= 0.99 * floor
     warned = False
-    # Errors below the floor matter where they were chosen, or where they may have hidden a better λ
-    # next to the chosen one.
+    # Errors at λ below the floor are rounding. They matter only if such a λ was chosen, or if the
+    # chosen one is the smallest above the floor, so that a better one may lie below.
     if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
         warn(
             f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
@@ -205,7 +238,8 @@ def inspect_lam(fit: Any, default_grid: bool, floor_explained: bool = False) -> 
     low = chosen <= lams.min(axis=0)
     high = chosen >= lams.max(axis=0)
     at_floor = lams.min() <= 1.01 * floor
-    # Below the grid the fit no longer changes, or a walk ended there.
+    # The smallest λ needs no warning if fits below the default grid no longer differ, or if another
+    # warning explains the floor.
     if default_grid and not at_floor or at_floor and floor_explained:
         low = np.zeros_like(low)
     for at_edge, edge, further in ((low, "smallest", "smaller"), (high, "largest", "larger")):

@@ -1,4 +1,4 @@
-"""What a fit keeps for later calls, and results that are computed once for each fit."""
+"""Helpers for calls on a finished fit: get or drop its solution, and remember what was computed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,20 +11,22 @@ from jaxrls.front.fitted import Fit, Kept
 
 
 def solution_of(fit: Fit) -> Solution:
-    """The solution that a fit keeps."""
+    """Return the solution that a fit keeps; raise if it keeps none."""
     if fit.solution is None:
         raise ValueError("this fit kept no solution, which this call needs: fit with keep=True")
     return fit.solution
 
 
 def without_solution(fit: Fit) -> Fit:
-    """The fit without its solution and all that goes with it."""
+    """Return the fit without its solution, its problem and its stored results."""
     return replace(fit, kept=Kept(), stored={})
 
 
 def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
-    """A function of a fit alone, which is computed once for each, where values are known. Where the
-    fit stores the result, that is taken.
+    """Decorate a function of a fit so that its result is computed once for each fit.
+
+    The first call keeps the result as an attribute of the fit, unless it runs inside of `jax.jit`.
+    If `fit.stored` already has a result under the function's name, that is returned.
     """
     name = compute.__name__
     compute = public_call(fitted="fit.model.coef")(compute)

@@ -1,9 +1,10 @@
-"""The best λ of a solution without a grid: value and slope of its criterion at about ten λ, the
-first six at fixed places, the others where the piecewise cubic through the earlier ones is
-smallest.
+"""`search` finds the best λ without a grid, from errors and slopes at about ten values of λ.
 
-Where every λ needs a Cholesky factor, these and one for the model are the whole cost. With a
-spectrum, the result is finer than that of a grid.
+The first six λ are at fixed places. Each further λ is at the minimum of the piecewise cubic
+through the earlier values and slopes, as functions of log λ; see `next_place`.
+
+If every λ needs a Cholesky factor, the cost is about ten of them and one for the model. With a
+spectrum, the result is finer than the best λ of a grid.
 """
 
 from functools import singledispatch
@@ -18,16 +19,16 @@ from jaxrls.core.data import compiled
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.fit import Chosen, Problem, choose_lam, lambda_range
 
-# First points, as shares of the line of log λ: closer where the best λ usually is.
+# The first places, as fractions of the range of log λ: closer where the best λ usually is.
 COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)
-MOST = 11  # points in all
-GAIN = 1e-5  # the least promised decrease that is worth a point
-WIDE = 1.5  # a gap this wide may hide a minimum
-LOW = 0.1  # if one of its ends is this low
+MOST = 11  # evaluations in all
+GAIN = 1e-5  # an evaluation must promise to lower f by this; `_as_logarithms` defines f
+WIDE = 1.5  # a gap in log λ that is wider may hide a minimum, if f is below LOW at one end
+LOW = 0.1
 
 
 class SearchResult(NamedTuple):
-    """The chosen λ among all that were evaluated, the solution, and the search in words."""
+    """What `search` returns: the chosen λ, the solution, and a description of the search."""
 
     chosen: Chosen
     solution: Solution
@@ -35,7 +36,11 @@ class SearchResult(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The errors at λ, and for each search value and slope, the slope NaN where there is none."""
+    """What one evaluation at λ gives: the error of every target, and what each search needs.
+
+    Each search needs the value that it minimises, and its slope in log λ. The slope is NaN if the
+    criterion has none.
+    """
 
     errors: Any
     value: Any
@@ -43,15 +48,15 @@ class Evaluation(NamedTuple):
 
 
 class Evaluations(NamedTuple):
-    """All λ that a search evaluated."""
+    """All λ at which the searches evaluated the criterion, with the errors."""
 
     log_lams: Any  # (evaluations, searches)
     errors: Any  # (evaluations, targets)
-    solution: Solution  # with what it may have learned
+    solution: Solution  # an iterative one may hold the columns that the next iteration begins with
 
 
 def search_lam(problem: Problem, solution: Solution, per_target: bool) -> SearchResult:
-    """The best λ, or one for each target, searched in parallel."""
+    """Search for the best λ, or for the best λ of each target, side by side."""
     factor = solution.factor
     separate = per_target and problem.Y.ndim == 2
     count = problem.Y.shape[1] if separate else 1
@@ -67,22 +72,26 @@ def search_lam(problem: Problem, solution: Solution, per_target: bool) -> Search
 def _ascending(
     log_lams: Float[np.ndarray, "E k"], errors: Float[np.ndarray, "E t"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """λ of every search in ascending order with their errors, without those at which the factor
-    broke down, unless it did at all.
+    """Return the λ of every search in ascending order, and the errors in the same order.
+
+    A λ at which the factor broke down is left out, unless the factor broke down at every λ.
     """
     defined = np.isfinite(errors).all(axis=1)
     if defined.any():
         log_lams = log_lams[defined]
         errors = errors[defined]
     order = np.argsort(log_lams, axis=0)
-    in_order = np.take_along_axis(errors, order, axis=0)  # one order, or one for each target
+    # `order` has one column for all targets, or one for each.
+    in_order = np.take_along_axis(errors, order, axis=0)
     return np.take_along_axis(log_lams, order, axis=0), in_order
 
 
 @singledispatch
 def evaluate_lams(factor: Any, problem: Problem, solution: Solution, count: int) -> Evaluations:
-    """Evaluate λ for `count` searches on the whole line; a factor for which a λ is expensive has
-    another function.
+    """Evaluate the criterion at the λ that `count` searches ask for.
+
+    The searches run side by side, one for all targets or one for each target, over the whole range
+    of λ of the factor. A class of factors with expensive λ may register its own version.
     """
     evaluate = _evaluate_at_once if problem.traceable else _evaluate_at
     dtype = solution.factor.dtype
@@ -107,11 +116,16 @@ _ends = compiled(lambda_range)
 
 
 def next_place(points: np.ndarray, low: float, high: float) -> float:
-    """Where between `low` and `high` to evaluate next, after `points` with places, values and
-    slopes; NaN where nothing is worth it.
+    """Return the log λ between `low` and `high` to evaluate next, NaN if the search is over.
 
-    First come the coarse places, then the minimum next to the best of all points, then the middle
-    of a gap that may hide another.
+    The rows of `points` are (log λ, value, slope) of the earlier evaluations. The next place is the
+    first of these that exists:
+
+    1. the next of the COARSE places;
+    2. a minimum beside the best point, on the side where f falls. It is the minimum of the cubic
+       between the best point and its neighbour. If the best point has no neighbour there, the end
+       of the range takes its place, or half of the way to where the factor broke down;
+    3. the middle of a wide gap that may hide another minimum.
     """
     if len(points) < len(COARSE):
         return low + (high - low) * COARSE[len(points)]
@@ -126,7 +140,7 @@ def next_place(points: np.ndarray, low: float, high: float) -> float:
     neighbour = best + downhill
     if 0 <= neighbour < len(x):
         step = _to_minimum(x[neighbour] - x[best], f[neighbour], slopes[best], slopes[neighbour])
-    else:  # to the end of the line, or half way to where the factor broke down
+    else:  # to the end of the range, or half of the way to where the factor broke down
         reach = np.array([low, high, *(points[~finite, 0] + x[best]) / 2]) - x[best]
         step = min(reach[reach * downhill > 0], key=abs, default=0)
         step = step if abs(step) > WIDE / 2 else np.nan
@@ -136,8 +150,10 @@ def next_place(points: np.ndarray, low: float, high: float) -> float:
 def _as_logarithms(
     x: np.ndarray, values: np.ndarray, slopes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """f = log(1 + value − smallest) and its slopes: errors and evidence grow exponentially in
-    log λ on one side, where f is a line. A slope that is NaN is estimated from the neighbours.
+    """Return f = log(1 + value − smallest value) and the slopes of f in log λ.
+
+    On one side of the minimum, errors and evidence grow exponentially in log λ. There f is nearly
+    a line, which a cubic fits well. A slope that is NaN is estimated from the neighbours.
     """
     above = values - values.min()
     f = np.log1p(above)
@@ -146,14 +162,18 @@ def _as_logarithms(
 
 
 def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> float:
-    """The step to the minimum of the cubic that rises by `rise` ≥ 0 over the gap, and falls first;
-    NaN where it gains too little.
+    """Return the step to the minimum of a cubic over a gap, or NaN if it lowers f too little.
+
+    The cubic falls at first, with slope `slope`. Over the gap it rises by `rise` ≥ 0, and it ends
+    with slope `slope_there`. With the share t ∈ [0, 1] of the gap,
+
+        f(t) = start t + second t² + third t³
     """
     start = slope * gap
     end = slope_there * gap
     second = 3 * rise - 2 * start - end
     third = start + end - 2 * rise
-    # The cubic is start·u + second·u² + third·u³ for u from 0 to 1; its slope is 0 at u.
+    # f′(u) = start + 2 second u + 3 third u² is 0 at
     u = -start / (second + np.sqrt(second**2 - 3 * third * start) or 1)
     gain = -u * (start + u * (second + u * third))
     if gain < GAIN:
@@ -163,14 +183,20 @@ def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> fl
 
 
 def _middle_of_gap(x: np.ndarray, f: np.ndarray) -> float:
-    """That of the widest gap of those with a low end, NaN where it is not wide."""
+    """Return the middle of the widest gap that may hide a minimum, NaN if there is none.
+
+    A gap may hide a minimum if it is wider than WIDE, and f is below LOW at one of its ends.
+    """
     gaps = np.diff(x) * (np.minimum(f[:-1], f[1:]) < LOW)
     widest = np.argmax(gaps)
     return x[widest] + gaps[widest] / 2 if gaps[widest] > WIDE else np.nan
 
 
 def _evaluate_at(problem: Problem, solution: Solution, log_lams: Float[Array, " k"]) -> Evaluation:
-    """What searches see, each at its own λ: one for all targets, or one for each."""
+    """Evaluate the criterion for every search at its own λ.
+
+    There is one search for all targets, or one for each target.
+    """
     separate = len(log_lams) > 1
 
     def value_and_errors(log_lams: Float[Array, " k"]) -> tuple[Any, Any]:
@@ -187,11 +213,11 @@ def _evaluate_at(problem: Problem, solution: Solution, log_lams: Float[Array, " 
     return Evaluation(errors, value, slope)
 
 
-_evaluate_at_once = compiled(_evaluate_at)  # where all rows go into a program
+_evaluate_at_once = compiled(_evaluate_at)  # for problems whose rows are arrays in memory
 
 
 def _words(factor: Factor, points: int, count: int) -> str:
-    """How many λ were evaluated, in words."""
+    """Return in words how many λ were evaluated, and by how many factors."""
     if not factor.exact:
         return f"{points} iterations and one for the model"
     if factor.shares_work:

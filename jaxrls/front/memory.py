@@ -1,4 +1,4 @@
-"""Bytes that a call holds, computed from shapes: the largest matrices of each route."""
+"""`memory` computes from shapes how many bytes a call needs: those of its largest matrices."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,9 @@ from jaxrls.core.linalg import FEWEST_ROWS, PANELS, block_bytes
 from jaxrls.core.support import check_whole, in_words, memory_bytes, platform
 
 CALLS = ("fit", "gradient", "predict")
-# LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
-# 32-bit integer. Cholesky factors of K, which take none, are held to the same: a fit with one may
-# go on by a spectrum.
+# The most rows of a spectrum of K on a CPU: LAPACK's 32-bit interface counts the workspace of
+# `syevd`, 2n² + 6n + 1 numbers, in a signed 32-bit integer. A Cholesky factor of K needs no
+# workspace. It has the same limit, as a fit by Cholesky factors may continue by a spectrum.
 LARGEST_CPU_EIGH = 32766
 
 
@@ -36,7 +36,7 @@ class Memory:
         call: `"fit"`, `"gradient"` or `"predict"`.
         route: what is factored, such as `"gram"` for K or `"subset"` for landmarks.
         bytes: the peak of memory, in bytes.
-        words: the matrices that take it, in words.
+        words: the matrices that need this memory, in words.
         rows: the number of rows n.
 
     >>> import jaxrls as rls
@@ -54,7 +54,10 @@ class Memory:
         return f"{self.call} by {self.route}: {in_words(self.bytes)} for {self.words}"
 
     def why_not(self) -> str:
-        """Why the default device cannot run it, and what to do instead; empty where it can."""
+        """Return in words why the default device cannot run the call, and what to do instead.
+
+        The result is empty if the device can run it.
+        """
         remedy = (
             "use landmarks= (the subset of regressors), explicit features, or fewer rows: the page "
             "'20,000 rows and more' (docs/many-rows.md) has the recipe"
@@ -81,7 +84,7 @@ class Memory:
         """Raise if the default device cannot run the call.
 
         Raises:
-            ValueError: where `why_not` is not empty.
+            ValueError: if `why_not` is not empty.
         """
         if words := self.why_not():
             raise ValueError(words)
@@ -104,32 +107,35 @@ def memory(
     dtype: Any = float,
     rows: int | None = None,
 ) -> Memory:
-    """Say the memory of a call from the shape of X, before the call is made.
+    """Compute the memory that a call will need from the shape of X, before the call.
 
     Args:
         kernel: a jaxrls kernel.
         shape: (n, d), the shape of X, or X itself.
-        call: `"fit"`, also for `factorize` with a sweep over λ; `"gradient"`, for `objective` with
-            its derivatives, as in a step of `tune`; or `"predict"`, for predictions of `rows` rows
-            by a model of n rows.
+        call: one of
+
+            * `"fit"`, also for `factorize` and errors at many λ;
+            * `"gradient"`, for `objective` with its derivatives, as in a step of `tune`;
+            * `"predict"`, for predictions of `rows` rows by a model of n rows.
         targets: how many columns Y has.
         lams: how many λ; by default 100, as in the grid of `fit`.
         weights: whether there are sample weights.
         landmarks: how many landmarks; by default none.
-        groups: the rows of the largest group that is held out; by default rows are held out singly.
+        groups: the number of rows of the largest group that is held out; by default rows are held
+            out singly.
         solver: as in `fit`.
-        keep: as in `fit`; counts what `posterior` and `intervals` compute from the solution too.
+        keep: as in `fit`; if True, what `posterior` and `intervals` compute is counted too.
         pairs: whether rows are held out in pairs; with `groups`, in pairs of each group.
         fixed_effects: how many columns have no penalty.
-        dtype: that of X, float32 or float64.
+        dtype: the dtype of X, float32 or float64.
         rows: how many rows to predict, for `"predict"`; by default n.
 
     Returns:
-        A `Memory`, whose text gives route, bytes and matrices. It counts the leading terms of
-        the largest matrices, on top of X and Y and the up to two copies that a call makes of them,
-        without compiled programs (50 to 80 MB), and is within a factor of 2 of what is measured
-        on a CPU for n ≥ 2000 (`benchmarks/scaling.py --memory`). Without `solver=` it counts K,
-        also where `fit` would take `Iterative`.
+        A `Memory`, whose text gives route, bytes and matrices. It counts the leading terms of the
+        largest matrices. X and Y, up to two copies of them, and compiled programs (50 to 80 MB) are
+        not counted. For n ≥ 2000 it is within a factor of 2 of measurements on a CPU
+        (`benchmarks/scaling.py --memory`). Without `solver=` it counts K, even if `fit` would take
+        `Iterative`.
 
     Raises:
         ValueError: for an unknown call, route or dtype, and for a number that is not whole or is
@@ -166,15 +172,19 @@ def memory(
 
 
 def _check_counts(counts: dict, n: int) -> None:
-    """Raise for what is given and no whole number from 1 on, or of rows and more than n."""
+    """Raise unless every count that is given is a whole number, 1 or more.
+
+    The numbers of landmarks and of rows of a group must also be at most n.
+    """
     for name, count in counts.items():
         if count is not None:
             check_whole(name, count, n if name in ("landmarks", "groups") else None)
 
 
 def cheapest(shape: CallShape, solver: Solver | None) -> Solver:
-    """The solver that `fit` takes for these shapes where none was named; its differentiable form
-    for a gradient.
+    """Return the solver that was named, else the one that `fit` takes for these shapes.
+
+    For the call "gradient", return its differentiable form.
     """
     kernel = shape.kernel
     n = shape.rows
@@ -186,7 +196,7 @@ def cheapest(shape: CallShape, solver: Solver | None) -> Solver:
 
 
 def of_predictions(shape: CallShape, solver: Solver, rows: int) -> Memory:
-    """Two blocks of rows, and their predictions."""
+    """Return the memory of predictions: two blocks of rows, and the predictions of all rows."""
     held = solver.memory(shape)
     itemsize = shape.dtype.itemsize
     block = max(block_bytes() // itemsize, 16 * held.width)
@@ -204,7 +214,21 @@ def of_training(
     groups: int | None = None,
     pairs: bool = False,
 ) -> Memory:
-    """What the solver holds, copies of it, labels, and what is left out."""
+    """Return the memory of a fit, or of a gradient.
+
+    It is that of the solver's matrices and copies of them, of the labels, and of what held-out
+    groups or pairs of rows need.
+
+    Args:
+        shape: the shapes, and whether the call is "gradient".
+        solver: the solver.
+        weights: whether there are sample weights.
+        fixed_effects: whether there are fixed effects beyond an intercept.
+        keep: whether the fit keeps its solution.
+        on_landmarks: whether the fit is on landmarks.
+        groups: the number of rows of the largest group that is held out; None for single rows.
+        pairs: whether rows are held out in pairs.
+    """
     held = solver.memory(shape)
     n = shape.rows
     matrix = n * held.width
@@ -213,9 +237,9 @@ def of_training(
     numbers = held.numbers + labels + coefficients
     if keep:
         numbers += 2 * matrix
-    if held.of_kernel and weights:  # which scale K
+    if held.of_kernel and weights:  # K is scaled by √v
         numbers += 2 * matrix
-    if not held.of_kernel and fixed_effects:  # which are taken off features
+    if not held.of_kernel and fixed_effects:  # their fit is subtracted from features
         numbers += 2 * shape.twice * matrix
     if groups:
         numbers += _of_largest_group(shape, min(groups, held.width), matrix, pairs)
@@ -227,13 +251,13 @@ def of_training(
 
 
 def _of_largest_group(shape: CallShape, rows: int, matrix: int, pairs: bool) -> int:
-    """R_SS of the largest group with its factors, and copies of the rows of all groups."""
+    """Count the numbers in R_SS of the largest group, its factors, and copies of all rows."""
     copies = 6 if pairs else 2
     return shape.twice * (8 * rows**2 + copies * matrix)
 
 
 def _of_pairs(shape: CallShape, matrix: int, on_landmarks: bool) -> int:
-    """A block of all pairs of rows; of few rows all pairs at once."""
+    """Count the numbers in a block of pairs of rows; few rows have all pairs in one block."""
     n = shape.rows
     at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
     copies = 8 * shape.twice if shape.gradient or on_landmarks else 3
@@ -241,7 +265,7 @@ def _of_pairs(shape: CallShape, matrix: int, on_landmarks: bool) -> int:
 
 
 def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Memory:
-    """The memory of a call on a problem."""
+    """Return the memory of a call, "fit" or "gradient", on a problem."""
     n, d = problem.rows.shape
     targets = int(np.prod(problem.Y.shape[1:]))
     dtype = jnp.dtype(problem.rows.dtype)

@@ -1,4 +1,4 @@
-"""A fitted model, which predicts new rows of any kind."""
+"""`Model`, a fitted function that predicts new rows of any kind."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,35 +22,39 @@ from jaxrls.core.fit import Function, Numbers
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import by_names, is_concrete, on_device, public_call, pytree, static
 
-LARGEST_PART = 2**15  # rows that are predicted at once, of those that are not on a device yet
-QUARTERS_FROM = 4096  # rows
+LARGEST_PART = 2**15  # at most this many rows from the host are predicted at once
+QUARTERS_FROM = 4096  # see `_common_number`
 
 
 @pytree
 class Model(Function):
-    """A fitted function: a sum of kernel values, or a linear function of explicit features.
+    """A fitted function, which predicts new rows.
+
+    It is a sum of kernel values, or a linear function of explicit features:
 
         f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept without points
 
-    Kernels with explicit features keep the weights of the features alone, so that a linear model
-    predicts in O(d) a row; but of r features and t targets they keep n rows (n, d) and their
-    coefficients where r·t exceeds n·(d + t).
+    If the kernel has r explicit features, the model usually keeps one coefficient for each feature
+    and target. So a linear model predicts in O(d) a row. With t targets, it keeps the n rows (n, d)
+    and their coefficients instead if these are fewer numbers, that is, if r·t > n·(d + t).
 
     Args:
         kernel: the kernel k.
-        points: rows (q, d), dense or sparse, or None for weights of explicit features.
+        points: rows (q, d), dense or sparse; None if `coef` belongs to explicit features.
         coef: coefficients (q,) or (q, t).
-        intercept: () or (t,); in float64 where the model is in float32 and labels were far from 0,
-            as then are predictions.
-        free: coefficients of fixed effects (p,) or (p, t), None without; `predict` takes the fixed
-            effects of new rows.
-        effects: what the fixed effects are, without their rows; None without.
-        beta: coefficients (q,) or (q, t) of the columns that `effects` makes of fixed effects, an
-            intercept among them, from which predictions are made; None without. `intercept` and
-            `free` are the same for the columns as they were given, so that far from 0 the
-            intercept is far out, and has fewer digits than predictions have.
-        names: the names of the columns of X, where it was a data frame, a table or a stream; new
-            rows with names are taken by these, whatever their order.
+        intercept: () or (t,). It is in float64 if labels far from 0 were fitted in float32;
+            predictions then are in float64 too.
+        free: coefficients of the fixed effects, (p,) or (p, t); None if there are none.
+        effects: the kinds and columns of the fixed effects, without their rows; None if there are
+            none. `predict` then takes the fixed effects of new rows.
+        beta: coefficients (b,) or (b, t) from which predictions are made; None without fixed
+            effects. They belong to the intercept, if there is one, and then to orthonormal
+            combinations of the centred columns, with which `effects` computes. `intercept` and
+            `free` give the same function in terms of the columns as the caller gave them. If these
+            columns are far from 0, that intercept is an extrapolation to 0, and has fewer digits
+            than predictions.
+        names: the names of the columns of X, if X was a data frame, a table or a stream. Columns of
+            new rows are found by these names, in any order.
 
     **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
@@ -66,22 +70,23 @@ class Model(Function):
     def predict(
         self, X: Any, *, fixed_effects: Any = None, block_size: int | None = None
     ) -> Float[Numbers, "m *t"]:
-        """Predictions for new rows, in blocks of rows.
+        """Predict new rows, in blocks of rows.
 
         Args:
-            X: new rows (m, d), dense, sparse or a source of `Rows`. Columns of a data frame are
-                taken by name where the fit was to one.
-            fixed_effects: those of the new rows where the fit had such: columns (m, p) or labels of
-                levels (m,). Without labels of levels predictions are right up to a constant for
-                each group, as in ranking; whatever is about labels, such as `score`, `intervals`
-                and standard deviations, needs them.
+            X: new rows (m, d), dense, sparse or a source of `Rows`. If X of the fit was a data
+                frame, columns of a data frame are found by name.
+            fixed_effects: the fixed effects of the new rows, if the fit had any: columns (m, p) or
+                labels of levels (m,). Without labels of levels, predictions are right up to a
+                constant for each group, as in ranking. Calls that concern labels need them, such
+                as `score`, `intervals` and standard deviations.
             block_size: rows at a time.
 
         Returns:
-            (m,) or (m, t), in the dtype of the model.
+            Predictions (m,) or (m, t), in the dtype of the model; see `intercept` for float64.
 
         Raises:
-            ValueError: for a wrong number of columns, or one of another name, NaN or infinity.
+            ValueError: for a wrong number of columns, a column with an unknown name, NaN or
+                infinity.
 
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
         """
@@ -91,13 +96,19 @@ class Model(Function):
     def of_rows(
         self, rows: Rows, columns: Any, block_size: int | None, *, from_host: bool
     ) -> Float[Numbers, "m *t"]:
-        """Predictions for rows and fixed effects that were read; those that came from the host in
-        parts of few sizes, so that a few programs serve every number of rows.
+        """Predict rows that were read already.
+
+        Args:
+            rows: the new rows.
+            columns: their fixed effects, as `read` returns them.
+            block_size: rows at a time.
+            from_host: whether the rows came from the host. Such rows are padded to one of a few
+                sizes, so that a few compiled programs serve every number of rows.
         """
         wider = getattr(self.intercept, "dtype", self.coef.dtype) != self.coef.dtype
         adds_constant = self.effects is None and not wider
         nothing = np.zeros(np.shape(self.intercept), self.coef.dtype)
-        # Without names, for which nothing is compiled anew.
+        # This model has no names of columns, as other names would compile a program again.
         smooth = Model(
             self.kernel, self.points, self.coef, self.intercept if adds_constant else nothing
         )
@@ -110,17 +121,17 @@ class Model(Function):
         return values if adds_constant else with_constant(values, self.intercept)
 
     def _with_effects(self, varying: Float[Array, "m *t"], columns: Any) -> Any:
-        """Predictions with what the fixed effects of the rows add to them."""
+        """Return the predictions plus the contribution of the fixed effects of the rows."""
         effects: Any = self.effects
         beta: Any = self.beta
         if beta.dtype == self.coef.dtype:
             return varying + effects.fitted(columns, jnp.asarray(beta))
         others = np.array(beta, self.coef.dtype)
-        others[0] = 0  # the intercept beside far labels, which is in float64
+        others[0] = 0  # the intercept, which is in float64, is added at the end
         return with_constant(varying + effects.fitted(columns, jnp.asarray(others)), beta[0])
 
     def read(self, X: Any, fixed_effects: Any = None) -> tuple[Rows, Any]:
-        """The rows of X and their fixed effects, checked."""
+        """Return X as `Rows`, and the fixed effects in the form that `effects` takes, checked."""
         X = by_names("X", X, self.names)
         rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
         self.check_columns(rows.shape[1])
@@ -129,7 +140,7 @@ class Model(Function):
         return rows, effects.new_values(fixed_effects, rows.shape[0], self.coef.dtype)
 
     def check_loaded(self) -> None:
-        """Raise for a model that no fit can have made, as from a file that was made by hand."""
+        """Raise if no fit can have made the model, for example if a file was edited by hand."""
         if not isinstance(self.kernel, Kernel):
             raise ValueError(f"its kernel is a {type(self.kernel).__name__}")
         numbers = np.asarray(self.coef)
@@ -143,21 +154,19 @@ class Model(Function):
             raise ValueError("its coefficients are not finite")
 
     def check_effects(self, call: str, fixed_effects: Any) -> None:
-        """Raise where a call is about labels, and the fixed effects of their rows are not given."""
+        """Raise if a call needs the fixed effects of the rows, and they are not given."""
         if self.free is not None and fixed_effects is None:
             raise ValueError(
                 f"{call} is about labels, which have fixed effects: give fixed_effects="
             )
 
     def check_columns(self, d: int) -> None:
-        """Raise for rows with another number d of columns than those that were fitted, where that
-        is known.
-        """
+        """Raise if d is not the number of columns that was fitted, if that number is known."""
         evaluable = self.kernel.evaluable
         points = self.points
         what = "the columns it was fitted on"
         if points is not None:
-            # Of rows of a given matrix the columns of landmarks are enough.
+            # For a kernel matrix, all columns are allowed, or those of landmarks alone.
             widths = points.shape[1:] if evaluable else points.shape[::-1]
         elif evaluable:
             return
@@ -169,13 +178,15 @@ class Model(Function):
 
 
 def came_from_host(X: Any) -> bool:
-    """Whether rows were given as NumPy has them, in a frame or a list: not on a device already."""
+    """Whether X is on the host, such as a NumPy array, a data frame or a list."""
     return not isinstance(X, jax.Array | Rows)
 
 
 def with_constant(predictions: Any, constant: Any) -> Any:
-    """Predictions and a constant, in the dtype of the constant where it is wider and values are
-    known.
+    """Return predictions plus a constant.
+
+    If the constant is in a wider dtype, the sum is computed in this dtype, but not inside of
+    `jax.jit`.
     """
     if getattr(constant, "dtype", predictions.dtype) == predictions.dtype:
         return predictions + constant
@@ -190,14 +201,17 @@ def with_constant(predictions: Any, constant: Any) -> Any:
 
 @compiled
 def evaluate(function: Function, rows: Rows, *, block_size: int | None) -> Float[Array, "m *t"]:
-    """The function's values of rows."""
+    """Compute the values of a function at rows, as a compiled program."""
     return function.values(rows, block_size)
 
 
 def evaluate_in_few_sizes(
     model: Model, rows: DenseRows, block_size: int | None
 ) -> Float[Array, "m *t"]:
-    """Values of rows that came from the host, so that a few programs serve every number of rows."""
+    """Compute the values of a model at rows from the host, in parts of at most LARGEST_PART rows.
+
+    Rows and points are padded to common sizes, so that a few programs serve every number of rows.
+    """
     model = _with_points_padded(model)
     if rows.shape[0] <= LARGEST_PART:
         return _evaluate_padded(model, rows, block_size)
@@ -211,7 +225,7 @@ def evaluate_in_few_sizes(
 
 
 def _evaluate_padded(model: Model, rows: DenseRows, block_size: int | None) -> Float[Array, "m *t"]:
-    """Values of rows whose number is raised to a common one by copies of the last row."""
+    """Compute the values of a model at rows, padded to a common number by copies of the last."""
     m = rows.shape[0]
     size = _common_number(m)
     if size == m:
@@ -221,7 +235,11 @@ def _evaluate_padded(model: Model, rows: DenseRows, block_size: int | None) -> F
 
 
 def _common_number(m: int) -> int:
-    """m raised to a power of two; of many rows, where copies cost more, to a quarter of one."""
+    """Return the number of rows to which m rows are padded.
+
+    Up to QUARTERS_FROM rows, it is the next power of two. For more rows padding costs more, so it
+    is the next multiple of an eighth of that power.
+    """
     power = 2 ** (m - 1).bit_length()
     if m <= QUARTERS_FROM:
         return power
@@ -229,7 +247,10 @@ def _common_number(m: int) -> int:
 
 
 def _with_points_padded(model: Model) -> Model:
-    """The model with further points of coefficient 0 where it has few, for the same reason."""
+    """Return the model with points of coefficient 0 added, up to a common number of points.
+
+    A model with many points is returned as it is.
+    """
     if not isinstance(model.points, jax.Array | np.ndarray):
         return model
     missing = common_size(len(model.points)) - len(model.points)

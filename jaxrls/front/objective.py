@@ -1,7 +1,7 @@
-"""Validation error at one λ as a scalar that can be differentiated in everything, and the best λ as
-a differentiable function of the data.
+"""`objective` is a validation error at one λ, as a scalar that is differentiable in every array.
 
-Theory: `docs/theory.md`, "Gradients".
+`best_lam` is the best λ as a differentiable function of the kernel and the data. Theory:
+`docs/theory.md`, "Gradients".
 """
 
 from collections.abc import Callable
@@ -36,16 +36,21 @@ def objective(
 ) -> Float[Array, ""]:
     """Compute a validation error at one λ, differentiable to any order in every array.
 
-    Errors are averaged over targets. Smaller is better; the evidence is negated. Where the
-    criterion is a likelihood with the variance of the prior, as the evidence is, kernel and λ are
-    taken as they are; `fit` and `tune` estimate τ² beside them, and so does
-    `criterion=Evidence("evidence")`. The CRPS estimates it here too, unless it is given.
+    Errors are averaged over targets. Smaller is better, so the evidence is negated. A likelihood,
+    such as the evidence, is computed with the variance τ² = 1 of the prior τ²k. In contrast, `fit`
+    and `tune` estimate τ², and so does `criterion=Evidence("evidence")`. The CRPS estimates τ² here
+    too, unless it is given.
 
-    For leave-one-out, E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with the held-out residuals e = c/p, where c =
-    G⁻¹y, p = diag G⁻¹ and G = K + λI. With the loss φ, a = φ′(e)/p and b = φ′(e) c/p², the
-    derivative in K is −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, from which those of the kernel's parameters
-    follow in blocks of rows. No eigenvector is differentiated, so that the gradient is right where
-    eigenvalues repeat or vanish.
+    For leave-one-out, with G = K + λI, c = G⁻¹y and p = diag G⁻¹, the error is
+
+        E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with the held-out residuals e = c/p
+
+    Write φ for the loss, a = φ′(e)/p and b = φ′(e) c/p². The derivative in K is
+
+        −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹
+
+    From it the derivatives in the kernel's parameters follow in blocks of rows. No eigenvector is
+    differentiated. So the gradient is right even if eigenvalues repeat or vanish.
 
     Args:
         kernel: a jaxrls kernel.
@@ -54,22 +59,22 @@ def objective(
         lam: λ, one number.
         criterion: as in `fit`.
         groups: as in `fit`; inside `jax.jit` give `folds(groups)`.
-        weights: as in `fit`; the derivative in a weight that is exactly 0 is taken as 0. In a
-            program X and Y of such rows may be NaN, but for a given matrix.
+        weights: as in `fit`. The derivative in a weight that is exactly 0 is taken as 0. Inside of
+            `jax.jit`, X and Y of rows of weight 0 may be NaN, unless X is a kernel matrix.
         intercept, fixed_effects, block_size: as in `fit`.
-        landmarks: points (m, d), which have derivatives too, or row numbers (m,): such a landmark
-            is held out with its row.
+        landmarks: points (m, d), in which the error is differentiable too; or row numbers (m,). A
+            landmark that is given by its row number is held out with its row.
 
     Returns:
         A scalar, in the units of the criterion.
 
     Raises:
-        ValueError: for shapes that do not fit and, where values are known, for those that `fit`
+        ValueError: for shapes that do not fit and, outside of `jax.jit`, for values that `fit`
             refuses.
 
-    **Cost** about n³ flops, 3n³ with gradient, in four n×n arrays; O(n r²) on r < n explicit
-    features; O(n m²) on m landmarks, in row blocks and O(m²) memory beyond X and Y; k-fold takes
-    one more product for its gradient. **Fails** (NaN) where K + λI is singular to working
+    **Cost** about n³ flops, 3n³ with gradient, in four n×n arrays. With r < n explicit features
+    O(n r²). With m landmarks O(n m²), in blocks of rows, and O(m²) memory beyond X and Y. K-fold
+    takes one more product for its gradient. **Fails** (NaN) if K + λI is singular to working
     precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan
     and Keerthi 2001, eq. 25.
 
@@ -108,11 +113,14 @@ def best_lam(
 ) -> Float[Array, ""]:
     """Find the λ of the smallest leave-one-out error, differentiable in kernel, X, Y and weights.
 
-    λ⋆ minimises E(λ, θ) between the neighbours of the best grid point, and by the implicit function
-    theorem dλ⋆ = −(∂²E/∂λ²)⁻¹ (∂²E/∂λ∂θ) dθ. The derivative of E(λ⋆(θ), θ) itself does not need
-    dλ⋆, since ∂E/∂λ = 0 at its minimum (the envelope theorem); that of another error at λ⋆, such as
-    one on validation data, does. Where an end of the grid is best, λ⋆ is that end and its
-    derivative 0.
+    Let θ be the kernel, X, Y and weights. λ⋆ minimises E(λ, θ) between the neighbours of the best
+    grid point. By the implicit function theorem
+
+        dλ⋆ = −(∂²E/∂λ²)⁻¹ (∂²E/∂λ∂θ) dθ
+
+    The derivative of E(λ⋆(θ), θ) itself does not need dλ⋆, as ∂E/∂λ = 0 at the minimum (the
+    envelope theorem). The derivative of another error at λ⋆, such as an error on validation data,
+    needs it. If an end of the grid is best, λ⋆ is that end, and its derivative is 0.
 
     Args:
         kernel, X, Y: as in `objective`.
@@ -144,11 +152,11 @@ def best_lam(
         return jnp.where(inside, slope, log_lam - grid_best)
 
     def already_solved(slope_at: Callable, start: Number) -> Number:
-        """The root, which is known: only its derivative by the implicit function theorem is new."""
+        """Return the known root: `custom_root` only adds its derivative."""
         return log_lam
 
     def divided(change: Callable, value: Number) -> Number:
-        """By the curvature; where that is not above 0, λ stands still."""
+        """Return the value divided by the curvature, or 0 if the curvature is not above 0."""
         curvature = change(jnp.ones_like(value))
         is_minimum = curvature > 0
         return jnp.where(is_minimum, value / jnp.where(is_minimum, curvature, 1), 0)
@@ -157,17 +165,15 @@ def best_lam(
 
 
 class Minimum(NamedTuple):
-    """The logarithm of the best λ of a grid, whether it lies inside of the grid, and the logarithm
-    of the minimum between its neighbours, where the slope changes its sign.
-    """
+    """The minimum of the error over λ."""
 
-    grid_best: Array
-    inside: Array
-    log_lam: Array
+    grid_best: Array  # the logarithm of the best λ of the grid
+    inside: Array  # whether that λ has a smaller and a larger neighbour on the grid
+    log_lam: Array  # the logarithm of the minimum between these neighbours, else `grid_best`
 
 
 def _by_spectrum(problem: Problem, lams: Array | None) -> Minimum:
-    """The minimum of the error."""
+    """Return the minimum of the error over λ, from a spectrum, by bisection of the slope."""
     solution = problem.solution()
     grid = jnp.log(lambda_grid(solution.factor) if lams is None else lams)
 
@@ -175,7 +181,7 @@ def _by_spectrum(problem: Problem, lams: Array | None) -> Minimum:
         return problem.errors(solution, jnp.exp(log_lams)).reshape(len(log_lams), -1).mean(axis=1)
 
     best = grid[jnp.argmin(errors(grid))]
-    # The neighbours among other λ: a grid may name one twice.
+    # The nearest λ that differ from the best, as a grid may name a λ twice.
     low = jnp.max(grid, initial=-jnp.inf, where=grid < best)
     high = jnp.min(grid, initial=jnp.inf, where=grid > best)
     inside = jnp.isfinite(low) & jnp.isfinite(high)

@@ -1,6 +1,8 @@
-"""The decisions of a fit that shapes and the request allow, taken once: which solver and route,
-which λ, a grid or a search, and whether memory suffices. Those that need its numbers, where
-rounding has the say, are in `run`.
+"""`make_plan` decides how `fit` solves a problem: by which solver, and at which λ.
+
+It looks at shapes and options, not at computed numbers, and it checks that memory suffices.
+Decisions that depend on computed numbers, because of rounding, are in `run.py`. `without_matrix`
+replaces the solver if K is too large.
 """
 
 from dataclasses import dataclass, replace
@@ -21,13 +23,19 @@ from jaxrls.core.fit import Choice, Problem
 from jaxrls.core.support import as_lams, is_concrete, platform
 from jaxrls.front.memory import of_problem
 
-MOST_ROWS = 2**14  # whose K a CPU factors, which takes minutes, where no solver is named
-GRID_SIZE = 100  # values of λ, in place of a search where the criterion has no slopes
-KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
+# Up to this many rows a CPU factors K if no solver is named, which takes minutes.
+MOST_ROWS = 2**14
+# The size of the default grid, also in place of a search if the criterion has no slopes.
+GRID_SIZE = 100
+# A fit to at most this many rows keeps its solution by default.
+KEPT_ROWS = 2000
 
 
 class Request(NamedTuple):
-    """What a caller asks of λ, and whether the fit is to keep its solution: as in `fit`."""
+    """The options of `fit` that say how λ is chosen, and whether the solution is kept.
+
+    The fields are the arguments of the same names of `fit`.
+    """
 
     lams: Any
     per_target: bool = False
@@ -36,7 +44,7 @@ class Request(NamedTuple):
 
     @property
     def any_lam(self) -> bool:
-        """Whether λ may be searched for anywhere."""
+        """Whether the caller left the values of λ open, so that a search may choose any."""
         is_count = isinstance(self.lams, int | np.integer | str | None)
         return is_count and not self.conservative
 
@@ -47,28 +55,28 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Given:
-    """λ that were named, (L,), or (L, t) with a column for each target."""
+    """The values of λ that the caller named, (L,), or (L, t) with a column for each target."""
 
     lams: Float[Array, "L *t"]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """So many λ of a grid from the spectrum."""
+    """A grid of `count` λ, which covers the spectrum of the factor."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Search:
-    """The best λ, from the error and its slope at about ten."""
+    """A search for the best λ by the error and its slope at about ten values."""
 
 
 LamsToTry = Given | Grid | Search
 
 
 def read_lams(lams: Any, problem: Problem) -> LamsToTry:
-    """What a caller's `lams` means."""
+    """Return the λ to try that the argument `lams` of `fit` stands for, and check it."""
     if isinstance(lams, str) and lams == "search":
         return Search()
     lams = GRID_SIZE if lams is None else lams
@@ -84,8 +92,11 @@ def read_lams(lams: Any, problem: Problem) -> LamsToTry:
 
 
 def possible_lams(lams: LamsToTry, problem: Problem) -> LamsToTry:
-    """λ as the solver can try them: a solver without a spectrum has no grid, and a search needs
-    slopes, without which it may miss the best, or takes more readings of the rows than a grid.
+    """Return the λ to try, changed to what solver and criterion allow.
+
+    * A solver without a spectrum has no grid, so a search replaces a grid.
+    * A search needs slopes of the error. Without them it may miss the best λ, or read the rows more
+      often than a grid does. So a grid replaces a search if the solver has a spectrum.
     """
     solver = problem.solver
     has_spectrum = solver is None or solver.has_spectrum
@@ -104,16 +115,17 @@ def possible_lams(lams: LamsToTry, problem: Problem) -> LamsToTry:
 
 
 class Plan(NamedTuple):
-    """How a problem is solved.
+    """The way in which `run` solves a problem, made by `make_plan`.
 
     Args:
         problem: the problem with its solver.
         lams: the λ to try.
         per_target: whether each target has a λ of its own.
         conservative: within how many standard errors of the smallest error the largest λ is taken.
-        retry: what is tried again where rounding has the say: from a best λ of a grid near the
-            floor of the spectrum a search by Cholesky factors, whose floor is lower; for named λ
-            that Cholesky factors were taken for, as these are few, a spectrum. None for nothing.
+        retry: what `run` tries next if rounding spoils the first result; None for nothing.
+            "below the floor": if the best λ of a grid is near the floor of the spectrum, search by
+            Cholesky factors, whose floor is lower. "by a spectrum": if Cholesky factors for a few
+            named λ break down or are inexact, compute a spectrum.
         keep: whether the solution is kept; None for the default.
     """
 
@@ -126,7 +138,7 @@ class Plan(NamedTuple):
 
     @property
     def choice(self) -> Choice:
-        """How λ is chosen from a grid, or among those that were named."""
+        """How `fit_arrays` chooses λ from a grid, or among the λ that were named."""
         criterion = self.problem.criterion
         if isinstance(self.lams, Given):
             return Choice(criterion, self.lams.lams, 1, self.per_target, self.conservative)
@@ -135,22 +147,24 @@ class Plan(NamedTuple):
 
 
 def make_plan(problem: Problem, request: Request) -> Plan:
-    """The cheapest exact plan, unless a solver is named.
+    """Make the plan for a request; if the problem has no solver, choose the cheapest exact one.
 
-    | λ are            | the way                                                               |
-    |------------------|-----------------------------------------------------------------------|
-    | named            | a spectrum; for few of them a Cholesky factor each                    |
-    | counted          | a grid of so many from the spectrum; without one a search             |
-    | counted, large n | a search where its Cholesky factors cost less than a spectrum         |
-    | "search"         | a search, where the criterion has slopes that X in memory gives       |
-    | "search", else   | as counted, GRID_SIZE; or without a spectrum a search by values alone |
+    | `lams` is       | the plan                                                             |
+    |-----------------|----------------------------------------------------------------------|
+    | values          | one spectrum, or a Cholesky factor for each λ if they are few        |
+    | a number        | a grid from one spectrum                                             |
+    | a number        | a search, if the solver has no spectrum                              |
+    | a number        | a search, if its Cholesky factors cost less than a spectrum          |
+    | "search"        | a search, if the criterion has slopes and X is in memory             |
+    | "search"        | else a grid of GRID_SIZE λ, if the solver has a spectrum             |
+    | "search"        | else a search by errors alone, without slopes                        |
     """
     lams = possible_lams(read_lams(request.lams, problem), problem)
     check_conservative(request.conservative, problem.criterion, lams)
     per_target = request.per_target or isinstance(lams, Given) and lams.lams.ndim == 2
     may_factor = _may_take_cholesky(problem, per_target)
     may_search = may_factor and problem.criterion.smooth and not request.conservative
-    # Of a grid the Cholesky factors are those of a search.
+    # In place of a grid, Cholesky factors are used in a search.
     allowed = may_search if isinstance(lams, Grid) else may_factor
     takes_cholesky = allowed and _is_cheaper_by_cholesky(problem, lams)
     solver = Cholesky() if takes_cholesky else problem.solver_or_default
@@ -172,11 +186,17 @@ def make_plan(problem: Problem, request: Request) -> Plan:
 
 
 def _may_take_cholesky(problem: Problem, per_target: bool) -> bool:
-    """Whether Cholesky factors of all of K may replace the spectrum, where λ are known outside of
-    `jax.jit`, so that a search can go on from them.
+    """Whether Cholesky factors of K + λI may replace the spectrum of K.
+
+    They may if all of this holds:
+
+    * no solver was named, and one λ serves all targets;
+    * the criterion is none of the caller's functions, which may need a factor of a certain class;
+    * K of all rows is factored, and the rows are in memory;
+    * the problem has values now (outside of `jax.jit`), so that a search can look at errors.
     """
     rows = problem.rows
-    asks_for_factor = isinstance(problem.criterion, FunctionCriterion)  # perhaps for its class
+    asks_for_factor = isinstance(problem.criterion, FunctionCriterion)
     if problem.solver is not None or asks_for_factor or per_target or not rows.in_memory:
         return False
     return choose_route(problem.kernel, rows.shape, rows.dtype) == "gram" and is_concrete(problem)
@@ -193,7 +213,7 @@ def _is_cheaper_by_cholesky(problem: Problem, lams: LamsToTry) -> bool:
 
 
 def _check_memory(problem: Problem, lams: LamsToTry) -> None:
-    """Raise where K is larger than memory."""
+    """Raise if the matrices of the fit do not fit into memory."""
     if not is_concrete(problem.rows) or not problem.rows.has_pairs:
         return
     at_once = 1
@@ -205,7 +225,7 @@ def _check_memory(problem: Problem, lams: LamsToTry) -> None:
 
 
 def check_conservative(conservative: Any, criterion: Criterion, lams: LamsToTry) -> None:
-    """Raise unless it is a number of standard errors, and the criterion has them."""
+    """Raise unless `conservative` is a valid number, and 0 if there are no standard errors."""
     number = isinstance(conservative, bool | int | float | np.number)
     if not number or not 0 <= conservative < np.inf:
         raise ValueError(
@@ -226,9 +246,14 @@ def check_conservative(conservative: Any, criterion: Criterion, lams: LamsToTry)
 
 
 def without_matrix(problem: Problem, call: str = "fit", any_lam: bool = True) -> Problem | None:
-    """The problem with a solver that needs no K, where no solver was named, single rows are held
-    out, and K is too large for the device, or its spectrum takes minutes and any λ will do;
-    else None.
+    """Return the problem with a solver that needs no K, or None if it should be solved as it is.
+
+    This is only for dense rows in memory, a kernel without explicit features, single rows that are
+    held out, and a problem without a named solver. Such a problem gets a solver if
+
+    * K is too large for the device in this `call`, "fit" or "gradient"; or
+    * the spectrum of K would take minutes on a CPU, and `any_lam` says that the values of λ are
+      left open.
     """
     if not _could_do_without_matrix(problem):
         return None
@@ -243,7 +268,7 @@ def without_matrix(problem: Problem, call: str = "fit", any_lam: bool = True) ->
 
 
 def _could_do_without_matrix(problem: Problem) -> bool:
-    """Whether a solver that needs no K could take its place."""
+    """Whether a solver that needs no K can solve the problem, and none was named."""
     rows = problem.rows
     criterion = problem.criterion
     if problem.solver is not None:
@@ -255,7 +280,10 @@ def _could_do_without_matrix(problem: Problem) -> bool:
 
 
 def keeps(problem: Problem, keep: bool | None) -> bool:
-    """Whether a fit keeps its solution: as was asked, or where rows are few and known."""
+    """Whether a fit keeps its solution.
+
+    It does as `keep` says. If `keep` is None, it does up to KEPT_ROWS rows, outside of `jax.jit`.
+    """
     if keep is not None:
         return keep
     return problem.rows.shape[0] <= KEPT_ROWS and is_concrete(problem.weights, problem.Y)

@@ -1,5 +1,8 @@
-"""From what a caller gives to a `Problem` of arrays: text for kernels, criteria and widths, names
-of columns, dtypes, labels far from 0, standardization, and the checks of all of them.
+"""`read_problem` turns the arguments of `fit`, `tune` and `objective` into a `Problem` of arrays.
+
+It resolves names of kernels, criteria and columns, converts dtypes, standardizes columns, shifts
+labels that are far from 0, and checks everything. Begin with `read_problem`; the other functions
+are its steps.
 """
 
 from dataclasses import replace
@@ -38,9 +41,9 @@ from jaxrls.core.support import (
 )
 from jaxrls.front.widths import from_median
 
-# The share of the standard deviation of labels that rounding may take; and labels whose squares
-# stay within float32.
+# Labels may lose this share of their standard deviation when they are rounded to float32.
 ROUNDED_SHARE = 1e-5
+# The squares of labels between these sizes stay within the range of float32.
 SMALLEST_SPREAD = 1e-9
 LARGEST_LABEL = 1e18
 
@@ -61,19 +64,19 @@ def read_problem(
     block_size: int | None = None,
     estimates: bool = True,
 ) -> Problem:
-    """Read the arguments of `fit` into a `Problem`, checking shapes, and values where they are
-    known; call its `prepare` before it is factored.
+    """Read the arguments of `fit` into a `Problem`, and check their shapes and values.
 
-    Parameters of the kernel take the dtype of the rows, so that a given width and a tuned one
-    share a compiled program.
+    Values are checked only if they are known, that is, outside of `jax.jit`. Call the method
+    `prepare` of the result before you factor it. Parameters of the kernel take the dtype of the
+    rows, so that a given width and a tuned width share a compiled program.
 
     Args:
         kernel, X, Y: as in `fit`.
         criterion, groups, weights, intercept, fixed_effects, standardize, landmarks, solver: as in
             `fit`.
         block_size: rows at a time.
-        estimates: whether a criterion of the prior's variance estimates it, unless it was given;
-            otherwise it takes it for 1, as on a factor.
+        estimates: whether a likelihood criterion estimates the variance τ² of the prior, unless τ²
+            was given. If False, it takes τ² = 1, as a criterion that is called on a factor does.
 
     Returns:
         A `Problem`.
@@ -81,8 +84,8 @@ def read_problem(
     Raises:
         ValueError: as `fit`.
 
-    **Cost** O(n d). **Source**: none; it computes nothing but moments of columns where
-    `standardize` asks for them.
+    **Cost** O(n d). **Source**: none; it computes only the median distance between rows, for
+    widths "median", and the moments of columns, for `standardize`.
 
     >>> from jaxrls import extend
     >>> import numpy as np, jaxrls as rls
@@ -119,8 +122,10 @@ def read_problem(
 
 
 def without_gaps(rows: Rows, weights: Weights) -> Rows:
-    """Rows in a program, where those of weight 0 may be padding that holds NaN: the heaviest row in
-    place of these. Values that are known are checked instead.
+    """Return the rows with the heaviest row in place of padding that is not finite.
+
+    Inside of `jax.jit` a row of weight 0 may be padding that holds NaN. Only such rows are
+    replaced. Outside of `jax.jit` the rows are returned as they are, and checked later.
     """
     if type(rows) is not DenseRows or not _may_have_gaps(rows, weights):
         return rows
@@ -132,7 +137,7 @@ def without_gaps(rows: Rows, weights: Weights) -> Rows:
 
 
 def labels_without_gaps(Y: Float[Array, "n *t"], weights: Weights) -> Float[Array, "n *t"]:
-    """Labels in a program, 0 for those that are not finite and have no weight."""
+    """Return the labels, with 0 for labels of weight 0 that are not finite, inside of `jax.jit`."""
     if Y.shape[0] != weights.n or not _may_have_gaps(Y, weights):
         return Y
     used = weights.used.reshape(-1, *[1] * (Y.ndim - 1))
@@ -140,12 +145,12 @@ def labels_without_gaps(Y: Float[Array, "n *t"], weights: Weights) -> Float[Arra
 
 
 def _may_have_gaps(values: Any, weights: Weights) -> bool:
-    """Whether values are not known, and there are weights."""
+    """Whether there are weights, and an array has no values yet, as inside of `jax.jit`."""
     return weights.values is not None and not is_concrete(values, weights)
 
 
 def in_dtype(kernel: Kernel, dtype: Any) -> Kernel:
-    """The kernel with its real parameters in this dtype."""
+    """Return the kernel with its real parameters in this dtype."""
 
     def cast(leaf: Any) -> Any:
         real = isinstance(leaf, int) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
@@ -158,7 +163,11 @@ def in_dtype(kernel: Kernel, dtype: Any) -> Kernel:
 
 
 def _known_float64(Y: Any, weights: Weights) -> np.ndarray | None:
-    """Labels of float64 in the right number, where their values are known."""
+    """Return the labels as a float64 array, or None if they cannot be checked for rounding.
+
+    None is returned for labels that are missing, that have another dtype or number, or that have no
+    values yet.
+    """
     if Y is None or not is_concrete(Y, weights):
         return None
     Y = np.asarray(as_floats("Y", Y))
@@ -169,10 +178,15 @@ def _known_float64(Y: Any, weights: Weights) -> np.ndarray | None:
 def far_from_zero(
     Y: Any, weights: Weights, fixed: FixedEffects | None = None, removable: bool = False
 ) -> np.ndarray | None:
-    """The mean of float64 labels, rounded to float32, where the rows are in float32 and rounding
-    labels so would lose more than `ROUNDED_SHARE` of what the fixed effects leave of them: 0 for
-    other targets, and None where there is none. Warns of what is lost where the mean is not
-    `removable`, or does not help.
+    """Return what to subtract from float64 labels before they are rounded to float32.
+
+    A target is far from 0 if rounding its mean to float32 loses more than `ROUNDED_SHARE` of the
+    spread of its labels. The spread is their standard deviation beyond the fixed effects. The
+    offset of such a target is its mean, rounded to float32; the offset of other targets is 0.
+    Returns None if no target has an offset, for example because the rows are in float64.
+
+    The mean is subtracted only if it is `removable`: an intercept is fitted, and the criterion
+    stays the same when a constant is added to all labels. Warns if too much is lost even so.
     """
     Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
     if Y is None or not np.abs(Y).max() <= LARGEST_LABEL:  # NaN is refused later
@@ -182,7 +196,7 @@ def far_from_zero(
     columns = fixed if fixed and fixed.values is not None else None
     left = Y - mean if columns is None else _without_effects(Y, weights, columns)
     spread = np.sqrt(np.average(left**2, axis=0, weights=v))
-    # Labels that are the same to rounding have nothing to lose.
+    # Labels that differ by rounding alone hold nothing that rounding could lose.
     exact = np.finfo(np.float64).eps * np.abs(Y).max(axis=0)
     varies = (spread > 100 * exact) & (spread > SMALLEST_SPREAD)
     far = varies & (np.finfo(np.float32).eps * np.abs(mean) > ROUNDED_SHARE * spread)
@@ -196,12 +210,12 @@ def far_from_zero(
 
 
 def _rounding_in_float32(Y: np.ndarray) -> np.ndarray:
-    """The most that float32 rounds off each target."""
+    """Return the largest rounding error of each target in float32."""
     return np.abs(Y.astype(np.float32) - Y).max(axis=0)
 
 
 def warn_of_far_labels(Y: Any, weights: Weights) -> None:
-    """Warn of labels far from 0 whose mean cannot be taken off."""
+    """Warn if rounding labels to float32 loses too much, for callers that subtract no mean."""
     far_from_zero(Y, weights)
 
 
@@ -217,7 +231,11 @@ def _warn_of_rounding(
 
 
 def _without_effects(Y: np.ndarray, weights: Weights, fixed: FixedEffects) -> np.ndarray:
-    """What fixed effects leave of labels, in float64 by refinement."""
+    """Return the labels minus their fit by the fixed effects, in float64.
+
+    The fit is computed in the dtype of the weights and applied three times, each time to what is
+    left of the labels. This is iterative refinement.
+    """
     left = Y.reshape(len(Y), -1)
     for _ in range(3):
         beta = fixed.fit(weights, jnp.asarray(left, weights.dtype))
@@ -226,7 +244,7 @@ def _without_effects(Y: np.ndarray, weights: Weights, fixed: FixedEffects) -> np
 
 
 def read_labels(Y: Any, rows: Rows, offset: np.ndarray | None = None) -> Float[Array, "n *t"]:
-    """Labels, less an offset, checked."""
+    """Return the labels minus the offset, if any, in the dtype of the rows, and check them."""
     Y = Y if offset is None else np.asarray(Y, np.float64) - offset
     if Y is None:
         raise ValueError(
@@ -242,8 +260,10 @@ def read_labels(Y: Any, rows: Rows, offset: np.ndarray | None = None) -> Float[A
 
 
 def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
-    """The kernel of the standardized columns: minus their mean, and divided by their standard
-    deviation, or by 1 for columns that are constant to rounding.
+    """Return the kernel that standardizes columns before it evaluates the given kernel.
+
+    Each column is centred and divided by its standard deviation. A column that is constant to
+    rounding is divided by 1.
     """
     if not kernel.evaluable or not rows.is_dense:
         what = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
@@ -253,8 +273,10 @@ def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
 
 @compiled
 def _moments(rows: Rows, weights: Weights) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-    """Mean and standard deviation of every column, from differences to one row, which are exactly 0
-    in a constant column.
+    """Return the mean and the scale of every column; the scale of a constant column is 1.
+
+    The scale is the standard deviation. Both are computed from differences to one row, which are
+    exactly 0 in a constant column.
     """
     v = weights.array
     if weights.values is None:
@@ -264,7 +286,7 @@ def _moments(rows: Rows, weights: Weights) -> tuple[Float[Array, " d"], Float[Ar
         near = rows.sum(lambda x, is_heaviest: matmul(is_heaviest, x), heaviest)
     sums = rows.sum(lambda x, v: matmul(v, jnp.stack([x - near, jnp.abs(x - near)])), v)
     mean, size = sums / weights.total
-    size = jnp.where(size > 0, size, 1)  # the unit of squares, which may underflow in that of X
+    size = jnp.where(size > 0, size, 1)  # in units of X, squares may underflow
     squares = rows.sum(lambda x, v: matmul(v, ((x - near - mean) / size) ** 2), v)
     centre = near + mean
     scale = size * safe_sqrt(squares / weights.total)

@@ -1,5 +1,7 @@
-"""From results to a `Fit`: words, the solution that is kept, padding taken off, names of columns,
-and what was taken off labels.
+"""Functions that make a `Fit` of a `Result`, and complete it.
+
+They add the plan in words, the solution if it is kept, the names of columns, and the offset that
+was subtracted from the labels. They remove rows of padding.
 """
 
 from dataclasses import replace
@@ -16,7 +18,7 @@ from jaxrls.front.plan import keeps
 
 
 def as_fit(result: Result, problem: Problem, plan: str = "") -> Fit:
-    """The fit of a result, with criterion and plan in words."""
+    """Make a `Fit` of a result, with criterion and plan in words."""
     criterion = problem.criterion
     about = About(criterion.name, criterion.title, criterion.unit, plan)
     model = Model(**vars(result.function))
@@ -24,7 +26,7 @@ def as_fit(result: Result, problem: Problem, plan: str = "") -> Fit:
 
 
 def words_for_grid(result: Result, problem: Problem) -> str:
-    """How λ of a grid, or those that were named, were tried."""
+    """Return the plan of a fit on a grid, or with named λ, in words."""
     solver = problem.solver_or_default
     count = len(result.chosen.lams)
     shares_work = count > 1 and result.diagnostics.shares_work
@@ -33,12 +35,12 @@ def words_for_grid(result: Result, problem: Problem) -> str:
 
 
 def with_plan(fit: Fit, words: str) -> Fit:
-    """The fit with another plan in words."""
+    """Return the fit with other words for its plan."""
     return replace(fit, about=replace(fit.about, plan=words))
 
 
 def with_prior_in_plan(fit: Fit) -> Fit:
-    """The fit whose plan says the variance of the prior, where that was estimated."""
+    """Return the fit with the variance τ² of the prior added to its plan, if it was estimated."""
     if fit.amplitude is None:
         return fit
     variances = np.square(np.asarray(fit.amplitude, np.float64))
@@ -49,7 +51,9 @@ def with_prior_in_plan(fit: Fit) -> Fit:
 
 
 def with_estimate_in_plan(fit: Fit) -> Fit:
-    """The fit, whose plan says that K was too large, and how exact its error is."""
+    """Return the fit with two facts added to its plan: K is not factored, so the error is an
+    estimate; and the standard error of this estimate.
+    """
     how_exact = ""
     if fit.error is not None and fit.loo_standard_error is not None:
         error = np.asarray(fit.error).mean()
@@ -67,7 +71,16 @@ def with_solution(
     keep: bool | None,
     n: int,
 ) -> Fit:
-    """The fit with its solution, if that is kept, and without what belongs to rows after n."""
+    """Return the fit with its solution, if that is kept, and without padding.
+
+    Args:
+        fit: the fit to complete.
+        solution: what the fit was computed from; None if it is not kept.
+        problem: the problem that was solved.
+        choice: how λ was chosen, so that `Fit.update` can choose it again; None after a search.
+        keep: whether the solution is kept, and saved by `save`; None for the default.
+        n: the number of rows that the caller gave. Rows after n are padding.
+    """
     if keeps(problem, keep):
         criterion = problem.criterion
         again = choice if criterion.needs_only_sums else None
@@ -79,7 +92,7 @@ def with_solution(
 
 
 def _without_padding(fit: Fit, n: int) -> Fit:
-    """The fit without the rows after n."""
+    """Return the fit without the points, coefficients and residuals of rows after n."""
     model = fit.model
     if model.points is not None:
         points = first_rows(model.points, n)
@@ -89,14 +102,16 @@ def _without_padding(fit: Fit, n: int) -> Fit:
 
 
 def add_names_and_offset(fit: Fit, names: tuple, offset: Any = None) -> Fit:
-    """The fit with what only the host knows: the names of columns, and in the intercept, then in
-    float64, what was taken off labels before they were fitted.
+    """Return the fit with the names of columns, and with the label offset in its intercept.
+
+    The offset is what was subtracted from the labels before the fit; None for nothing. An intercept
+    with an offset is in float64.
     """
     model = replace(fit.model, names=names) if names else fit.model
     if offset is None:
         return replace(fit, model=model)
     model = replace(model, intercept=np.asarray(model.intercept, np.float64) + offset)
-    if model.beta is not None:  # whose first is the intercept's, as labels could be moved
+    if model.beta is not None:  # beta[0] is the intercept: without one, nothing is subtracted
         beta = np.array(model.beta, np.float64)
         beta[0] += offset
         model = replace(model, beta=beta)

@@ -1,4 +1,8 @@
-"""A plan carried out: compiled programs, and what is tried again where rounding has the say."""
+"""`run` executes a plan by compiled programs, and tries another way if rounding spoils the result.
+
+The plan asks for λ of a grid, for named λ, or for a search. `with_lam` computes a finished fit
+again at another λ.
+"""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -30,13 +34,18 @@ from jaxrls.front.report import (
 )
 from jaxrls.front.sampling import padded
 
-# λ/floor, by bytes of the dtype, from which on weights by a Cholesky factor of dependent features
-# are right to 1e-8, in float32 to 1e-3: rounding adds about a fiftieth of floor/λ to them.
+# From this λ/floor on, by bytes of the dtype, a Cholesky factor of dependent features gives
+# coefficients that are right to 1e-8, in float32 to 1e-3.
+# The relative error of the coefficients is about floor/(50 λ).
 WEIGHTS_RIGHT_FROM = {4: 100, 8: 1e6}
 
 
 class Attempt(NamedTuple):
-    """A fit, the solution that it was computed from, where that is kept, and its problem."""
+    """A fit that `run` may return or replace by a better one.
+
+    `solution` is what the fit was computed from, None if it is not kept. `problem` has the solver
+    that was used.
+    """
 
     fit: Fit
     solution: Solution | None
@@ -44,7 +53,7 @@ class Attempt(NamedTuple):
 
 
 def run(plan: Plan) -> Fit:
-    """The fit with the best λ, as planned: from a grid, or from a search."""
+    """Return the fit with the best λ, from a grid or from a search, as the plan says."""
     n = len(plan.problem.Y)
     problem = padded(plan.problem)
     choice: Choice | None = None
@@ -64,7 +73,10 @@ def run(plan: Plan) -> Fit:
 
 
 def _by_grid(problem: Problem, plan: Plan) -> Attempt:
-    """The fit with the best λ of a grid, or of those that were named."""
+    """Return the fit with the best λ of a grid, or among the λ that were named.
+
+    If a Cholesky factor was inexact, and the plan allows it, the fit is computed by a spectrum.
+    """
     kept = keeps(problem, plan.keep)
     attempt = fit_on_grid(problem, plan.choice, kept)
     if plan.retry == "by a spectrum" and _took_up_rounding(attempt):
@@ -73,21 +85,24 @@ def _by_grid(problem: Problem, plan: Plan) -> Attempt:
 
 
 def fit_on_grid(problem: Problem, choice: Choice, kept: bool) -> Attempt:
-    """The fit with the best λ of a choice, with its solution if that is kept."""
+    """Return the fit with the best λ of a choice, and its solution if `kept`."""
     result, solution = fit_arrays_compiled(problem, choice, kept=kept)
     return Attempt(as_fit(result, problem, words_for_grid(result, problem)), solution, problem)
 
 
 @compiled
 def fit_arrays_compiled(problem: Problem, choice: Choice, *, kept: bool) -> Fitted:
-    """`fit_arrays`, whose solution is no result of the program unless it is kept."""
+    """Run `fit_arrays` as a compiled program, which returns the solution only if `kept`."""
     fitted = fit_arrays(problem, choice)
     return fitted if kept else fitted._replace(solution=None)
 
 
 def _took_up_rounding(attempt: Attempt) -> bool:
-    """Whether a Cholesky factor of features broke down, or took up rounding: at a λ near its floor,
-    of rows that the features cannot fit. A spectrum leaves out what is rounding.
+    """Whether rounding spoils a fit by a Cholesky factor, for a kernel with explicit features.
+
+    It does if an error is not finite, because the factor broke down. It also does if λ is near the
+    floor, and the features cannot fit all rows. A spectrum would leave out the eigenvalues that are
+    rounding alone. For other kernels the result is False.
     """
     fit = attempt.fit
     problem = attempt.problem
@@ -101,8 +116,9 @@ def _took_up_rounding(attempt: Attempt) -> bool:
 
 
 def _is_near_floor(fit: Fit) -> bool:
-    """Whether errors at the λ of a spectrum, or single rows, may be rounding; Cholesky factors are
-    rounded less.
+    """Whether rounding may spoil the errors, or held-out residuals of single rows, of a spectrum.
+
+    Cholesky factors are rounded less, so a search by them is worth its cost.
     """
     return float(fit.lam) < ABOVE_ROUNDING * float(fit.floor) or is_off_by_rounding(fit)
 
@@ -112,7 +128,10 @@ def _is_near_floor(fit: Fit) -> bool:
 
 
 def _by_search(problem: Problem, plan: Plan) -> Attempt:
-    """The fit with the best λ of a search; where single rows are off there, at a larger λ."""
+    """Return the fit with the best λ of a search.
+
+    If rounding moves held-out residuals of single rows there, a larger λ may be taken.
+    """
     chosen, solution, words = search_lam(problem, _solution(problem), plan.per_target)
     fit = as_fit(_result_at(problem, solution, chosen), problem)
     name = problem.solver_or_default.name
@@ -127,8 +146,9 @@ _result_at = compiled(result_at)
 
 
 def _above_rounding(attempt: Attempt) -> Attempt:
-    """The fit at the end of a search, or at the least λ from which on single rows are right, where
-    the error there is as good.
+    """Return the fit at the end of a search, or at a larger λ if that fit is about as good.
+
+    The larger λ is the least at which held-out residuals of single rows are right.
     """
     fit, _, problem = attempt
     lam = np.asarray([sound_lam(fit)], problem.rows.dtype)
@@ -143,7 +163,10 @@ def _above_rounding(attempt: Attempt) -> Attempt:
 
 
 def _both_ascending(first: Chosen, second: Chosen) -> dict:
-    """All λ that were tried, and their errors; on the host, by no program."""
+    """Return all λ that were tried, ascending, and their errors, as fields of `Chosen`.
+
+    They are joined on the host, so that no program is compiled.
+    """
     lams = np.concatenate([first.lams, second.lams])
     errors = np.concatenate([first.errors, second.errors])
     order = np.argsort(lams)
@@ -155,7 +178,7 @@ def _both_ascending(first: Chosen, second: Chosen) -> dict:
 
 
 def with_lam(fit: Fit, lam: Any) -> Fit:
-    """`Fit.with_lam`."""
+    """Return the fit at another λ, from the solution that the fit keeps: see `Fit.with_lam`."""
     solution = solution_of(fit)
     problem = fit.kept.problem
     coef = fit.model.coef
@@ -178,5 +201,5 @@ def with_lam(fit: Fit, lam: Any) -> Fit:
 
 @compiled
 def _result_of_choice(problem: Problem, solution: Solution, choice: Choice) -> Result:
-    """The result with the best λ of a choice, from a solution."""
+    """Return the result with the best λ of a choice, from a solution."""
     return result_at(problem, solution, choice.of(solution, problem.kernel))

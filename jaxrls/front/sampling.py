@@ -1,4 +1,8 @@
-"""The problem on some of its rows, and on a few more rows of weight 0."""
+"""Functions that change the rows of a `Problem`: `sample_of` draws some, `padded` adds a few.
+
+A search is faster on a sample. The added rows have weight 0, so that compiled programs for a few
+numbers of rows serve every number.
+"""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,21 +24,23 @@ from jaxrls.core.support import on_device
 
 
 class Sample(NamedTuple):
-    """The problem on some of the rows, and their numbers in X, (k,)."""
+    """The problem on a sample of its rows, with the numbers of these rows in X, (k,)."""
 
     problem: Problem
     numbers: np.ndarray
 
 
 def sample_of(problem: Problem, count: int) -> Sample:
-    """The problem on a sample of the rows. An intercept takes the place of other fixed effects, and
-    labels are minus what those fit.
+    """Return the problem on a random sample of the rows, the same in every call.
+
+    If there are fixed effects beyond an intercept, their fit is subtracted from the labels, and an
+    intercept takes their place.
 
     Args:
         problem: the problem on all rows.
-        count: how many rows to draw, at random with probabilities proportional to their weights;
-            the same rows every time. With weights a row may be drawn several times, and counts as
-            often; the mean weight of what is drawn is kept.
+        count: how many rows to draw. If there are weights, a row is drawn with a probability
+            proportional to its weight, and may be drawn several times. Each draw then counts with
+            the mean weight of all rows of positive weight.
     """
     numbers, X = problem.rows.candidates()
     numbers = np.arange(len(X)) if numbers is None else np.asarray(numbers)
@@ -51,7 +57,10 @@ def sample_of(problem: Problem, count: int) -> Sample:
 
 
 def _without_effects(problem: Problem) -> Float[Array, "n *t"]:
-    """The labels, less what fixed effects beyond an intercept fit."""
+    """Return the labels minus their fit by the fixed effects, if these are more than an intercept.
+
+    Otherwise return the labels as they are.
+    """
     if problem.fixed.values is None:
         return problem.Y
     labels = Labels.of(problem.Y, problem.weights, problem.fixed)
@@ -59,8 +68,11 @@ def _without_effects(problem: Problem) -> Float[Array, "n *t"]:
 
 
 def _draw(weights: np.ndarray, count: int, often: bool) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many places, drawn in proportion to their weights, and the weights for them; a
-    place may be drawn `often`, and counts as often.
+    """Draw at most `count` places of positive weight; return them, and their weights in the sample.
+
+    With `often`, places are drawn in proportion to their weights, with replacement. A place is
+    returned once, with a weight that counts how often it was drawn. Without `often`, places are
+    drawn with equal chances and without replacement.
     """
     places = np.flatnonzero(weights)
     weights = weights[places]
@@ -73,9 +85,14 @@ def _draw(weights: np.ndarray, count: int, often: bool) -> tuple[np.ndarray, np.
 
 
 def padded(problem: Problem) -> Problem:
-    """The problem with rows of weight 0 at the end, up to one of a few numbers of rows, so that
-    programs compiled for these serve others. It is unchanged if there are many rows, if they are
-    committed to a device, or if the criterion or the fixed effects hold data of each row.
+    """Return the problem with rows of weight 0 at its end, up to one of a few numbers of rows.
+
+    A program that is compiled for this number of rows serves several problems. The problem is
+    returned unchanged if
+
+    * there are many rows, or they are committed to a device, or are no plain array;
+    * the solver is neither `Spectral` nor `Cholesky`, or more rows would change its route;
+    * the criterion or the fixed effects hold data of each row.
     """
     n, _ = problem.rows.shape
     missing = common_size(n) - n
@@ -91,12 +108,12 @@ def padded(problem: Problem) -> Problem:
 
 
 def _more(values: Any, missing: int, mode: str) -> Array:
-    """An array with further rows: 0, or with the mode "edge" copies of the last one."""
+    """Return the array with `missing` more rows: of 0, or with mode "edge" copies of the last."""
     return on_device(pad_rows(np.asarray(values), missing, mode))
 
 
 def _can_be_padded(problem: Problem, missing: int) -> bool:
-    """Whether further rows of weight 0 change nothing but the shape."""
+    """Whether `missing` more rows of weight 0 change only the shape of a fit."""
     usual_solver = isinstance(problem.solver, Spectral | Cholesky | None)
     of_each_row = problem.fixed.values is not None or not problem.criterion.fits_samples
     if not usual_solver or of_each_row or type(problem.rows) is not DenseRows:

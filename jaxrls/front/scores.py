@@ -1,4 +1,4 @@
-"""R² of predictions."""
+"""Functions that compute R² of predictions."""
 
 from functools import partial
 from typing import Any
@@ -10,7 +10,10 @@ from jaxrls.core.support import as_floats, check_finite, check_weights
 
 
 def as_predicted(predictions: Numbers, Y: Any) -> Any:
-    """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
+    """Return labels Y in the dtype and shape of the predictions, and check them.
+
+    For predictions (m, 1), labels may also have shape (m,).
+    """
     Y = as_floats("Y", Y, predictions.dtype)
     Y = Y[:, None] if predictions.shape == (*Y.shape, 1) else Y
     if Y.shape != predictions.shape:
@@ -24,7 +27,10 @@ def as_predicted(predictions: Numbers, Y: Any) -> Any:
 def r_squared_of(
     predictions: Numbers, Y: Any, weights: Any, per_target: bool = False
 ) -> np.floating | np.ndarray:
-    """R² of predictions of labels Y: see `Fit.score`."""
+    """Return R² of predictions of labels Y, averaged over targets unless `per_target`.
+
+    See `Fit.score`.
+    """
     predictions = np.asarray(predictions, float)
     Y = np.asarray(as_predicted(predictions, Y))
     if weights is not None:

@@ -1,5 +1,6 @@
-"""Where a search starts: the best of a few multiples of a kernel's widths, and λ, judged on a
-sample of the rows.
+"""`first_guess` chooses the kernel and λ from which `tune` starts.
+
+It tries a few multiples of the kernel's widths on a sample of the rows, and keeps the best.
 """
 
 from dataclasses import replace
@@ -20,14 +21,16 @@ from jaxrls.front.widths import from_data, width_sizes, with_widths
 SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
 SCREEN_LAMS = 60
-# Widths near the best of these are judged on more rows, which resolve finer detail.
+# Then widths near the best of these are judged on more rows, which resolve finer detail.
 NEAR_ROWS = 1200
 NEAR_FACTORS = [1.5, 1.0, 2 / 3, 4 / 9, 0.3]
 
 
 class Guess(NamedTuple):
-    """A kernel, its best λ, the precision of its matrix of all rows, and its error on some of
-    them.
+    """A kernel from which a search may start, with its best λ on a sample of the rows.
+
+    `floor` is the precision of K of all rows, estimated from the sample. `error` is the error on
+    the sample.
     """
 
     kernel: Any
@@ -39,12 +42,13 @@ class Guess(NamedTuple):
 def first_guess(
     problem: Any, start: str, lams: Float[Array, " L"] | None, near: bool
 ) -> list[Guess]:
-    """The given kernel, and the one that `start` suggests if it is another.
+    """Return guesses for the start: the given kernel, and the best of others if it is better.
 
-    They are judged on a sample of the rows, so that no large matrix is factored for its spectrum:
-    by what the search minimises where that is a sum, such as the evidence, else by leave-one-out
-    error. With `near`, widths around the best are then judged on a larger sample: errors have
-    several minima, some of which a small sample misses.
+    The other kernels are those that the option `start` of `tune` asks for. All are judged on a
+    sample of the rows, so that no spectrum of a large matrix is computed. They are judged by the
+    criterion of the search if it needs only sums over rows, as the evidence does, else by
+    leave-one-out error. With `near`, widths around the best are then judged on a larger sample:
+    errors have several minima, and a small sample misses some of them.
     """
     problem = replace(problem, solver=None)
     kernel = problem.kernel
@@ -58,22 +62,25 @@ def first_guess(
     error_of = lambda guess: guess.error
     guesses = _guesses_of(problem, kernels, SCREEN_ROWS, lams)
     best = min(guesses, key=error_of)
-    if near and start == "screen" and sum(sizes) == 1:  # of several each moves by itself later
+    # If there are several widths, the search moves each by itself, and they are left as they are.
+    if near and start == "screen" and sum(sizes) == 1:
         close = [_multiple(best.kernel, factor, rows) for factor in NEAR_FACTORS]
         best = min(_guesses_of(problem, close, NEAR_ROWS, lams), key=error_of)
     return [guesses[0]] if best is guesses[0] else [guesses[0], best]
 
 
 def lam_on_few(problem: Any) -> float:
-    """The best λ of the problem's kernel on NEAR_ROWS of its rows. That of all rows is near it, as
-    λ is the variance of the noise over that of the function.
+    """Return the best λ of the problem's kernel on a sample of NEAR_ROWS of its rows.
+
+    The best λ of all rows is near it, as λ is the variance of the noise divided by the variance τ²
+    of the prior τ²k.
     """
     (guess,) = _guesses_of(replace(problem, solver=None), [problem.kernel], NEAR_ROWS, None)
     return float(guess.lam)
 
 
 def _multiple(kernel: Kernel, factor: float, rows: Rows) -> Kernel:
-    """The kernel with all widths multiplied."""
+    """Return the kernel with all widths multiplied by a factor, in the dtype of the rows."""
     scaled = lambda width: np.asarray(np.asarray(width) * factor, rows.dtype)
     return with_widths(kernel, rows, scaled)
 
@@ -81,7 +88,7 @@ def _multiple(kernel: Kernel, factor: float, rows: Rows) -> Kernel:
 def _guesses_of(
     problem: Problem, kernels: list[Kernel], most: int, lams: Float[Array, " L"] | None
 ) -> list[Guess]:
-    """A guess for each of the kernels, by its error on at most so many rows."""
+    """Return a guess for each of the kernels, with its error on at most `most` rows."""
     criterion: Any = problem.criterion
     n = problem.rows.shape[0]
     guesses = []
@@ -90,12 +97,12 @@ def _guesses_of(
     measured = LeaveOneOut(criterion.loss) if has_loss else measured
     few = replace(problem, criterion=measured)
     judged = n
-    if problem.kernel.evaluable:  # the columns of a kernel matrix are its rows
+    if problem.kernel.evaluable:  # a kernel matrix cannot be sampled by rows alone
         few = padded(sample_of(few, most).problem)
         judged = min(most, n)
     for kernel in kernels:
         guess = jax.device_get(_judge(replace(few, kernel=kernel), lams))
-        # s_max grows as the number of rows, and the rounding of K relative to it as its root.
+        # floor = √n·eps·s_max, and the largest eigenvalue s_max of K is proportional to n.
         floor = guess.floor * (n / judged) ** 1.5
         error = guess.error if np.isfinite(guess.error) else np.inf
         guesses.append(Guess(kernel, guess.lam, floor, error))
@@ -104,7 +111,7 @@ def _guesses_of(
 
 @compiled
 def _judge(problem: Problem, lams: Float[Array, " L"] | None) -> Guess:
-    """A guess without its kernel: the best λ of the grid, the precision of K, and the error."""
+    """Return a guess without its kernel: the best λ of a grid, the precision of K, the error."""
     solution = problem.solution()
     grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams
     errors = problem.errors(solution, grid)

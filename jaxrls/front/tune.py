@@ -1,4 +1,8 @@
-"""Tuning of kernel parameters and λ together, by the exact gradient of a validation error."""
+"""`tune`, which searches for kernel parameters and λ by the exact gradient of a validation error.
+
+It reads its arguments into a `Problem` (`read.py`), chooses where to start (`start.py`), and
+descends (`descent.py`). If rounding spoils the end, it goes on at larger λ.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -75,59 +79,65 @@ def tune(
 ) -> Fit[K]:
     """Tune every kernel parameter and λ together, by the exact gradient of the leave-one-out error.
 
-    Minimises log E(θ, λ) over the logarithms of λ and of all positive parameters (widths, scales,
-    α, periods, offsets); the parameters of a `FeatureMap` or `FunctionKernel` are searched as they
-    are. `Gaussian(jnp.ones(d))` tunes one width per column (automatic relevance determination), a
-    sum of `aₖ * kₖ.on(columns)` the weights of several kernels (banded ridge).
+    It minimises log E(θ, λ) over the logarithms of λ and of all positive parameters (widths,
+    scales, α, periods, offsets). The parameters of a `FeatureMap` or `FunctionKernel` are searched
+    without logarithms. `Gaussian(jnp.ones(d))` tunes one width per column (automatic relevance
+    determination). A sum of `aₖ * kₖ.on(columns)` tunes the weights of several kernels (banded
+    ridge).
 
     Args:
         kernel: the kernel to start from; or a name, as in `fit`.
         X: rows (n, d), dense.
         Y: labels (n,) or (n, t).
         lams: λ (L,), by default a grid; the search starts from the best of them.
-        criterion: as in `fit`; its loss needs a gradient. The variance τ² of the prior, which the
-            evidence and other likelihoods estimate, is put into λ and into numbers that multiply
-            the kernel, all of its parts in a sum: they are then variances in units of the labels.
-            For several targets it is their mean.
+        criterion: as in `fit`; its loss needs a gradient. If it is the evidence or another
+            likelihood, it estimates the variance τ² of the prior, as a mean over targets. If a
+            number multiplies the kernel, or every part of a sum, then these numbers and λ are
+            multiplied by τ². They are then variances in units of the labels.
         groups, weights, intercept, fixed_effects, standardize, keep, block_size: as in `fit`.
-        landmarks: for more rows than K can be factored for: the number of landmarks, which are
-            chosen with the best kernel known at the start; or row numbers, or points. They stay
-            fixed. Without landmarks, and with more rows than K can be factored for, the kernel is
-            tuned on 4000 of the rows, and then fitted to all of them, as `fit` does.
-        optimizer: any of optax's, by default L-BFGS.
+        landmarks: the number of landmarks, or row numbers, or points, for more rows than K can be
+            factored for. A number of landmarks is chosen with the best kernel known at the start.
+            Landmarks stay fixed. If there are none, and K cannot be factored, the kernel is tuned
+            on 4000 of the rows, and then fitted to all rows, as `fit` does.
+        optimizer: an optimiser of optax, by default L-BFGS.
         steps: the largest number of steps.
-        tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row lower log E by
-            less than tol/20. After `grow`, with the default optimiser, it ends at the first step
-            that lowers log E by less than tol/2. Of the evidence, E in place of log E, in nats of
-            all rows. With at most 100 rows a search by it also begins at the given kernel, and the
-            best is kept.
-        start: `"screen"` first multiplies all widths by the best of seven factors from 1/16 to 16,
-            judged on at most 300 rows. A single width without landmarks is then refined in smaller
-            steps, judged on 1200 rows. `"data"` sets widths to the median distance; `"kernel"`
-            leaves them. The given kernel itself is always among the candidates.
-        starts: how many searches to run, one after another: one from the first parameters, the
-            others from random multiples of them (needs `key`); the best is kept.
+        tol: the tolerance. A search ends if ‖∇ log E‖∞ is below it, or if three steps in a row
+            change log E by less than tol/20. After `grow`, with the default optimiser, it ends at
+            the first step that changes log E by less than tol/2. For the evidence, E in nats of all
+            rows takes the place of log E.
+        start: how to find the first kernel. The given kernel itself is always among the candidates.
+            With a likelihood and at most 100 rows, another search begins at it. One of:
+
+            * `"screen"`: multiply all widths by the best of seven factors from 1/16 to 16, judged
+              on at most 300 rows. A single width without landmarks is then refined in smaller
+              steps, judged on 1200 rows.
+            * `"data"`: set widths to the median distance.
+            * `"kernel"`: leave widths as they are.
+        starts: how many searches to run, one after another. The first begins at the first
+            parameters, the others at random multiples of them (needs `key`). The best is kept.
         key: a JAX random key.
         grow: whether to search in stages: on a sample of the rows with fewer landmarks, then on
             sixteen rows for each landmark, then on all rows. If the number of landmarks was given,
             each stage chooses its own. By default only if a step on all rows is expensive, and
             never for groups or pairs.
-        progress: show bars, of which the first says that a first call compiles (needs tqdm).
+        progress: whether to show progress bars (needs tqdm).
 
     Returns:
         A `Fit` at the best kernel and λ found, never worse than the start. Its `history` is that of
-        the search on all rows, whose `stages` have the searches before it. Where a likelihood is
-        largest without some parts of a sum, `history.reason` says that their scales vanished; they
-        were also tried at large values.
+        the search on all rows, and `history.stages` has the searches before it. If a likelihood is
+        largest without some parts of a sum of kernels, `history.reason` says that their scales
+        vanished. Large values of these scales were tried too.
 
     Raises:
         ValueError: as `fit`, and for a criterion whose derivative is 0 everywhere.
 
-    A search that ends so near the precision of K that held-out residuals of single rows are off
-    goes on at larger λ, and that is kept where the error is at most 1 % larger.
+    The search may end so near the precision of K that rounding changes held-out residuals of single
+    rows. Then it goes on at larger λ. Its new end is kept if the error there is at most about 1 %
+    larger.
 
-    **Warns** where the search ends at a λ below the precision of the factor, or so near it that
-    single rows are off by more than 2 % (in float32 10 %), and where `lams` is below it.
+    **Warns** if the search ends at a λ below the precision of the factor, or so near it that
+    residuals of single rows may be off by more than 2 % (in float32 10 %). It also warns if the
+    best of `lams` is below the precision.
     **Cost** a step is one or a few values with gradients of `objective`: one Cholesky factor and
     about three products each, for every start, in four n×n arrays; O(n m²) on m landmarks.
     **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams
@@ -179,7 +189,7 @@ def tune(
 def _tune(
     problem: Problem, guesses: list[Guess], way: SearchOptions, grow: bool | None, keep: bool | None
 ) -> Fit:
-    """The fit at the best kernel and λ that a search finds, with its history."""
+    """Return the fit at the best kernel and λ that a search finds, with the history."""
     n = len(problem.Y)
     best = problem.solver.search_kernel(  # type: ignore[union-attr]
         padded(problem), guesses, way, grow, _descend_in_memory
@@ -202,8 +212,10 @@ def _tune(
 
 
 def _in_units_of_labels(best: Tuned, fit: Fit) -> Tuned | None:
-    """The end of a search with the variance of the prior, which its likelihood estimated, put into
-    λ and the kernel's scales; None where there is none, or it cannot.
+    """Return the end of a search with λ and the kernel's scales multiplied by the prior variance.
+
+    The likelihood of the search estimated this variance τ². None if the criterion estimates none,
+    or if the kernel cannot be multiplied: see `multiplied_in_range`.
     """
     variance = _mean_variance(fit)
     if variance is None:
@@ -218,7 +230,7 @@ def _in_units_of_labels(best: Tuned, fit: Fit) -> Tuned | None:
 
 
 def _inspect(fit: Fit, problem: Problem) -> None:
-    """Warn of labels that tell nothing, and of a λ near the precision of the factor."""
+    """Warn if the labels are all equal, or if λ is near the precision of the factor."""
     if labels_are_equal(problem):
         warn(EQUAL_LABELS)
         return
@@ -234,8 +246,9 @@ def _inspect(fit: Fit, problem: Problem) -> None:
 
 
 def _mean_variance(fit: Fit) -> Any:
-    """τ² by which a criterion multiplies the prior, averaged over targets, which makes it that of
-    targets of one variance; None where the criterion estimates none.
+    """Return the variance τ² of the prior that the criterion estimates; None if it estimates none.
+
+    It is averaged over targets, as one kernel has to serve all of them.
     """
     if fit.amplitude is None:
         return None
@@ -244,8 +257,9 @@ def _mean_variance(fit: Fit) -> Any:
 
 
 def multiplied_in_range(kernel: K, lam: Any, factor: Any) -> K | None:
-    """The kernel with its scales multiplied, so that they and λ are variances in the units of the
-    labels; None where it has no scale of its own, or one of them leaves the range of the dtype.
+    """Return the kernel with its scales multiplied by a factor.
+
+    None if the kernel has no scale of its own, or if a scale or λ leaves the range of the dtype.
     """
     kernel = jax.device_get(kernel)
     scaled = kernel.multiplied(factor)
@@ -262,15 +276,17 @@ def multiplied_in_range(kernel: K, lam: Any, factor: Any) -> K | None:
 
 
 def _fit_of(best: Tuned) -> tuple[Fit, Any]:
-    """The fit at the end of a search, and its solution."""
+    """Return the fit at the end of a search, and its solution."""
     problem = replace(best.problem, kernel=best.kernel)
-    error = on_device(np.asarray(best.history.errors).min())  # by no program
+    error = on_device(np.asarray(best.history.errors).min())  # on the host: nothing is compiled
     return _fit_at(problem, jnp.asarray(best.lam), error)
 
 
 def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
-    """The search, or one that goes on from its end at larger λ, where single rows are right: widths
-    can shrink as λ grows, with nearly the same function, unless labels have no noise.
+    """Return the search, or one that goes on from its end at larger λ if that is about as good.
+
+    At the larger λ held-out residuals of single rows are right. Unless labels have no noise,
+    widths can shrink as λ grows, with nearly the same fitted function.
     """
     lowest = 2 * sound_lam(fit)
     here = Guess(best.kernel, 2 * lowest, lowest, fit.error)
@@ -285,7 +301,10 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
 
 
 def _beginning(problem: Problem, start: str, lams: Any, near: bool) -> list[Guess]:
-    """The kernels and λ that the search may start from; warns of λ below the precision of K."""
+    """Return the kernels and λ at which the search may start.
+
+    Warn if the best of the given λ is below the precision of K.
+    """
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     guesses = first_guess(problem, start, lams, near)
     given = guesses[0]
@@ -298,27 +317,27 @@ def _beginning(problem: Problem, start: str, lams: Any, near: bool) -> list[Gues
 
 
 def _descend_in_memory(problem: Problem, guesses: list, way: SearchOptions) -> Tuned:
-    """`descend`, where memory suffices for a gradient."""
+    """Call `descend`, or raise if memory does not suffice for a gradient."""
     of_problem(problem, call="gradient").check()
     return descend(problem, guesses, way)
 
 
 def _fit_at(problem: Problem, lam: Any, error: Any) -> tuple[Fit, Any]:
-    """The fit and its solution; the search knows the error."""
+    """Return the fit at λ, whose error the search knows, and its solution."""
     result, solution = _fitted_at(problem, lam, error)
     return as_fit(result, problem), solution
 
 
 @compiled
 def _fitted_at(problem: Problem, lam: Any, error: Any) -> Fitted:
-    """The result at a known λ and its error."""
+    """Return the result and the solution at a known λ with a known error."""
     solution = problem.solution()
     chosen = Chosen(lam[None], error[None], lam, error)
     return Fitted(result_at(problem, solution, chosen), solution)
 
 
 def _check(problem: Problem, way: SearchOptions, start: Any) -> None:
-    """Raise for what cannot be searched."""
+    """Raise if the problem cannot be searched, or an option of the search is wrong."""
     if not problem.traceable:
         raise ValueError(
             "tune needs X and held-out rows in memory, and one of them is a stream: give an array "

@@ -1,5 +1,8 @@
-"""Scales of a kernel that vanished in a search by likelihood: where `a` of `a * k` is so small that
-the likelihood is the same without k, its slope in log a is 0 whether the best a is 0 or large.
+"""Functions that find and raise scales of a kernel that vanished in a search by likelihood.
+
+A scale is the number a of a part `a * k` of a kernel. It vanished if it is so small that the
+likelihood is the same without the part. There the slope in log a is 0, whether the best a is 0 or
+large, so a gradient cannot tell which.
 """
 
 from collections.abc import Callable
@@ -14,11 +17,11 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import Rows, compiled
 from jaxrls.core.kernels import Block, Kernel, Scaled
 
-SOME = 100  # rows, whose prior variance is near enough to that of all
+SOME = 100  # the prior variance of this many rows is near enough to that of all rows
 
 
 def scales_of(kernel: Kernel) -> list[bool]:
-    """For every leaf in order, whether it is the number that multiplies a kernel."""
+    """Return for every leaf of a kernel, in order, whether it is a scale of a part."""
     marks: list[bool] = []
     for f in fields(kernel):  # type: ignore[arg-type]
         value = getattr(kernel, f.name)
@@ -32,7 +35,14 @@ def scales_of(kernel: Kernel) -> list[bool]:
 def vanished_scales(
     params: list, space: Any, value_of: Callable[[list], float], most: float
 ) -> list[int]:
-    """The places of scales without which the value that is minimised grows by at most so much."""
+    """Return the places in θ of the scales that vanished.
+
+    Args:
+        params: the parameters θ of the search.
+        space: the `Space` of the search.
+        value_of: what the search minimises, as a function of θ.
+        most: a scale vanished if the value without it is larger by at most this.
+    """
     value = value_of(params)
     vanished = []
     for place, is_scale in enumerate(scales_of(space.guess[0])):
@@ -42,13 +52,15 @@ def vanished_scales(
 
 
 def with_scales_raised(params: list, vanished: list[int], space: Any, rows: Rows) -> list:
-    """The parameters with the parts of these scales raised to the variance that all others and the
-    noise have together.
+    """Return θ with the vanished scales raised, so that their parts matter.
+
+    Each of their parts gets the mean prior variance that a label has at `params`, from the other
+    parts and the noise together.
     """
     first = space.first()
     raised = list(params)
     for place in vanished:
-        raised[place] = first[place]  # where it has a slope
+        raised[place] = first[place]  # at the start the scale has a slope
     few = rows.few_rows(SOME)
     total, _ = _prior_variances(params, space, few)
     _, parts = _prior_variances(raised, space, few)
@@ -62,8 +74,11 @@ def with_scales_raised(params: list, vanished: list[int], space: Any, rows: Rows
 
 @compiled
 def _prior_variances(params: list, space: Any, X: Array | Block) -> tuple[Float[Array, ""], list]:
-    """The mean prior variance of labels, and the part of it of each scale: its derivative in the
-    logarithm of that.
+    """Return the mean prior variance of a label, and contributions to it, one for each parameter.
+
+    The variance is the mean of k(x, x) + λ. A contribution is the derivative of the mean of k(x, x)
+    in the parameter. For a scale a, whose parameter is log a, it is the mean of a times the
+    k(x, x) of its part.
     """
 
     def variance(params: list) -> tuple[Float[Array, ""], Float[Array, ""]]:

@@ -1,4 +1,7 @@
-"""Widths of kernels from the data: the median distance between rows."""
+"""Functions that set the widths of a kernel from the data, by the median distance between rows.
+
+Begin with `median_distance` and `start_from_data`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,17 +30,16 @@ from jaxrls.core.support import (
 )
 
 MEDIAN_ROWS = 1000
-# The norm of every `Kernel.metric`.
+# The order of the norm that each `Kernel.metric` stands for.
 ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
 @public_call(data="X")
 def median_distance(X: Any, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Array, ""]:
-    """Compute the median distance between distinct rows of X, the customary first width of a
-    kernel.
+    """Compute the median distance between distinct rows of X, the usual first width of a kernel.
 
-    Takes all pairs of at most `rows` rows, spread evenly through X, or through the sample of a
-    stream.
+    The median is over all pairs of at most `rows` rows. These are spread evenly through X, or
+    through the sample of a stream.
 
     Args:
         X: rows (n, d), or `Rows`.
@@ -74,9 +76,11 @@ def median_distance(X: Any, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float
 
 
 def unit_of_squares(largest: Float[Array, ""]) -> Float[Array, ""]:
-    """1, or where squares of numbers of this size would underflow, a unit in which they do not:
-    below √tiny/eps, where even differences of rounding have squares, half way down to the smallest
-    number, counted in digits.
+    """Return a unit u such that (x/u)² does not underflow for numbers x of this size.
+
+    Let tiny be the smallest normal number of the dtype, and eps its precision. If x > √tiny/eps,
+    then u = 1 is enough: even (eps x)², the square of a rounding error, is above tiny. For smaller
+    x the unit is the geometric mean of √tiny/eps and tiny.
     """
     limits = jnp.finfo(largest.dtype)
     enough = float(limits.tiny) ** 0.5 / float(limits.eps)
@@ -85,7 +89,10 @@ def unit_of_squares(largest: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def _largest(few: Any) -> Float[Array, ""]:
-    """The largest difference of a number from the first row's, or the largest stored number."""
+    """Return the largest absolute difference of an entry from the first row.
+
+    For a `Block`, such as one of sparse rows, return the largest absolute value that is stored.
+    """
     if not isinstance(few, Block):
         return jnp.max(jnp.abs(few - few[0]))
     return jnp.max(jnp.abs(few.values))
@@ -93,21 +100,21 @@ def _largest(few: Any) -> Float[Array, ""]:
 
 @public_call(data="X")
 def start_from_data(kernel: Kernel, X: Any) -> Kernel:
-    """Set every length scale of a kernel (`Kernel.length_scales`) to the median distance between
-    rows.
+    """Set every length scale of a kernel to the median distance between rows.
 
-    The distance is over the columns that this part of the kernel uses. One width per column is set
-    to the column's standard deviation times the median distance of the standardised columns.
+    `Kernel.length_scales` names the length scales. The distance is computed in the columns that the
+    part of the kernel uses. If a length scale has a value for each column, each value is the
+    standard deviation of its column times the median distance between standardised rows.
 
     Args:
         kernel: a jaxrls kernel.
-        X: rows (n, d), or `Rows`; of a stream its sample is used.
+        X: rows (n, d), or `Rows`; if X is a stream, its sample is used.
 
     Returns:
         The same kernel with the new length scales.
 
     Raises:
-        ValueError: for a kernel whose `metric` is not known, and as `median_distance`.
+        ValueError: for a kernel with an unknown `metric`, and as `median_distance`.
 
     **Cost** as `median_distance`. **Source**: as `median_distance`.
 
@@ -129,7 +136,7 @@ def start_from_data(kernel: Kernel, X: Any) -> Kernel:
         columns = as_dense(columns)
         about = columns - columns[0]  # exactly 0 in a constant column
         size = jnp.max(jnp.abs(about), axis=0)
-        size = jnp.where(size > 0, size, 1)  # the unit of squares, which may underflow in that of X
+        size = jnp.where(size > 0, size, 1)  # in units of X, squares may underflow
         spread = size * jnp.std(about / size, axis=0)
         spread = jnp.where(spread > 0, spread, 1)
         return spread * median_distance(about / spread, order=order)
@@ -140,8 +147,10 @@ def start_from_data(kernel: Kernel, X: Any) -> Kernel:
 
 
 def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
-    """`start_from_data` of rows spread evenly over those of positive weight, each of which counts
-    once: one of weight 2 is two equal rows. Of weights and rows without values yet all count.
+    """Return `start_from_data` of at most MEDIAN_ROWS rows, spread over rows of positive weight.
+
+    Equal rows count once, and so does a row of any positive weight: a row of weight 2 stands for
+    two equal rows. Inside of `jax.jit`, where values are not known, every row counts.
     """
     drawn, few = rows.candidates()
     if not isinstance(few, Rows):
@@ -157,13 +166,14 @@ _from_data = compiled(start_from_data)
 
 
 def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
-    """The kernel with every width "median", or a list of it for the columns, set by `from_data`;
-    other parameters stay as they are.
+    """Return the kernel with every width "median" replaced by its value from `from_data`.
+
+    A width may also be a list of "median", one for each column. Other parameters stay as they are.
     """
     parameters = jax.tree.leaves(kernel, is_leaf=_is_median)
     if not any(map(_is_median, parameters)):
         return kernel
-    # Widths that are not known yet are NaN, of the shape that they will have.
+    # Widths to compute are NaN for now, in the shape that they will have.
     unknown = lambda width: np.full(np.shape(width), np.nan) if _is_median(width) else width
     start = with_widths(kernel, rows, unknown)
     check_real("a kernel's parameter", jax.tree.leaves(start))
@@ -173,25 +183,25 @@ def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
 
 
 def _is_listed(parameter: Any) -> bool:
-    """Whether a parameter is text, or a list."""
+    """Whether a parameter is a string, a list or a tuple."""
     return isinstance(parameter, str | list | tuple)
 
 
 def _is_median(parameter: Any) -> bool:
-    """Whether a parameter is "median", or a list of nothing else."""
+    """Whether a parameter is "median", or a list of nothing but "median"."""
     if not _is_listed(parameter):
         return False
     return {*map(str, jax.tree.leaves(parameter))} == {"median"}
 
 
 def with_widths(kernel: Kernel, rows: Rows, change: Callable) -> Kernel:
-    """The kernel with every width changed."""
+    """Return the kernel with every width replaced by `change(width)`."""
     changed = lambda part, name, _: change(getattr(part, name))
     return kernel.map_length_scales(changed, np.zeros((1, rows.shape[1])))
 
 
 def width_sizes(kernel: Kernel, rows: Rows) -> list[int]:
-    """How many numbers each of its widths has: 1, or one for every column."""
+    """Return for every width of the kernel how many numbers it has: 1, or one for each column."""
     sizes: list[int] = []
 
     def counted(width: Any) -> Any:

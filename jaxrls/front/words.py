@@ -1,4 +1,4 @@
-"""A fit in words, as `print` shows it."""
+"""`fit_in_words` describes a fit in the words that `print` shows."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ from jaxrls.core.support import is_concrete
 
 
 def fit_in_words(fit: Any) -> str:
-    """Kernel, rows, λ, error, held-out R² and degrees of freedom in one line, and the plan."""
+    """Return two lines: kernel, rows, λ, error, held-out R² and degrees of freedom; and the plan.
+
+    Inside of `jax.jit`, where numbers are not known, name the kernel and the criterion alone.
+    """
     kernel = fit.model.kernel
     if not is_concrete(fit.lam, fit.error, fit.dof):
         return f"Fit(kernel={kernel}, criterion={fit.criterion!r})"
@@ -28,7 +31,7 @@ def fit_in_words(fit: Any) -> str:
 
 
 def _sets_of_rows(fit: Any) -> str:
-    """How many fits came out of `jax.vmap`, and to how many rows each."""
+    """Return in words how many fits `jax.vmap` made, and how many rows each has."""
     sets = f"{np.size(fit.floor)} sets"
     if fit.loo_residuals is None:
         return sets
@@ -36,7 +39,7 @@ def _sets_of_rows(fit: Any) -> str:
 
 
 def _lam_in_words(fit: Any) -> str:
-    """The chosen λ, or the smallest and the largest, and of how many."""
+    """Return in words the chosen λ, or their range over targets, and how many λ were tried."""
     lams = np.asarray(fit.lam)
     low = f"{lams.min():.3g}"
     high = f"{lams.max():.3g}"
@@ -46,5 +49,5 @@ def _lam_in_words(fit: Any) -> str:
 
 
 def _name_of_error(fit: Any) -> str:
-    """What the criterion is called beside its value."""
+    """Return the name of the criterion that stands before its value."""
     return fit.title if fit.unit == "nats" else f"{fit.criterion.removesuffix('_error')} error"

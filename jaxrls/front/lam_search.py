@@ -165,9 +165,9 @@ def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> fl
     """Return the step to the minimum of a cubic over a gap, or NaN if it lowers f too little.
 
     The cubic falls at first, with slope `slope`. Over the gap it rises by `rise` ≥ 0, and it ends
-    with slope `slope_there`. With the share t ∈ [0, 1] of the gap,
+    with slope `slope_there`. With the share u ∈ [0, 1] of the gap,
 
-        f(t) = start t + second t² + third t³
+        f(u) = start u + second u² + third u³
     """
     start = slope * gap
     end = slope_there * gap

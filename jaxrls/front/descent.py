@@ -178,12 +178,12 @@ class Tuned(NamedTuple):
 class Walk(NamedTuple):
     """The points of one descent, in order, and the space in which they lie.
 
-    `goes_on` says whether the first point has the curvature of an earlier search.
+    `has_curvature` says whether the first point has the curvature of an earlier search.
     """
 
     points: list[Point]
     space: Space
-    goes_on: bool = False
+    has_curvature: bool = False
 
     @property
     def lowest(self) -> Point:
@@ -228,7 +228,7 @@ def descend(
         walk = min(walks, key=lambda walk: float(walk.lowest.value))
         words = ""
         if of_likelihood:
-            walk, vanished = _past_vanished_scales(walk, problem, way)
+            walk, vanished = _revive_scales(walk, problem, way)
             if vanished:
                 words = f"; {vanished} of the kernel's scales vanished, as if it were 0"
         found = _best_of(walk.points, problem, way, start_value)
@@ -261,7 +261,7 @@ def _random_starts(space: Space, problem: Problem, way: SearchOptions) -> list[W
     return [_first_of_walk(space, problem, way, key) for key in keys]
 
 
-def _past_vanished_scales(walk: Walk, problem: Problem, way: SearchOptions) -> tuple[Walk, int]:
+def _revive_scales(walk: Walk, problem: Problem, way: SearchOptions) -> tuple[Walk, int]:
     """Try to improve a walk whose best kernel has vanished scales; return it and their number.
 
     A scale vanished if the likelihood is the same without its part of the kernel (`vanished.py`).
@@ -348,7 +348,7 @@ def _with_curvature(learned: Point, walk: Walk) -> Walk:
     params = moved("params", learned.params, point.params)
     updates = moved("updates", learned.grad, point.grad)
     state = tree_utils.tree_set(learned.state, params=params, updates=updates)
-    return Walk([point._replace(state=state)], walk.space, goes_on=True)
+    return Walk([point._replace(state=state)], walk.space, has_curvature=True)
 
 
 @partial(compiled, often=True)
@@ -373,8 +373,8 @@ def step(point: Point, space: Any, problem: Problem, *, optimizer: Any) -> Point
 
 def _walk(first: Walk, problem: Problem, way: SearchOptions) -> Walk:
     """Descend from the one point of `first` until a condition of `SearchOptions` ends the walk."""
-    patience = 1 if first.goes_on else 3
-    least = 0.5 * way.tol if first.goes_on else 0.05 * way.tol
+    patience = 1 if first.has_curvature else 3
+    least = 0.5 * way.tol if first.has_curvature else 0.05 * way.tol
     (point,) = first.points
     visited = [point]
     stalled = 0

@@ -16,7 +16,7 @@ from jaxrls.core.support import column_names, is_concrete, progress_bar, public_
 from jaxrls.front.expected import warn_of_long_fit
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import inspect_fit, labels_are_equal
-from jaxrls.front.plan import Request, Search, keeps, make_plan, without_matrix
+from jaxrls.front.plan import Request, Search, keeps, make_plan, with_solver_without_k
 from jaxrls.front.read import read_problem
 from jaxrls.front.report import (
     add_names_and_offset,
@@ -165,9 +165,13 @@ def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
 
     If no solver was named and K is too large to factor, a solver that needs no K is used.
     """
-    smaller = None if request.keep else without_matrix(problem, any_lam=request.any_lam)
+    smaller = (
+        None
+        if request.keep
+        else with_solver_without_k(problem, leaves_lam_open=request.leaves_lam_open)
+    )
     if smaller:
-        warn_of_long_fit(smaller, request.any_lam)
+        warn_of_long_fit(smaller, request.leaves_lam_open)
     problem = smaller or problem
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:

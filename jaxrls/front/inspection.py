@@ -108,8 +108,10 @@ def inspect_fit(
     # At the floor, rounding may be the reason for this λ. Then a warning of rounding replaces the
     # warning that λ is the smallest of the grid.
     off = is_off_by_rounding(fit)
-    at_edge = inspect_lam(fit, default_grid, floor_explained=off)
-    if off and not at_edge:
+    faults = faults_of_lam(fit, default_grid, warns_of_rounding=off)
+    for words in faults:
+        warn(words)
+    if off and not faults:
         inspect_rounding(fit)
 
 
@@ -211,46 +213,68 @@ def _kernel_is_not_finite(fit: Fit) -> bool:
     return not np.isfinite(np.asarray(fit.model.kernel(some, some))).all()
 
 
-def inspect_lam(fit: Any, default_grid: bool, floor_explained: bool = False) -> bool:
-    """Warn if the chosen λ is at the edge of the grid or below the floor; return whether it warned.
+def inspect_lam(fit: Any, default_grid: bool) -> None:
+    """Warn if the chosen λ is at the edge of the grid or below the floor.
 
     Args:
         fit: any result that has `lam`, `lams` and `floor`.
         default_grid: whether the caller left the values of λ open, as in `inspect_fit`.
-        floor_explained: whether another warning explains a λ at the floor.
+    """
+    for words in faults_of_lam(fit, default_grid):
+        warn(words)
+
+
+def faults_of_lam(fit: Any, default_grid: bool, warns_of_rounding: bool = False) -> list[str]:
+    """Return in words where the chosen λ is at the edge of the grid or below the floor.
+
+    Args:
+        fit: any result that has `lam`, `lams` and `floor`.
+        default_grid: whether the caller left the values of λ open, as in `inspect_fit`.
+        warns_of_rounding: whether another warning explains a λ at the floor.
     """
     chosen = np.asarray(fit.lam)
-    floor = float(fit.floor)
-    narrow = chosen.dtype == np.float32
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
-    known = lams >= 0.99 * floor
-    warned = False
-    # Errors at λ below the floor are rounding. They matter only if such a λ was chosen, or if the
-    # chosen one is the smallest above the floor, so that a better one may lie below.
-    if not known.all() and (chosen <= lams[known].min(initial=np.inf)).any():
-        warn(
-            f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
-            f"{lams.min():.2g}: leave such λ out{', or use float64' if narrow else ''}"
-        )
-        warned = True
+    faults = _below_floor(chosen, lams, float(fit.floor))
     if fit.lams is None or len(lams) == 1:
-        return warned
-    low = chosen <= lams.min(axis=0)
-    high = chosen >= lams.max(axis=0)
-    at_floor = lams.min() <= 1.01 * floor
+        return faults
+    is_smallest = chosen <= lams.min(axis=0)
+    is_largest = chosen >= lams.max(axis=0)
+    at_floor = lams.min() <= 1.01 * float(fit.floor)
     # The smallest λ needs no warning if fits below the default grid no longer differ, or if another
     # warning explains the floor.
-    if default_grid and not at_floor or at_floor and floor_explained:
-        low = np.zeros_like(low)
-    for at_edge, edge, further in ((low, "smallest", "smaller"), (high, "largest", "larger")):
-        remedy = f"pass lams= that reach {further} values"
-        if edge == "smallest" and at_floor:
-            remedy = f"below it is rounding, so {'use float64' if narrow else 'keep it'}"
-        of_targets = f" of {at_edge.sum()} of {at_edge.size} targets" if at_edge.size > 1 else ""
-        if at_edge.any():
-            warn(
-                f"the chosen λ{of_targets}, {chosen[at_edge][0]:.3g}, is the {edge} of the grid: "
-                f"{remedy}, or change the kernel"
-            )
-            warned = True
-    return warned
+    if default_grid and not at_floor or at_floor and warns_of_rounding:
+        is_smallest = np.zeros_like(is_smallest)
+    remedy = "pass lams= that reach smaller values"
+    if at_floor:
+        instead = "use float64" if chosen.dtype == np.float32 else "keep it"
+        remedy = f"below it is rounding, so {instead}"
+    faults += _at_edge(chosen, is_smallest, "smallest", remedy)
+    faults += _at_edge(chosen, is_largest, "largest", "pass lams= that reach larger values")
+    return faults
+
+
+def _below_floor(chosen: np.ndarray, lams: np.ndarray, floor: float) -> list[str]:
+    """Return in words that λ of the grid are below the floor, if the choice may be due to them.
+
+    Errors at λ below the floor are rounding. They matter only if such a λ was chosen, or if the
+    chosen one is the smallest above the floor, so that a better one may lie below.
+    """
+    above = lams >= 0.99 * floor
+    if above.all() or not (chosen <= lams[above].min(initial=np.inf)).any():
+        return []
+    wider = ", or use float64" if chosen.dtype == np.float32 else ""
+    return [
+        f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
+        f"{lams.min():.2g}: leave such λ out{wider}"
+    ]
+
+
+def _at_edge(chosen: np.ndarray, at_edge: np.ndarray, edge: str, remedy: str) -> list[str]:
+    """Return in words that the chosen λ of some targets are at this edge of the grid."""
+    if not at_edge.any():
+        return []
+    of_targets = f" of {at_edge.sum()} of {at_edge.size} targets" if at_edge.size > 1 else ""
+    return [
+        f"the chosen λ{of_targets}, {chosen[at_edge][0]:.3g}, is the {edge} of the grid: "
+        f"{remedy}, or change the kernel"
+    ]

@@ -1,7 +1,7 @@
 """`make_plan` decides how `fit` solves a problem: by which solver, and at which λ.
 
 It looks at shapes and options, not at computed numbers, and it checks that memory suffices.
-Decisions that depend on computed numbers, because of rounding, are in `run.py`. `without_matrix`
+Decisions that depend on computed numbers, because of rounding, are in `run.py`. `with_solver_without_k`
 replaces the solver if K is too large.
 """
 
@@ -43,7 +43,7 @@ class Request(NamedTuple):
     keep: bool | None = None
 
     @property
-    def any_lam(self) -> bool:
+    def leaves_lam_open(self) -> bool:
         """Whether the caller left the values of λ open, so that a search may choose any."""
         is_count = isinstance(self.lams, int | np.integer | str | None)
         return is_count and not self.conservative
@@ -91,7 +91,7 @@ def read_lams(lams: Any, problem: Problem) -> LamsToTry:
     return Given(as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True))
 
 
-def possible_lams(lams: LamsToTry, problem: Problem) -> LamsToTry:
+def supported_lams(lams: LamsToTry, problem: Problem) -> LamsToTry:
     """Return the λ to try, changed to what solver and criterion allow.
 
     * A solver without a spectrum has no grid, so a search replaces a grid.
@@ -159,7 +159,7 @@ def make_plan(problem: Problem, request: Request) -> Plan:
     | "search"        | else a grid of GRID_SIZE λ, if the solver has a spectrum             |
     | "search"        | else a search by errors alone, without slopes                        |
     """
-    lams = possible_lams(read_lams(request.lams, problem), problem)
+    lams = supported_lams(read_lams(request.lams, problem), problem)
     check_conservative(request.conservative, problem.criterion, lams)
     per_target = request.per_target or isinstance(lams, Given) and lams.lams.ndim == 2
     may_factor = _may_take_cholesky(problem, per_target)
@@ -245,19 +245,21 @@ def check_conservative(conservative: Any, criterion: Criterion, lams: LamsToTry)
 # --------------------------------------------------------------------------------------------------
 
 
-def without_matrix(problem: Problem, call: str = "fit", any_lam: bool = True) -> Problem | None:
+def with_solver_without_k(
+    problem: Problem, call: str = "fit", leaves_lam_open: bool = True
+) -> Problem | None:
     """Return the problem with a solver that needs no K, or None if it should be solved as it is.
 
     This is only for dense rows in memory, a kernel without explicit features, single rows that are
     held out, and a problem without a named solver. Such a problem gets a solver if
 
     * K is too large for the device in this `call`, "fit" or "gradient"; or
-    * the spectrum of K would take minutes on a CPU, and `any_lam` says that the values of λ are
+    * the spectrum of K would take minutes on a CPU, and `leaves_lam_open` says that the values of λ are
       left open.
     """
-    if not _could_do_without_matrix(problem):
+    if not _may_take_solver_without_k(problem):
         return None
-    slow = any_lam and platform() == "cpu" and len(problem.Y) > MOST_ROWS
+    slow = leaves_lam_open and platform() == "cpu" and len(problem.Y) > MOST_ROWS
     if not slow and not of_problem(problem, call).why_not():
         return None
     for solver in SOLVERS_WITHOUT_K:
@@ -267,7 +269,7 @@ def without_matrix(problem: Problem, call: str = "fit", any_lam: bool = True) ->
     return None
 
 
-def _could_do_without_matrix(problem: Problem) -> bool:
+def _may_take_solver_without_k(problem: Problem) -> bool:
     """Whether a solver that needs no K can solve the problem, and none was named."""
     rows = problem.rows
     criterion = problem.criterion

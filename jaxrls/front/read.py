@@ -106,7 +106,7 @@ def read_problem(
     fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
     Y = rows.labels if Y is None else Y
     removable = fixed.intercept and criterion.ignores_offset
-    offset = far_from_zero(Y, weights, fixed, removable)
+    offset = label_offset_for_float32(Y, weights, fixed, removable)
     Y = labels_without_gaps(read_labels(Y, rows, offset), weights)
     if standardize:
         kernel = standardized(kernel, rows, weights)
@@ -175,7 +175,7 @@ def _known_float64(Y: Any, weights: Weights) -> np.ndarray | None:
     return Y if right else None
 
 
-def far_from_zero(
+def label_offset_for_float32(
     Y: Any, weights: Weights, fixed: FixedEffects | None = None, removable: bool = False
 ) -> np.ndarray | None:
     """Return what to subtract from float64 labels before they are rounded to float32.
@@ -216,7 +216,7 @@ def _rounding_in_float32(Y: np.ndarray) -> np.ndarray:
 
 def warn_of_far_labels(Y: Any, weights: Weights) -> None:
     """Warn if rounding labels to float32 loses too much, for callers that subtract no mean."""
-    far_from_zero(Y, weights)
+    label_offset_for_float32(Y, weights)
 
 
 def _warn_of_rounding(

@@ -79,7 +79,7 @@ def _by_grid(problem: Problem, plan: Plan) -> Attempt:
     """
     kept = keeps(problem, plan.keep)
     attempt = fit_on_grid(problem, plan.choice, kept)
-    if plan.retry == "by a spectrum" and _took_up_rounding(attempt):
+    if plan.retry == "by a spectrum" and _is_spoilt_by_rounding(attempt):
         return fit_on_grid(replace(problem, solver=Spectral()), plan.choice, kept)
     return attempt
 
@@ -97,7 +97,7 @@ def fit_arrays_compiled(problem: Problem, choice: Choice, *, kept: bool) -> Fitt
     return fitted if kept else fitted._replace(solution=None)
 
 
-def _took_up_rounding(attempt: Attempt) -> bool:
+def _is_spoilt_by_rounding(attempt: Attempt) -> bool:
     """Whether rounding spoils a fit by a Cholesky factor, for a kernel with explicit features.
 
     It does if an error is not finite, because the factor broke down. It also does if λ is near the

@@ -39,7 +39,7 @@ from jaxrls.front.inspection import (
     sound_lam,
 )
 from jaxrls.front.memory import of_problem
-from jaxrls.front.plan import Request, without_matrix
+from jaxrls.front.plan import Request, with_solver_without_k
 from jaxrls.front.read import read_problem
 from jaxrls.front.report import (
     add_names_and_offset,
@@ -169,7 +169,7 @@ def tune(
     )
     way = SearchOptions(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     _check(problem, way, start)
-    many = without_matrix(problem, "gradient") if not keep else None
+    many = with_solver_without_k(problem, "gradient") if not keep else None
     problem = sample_of(problem, SAMPLE_ROWS).problem if many else problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     with progress_bar(

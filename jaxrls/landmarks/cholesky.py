@@ -109,7 +109,7 @@ def landmarks_report(dictionary: Dictionary, sums: Moments, removed: Number) -> 
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
     report = Report("cholesky", floor, jnp.zeros_like(floor))
     largest = jnp.linalg.norm(sums.second)
-    return report.with_information_of(sums, removed, largest, ABOVE_ROUNDING * floor)
+    return report.with_information_from_moments(sums, removed, largest, ABOVE_ROUNDING * floor)
 
 
 def landmarks_rounding(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, Labels, Weights, gram, moments, near_fit
+from jaxrls.core.data import Data, Labels, Weights, coef_near_fit, gram, moments
 from jaxrls.core.factors import CallShape, Footprint, Solution, Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import Kernel, Linear
@@ -79,7 +79,7 @@ class Subset(Solver):
         kept = None if self.cholesky else kept_features(dictionary, rows, block_size)
         features = rows.through(dictionary) if kept is None else rows.like(kept)
         of_features = replace(data, rows=features)
-        origin = near_fit_on_landmarks(of_features, corner, kept is not None)
+        origin = coef_near_fit_on_landmarks(of_features, corner, kept is not None)
         trace = None if self.cholesky else chosen.trace_residual
         left_over = dictionary.left_over if trace is None else None
         sums = moments(
@@ -155,17 +155,17 @@ class Subset(Solver):
         return Footprint("cholesky landmarks", m, numbers, words)
 
 
-def near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -> Any:
-    """Return a point near the fit of φ by the fixed effects, (q, m), as `near_fit` does.
+def coef_near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -> Any:
+    """Return a point near the fit of φ by the fixed effects, (q, m), as `coef_near_fit` does.
 
     For an intercept alone it is the mean of φ over the landmarks, which saves a pass over the rows.
-    It is `near_fit` itself if there are other fixed effects, or if φ of all rows is kept and the
+    It is `coef_near_fit` itself if there are other fixed effects, or if φ of all rows is kept and the
     rows have weights. It is None without fixed effects.
     """
     known = kept and data.weights.values is not None
     if data.fixed.only_intercept and not known:
         return jnp.mean(corner, axis=0)[None]
-    return jax.lax.stop_gradient(near_fit(data, Linear()))
+    return jax.lax.stop_gradient(coef_near_fit(data, Linear()))
 
 
 def has_slopes(problem: Problem) -> bool:

@@ -155,7 +155,7 @@ def spectrum_on_landmarks(
     report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.jitter)
     largest = jnp.max(jnp.where(hidden, 0, s))
     least = ABOVE_ROUNDING * floor
-    report = report.with_information_of(sums, removed, largest, least)
+    report = report.with_information_from_moments(sums, removed, largest, least)
     return LandmarkSpectrum(
         data=data,
         s=s,

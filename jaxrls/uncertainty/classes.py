@@ -276,7 +276,7 @@ def _newton(data, start):
     """
     limits = jnp.finfo(start.dtype)
 
-    def goes_on(state):
+    def has_curvature(state):
         number, change, _ = state
         return (number < MOST_STEPS) & (change > limits.eps**0.5)
 
@@ -286,7 +286,7 @@ def _newton(data, start):
         return number + 1, r, point - step * jnp.log1p(r) / jnp.maximum(r, limits.tiny)
 
     start_state = 0, jnp.full_like(start[0], jnp.inf), start
-    _, _, point = jax.lax.while_loop(goes_on, next_point, start_state)
+    _, _, point = jax.lax.while_loop(has_curvature, next_point, start_state)
     return point
 
 

@@ -279,9 +279,9 @@ def _of_cholesky(factor: CholeskyGram, lam):
     """By one more Cholesky factor, of K with the fixed effects projected out."""
     weights = factor.weights
     fixed = factor.fixed
-    K, fit, _ = fixed.centre_both(weights, factor.K)
+    K, effects_coef, _ = fixed.centre_both(weights, factor.K)
     if factor.lift is not None:
-        fit = fit + fixed.constant_coef[:, None] * factor.lift
+        effects_coef = effects_coef + fixed.constant_coef[:, None] * factor.lift
     shrinkage = (lam / (jnp.trace(weights.scale_both(K)) + lam))[None]
     G = factor.with_effects(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
     lower = None if factor.lift is not None else factor.lower(G)
@@ -289,11 +289,11 @@ def _of_cholesky(factor: CholeskyGram, lam):
         root = weights.root
         H = factor.H
         share, both = _of_effects(factor, factor.K)
-        maps = lower, fit, lam, shrinkage
+        maps = lower, effects_coef, lam, shrinkage
         return SolvedSpread(factor.expansion, fixed.without_values(), *maps, share, both, root, H)
     row_map = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
     K = factor.K if factor.lift is None else None
-    return _of_matrix(factor, lam, row_map, matmul(fit, row_map), shrinkage, K)
+    return _of_matrix(factor, lam, row_map, matmul(effects_coef, row_map), shrinkage, K)
 
 
 @spread.register(CholeskyFeatures)

@@ -54,13 +54,13 @@ class Centred(NamedTuple):
     With Π = (BᵀVB)⁻¹BᵀV:
 
     * `K` is (I − BΠ) K (I − BΠ)ᵀ, of shape (n, n).
-    * `fit` is ΠK, of shape (q, n): the coefficients of the fit of K's columns by B.
+    * `coef` is ΠK, of shape (q, n): the coefficients of the fit of K's columns by B.
     * `removed` is a number, the size of what was subtracted from √v K √v. Rounding errors in
       proportion to it remain in `K`.
     """
 
     K: Any
-    fit: Any
+    coef: Any
     removed: Any
 
 
@@ -253,7 +253,7 @@ class FixedEffects:
         if weights.values is None or weights.padded:
             return once
         again = self._centre_once(weights, once.K)
-        return Centred(again.K, once.fit + again.fit, once.removed + again.removed)
+        return Centred(again.K, once.coef + again.coef, once.removed + again.removed)
 
     def _centre_once(self, weights: Weights, K: Float[Array, "n n"]) -> Centred:
         """Project B out of both sides of K, without the repetition.
@@ -341,7 +341,7 @@ class FixedEffects:
     @where_known
     def check_rank(self, weights: Weights, folds: Folds | None) -> None:
         """Raise `ValueError` if the columns are linearly dependent without some row, or fold."""
-        if self.keeps_any_rank(weights, folds):
+        if self.surely_keeps_rank(weights, folds):
             return
         with jax.ensure_compile_time_eval():
             kept = self.keeps_rank(weights, folds)
@@ -360,7 +360,7 @@ class FixedEffects:
             "or a column, or take criterion=log_marginal_likelihood, which leaves none out"
         )
 
-    def keeps_any_rank(self, weights: Weights, folds: Folds | None) -> bool:
+    def surely_keeps_rank(self, weights: Weights, folds: Folds | None) -> bool:
         """Whether shapes alone show that B keeps its rank, whichever row or fold is left out.
 
         This is so if B has no column. It is also so if B is a constant and all rows have weight 1,

@@ -93,7 +93,7 @@ class Folds:
             return self.sums(A)
         return jnp.sum(jnp.where(self.inside_mask > 0, A[self.inside], 0), axis=1)
 
-    def as_rows(self, A: Float[Array, "k b *t"]) -> Float[Array, "n *t"]:
+    def in_row_order(self, A: Float[Array, "k b *t"]) -> Float[Array, "n *t"]:
         """Return results of folds in the order of the rows, (n, …).
 
         A[i, j] is the result for row `inside[i, j]`. Each row gets the result of the fold that

@@ -205,7 +205,7 @@ def _sums_of_block(
     }
 
 
-def near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
+def coef_near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
     """Return coefficients close to those of the fit of φ(x) by the fixed effects.
 
     * Without fixed effects the result is None.

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, DataBlock, Labels, moments, near_fit
+from jaxrls.core.data import Data, DataBlock, Labels, coef_near_fit, moments
 from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.floor import Report, roundings_of_moments
@@ -200,7 +200,7 @@ def solve_cholesky(
     It reads the rows once, and once more if there are weights or columns of fixed effects.
     """
     features = Features(kernel)
-    origin = jax.lax.stop_gradient(near_fit(data, features))
+    origin = jax.lax.stop_gradient(coef_near_fit(data, features))
     origins: dict = {"origin": origin, "label_origin": labels.beta}
     sums = moments(data, features, labels.Y, block_size=block_size, **origins)
     removed = sums.removed(data.fixed)
@@ -215,7 +215,7 @@ def solve_cholesky(
         second=sums.second,
         origin=sums.origin,
         expansion=Primal(),
-        report=report.with_information_of(known, removed, largest),
+        report=report.with_information_from_moments(known, removed, largest),
         block_size=block_size,
     )
     return Solution(factor, labels, sums.cross)

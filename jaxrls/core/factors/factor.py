@@ -235,7 +235,7 @@ class Factor(ABC):
             return fold_residuals(self.view(solution, lam), self.weights, folds, self.shards)
 
         def of_lam(lam: Float[Array, " k"]) -> Any:
-            e = folds.as_rows(solution.per_target(lam, left_out))
+            e = folds.in_row_order(solution.per_target(lam, left_out))
             return fn(e[:, None], solution.labels.Y, folds.weights_of_predicted(self.weights).array)
 
         return one_by_one(of_lam, lams, stack)

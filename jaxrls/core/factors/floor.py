@@ -78,7 +78,7 @@ class Report:
         floor = jnp.where(informative, self.floor, trace_before)
         return replace(self, floor=floor, informative=informative)
 
-    def with_information_of(
+    def with_information_from_moments(
         self, sums: Moments, removed: Number, largest: Number, least: Any = 0
     ) -> "Report":
         """Return the report with `informative`, from centred moments.
@@ -134,7 +134,7 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     eps = float(jnp.finfo(factor.dtype).eps)
     kept = s > 0
     U = jnp.where(kept, factor.left_vectors(), 0)
-    held = _rows(factor, U) if folds is None else _folds(factor, U, folds)
+    held = _bounds_of_rows(factor, U) if folds is None else _bounds_of_folds(factor, U, folds)
     stay = factor.residual_dimensions() - held.count
     least = EXACT_ABOVE * eps
     others_interpolate = stay < jnp.sum(kept, dtype=s.dtype)
@@ -147,7 +147,7 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     return jnp.max(jnp.where(raised, floors, 0))
 
 
-def _rows(factor: Any, U: Float[Array, "n r"]) -> LeftOut:
+def _bounds_of_rows(factor: Any, U: Float[Array, "n r"]) -> LeftOut:
     """Return the bounds for single rows."""
     h = factor.fixed.leverage(factor.fixed.values, factor.weights.array)
     w = jnp.sum(U * U, axis=1)
@@ -155,7 +155,7 @@ def _rows(factor: Any, U: Float[Array, "n r"]) -> LeftOut:
     return LeftOut(1, 1 - h - w, jnp.where(factor.weights.used, w, 0), k)
 
 
-def _folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftOut:
+def _bounds_of_folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftOut:
     """Return the bounds for folds."""
     used = factor.weights.used
     H = factor.H

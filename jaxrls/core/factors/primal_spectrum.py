@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, DataBlock, Labels, Moments, Rows, moments, near_fit
+from jaxrls.core.data import Data, DataBlock, Labels, Moments, Rows, coef_near_fit, moments
 from jaxrls.core.factors.expansion import KernelMatrix, Primal, centred_products
 from jaxrls.core.factors.floor import Report, centred_rounding, roundings_of_moments
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
@@ -133,7 +133,7 @@ def feature_moments(data: Data, labels: Labels) -> Moments:
 
     They are taken about a point near the fit of the features by the fixed effects.
     """
-    origin = near_fit(data, Linear())
+    origin = coef_near_fit(data, Linear())
     return moments(data, Linear(), labels.Y, origin=origin, label_origin=labels.beta)
 
 
@@ -154,7 +154,9 @@ def spectrum_of(
     s, below = clip_negative(s, removed)
     of_eigh = eigh_rounding(len(s), s, removed)
     floor = roundings_of_moments(sums) * of_eigh
-    report = Report("covariance", floor, below).with_information_of(sums, removed, jnp.max(s))
+    report = Report("covariance", floor, below).with_information_from_moments(
+        sums, removed, jnp.max(s)
+    )
     of_centring = centred_rounding(sums.square_before) ** 2
     is_present = s > jnp.maximum(of_eigh, of_centring)
     s = report.where_informative(jnp.where(is_present, s, 0))

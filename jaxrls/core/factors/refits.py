@@ -62,12 +62,14 @@ def sweep_primal_refits(
     def of_block(block: DataBlock, Y: Float[Array, "b t"], fold_of_row: Int[Array, " b"]) -> Any:
         phi = form.map.features(block.x)
 
-        def put(e: Float[Array, "b L t"], fit: PrimalFits) -> tuple[Float[Array, "b L t"], None]:
+        def fill_in_fold(
+            e: Float[Array, "b L t"], fit: PrimalFits
+        ) -> tuple[Float[Array, "b L t"], None]:
             predicted = matmul(phi, fit.w) + data.fixed.fitted(block.b, fit.beta)
             left_out = Y[:, None] - predicted.reshape(len(Y), L, t)
             return jnp.where((fold_of_row == fit.number)[:, None, None], left_out, e), None
 
-        e, _ = jax.lax.scan(put, jnp.zeros((len(Y), L, t), Y.dtype), fits)
+        e, _ = jax.lax.scan(fill_in_fold, jnp.zeros((len(Y), L, t), Y.dtype), fits)
         counted = fold_of_row < len(folds.inside)  # as `Folds.weights_of_predicted`, of a block
         return fn(e, Y, jnp.where(counted, block.weights.array, 0))
 
@@ -150,7 +152,7 @@ def sweep_dual_refits(
             shrunk = fit.z[:, None] / (fit.s[:, None, None] + lams)
             return fit.start[:, None] - matmul_lams(fit.cross, shrunk)
 
-        e = folds.as_rows(jax.lax.map(left_out, fits)) / unit[:, None]
+        e = folds.in_row_order(jax.lax.map(left_out, fits)) / unit[:, None]
         return fn(e, labels.Y, folds.weights_of_predicted(weights).array)
 
     return of_lams(lams) if stack else over_lams(of_lams, lams, labels.Y.shape[1])
@@ -177,7 +179,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     weights = factor.weights
     unit = weights.root_or_one[:, None]
     with_zero_row = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
-    K = matmul(with_zero_row(_rows_of_matrix(factor)), with_zero_row(factor.left_vectors()).T)
+    K = matmul(with_zero_row(_left_factor(factor)), with_zero_row(factor.left_vectors()).T)
     H = with_zero_row(factor.fixed_basis * unit)
     Y = with_zero_row((labels.Y - labels.mean) * unit)
     drops_rounding = factor.present is not None
@@ -194,7 +196,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     return jax.lax.map(without, (folds.fold_numbers, folds.inside))
 
 
-def _rows_of_matrix(factor: Any) -> Float[Array, "n r"]:
+def _left_factor(factor: Any) -> Float[Array, "n r"]:
     """Return A with AUᵀ = K̃: U diag(s) for rows of the fit.
 
     For rows of weight 0, which are queries, A is G of `query_map`: GUᵀ are their kernel values with

@@ -244,7 +244,7 @@ class Solution:
             e = factor.held_out_rows(self, lams)
         else:
             return self.estimated(lams).held_out
-        if factor.fixed.keeps_any_rank(factor.weights, groups):
+        if factor.fixed.surely_keeps_rank(factor.weights, groups):
             return e
         full = factor.fixed.keeps_rank(factor.weights, groups)
         full = full if groups is None else full[groups.fold_of_row]
@@ -284,7 +284,7 @@ class Solution:
         """
         fixed = self.factor.fixed
         weights = self.factor.weights
-        if fixed.keeps_any_rank(weights, groups):
+        if fixed.surely_keeps_rank(weights, groups):
             return total
         fixed.check_rank(weights, groups)
         defined = jnp.all(fixed.keeps_rank(weights, groups))

@@ -400,17 +400,17 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseS
     weights = matrix.data.weights
     fixed = matrix.data.fixed
     trace_before = weights.sum(diagonal_of(matrix.K))
-    K, effects_fit, removed = fixed.centre_both(weights, matrix.K)
+    K, effects_coef, removed = fixed.centre_both(weights, matrix.K)
     if matrix.lift is not None:
         constant: Any = fixed.constant_coef
-        effects_fit = effects_fit + constant[:, None] * matrix.lift
+        effects_coef = effects_coef + constant[:, None] * matrix.lift
     s, U = eigh(weights.scale_both(K))
     U = fixed.project(weights, U)
     # What centring removes from the entries of K is rounded entry by entry: 4√n·eps of one entry.
     heaviest = weights.largest / weights.total
     centring_rounding = 4 * jnp.sqrt(heaviest / weights.count) * removed
     floor = eigh_rounding(weights.count, s, centring_rounding)
-    fixed_directions = matmul(effects_fit, weights.scale(U))
+    fixed_directions = matmul(effects_coef, weights.scale(U))
     kernel, rows = matrix.training
     has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
     present = _present_directions(s, floor, has_features, semidefinite)

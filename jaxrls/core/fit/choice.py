@@ -145,7 +145,7 @@ class Choice:
     def of(self, solution: Solution, kernel: Kernel) -> Chosen:
         """Return the chosen λ for a solution, with the errors of all λ that were tried."""
         lams = self.lams_to_try(solution.factor)
-        if len(lams) == 1 and not self._needs_an_error(solution.factor):
+        if len(lams) == 1 and not self._evaluates_single_lam(solution.factor):
             targets = solution.labels.given.shape[1:] if self.per_target else ()
             return Chosen(lams, None, jnp.broadcast_to(lams[0], targets))
         errors = self.criterion.errors(solution, lams, kernel)
@@ -164,7 +164,7 @@ class Choice:
             return lambda_grid(factor, self.num)
         return factor.zero_as_floor(self.lams)
 
-    def _needs_an_error(self, factor: Factor) -> bool:
+    def _evaluates_single_lam(self, factor: Factor) -> bool:
         """Whether to evaluate the criterion at a single λ, where nothing is to be chosen.
 
         It is not evaluated in two cases:

@@ -195,15 +195,15 @@ def _jitter_effect(
     return factor.jitter_effect(kernel, column[0], coef, jnp.sqrt(squares))
 
 
-def r_squared(missed: Any, Y: Any, mean: Callable, xp: Any) -> Any:
+def r_squared(mean_squared_error: Any, Y: Any, mean: Callable, xp: Any) -> Any:
     """Return R² = 1 − Σ v e² / Σ v (y − ȳ)² of every target, and 0 for constant labels.
 
     Args:
-        missed: the weighted mean of the squared residuals e², (t,).
+        mean_squared_error: the weighted mean of the squared residuals e², (t,).
         Y: labels (n, t) minus the labels of one row, so that constant labels are exactly 0.
         mean: the function that averages over rows with weights v.
         xp: `numpy` or `jax.numpy`.
     """
     square = mean((Y - mean(Y)) ** 2)
     varies = square > 0
-    return xp.where(varies, 1 - missed / xp.where(varies, square, 1), 0)
+    return xp.where(varies, 1 - mean_squared_error / xp.where(varies, square, 1), 0)

@@ -52,34 +52,34 @@ eigh.defjvp(_refuse)
 svd.defjvp(_refuse)
 
 
-def clip_negative(s: Float[Array, " n"], removed: Number | float = 0.0) -> tuple[Any, Number]:
+def clip_negative(s: Float[Array, " n"], centred_size: Number | float = 0.0) -> tuple[Any, Number]:
     """Return the eigenvalues with negative ones set to 0, and how negative the smallest was.
 
     Args:
         s: the eigenvalues.
-        removed: how large the part is that centring subtracted from the matrix, in the units of s.
+        centred_size: how large the part is that centring subtracted from the matrix, in the units of s.
 
     Returns:
         `(clipped, below)`. `below` is minus the smallest eigenvalue, relative to the largest |s| or
-        to `removed`, whichever is larger. It is 0 if no eigenvalue is negative.
+        to `centred_size`, whichever is larger. It is 0 if no eigenvalue is negative.
     """
-    largest = jnp.maximum(jnp.max(jnp.abs(s)), removed)
+    largest = jnp.maximum(jnp.max(jnp.abs(s)), centred_size)
     below = jnp.maximum(-jnp.min(s), 0) / jnp.maximum(largest, jnp.finfo(s.dtype).tiny)
     return jnp.maximum(s, 0), below
 
 
 def rounding(
-    n: Number | float | int, s: Float[Array, " k"], removed: Number | float = 0.0
+    n: Number | float | int, s: Float[Array, " k"], centred_size: Number | float = 0.0
 ) -> Number:
     """Return √n·eps·s_max, the error that rounding may cause in the eigenvalues of an n×n matrix.
 
-    `removed` stands for s_max if it is larger. It is the size of the part that centring subtracted
+    `centred_size` stands for s_max if it is larger. It is the size of the part that centring subtracted
     from the matrix, which was rounded too.
 
     In measurements, ‖K − U diag(s) Uᵀ‖ was .2 to .7 of the returned value for n = 600 to 2000, and
     .3 to 1.3 for n = 160. The factor is √n and not n, because rounding errors have random signs.
     """
-    return n**0.5 * float(jnp.finfo(s.dtype).eps) * jnp.maximum(jnp.max(s), removed)
+    return n**0.5 * float(jnp.finfo(s.dtype).eps) * jnp.maximum(jnp.max(s), centred_size)
 
 
 # How many times `rounding` the eigenvalues of a platform's library may be off. It is 1 for LAPACK.
@@ -90,7 +90,7 @@ EIGH_ROUNDINGS = {"gpu": 4.0}
 
 
 def eigh_rounding(
-    n: Number | float | int, s: Float[Array, " k"], removed: Number | float = 0.0
+    n: Number | float | int, s: Float[Array, " k"], centred_size: Number | float = 0.0
 ) -> Number:
     """Return `rounding` for eigenvalues that the library of the current platform computes."""
-    return EIGH_ROUNDINGS.get(platform(), 1.0) * rounding(n, s, removed)
+    return EIGH_ROUNDINGS.get(platform(), 1.0) * rounding(n, s, centred_size)

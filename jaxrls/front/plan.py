@@ -1,8 +1,8 @@
 """`make_plan` decides how `fit` solves a problem: by which solver, and at which λ.
 
 It looks at shapes and options, not at computed numbers, and it checks that memory suffices.
-Decisions that depend on computed numbers, because of rounding, are in `run.py`. `with_solver_without_k`
-replaces the solver if K is too large.
+Decisions that depend on computed numbers, because of rounding, are in `run.py`.
+`with_solver_without_k` replaces the solver if K is too large.
 """
 
 from dataclasses import dataclass, replace
@@ -254,8 +254,8 @@ def with_solver_without_k(
     held out, and a problem without a named solver. Such a problem gets a solver if
 
     * K is too large for the device in this `call`, "fit" or "gradient"; or
-    * the spectrum of K would take minutes on a CPU, and `leaves_lam_open` says that the values of λ are
-      left open.
+    * the spectrum of K would take minutes on a CPU, and `leaves_lam_open` says that the values of λ
+      are left open.
     """
     if not _may_take_solver_without_k(problem):
         return None

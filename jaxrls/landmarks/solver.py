@@ -159,8 +159,8 @@ def coef_near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bo
     """Return a point near the fit of φ by the fixed effects, (q, m), as `coef_near_fit` does.
 
     For an intercept alone it is the mean of φ over the landmarks, which saves a pass over the rows.
-    It is `coef_near_fit` itself if there are other fixed effects, or if φ of all rows is kept and the
-    rows have weights. It is None without fixed effects.
+    It is `coef_near_fit` itself if there are other fixed effects, or if φ of all rows is kept and
+    the rows have weights. It is None without fixed effects.
     """
     known = kept and data.weights.values is not None
     if data.fixed.only_intercept and not known:

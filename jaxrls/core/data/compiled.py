@@ -22,8 +22,8 @@ Function = TypeVar("Function", bound=Callable)
 # that with two threads times
 #     1.3 (600 rows) or 1.15 (1000 rows) if the cores are otherwise idle;
 #     0.63 (600 rows) or 0.81 (1000 rows) if another process uses one core.
-# The mean of both cases is below 1. With more load from other processes, two threads take many times
-# as long as one.
+# The mean of both cases is below 1. With more load from other processes, two threads take many
+# times as long as one.
 FOR_ONE_THREAD = 1000
 # The options of XLA for quick compilation, by platform.
 # On CPUs most of the time of a first fit to few rows is compilation. Without LLVM's optimisations,

@@ -51,7 +51,7 @@ class GivenColumns(NamedTuple):
         return cls(place(rounded), place(rest), eps)
 
     def about(self, centre: Any) -> Columns:
-        """Return the columns minus a centre, which is the sum of the two rows of an array (2, p)."""
+        """Return the columns minus a centre, the sum of the two rows of an array (2, p)."""
         return (self.rounded - centre[0]) + (self.rest - centre[1])
 
 

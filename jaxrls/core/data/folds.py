@@ -121,8 +121,8 @@ def folds(groups: Any) -> Folds:
         The `Folds`, which `kfold` and `fit(groups=…)` take in place of the labels.
 
     Raises:
-        ValueError: for fewer than two groups, for a missing label, and inside `jax.jit`. For splits,
-            if a row is in both parts, in several test parts, or twice in one part.
+        ValueError: for fewer than two groups, for a missing label, and inside `jax.jit`. For
+            splits, if a row is in both parts, in several test parts, or twice in one part.
 
     **Cost** O(n log n). **Source**: as `kfold`.
 

@@ -168,5 +168,5 @@ class SummedWeights(Weights):
 def _along_columns(
     column: Float[Array, " n"] | Bool[Array, " n"], A: Float[Array, "#n *t"]
 ) -> Array:
-    """Return a vector over the rows of A, with more axes of length 1, so that it multiplies rows."""
+    """Return a vector over the rows of A, with further axes of length 1, to multiply rows."""
     return column.reshape(-1, *[1] * (A.ndim - 1))

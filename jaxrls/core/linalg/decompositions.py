@@ -57,7 +57,8 @@ def clip_negative(s: Float[Array, " n"], centred_size: Number | float = 0.0) -> 
 
     Args:
         s: the eigenvalues.
-        centred_size: how large the part is that centring subtracted from the matrix, in the units of s.
+        centred_size: how large the part is that centring subtracted from the matrix, in the units
+            of s.
 
     Returns:
         `(clipped, below)`. `below` is minus the smallest eigenvalue, relative to the largest |s| or
@@ -73,8 +74,8 @@ def rounding(
 ) -> Number:
     """Return √n·eps·s_max, the error that rounding may cause in the eigenvalues of an n×n matrix.
 
-    `centred_size` stands for s_max if it is larger. It is the size of the part that centring subtracted
-    from the matrix, which was rounded too.
+    `centred_size` stands for s_max if it is larger. It is the size of the part that centring
+    subtracted from the matrix, which was rounded too.
 
     In measurements, ‖K − U diag(s) Uᵀ‖ was .2 to .7 of the returned value for n = 600 to 2000, and
     .3 to 1.3 for n = 160. The factor is √n and not n, because rounding errors have random signs.

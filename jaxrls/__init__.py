@@ -21,11 +21,15 @@ import jaxrls.landmarks.named
 import jaxrls.rows.sharded
 import jaxrls.rows.sparse  # noqa: F401
 from jaxrls import classes, diagnostics, extend, ranking, rows, several, two_sided
+from jaxrls.core.criteria.evidence import log_marginal_likelihood
+from jaxrls.core.criteria.gcv import gcv
+from jaxrls.core.criteria.hold_out import holdout
+from jaxrls.core.criteria.leave_one_out import kfold, loo
 from jaxrls.core.criteria.path import path
-from jaxrls.core.criteria.standard import gcv, holdout, kfold, log_marginal_likelihood, loo
 from jaxrls.core.data.effects_given import levels
 from jaxrls.core.data.folds import folds
-from jaxrls.core.factors.solvers import Cholesky, Spectral, factorize
+from jaxrls.core.factors.factorize import factorize
+from jaxrls.core.factors.solvers import Cholesky, Spectral
 from jaxrls.core.kernels.given import FeatureMap, FunctionKernel, Precomputed
 from jaxrls.core.kernels.inner import Constant, Cosine, Linear, Polynomial, Sobolev, Tanimoto
 from jaxrls.core.kernels.stationary import (

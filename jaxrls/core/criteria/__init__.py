@@ -4,6 +4,10 @@
 """
 
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive, as_grid
+from jaxrls.core.criteria.evidence import Evidence
+from jaxrls.core.criteria.gcv import GCV
+from jaxrls.core.criteria.hold_out import HoldOut
+from jaxrls.core.criteria.leave_one_out import LeaveOneOut, loo
 from jaxrls.core.criteria.losses import (
     PIECEWISE_CONSTANT,
     absolute_error,
@@ -11,6 +15,7 @@ from jaxrls.core.criteria.losses import (
     squared_error,
     zero_one_loss,
 )
+from jaxrls.core.criteria.named import CRITERIA, NAMED, as_criterion
 from jaxrls.core.criteria.path import (
     Path,
     coef,
@@ -19,16 +24,4 @@ from jaxrls.core.criteria.path import (
     loo_residuals,
     one_lam,
 )
-from jaxrls.core.criteria.standard import (
-    CRITERIA,
-    CRPS,
-    NAMED,
-    Evidence,
-    HoldOut,
-    LeaveOneOut,
-    LogPredictive,
-    as_criterion,
-    crps,
-    log_predictive_density,
-    loo,
-)
+from jaxrls.core.criteria.predictive import CRPS, LogPredictive, crps, log_predictive_density

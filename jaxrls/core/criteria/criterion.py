@@ -23,7 +23,7 @@ from jaxrls.core.criteria.losses import (
 from jaxrls.core.data import FixedEffects, Folds, Rows, Weights, as_folds
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import Number
+from jaxrls.core.linalg import Number, at_least_tiny
 from jaxrls.core.support import (
     Listed,
     as_lams,
@@ -275,7 +275,7 @@ class Positive(Criterion):
 
     def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
         """Return log error, with an error of 0 replaced by the smallest normal number."""
-        return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
+        return jnp.log(at_least_tiny(jnp.asarray(error)))
 
     def from_search(self, value: np.ndarray, count: float) -> Any:
         """Return exp of the value, which is infinite for the huge value of a failed search step."""

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria.criterion import as_grid
-from jaxrls.core.criteria.standard import loo
+from jaxrls.core.criteria.leave_one_out import loo
 from jaxrls.core.data import Folds, as_folds
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.support import Listed, as_lam, public_call, pytree, warn, where_known

@@ -132,9 +132,9 @@ PRODUCTS: list[Callable] = []
 def kernel_times(
     kernel: Kernel, X: Any, Z: Any, V: Float[Array, "m *t"], block_size: int | None = None
 ) -> Float[Array, "n *t"]:
-    """Return K·V of an array or any `Rows`, by the first of `PRODUCTS` that applies, or by blocks.
+    """Return K·V of an array or any `Rows`.
 
-    In blocks, the rows of K are made and multiplied a few at a time.
+    The first of `PRODUCTS` that applies makes it. If none does, it is made in blocks of rows.
     """
     for product in PRODUCTS if block_size is None else ():
         if (result := product(kernel, _one_array(X), _one_array(Z), V)) is not None:

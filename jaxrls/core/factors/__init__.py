@@ -8,6 +8,7 @@ from jaxrls.core.factors.cholesky import CholeskyGram, DualOneByOne
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures, CoordinateMaps
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal, kernel_matrix
 from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.factorize import SOLVER_OF_OPTION, SOLVERS_WITHOUT_K, named_solver
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
 from jaxrls.core.factors.lams import (
     OfLeftOut,
@@ -20,19 +21,12 @@ from jaxrls.core.factors.lams import (
 )
 from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
+from jaxrls.core.factors.solver import CANNOT_GROW, SAMPLE_ROWS, CallShape, Footprint, Solver
 from jaxrls.core.factors.solvers import (
-    CANNOT_GROW,
     LAMS_PER_SEARCH,
-    SAMPLE_ROWS,
-    SOLVER_OF_OPTION,
-    SOLVERS_WITHOUT_K,
-    CallShape,
     Cholesky,
-    Footprint,
-    Solver,
     Spectral,
     choose_route,
-    named_solver,
     suits_cholesky,
 )
 from jaxrls.core.factors.spectrum import DenseSpectrum, Spectrum

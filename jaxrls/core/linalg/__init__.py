@@ -37,6 +37,7 @@ from jaxrls.core.linalg.products import (
     PANELS,
     Number,
     Square,
+    at_least_tiny,
     diagonal_of,
     from_panels,
     gram_panels,

@@ -125,6 +125,11 @@ def safe_sqrt(x: Any) -> Float[Array, "..."]:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
+def at_least_tiny(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """Return x with numbers below the smallest normal number replaced by it, to divide by it."""
+    return jnp.maximum(x, jnp.finfo(x.dtype).tiny)
+
+
 @jax.custom_jvp
 def reciprocal(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
     """Return 1/x, with a derivative −dx/x² that is finite even if x² underflows or overflows."""

@@ -1,0 +1,135 @@
+"""The evidence, and the base class of all criteria that depend on the variance of a prior.
+
+Theory: `docs/theory.md`, "Criteria".
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.core.criteria.criterion import Criterion
+from jaxrls.core.data import FixedEffects, Weights
+from jaxrls.core.factors import Solution
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import Number, at_least_tiny
+from jaxrls.core.support import pytree, static
+
+
+@pytree
+class OfPrior(Criterion):
+    """A criterion of the Gaussian process with prior covariance τ²k and noise of variance τ²λ/v.
+
+    The field `scale` says what τ² is:
+
+    * a number is τ² itself;
+    * the string `estimate` of the class means that τ² is estimated for every λ and target;
+    * None means 1 if the criterion is called on a factor, and the estimate in `fit` and `tune`.
+
+    With the estimate, the chosen λ does not depend on the unit of the labels.
+    """
+
+    scale: Any = static(default=None)
+    estimate: ClassVar[str]
+    fits_samples = ignores_offset = True
+
+    def __post_init__(self):
+        if self.scale in (None, self.estimate):
+            return
+        if isinstance(self.scale, bool | str) or not 0 < self.scale < np.inf:
+            raise ValueError(
+                "scale must be a positive number, by which the kernel is multiplied, or "
+                f"{self.estimate!r}, and is {self.scale!r}"
+            )
+
+    @property
+    def given_scale(self) -> float:
+        """τ² if it is not estimated: the given number, or 1 for None."""
+        return 1.0 if self.scale is None else self.scale
+
+    def with_estimates(self) -> "OfPrior":
+        """Return the criterion with τ² estimated, unless the user gave a number."""
+        return replace(self, scale=self.estimate) if self.scale is None else self
+
+    def amplitude(
+        self, solution: Solution, lams: Float[Array, "L *k"]
+    ) -> Float[Array, "L t"] | None:
+        """Return τ for every λ and target, or None if it is not estimated."""
+        return self.estimated(solution, lams) if self.scale == self.estimate else None
+
+    @abstractmethod
+    def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
+        """Return the estimate of τ for every λ and target, (L, t)."""
+
+
+@pytree
+class Evidence(OfPrior):
+    """The log evidence (log marginal likelihood) of the Gaussian process with this kernel.
+
+    Larger is better. It is −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π, in nats, for y ~ N(0, G) with
+    G = τ²(K + λV⁻¹). V is the diagonal matrix of the weights. With an intercept or other fixed
+    effects it is the restricted likelihood (REML), under a flat prior on their coefficients.
+
+    Args:
+        scale: τ². `"evidence"`, the default in `fit` and `tune`, takes for every λ and target the
+            τ² at which the evidence is largest. It is yᵀP̃y/(n − q), with P = (K + λV⁻¹)⁻¹,
+            P̃ = P − PB(BᵀPB)⁻¹BᵀP and q fixed effects B. `posterior` multiplies variances by this
+            τ². The chosen λ then does not depend on the unit of the labels. 1, the default where
+            the criterion is called on a factor, makes λ the noise variance and the kernel the prior
+            covariance.
+
+    **Cost** O(r L t). **Source**: Rasmussen and Williams 2006, eq. 2.30; with intercept, Patterson
+    and Thompson 1971.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(1), intercept=False)
+    >>> round(float(rls.log_marginal_likelihood(factor, jnp.array([0.0]), [1.0])[0]), 4)
+    -1.2655
+    """
+
+    name = "log_marginal_likelihood"
+    unit = "nats"
+    estimate = "evidence"
+    larger_is_better = needs_only_sums = True
+
+    def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
+        """Return τ = √(yᵀP̃y/(n − q)), the maximiser of the evidence."""
+        return solution.amplitude(lams)
+
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
+        """Return −½ (yᵀP̃y/τ² + log determinant + (n − q) log 2πτ² + constants).
+
+        With the estimated τ², the first term yᵀP̃y/τ² is n − q.
+        """
+        factor = solution.factor
+        dimensions = factor.residual_dimensions()
+        log_scale: Any
+        if self.scale == self.estimate:
+            data_fit = dimensions
+            log_scale = 2 * jnp.log(at_least_tiny(self.estimated(solution, lams)))
+        else:
+            data_fit = solution.data_fit(lams) / self.given_scale
+            log_scale = math.log(self.given_scale)
+        constant = factor.weights.log_product - factor.fixed.log_volume
+        constant = constant - dimensions * (math.log(2 * math.pi) + log_scale)
+        return 0.5 * (constant - data_fit - solution.logdet(lams))
+
+    def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
+        """Check nothing, because no row is left out."""
+
+    def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
+        """Return the error per row."""
+        return error / count
+
+    def from_search(self, value: np.ndarray, count: float) -> Any:
+        """Return the error of all rows."""
+        return value * count
+
+
+log_marginal_likelihood = Evidence()

@@ -44,7 +44,7 @@ def reading(path: str | os.PathLike, what: str = "cannot be read") -> Iterator[N
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`, whose file then replaces the file at `path`.
+    """Yield a temporary path in the folder of `path`. Its file then replaces the file at `path`.
 
     It is replaced when the block ends without an error. After an error the temporary file is
     deleted. The move is one step of the file system: a reader gets the old file or the new one.

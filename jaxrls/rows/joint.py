@@ -78,6 +78,7 @@ def add_up(tree: Any) -> Any:
 
 @partial(jax.jit, static_argnames="everywhere")
 def _total(spread: Any, *, everywhere: NamedSharding) -> Any:
+    """Return the sums over processes, in every process."""
     sums = jax.tree.map(lambda leaf: leaf.sum(axis=0, dtype=leaf.dtype), spread)
     return jax.lax.with_sharding_constraint(sums, everywhere)
 
@@ -148,6 +149,7 @@ class JointRows(StreamedRows):
             super().__init__(source, seed=[seed, index], checkpoint=checkpoint, **options)
 
     def _first_reading(self, sample, seed):
+        """Read this process's rows, and return what is kept of the rows of all processes."""
         known = super()._first_reading(sample, seed)
         everyones = gather(known)
         check_alike(everyones)

@@ -131,11 +131,13 @@ def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
 
 
 def _by_gaps(_, rows):
+    """Return squared distances of sparse rows by the gaps of their entries, for rows far from 0."""
     X, Z, inverse = rows
     return gaps(X, Z, inverse, squared_gap)
 
 
 def _of_dense(_, rows):
+    """Return squared distances of sparse rows to dense rows, for rows far from 0."""
     X, Z, inverse = rows
     return squared_distances(X.dense(), Z, inverse)
 

@@ -131,12 +131,14 @@ class Table:
     named: bool = False  # whether the file has names for its columns
 
     def find(self, wanted, what: str) -> list[int]:
-        """Return the numbers of the columns that are wanted, or raise if there are none.
+        """Return the numbers of the wanted columns, or raise if a wanted column does not exist.
 
-        Args:
-            wanted: a name, for all columns of this name; or a whole number, also as text that is no
-                name, for one column; or a list of these; or None or False, for no column.
-            what: what the columns are used as, for the message.
+        * A name stands for all columns of this name.
+        * A whole number, or text of one that is not a name, stands for one column.
+        * A list stands for all columns of its entries.
+        * None and False stand for no column.
+
+        `what` says what the columns are used as, for the message.
         """
         if isinstance(wanted, list | tuple):
             return [j for name in wanted for j in self.find(name, what)]

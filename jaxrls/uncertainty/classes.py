@@ -526,12 +526,14 @@ def _of_own_label(scores, codes):
 
 @compiled
 def _with_variance(spread, kernel, points):
+    """Return rows prepared for covariances with new rows, and their posterior variances."""
     rows = spread.new_rows(kernel, points)
     return rows, spread.variances(kernel, rows)
 
 
 @compiled
 def _p_values(labels: ConformalLabels, rows, scores, *, block_size):
+    """Return the p-values of new rows, computed in blocks of rows."""
     of_block = partial(_p_values_of_block, labels)
     temporaries = 6 * len(labels.weights)
     return rows.map(of_block, scores, temporaries=temporaries, block_size=block_size)

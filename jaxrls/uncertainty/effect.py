@@ -140,6 +140,7 @@ def _shares(weights, X):
 
 
 def _effect(process, scale, mean, variance) -> Effect:
+    """Return mean and standard error, from the variance in units of the kernel."""
     return Effect(mean, deviation(variance, process.amplitude(scale)))
 
 

@@ -394,6 +394,7 @@ def _check_levels(fixed: FixedEffects, groups: Folds, weights: Weights) -> None:
 
 @compiled
 def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
+    """Return all fits without one row, or one group, with λ as a leading axis."""
     factor = solution.factor
     weights = solution.factor.weights
     fixed = solution.factor.fixed

@@ -112,6 +112,7 @@ def for_targets(values, factors):
 
 @compiled
 def _drawn(posterior, key, *, num):
+    """Return samples mean + τ Q√s z, with Q s Qᵀ the unit covariance and z standard normal."""
     mean = jnp.asarray(posterior.mean)
     s, Q = eigh(jnp.asarray(posterior.unit_covariance, mean.dtype))
     z = jax.random.normal(key, (num, *mean.shape), mean.dtype)

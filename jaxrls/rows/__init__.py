@@ -1,4 +1,5 @@
-"""The n rows of X where they are not one array: from files, on many devices, or of your own."""
+"""Rows of X that are not one array: rows read from files, spread over devices, or from your own
+source."""
 
 from jaxrls.core.data import DenseRows
 from jaxrls.rows.host import HostRows as Rows

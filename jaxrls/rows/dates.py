@@ -1,32 +1,36 @@
-"""Dates as numbers: days, and the part of the year that has passed."""
+"""Turn dates into numbers: days since 1970-01-01, and the part of the year that has passed."""
 
 from typing import Any
 
 import numpy as np
 
-# Units of time in a day, by pyarrow's names.
+# How many units of time a day has, by pyarrow's names of the units.
 OF_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
 
 
 def days_of_arrow(column: Any) -> np.ndarray:
-    """Days since 1970-01-01, with their fractions, of a column of dates or times of pyarrow's; NaN
-    where one is missing. Times with a zone are those of UTC.
+    """Return the days since 1970-01-01, with fractions, of a pyarrow column of dates or times.
+
+    A missing date is NaN. Times with a zone are taken in UTC.
     """
     in_days = column.type == "date32[day]"
     counts = column.cast("int32" if in_days else "int64").to_numpy(zero_copy_only=False)
-    unit = getattr(column.type, "unit", "ms")  # which dates of 64 bits do not name
+    unit = getattr(column.type, "unit", "ms")  # date64 has no unit, and counts ms
     return counts.astype(np.float64) / (1 if in_days else OF_DAY[unit])
 
 
 def days_of(dates: np.ndarray) -> np.ndarray:
-    """Days since 1970-01-01, with their fractions, of an array of dates; NaN where one is
-    missing.
+    """Return the days since 1970-01-01, with fractions, of a NumPy array of dates.
+
+    A missing date is NaN.
     """
     return (dates.astype("datetime64[us]") - np.datetime64(0, "us")) / np.timedelta64(1, "D")
 
 
 def words_of_days(days: np.ndarray) -> np.ndarray:
-    """Dates as text, with the time where there is one, and empty where the number is NaN.
+    """Return dates as text, from days since 1970-01-01.
+
+    If some numbers have fractions, all texts include the time. NaN becomes an empty text.
 
     >>> words_of_days(np.array([0.0, 366.0, np.nan])).tolist()
     ['1970-01-01', '1971-01-02', '']
@@ -39,8 +43,10 @@ def words_of_days(days: np.ndarray) -> np.ndarray:
 
 
 def yearly(days: np.ndarray) -> np.ndarray:
-    """Cosine and sine of 2π times the part of the year that has passed, (n, 2k) from days (n, k):
-    31 December is next to 1 January.
+    """Return the cosine and sine of 2π times the part of the year that has passed.
+
+    Days (n, k) become (n, 2k): cosine and sine of the first column, then of the second, and so on.
+    In these numbers 31 December is next to 1 January. NaN stays NaN.
 
     >>> yearly(np.array([[0.0], [365 / 4]])).round(6).tolist()
     [[1.0, 0.0], [0.0, 1.0]]

@@ -1,5 +1,6 @@
-"""Arrays and a JSON header in one `.safetensors` file, written whole or not at all, and checked
-when it is read.
+"""Write and read files of the package: arrays and a JSON header in one `.safetensors` file.
+
+A file is written whole or not at all, and checked when it is read.
 """
 
 import json
@@ -16,16 +17,18 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-KEY = "jaxrls"  # of the header in the file's metadata
-VERSION = 1  # of the format
-MOST = 50 * 2**20  # bytes of a header: safetensors reads none above 100 MB
-TYPES = "biuf"  # of arrays, by NumPy's letters
+KEY = "jaxrls"  # the name of the header in the file's metadata
+VERSION = 1  # the version of the format
+MOST = 50 * 2**20  # the most bytes of a header: safetensors reads no header above 100 MB
+TYPES = "biuf"  # the kinds of arrays that are written, by NumPy's letters
 
 
 @contextmanager
 def reading(path: str | os.PathLike, what: str = "cannot be read") -> Iterator[None]:
-    """Any error of a parser, of a dozen kinds, becomes one line that names the file; that of a file
-    that cannot be opened stays as it is.
+    """Turn any error inside the block into a `ValueError` of one line that names the file.
+
+    Parsers raise a dozen kinds of errors. An error of opening the file, such as
+    `FileNotFoundError`, is raised unchanged.
     """
     try:
         with open(os.fspath(path), "rb"):
@@ -41,10 +44,10 @@ def reading(path: str | os.PathLike, what: str = "cannot be read") -> Iterator[N
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """A temporary path in the folder of `path`; its file replaces that one when the block ends
-    well, and is deleted when it does not.
+    """Yield a temporary path in the folder of `path`. Its file then replaces the file at `path`.
 
-    The move is one step of the file system: a reader gets the old file or the new one.
+    It is replaced when the block ends without an error. After an error the temporary file is
+    deleted. The move is one step of the file system: a reader gets the old file or the new one.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +70,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def target_and_temporary(path: str | os.PathLike) -> tuple[Path, Path]:
-    """The file that a path leads to, and a new name in its folder."""
+    """Return the file that a path leads to, and the path of a new file in its folder.
+
+    Symbolic links are followed. Raise if the path is not an ordinary file in a folder that exists.
+    """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file() or not target.parent.is_dir():
         raise ValueError(f"{path} is not an ordinary file in a folder that exists: name another")
@@ -75,11 +81,14 @@ def target_and_temporary(path: str | os.PathLike) -> tuple[Path, Path]:
 
 
 def check_replaceable(path: str | os.PathLike) -> None:
-    """Raise where `replacing` could not write: an empty file is made in the folder, and removed."""
+    """Raise if `replacing` could not write to this path.
+
+    To find out, an empty file is made in the folder and removed.
+    """
     try:
         target, temporary = target_and_temporary(path)
         with suppress(FileNotFoundError):
-            target.stat()  # which refuses names that are too long
+            target.stat()  # raises if the name is too long
         temporary.touch(exist_ok=False)
         temporary.unlink()
     except OSError as error:
@@ -91,16 +100,16 @@ def check_replaceable(path: str | os.PathLike) -> None:
 def write_arrays(
     path: str | os.PathLike, arrays: Mapping[str, np.ndarray], header: dict[str, Any]
 ) -> None:
-    """Write arrays by name, and what JSON can hold, to a `.safetensors` file.
+    """Write named arrays, and a header that JSON can hold, to a `.safetensors` file.
 
     Args:
-        path: where, replaced whole or not at all.
-        arrays: numbers; an array in Fortran order comes back in C order.
-        header: its entries stand in the file's metadata, as JSON under "jaxrls", together with the
-            version of the format and a checksum of all.
+        path: where to write. An existing file is replaced whole or not at all.
+        arrays: arrays of real numbers. An array in Fortran order is read back in C order.
+        header: what is written to the file's metadata, as JSON under "jaxrls", together with the
+            version of the format and a checksum of header and arrays.
 
     Raises:
-        ValueError: for a header above 50 MiB, and arrays of what is no real number.
+        ValueError: for a header above 50 MiB, and for arrays that do not hold real numbers.
     """
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     for name, array in arrays.items():
@@ -119,11 +128,14 @@ def write_arrays(
 
 
 def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and header of a file of `write_arrays`, to be called while `reading` it.
+    """Return the arrays and the header of a file that `write_arrays` made. Call it inside
+    `reading`.
 
-    Takes as much memory as the file has bytes: safetensors compares the sizes that it declares
-    with its own before it reads them. Raises whatever safetensors, JSON and NumPy do for a file
-    that is truncated, changed or of another program, and `ValueError` for a later version.
+    It takes as much memory as the file has bytes: safetensors compares the sizes that the file
+    declares with its true size before it reads anything.
+
+    For a file that is truncated, changed or made by another program it raises whatever safetensors,
+    JSON and NumPy raise. For a later version of the format it raises `ValueError`.
     """
     with safe_open(path, "np") as file:
         content = json.loads((file.metadata() or {})[KEY])
@@ -137,7 +149,7 @@ def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[st
 
 
 def checksum(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> int:
-    """CRC-32 of the JSON text and of the arrays' names, types, shapes and bytes."""
+    """Return the CRC-32 of the JSON text and of the arrays' names, types, shapes and bytes."""
     crc = zlib.crc32(json.dumps(content).encode())
     for name in sorted(arrays):
         array = arrays[name]

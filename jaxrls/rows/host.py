@@ -1,4 +1,4 @@
-"""Rows that only the host reads, in blocks: the class that sources of rows inherit from."""
+"""Rows that only the host reads, in blocks, and the class that sources of rows inherit from."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
@@ -14,18 +14,22 @@ from jaxrls.core.linalg import check_block_size, default_block_size
 from jaxrls.core.support import is_concrete
 from jaxrls.rows.readings import run_between_readings
 
-HOST_BLOCK_BYTES = 32 * 2**20  # of rows that are read at once
+HOST_BLOCK_BYTES = 32 * 2**20  # the bytes of rows that are read at once
 
 
 class HostRows(Rows):
     """The n rows of X, read in blocks: inherit from this class for a data source of your own.
 
-    A subclass defines `shape`, which is (n, d), the `dtype` of its blocks, float32 or float64, and
-    `blocks()`, which runs on the host, yields rows (b, d) from the first to the last, and is called
-    once for every reading. It may define `labels` (n,) or (n, t) and `row_weights` (n,), if it
-    brings its own, and `block_size`, how many rows are read at a time. Factors then call
-    `sum(fn, *columns)`, which adds `fn(block, *parts)` over blocks of rows, and `map`, which stacks
-    the results.
+    A subclass defines:
+
+    * `shape`, which is (n, d);
+    * `dtype`, the dtype of its blocks, float32 or float64;
+    * `blocks()`, which runs on the host and yields rows (b, d) from the first to the last. It is
+      called once for every reading.
+
+    It may also define `labels` (n,) or (n, t) and `row_weights` (n,), if the source has its own,
+    and `block_size`, how many rows are read at a time. Factors then call `sum(fn, *columns)`, which
+    adds `fn(block, *parts)` over blocks of rows, and `map`, which stacks the results.
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -38,35 +42,46 @@ class HostRows(Rows):
     1.15
     """
 
-    block_size: Any = None  # of rows that are read at once
-    first = 0  # number of the first row that this process reads, and how many it reads
+    block_size: Any = None  # how many rows are read at a time; None for HOST_BLOCK_BYTES
+    first = 0  # the number, among all rows, of the first row that this process reads
 
     @property
     def own(self) -> int:
-        """How many rows this process reads, starting with row number `first`."""
+        """The number of rows that this process reads, starting with row number `first`."""
         return self.shape[0]
 
     def blocks(self) -> Iterable:
-        """Yield the rows in blocks, each (b, d)."""
+        """Yield the rows in blocks, each (b, d). Every subclass defines this method."""
         raise TypeError(f"{type(self).__name__} must define blocks()")
 
     call = staticmethod(run_between_readings)
 
     def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
-        """`sum` or `map`, as `kind` says, compiled for a block."""
+        """Sum or stack `fn(block, *parts)` over blocks of rows, as `kind` is "sum" or "map".
+
+        `fn` is compiled once for each size of block.
+        """
         of_block = jax.jit(lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints))
         return self.reading(kind, of_block, columns)
 
     def reading(self, kind: str, of_block: Callable, columns: tuple) -> Any:
-        """As `over`, by a compiled function of a block: one reading of all rows."""
+        """Read all rows once, and sum or stack the results of the blocks.
+
+        Args:
+            kind: "sum" or "map", which stacks.
+            of_block: a compiled function of a block and its part of each column.
+            columns: arrays with one entry for each row, or pytrees of such arrays.
+        """
         results = one_behind(of_block(*block) for _, block in self.with_columns(columns))
         if kind == "sum":
             return reduce(added, results)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 
     def with_columns(self, columns: tuple) -> Iterator:
-        """Blocks of equal size with their part of the columns, and the number, among all rows, of
-        the row after them.
+        """Yield `(stop, (block, *parts))` for blocks of equal size.
+
+        `stop` is the number, among all rows, of the row after the block. `parts` are the entries of
+        the columns for the rows of the block.
         """
         stop = self.first
         for x in self.equal_blocks():
@@ -76,15 +91,19 @@ class HostRows(Rows):
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
-        """The size of the blocks in use, and of the last one where it is smaller."""
-        # bytes of float64: threads differ in JAX's dtype
+        """The number of rows in a block, and the number in the last block if that is smaller."""
+        # Bytes are counted as for float64: JAX's dtype may differ between threads, and the size of
+        # blocks must not.
         n = self.own
         row = 8 * self.shape[1]
         size = check_block_size(self.block_size, n) or default_block_size(n, row, HOST_BLOCK_BYTES)
         return (size, n % size) if n % size else (size,)
 
     def equal_blocks(self) -> Iterator:
-        """The blocks in `block_sizes`; raises where rows or columns differ from `shape`."""
+        """Yield the rows in blocks of the sizes `block_sizes`.
+
+        Raise if the number of rows or columns differs from `shape`.
+        """
         n = self.own
         d = self.shape[1]
         size = self.block_sizes[0]
@@ -103,19 +122,19 @@ class HostRows(Rows):
 
     @property
     def few_at_most(self) -> int:
-        """How many rows `few_rows` can give."""
+        """The most rows that `few_rows` can return."""
         return self.block_sizes[0]
 
     def few_rows(self, num: int) -> Float[Array, "k d"]:
-        """The first rows, at most `num`."""
+        """Return the first rows, at most `num`."""
         return jnp.asarray(next(self.equal_blocks())[:num], self.dtype)
 
     def take(self, indices) -> Float[Array, "k d"]:
-        """The rows of these row numbers, by one reading."""
+        """Return the rows with these numbers, by one reading of all rows."""
         return jnp.asarray(self.rows_here(np.asarray(indices)), self.dtype)
 
     def rows_here(self, indices: np.ndarray) -> np.ndarray:
-        """The rows of these numbers, 0 for those of other processes."""
+        """Return the rows with these numbers that this process reads, and zeros for all others."""
         taken = np.zeros((len(indices), self.shape[1]), self.dtype)
         start = self.first
         for x in self.blocks():
@@ -127,13 +146,15 @@ class HostRows(Rows):
 
 @jax.jit
 def added(total, more):
-    """The sum of two pytrees of arrays, in one program."""
+    """Return the sum of two pytrees of arrays, computed by one program."""
     return jax.tree.map(jnp.add, total, more)
 
 
 def one_behind(results: Iterable) -> Iterator:
-    """The same results, each finished before the one after the next begins: otherwise all blocks
-    would be read first.
+    """Yield the same results, with at most two of them in computation at a time.
+
+    JAX returns from a call before its result is computed. Without waiting for earlier results, the
+    host would read all blocks before the first is done.
     """
     before = None
     for result in results:
@@ -143,7 +164,7 @@ def one_behind(results: Iterable) -> Iterator:
 
 
 def in_blocks(arrays: Iterable, size: int) -> Iterator:
-    """The same rows in arrays of `size` rows, except for the last."""
+    """Yield the same rows in arrays of `size` rows. The last array may have fewer."""
     join = lambda parts: (np if is_concrete(parts) else jnp).concatenate(parts)
     held: list = []
     missing = size

@@ -1,11 +1,13 @@
-"""Rows of many processes, each of which reads its own: sums are taken over all processes, and small
-arrays are known to all.
+"""Rows that are divided among many processes, each of which reads its own rows.
 
 Every process calls the same functions in the same order on its own rows, and gets the same result.
-No rows leave their process, except those that are asked for by number. In each round of a loop
-every process reports that it continues, is done or has failed; an error in one is raised in all. A
-killed process closes its connections, which the others notice; a hanging one sends no heartbeats,
-and `jax.distributed` ends the others after `heartbeat_timeout_seconds`.
+Sums are taken over all processes, and every process holds all labels and weights. No rows leave
+their process, except the sample and rows that are asked for by number.
+
+In each round of a loop every process reports whether it continues, is done or has failed. An error
+in one process is raised in all. A killed process closes its connections, which the others notice. A
+hanging process sends no heartbeats, and `jax.distributed` ends the others after
+`heartbeat_timeout_seconds`.
 """
 
 import os
@@ -27,12 +29,15 @@ from jaxrls.rows.streamed import Known, StreamedRows, drawn_of, together
 
 
 class OtherFailed(RuntimeError):
-    """Another process has failed, or has ended."""
+    """The error that another process has failed, or has ended."""
 
 
 @contextmanager
 def in_unison():
-    """An exception that one process raises inside is raised in all, where they next communicate."""
+    """Raise an exception of one process in all processes.
+
+    The other processes raise it when they next communicate.
+    """
     try:
         yield
     except OtherFailed:
@@ -43,8 +48,9 @@ def in_unison():
 
 
 def in_step(items: Iterable) -> Iterator:
-    """The items of this process, in as many rounds as the process with the most items needs; to be
-    used `in_unison`.
+    """Yield the items of this process, in as many rounds as the process with the most items needs.
+
+    Use it inside `in_unison`.
 
     >>> list(in_step([1, 2]))
     [1, 2]
@@ -55,8 +61,9 @@ def in_step(items: Iterable) -> Iterator:
 
 
 def add_up(tree: Any) -> Any:
-    """The sum over processes of a pytree of arrays, bitwise equal in all of them: one all-reduce
-    for each array.
+    """Return the sum over all processes of a pytree of arrays.
+
+    The result is bitwise equal in all processes. It takes one all-reduce for each array.
     """
     if jax.process_count() == 1:
         return tree
@@ -71,12 +78,16 @@ def add_up(tree: Any) -> Any:
 
 @partial(jax.jit, static_argnames="everywhere")
 def _total(spread: Any, *, everywhere: NamedSharding) -> Any:
+    """Return the sums over processes, in every process."""
     sums = jax.tree.map(lambda leaf: leaf.sum(axis=0, dtype=leaf.dtype), spread)
     return jax.lax.with_sharding_constraint(sums, everywhere)
 
 
 def gather(tree: Any) -> list:
-    """The pytrees of NumPy arrays of all processes, on the host; shapes and dtypes may differ."""
+    """Return a list of the pytrees of NumPy arrays of all processes, on the host.
+
+    Shapes and dtypes may differ between processes.
+    """
     pickled = np.frombuffer(pickle.dumps(tree), np.uint8)  # processes of one program are trusted
     sizes = _gathered(np.array([len(pickled)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
     gathered = _gathered(np.pad(pickled, (0, int(sizes.max()) - len(pickled))))
@@ -84,8 +95,10 @@ def gather(tree: Any) -> list:
 
 
 def _meet(state: bool | str) -> list:
-    """The states of all processes: whether they go on, or what failed. Raises where another one
-    has failed, unless this one has too.
+    """Return the states of all processes, after this process has reported its own.
+
+    A state is whether the process continues, or text about its failure. Raise if another process
+    has failed, unless this one has failed too.
     """
     states = gather(state)
     for i, other in enumerate(states):
@@ -95,7 +108,7 @@ def _meet(state: bool | str) -> list:
 
 
 def _gathered(array: np.ndarray) -> np.ndarray:
-    """Arrays of one shape of all processes, stacked."""
+    """Return an array of each process, stacked. The arrays must have the same shape."""
     with _connected():
         every = np.asarray(multihost_utils.process_allgather(array))
     return every.reshape(jax.process_count(), *array.shape)
@@ -103,7 +116,7 @@ def _gathered(array: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _connected():
-    """Raise a readable error where another process has ended."""
+    """Raise a readable error if another process has ended."""
     try:
         yield
     except (ValueError, RuntimeError) as error:
@@ -114,7 +127,7 @@ def _connected():
 
 
 class JointRows(StreamedRows):
-    """Rows that are divided among many processes: see `stream(…, distributed=True)`.
+    """Rows that are divided among many processes; `stream(…, distributed=True)` makes them.
 
     >>> import numpy as np, jaxrls as rls
     >>> blocks = [(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])]
@@ -136,6 +149,7 @@ class JointRows(StreamedRows):
             super().__init__(source, seed=[seed, index], checkpoint=checkpoint, **options)
 
     def _first_reading(self, sample, seed):
+        """Read this process's rows, and return what is kept of the rows of all processes."""
         known = super()._first_reading(sample, seed)
         everyones = gather(known)
         check_alike(everyones)
@@ -144,8 +158,10 @@ class JointRows(StreamedRows):
         return merged(everyones, sample)._replace(checksum=known.checksum)
 
     def reading(self, kind, run, columns):
-        """As `HostRows.reading`: every process reads its own rows. A sum takes one all-reduce for
-        each array; the results of a map, a few numbers a row, are gathered by all.
+        """Read the rows of this process once, and return the results for the rows of all processes.
+
+        It takes the arguments of `HostRows.reading`. A sum takes one all-reduce for each array. The
+        results of a map, a few numbers for each row, are gathered by all processes.
         """
         with in_unison():
             part = super().reading(kind, run, columns)
@@ -161,7 +177,7 @@ class JointRows(StreamedRows):
 
 
 def check_alike(everyones: list[Known]) -> None:
-    """Raise where rows of different processes do not match."""
+    """Raise if the rows of different processes do not match in columns, labels or weights."""
     parts = [(known.drawn.rows, known.labels, known.weights) for known in everyones]
     forms = [[part is not None and part.shape[1:] for part in of_process] for of_process in parts]
     for i, form in enumerate(forms):
@@ -173,8 +189,10 @@ def check_alike(everyones: list[Known]) -> None:
 
 
 def merged(everyones: list[Known], most: int) -> Known:
-    """What is known of the rows of all processes, with the sample that a single process would have
-    drawn from all of them.
+    """Combine what the first reading found in each process.
+
+    The sample is the same as a single process would have drawn from all rows with the same random
+    numbers.
     """
     n = 0
     samples = []

@@ -1,9 +1,12 @@
-"""Functions of rows that only the host reads, run as programs with a reading between two of them.
+"""Run a function that needs sums over rows on the host, as compiled programs and readings in turn.
 
-A sum over such rows can be no part of a program. So the function is traced with `RowsInTrace` in
-their place, of which every sum leaves a `reading` among the operations. What was traced is then cut
-there: what lies between two readings is a program, and a reading is done by the host. JAX keeps
-what it has traced, and so its programs: another stream of the same shape compiles nothing.
+A sum over rows that only the host reads cannot be part of a compiled program. So
+`run_between_readings` traces the function with `RowsInTrace` in place of the rows, and every sum
+leaves an equation `reading` in the traced program. The traced program is then cut at its readings.
+The equations between two readings become one compiled program. The host does each reading.
+
+JAX caches what it has traced, and so these programs: another stream of the same shape compiles
+nothing.
 """
 
 from collections.abc import Callable
@@ -24,8 +27,9 @@ reading.multiple_results = True
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What the host does at a reading: `read(sources, *operands)`, which gives arrays of these
-    shapes.
+    """A reading that the host does later.
+
+    `read(sources, *operands)` returns arrays of these `shapes`.
     """
 
     read: Callable
@@ -38,10 +42,13 @@ def _(*operands, task: Task):
 
 
 def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
-    """`fn(*args, **options)`, where some arguments are rows that only the host reads.
+    """Return `fn(*args, **options)`, where some arguments are rows that only the host reads.
 
-    Outside of any program where other arguments are traced, and where a reading lies within a
-    transformation of its own, such as `jax.vmap` in a criterion of the caller's: no cut gets there.
+    In two cases `fn` is called directly, and not cut into programs:
+
+    * other arguments are traced, inside of `jax.jit` or a transformation;
+    * a reading lies within a loop or a transformation of its own, such as `jax.vmap` in a criterion
+      of the caller. The traced program cannot be cut there.
     """
     leaves = jax.tree.leaves(args)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
@@ -55,7 +62,7 @@ def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
     try:
         traced = _of_forms(fn).trace(*args_of_trace, **options)
         results = _run_steps(traced.jaxpr, jax.tree.leaves(args_of_trace), sources)
-    except NotImplementedError:  # a reading cannot be transformed, or be a part of a program
+    except NotImplementedError:  # a reading lies within a loop or a transformation
         return fn(*args, **options)
     results = jax.tree.unflatten(jax.tree.structure(traced.out_info), results)
     source_of = lambda leaf: sources[leaf.number] if _is_form(leaf) else leaf
@@ -68,14 +75,14 @@ def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
 
 @pytree
 class Form:
-    """What a trace knows of rows: which of the sources they are, and their shapes."""
+    """The static description of rows in a trace: which source they are, and their shapes."""
 
     number: int = static()
-    known: tuple = static()  # as attributes of `RowsInTrace`
+    known: tuple = static()  # (shape, dtype, lies, block_sizes, few_at_most) of these rows
 
 
 class RowsInTrace(Rows):
-    """Rows in a function that is being traced, which are read when its programs run."""
+    """Rows in a function that is being traced. They are read when its programs run."""
 
     lies = ""
 
@@ -84,13 +91,17 @@ class RowsInTrace(Rows):
         self.shape, self.dtype, self.lies, self.block_sizes, self.few_at_most = form.known
 
     def few_rows(self, num):
-        """As `HostRows.few_rows`, later."""
+        """Leave a reading that calls `few_rows(num)` of the rows."""
         shape = min(num, self.few_at_most), self.shape[1]
         few = jax.ShapeDtypeStruct(shape, self.dtype)
         return self._read_later(lambda rows: rows.few_rows(num), (), few)
 
     def over(self, kind, fn, columns, **hints):
-        """As `HostRows.over`, later: what `fn` closes over goes into the reading too."""
+        """Leave a reading that sums or stacks `fn(block, *parts)` over blocks of rows.
+
+        `fn` is traced once for each size of block. Arrays that `fn` closes over become operands of
+        the reading.
+        """
         of_block = lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints)
         trace = jax.make_jaxpr(of_block, return_shape=True)
         programs = {}
@@ -112,7 +123,10 @@ class RowsInTrace(Rows):
         return self._read_later(read, (closed_over, columns), result)
 
     def _read_later(self, read: Callable, operands: tuple, result: Any) -> Any:
-        """What `read(rows, *operands)` will give, which looks like `result`."""
+        """Leave a reading, and return the traced result of `read(rows, *operands)`.
+
+        `result` is a pytree with the shapes and dtypes of that result.
+        """
         leaves, structure = jax.tree.flatten(operands)
         shapes, result_structure = jax.tree.flatten(result)
 
@@ -125,7 +139,7 @@ class RowsInTrace(Rows):
 
 
 def _with_rows(size: int, tree: Any) -> Any:
-    """The shapes of arrays with another number of rows."""
+    """Return the shapes of arrays if they had `size` rows."""
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), tree)
 
 
@@ -135,7 +149,7 @@ def _is_form(leaf) -> bool:
 
 @cache
 def _of_forms(fn: Callable):
-    """`fn` under `jax.jit`, with forms in the place of rows among arguments and results."""
+    """Return `fn` under `jax.jit`, with a `Form` in place of rows among arguments and results."""
     rows_of = lambda leaf: RowsInTrace(leaf) if _is_form(leaf) else leaf
     form_of = lambda leaf: leaf.form if isinstance(leaf, RowsInTrace) else leaf
 
@@ -151,7 +165,10 @@ def _of_forms(fn: Callable):
 
 
 class Step(NamedTuple):
-    """A program or a reading, `run(sources, *values)`, and the variables it takes and gives."""
+    """A program or a reading, `run(sources, *values)`.
+
+    `takes` are the variables whose values it needs, and `gives` the variables that it computes.
+    """
 
     run: Callable
     takes: list
@@ -160,7 +177,9 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _steps(jaxpr) -> list[Step]:
-    """What was traced, cut at its readings. A program gives what later steps need.
+    """Cut a traced program at its readings, into steps in the order in which they run.
+
+    Each program returns only the variables that later steps or the results need.
 
     Raises:
         NotImplementedError: for a reading within a loop, before any step has run.
@@ -192,7 +211,7 @@ def _steps(jaxpr) -> list[Step]:
 
 
 def _reads_within(equation) -> bool:
-    """Whether a program that is part of an equation, such as the body of a loop, has a reading."""
+    """Whether a program inside of an equation, such as the body of a loop, has a reading."""
     is_program = lambda part: hasattr(part, "eqns") or hasattr(part, "jaxpr")
     parts = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
     programs = [getattr(part, "jaxpr", part) for part in parts]
@@ -205,12 +224,13 @@ def _variables(names) -> list:
 
 
 def _as_program(part) -> Callable:
+    """Return the equations of `part` as a compiled step. It makes no use of the sources."""
     program = jax.jit(partial(jax.core.eval_jaxpr, part, []))
     return lambda sources, *values: program(*values)
 
 
 def _run_steps(traced, args: list, sources: list) -> list:
-    """The results of what was traced, for these arguments."""
+    """Run all steps of a traced program for these arguments, and return its results."""
     jaxpr = traced.jaxpr
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*traced.consts, *args), strict=True))
     value = lambda name: name.val if isinstance(name, Literal) else known[name]

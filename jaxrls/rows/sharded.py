@@ -1,8 +1,9 @@
-"""Rows on a mesh of devices: each device reads its own rows in blocks, and sums are added up once.
+"""Rows on a mesh of devices. Each device reads its own rows in blocks, and sums are added up once.
 
 Rows are cut into as many equal parts as there are devices. One loop reads blocks of all parts at
-once, with nothing passed between parts, and adds their sums at its end: the compiler leaves rows
-where they are and makes one all-reduce, whose size does not grow with the rows.
+once, with nothing passed between parts. At its end it adds the sums of all parts. The compiler
+therefore leaves rows where they are and makes one all-reduce, whose size does not grow with the
+rows.
 """
 
 from dataclasses import replace
@@ -33,7 +34,7 @@ from jaxrls.core.support import (
 )
 from jaxrls.front import warn_of_far_labels
 
-SAMPLE = 10_000  # rows that landmarks are chosen from
+SAMPLE = 10_000  # the number of rows that landmarks are chosen from
 
 
 @pytree
@@ -43,11 +44,11 @@ class ShardedRows(DenseRows):
     Args:
         X: (n, d), with the padding.
         shards: how many devices hold rows.
-        sharding: that of columns, None where it is not known.
-        count: how many rows are not padding; the padding is at the end and has weight 0.
-        labels: (n,) or (n, t), if any.
-        row_weights: (n,), if any.
-        column_names: of the columns, where X was a data frame or a table.
+        sharding: the sharding of a column (n,), None if it is unknown.
+        count: how many rows are not padding. The padding is at the end and has weight 0.
+        labels: (n,) or (n, t), None without labels.
+        row_weights: (n,), None without weights.
+        column_names: the names of the columns, if X was a data frame or a table, else ().
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
@@ -57,29 +58,29 @@ class ShardedRows(DenseRows):
     """
 
     in_memory: ClassVar[bool] = False
-    sharding: Any = static(default=None)  # of columns, with Auto axes; None where it is not known
-    count: int = static(default=0)  # of rows without the padding
+    sharding: Any = static(default=None)  # of a column (n,), with Auto axes; None if unknown
+    count: int = static(default=0)  # the number of rows without the padding
     labels: Float[Array, "n *t"] | None = None
     row_weights: Float[Array, " n"] | None = None
     column_names: tuple = static(default=())
 
     @classmethod
     def takes(cls, X) -> bool:
-        """Whether X is an array whose rows are known to lie on several devices."""
+        """Whether X is an array that has values now and whose rows lie on several devices."""
         known = isinstance(X, jax.Array) and is_concrete(X)
         return known and X.ndim == 2 and X.size > 0 and shards_of(X) > 1
 
     @classmethod
     def read(cls, name: str, X, dtype=None) -> "ShardedRows":
-        """Make them of such an array."""
+        """Make `ShardedRows` of an array for which `takes` is true."""
         return cls.of(as_array(name, X, dtype))
 
     @classmethod
     def of(cls, X, labels=None, weights=None, count: int | None = None) -> "ShardedRows":
-        """Make them of an array whose rows lie on several devices.
+        """Make `ShardedRows` of an array whose rows lie on several devices.
 
         Raises:
-            ValueError: where the columns are distributed too.
+            ValueError: if the columns are distributed too.
         """
         if X.sharding.shard_shape(X.shape)[1] != X.shape[1]:
             raise ValueError(
@@ -91,35 +92,36 @@ class ShardedRows(DenseRows):
         return cls(X, shards_of(X), sharding, count or X.shape[0], labels, weights)
 
     def _placed(self, arrays, whole=False):
+        """Return arrays on the devices of the rows, or with `whole` on every device."""
         if self.sharding is None:
             return arrays
         place = NamedSharding(self.sharding.mesh, P()) if whole else self.sharding
         return jax.lax.with_sharding_constraint(arrays, place)
 
     def column(self, values):
-        """An array that is distributed as the rows are, 0 for padding."""
+        """Return an array that is distributed as the rows are, with 0 for padding."""
         values = pad_rows(values, self.shape[0] - self.count if len(values) == self.count else 0)
         fits = self.sharding is not None and len(values) == self.shape[0]
         return jax.device_put(values, self.sharding) if fits else jnp.asarray(values)
 
     def like(self, values):
-        """Other numbers of the same rows, on the same devices."""
+        """Return other numbers for each row, on the same devices."""
         return replace(self, X=values, column_names=())
 
     def select(self, names):
-        """The columns of these names, in this order."""
+        """Return the rows with only the columns of these names, in this order."""
         numbers = np.array([self.column_names.index(name) for name in names])
         return replace(self, X=self.X[:, numbers], column_names=tuple(names))
 
     def candidates(self):
-        """A random sample of rows, the same every time, after their row numbers."""
+        """Return the numbers and the rows of a random sample, the same in every call."""
         random = np.random.default_rng(0)
         drawn = np.sort(random.choice(self.count, min(self.count, SAMPLE), replace=False))
         return drawn, self.take(drawn)
 
     @property
     def lies(self):
-        """On how many devices."""
+        """Text for messages: on how many devices the rows lie."""
         return f"lies on {self.shards} devices"
 
     dense = Rows.dense
@@ -138,18 +140,19 @@ def shard(
 ) -> ShardedRows:
     """Distribute rows, with labels and weights, evenly over an axis of a mesh of devices.
 
-    `fit(kernel, shard(X, Y, mesh=mesh), landmarks=…)` then runs on all of its devices; so does
-    everything else that takes rows and does not need K of all pairs. Rows of weight 0 are added at
-    the end where n is no multiple of the devices, and results have entries for them too:
-    `np.asarray(fit.loo_residuals)[:n]` are those of X.
+    `fit(kernel, shard(X, Y, mesh=mesh), landmarks=…)` then runs on all devices of the axis. So does
+    everything else that takes rows and does not need K of all pairs. If n is no multiple of the
+    number of devices, rows of weight 0 are added at the end. Results have entries for these rows
+    too: `np.asarray(fit.loo_residuals)[:n]` are the residuals of X.
 
     Args:
-        X: rows (n, d), NumPy or JAX, or a data frame, whose names of columns are kept, in the
-            precision that JAX is set to.
+        X: rows (n, d), NumPy or JAX, or a data frame, whose column names are kept. They are stored
+            in the precision that JAX is set to.
         Y: labels (n,) or (n, t).
         weights: (n,), by default ones.
-        mesh: with Auto or Explicit axes; by default that of an X that is already distributed, as
-            `jax.make_array_from_process_local_data` returns it where each process has its own rows.
+        mesh: a mesh with Auto or Explicit axes. By default it is the mesh of an X that is already
+            distributed, as `jax.make_array_from_process_local_data` returns it if each process has
+            its own rows.
         axis: an axis of `mesh`, or several, by default the first.
 
     Returns:
@@ -181,7 +184,7 @@ def shard(
         warn_of_far_labels(Y, Weights.of(None, n, jax.dtypes.canonicalize_dtype(dtype)))
         labels = as_floats("Y", Y)
         check_targets("Y", labels, n)
-        check_scale("Y", labels, jax.dtypes.canonicalize_dtype(dtype))  # before they become 0
+        check_scale("Y", labels, jax.dtypes.canonicalize_dtype(dtype))  # before they round to 0
         labels = as_floats("Y", labels, dtype)
         labels = put(labels)
     if weights is not None or missing:
@@ -193,7 +196,7 @@ def shard(
 
 
 def _sharding(X, mesh, axis) -> NamedSharding:
-    """Rows over an axis of the mesh that is named, or of that which X lies on."""
+    """Return the sharding of rows over an axis of the mesh, or over the axis on which X lies."""
     if mesh is not None:
         return NamedSharding(mesh, P(axis or mesh.axis_names[0]))
     sharding = getattr(X, "sharding", None)

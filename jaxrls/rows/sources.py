@@ -1,4 +1,8 @@
-"""Rows of one file or many, as a source that can be read repeatedly from its beginning."""
+"""Read rows from one file or many, or from the caller's blocks, repeatedly and in the same order.
+
+`stream` is the public function. `ColumnChoice` says which columns of a file are inputs, targets and
+weights. `Files` iterates over the rows of files with this choice.
+"""
 
 import glob
 import os
@@ -42,40 +46,40 @@ def stream(
 ) -> StreamedRows:
     """Read rows that do not fit into memory in blocks: from files, or from an iterable of your own.
 
-    `source` is read once immediately, to count rows, check every number, and keep labels, weights,
-    and a random `sample` of rows, from which landmarks are chosen. Every later sum over rows is one
-    more reading: the exact leave-one-out error of any number of λ and targets takes two, and the
-    held-out residuals that a fit keeps at the chosen λ one more.
+    `source` is read once immediately, to count rows and check every number. This reading keeps
+    labels, weights, and a random `sample` of rows, from which landmarks are chosen. Every later sum
+    over rows is one more reading. The exact leave-one-out error of any number of λ and targets
+    takes two readings. The held-out residuals that a fit keeps at the chosen λ take one more.
 
     Args:
-        source: a path, a pattern such as `"rows/*.parquet"`, a folder, a list of those, or any
-            object whose `__iter__` gives blocks `(X, Y)`, `(X, Y, weights)` or X. Files are `.csv`
+        source: a path, a pattern such as `"rows/*.parquet"`, a folder, a list of these, or any
+            object whose `__iter__` yields blocks `(X, Y)`, `(X, Y, weights)` or X. Files are `.csv`
             and `.tsv`, also with `.gz` after it, `.parquet`, `.arrow` and `.feather` (extra
             `tables`), `.npy` with a matrix, and `.npz` with arrays `X` and `y`. Further files must
-            have the columns of the first, by name where it has names.
+            have the columns of the first, by name if it has names.
         target: one column or a list, by name or number, or an array of `.npz` files; by default the
             last column, or `y`. False for files without labels.
         weights: the column of sample weights.
         columns: the inputs; by default all other columns.
         sample: how many rows are kept in the sample.
-        seed: of the random sample.
+        seed: the seed of the random sample.
         checkpoint: a file that keeps every sum after each block. If the process is killed, the same
-            calls continue from there, with bitwise the same results; only the first reading, which
+            calls continue from there, with bitwise the same results. Only the first reading, which
             counts and checks rows, is repeated.
         block_size: how many rows are processed at a time.
         header: whether the first line of a CSV file holds names.
-        progress: show a bar for each reading (needs tqdm).
-        distributed: for processes of `jax.distributed`: each process reads its own part of the
+        progress: whether to show a bar for each reading (needs tqdm).
+        distributed: for processes of `jax.distributed`. Each process reads its own part of the
             rows, in order, and sums are taken over all processes.
 
     Returns:
-        `Rows`, to pass as X, with attributes `labels` (n,) or (n, t) and `row_weights` (n,), None
-        where there are none, and `column_names` of the inputs, () where there are none, by which a
-        model takes the columns of data frames.
+        `Rows`, to pass as X. Its attributes are `labels` (n,) or (n, t) and `row_weights` (n,),
+        None if the source has none, and `column_names` of the inputs, () if the source has no
+        names. By these names a model finds the columns of data frames.
 
     Raises:
-        ValueError: naming file, row and column, for what is missing or not a number; and for files
-            that do not match.
+        ValueError: for a value that is missing or not a number, naming file, row and column; and
+            for files that do not match.
 
     **Cost** one reading; memory of labels, weights, the sample and a few blocks. **Source**: Fan,
     Muller and Rezucha 1962 for the sample.
@@ -112,7 +116,7 @@ def stream(
     return rows
 
 
-# What to do with inputs that are no numbers, by what they hold.
+# What a message proposes for inputs that are not numbers, by what they hold.
 REMEDIES = {
     "text": "code {it} as numbers, leave it out (--drop {names}), or make indicators of it "
     "(--one-hot {names})",
@@ -120,26 +124,27 @@ REMEDIES = {
     "{names}), or not at all (--drop {names})",
 }
 FILL_IN = "leave such rows out (--missing drop), or fill in medians (--missing median)"
-LISTED = 20  # columns in a message
+LISTED = 20  # the most columns that a message lists
 
 
 class FileColumns(NamedTuple):
-    """Column numbers of one file, by what they are used as."""
+    """The numbers of the columns of one file, by what they are used as."""
 
     targets: list[int]
     weights: list[int]
     numbers: list[int]  # inputs that are read as numbers, dates as days
     yearly: list[int]  # dates whose part of the year is an input
-    one_hot: list[int]  # and as text
-    groups: list[int]
-    keep: list[int]
+    one_hot: list[int]  # inputs that become indicators, read as text
+    groups: list[int]  # read as text
+    keep: list[int]  # written to the file of predictions, read as text
     labels: bool  # whether targets are read as text
 
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """Which columns are inputs, targets and weights, by name or number: plain data, which a model
-    file keeps.
+    """Which columns are inputs, targets and weights, by name or number.
+
+    It is plain data, which a model file keeps.
     """
 
     target: Any = None
@@ -148,15 +153,18 @@ class ColumnChoice:
     drop: Any = ()
     one_hot: Any = ()  # inputs that are read as text
     groups: Any = None
-    labels: bool | None = False  # whether targets are text; None: as the file has it
-    width: int | None = None  # of all files, where columns have no names
-    keep: Any = ()  # what is written beside predictions, as text
+    labels: bool | None = False  # whether targets are text; None: if the file holds text there
+    width: int | None = None  # the number of columns of every file, if columns have no names
+    keep: Any = ()  # columns that are written to the file of predictions, as text
     days: Any = ()  # dates that are inputs as a number of days
     yearly: Any = ()  # dates that are inputs as a part of the year
 
     def of(self, file: Table, missing: str | None = "drop") -> FileColumns:
-        """The column numbers of a file; raises where a column has two uses, and where inputs are no
-        numbers, with those that lack some unless `missing` says what to do with them.
+        """Return the column numbers of a file, by what they are used as.
+
+        Raise if a column has two uses, or if inputs do not hold numbers. In the latter case the
+        message also names inputs in which values are missing, unless `missing` says what to do with
+        them.
         """
         find = file.find
         if self.width not in (None, file.width):
@@ -174,7 +182,7 @@ class ColumnChoice:
         targets = find(last if self.target is None else self.target, "target")
         inputs = find(self.inputs, "inputs") or [j for j in free if j not in targets]
         one_hot = find(self.one_hot, "inputs")
-        others = {*targets, *weights, *groups}  # which are no inputs, also where they are dropped
+        others = {*targets, *weights, *groups}  # no inputs anyway, so that they may be dropped too
         dropped = [j for j in {*dropped} if j not in others]
         uses = {"input": inputs, "target": targets, "weights": weights, "groups": groups}
         check_uses(file, uses | {"column to drop": dropped})
@@ -190,9 +198,13 @@ class ColumnChoice:
         return FileColumns(targets, weights, numbers, yearly, one_hot, groups, keep, labels)
 
     def settled(self, file: Table, missing: str | None = "drop") -> "ColumnChoice":
-        """The same columns for other files: by name where this file has names, else by number."""
+        """Return the same choice for further files, with the columns of this file in place of
+        defaults.
+
+        Columns are chosen by name if this file has names, else by number.
+        """
         columns = self.of(file, missing)
-        named = lambda j: file.named or j >= file.width  # as arrays of a `.npz` file are
+        named = lambda j: file.named or j >= file.width  # `.npz`: its other arrays
         name = lambda numbers: [*dict.fromkeys(file.names[j] if named(j) else j for j in numbers)]
         several = isinstance(self.target, list | tuple)
         target = name(columns.targets)
@@ -210,10 +222,14 @@ class ColumnChoice:
         )
 
     def of_inputs(self, file: Table) -> FileColumns:
-        """The same inputs of a file to predict, and the target as text if the file has it.
+        """Return the column numbers of a file to predict.
 
-        By name where both have names, else by number in a file of the same width; any other file
-        holds only inputs.
+        These are the same inputs, and the target, as text, if the file has it. The inputs are found
+        in one of three ways:
+
+        * by name, if both files have names;
+        * by number, if the file has the same width as the fitted files;
+        * in any other file all columns must be the inputs, in the same order.
         """
         inputs = self.inputs
         coded = {"one_hot": self.one_hot, "days": self.days, "yearly": self.yearly}
@@ -238,14 +254,20 @@ class ColumnChoice:
         ).of(file)
 
     def column_names(self) -> tuple:
-        """The names of the columns of numbers, once all are settled."""
+        """Return the names of the columns of X, for a choice that `settled` returned.
+
+        Cosine and sine of dates come last. Columns that become indicators are not included.
+        """
         coded = {*self.one_hot, *self.yearly} - {*self.days}
         parts = (f"{name}_{part}" for name in self.yearly for part in ("cos", "sin"))
         return (*(name for name in self.inputs if name not in coded), *parts)
 
 
 def unnamed_index(file: Table) -> list[int]:
-    """The first column where it has no name, as pandas writes its index; warns of it."""
+    """Return [0] if the first column has no name, as pandas writes its index, else [].
+
+    It warns that such a column is left out.
+    """
     if file.width < 2 or file.names[0]:
         return []
     words = "the first column has no name, and is left out: give it a name to use it"
@@ -254,7 +276,7 @@ def unnamed_index(file: Table) -> list[int]:
 
 
 def check_uses(file: Table, uses: dict[str, list[int]]) -> None:
-    """Raise where a column has two uses, or none is an input."""
+    """Raise if a column has two uses, or if no column is an input."""
     if not uses["input"]:
         sep = " (--sep says what separates them)" if file.width == 1 else ""
         raise ValueError(f"{file.path}: no column is left for the inputs{sep}: give one or more")
@@ -271,7 +293,7 @@ def check_uses(file: Table, uses: dict[str, list[int]]) -> None:
 
 
 def check_coded(file: Table, inputs: list[int], coded: dict[str, list[int]]) -> None:
-    """Raise where a column that an option codes is no input, or not what can be coded so."""
+    """Raise if a column of an option is not an input, or cannot be coded as the option says."""
     for option, columns in coded.items():
         for j in columns:
             which = f"{file.path}: column {file.names[j]!r} of {option}"
@@ -290,12 +312,14 @@ def check_coded(file: Table, inputs: list[int], coded: dict[str, list[int]]) -> 
 
 
 def is_empty(file: Table, j: int) -> bool:
-    """Whether a column of numbers has none among the first rows."""
+    """Whether a column of numbers has no number among the first rows."""
     return not file.kinds[j] and all(np.isnan(next(file.read([j], []), {j: ()})[j]))
 
 
 def check_numbers(file: Table, **columns: list[int]) -> None:
-    """Raise where columns, by what they are used as, do not hold numbers."""
+    """Raise if columns do not hold numbers. The keyword of each list says what its columns are used
+    for.
+    """
     for use, numbers in columns.items():
         for j in filter(file.kinds.__getitem__, numbers):
             raise ValueError(
@@ -305,8 +329,10 @@ def check_numbers(file: Table, **columns: list[int]) -> None:
 
 
 def check_inputs_read(file: Table, inputs: list[int], coded: set[int], missing: str | None) -> None:
-    """Raise where inputs that are not `coded` are no numbers, and say then what else has to be
-    chosen: of all of them, and of inputs in which values are missing.
+    """Raise if inputs that are not in `coded` do not hold numbers.
+
+    The message says all that the caller has to choose: what to do with each of these inputs, and,
+    unless `missing` says so, with inputs in which values are missing.
     """
     bad = [j for j in inputs if file.kinds[j] and j not in coded]
     if not bad:
@@ -329,11 +355,14 @@ def check_inputs_read(file: Table, inputs: list[int], coded: set[int], missing: 
 
 
 def gaps_in_words(file: Table, inputs: list[int]) -> str:
-    """Which inputs lack values among the first rows, and what to do; empty where none does."""
+    """Return words for a message on the inputs in which values are missing, and on what to do.
+
+    Only the first rows are read. The text is empty if no value is missing there.
+    """
     texts = [j for j in inputs if file.kinds[j] == "text"]
     readable = [j for j in inputs if file.kinds[j] in (None, DATES, "text")]
     first: dict[int, np.ndarray] = {}
-    with suppress(ValueError):  # another message is on its way
+    with suppress(ValueError):  # the caller raises another message
         first = next(file.read(readable, texts), {}) if readable else {}
     lacking = {j: (values == "" if j in texts else np.isnan(values)) for j, values in first.items()}
     named = [file.names[j] for j in inputs if j in lacking and np.any(lacking[j])]
@@ -342,10 +371,12 @@ def gaps_in_words(file: Table, inputs: list[int]) -> str:
 
 @dataclass(frozen=True)
 class Files:
-    """Files one after the other. For rows with a missing number, `missing="drop"` leaves them out
-    and "median" leaves NaN in X and empty text in categories. Files to `predict` need no target,
-    and `unknown="zero"` accepts missing categories in them. `left_out` counts the rows that the
-    last reading left out of each file.
+    """The rows of several files, one file after the other.
+
+    `missing` says what happens to rows in which a number is missing: None raises, "drop" leaves
+    them out, and "median" keeps NaN in X and empty text in categories. With `predict` the files
+    need no target, and `unknown="zero"` accepts missing categories in them. `left_out` has, for the
+    number of each file, how many of its rows the last reading left out.
     """
 
     paths: tuple[str, ...]
@@ -357,7 +388,10 @@ class Files:
     left_out: dict[int, int] = field(default_factory=dict, compare=False)
 
     def __iter__(self) -> Iterator[Piece]:
-        """All rows, with one-hot columns, groups, labels and what is kept as text."""
+        """Yield all rows in pieces.
+
+        The `texts` of a piece are one-hot columns, groups, text labels and kept columns.
+        """
         for i, path in enumerate(self.paths):
             self.left_out[i] = 0
             file = open_table(path, self.dialect)
@@ -367,7 +401,7 @@ class Files:
                 yield piece
 
     def _pieces(self, file: Table, columns: FileColumns) -> Iterator[tuple[Piece, int]]:
-        """The rows of one file, and how many are left out of each piece."""
+        """Yield the rows of one file in pieces, each with the number of rows that it leaves out."""
         labels, targets = (columns.targets, []) if columns.labels else ([], columns.targets)
         numbers = [columns.numbers, columns.yearly, targets, columns.weights]
         texts = [*columns.one_hot, *columns.groups, *labels]
@@ -388,8 +422,10 @@ class Files:
     def _usable(
         self, file: Table, columns: FileColumns, first: int, checked: list[list[int]], parts: list
     ) -> Any:
-        """The usable rows; raises for infinity, and for a missing value unless `missing` or
-        `unknown` allows it there.
+        """Return which rows are usable, as a slice of all or a mask.
+
+        Raise for infinity. Raise for a missing value unless `missing` or `unknown` allows it in
+        that column.
         """
         used = np.ones(len(parts[0]), bool)
         gaps: dict[int, int] = {}  # the first row without a value, by column
@@ -418,14 +454,14 @@ class Files:
         return slice(None) if used.all() else used
 
     def _fillable(self, columns: FileColumns) -> set[int]:
-        """The inputs in which values may be missing."""
+        """Return the inputs in which values may be missing."""
         fillable = {*columns.one_hot} if self.unknown == "zero" else set()
         if self.missing == "median":
             fillable |= {*columns.numbers, *columns.yearly, *columns.one_hot}
         return fillable
 
     def _remedy(self, columns: FileColumns, j: int) -> str:
-        """What to do with a value that is missing in a column."""
+        """Return words for a message on what to do with a value that is missing in a column."""
         remedy = "leave the row out, as --missing drop does"
         if self.predict:
             zero = ", or take it for an unknown category, as --unknown zero does"
@@ -442,13 +478,13 @@ def open_files(
     dialect: Dialect = USUAL,
     missing: str | None = None,
 ) -> Files:
-    """Files with the columns of the first."""
+    """Return the rows of these files, with the choice of columns settled by the first file."""
     settled = choice.settled(open_table(paths[0], dialect), missing)
     return Files(paths, settled, dialect, missing)
 
 
 def paths_of(named) -> tuple[str, ...]:
-    """Every file that paths, patterns and folders name, in order."""
+    """Return every file that paths, patterns and folders name, in order."""
     paths: list[str] = []
     for path in map(os.fspath, named):
         pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path

@@ -1,6 +1,8 @@
-"""Sparse matrices, stored so that one block of rows at a time becomes dense and the whole never
-does; and what kernels need of a block in as many operations as there are stored entries for each
-row that it meets.
+"""Sparse matrices as rows: one block at a time becomes dense, and the whole matrix never does.
+
+`SparseBlock` holds some rows. The functions after it compute what kernels need of a block. For each
+row that the block meets, they take as many operations as the block has stored entries. `SparseRows`
+holds all rows in blocks.
 """
 
 import math
@@ -37,15 +39,19 @@ from jaxrls.core.support import (
     static,
 )
 
-# As `NEAR` of dense rows. Beyond it the gaps of all entries are taken, or rows become dense, which
-# costs more than the digits.
+# The bound `near` of `near_product` for sparse rows. If rows of both arguments are longer than
+# √SPARSE_NEAR, distances are sums over the gaps of all entries, or rows become dense. Both cost
+# more time than for dense rows. The bound is therefore larger than NEAR, the bound for dense rows,
+# and leaves fewer digits.
 SPARSE_NEAR = 64.0
 
 
 @pytree
 class SparseBlock(Block):
-    """Rows as short runs of stored entries: `values` and `columns` (s, w), run i of row `row[i]`;
-    runs are filled up with zeros.
+    """Rows as short runs of stored entries, each run filled up with zeros.
+
+    `values` and `columns` are (s, w): the w entries of each of s runs, and their columns. Run i
+    belongs to row `row[i]`.
 
     >>> import jax.numpy as jnp
     >>> block = SparseBlock(jnp.array([[2.0, 3.0]]), jnp.array([[0, 2]]), jnp.array([1]), (2, 3))
@@ -59,7 +65,9 @@ class SparseBlock(Block):
     shape: tuple[int, int] = static()
 
     def __getitem__(self, key) -> "SparseBlock":
-        """All rows, of some columns, each named once: X[:, columns]."""
+        """Return all rows with only some columns, X[:, columns]. Raise if a column is
+        named twice.
+        """
         _, named = key
         named = np.asarray(named) % self.shape[1]
         if len(np.unique(named)) < len(named):
@@ -73,35 +81,36 @@ class SparseBlock(Block):
         return SparseBlock(values, jnp.maximum(columns, 0), self.row, (self.shape[0], len(named)))
 
     def times(self, scale: Float[Array, " d"]) -> "SparseBlock":
-        """Every column multiplied by a number."""
+        """Return the rows with every column multiplied by its number in `scale`."""
         return replace(self, values=self.values * scale[self.columns])
 
     def dense(self) -> Float[Array, "b d"]:
-        """The same rows in one array."""
+        """Return the same rows in one array."""
         rows = jnp.zeros(self.shape, self.dtype)
         return rows.at[self.row[:, None], self.columns].add(self.values)
 
     def by_row(self, runs: Float[Array, "s *m"]) -> Float[Array, "b *m"]:
-        """Sums over the runs of every row."""
+        """Return, for every row, the sum over its runs."""
         return jnp.zeros((self.shape[0], *runs.shape[1:]), self.dtype).at[self.row].add(runs)
 
 
 @squared_lengths.register(SparseBlock)
 def _squared_lengths(X: SparseBlock) -> Float[Array, " b"]:
-    """‖x‖², each entry being stored once."""
+    """Return ‖x‖² of every row. Each entry is stored once."""
     return X.by_row(jnp.sum(X.values**2, axis=1))
 
 
 @inner_products.register(SparseBlock)
 def _inner_products(X: SparseBlock, Z: Any) -> Float[Array, "b m"]:
-    """⟨x, z⟩, O(stored entries · m)."""
+    """Return ⟨x, z⟩ of all pairs, O(stored entries · m)."""
     return _over_entries(lambda x, z, column: x * z, X, Z)
 
 
 @times.register(SparseBlock)
 def _times(X: SparseBlock, w: Float[Array, "d t"]) -> Float[Array, "b t"]:
-    """X w, some columns at a time, so that the transposed product too holds little besides its
-    result.
+    """Return X w, computed for some columns of w at a time.
+
+    So the transposed product too holds little more than its result.
     """
     of_column = lambda column: X.by_row(jnp.sum(X.values * column[X.columns], axis=1))
     return jax.lax.map(of_column, w.T, batch_size=8).T
@@ -109,9 +118,12 @@ def _times(X: SparseBlock, w: Float[Array, "d t"]) -> Float[Array, "b t"]:
 
 @squared_distances.register(SparseBlock)
 def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
-    """Rows are not centred, which would make them dense. **Cost** O(stored entries · m); of rows
-    that both lie far from 0 twice that, by gaps of entries, and of dense Z that of dense rows.
-    Errors are at most 12 (2 + √d) eps (16 + r²), r² the bound of `near_product`.
+    """Return the squared distances r² = Σₖ ((xₖ − zₖ) inverseₖ)² of all pairs.
+
+    Rows are not centred, which would make them dense. Errors are at most 12 (2 + √d) eps (16 + r²).
+
+    **Cost** O(stored entries · m). If rows of both X and Z lie far from 0, the cost for sparse Z is
+    twice that, by gaps of entries. For dense Z it is then the cost for dense rows.
     """
     sparse = isinstance(Z, SparseBlock)
     z, far = (Z.times(inverse), _by_gaps) if sparse else (Z * inverse, _of_dense)
@@ -119,19 +131,23 @@ def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
 
 
 def _by_gaps(_, rows):
+    """Return squared distances of sparse rows by the gaps of their entries, for rows far from 0."""
     X, Z, inverse = rows
     return gaps(X, Z, inverse, squared_gap)
 
 
 def _of_dense(_, rows):
+    """Return squared distances of sparse rows to dense rows, for rows far from 0."""
     X, Z, inverse = rows
     return squared_distances(X.dense(), Z, inverse)
 
 
 @gaps.register(SparseBlock)
 def _gaps(X: SparseBlock, Z: Any, inverse: Float[Array, " d"], gap: Callable):
-    """The gaps at all entries of x, and at those of z where x has none: sums without cancellation,
-    O(stored entries · (b + m)).
+    """Return Σₖ gap(xₖ, zₖ, inverseₖ) of all pairs, without cancellation.
+
+    It adds the gaps at all entries of x, and the gaps at the entries of z where x has none.
+    **Cost** O(stored entries · (b + m)).
     """
     if not isinstance(Z, SparseBlock):
         return gaps(X.dense(), Z, inverse, gap)
@@ -141,9 +157,10 @@ def _gaps(X: SparseBlock, Z: Any, inverse: Float[Array, " d"], gap: Callable):
 
 
 def _over_entries(term: Callable, X: SparseBlock, Z: Any) -> Float[Array, "b m"]:
-    """Σ `term(x, z, column)` over the entries x of each row of X, with those z of each row of Z in
-    the same column: one entry of every run at a time, so that what is gathered is as large as the
-    result.
+    """Return Σ `term(x, z, column)` over the entries x of each row of X, for each row of Z.
+
+    z is the entry of the row of Z in the same column. One entry of every run is taken at a time, so
+    that what is gathered is as large as the result.
     """
     table, place = _by_column(Z, X.columns)
 
@@ -157,38 +174,41 @@ def _over_entries(term: Callable, X: SparseBlock, Z: Any) -> Float[Array, "b m"]
 
 
 def _by_column(Z: Any, wanted: Any) -> tuple[Array, Array]:
-    """Columns of Z as the lines of a table (c, m), and the line of each of those that are wanted:
-    of sparse Z the columns of which something is stored, and a line of zeros for all others.
+    """Return the columns of Z as the lines of a table (c, m), and the line of each wanted column.
+
+    For sparse Z the table has the columns in which something is stored, and one line of zeros for
+    all others.
     """
     if not isinstance(Z, SparseBlock) or Z.shape[1] <= Z.columns.size:
         return as_dense(Z).T, wanted
     count = Z.columns.size
     lines = jnp.full(Z.shape[1], count, jnp.int32)
-    lines = lines.at[Z.columns.ravel()].set(jnp.arange(count, dtype=jnp.int32))  # one of equals
+    lines = lines.at[Z.columns.ravel()].set(jnp.arange(count, dtype=jnp.int32))  # one line a column
     table = jnp.zeros((count + 1, len(Z)), Z.dtype)
     return table.at[lines[Z.columns], Z.row[:, None]].add(Z.values), lines[wanted]
 
 
-# Numbers in one dense block: small enough for a CPU's cache, but with enough rows for a fast matrix
-# product, up to MOST_NUMBERS; in pairs of sparse blocks nothing is dense, and rows are as many.
+# A dense block has BLOCK_NUMBERS numbers, which fit into the cache of a CPU. For a fast matrix
+# product it has at least FEWEST_ROWS rows, unless these are more than MOST_NUMBERS numbers. For
+# pairs of blocks that stay sparse, blocks of up to FEWEST_ROWS rows are made.
 BLOCK_NUMBERS = 2**20
 MOST_NUMBERS = 2**24
 FEWEST_ROWS = 128
-LONGEST_RUN = 64  # entries of a run are taken one after another
+LONGEST_RUN = 64  # the most entries of a run, which are taken one after another
 
 
 @pytree
 class SparseRows(Rows):
-    """A sparse matrix (n, d) as blocks of `block` rows, the last of which may have fewer, padded to
-    the same number of runs of entries.
+    """The rows of a sparse matrix (n, d), in blocks of `block` rows.
 
-    Each block is used as it is stored, or made dense; the whole matrix never is.
+    The last block may have fewer rows. All blocks are padded to the same number of runs of entries.
+    Each block is used as it is stored, or made dense. The whole matrix never becomes dense.
     """
 
     traceable: ClassVar[bool] = True
     is_dense: ClassVar[bool] = False
     lies = "is sparse"
-    blocks: SparseBlock  # of k blocks, at least one: values and columns (k, s, w), row (k, s)
+    blocks: SparseBlock  # k ≥ 1 blocks, stacked: values and columns (k, s, w), row (k, s)
     shape: tuple[int, int] = static()
     block: int = static()
 
@@ -199,15 +219,15 @@ class SparseRows(Rows):
 
     @classmethod
     def read(cls, name: str, X, dtype=None) -> "SparseRows":
-        """The rows of such a matrix, on the host, O(nnz)."""
-        from scipy.sparse import csr_array  # here, as its import takes time
+        """Make `SparseRows` of a sparse matrix, on the host, O(nnz)."""
+        from scipy.sparse import csr_array  # imported here, as it takes time
 
         entries, *places = _coordinates(X)
         check_matrix(name, X)
         n, d = X.shape
         entries = as_floats(name, entries, dtype)
         check_inputs(f"{name}.data", entries, places[1])
-        by_row = csr_array((entries, tuple(places)), shape=(n, d))  # without duplicates
+        by_row = csr_array((entries, tuple(places)), shape=(n, d))  # adds up duplicates
         block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
         return cls(jax.tree.map(jnp.asarray, _in_runs(by_row, block)), (n, d), block)
 
@@ -222,13 +242,17 @@ class SparseRows(Rows):
         return self
 
     def check(self, kernel, name="X", *, training=True):
-        """Raise for unsuitable parameters, and for a sample of the rows, outside of the kernel's
-        domain; entries were checked when they came.
+        """Raise for unsuitable parameters, or if sampled rows lie outside of the kernel's domain.
+
+        Entries were checked when the rows were made.
         """
         kernel.check(self.few_rows(max(1, BLOCK_NUMBERS // self.shape[1])))
 
     def over(self, kind, fn, columns, **hints):
-        """As `Rows.over`, in one compiled loop over its own blocks, which are `SparseBlock`s."""
+        """Sum or stack `fn(block, *parts)` over blocks, as `kind` is "sum" or "map".
+
+        It is one compiled loop over the blocks as they are stored, each a `SparseBlock`.
+        """
 
         def of_block(parts):
             numbers, *parts = parts
@@ -240,19 +264,22 @@ class SparseRows(Rows):
         return over_blocks(of_block, *split((jnp.arange(self.shape[0]), *columns), self.block))
 
     def as_one_block(self) -> SparseBlock:
-        """All rows."""
+        """Return all rows as one `SparseBlock`."""
         before = self.block * jnp.arange(len(self.blocks.row), dtype=jnp.int32)
         numbered = replace(self.blocks, row=self.blocks.row + before[:, None])
         every = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), numbered)
         return replace(every, shape=self.shape)
 
     def for_pairs(self, kernel):
-        """Where they stay sparse, blocks of FEWEST_ROWS, or so many that a block in the columns of
-        another has about BLOCK_NUMBERS.
+        """Return the rows in longer blocks for pairs of blocks, if the kernel keeps rows sparse.
+
+        A block has FEWEST_ROWS rows at most. It has fewer if its entries in the columns of another
+        block would be more than about BLOCK_NUMBERS. The rows stay as they are if the kernel makes
+        them dense, or if no blocks can be joined.
         """
         k, s, w = self.blocks.values.shape
         rows = min(FEWEST_ROWS, math.isqrt(2 * BLOCK_NUMBERS * self.block // (s * w)))
-        count = -(-k // max(1, rows // self.block))  # of longer blocks, about equal
+        count = -(-k // max(1, rows // self.block))  # the number of longer blocks
         in_one = -(-k // count)
         if in_one == 1 or not kernel.keeps_sparse():
             return self
@@ -263,8 +290,11 @@ class SparseRows(Rows):
         return SparseRows(replace(blocks, shape=(size, self.shape[1])), self.shape, size)
 
     def from_origin(self, kernel):
-        """As `Rows.from_origin`: the mean of each column of which every row stores something, 0 in
-        the others, so that nothing is filled in.
+        """Return the rows minus an origin and their `lift`, as `Rows.from_origin` defines it.
+
+        If the kernel is not linear in X, these are the same rows and None. The origin is the mean
+        of each column in which every row stores an entry, and 0 in the other columns, so that no
+        zeros are filled in.
         """
         if not kernel.is_linear():
             return self, None
@@ -279,7 +309,7 @@ class SparseRows(Rows):
         return about, about.map(lambda x: kernel(x, origin[None])[:, 0])
 
     def few_rows(self, num):
-        """The first rows."""
+        """Return the first rows, at most `num`, dense."""
         first = jax.tree.map(lambda a: a[0], self.blocks)
         num = min(num, self.block)
         values = jnp.where(first.row[:, None] < num, first.values, 0)
@@ -287,7 +317,7 @@ class SparseRows(Rows):
         return few.dense()
 
     def distinct(self, indices):
-        """As `Rows.distinct`, sparse."""
+        """Return the rows with these numbers as a `SparseBlock`, with equal rows taken once."""
         from scipy.sparse import csr_array
 
         every = jax.tree.map(np.asarray, self.as_one_block())
@@ -304,18 +334,20 @@ class SparseRows(Rows):
         return jax.tree.map(lambda a: jnp.asarray(a[0]), blocks)
 
     def take(self, indices):
-        """The rows of these numbers, 0 to n − 1, dense."""
+        """Return the rows with these numbers, 0 to n − 1, dense."""
         n = self.shape[0]
         count = len(indices)
         every = self.as_one_block()
         check_row_numbers(indices, n)
         place = jnp.full(n, count).at[indices].set(jnp.arange(count))
-        rows = jnp.zeros((count + 1, self.shape[1]), self.dtype)  # the last of those not taken
+        rows = jnp.zeros((count + 1, self.shape[1]), self.dtype)  # last: rows not taken
         rows = rows.at[place[every.row][:, None], every.columns].add(every.values)
         return rows[place[indices]]  # a row that is named twice is read once
 
     def candidates(self):
-        """All rows, sparse."""
+        """Return None in place of row numbers, as landmarks may be any rows, and the rows
+        themselves.
+        """
         return None, self
 
 
@@ -323,15 +355,17 @@ KINDS_OF_ROWS.append(SparseRows)
 
 
 def _in_runs(X, block: int) -> SparseBlock:
-    """Blocks of as many rows of a CSR matrix, stacked: values and columns (k, s, w), row (k, s).
+    """Return the rows of a CSR matrix in blocks of `block` rows, stacked.
 
-    A run is about as long as a row's mean number of entries, up to LONGEST_RUN, so that at most
-    some half of what is stored is padding.
+    The result has values and columns (k, s, w), and row (k, s). A run is about as long as the mean
+    number of entries of a row, up to LONGEST_RUN. So at most about half of what is stored is
+    padding.
     """
     n, d = X.shape
     counts = np.diff(X.indptr)
     width = min(LONGEST_RUN, _common_count(-(-int(X.nnz) // n)))
-    # Numbered over all rows, `runs` has the first of each row, `begins` of each block.
+    # With runs numbered over all rows, `runs` has the first run of each row, and `begins` the first
+    # run of each block.
     runs = np.cumsum(np.append(0, -(-counts // width)))
     begins = runs[np.arange(0, n + block, block).clip(max=n)]
     row = np.repeat(np.arange(n), counts)
@@ -348,13 +382,16 @@ def _in_runs(X, block: int) -> SparseBlock:
 
 
 def _common_count(count: int) -> int:
-    """So many, rounded up to one of two counts for each doubling, as every count compiles anew."""
+    """Return `count` rounded up to one of two numbers for each power of 2.
+
+    Arrays of few different sizes compile few programs.
+    """
     step = 2 ** max(0, (count - 1).bit_length() - 2)
     return max(1, -(-count // step) * step)
 
 
 def _coordinates(X):
-    """Entries with their rows and columns, as they are stored."""
+    """Return the stored entries, their rows and their columns."""
     require_values("a sparse X must be given outside jax.jit: its blocks are cut on the host", X)
     if hasattr(X, "tocsr"):
         X = X.tocoo()

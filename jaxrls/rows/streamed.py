@@ -1,8 +1,8 @@
-"""Rows that are read in blocks from a source: once to survey them, and once for every sum after
-that.
+"""Rows that are read in blocks from a source: once to survey them, and once more for every sum.
 
-The first reading keeps what is small: labels, weights and some random rows. Later ones are loops on
-the host over equal blocks; the next is read meanwhile.
+The first reading keeps what is small: labels, weights and a random sample of rows. Later readings
+are loops on the host over blocks of equal size. While one block is computed on, the next is read.
+With a `Checkpoint` a sum continues after the process was killed.
 """
 
 import hashlib
@@ -31,24 +31,25 @@ from jaxrls.core.support import (
 from jaxrls.rows.files import read_arrays, reading, write_arrays
 from jaxrls.rows.host import HostRows, added
 
-SAMPLE = 10_000  # rows
-END = object()
+SAMPLE = 10_000  # the number of rows in a sample
+END = object()  # marks the end of an iterator
 
 
 class Piece(NamedTuple):
-    """Some rows with their labels and weights, and their place in the source, for messages."""
+    """Some rows of a source, with their labels and weights."""
 
     X: Any
     Y: Any = None
     weights: Any = None
-    place: str = ""
+    place: str = ""  # where the rows come from, for messages
     texts: Any = ()  # columns of text, if any
-    numbers: Any = ()  # of the rows, from 1
+    numbers: Any = ()  # the numbers of the rows in their file, from 1
 
 
 class StreamedRows(HostRows):
-    """Rows from a source that can be iterated again and again, as (X, Y[, weights]) in blocks: see
-    `stream`.
+    """Rows from a source that can be iterated over again and again; `stream` makes them.
+
+    The source yields blocks: X, (X, Y), (X, Y, weights), or a `Piece`.
 
     >>> import numpy as np, jaxrls as rls
     >>> rows = rls.rows.stream([(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])])
@@ -57,8 +58,8 @@ class StreamedRows(HostRows):
     """
 
     lies = "is a stream"
-    column_names: tuple = ()  # where files, or the first block, have them
-    in_step: Callable = staticmethod(iter)  # how blocks are iterated over
+    column_names: tuple = ()  # from the files or the first block, () without names
+    in_step: Callable = staticmethod(iter)  # iterates over blocks, in `JointRows` in rounds
 
     def __init__(
         self,
@@ -86,18 +87,19 @@ class StreamedRows(HostRows):
         self.row_weights = known.weights
         self.drawn, self.sample, _ = known.drawn
         self.shape = int(known.n), self.sample.shape[1]
-        self.host_dtype = self.sample.dtype  # float32 where every block was, else float64
+        self.host_dtype = self.sample.dtype  # float32 if every block was, else float64
 
     def _first_reading(self, sample: int, seed: Any) -> "Known":
+        """Return what the first reading keeps, with a sample of `sample` rows."""
         return survey(self._watched(self.pieces(), None, lambda piece: len(piece.X)), sample, seed)
 
     @property
     def dtype(self):
-        """float32 where every block was, else float64, or what JAX has in its place."""
+        """float32 if every block was, else float64, or the dtype that JAX has in its place."""
         return jax.dtypes.canonicalize_dtype(self.host_dtype)
 
     def pieces(self) -> Iterator[Piece]:
-        """The blocks of the source, as pieces."""
+        """Yield the blocks of the source, as pieces."""
         for i, block in enumerate(self.source):
             if not isinstance(block, Piece):
                 several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
@@ -110,22 +112,28 @@ class StreamedRows(HostRows):
             yield block
 
     def select(self, names):
-        """Raises: columns come in the order of the source."""
+        """Raise, because a stream cannot reorder its columns."""
         raise ValueError(
             "a stream has its columns in another order than those that were fitted, or more: name "
             f"these, stream(…, columns={[*names]})"
         )
 
     def blocks(self):
-        """The rows as the source has them."""
+        """Return an iterator over the rows, in blocks as the source has them."""
         return (np.asarray(piece.X, self.host_dtype) for piece in self.pieces())
 
     def equal_blocks(self):
-        """The next one read while the last one is worked on."""
+        """Yield the rows in blocks of the sizes `block_sizes`, and read ahead in another thread."""
         return self._watched(ahead(super().equal_blocks()), self.own, len)
 
     def _watched(self, items: Iterable, total: int | None, size: Callable) -> Iterator:
-        """The items of one reading, with a bar."""
+        """Yield the items of one reading, and show its progress.
+
+        Args:
+            items: blocks or pieces.
+            total: the number of rows, None if it is unknown.
+            size: a function that returns the number of rows of an item.
+        """
         self.readings += 1
         done = 0
         what = f"reading {self.readings}"
@@ -136,7 +144,11 @@ class StreamedRows(HostRows):
                 reached(done)
 
     def reading(self, kind, run, columns):
-        """As `HostRows.reading`; a sum continues from its checkpoint."""
+        """Read all rows once, and sum or stack the results.
+
+        The arguments are those of `HostRows.reading`. With a checkpoint, a sum continues after the
+        rows that it already contains.
+        """
         if self.checkpoint is None or kind == "map":
             return super().reading(kind, run, columns)
         key = ""
@@ -149,7 +161,7 @@ class StreamedRows(HostRows):
             total = out if total is None else added(total, out)
             if not key:
                 if not any(map(np.any, jax.tree.leaves(out))):
-                    continue  # as of rows of weight 0: the same for any sum
+                    continue  # zeros, of rows of weight 0, identify no sum
                 parts = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
                 key = key_of(out, (parts, self.block_sizes), self.known.checksum)
                 if (before := self.checkpoint.find(key)) is not None:
@@ -160,26 +172,30 @@ class StreamedRows(HostRows):
         return total
 
     def check(self, kernel, name="X", *, training=True):
-        """Raise if sample rows are outside of the kernel's domain; that numbers are finite was
-        checked when they were read.
+        """Raise if rows of the sample lie outside of the kernel's domain.
+
+        Whether numbers are finite was checked in the first reading.
         """
         kernel.check(self.candidates()[1])
 
     def candidates(self):
-        """The row numbers of the sample, and its rows."""
+        """Return the row numbers of the sample, and its rows."""
         return self.drawn, jnp.asarray(self.sample)
 
     @property
     def few_at_most(self):
-        """The rows of the sample."""
+        """The number of rows in the sample."""
         return len(self.sample)
 
     def few_rows(self, num):
-        """Rows of the sample, spread evenly."""
+        """Return at most `num` rows of the sample, spread evenly."""
         return DenseRows(self.candidates()[1]).few_rows(num)
 
     def take(self, indices):
-        """The rows of these numbers: from the sample, or by reading all."""
+        """Return the rows with these numbers.
+
+        If the sample has all of them they come from it, else from one reading of all rows.
+        """
         indices = np.asarray(indices)
         if np.isin(indices, self.drawn).all():
             return self.candidates()[1][np.searchsorted(self.drawn, indices)]
@@ -187,8 +203,9 @@ class StreamedRows(HostRows):
 
 
 def ahead(items: Iterable, depth: int = 2) -> Iterator:
-    """The same items in the same order, up to `depth` of them made before they are asked for; an
-    error is raised where its item would come.
+    """Yield the same items in the same order, up to `depth` of them made before they are asked for.
+
+    A thread makes them. An error is raised where its item would come.
 
     >>> list(ahead(range(3)))
     [0, 1, 2]
@@ -206,7 +223,11 @@ def ahead(items: Iterable, depth: int = 2) -> Iterator:
 
 
 class Drawn(NamedTuple):
-    """A random sample: row numbers, ascending; the rows; and the random numbers that chose them."""
+    """A random sample of rows.
+
+    `numbers` are the row numbers, ascending, and `rows` the rows. `tickets` are the random numbers
+    that chose them.
+    """
 
     numbers: Any
     rows: Any
@@ -214,7 +235,11 @@ class Drawn(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the first reading keeps."""
+    """What the first reading keeps of all rows.
+
+    It has their number n, the labels and weights (None if the source has none), the sample `drawn`,
+    and the checksum of X.
+    """
 
     n: Any
     labels: Any
@@ -224,7 +249,7 @@ class Known(NamedTuple):
 
 
 def _wide(name: str, part) -> np.ndarray:
-    """float32 as it is, and all other numbers as float64."""
+    """Return an array with float32 as it is, and all other real numbers as float64."""
     check_unmasked(name, part)
     part = np.asarray(part)
     other = part.dtype.kind in "fiub" and part.dtype != np.float32
@@ -232,13 +257,15 @@ def _wide(name: str, part) -> np.ndarray:
 
 
 def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
-    """The first reading, with a sample of `most` rows; raises where there are no rows, or for a
-    block that is unusable or does not match those before it.
+    """Read all pieces once, and return what is kept, with a sample of at most `most` rows.
+
+    Raise if there are no rows. Raise for a piece that is unusable or does not match the piece
+    before it.
     """
     n = 0
     checksum = 0
     form = None
-    kept: list[tuple] = []  # labels and weights
+    kept: list[tuple] = []  # labels and weights of every piece
     drawn: list[Drawn] = []
     rng = np.random.default_rng(seed)
     for piece in pieces:
@@ -257,8 +284,9 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
 
 
 def _arrays_of(piece: Piece, form: dict | None) -> dict[str, np.ndarray]:
-    """X, Y and weights of a piece, where it has them; raises unless they are in the `form` of those
-    before.
+    """Return X, Y and weights of a piece by name, without those that it lacks.
+
+    Raise if they are unusable, or if their form differs from `form`, the form of the piece before.
     """
     arrays = {}
     for name, part in zip(("X", "Y", "weights"), piece, strict=False):
@@ -279,18 +307,20 @@ def _arrays_of(piece: Piece, form: dict | None) -> dict[str, np.ndarray]:
 
 
 def _form_of(arrays: dict[str, np.ndarray]) -> dict[str, tuple]:
-    """The shapes of a row."""
+    """Return the shape that one row has in each array, by name."""
     return {name: part.shape[1:] for name, part in arrays.items()}
 
 
 def together(parts) -> Any:
-    """One array of several, None where they are."""
+    """Return arrays joined in one; None if the first of them is None, as all are then."""
     return None if parts[0] is None else np.concatenate(parts)
 
 
 def drawn_of(samples: list[Drawn], most: int) -> Drawn:
-    """The rows with the smallest tickets, one random number a row: every row has the same chance,
-    whatever the blocks.
+    """Return the sample of `most` rows from several samples.
+
+    Each row has one random number as its ticket, and the rows with the smallest tickets are taken.
+    So every row has the same chance, whatever the blocks are.
     """
     joined = Drawn(*map(np.concatenate, zip(*samples, strict=True)))
     kept = np.sort(np.argsort(joined.tickets, kind="stable")[:most])
@@ -302,13 +332,13 @@ def drawn_of(samples: list[Drawn], most: int) -> Drawn:
 
 
 class Checkpoint:
-    """Partial sums on disk, so that a run that was killed continues where it was, with bitwise the
-    same result.
+    """Partial sums on disk, from which a process that was killed continues with bitwise the same
+    result.
 
-    The sums of this process are written together. A sum is identified by its value on the first
-    block where it is not 0, its columns, the size of blocks and the checksum of all rows: a file
-    for another kernel, other landmarks or other rows is not used, and is overwritten once that
-    block is done.
+    All sums of the process are written together. A sum is identified by four things: its value on
+    the first block where it is not 0, its columns, the size of blocks and the checksum of all rows.
+    A file for another kernel, other landmarks or other rows is therefore not used. It is
+    overwritten once that block is done.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -322,15 +352,19 @@ class Checkpoint:
                     self.before[key] = rows, [arrays[f"{key}/{i}"] for i in range(count)]
 
     def find(self, key: str) -> tuple[int, list[np.ndarray]] | None:
-        """Rows and leaves of a sum that was begun earlier, which from now on is written with the
-        others.
+        """Return the number of rows and the leaves of a sum that was begun earlier, or None.
+
+        From then on this sum is written with the others.
         """
         if key in self.before:
             self.sums[key] = self.before.pop(key)
         return self.sums.get(key)
 
     def keep(self, key: str, rows: int, total: Any) -> None:
-        """Write the sum of all rows up to number `rows`, whole or not at all."""
+        """Write `total`, the sum over all rows before row number `rows`.
+
+        The file is replaced whole or not at all.
+        """
         self.sums[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
         arrays: dict[str, Any] = {}
         counts = {}
@@ -341,7 +375,9 @@ class Checkpoint:
 
 
 def key_of(first: Any, columns: Any, checksum: int) -> str:
-    """What identifies a sum."""
+    """Return the text that identifies a sum, made from its first value, its columns and the
+    checksum.
+    """
     key = hashlib.sha256(str((checksum, jax.tree.structure(first))).encode())
     for leaf in jax.tree.leaves((first, columns)):
         array = np.ascontiguousarray(leaf)

@@ -1,5 +1,7 @@
-"""Tables read in batches: CSV, Parquet and Arrow by pyarrow, `.npy` and `.npz` by
-NumPy; and the small table that the package carries.
+"""Read tables in batches: CSV, Parquet and Arrow by pyarrow, `.npy` and `.npz` by NumPy.
+
+`open_table` returns a `Table`, which reads chosen columns. `airfoil` loads the example data of the
+package.
 """
 
 import os
@@ -20,23 +22,23 @@ from jaxrls.rows.files import reading
 FORMATS = dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), "csv") | {".parquet": "parquet"}
 FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")
 ENDINGS = (*FORMATS, ".npy", ".npz")
-AT_ONCE = 65_536  # rows
-NO_NAMES = ("", "na", "n/a", "null", "true", "false")  # of columns, though they are no numbers
-DATES = "dates"  # a kind of column
-EXAMPLES = 1000  # words that are looked at
-LOOKED_AT = 2**22  # bytes of a CSV file by which the types of its columns are known
-# Lists of columns as matrices, NaN where a number is missing, and columns of text, empty where it
-# is.
+AT_ONCE = 65_536  # the most rows in a batch
+NO_NAMES = ("", "na", "n/a", "null", "true", "false")  # may be data in place of names
+DATES = "dates"  # the kind of a column of dates
+EXAMPLES = 1000  # the most words that a message is based on
+LOOKED_AT = 2**22  # the bytes of a CSV file from which pyarrow infers the types of columns
+# Matrices of numbers, with NaN for a missing value, and columns of text, with an empty text for a
+# missing value.
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
 
 
 def ending_of(path: str) -> str:
-    """The ending of a table's name, or an empty text."""
+    """Return which of ENDINGS the name of a file has, or an empty text."""
     return next((ending for ending in ENDINGS if path.endswith(ending)), "")
 
 
 def arrow_for(what) -> Any:
-    """pyarrow with the modules that tables need."""
+    """Return pyarrow with the modules that tables need. Without it the error names `what`."""
     try:
         import pyarrow.csv
         import pyarrow.dataset
@@ -48,8 +50,10 @@ def arrow_for(what) -> Any:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV file is written: whether its first line holds names, what separates the columns, by
-    default a comma, or a tab where the path ends so, the decimal sign, and the encoding.
+    """How a CSV file is written.
+
+    `header` says whether its first line holds names. `sep` separates the columns; None for a comma,
+    or a tab if the path ends in `.tsv`. `decimal` is the decimal sign.
     """
 
     header: bool = True
@@ -58,11 +62,11 @@ class Dialect:
     encoding: str = "utf-8"
 
     def separator(self, path: str) -> str:
-        """What separates the columns of a file."""
+        """Return the text that separates the columns of a file."""
         return self.sep or ("\t" if ".tsv" in ending_of(path) else ",")
 
     def in_words(self, path: str) -> str:
-        """By which options a file is read."""
+        """Return words for a message on the options by which a file is read."""
         first = "names" if self.header else "data"
         options = f"--sep {self.separator(path)!r} --encoding {self.encoding}"
         return f"{options}, {first} in its first line"
@@ -72,20 +76,26 @@ USUAL = Dialect()
 
 
 def quoted(names) -> str:
-    """Names in a message, the first twenty of them."""
+    """Return names for a message, the first twenty of them."""
     return ", ".join(repr(str(name)) for name in names[:20])
 
 
 def text_among(words) -> str:
-    """One of some words that is no number, in words; empty where all are numbers."""
+    """Return words for a message about the first word that is not a number.
+
+    They are empty if all words are numbers.
+    """
     texts = (str(word) for word in words if word and not is_number(word))
     some = [*islice(texts, EXAMPLES)]
     return f"text such as {some[0]!r}{meaning_of_commas(some)}" if some else ""
 
 
 def meaning_of_commas(words: list[str]) -> str:
-    """What commas in words with digits stand for, the first of which is shown: where three digits
-    follow each of them, this may be thousands.
+    """Return what the commas in words mean, for a message that shows the first of the words.
+
+    The result is empty if the first word has no digits with commas, or if the meaning is unclear.
+    Commas may separate thousands if three digits follow each of them. Otherwise each word may be a
+    number with a decimal comma.
     """
     with_commas = [word for word in words if re.fullmatch(r"[-+]?\d+(,\d+)+(\.\d*)?", word)]
     if words[0] not in with_commas:
@@ -106,22 +116,29 @@ def is_number(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name; those of a file without names by their number, as text.
+    """A table in a file, whose columns are read in batches.
 
-    `kinds` has for each column what it holds if not numbers, else None. `read(columns, texts)`
-    yields batches of some columns, those in `texts` as text, and dates as days since 1970.
+    `names` has the name of each column, or its number as text if the file has no names. `kinds` has
+    for each column what it holds, None for numbers. `read(columns, texts)` yields batches of some
+    columns by their numbers. Columns in `texts` come as text, and dates as days since 1970-01-01.
     """
 
     path: str
     names: list[str]
     kinds: list[str | None]
     read: Callable[[list[int], list[int]], Iterator[dict[int, np.ndarray]]]
-    width: int  # columns that are inputs by default
-    named: bool = False
+    width: int  # how many columns, the first ones, are inputs by default or named by a number
+    named: bool = False  # whether the file has names for its columns
 
     def find(self, wanted, what: str) -> list[int]:
-        """All columns of a name, or of text that is none, and of a whole number, the one of this
-        number; of each in a list; or none.
+        """Return the numbers of the wanted columns, or raise if a wanted column does not exist.
+
+        * A name stands for all columns of this name.
+        * A whole number, or text of one that is not a name, stands for one column.
+        * A list stands for all columns of its entries.
+        * None and False stand for no column.
+
+        `what` says what the columns are used as, for the message.
         """
         if isinstance(wanted, list | tuple):
             return [j for name in wanted for j in self.find(name, what)]
@@ -144,7 +161,7 @@ class Table:
         return numbers
 
     def held(self, j: int) -> str:
-        """What a column of no numbers holds, with an example of text."""
+        """Return words for a message on what a column without numbers holds, with an example."""
         kind = str(self.kinds[j])
         words = next(self.read([j], [j]), {j: ()})[j] if kind in ("text", DATES) else ()
         if kind == DATES:
@@ -152,7 +169,11 @@ class Table:
         return text_among(words) or kind
 
     def batches(self, numbers: list[list[int]], texts: list[int]) -> Iterator[Batch]:
-        """Batches of at most so many rows."""
+        """Yield batches of at most AT_ONCE rows.
+
+        A batch has a matrix for each list of columns in `numbers`, and an array of text for each
+        column in `texts`.
+        """
         used = sorted({j for part in (*numbers, texts) for j in part})
         as_text = [j for j in texts if not any(j in part for part in numbers)]
         for columns in self.read(used, as_text):
@@ -169,17 +190,17 @@ class Table:
 
 
 def open_table(path: str, dialect: Dialect = USUAL) -> Table:
-    """Open a table, by its ending.
+    """Open a table, in the format that its ending names.
 
     Raises:
-        ValueError: for a file that is damaged, or no table.
-        ImportError: for a kind of file that needs pyarrow, where it is missing.
+        ValueError: for a file that is damaged or is not a table.
+        ImportError: for a kind of file that needs pyarrow, if pyarrow is missing.
     """
     return _arrow_table(path, dialect) if ending_of(path) in FORMATS else _array_table(path)
 
 
 def _arrow_table(path: str, dialect: Dialect) -> Table:
-    """What pyarrow reads."""
+    """Open a CSV, Parquet or Arrow file, which pyarrow reads."""
     kind = FORMATS[ending_of(path)]
     failed = "cannot be read"
     if is_csv := kind == "csv":
@@ -187,7 +208,7 @@ def _arrow_table(path: str, dialect: Dialect) -> Table:
         failed = f"cannot be read by {dialect.in_words(path)}"
     with reading(path, failed):
         schema = _dataset(path, kind).schema
-        fields = schema.names  # which may not be text
+        fields = schema.names  # raises for names that are not text
 
     def read(columns, texts):
         to_read = schema
@@ -209,14 +230,16 @@ def _arrow_table(path: str, dialect: Dialect) -> Table:
 
 
 def _dataset(path: str, kind: Any, schema=None) -> Any:
-    """The rows of a file of this kind, in the types of a schema or those that pyarrow infers."""
+    """Return the pyarrow dataset of a file, with the types of a schema or those that pyarrow
+    infers.
+    """
     arrow = arrow_for(path)
     local = arrow.fs.LocalFileSystem()
     return arrow.dataset.dataset(os.path.abspath(path), schema, format=kind, filesystem=local)
 
 
 def _csv_format(path: str, dialect: Dialect) -> Any:
-    """How pyarrow reads a CSV file."""
+    """Return the pyarrow format that reads a CSV file of this dialect."""
     arrow = arrow_for(path)
     with reading(path, f"cannot be read by --encoding {dialect.encoding}"):
         return arrow.dataset.CsvFileFormat(
@@ -233,20 +256,22 @@ def _csv_format(path: str, dialect: Dialect) -> Any:
 
 
 def _csv_field(field, as_text: bool) -> Any:
-    """A column of a CSV file with the type that it is read in: whole numbers at first may be
-    followed by fractions.
+    """Return a column of a CSV file with the type in which it is read.
+
+    The type is wider than pyarrow inferred from the first rows: fractions may follow whole numbers,
+    and times may follow days.
     """
     arrow = arrow_for("a CSV file")
     if as_text:
         return field.with_type(arrow.string())
-    if _kind_of(str(field.type)) == DATES:  # days at first may be followed by times
+    if _kind_of(str(field.type)) == DATES:  # times may follow days
         whole = str(field.type) in ("date32[day]", "timestamp[s]")
         return field.with_type(arrow.timestamp("us")) if whole else field
     return field if field.type == arrow.bool_() else field.with_type(arrow.float64())
 
 
 def _in_numpy(column, as_text: bool) -> np.ndarray:
-    """A column of pyarrow's as numbers, dates as days, or as text."""
+    """Return a pyarrow column as numbers, dates as days since 1970-01-01, or as text."""
     if as_text:
         column = column.cast("string").fill_null("")
     elif _kind_of(_type_name(column.type)) == DATES:
@@ -258,12 +283,15 @@ def _in_numpy(column, as_text: bool) -> np.ndarray:
 
 
 def _type_name(kind: Any) -> str:
-    """The name of a type of pyarrow's, of a dictionary that of its values."""
+    """Return the name of a pyarrow type, for a dictionary the name of the type of its values."""
     return str(getattr(kind, "value_type", kind))
 
 
 def _kind_of(type_name: str) -> str | None:
-    """What a column of an Arrow type holds; None if numbers, as of booleans, and without values."""
+    """Return what a column of an Arrow type holds.
+
+    The result is None for numbers, booleans and columns without any value.
+    """
     if re.match("date|timestamp", type_name):
         return DATES
     if re.match("u?int|halffloat|float|double|decimal|bool|null", type_name):
@@ -273,8 +301,9 @@ def _kind_of(type_name: str) -> str | None:
 
 
 def _warn_of_data(path, names, kinds, decimal) -> None:
-    """Warn where every column of numbers has a number for its name, as in a file without names; or
-    nothing, or a truth value, as long as there are numbers.
+    """Warn if every column of numbers has a number as its name, as in a file without names.
+
+    Names that are empty or a truth value are passed over, as long as other names are numbers.
     """
     of_numbers = [name for name, kind in zip(names, kinds, strict=True) if kind is None]
     of_numbers = [name for name in of_numbers if name.strip().lower() not in NO_NAMES]
@@ -287,8 +316,10 @@ def _warn_of_data(path, names, kinds, decimal) -> None:
 
 
 def _array_table(path: str) -> Table:
-    """The matrix of a `.npy` file, or X of a `.npz` archive, with the columns of its other arrays
-    of as many rows under their names.
+    """Open the matrix of a `.npy` file, or the matrix X of a `.npz` archive.
+
+    Other arrays of the archive with as many rows become further columns, under the name of their
+    array.
     """
     X, others = _arrays_of(path)
     n, width = X.shape
@@ -301,11 +332,11 @@ def _array_table(path: str) -> Table:
             names += [name] * len(more)
 
     def read(numbers, texts):
-        step = max(1, min(AT_ONCE, 2**20 // width))  # as many rows as caches hold
+        step = max(1, min(AT_ONCE, 2**20 // width))  # 2**20 numbers fit into caches
         for first in range(0, n, step):
             parts = {j: columns[j][first : first + step] for j in numbers}
             with reading(path):
-                for j in texts:  # NaN and NaT are missing
+                for j in texts:  # NaN and NaT differ from themselves
                     parts[j] = np.where(parts[j] == parts[j], parts[j].astype(str), "")
             dates = [j for j, part in parts.items() if part.dtype.kind == "M"]
             parts |= {j: days_of(parts[j]) for j in dates}
@@ -315,7 +346,7 @@ def _array_table(path: str) -> Table:
 
 
 def _arrays_of(path: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The matrix X of a file, and other arrays by name."""
+    """Return the matrix X of a file, and its other arrays by name."""
     with reading(path):
         if path.endswith(".npy"):
             arrays = {"X": np.load(path, mmap_mode="r")}
@@ -329,7 +360,7 @@ def _arrays_of(path: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def _kind_of_dtype(dtype: np.dtype) -> str | None:
-    """As `_kind_of`, of an array."""
+    """Return what a column of a NumPy dtype holds, None for numbers and booleans."""
     if dtype.kind in "fiub":
         return None
     kinds = {"U": "text", "M": DATES}
@@ -344,8 +375,8 @@ def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     Standardise X before you use a radial kernel.
 
     Returns:
-        `(X, y, names)`: X (1503, 5) and y (1503,), float64, X in the units that the names end with,
-        y in decibels; `names` of the five columns of X.
+        `(X, y, names)`: X (1503, 5) and y (1503,) in float64, and the names of the five columns of
+        X. X is in the units that the names end with, and y in decibels.
 
     **Cost** one small file. **Raises** nothing. **Source**: Brooks, Pope and Marcolini 1989, NASA
     RP 1218; from the UCI Machine Learning Repository, CC BY 4.0; `jaxrls/data/README.md` has the

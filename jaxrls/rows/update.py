@@ -1,10 +1,13 @@
-"""Moments of rows in place of the rows themselves, so that rows can be added, and removed again by
-subtraction.
+"""Add rows to a fit, and remove them again, by sums over rows in place of the rows themselves.
 
-Everything except held-out residuals follows from moments about one origin: spectrum, coefficients,
-GCV and evidence; the last two by a difference, ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding
-stays at the level of the largest sums that there were: subtracting most of a sum leaves few correct
-digits.
+A fit on features or landmarks depends on its rows only through moments about one origin, except for
+held-out residuals. Spectrum, coefficients, GCV and evidence follow from the moments. GCV and
+evidence need a difference:
+
+    ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw
+
+Rounding errors stay at the level of the largest sums that there were. Subtracting most of a sum
+therefore leaves few correct digits.
 """
 
 from dataclasses import replace
@@ -41,27 +44,28 @@ from jaxrls.front import (
     solution_of,
 )
 
-# Subtracting up to so many times the remaining sum costs no digits worth reporting.
+# A sum may have been up to this many times as large as it is now: the digits that it thereby lacks
+# are not worth reporting.
 MODEST = 10
-# A difference of up to so many units of rounding may be rounding alone.
+# A sum of at most HIDDEN · eps times its largest earlier value may be rounding alone.
 HIDDEN = 100
-# The share of the digits, as a power of eps, whose loss is warned of.
+# Warn if rounding has grown to more than eps^SHOWN times: a third of the digits are then wrong.
 SHOWN = -1 / 3
 
 
 @pytree
 class NoRows(Rows):
-    """Rows of which only moments are kept."""
+    """Rows that are not kept: only their moments are."""
 
     kind: Any = static()
 
     @property
     def dtype(self):
-        """That of the moments."""
+        """The dtype of the moments."""
         return self.kind
 
     def over(self, kind, fn, columns, **hints):
-        """Raises: the rows are not kept."""
+        """Raise, because the rows are not kept."""
         raise ValueError(
             "this needs the rows, and the fit kept only their moments: fit all rows again"
         )
@@ -69,34 +73,38 @@ class NoRows(Rows):
 
 @pytree
 class Explicit(Features):
-    """Explicit features, whose moments are taken without a change of basis."""
+    """The explicit features of a kernel, whose moments are taken without a change of basis."""
 
     left_over = None
 
 
 @pytree
 class Sizes:
-    """How large sums are."""
+    """The sums that measure how large moments are."""
 
-    weight: Any  # Σv
-    diagonal: Any  # of the second moments
-    squares: Any  # of labels
+    weight: Any  # Σv, ()
+    diagonal: Any  # the diagonal of the second moments, (r,)
+    squares: Any  # Σv(y − p)² of the labels, (t,)
 
 
 @pytree
 class Summed:
-    """Moments about the origins of the first rows, the features that they are of, and the largest
-    values that they have had.
+    """Moments of the rows of a fit, from which rows can be added and subtracted.
+
+    All moments are about the origins of the rows that were fitted first.
     """
 
-    features: Any  # `Explicit`, or landmarks as features
+    features: Any  # `Explicit`, or features on landmarks
     moments: Moments
-    past: Sizes  # the largest
+    past: Sizes  # the largest values that the moments have had
     fixed: FixedEffects
 
     @classmethod
     def of_solution(cls, solution: Solution, problem: Problem | None) -> "Summed":
-        """Of a first fit, with no rows subtracted."""
+        """Return the moments of a first fit, before any rows are subtracted.
+
+        Raise if the fit has no explicit features.
+        """
         if solution.summed is not None:
             features, sums = solution.summed
             return cls(features, sums, _sizes(sums), solution.factor.fixed)
@@ -108,7 +116,7 @@ class Summed:
         return _summed_features(problem, solution.labels)
 
     def moments_of(self, data: Data, Y, *, block_size=None) -> Moments:
-        """Moments of other rows, about the same origins."""
+        """Return the moments of other rows about the same origins."""
         return moments(
             data,
             self.features,
@@ -120,13 +128,13 @@ class Summed:
         )
 
     def changed(self, more: Moments, sign: int) -> "Summed":
-        """With moments of other rows added, or subtracted."""
+        """Return the sums with the moments `more` added, or subtracted if `sign` is negative."""
         total = self.moments + more if sign > 0 else self.moments - more
         past = jax.tree.map(jnp.maximum, self.past, _sizes(total))
         return replace(self, moments=total, past=past)
 
     def check_width(self, d: int) -> None:
-        """Raise unless rows have the columns that the first ones had."""
+        """Raise unless d is the number of columns of the rows that were fitted first."""
         second = self.moments.second
         features = self.features
         fits = features.kernel.num_features(d, second.dtype) == len(second)
@@ -136,8 +144,10 @@ class Summed:
             raise ValueError(f"X must have as many columns as the rows of the fit, and has {d}")
 
     def solution(self, flat: bool) -> Solution:
-        """The solution, for all that needs no rows; its floor includes the rounding of earlier,
-        larger sums.
+        """Return the solution from the moments, for everything that needs no rows.
+
+        Its floor accounts for the rounding errors of earlier, larger sums. `flat` says whether
+        labels have the shape (n,).
         """
         sums = self.moments
         fixed = self.fixed.from_gram(self.moments.gram)
@@ -152,30 +162,35 @@ class Summed:
         return replace(factor, sums=centred).solve_moments(labels, sums)
 
     def cancellation(self, lam) -> Float[Array, ""]:
-        """How many times larger rounding is than in a fit to the remaining rows alone, at the
-        smallest λ; 1/eps where it hides them.
+        """Return how many times larger rounding is than in a fit to the remaining rows alone.
+
+        It is computed at the smallest λ. It is 1/eps if rounding hides the rows.
         """
         sums = self.moments
         past = self.past
         centred = sums.centred(self.fixed.from_gram(sums.gram))
         now = jnp.trace(centred.second) + jnp.min(lam)
-        # Coefficients are linear in labels, so that it is their length that counts.
+        # Coefficients are linear in the labels. So the root of their sum of squares counts.
         labels = jnp.max(jnp.sqrt(_ratio(past.squares, sums.square, 2)), initial=0)
         return jnp.maximum(_ratio(jnp.sum(past.diagonal), now), labels)
 
     def possible(self) -> Bool[Array, ""]:
-        """Whether some rows can have these moments, up to rounding: weight is left, and no square
-        is negative in any direction.
+        """Whether some rows could have these moments, up to rounding.
 
-        By a Cholesky factor of the moments of φ, and what it leaves of those of the labels, in
-        units of their largest values so far.
+        * Enough weight is left, and at least one row, or two rows if a constant is fitted.
+        * In no direction is a sum of squares negative.
+
+        The second condition is checked in units of the largest values so far. The moments of φ must
+        have a Cholesky factor LLᵀ. What L⁻¹Σvφy leaves of the sum of squares of the labels must not
+        be negative: Σvy² − ‖L⁻¹Σvφy‖² ≥ 0.
         """
         sums = self.moments
         past = self.past
         centred = sums.centred(self.fixed.from_gram(sums.gram))
         sizes = past.diagonal, past.squares
         unit, label_unit = (1 / jnp.sqrt(jnp.where(size > 0, size, 1)) for size in sizes)
-        # Half of the digits: rows that go differ by rounding from what they were when they came.
+        # The tolerance is half of the digits: the moments of rows that are removed differ by
+        # rounding from the moments that were added for them.
         eps = float(jnp.finfo(unit.dtype).eps)
         k = len(unit) + self.fixed.count
         tolerance = eps**0.5
@@ -186,23 +201,24 @@ class Summed:
         rest = label_unit**2 * centred.square + tolerance - jnp.sum(half**2, axis=0)
         least = 1 + int(self.fixed.has_constant)
         enough = (centred.weight > 4 * k * eps * past.weight) & (jnp.round(centred.count) >= least)
-        return enough & jnp.all(rest >= 0)  # which NaN is not
+        return enough & jnp.all(rest >= 0)  # false for NaN
 
 
 def _ratio(past, now, power=1):
-    """past/now, or eps^−power where now is only rounding; 0 where past is 0."""
+    """Return past/now, eps^−power if `now` is only rounding, and 0 if `past` is 0."""
     eps = float(jnp.finfo(past.dtype).eps)
     ratio = jnp.where(now > HIDDEN * eps * past, past / jnp.where(now > 0, now, 1), eps**-power)
     return jnp.where(past > 0, ratio, 0)
 
 
 def _sizes(sums: Moments) -> Sizes:
+    """Return the sums that measure how large these moments are."""
     return Sizes(sums.weight, jnp.diagonal(sums.second), sums.square)
 
 
 @compiled
 def _summed_features(problem: Problem, labels: Labels) -> Summed:
-    """Of a kernel's explicit features."""
+    """Return the moments of a kernel's explicit features, for the rows and labels of a fit."""
     features = problem.rows.features(problem.kernel)
     sums = feature_moments(Data(features, problem.weights, problem.fixed), labels)
     return Summed(Explicit(problem.kernel), sums, _sizes(sums), problem.fixed)
@@ -210,12 +226,12 @@ def _summed_features(problem: Problem, labels: Labels) -> Summed:
 
 @once_per_fit
 def summed_of(fit: Fit) -> Summed:
-    """Moments of the rows of a fit that kept its solution."""
+    """Return the moments of the rows of a fit that kept its solution."""
     return Summed.of_solution(solution_of(fit), fit.kept.problem)
 
 
 def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int | None) -> Fit:
-    """The fit with rows added, or with a negative `sign` removed."""
+    """Return the fit with rows added, or removed if `sign` is negative."""
     summed = summed_of(fit)
     coef = fit.model.coef
     X = by_names("X", X, fit.model.names)
@@ -248,7 +264,10 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
 
 
 def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
-    """Moments of new rows, about the same origins, checked as the rows of a fit are."""
+    """Return the moments of new rows about the same origins.
+
+    The new rows are checked as the rows of a fit are.
+    """
     kernel = summed.features.kernel
     fixed = summed.fixed
     dtype = coef.dtype
@@ -280,7 +299,11 @@ _summed = compiled(Summed.moments_of)
 
 
 class Changed(NamedTuple):
-    """A fit to other rows; whether such rows can exist; and by how much rounding has grown."""
+    """A fit to other rows, and what was found about it.
+
+    `possible` says whether such rows can exist. `cancellation` is how many times rounding has
+    grown.
+    """
 
     result: Result
     solution: Solution
@@ -293,7 +316,10 @@ class Changed(NamedTuple):
 def _changed(
     kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat
 ) -> Changed:
-    """The result with moments added or subtracted."""
+    """Return the fit after moments are added, or subtracted if `sign` is negative.
+
+    λ is chosen again by `choice`, or is `lam` if `choice` is None.
+    """
     summed = summed.changed(more, sign)
     solution = summed.solution(flat)
     chosen = Chosen(None, None, lam) if choice is None else choice.of(solution, kernel)
@@ -303,7 +329,7 @@ def _changed(
 
 
 def _inspect_digits(cancellation: float, dtype) -> None:
-    """Warn of digits that rounding has destroyed."""
+    """Warn if rounding has destroyed many digits."""
     eps = float(np.finfo(dtype).eps)
     if cancellation > eps**SHOWN:
         left = max(0, int(-np.log10(eps * cancellation)))

@@ -1,1 +1,1 @@
-"""What a fit says beyond its mean: posterior, intervals, probabilities, label sets, influence."""
+"""The uncertainty of a fit: posterior, intervals, effects, probabilities, label sets, influence."""

@@ -1,8 +1,11 @@
 """Classification: labels as ±1 codes, probabilities, and sets of labels from held-out scores.
 
-How well a row conforms is the score of its own label by the fit without it. The p-value of a label
-for a new row is the share of rows that conform no better than the new row would with that label.
-The labels with p > α are a set of level 1 − α.
+* `encode` and `decode` turn labels into codes and scores into labels.
+* `fit_sigmoid` turns scores into probabilities.
+* `label_p_values` and `conformal_labels` compute p-values of labels. A row conforms well if the fit
+  without it gives its own label a high score. The p-value of a label for a new row is the share of
+  rows that conform no better than the new row would with that label. The labels with p > α are a
+  set of level 1 − α.
 """
 
 from functools import partial
@@ -34,23 +37,23 @@ from jaxrls.front import Fit, Model
 from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
 from jaxrls.uncertainty.spread import NewRows
 
-MOST_STEPS = 200  # of Newton's method, which usually takes ten
+MOST_STEPS = 200  # the most steps of Newton's method, which usually takes ten
 
 # labels as codes
 # --------------------------------------------------------------------------------------------------
 
 
 def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
-    """Code class labels as ±1 targets for regression: one column per class, a single column for two
-    classes.
+    """Code class labels as ±1 targets for regression: one column for each class, or a single column
+    for two classes.
 
-    Yᵢⱼ = 1 where row i has class j, else −1. Two classes need one column only, +1 for `classes[1]`,
-    as the other would be its negative. Regression on these codes is regularized least-squares
+    Yᵢⱼ = 1 if row i has class j, else −1. Two classes need one column only, +1 for `classes[1]`, as
+    the other column would be its negative. Regression on these codes is regularized least-squares
     classification (RLSC).
 
     Args:
         labels: class labels (n,), numbers or strings.
-        classes: all classes, where some may be absent from `labels`; by default those in `labels`.
+        classes: all classes, if some may be absent from `labels`; by default those in `labels`.
 
     Returns:
         `(Y, classes)`: Y (n,) or (n, T) in float64, and the sorted classes (T,).
@@ -85,11 +88,13 @@ def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decode(scores, classes) -> np.ndarray:
-    """The class with the highest score for each row: the inverse of `encode`, for predicted scores.
+    """Return the class with the highest score for each row, from predicted scores.
+
+    It is the inverse of `encode`.
 
     Args:
         scores: (n,) or (n, 1) for two classes, (n, T) otherwise.
-        classes: those of `encode`, (T,).
+        classes: the classes (T,) that `encode` returned.
 
     Returns:
         Labels (n,).
@@ -119,7 +124,7 @@ def decode(scores, classes) -> np.ndarray:
 
 
 class Scored(NamedTuple):
-    """Scores and codes of rows, and their weights."""
+    """Scores and codes of rows, and the weights of the rows."""
 
     scores: Any
     codes: Any
@@ -127,7 +132,7 @@ class Scored(NamedTuple):
 
 
 def _scored(name, scores, codes, weights) -> Scored:
-    """Those that were given, checked."""
+    """Return the given scores, codes and weights as checked arrays."""
     scores = as_array(name, scores)
     codes = as_array("codes", codes, scores.dtype)
     check_targets(name, scores)
@@ -165,8 +170,9 @@ class Sigmoid:
 
     @public_call(fitted="self.slope")
     def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Numbers, "m *t"]:
-        """Probabilities of +1, shaped as the scores (m,) or (m, t), in the precision of the
-        slope.
+        """Return the probabilities of +1, shaped as the scores (m,) or (m, t).
+
+        They have the precision of the slope.
         """
 
         scores = as_array("scores", scores, self.slope.dtype)
@@ -180,13 +186,16 @@ def fit_sigmoid(
     weights: Float[Array, " n"] | Listed | None = None,
 ) -> Sigmoid:
     """Fit the sigmoid that turns scores into probabilities, by maximum likelihood on held-out
-    scores, one column at a time: Platt's scaling.
+    scores: Platt's scaling.
 
-    minimise −Σ vᵢ (tᵢ log pᵢ + (1 − tᵢ) log(1 − pᵢ)) over slope ≥ 0 and offset, with pᵢ = 1/(1 +
-    exp(−slope · sᵢ − offset)). The targets are t = (N₊ + 1)/(N₊ + 2) for codes +1 and 1/(N₋ + 2)
-    for −1, N the sums of weights of each, so that no slope is infinite. Held-out scores without
-    information would have a negative slope, since a class has a lower mean without one of its rows.
-    The slope is then 0, and every row has the share of +1 as its probability.
+    Each column of scores has its own sigmoid. Slope ≥ 0 and offset minimise
+
+        −Σ vᵢ (tᵢ log pᵢ + (1 − tᵢ) log(1 − pᵢ)) with pᵢ = 1/(1 + exp(−slope · sᵢ − offset))
+
+    The targets are t = (N₊ + 1)/(N₊ + 2) for codes +1 and 1/(N₋ + 2) for codes −1. N₊ and N₋ are
+    the sums of weights of each, so that no slope is infinite. Held-out scores without information
+    would have a negative slope, since a class has a lower mean without one of its rows. The slope
+    is then 0, and every row has the share of +1 as its probability.
 
     Args:
         scores: held-out scores (n,) or (n, t), such as `Y − fit.loo_residuals`.
@@ -199,10 +208,10 @@ def fit_sigmoid(
     Raises:
         ValueError: for shapes that do not fit, and for NaN or infinity.
 
-    **Cost** O(n t) for each step of Newton's method, of which some ten are taken; differentiable
-    once. **Fails**: for the fit's own scores of its training rows, which are larger than those of
-    new rows. **Source**: J. Platt 2000, *Probabilities for SV machines*; Lin, Lin and Weng 2007;
-    the length of steps: Sun and Tran-Dinh 2019, §3, at ν = 2.
+    **Cost** O(n t) for each step of Newton's method, which takes some ten. The result can be
+    differentiated once. **Fails**: for the fit's own scores of its training rows, which are larger
+    than those of new rows. **Source**: J. Platt 2000, *Probabilities for SV machines*; Lin, Lin and
+    Weng 2007; the length of steps: Sun and Tran-Dinh 2019, §3, at ν = 2.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> scores = jnp.array([-2.0, -1.0, 0.5, -0.5, 1.0, 2.0])
@@ -216,17 +225,17 @@ def fit_sigmoid(
 
 
 def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
-    """Probabilities of all classes that add up to 1, from one probability for each class against
-    the rest. Those need not add up to 1.
+    """Return probabilities of all classes that add up to 1, from one probability for each class
+    against the rest.
 
-    (1 − p, p) for a single column, of two classes; else pⱼ / Σ p, and 1/T for all where every one
-    is 0.
+    The given probabilities need not add up to 1. A single column p, for two classes, gives
+    (1 − p, p). Several columns give pⱼ / Σ p, and 1/T for all classes if every p is 0.
 
     Args:
         each: (m,) or (m, 1) for two classes, (m, T) otherwise, as a `Sigmoid` gives them.
 
     Returns:
-        (m, 2), or (m, T).
+        The probabilities, (m, 2) or (m, T).
 
     Raises:
         ValueError: for other shapes, and for NaN or infinity.
@@ -251,8 +260,9 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
 @compiled
 @partial(jax.vmap, in_axes=(1, 1, None))
 def _fit_columns(scores, codes, v):
-    """Slope and offset of every column: Newton's method in standardised scores, a last step of
-    which carries the derivatives.
+    """Return slope and offset for every column, by Newton's method in standardised scores.
+
+    One last step after convergence carries the derivatives.
     """
     total = jnp.sum(v)
     centre = jnp.sum(v * scores) / total
@@ -271,8 +281,10 @@ def _fit_columns(scores, codes, v):
 
 
 def _newton(data, start):
-    """Newton's method until steps are short: damped by log(1 + r)/r, with r the largest change of a
-    score's logit, it converges from every start.
+    """Take steps of Newton's method until they are short, and return the point.
+
+    Steps are damped by log(1 + r)/r, with r the largest change of a score's logit. So the method
+    converges from every start.
     """
     limits = jnp.finfo(start.dtype)
 
@@ -291,7 +303,7 @@ def _newton(data, start):
 
 
 def _step(data, point):
-    """H⁻¹g in slope and offset, and the most that it changes a logit."""
+    """Return the step H⁻¹g in slope and offset, and the largest change of a logit by it."""
     z, targets, v = data
     design = jnp.stack([z, jnp.ones_like(z)], axis=1)
     p = jax.nn.sigmoid(matmul(design, point))
@@ -312,8 +324,9 @@ def label_p_values(
     scores: Float[Array, "m *T"] | Listed,
     weights: Float[Array, " n"] | Listed | None = None,
 ) -> Float[Numbers, "m _"]:
-    """The p-value of every label for new rows, by the jackknife: held-out scores are compared with
-    the scores of new rows by the fit to all rows.
+    """Compute the p-value of every label for new rows, by the jackknife.
+
+    Held-out scores are compared with the scores of new rows by the fit to all rows:
 
         p = (1 + Σ vᵢ [s₋ᵢ(own label) ≤ s(label)]) / (1 + Σ vᵢ)
 
@@ -334,7 +347,7 @@ def label_p_values(
             with one +1 a row.
 
     **Cost** O((n + m T) log n). **Fails**: there is no guarantee for a finite number of rows, as
-    the fit to all rows differs from those without a row. If the fit is stable, as with a large λ,
+    the fit to all rows differs from the fits without a row. For a stable fit, as with a large λ,
     the share of sets that hold the true label tends to 1 − α as n grows, for labels with p > α.
     `conformal_labels` has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1
     and §5; Steinberger and Leeb 2023.
@@ -364,8 +377,7 @@ def label_p_values(
 
 @pytree
 class ConformalLabels:
-    """p-values of labels for new rows that are valid for any number of rows: see
-    `conformal_labels`, which makes it.
+    """p-values of labels for new rows, valid for any number of rows; `conformal_labels` makes it.
 
     Args:
         model: the `Model` of the fit.
@@ -373,8 +385,8 @@ class ConformalLabels:
         rows: the n rows, prepared for covariances with new ones.
         variance: the posterior variance c(xᵢ, xᵢ) at each row, (n,).
         label: the index of each row's label, (n,).
-        residuals: 1 less the score of each row's own label, by the fit to all rows, (n,).
-        weights: sample weights, without those of labels, (n,).
+        residuals: 1 minus the score of each row's own label, by the fit to all rows, (n,).
+        weights: sample weights, without the factors by label, (n,).
         label_weights: the factors of the weights by label, (T,).
 
     >>> import numpy as np, jaxrls as rls
@@ -395,11 +407,11 @@ class ConformalLabels:
 
     @public_call(fitted="self.model.coef")
     def p_values(self, X, *, block_size: int | None = None) -> Any:
-        """The p-value of every label for new rows.
+        """Return the p-value of every label for new rows.
 
         Args:
             X: new rows (m, d), dense or a source of `Rows`.
-            block_size: new rows at a time.
+            block_size: how many new rows are processed at a time.
 
         Returns:
             p-values (m, T), with T = 2 for a single column of codes.
@@ -416,13 +428,17 @@ class ConformalLabels:
 
 @public_call(fitted="fit.model.coef")
 def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
-    """p-values of labels by full conformal prediction with leave-one-out scores, exact in closed
-    form: each new row is added to the data with each label in turn.
+    """Prepare p-values of labels by full conformal prediction with leave-one-out scores, exact in
+    closed form.
 
-    Let f be the fit to all rows, and c the posterior covariance of f + b. A further row x with a
-    label y changes the fit at row i to f(xᵢ) + gᵢ (code − f(x)), gᵢ = c(xᵢ, x)/(c(x, x) + λ). The
-    residual there, divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ, is the held-out residual of row
-    i. Nothing is fitted again.
+    Each new row is added to the data with each label in turn, but nothing is fitted again. Let f be
+    the fit to all rows, and c the posterior covariance of f + b. A further row x, with the code
+    of its label, changes the fit at row i to
+
+        f(xᵢ) + gᵢ (code − f(x)),  gᵢ = c(xᵢ, x)/(c(x, x) + λ)
+
+    The residual of this fit at row i, divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ, is the
+    held-out residual of row i.
 
     **Guarantee**: the set of labels with p > α holds the true label with probability 1 − α or more,
     for every n and every distribution. This is a probability over draws of all rows, not for each
@@ -433,19 +449,19 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
         fit: a `Fit` that kept its solution.
         X: its rows (n, d), dense.
         codes: its ±1 codes (n,) or (n, T), as of `encode`.
-        weights: its sample weights (n,), without those of labels; by default all are 1.
+        weights: its sample weights (n,), without the factors by label; by default all are 1.
         label_weights: factors (T,) ≥ 0 of the weights by label, which are also the weights of a new
             row of each label; by default 1.
 
     Returns:
-        A `ConformalLabels`, whose `p_values(X)` are those of new rows.
+        A `ConformalLabels`, whose method `p_values(X)` returns the p-values of new rows.
 
     Raises:
         ValueError: for a fit that kept no solution, shapes that do not fit, codes that are not ±1
             with one +1 a row, and weights that are negative or not finite.
 
-    **Cost** O(n² r) once, and n·r numbers that are kept. **Source**: Vovk, Gammerman and Shafer
-    2005, ch. 2, with the deleted residuals of their ridge regression confidence machine.
+    **Cost** O(n² r) once, and memory of n·r numbers. **Source**: Vovk, Gammerman and Shafer 2005,
+    ch. 2, with the deleted residuals of their ridge regression confidence machine.
 
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
@@ -479,7 +495,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
 
 @where_known
 def _check_codes(codes: Any) -> None:
-    """Raise unless codes are ±1, and of several columns one is +1 in each row."""
+    """Raise unless all codes are ±1 and one code is +1 in each row of several columns."""
 
     def wrong(_, codes):
         columns = _columns(codes)
@@ -493,39 +509,46 @@ def _check_codes(codes: Any) -> None:
 
 
 def _columns(scores):
-    """One column for each label; for two labels with a single column s they are −s and s."""
+    """Return one column of scores for each label, from (n, T), or from (n,) or (n, 1) for two
+    labels.
+
+    A single column s of two labels becomes the columns −s and s.
+    """
     if scores.ndim == 2 and scores.shape[1] > 1:
         return scores
     return jnp.stack([-scores.reshape(-1), scores.reshape(-1)], axis=1)
 
 
 def _of_own_label(scores, codes):
-    """The score of the label that each row has."""
+    """Return the score of the label that each row has."""
     return jnp.sum(jnp.where(_columns(codes) > 0, _columns(scores), 0), axis=1)
 
 
 @compiled
 def _with_variance(spread, kernel, points):
+    """Return rows prepared for covariances with new rows, and their posterior variances."""
     rows = spread.new_rows(kernel, points)
     return rows, spread.variances(kernel, rows)
 
 
 @compiled
 def _p_values(labels: ConformalLabels, rows, scores, *, block_size):
+    """Return the p-values of new rows, computed in blocks of rows."""
     of_block = partial(_p_values_of_block, labels)
     temporaries = 6 * len(labels.weights)
     return rows.map(of_block, scores, temporaries=temporaries, block_size=block_size)
 
 
 def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"]:
-    """From scores of new rows by the fit to all rows."""
+    """Return the p-values of a block of new rows, from their scores by the fit to all rows."""
     kernel = labels.model.kernel
     spread = labels.process.spread
     v = labels.weights
     rows = spread.new_rows(kernel, x)
     c = spread.between(kernel, rows, labels.rows)
     variance = spread.variances(kernel, rows)
-    # A row equal to the new one ties with it up to rounding, by two formulas.
+    # A row that equals the new row has the same residual. Two formulas compute it, so that the two
+    # differ by rounding.
     tie = float(jnp.finfo(v.dtype).eps) ** 0.75
 
     def of_label(label):
@@ -538,8 +561,10 @@ def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"
 
 
 def _left_out_with(labels: ConformalLabels, label, c, variance, scores) -> Float[Array, "b n"]:
-    """1 less the held-out score of each row's own label, by the fits to all other rows and one new
-    row of this label, from its covariance c with all rows.
+    """Return 1 minus the held-out score of each row's own label, by fits with a new row.
+
+    Each fit is to all other rows and a new row of the label `label`. `c` is the covariance of the
+    new row with all rows, and `variance` its own variance.
     """
     lam = labels.process.lam
     u = labels.label_weights

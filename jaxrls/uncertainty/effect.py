@@ -1,9 +1,9 @@
-"""Effects of a column with their standard errors: what a fitted function changes by, on average
-over rows, as the column moves.
+"""Effects of a column with standard errors: how much the fitted function changes as it moves.
 
-An average derivative, or difference, is a linear functional L of f. Its posterior has the mean L f
-and the variance L L' of the posterior covariance, whose coordinates (`spread.py`) L is applied to;
-fixed effects, which do not move with the column, drop out.
+An effect is an average over rows of a derivative or a difference, and so a linear functional L of
+f. Its posterior has the mean L f. Its variance is L applied twice to the posterior covariance,
+which is done on the coordinates of `spread.py`. Fixed effects do not move with the column, and drop
+out.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from jaxrls.core.linalg import matmul
 from jaxrls.core.support import public_call, pytree, require_values
 from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
 
-ROWS_AT_ONCE = 2**20  # pairs of rows whose prior covariance is computed at once
+ROWS_AT_ONCE = 2**20  # the number of pairs of rows whose prior covariance is computed at once
 
 
 @pytree
@@ -30,8 +30,8 @@ class Effect:
     """The average effect of a column, as `Fit.effect` returns it.
 
     Args:
-        mean: () or (t,), in units of the label, for each unit of the column unless it has two
-            values.
+        mean: () or (t,). It is in units of the label for each unit of the column, or in units of
+            the label if the column has two values.
         std: its standard error, of the same shape.
 
     >>> import jax.numpy as jnp
@@ -45,7 +45,7 @@ class Effect:
 
 
 def effect(fit, X, column, values, weights, scale) -> Effect:
-    """`Fit.effect`."""
+    """Compute `Fit.effect`."""
     X, column = rows_and_column(fit, X, column)
     ends: Any = _two_values(fit.model, X, column) if values is None else _checked(values)
     move = _difference
@@ -61,8 +61,10 @@ def effect(fit, X, column, values, weights, scale) -> Effect:
 
 @public_call(fitted="fit.model.coef")
 def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
-    """What f changes by on average over rows as all take one of `values` (g,), from what it is at
-    the rows: mean and standard errors (g,) or (g, t).
+    """Return how much f changes on average over rows if all rows take one of `values`, (g,).
+
+    The change is measured from f at the rows as they are. Mean and standard errors have the shape
+    (g,) or (g, t).
     """
     X, column = rows_and_column(fit, X, column)
     values = jnp.asarray(values, fit.model.coef.dtype)
@@ -74,7 +76,7 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
 
 @public_call(fitted="fit.model.coef")
 def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
-    """The rows as an array, with columns in the order of the fit, and the index of the column."""
+    """Return the rows as an array, in the column order of the fit, and the index of the column."""
     warn_of_groups(fit)
     require_values(
         "effect needs the values of X, to see whether a column has two: call it outside of jax.jit",
@@ -90,7 +92,7 @@ def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
 
 
 def column_number(column, names: tuple, count: int) -> int:
-    """The index of a column that is given by it or by its name in the fit."""
+    """Return the index of a column that is given by its index or by its name in the fit."""
     if isinstance(column, str) and column in names:
         return names.index(column)
     whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
@@ -104,7 +106,10 @@ def column_number(column, names: tuple, count: int) -> int:
 
 
 def _two_values(model, X, column: int) -> np.ndarray | None:
-    """The values of a column that has two in X and the rows that the model keeps; None of more."""
+    """Return the two values of a column, or None if it has more.
+
+    Values are counted in X and in the rows that the model keeps.
+    """
     parts = [X]
     fitted = model.points
     if isinstance(fitted, jax.Array | np.ndarray) and np.shape(fitted)[1:] == X.shape[1:]:
@@ -119,7 +124,7 @@ def _two_values(model, X, column: int) -> np.ndarray | None:
 
 
 def _checked(values) -> np.ndarray:
-    """Two values, as they are given."""
+    """Return the two values that the caller gave, as an array."""
     ends = np.asarray(values, float)
     if ends.shape != (2,) or not np.isfinite(ends).all():
         raise ValueError(f"values must be two numbers to compare, and is {values!r}")
@@ -127,7 +132,7 @@ def _checked(values) -> np.ndarray:
 
 
 def _shares(weights, X):
-    """The share of each row in an average (m,), which sum to 1."""
+    """Return the share of each row in an average, (m,). Shares sum to 1."""
     if weights is None:
         return jnp.full(len(X), 1 / len(X), X.dtype)
     array = Weights.of(weights, len(X), X.dtype).array
@@ -135,12 +140,16 @@ def _shares(weights, X):
 
 
 def _effect(process, scale, mean, variance) -> Effect:
+    """Return mean and standard error, from the variance in units of the kernel."""
     return Effect(mean, deviation(variance, process.amplitude(scale)))
 
 
 def _check_smooth(kernel, X, column: int) -> None:
-    """Raise where the functions of a kernel have no derivative in the column: k(x, x) + k(z, z) −
-    2 k(x, z) falls as the square of a small step, for others as the step or not at all.
+    """Raise if the functions of a kernel have no derivative in the column.
+
+    For a kernel with derivatives, k(x, x) + k(z, z) − 2 k(x, z) falls as the square of the step
+    from x to z, if the step is small. Without derivatives it falls as the step itself or not at
+    all.
     """
     wide = lambda leaf: np.asarray(leaf, np.promote_types(np.asarray(leaf).dtype, np.float64))
     with jax.enable_x64(True):
@@ -157,7 +166,10 @@ def _check_smooth(kernel, X, column: int) -> None:
 
 @compiled
 def _difference_along(kernel, x, column, step):
-    """Σ k(x, x) + k(z, z) − 2 k(x, z) at a step along the column, as a share of Σ k(x, x)."""
+    """Return Σ k(x, x) + k(z, z) − 2 k(x, z) divided by Σ k(x, x).
+
+    z is a step along the column from x.
+    """
     z = x.at[:, column].add(step)
     both = jax.vmap(lambda x, z: kernel(x[None], z[None])[0, 0])(x, z)
     diag = kernel.diag(x)
@@ -169,13 +181,14 @@ def _difference_along(kernel, x, column, step):
 
 
 def _derivative(fn: Callable, X, column, ends):
-    """The derivative of `fn(X)` as the column of all rows moves."""
+    """Return the derivative of `fn(X)` as the column of all rows moves."""
     return jax.jvp(fn, (X,), (jnp.zeros_like(X).at[:, column].set(1),))[1]
 
 
 def _difference(fn: Callable, X, column, ends):
-    """`fn(X)` with the column at the second of two values, less that at the first; of one value
-    less that at X.
+    """Return `fn(X)` with the column at the last of `ends`, minus `fn(X)` with it at the first.
+
+    If `ends` has a single value, `fn(X)` at X itself is subtracted.
     """
     before = X if len(ends) == 1 else X.at[:, column].set(ends[0])
     return jax.tree.map(jnp.subtract, fn(X.at[:, column].set(ends[-1])), fn(before))
@@ -183,14 +196,17 @@ def _difference(fn: Callable, X, column, ends):
 
 @compiled
 def _posterior_of(process, model, X, column, ends, shares, *, move):
-    """Mean and variance of the average over rows with these shares, in units of the kernel."""
+    """Return mean and variance of the average over rows with these shares.
+
+    The variance is in units of the kernel, where τ = 1.
+    """
     spread = process.spread
     kernel = model.kernel
     m = len(X)
     change = lambda fn, X: move(fn, X, column, ends)
 
     def averages(X):
-        """Of f and of the coordinates of rows, a block of these after another."""
+        """Return the averages of f and of the coordinates over rows, block by block."""
 
         def of_block(x, shares):
             rows = _coordinates(spread, kernel, x)
@@ -211,21 +227,21 @@ def _posterior_of(process, model, X, column, ends, shares, *, move):
 
 
 def _coordinates(spread, kernel, X):
-    """New rows without fixed effects."""
+    """Return the coordinates of new rows without fixed effects."""
     design = spread.expansion.design(kernel, X)
     nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
     return spread.coordinates(X, design, nothing, True)
 
 
 def _prior(spread, kernel, x, X, shares):
-    """The average of the covariances that the kernel has for a row with all."""
+    """Return the average of the prior covariances of a row with all rows."""
     a, b = (_coordinates(spread, kernel, rows).X for rows in (x, X))
     return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b) * shares)
 
 
 @compiled
 def _posteriors_of(process, model, X, column, values, shares):
-    """The same for each of several values that all rows take."""
+    """Return mean and variance as `_posterior_of` does, for each value that all rows take."""
 
     def of_value(value):
         return _posterior_of(process, model, X, column, value[None], shares, move=_difference)
@@ -234,7 +250,7 @@ def _posteriors_of(process, model, X, column, values, shares):
 
 
 def _values(model, X) -> Any:
-    """f without fixed effects, (m, *t)."""
+    """Return f at X without fixed effects, (m,) or (m, t)."""
     kernel = model.kernel
     points = model.points
     design = kernel.features(X) if points is None else kernel(X, points)

@@ -109,7 +109,7 @@ def influence(
 
 
 def _influence(solution: Solution, lam: Float[Array, ""]) -> Influence:
-    """Those of a solution by a spectrum."""
+    """Return the influence of every row, from a solution by a spectrum and one λ."""
     spectrum = solution.factor
     used = spectrum.weights.used
     r = solution.training_residuals(jnp.atleast_1d(lam))[0]
@@ -131,7 +131,7 @@ _influence_of_fit = compiled(_influence)
 
 
 def _diagonals(spectrum, lam) -> Float[Array, "n 4"]:
-    """Those of H, R, H² and R² at one λ, with H = I − R."""
+    """Return the diagonals of H, R, H² and R² at one λ, with H = I − R, as four columns."""
     kept = spectrum.s / (spectrum.s + lam)
     left = lam / (spectrum.s + lam)
     shares = jnp.stack([kept, left, kept**2, left**2], axis=1)

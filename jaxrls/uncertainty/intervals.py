@@ -1,23 +1,30 @@
-"""Prediction intervals and predictive distributions from the fits that leave out a row, or a fold,
-without refitting.
+"""Prediction intervals, and leave-one-out predictive distributions, without refitting.
 
-Intervals hold a new label with a given probability whatever its distribution; the predictive
-distribution of each label, by the other rows, shows whether standard deviations are right. Both
-need the coefficients of every fit without one row, or one fold.
+Intervals hold a new label with a given probability, whatever its distribution. The predictive
+distribution of a label, by the fit to the other rows, shows whether standard deviations are right.
+Both need the coefficients of every fit without one row, or without one fold.
 
-A fit without row i equals the fit with label i replaced by its held-out prediction yᵢ − eᵢ, and
-coefficients are linear in the labels, coef = M y. So coef₋ᵢ = coef − Mᵢeᵢ, and f₋ᵢ(x) = f(x) −
-wᵢ(x)eᵢ with w(x) = design·M; for a fold eᵢ and Mᵢ are summed over its rows. Fixed effects are
-further coefficients, and their columns further columns of the design.
+A fit without row i equals the fit with label i replaced by its held-out prediction yᵢ − eᵢ.
+Coefficients are linear in the labels, coef = M y. With w(x) = design·M therefore
 
-Where a landmark k leaves with its row, βₖ = 0 moves the others along column k of N, the covariance
-of coefficients at unit scale:
+    coef₋ᵢ = coef − Mᵢeᵢ
+    f₋ᵢ(x) = f(x) − wᵢ(x)eᵢ
 
-    coef₋ᵢ = (coef − Mᵢeᵢ) − Nₖ(coef − Mᵢeᵢ)ₖ/Nₖₖ,
+For a fold, eᵢ and Mᵢ are summed over its rows. Fixed effects are further coefficients, and their
+columns are further columns of the design.
 
-and for a fold S the same with a sum over its rows and N_SS in place of Nₖₖ. In units where a label
-of weight v has variance λ/v, label i given all others has variance 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without
-row i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ.
+A landmark k may leave with its row. Then βₖ = 0, which moves the other coefficients along column k
+of N, the covariance of coefficients at unit scale:
+
+    coef₋ᵢ = (coef − Mᵢeᵢ) − Nₖ(coef − Mᵢeᵢ)ₖ/Nₖₖ
+
+For a fold S this is the same with a sum over its rows, and with N_SS in place of Nₖₖ.
+
+In units where a label of weight v has variance λ/v, label i given all others has the variance
+
+    1/Pᵢᵢ = λ/(vᵢRᵢᵢ)
+
+Without row i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ.
 """
 
 from abc import ABC, abstractmethod
@@ -52,7 +59,7 @@ from jaxrls.uncertainty.posterior import (
 )
 from jaxrls.uncertainty.spread import spread
 
-# The largest number of entries of a (new rows, rows) array in a block; with very many rows, blocks
+# The most entries of an array (new rows, rows) in a block. With very many rows, blocks therefore
 # have fewer new rows than elsewhere.
 AT_ONCE = 2**24
 
@@ -69,8 +76,8 @@ class Predictive:
         std: standard deviations of the labels, by the fit to the other rows.
         reached: the level of the central interval that ends at the label. It is uniform on (0, 1)
             if the standard deviations are right.
-        crps: the continuous ranked probability score in units of the labels, smaller is better;
-            |eᵢ| for a prediction of standard deviation 0.
+        crps: the continuous ranked probability score in units of the labels, smaller is better. It
+            is |eᵢ| for a prediction of standard deviation 0.
 
     >>> import jax.numpy as jnp
     >>> from jaxrls.diagnostics import Predictive
@@ -87,8 +94,9 @@ class Predictive:
 
     @public_call(fitted="self.reached")
     def coverage(self, levels) -> Float[Numbers, "L *t"]:
-        """The share of labels within their central interval of each level, which is the level
-        itself where the standard deviations are right.
+        """Return the share of labels that lie within their central interval of each level.
+
+        The share is the level itself if the standard deviations are right.
 
         Args:
             levels: a probability, or several (L,).
@@ -119,7 +127,10 @@ class Predictive:
 
 
 def as_levels(name, levels, most):
-    """Probabilities as an array of at most `most` dimensions, checked where values are known."""
+    """Return probabilities as an array of at most `most` dimensions.
+
+    Raise for probabilities outside [0, 1], if their values are known (outside of `jax.jit`).
+    """
     levels = as_floats(name, levels)
     impossible = known_and(lambda levels: not ((levels >= 0) & (levels <= 1)).all(), levels)
     if levels.ndim > most or impossible:
@@ -134,19 +145,24 @@ def as_levels(name, levels, most):
 
 
 class Smoother(NamedTuple):
-    """M and Pᵢᵢ at one λ, and landmarks that leave with their row, of which there may be none: N =
-    directions·directions[:m]ᵀ, with the m coefficients of landmarks first.
+    """The linear map M from labels to coefficients at one λ, and Pᵢᵢ.
+
+    It also holds the m landmarks that leave with their row; m may be 0. Their coefficients come
+    first. The covariance of all coefficients with the coefficients of these landmarks is
+
+        N = directions·directions[:m]ᵀ
     """
 
-    steps: Any  # M, (c, n)
+    steps: Any  # M, (c, n), with the fixed effects among the c coefficients
     information: Any  # Pᵢᵢ, (n,)
     indices: Any  # the rows of the landmarks, (m,)
     directions: Any  # (c, r)
 
 
 def smoother(factor, lam: Float[Array, ""]) -> Smoother:
-    """The linear map from labels to coefficients and fixed effects at one λ: column i is the fit to
-    a label of 1 for row i and 0 for all others.
+    """Return the linear map from labels to coefficients and fixed effects at one λ.
+
+    Column i is the fit to a label of 1 for row i and 0 for all others.
     """
     weights = factor.weights
     lams = lam.reshape(1, 1)
@@ -170,21 +186,27 @@ def smoother(factor, lam: Float[Array, ""]) -> Smoother:
 
 @pytree
 class Without(ABC):
-    """Every fit without one row, or its fold: predictions at new rows, from their design.
+    """All fits without one row, or without its fold, which predict at new rows from their design.
 
-    `gaps` are |e|, infinite for rows of weight 0, which are not counted.
+    In a `Jackknife` the fields have a leading axis k of λ. `Jackknife.for_lams` takes one λ after
+    another, without this axis.
     """
 
     coef: Float[Array, "*k c t"]
-    gaps: Float[Array, "*k n t"]
+    gaps: Float[Array, "*k n t"]  # |e|, infinite for rows of weight 0, so that they do not count
 
     @abstractmethod
     def for_targets(self, design: Float[Array, "b c"], use):
-        """`use(f₋ᵢ(x) (b, n), gaps (n,))` of every target, results stacked along the last axis."""
+        """Return `use(f₋ᵢ(x) (b, n), gaps (n,))` for every target.
+
+        Results are stacked along the last axis.
+        """
 
     def over_targets(self, fn, design, *columns):
-        """`fn(f(x) (b, 1), gaps (n,), …)` of one target after another, with a row of every further
-        array, results stacked along the last axis.
+        """Return `fn(f(x) (b, 1), gaps (n,), …)` for one target after another.
+
+        The further arguments of `fn` are row j of every array in `columns`, for target j. Results
+        are stacked along the last axis.
         """
         f = matmul(design, self.coef).T[..., None]
         results = jax.lax.map(lambda target: fn(*target), (f, self.gaps.T, *columns))
@@ -192,17 +214,17 @@ class Without(ABC):
 
 
 def gaps_of(weights, e):
-    """|e| of held-out residuals, infinite for rows of weight 0."""
+    """Return |e| of held-out residuals e, infinite for rows of weight 0."""
     return jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
 
 
 @pytree
 class WithoutRows(Without):
-    """The fits without each row, and landmarks that leave with theirs."""
+    """All fits without one row, and without the landmark that leaves with it."""
 
-    residuals: Float[Array, "*k n t"]
-    steps: Float[Array, "*k c n"]
-    information: Float[Array, "*k n"]
+    residuals: Float[Array, "*k n t"]  # e
+    steps: Float[Array, "*k c n"]  # M; the column of a landmark's row has βₖ = 0
+    information: Float[Array, "*k n"]  # Pᵢᵢ without landmark i; 1 for rows of weight 0
     lam: Float[Array, "*k"]
     landmarks: Int[Array, "*k m"]  # the rows of landmarks
     unit: Float[Array, "*k c m"]  # Nₖ/√Nₖₖ, a column for each landmark
@@ -210,12 +232,12 @@ class WithoutRows(Without):
 
     @classmethod
     def of(cls, smoother: Smoother, weights, lam, coef, e) -> "WithoutRows":
-        """From the coefficients of all rows, and the held-out residuals e."""
+        """Make all fits from the coefficients of all rows and the held-out residuals e."""
         steps, information, rows, directions = smoother
         of_landmarks = directions[: len(rows)]
         lengths = jnp.linalg.norm(of_landmarks, axis=1)  # √Nₖₖ
         unit = matmul(directions, (of_landmarks / lengths[:, None]).T)
-        moved = steps[jnp.arange(len(rows)), rows] / lengths  # of βₖ by its label
+        moved = steps[jnp.arange(len(rows)), rows] / lengths  # how βₖ moves with the label of row k
         steps = steps.at[:, rows].add(-unit * moved)
         information = jnp.where(weights.used, information.at[rows].add(moved**2), 1)
         beta = coef[: len(rows)] / lengths[:, None]
@@ -223,7 +245,10 @@ class WithoutRows(Without):
         return cls(coef, gaps, e, steps, information, lam, rows, unit, beta)
 
     def for_targets(self, design, use):
-        """f(x) − w(x)e, less what coefficients of landmarks that become 0 move."""
+        """Return `use(f₋ᵢ(x), gaps)` for every target, with f₋ᵢ(x) = f(x) − wᵢ(x)eᵢ.
+
+        If row i is a landmark, its coefficient becomes 0, and the change by this is subtracted too.
+        """
         w = matmul(design, self.steps)
         along = matmul(design, self.unit)
 
@@ -233,9 +258,15 @@ class WithoutRows(Without):
         return self.over_targets(without, design, self.residuals.T, self.beta.T)
 
     def ratios(self, design, variance: Float[Array, " b"], weights) -> Float[Array, "b n"]:
-        """σ₋ᵢ(x)/σᵢ = √(Pᵢᵢ (var f(x) + λ/w) + wᵢ(x)²), standard deviations of a new label and of
-        label i, both in the fit without row i, from the variance of f in the fit to all rows and
-        the weight of the new label.
+        """Return σ₋ᵢ(x)/σᵢ = √(Pᵢᵢ (var f(x) + λ/w) + wᵢ(x)²).
+
+        σ₋ᵢ(x) and σᵢ are standard deviations of a new label and of label i, in the fit without row
+        i.
+
+        Args:
+            design: the design of new rows.
+            variance: var f(x) in the fit to all rows.
+            weights: the weights w of the new labels.
         """
         w = matmul(design, self.steps)
         known = jnp.broadcast_to((variance + self.lam / weights)[:, None], w.shape)
@@ -243,23 +274,26 @@ class WithoutRows(Without):
         return jnp.sqrt(self.information * known + w**2)
 
     def deviations(self) -> Float[Array, " n"]:
-        """σᵢ = 1/√Pᵢᵢ of every label given all others; infinite for one of weight 0."""
+        """Return σᵢ = 1/√Pᵢᵢ of every label given all others; infinite for labels of weight 0."""
         return jnp.where(jnp.isinf(self.gaps[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
 
 
 @pytree
 class WithoutFolds(Without):
-    """The fits without each of k folds, and the fold of each row."""
+    """All fits without one of g folds."""
 
-    steps: Float[Array, "*k t g c"]
-    fold: Int[Array, "*k n"]
+    steps: Float[Array, "*k t g c"]  # the change of all coefficients, Σ Mᵢeᵢ, for each fold
+    fold: Int[Array, "*k n"]  # the fold of each row
 
     @classmethod
     def of(cls, smoother: Smoother, weights, folds: Folds, coef, e) -> "WithoutFolds":
-        """From the coefficients of all rows, and the held-out residuals e.
+        """Make all fits from the coefficients of all rows and the held-out residuals e.
 
         The coefficients of a fold's own landmarks become 0. With Q an orthonormal basis of the rows
-        of D_S, D_S = AQ and N_·S N_SS⁻¹ = D Qᵀ A⁻¹.
+        of D_S,
+
+            D_S = AQ
+            N_·S N_SS⁻¹ = D Qᵀ A⁻¹
         """
         steps = jax.lax.map(lambda e: folds.sums((smoother.steps * e).T), e.T)
         D = smoother.directions
@@ -282,7 +316,9 @@ class WithoutFolds(Without):
         return cls(coef, gaps_of(weights, e), steps, folds.fold_of_row)
 
     def for_targets(self, design, use):
-        """f(x) − w(x)e, summed over the fold."""
+        """Return `use(f₋ᵢ(x), gaps)` for every target, with f₋ᵢ(x) = f(x) − w(x)e, a sum over the
+        fold of i.
+        """
 
         def without(f, gaps, steps):
             return use((f - matmul(design, steps.T))[:, self.fold], gaps)
@@ -296,8 +332,9 @@ class WithoutFolds(Without):
 
 @pytree
 class Jackknife:
-    """The fits that leave out a row, or a group, as a fit keeps them: stacked, at one λ for all
-    targets, or for every target at its own.
+    """All fits of a `Fit` that leave out one row, or one group.
+
+    `fits` is stacked along a leading axis of λ: one λ for all targets, or one for every target.
     """
 
     fits: Without
@@ -308,20 +345,24 @@ class Jackknife:
     flat: bool = static()
 
     def rank(self, level) -> Int[Array, ""]:
-        """⌈level (n + 1)⌉, for the exact level of which the given one is a rounding."""
+        """Return ⌈level (n + 1)⌉, at least 1.
+
+        The level was rounded to its dtype. A product that is above a whole number only by rounding
+        becomes this number.
+        """
         slack = 4 * float(max(jnp.finfo(a.dtype).eps for a in (level, self.count)))
         rank = jnp.ceil(level.astype(self.count.dtype) * (self.count + 1) * (1 - slack))
         return jnp.maximum(1, rank.astype(jnp.int32))
 
     def for_lams(self, fn):
-        """`fn(fits)` of every λ, with results (…, t)."""
+        """Return `fn(fits)` of every λ, with the results joined along the last axis, (…, t)."""
         joined = lambda a: jnp.moveaxis(a, 0, -2).reshape(*a.shape[1:-1], -1)
         return jax.tree.map(joined, jax.lax.map(fn, self.fits))
 
 
 @once_per_fit
 def jackknife_of(fit) -> Jackknife:
-    """All fits at the λ of a fit that kept its solution, with a row, or a group, held out."""
+    """Return all fits without one row, or one group, at the λ of a fit that kept its solution."""
     solution = solution_of(fit)
     if fit.loo_residuals is None:
         raise ValueError(
@@ -336,8 +377,9 @@ def jackknife_of(fit) -> Jackknife:
 
 @where_known
 def _check_levels(fixed: FixedEffects, groups: Folds, weights: Weights) -> None:
-    """Raise where a fold holds a whole level of fixed effects, whose constant its rows alone
-    tell.
+    """Raise if a fold holds a whole level of fixed effects.
+
+    The constant of such a level cannot be fitted without the fold.
     """
     if isinstance(fixed, FixedLevels):
         pairs = np.stack([fixed.values, groups.fold_of_row])[:, np.asarray(weights.used)]
@@ -352,6 +394,7 @@ def _check_levels(fixed: FixedEffects, groups: Folds, weights: Weights) -> None:
 
 @compiled
 def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
+    """Return all fits without one row, or one group, with λ as a leading axis."""
     factor = solution.factor
     weights = solution.factor.weights
     fixed = solution.factor.fixed
@@ -365,7 +408,7 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
         return WithoutFolds.of(smoother(factor, lam), weights, groups, coef, e)
 
     parts = lam.reshape(-1), by_lam(coef), by_lam(left_out)
-    # One λ without a loop, in which rows on the host could not be read.
+    # A single λ has no loop, because rows on the host cannot be read within a loop.
     one_fit = lambda: jax.tree.map(lambda a: a[None], fits_at([part[0] for part in parts]))
     fits = one_fit() if lam.size == 1 else jax.lax.map(fits_at, parts)
     return Jackknife(
@@ -379,7 +422,7 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
 
 
 def check_single_rows(fit, what: str) -> None:
-    """Raise where a fit left out groups."""
+    """Raise if the fit held out groups."""
     if fit.kept.groups is not None:
         raise ValueError(
             f"{what} needs a fit that left out single rows, and this fit left out groups: fit "
@@ -392,7 +435,7 @@ def check_single_rows(fit, what: str) -> None:
 
 
 def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
-    """`Fit.intervals`."""
+    """Compute `Fit.intervals`."""
     jackknife = jackknife_of(fit)
     spread = None
     if studentised:
@@ -413,8 +456,10 @@ def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
 
 @compiled
 def _intervals(jackknife, kernel, spread, rows, effects, weights, level, *, block_size):
-    """Lower and upper ends at rows; where the spread is given, their width follows x, and where
-    weights are, the noise of each new label.
+    """Return the lower and upper ends of the intervals at rows.
+
+    If `spread` is given, the width of an interval depends on x. If `weights` are given, it depends
+    on the noise of each new label.
     """
     n = jackknife.fits.gaps.shape[-2]
     rank = jackknife.rank(level)
@@ -440,9 +485,13 @@ def _intervals(jackknife, kernel, spread, rows, effects, weights, level, *, bloc
 
 
 def _ends(ratios, rank, left_out, gaps):
-    """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th smallest of
-    f₋ᵢ(x) + gap, which mirror each other; infinite where there are fewer, as gaps of rows are that
-    do not count.
+    """Return the lower and upper ends of intervals, with half widths gapᵢ = |eᵢ|·ratioᵢ.
+
+    * The lower end is the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gapᵢ.
+    * The upper end is the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + gapᵢ.
+
+    The two mirror each other. An end is infinite if there are fewer rows of positive weight, as the
+    gaps of rows of weight 0 are infinite.
     """
 
     def end(sign):
@@ -457,7 +506,7 @@ def _ends(ratios, rank, left_out, gaps):
 
 
 def loo_predictive(fit, scale) -> Predictive:
-    """`Fit.loo_predictive`."""
+    """Compute `Fit.loo_predictive`."""
     jackknife = jackknife_of(fit)
     check_single_rows(fit, "loo_predictive")
     by_loo = isinstance(scale, str) and scale == "loo"
@@ -467,8 +516,9 @@ def loo_predictive(fit, scale) -> Predictive:
 
 @compiled
 def _predictive(jackknife, residuals, amplitude) -> Predictive:
-    """Predictive distributions from held-out residuals, with the amplitude τ, or, for None, with
-    the one that makes the mean of (eᵢ/σᵢ)² equal to 1.
+    """Return predictive distributions from held-out residuals and the amplitude τ.
+
+    For None, τ is the number that makes the mean of (eᵢ/σᵢ)² equal to 1.
     """
     sigma = jackknife.for_lams(lambda fits: fits.deviations()[:, None])[: len(residuals)]
     e = jnp.asarray(residuals).reshape(len(sigma), -1)

@@ -1,4 +1,8 @@
-"""The Gaussian process whose mean a fit is: standard deviations, covariances and samples."""
+"""The Gaussian process whose mean a fit is: standard deviations, covariances and samples.
+
+`process_of(fit)` makes the `GaussianProcess`. The functions after it compute what the methods
+`predict`, `posterior` and `effects` of a `Fit` return.
+"""
 
 from typing import Any
 
@@ -36,8 +40,8 @@ class Posterior:
         amplitude: τ, () or (t,), by which standard deviations are multiplied.
         noise: λ/w, the variance of a new label of weight w, in the units of `unit_covariance`; ()
             for labels of weight 1, or (m,).
-        names: what each row is, for `Fit.effects`: "intercept", a column's name, a level; else
-            empty.
+        names: what each row is in the result of `Fit.effects`: "intercept", the name of a column,
+            or a level. Otherwise it is empty.
 
     >>> import jax, jax.numpy as jnp
     >>> from jaxrls.diagnostics import Posterior
@@ -56,18 +60,19 @@ class Posterior:
 
     @property
     def covariance(self) -> Any:
-        """Covariance of f + b, (m, m) or (m, m, t): τ² times `unit_covariance`."""
+        """The covariance of f + b, (m, m) or (m, m, t): τ² times `unit_covariance`."""
         return for_targets(self.unit_covariance, self.amplitude**2)
 
     @property
     def std(self) -> Any:
-        """Standard deviation of f + b, shaped as the mean."""
+        """The standard deviation of f + b, shaped as the mean."""
         return deviation(self.unit_covariance.diagonal(), self.amplitude)
 
     @property
     def label_std(self) -> Any:
-        """Standard deviation of a new label, of weight 1 or of the weights that `Fit.posterior` was
-        given, shaped as the mean.
+        """The standard deviation of a new label, shaped as the mean.
+
+        The label has weight 1, or the weights that `Fit.posterior` was given.
         """
         return deviation(self.unit_covariance.diagonal() + self.noise, self.amplitude)
 
@@ -77,7 +82,7 @@ class Posterior:
 
         Args:
             key: a JAX random key.
-            num: how many.
+            num: how many functions to draw.
 
         Returns:
             Samples (num, m) or (num, m, t).
@@ -92,20 +97,22 @@ class Posterior:
 
 
 def deviation(variance, amplitude):
-    """Standard deviations of variances, for every target; 0 where rounding left a variance below
-    it.
+    """Return standard deviations from variances and amplitudes, for every target.
+
+    A variance that is negative by rounding counts as 0.
     """
     xp: Any = jnp if isinstance(variance, jax.Array) else np
     return for_targets(xp.sqrt(xp.maximum(variance, 0)), amplitude)
 
 
 def for_targets(values, factors):
-    """Values times a factor, or along a last axis times that of every target."""
+    """Return values times a factor, or, along a new last axis, times the factor of every target."""
     return values[(...,) + (None,) * np.ndim(factors)] * factors
 
 
 @compiled
 def _drawn(posterior, key, *, num):
+    """Return samples mean + τ Q√s z, with Q s Qᵀ the unit covariance and z standard normal."""
     mean = jnp.asarray(posterior.mean)
     s, Q = eigh(jnp.asarray(posterior.unit_covariance, mean.dtype))
     z = jax.random.normal(key, (num, *mean.shape), mean.dtype)
@@ -115,8 +122,11 @@ def _drawn(posterior, key, *, num):
 
 @pytree
 class GaussianProcess:
-    """The Gaussian process of a fit: λ, the amplitudes τ by the evidence and by held-out residuals
-    (None where these are unknown), and the posterior covariance in units of the kernel.
+    """The Gaussian process of a fit at its λ.
+
+    `evidence` and `loo` are estimates of the amplitude τ, by the evidence and by held-out
+    residuals. `loo` is None if these residuals are not known. `spread` is the posterior covariance
+    in units of the kernel, where τ = 1.
     """
 
     lam: Float[Numbers, ""]
@@ -125,7 +135,7 @@ class GaussianProcess:
     spread: Any
 
     def amplitude(self, scale):
-        """The amplitude τ, by the name of its estimate or from the number τ²."""
+        """Return the amplitude τ, from the name of its estimate or from the number τ²."""
         named = {"evidence": self.evidence, "loo": self.loo}
         if isinstance(scale, str) and scale in named:
             if named[scale] is None:
@@ -143,15 +153,18 @@ class GaussianProcess:
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 
     def noise(self, weights) -> Any:
-        """The variance of labels of these weights, None for 1, in units of the kernel."""
+        """Return the variance of labels of these weights, None for 1, in units of the kernel."""
         return self.lam if weights is None else self.lam / weights
 
     def label_std(self, variance, scale, weights=None) -> Any:
-        """Standard deviation of a new label, from the variance of f + b in units of the kernel."""
+        """Return the standard deviation of a new label.
+
+        `variance` is the variance of f + b in units of the kernel.
+        """
         return deviation(variance + self.noise(weights), self.amplitude(scale))
 
     def posterior(self, mean, covariance, scale, weights=None, names=()) -> Posterior:
-        """The posterior with this mean, and a covariance in units of the kernel."""
+        """Return the posterior with this mean, and with this covariance in units of the kernel."""
         amplitude = self.amplitude(scale)
         noise = jnp.asarray(self.noise(weights))
         return Posterior(mean, jnp.asarray(covariance), amplitude, noise, names)
@@ -159,8 +172,10 @@ class GaussianProcess:
 
 @compiled
 def process_at(solution, lam, left_out) -> GaussianProcess:
-    """The Gaussian process of a solution at one λ: τ² = ỹᵀP̃ỹ/(n − q), where the evidence is
-    largest, and by held-out residuals Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
+    """Return the Gaussian process of a solution at one λ.
+
+    The amplitude where the evidence is largest has τ² = ỹᵀP̃ỹ/(n − q). The amplitude by held-out
+    residuals has τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
     """
     factor = solution.factor
     drop = solution.labels.drop_axis
@@ -170,7 +185,7 @@ def process_at(solution, lam, left_out) -> GaussianProcess:
     if left_out is not None:
         r = solution.training_residuals(lams)[0]
         e = jnp.asarray(left_out).reshape(factor.n, -1)
-        known = factor.weights.used[:, None] & ~jnp.isnan(e)  # rows that no split predicts are NaN
+        known = factor.weights.used[:, None] & ~jnp.isnan(e)  # NaN for rows that no split predicts
         products = jnp.where(known, factor.weights.scale(e) * r, 0)
         squares = jnp.sum(products, axis=0) / lam / jnp.sum(known.astype(e.dtype), axis=0)
         by_loo = drop(safe_sqrt(squares))
@@ -183,7 +198,7 @@ def process_at(solution, lam, left_out) -> GaussianProcess:
 
 @once_per_fit
 def process_of(fit) -> GaussianProcess:
-    """The Gaussian process of a fit that kept its solution, at its λ."""
+    """Return the Gaussian process of a fit that kept its solution, at its λ."""
     solution = solution_of(fit)
     if np.ndim(fit.lam):
         raise ValueError(
@@ -194,7 +209,10 @@ def process_of(fit) -> GaussianProcess:
 
 
 def residuals_of_all(fit):
-    """Held-out residuals, 0 for rows that the problem was padded with; None where rows changed."""
+    """Return held-out residuals of all rows of the solution, with 0 for rows of padding.
+
+    The result is None if the fit does not know its held-out residuals.
+    """
     residuals = fit.loo_residuals
     n = solution_of(fit).factor.n
     if residuals is None or len(residuals) == n:
@@ -204,8 +222,9 @@ def residuals_of_all(fit):
 
 @once_per_fit
 def warn_of_groups(fit) -> tuple:
-    """Nothing; warns, once for each fit, where rows were held out by groups and the kernel has no
-    part that rows of a group share.
+    """Warn, once for each fit, if groups were held out and the kernel has no part for them.
+
+    Such a part, `Levels`, is what the rows of a group share. The function returns an empty tuple.
     """
     parts = jax.tree.leaves(fit.kernel, is_leaf=lambda part: isinstance(part, Levels))
     if fit.kept.groups is not None and not any(isinstance(part, Levels) for part in parts):
@@ -219,7 +238,10 @@ def warn_of_groups(fit) -> tuple:
 
 
 def process_for_rows(fit, diag=None) -> GaussianProcess:
-    """`process_of`, for variances of new rows, whose k(x, x) must be known."""
+    """Return `process_of(fit)` for variances of new rows. Raise if their k(x, x) is not known.
+
+    `diag` is k(x, x) for a kernel matrix, and None for any other kernel.
+    """
     if fit.kernel.evaluable != (diag is None):
         raise ValueError(
             "variances need k(x, x) of new rows, which a kernel matrix does not have: give "
@@ -229,7 +251,10 @@ def process_for_rows(fit, diag=None) -> GaussianProcess:
 
 
 def weights_of_new(weights, rows) -> Any:
-    """Weights of the labels of new rows, as given or as the rows bring them, else None for 1."""
+    """Return the weights of the labels of new rows, None if all are 1.
+
+    They are given, or the source of the rows has them.
+    """
     weights = rows.row_weights if weights is None else weights
     if weights is None:
         return None
@@ -244,7 +269,7 @@ def weights_of_new(weights, rows) -> Any:
 
 
 def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, block_size):
-    """Standard deviations of new labels at rows, shaped as their predictions `mean`."""
+    """Return the standard deviations of new labels at rows, shaped as the predictions `mean`."""
     process = process_for_rows(fit, diag)
     warn_of_groups(fit)
     if diag is not None:
@@ -263,7 +288,7 @@ def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, 
 
 
 def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
-    """`Fit.posterior`."""
+    """Compute `Fit.posterior`."""
     process = process_for_rows(fit)
     warn_of_groups(fit)
     rows, effects = fit.model.read(X, fixed_effects)
@@ -274,7 +299,7 @@ def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
 
 
 def posterior_of_effects(fit, scale) -> Posterior:
-    """`Fit.effects`."""
+    """Compute `Fit.effects`."""
     model = fit.model
     process = process_of(fit)
     warn_of_groups(fit)
@@ -294,7 +319,10 @@ def posterior_of_effects(fit, scale) -> Posterior:
 
 @compiled
 def _variances(spread, kernel, rows, effects, diag, *, corrected, block_size):
-    """Variances of f + b at rows, in blocks of rows, with k(x, x) where the kernel has it not."""
+    """Return the variances of f + b at rows, computed in blocks of rows.
+
+    `diag` is k(x, x) if the kernel does not know it, else None.
+    """
     temporaries = 2 * spread.fixed_map.shape[1]
 
     def of_block(x, effects, diag):
@@ -305,5 +333,5 @@ def _variances(spread, kernel, rows, effects, diag, *, corrected, block_size):
 
 @compiled
 def _covariance(spread, kernel, X, effects, *, corrected):
-    """Covariance of f + b between all rows of X."""
+    """Return the covariance of f + b between all rows of X."""
     return spread.covariance(kernel, spread.new_rows(kernel, X, effects, corrected))

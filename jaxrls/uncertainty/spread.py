@@ -1,9 +1,14 @@
-"""The posterior covariance at new rows and one λ, for f ~ N(0, k), labels of noise λ/v and a flat
-prior on the fixed effects. It is −λR over queries, with R of `leave_out.view`.
+"""The posterior covariance of f + b at new rows, at one λ.
 
-`spread(factor, λ)` makes it, in one of three forms, of which each has the digits that its factor
-has: a sum of squares of features, which does not cancel; the kernel less what labels explain; and
-the same on explicit features, where these are more than the rows.
+The prior is f ~ N(0, k), labels have noise of variance λ/v, and the fixed effects b have a flat
+prior. The posterior covariance is then −λR over queries, with R of `leave_out.view`.
+
+`spread(factor, λ)` makes a `Spread`. Each class computes the covariance in a form that keeps the
+digits of its factor:
+
+* `PrimalSpread`: a sum of squares of features, in which nothing cancels;
+* `DualSpread`: the kernel minus what the labels explain;
+* `FeatureSpread`: the same difference on explicit features, if there are more features than rows.
 """
 
 from abc import ABC, abstractmethod
@@ -31,47 +36,55 @@ from jaxrls.core.support import pytree
 
 @pytree
 class NewRows:
-    """New rows as coordinates: the covariance of two of them is
+    """New rows as coordinates, from which covariances are computed.
 
-        added·added' + k(x, x') − taken·J taken',
+    The covariance of two rows is
 
-    where J is the signs of `Spread.signed`.
+        added·added' + k(x, x') − taken·J taken'
+
+    with J the symmetric matrix of `Spread.signed`.
     """
 
-    X: Any  # None where k(x, x') takes no part
+    X: Any  # None if the covariance has no term k(x, x')
     added: Float[Array, "m s"]
     taken: Float[Array, "m c"]
 
 
 @pytree
 class Spread(ABC):
-    """The posterior covariance of f + b at one λ: of rows with each other, or the variance of each.
+    """The posterior covariance of f + b at one λ; `spread` makes it.
 
-    Every form has the coordinates u = design·row_map − b·fixed_map of a new row. `effects` of
-    methods are the fixed effects' data of new rows, None for an intercept. On landmarks, with
-    `corrected`, the covariance includes what they leave of k(x, x).
+    Every subclass computes the coordinates u = design·row_map − b·fixed_map of a new row. The
+    argument `effects` of methods is the fixed effects' data of new rows, None for an intercept. On
+    landmarks, `corrected` adds to the covariance what the landmarks leave of k, which is k − φφᵀ.
     """
 
     expansion: Expansion
-    fixed: FixedEffects  # without their rows
+    fixed: FixedEffects  # without the values at rows
     row_map: Float[Array, "c r"]
     fixed_map: Float[Array, "q r"]
     lam: Float[Array, ""]
 
     def new_rows(self, kernel, X, effects=None, corrected=False) -> NewRows:
-        """The coordinates of rows: O(m c r), computed once for all others."""
+        """Return the coordinates of new rows, O(m c r).
+
+        They are computed once, and used for covariances with any other rows.
+        """
         design = self.expansion.design(kernel, X)
         return self.coordinates(X, design, self.fixed.dense(effects, design.shape[0]), corrected)
 
     def between(self, kernel, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
-        """The covariance of rows with others."""
+        """Return the covariance of rows with other rows."""
         known = matmul(self.signed(rows.taken), others.taken.T)
         if rows.X is not None:
             known -= gram(self.prior(kernel), rows.X, None if rows is others else others.X)
         return matmul(rows.added, others.added.T) - known
 
     def variances(self, kernel, rows: NewRows, diag=None) -> Float[Array, " m"]:
-        """The variance of each row; `diag` is k(x, x), where the kernel does not know it."""
+        """Return the variance of each row.
+
+        `diag` is k(x, x) if the kernel does not know it, else None.
+        """
         prior: Any = 0
         if rows.X is not None:
             prior = self.prior(kernel).diag(rows.X) if diag is None else diag
@@ -79,54 +92,67 @@ class Spread(ABC):
         return jnp.sum(rows.added**2, axis=1) + jnp.maximum(rest, self.least(rows.taken))
 
     def covariance(self, kernel, rows: NewRows) -> Float[Array, "m m"]:
-        """The covariance of rows with each other, with `variances` on its diagonal."""
+        """Return the covariance of rows with each other, with `variances` on its diagonal."""
         diagonal = jnp.diag_indices(len(rows.added))
         return self.between(kernel, rows, rows).at[diagonal].set(self.variances(kernel, rows))
 
     def of_fixed_effects(self) -> Float[Array, "q q"]:
-        """Of the coefficients of the columns as given: of rows without any part in f, with a 1 in
-        one of these; infinite for levels without weight, of which nothing is known.
+        """Return the covariance of the coefficients of the fixed effects, for the columns as given.
+
+        It is computed as the covariance of rows without any part in f, each with a 1 in one column
+        and 0 in the others. The variance is infinite for levels without weight, of which nothing is
+        known.
         """
         b = self.fixed.as_given(jnp.eye(self.fixed.count, dtype=self.fixed_map.dtype))
         design = jnp.zeros((len(b), len(self.row_map)), b.dtype)
         rows = self.coordinates(None, design, b, False)
         unknown = jnp.diag(jnp.all(self.flat(b) == 0, axis=1))
-        # Nothing is read of a kernel, as the rows have no X.
+        # The rows have no X, so no kernel is needed.
         return jnp.where(unknown, jnp.inf, self.covariance(None, rows))
 
     def u_of(self, design, b):
-        """u, (m, r)."""
+        """Return the coordinates u, (m, r)."""
         return matmul(design, self.row_map) - matmul(b, self.fixed_map)
 
     def flat(self, b):
-        """What the flat prior on fixed effects adds, √λ bT⁻¹, (m, q)."""
+        """Return √λ bT⁻¹, (m, q): the coordinates that the flat prior on fixed effects adds."""
         return jnp.sqrt(self.lam) * self.fixed.basis_of(b)
 
     def prior(self, kernel) -> Kernel:
-        """The kernel of `NewRows.X`."""
+        """Return the kernel whose values at `NewRows.X` enter the covariance."""
         return kernel
 
     @abstractmethod
     def coordinates(self, X, design, b, corrected) -> NewRows:
-        """Of rows with this design and these columns b; without X, k(x, x') is 0."""
+        """Return the coordinates of rows with this design and these columns b of fixed effects.
+
+        Without X, k(x, x') counts as 0.
+        """
 
     def signed(self, taken):
-        """J times each row's `taken`."""
+        """Return `taken`·J, with the symmetric matrix J of this class; here J = I."""
         return taken
 
     def least(self, taken) -> Any:
-        """What the difference of k and `taken` is at least: by rounding it may be less."""
+        """Return a lower bound of k(x, x) − taken·J taken. Rounding may make the difference
+        smaller.
+        """
         return 0
 
 
 @pytree
 class PrimalSpread(Spread):
-    """uuᵀ with u = √λ A⁻¹ψ, and on landmarks k − φφᵀ with φ = design·whitener."""
+    """The covariance uuᵀ with u = √λ A⁻¹ψ.
+
+    On landmarks `corrected` adds k − φφᵀ with φ = design·whitener.
+    """
 
     whitener: Float[Array, "c c"] | None = None
 
     def coordinates(self, X, design, b, corrected):
-        """A sum of squares, and on request what landmarks leave of k."""
+        """Return the coordinates with `added` from u, and, if `corrected`, with X and
+        `taken` = φ.
+        """
         u = self.u_of(design, b)
         added = jnp.concatenate([u, self.flat(b)], axis=1)
         if self.whitener is None or not corrected:
@@ -136,8 +162,9 @@ class PrimalSpread(Spread):
 
 @pytree
 class DualSpread(Spread):
-    """k̃ − uuᵀ, with k̃ the kernel after the fixed effects are projected out: with `fit` =
-    design·share, what they fit of k(·, x),
+    """The covariance k̃ − uuᵀ, with k̃ the kernel after the fixed effects are projected out.
+
+    With fit = design·share, which is what the fixed effects fit of k(·, x),
 
         k̃(x, x') = k(x, x') − b·fit' − fit·b' + b·both·b'.
     """
@@ -147,34 +174,38 @@ class DualSpread(Spread):
     both: Float[Array, "q q"]  # shareᵀ K share
 
     def coordinates(self, X, design, b, corrected):
-        """u, b and fit."""
+        """Return the coordinates with `taken` = [u, b, fit]."""
         parts = self.u_of(design, b), b, matmul(design, self.share)
         return NewRows(X, self.flat(b), jnp.concatenate(parts, axis=1))
 
     def signed(self, taken):
-        """u, fit − b·both and b."""
+        """Return `taken`·J = [u, fit − b·both, b]."""
         r = self.fixed_map.shape[1]
         q = len(self.fixed_map)
         u, b, fit = jnp.split(taken, [r, r + q], axis=1)
         return jnp.concatenate([u, fit - matmul(b, self.both), b], axis=1)
 
     def least(self, taken):
-        """Of u alone."""
+        """Return the lower bound of k̃ − uuᵀ, from u alone."""
         return _left_of(self.shrinkage, taken[:, : self.fixed_map.shape[1]])
 
 
 @pytree
 class SolvedSpread(DualSpread):
-    """With u = L⁻¹(I − HHᵀ)√v(design − b·fit) by a triangular solve, where `row_map` is L and
-    `fixed_map` is fit. L⁻¹ has entries as large as 1/√λ: u by a product with it has an error 50
-    times as large, in k̃ − uuᵀ, of which nearly all digits cancel where λ is small.
+    """The covariance k̃ − uuᵀ, with u by a triangular solve.
+
+        u = L⁻¹(I − HHᵀ)√v(design − b·fit)
+
+    Here `row_map` is L and `fixed_map` is fit. L⁻¹ has entries as large as 1/√λ, so that u by a
+    product with L⁻¹ has an error 50 times as large. In k̃ − uuᵀ nearly all digits cancel if λ is
+    small.
     """
 
     root: Float[Array, " n"]  # √v
     H: Float[Array, "n q"]
 
     def u_of(self, design, b):
-        """By the solve."""
+        """Return the coordinates u, (m, r), by the triangular solve."""
         scaled = (design - matmul(b, self.fixed_map)) * self.root
         left = scaled - matmul(matmul(scaled, self.H), self.H.T)
         return triangular_solve(self.row_map, left, lower=True, transpose_a=True)
@@ -182,33 +213,42 @@ class SolvedSpread(DualSpread):
 
 @pytree
 class FeatureSpread(Spread):
-    """ψψᵀ − uuᵀ with features ψ = φ − b·origin, which are the design less what the fixed effects
-    fit of it.
+    """The covariance ψψᵀ − uuᵀ on explicit features.
+
+    ψ = φ − b·origin are the features minus what the fixed effects fit of them.
     """
 
     shrinkage: Float[Array, "#r"]
     origin: Float[Array, "q c"]
 
     def coordinates(self, X, design, b, corrected):
-        """ψ as rows of the linear kernel, and u."""
+        """Return the coordinates with ψ as rows of the linear kernel, and `taken` = u."""
         psi = design - matmul(b, self.origin)
         return NewRows(psi, self.flat(b), self.u_of(design, b))
 
     def prior(self, kernel):
-        """ψψᵀ."""
+        """Return the linear kernel, whose values at ψ are ψψᵀ."""
         return Linear()
 
     def least(self, taken):
-        """Of all of it, which is u."""
+        """Return the lower bound of ψψᵀ − uuᵀ, from all of `taken`, which is u."""
         return _left_of(self.shrinkage, taken)
 
 
 def _left_of(shrinkage, u) -> Float[Array, " m"]:
-    """What k̃ − uuᵀ is at least, with the `shrinkage` λ/(s + λ) of every coordinate of u.
+    """Return a lower bound of k̃ − uuᵀ, with `shrinkage` = λ/(s + λ) of every coordinate of u.
 
-    With a = G⁻¹k̃ it is ‖φ(x) − Σ aᵢφ(xᵢ)‖² + λ‖a‖², of which the last does not cancel. With G = U
-    (s + λ) Uᵀ and u = (s + λ)^(−½) Uᵀk̃ it is Σ λu²/(s + λ). Without eigenvalues it is bounded by
-    Σ s in the place of each.
+    With a = G⁻¹k̃ and G = K̃ + λI,
+
+        k̃(x, x) − uuᵀ = ‖φ(x) − Σ aᵢφ(xᵢ)‖² + λ‖a‖²
+
+    The last term is the bound, in which nothing cancels. With G = U (s + λ) Uᵀ and u = (s + λ)^(−½)
+    Uᵀk̃,
+
+        λ‖a‖² = Σ λu²/(s + λ)
+
+    If eigenvalues are not known, Σ s takes the place of each of them, which gives a lower bound
+    too.
     """
     return jnp.sum(shrinkage * u * u, axis=1)
 
@@ -219,8 +259,9 @@ def _left_of(shrinkage, u) -> Float[Array, " m"]:
 
 @singledispatch
 def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
-    """The posterior covariance of a factor at one λ: a `Spread`, or what a room has registered for
-    a factor of its own.
+    """Return the posterior covariance of a factor at one λ.
+
+    It is a `Spread`, or what another folder has registered for a factor of its own.
     """
     raise ValueError(
         f"a factor by route {factor.route!r} has no posterior variances: use another solver, such "
@@ -230,7 +271,7 @@ def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
 
 @spread.register(DenseSpectrum)
 def _of_dense_spectrum(factor: DenseSpectrum, lam):
-    """Of all of K, or of features of few rows."""
+    """Return the covariance from a spectrum of K of all rows, or of the features of few rows."""
     if factor.feature_directions is not None:
         return _of_basis(factor, lam)
     row_map, fixed_map, shrinkage = _kept(factor, lam)
@@ -238,17 +279,17 @@ def _of_dense_spectrum(factor: DenseSpectrum, lam):
 
 
 def _kept(factor, lam):
-    """Directions and what the fixed effects fit of them, over √(s + λ), and λ/(s + λ)."""
+    """Return directions/√(s + λ), what the fixed effects fit of these, and λ/(s + λ)."""
     root = jnp.sqrt(factor.s + lam)
     return factor.directions / root, factor.fixed_directions / root, lam / (factor.s + lam)
 
 
 @spread.register(PrimalSpectrum)
 def _of_primal_spectrum(factor: PrimalSpectrum, lam):
-    """On features, or on landmarks."""
+    """Return the covariance from a spectrum on features or on landmarks."""
     if factor.trace_residual is None:
         return _of_basis(factor, lam)
-    root = jnp.sqrt(factor.s)  # of what is hidden the prior is left
+    root = jnp.sqrt(factor.s)  # directions hidden by rounding keep their prior variance
     scale = jnp.sqrt(lam / (factor.s_above_rounding + lam)) / root
     row_map = factor.directions * scale
     fixed_map = factor.fixed_directions * scale
@@ -259,7 +300,7 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam):
 
 
 def _of_basis(factor, lam) -> Spread:
-    """On features, from the coefficients of each direction on them."""
+    """Return the covariance on explicit features, from the coefficients of every direction."""
     basis = factor.directions
     fixed = factor.fixed.without_values()
     c, r = factor.directions.shape
@@ -268,7 +309,7 @@ def _of_basis(factor, lam) -> Spread:
         return FeatureSpread(
             factor.expansion, fixed, row_map, fixed_map, lam, shrinkage, factor.origin
         )
-    second = matmul(basis, basis.T)  # of features, less their fit by fixed effects
+    second = matmul(basis, basis.T)  # of features minus their fit by the fixed effects
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
     row_map = jnp.sqrt(lam) * triangular_inverse(A).T
     return PrimalSpread(factor.expansion, fixed, row_map, matmul(factor.origin, row_map), lam)
@@ -276,7 +317,10 @@ def _of_basis(factor, lam) -> Spread:
 
 @spread.register(CholeskyGram)
 def _of_cholesky(factor: CholeskyGram, lam):
-    """By one more Cholesky factor, of K with the fixed effects projected out."""
+    """Return the covariance from a Cholesky factor of K with the fixed effects projected out.
+
+    This is one more factor than the factor itself.
+    """
     weights = factor.weights
     fixed = factor.fixed
     K, effects_coef, _ = fixed.centre_both(weights, factor.K)
@@ -298,7 +342,7 @@ def _of_cholesky(factor: CholeskyGram, lam):
 
 @spread.register(CholeskyFeatures)
 def _of_cholesky_features(factor: CholeskyFeatures, lam):
-    """By the factor itself."""
+    """Return the covariance from the Cholesky factor of the moments itself."""
     maps = factor.maps_at(lam, factor.second[:, :0])
     root = jnp.sqrt(lam)
     row_map = root * maps.row_map
@@ -308,7 +352,7 @@ def _of_cholesky_features(factor: CholeskyFeatures, lam):
 
 
 def _of_effects(factor, K) -> tuple[Any, Any]:
-    """`share` and `both` of a `DualSpread`; without K only the former."""
+    """Return `share` and `both` of a `DualSpread`. `both` is None if K is."""
     fixed = factor.fixed
     q = factor.fixed.count
     B = fixed.fitted(fixed.values, fixed.solve(jnp.eye(q, dtype=factor.dtype)))
@@ -317,7 +361,10 @@ def _of_effects(factor, K) -> tuple[Any, Any]:
 
 
 def _of_matrix(factor, lam, row_map, fixed_map, shrinkage, K) -> Spread:
-    """From a factor of K of all rows; K is None where that is not the expansion's kernel."""
+    """Return the covariance from a factor of K of all rows.
+
+    K is None if it is not known, or if it is not the kernel matrix of the expansion.
+    """
     fixed = factor.fixed.without_values()
     expansion = factor.expansion
     if expansion.origin is None:

@@ -116,8 +116,8 @@ def fit(
 
     The best λ of a grid may be so near the precision of K that rounding changes held-out residuals
     of single rows. Then a search by Cholesky factors, which are rounded less, takes over. If its λ
-    is too small for single rows too, a larger λ is taken, provided that its error is at most about
-    1 % larger.
+    is too small for single rows too, a larger λ is taken, provided that its error is at most 1 %
+    larger, plus a tenth of the share by which rounding may move the residuals.
 
     **Warns** if
 

@@ -132,8 +132,8 @@ def tune(
         ValueError: as `fit`, and for a criterion whose derivative is 0 everywhere.
 
     The search may end so near the precision of K that rounding changes held-out residuals of single
-    rows. Then it goes on at larger λ. Its new end is kept if the error there is at most about 1 %
-    larger.
+    rows. Then it goes on at larger λ. Its new end is kept if the error there is at most 1 % larger,
+    plus a tenth of the share by which rounding may move the residuals.
 
     **Warns** if the search ends at a λ below the precision of the factor, or so near it that
     residuals of single rows may be off by more than 2 % (in float32 10 %). It also warns if the

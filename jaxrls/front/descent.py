@@ -64,14 +64,17 @@ class Space:
     """Where the search starts and what it can change: parameters θ ↔ kernel and λ."""
 
     guess: tuple[Kernel, Any]  # λ less the floor
-    floor: Any  # λ stays above the precision of K
+    floor: Any  # λ stays above the precision of K, 0 where λ is held
     units: tuple[float | None, ...] = static()
 
     @classmethod
-    def around(cls, guess: Guess) -> "Space":
-        """The space whose origin is the guess."""
+    def around(cls, guess: Guess, holds_lam: bool = False) -> "Space":
+        """The space whose origin is the guess, and whose λ is all the same where it is held."""
+        of_lam = None if holds_lam else LAM_UNIT
+        units = *_units(guess.kernel), of_lam
+        if holds_lam:
+            return cls((guess.kernel, np.asarray(guess.lam)), np.zeros_like(guess.floor), units)
         above = np.maximum(guess.lam - guess.floor, 1e-2 * guess.floor)
-        units = *_units(guess.kernel), LAM_UNIT
         return cls((guess.kernel, np.asarray(above)), np.asarray(guess.floor), units)
 
     def first(self, key: Any = None) -> list:
@@ -119,6 +122,7 @@ class SearchOptions(NamedTuple):
     starts: int  # how many searches, the others from random multiples of the first start
     key: Any
     progress: bool
+    holds_lam: bool = False  # whether λ stays that of the guesses
 
 
 class Point(NamedTuple):
@@ -180,7 +184,7 @@ def descend(
         of_likelihood = problem.criterion.is_likelihood
         if of_likelihood:
             way = way._replace(tol=_tolerance_per_row(problem, way.tol))
-        guessed = [_first_of_walk(Space.around(guess), problem, way) for guess in guesses]
+        guessed = [_first_of_walk(_around(guess, way), problem, way) for guess in guesses]
         start_value = guessed[0].lowest.value
         number = int(np.argmin([float(walk.lowest.value) for walk in guessed]))
         ends_earlier_search = number == len(guessed) - 1  # the last guess is where one ended
@@ -200,6 +204,11 @@ def descend(
         found = _best_of(walk.points, problem, way, start_value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
+
+
+def _around(guess: Guess, way: SearchOptions) -> Space:
+    """The space around a guess that the way searches."""
+    return Space.around(guess, way.holds_lam)
 
 
 def _tolerance_per_row(problem: Problem, tol: float) -> float:

@@ -25,6 +25,7 @@ from jaxrls.core.criteria.standard import (
     HoldOut,
     LeaveOneOut,
     LogPredictive,
+    OfPrior,
     as_criterion,
     crps,
     log_predictive_density,

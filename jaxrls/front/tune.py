@@ -241,10 +241,9 @@ def _inspect(fit: Fit, problem: Problem, held: bool) -> None:
     floor = float(fit.floor)
     if lam < 0.99 * floor:
         wider = ", or use float64" if fit.lam.dtype == np.float32 else ""
-        what = "λ is held" if held else "the search ended"
-        remedy = "hold a larger one, or start" if held else "start"
+        remedy = "hold a larger λ, or start" if held else "start"
         warn(
-            f"{what} at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
+            f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
             f"{remedy} from a narrower kernel{wider}"
         )
     inspect_rounding(fit)

@@ -197,8 +197,8 @@ def _diagonals(spectrum: Spectrum, lam: Float[Array, ""]) -> Float[Array, "n 5"]
         U = spectrum.left(block)
         of_fixed = spectrum.fixed.leverage(block.b, weights.block(block.v, len(U)).array)
         outside = jnp.maximum(spectrum.outside(U, block), 0)
-        beside = jnp.stack([of_fixed, of_fixed, outside, outside, outside], axis=1)
-        return matmul(U**2, shares) + beside
+        fixed_and_rest = jnp.stack([of_fixed, of_fixed, outside, outside, outside], axis=1)
+        return matmul(U**2, shares) + fixed_and_rest
 
     return spectrum.data.map(of_block)
 

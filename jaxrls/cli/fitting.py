@@ -60,7 +60,7 @@ def run_fit(args: Namespace) -> None:
         numbers = np.random.default_rng(0).permutation(len(table.Y))
         table = table._replace(groups=numbers % min(folds, len(numbers)))
     if args.tune:
-        kernel = tuned(kernel, table, CRITERIA[name], args.landmarks, options)
+        kernel = tuned(kernel, table, CRITERIA[name], args.landmarks, args.lams, options)
     options |= chosen(args, name, classes, table.groups)
     fit = rls.fit(
         kernel,
@@ -145,8 +145,9 @@ def kernel_of(args: Namespace, d: int) -> Kernel:
     return RADIAL[args.kernel](width)
 
 
-def tuned(kernel, table, criterion, landmarks, options):
-    """The kernel with its parameters tuned on rows in memory."""
+def tuned(kernel, table, criterion, landmarks, lams, options):
+    """The kernel with its parameters tuned on rows in memory, at the λ that is named, if one is."""
+    one = isinstance(lams, list) and len(lams) == 1
     rows = getattr(table.X, "drawn", slice(None))
     m = landmarks_to_tune(landmarks, len(table.Y))
     Y, v, groups = (part if part is None else part[rows] for part in table[1:4])
@@ -156,6 +157,7 @@ def tuned(kernel, table, criterion, landmarks, options):
         kernel,
         table.sample,
         Y,
+        lams=lams[0] if one else None,
         criterion=criterion,
         groups=groups,
         weights=v,

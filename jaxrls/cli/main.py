@@ -97,7 +97,7 @@ data DATA          file, files, pattern or folder; all columns but those named b
 --kernel NAME      %(choices)s; %(default)s by default
 --width W          kernel width in units of the inputs as fitted; by default their median distance
 --degree D         of the polynomial kernel, %(default)s by default
---tune             tune the kernel by the gradient of the criterion
+--tune             tune the kernel by the gradient of the criterion; a single lambda is held
 --ard              with --tune, a width for each input
 --criterion NAME   what to minimise: %(choices)s; by default loo (leave-one-out), with --rank
                    pairs

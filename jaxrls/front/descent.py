@@ -70,18 +70,22 @@ def _units(kernel: Kernel) -> list[float | None]:
 class Space:
     """The space of parameters θ of a search, with its start, and the map from θ to kernel and λ.
 
-    θ has an array for each leaf of the kernel and one for λ, in the units of `_units`.
+    θ has an array for each leaf of the kernel and one for λ, in the units of `_units`. If λ is held,
+    it has no unit, and `floor` is 0.
     """
 
     guess: tuple[Kernel, Any]  # the kernel at the start, and λ − floor there
-    floor: Any  # the precision of K, which λ stays above
+    floor: Any  # the precision of K, which λ stays above; 0 if λ is held
     units: tuple[float | None, ...] = static()
 
     @classmethod
-    def around(cls, guess: Guess) -> "Space":
-        """Return the space of a search that starts at the guess."""
+    def around(cls, guess: Guess, holds_lam: bool = False) -> "Space":
+        """Return the space of a search that starts at the guess, and that moves λ unless held."""
+        of_lam = None if holds_lam else LAM_UNIT
+        units = *_units(guess.kernel), of_lam
+        if holds_lam:
+            return cls((guess.kernel, np.asarray(guess.lam)), np.zeros_like(guess.floor), units)
         above = np.maximum(guess.lam - guess.floor, 1e-2 * guess.floor)
-        units = *_units(guess.kernel), LAM_UNIT
         return cls((guess.kernel, np.asarray(above)), np.asarray(guess.floor), units)
 
     def first(self, key: Any = None) -> list:
@@ -140,6 +144,7 @@ class SearchOptions(NamedTuple):
     starts: int  # how many searches; all but the first begin at random multiples of its start
     key: Any  # the JAX random key of these multiples
     progress: bool
+    holds_lam: bool = False  # whether λ stays that of the guesses
 
 
 class Point(NamedTuple):
@@ -214,7 +219,7 @@ def descend(
         of_likelihood = problem.criterion.is_likelihood
         if of_likelihood:
             way = way._replace(tol=_tolerance_per_row(problem, way.tol))
-        guessed = [_first_of_walk(Space.around(guess), problem, way) for guess in guesses]
+        guessed = [_first_of_walk(_around(guess, way), problem, way) for guess in guesses]
         start_value = guessed[0].lowest.value
         number = int(np.argmin([float(walk.lowest.value) for walk in guessed]))
         ends_earlier_search = number == len(guessed) - 1
@@ -234,6 +239,11 @@ def descend(
         found = _best_of(walk.points, problem, way, start_value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
+
+
+def _around(guess: Guess, way: SearchOptions) -> Space:
+    """Return the space of a search that starts at the guess, with λ held if the options say so."""
+    return Space.around(guess, way.holds_lam)
 
 
 def _tolerance_per_row(problem: Problem, tol: float) -> float:

@@ -14,7 +14,7 @@ from jaxrls.core.support import printable, public_call, pytree, static
 from jaxrls.front.history import History
 from jaxrls.front.model import Model, came_from_host
 from jaxrls.front.scores import r_squared_of
-from jaxrls.front.words import fit_in_words
+from jaxrls.front.words import fit_in_words, table_of
 
 if TYPE_CHECKING:
     import jaxrls.uncertainty.effect
@@ -231,6 +231,28 @@ class Fit(Generic[K]):
 
     def __repr__(self) -> str:
         return printable(fit_in_words(self))
+
+    def summary(self) -> dict[str, np.ndarray]:
+        """What `print` says, as data: a table with a row for each target, by the names of its
+        columns. `pandas.DataFrame(fit.summary())` makes a data frame of it.
+
+        Returns:
+            Arrays (t,). Always `target`, counted from 0, `kernel`, `standardized`, `criterion` and
+            `lam`; where the fit knows them `rows`, `error`, `r2` of held-out predictions and `dof`.
+            What targets share is the same in all their rows. `error` is that of each target, and
+            NaN where only the mean over several is known.
+
+        Raises:
+            ValueError: inside `jax.jit`, and for fits out of `jax.vmap`.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> Y = np.hstack([np.sin(6 * X), X]) + 0.1 * np.cos(40 * X)
+        >>> table = rls.fit(rls.Gaussian(0.3), X, Y, lams=[1e-4, 1e-2, 1.0]).summary()
+        >>> table["target"].tolist(), table["lam"].tolist(), table["r2"].round(2).tolist()
+        ([0, 1], [0.01, 0.01], [0.98, 0.9])
+        """
+        return table_of(self)
 
     @property
     def kernel(self) -> K:

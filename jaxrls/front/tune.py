@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.criteria import Criterion, loo
+from jaxrls.core.criteria import Criterion, OfPrior, loo
 from jaxrls.core.data import compiled, kind_of
 from jaxrls.core.factors import SAMPLE_ROWS
 from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, result_at
@@ -89,7 +89,11 @@ def tune(
         kernel: the kernel to start from; or a name, as in `fit`.
         X: rows (n, d), dense.
         Y: labels (n,) or (n, t).
-        lams: λ (L,), by default a grid; the search starts from the best of them.
+        lams: λ (L,), by default a grid; the search starts from the best of them. Or one number,
+            such as `lams=0.1`: λ is held there, and only the kernel is tuned, for those who know
+            their noise. By a likelihood, λ is then the variance of the noise in units of the
+            labels, if a number multiplies the kernel. Otherwise it is the ratio of this variance to
+            τ², which the likelihood estimates.
         criterion: as in `fit`; its loss needs a gradient. If it is the evidence or another
             likelihood, it estimates the variance τ² of the prior, as a mean over targets. If a
             number multiplies the kernel, or every part of a sum, then these numbers and λ are
@@ -129,7 +133,9 @@ def tune(
         vanished. Large values of these scales were tried too.
 
     Raises:
-        ValueError: as `fit`, and for a criterion whose derivative is 0 everywhere.
+        ValueError: as `fit`; for a criterion whose derivative is 0 everywhere; for a whole number
+            as `lams`, which `fit` takes for how many; and where λ is held, and a criterion is told
+            to estimate τ² beside a number that multiplies the kernel.
 
     The search may end so near the precision of K that rounding changes held-out residuals of single
     rows. Then it goes on at larger λ. Its new end is kept if the error there is at most 1 % larger,
@@ -149,6 +155,8 @@ def tune(
     >>> tuned = rls.tune(rls.Gaussian(width=5.0), X, y, steps=20)
     >>> bool(tuned.error < tuned.history.start_error)
     True
+    >>> float(rls.tune(rls.Gaussian(width=5.0), X, y, lams=0.1, steps=5).lam)
+    0.1
     """
     if not kind_of(X).is_dense:
         raise ValueError(
@@ -169,18 +177,24 @@ def tune(
     )
     way = SearchOptions(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     _check(problem, way, start)
+    if _is_number(lams):
+        _check_held(lams, criterion, problem)
+        lams = np.reshape(lams, 1)
+        way = way._replace(holds_lam=True)
+        problem = replace(problem, criterion=_with_noise_known(problem))
     many = with_solver_without_k(problem, "gradient") if not keep else None
     problem = sample_of(problem, SAMPLE_ROWS).problem if many else problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
     ) as reached:
-        guesses = _beginning(problem, start, lams, near=landmarks is None)
+        guesses = _beginning(problem, start, lams, way.holds_lam, near=landmarks is None)
         reached(1)
     fit = _tune(problem, guesses, way, grow, keep)
     if many is not None:
         many = replace(many, kernel=fit.kernel, solver=None)
-        whole = plan_run_report(many, Request("search", keep=keep), progress)
+        request = Request(lams if way.holds_lam else "search", keep=keep)
+        whole = plan_run_report(many, request, progress)
         plan = f"{fit.plan}, on {SAMPLE_ROWS} rows; {whole.plan}"
         fit = with_plan(replace(whole, history=fit.history), plan)
     return add_names_and_offset(fit, column_names(X), problem.label_offset)
@@ -195,7 +209,7 @@ def _tune(
         padded(problem), guesses, way, grow, _descend_in_memory
     )
     fit, solution = _fit_of(best)
-    if is_off_by_rounding(fit):
+    if is_off_by_rounding(fit) and not way.holds_lam:
         best = _above_rounding(best, fit, way)
         fit, solution = _fit_of(best)
     scaled = _in_units_of_labels(best, fit)
@@ -203,10 +217,11 @@ def _tune(
         best = scaled
         fit, solution = _fit_of(best)
     history = best.history
-    words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
+    held = ", λ held fixed" if way.holds_lam else ""
+    words = f"tuned in {len(history.errors) - 1} steps{held}: {history.reason}"
     fit = with_plan(replace(fit, history=history), words)
     problem = replace(best.problem, kernel=best.kernel)
-    _inspect(fit, problem)
+    _inspect(fit, problem, way.holds_lam)
     choice = Choice(problem.criterion, fit.lams)
     return with_solution(with_prior_in_plan(fit), solution, problem, choice, keep, n)
 
@@ -229,7 +244,7 @@ def _in_units_of_labels(best: Tuned, fit: Fit) -> Tuned | None:
     return best._replace(kernel=kernel, lam=best.lam * variance, history=history)
 
 
-def _inspect(fit: Fit, problem: Problem) -> None:
+def _inspect(fit: Fit, problem: Problem, held: bool) -> None:
     """Warn if the labels are all equal, or if λ is near the precision of the factor."""
     if labels_are_equal(problem):
         warn(EQUAL_LABELS)
@@ -238,9 +253,10 @@ def _inspect(fit: Fit, problem: Problem) -> None:
     floor = float(fit.floor)
     if lam < 0.99 * floor:
         wider = ", or use float64" if fit.lam.dtype == np.float32 else ""
+        remedy = "hold a larger λ, or start" if held else "start"
         warn(
             f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
-            f"start from a narrower kernel{wider}"
+            f"{remedy} from a narrower kernel{wider}"
         )
     inspect_rounding(fit)
 
@@ -300,7 +316,43 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     return again._replace(history=replace(again.history, reason=reason, start_error=start))
 
 
-def _beginning(problem: Problem, start: str, lams: Any, near: bool) -> list[Guess]:
+def _is_number(lams: Any) -> bool:
+    """Whether `lams` is one number, at which λ is held."""
+    return lams is not None and not isinstance(lams, str) and np.ndim(lams) == 0
+
+
+def _check_held(lams: Any, criterion: Any, problem: Problem) -> None:
+    """Raise unless λ can be held at this number."""
+    if np.asarray(lams).dtype.kind in "biu":
+        raise ValueError(
+            f"lams is the whole number {lams}, which fit takes for how many: give "
+            f"lams={float(lams)} to hold λ there, or an array, from the best of which to start"
+        )
+    asked = getattr(criterion, "scale", None)
+    by_default = getattr(type(criterion), "scale", None)
+    estimates = isinstance(asked, str) and asked != by_default
+    if estimates and problem.kernel.multiplied(1.0) is not None:
+        raise ValueError(
+            f"lams={lams} holds the ratio of noise to the prior, and the number that multiplies "
+            f"the kernel would undo it where scale={asked!r} is estimated too: leave scale= out, "
+            "or take a kernel without that number"
+        )
+
+
+def _with_noise_known(problem: Problem) -> Criterion:
+    """Return the criterion to use if λ is held.
+
+    If a number multiplies the kernel, tuning that number gives the variance of the prior. So the
+    prior is the kernel itself, and λ is the variance of the noise.
+    """
+    criterion = problem.criterion
+    has_scale = problem.kernel.multiplied(1.0) is not None
+    if has_scale and isinstance(criterion, OfPrior) and isinstance(criterion.scale, str):
+        return replace(criterion, scale=1.0)
+    return criterion
+
+
+def _beginning(problem: Problem, start: str, lams: Any, held: bool, near: bool) -> list[Guess]:
     """Return the kernels and λ at which the search may start.
 
     Warn if the best of the given λ is below the precision of K.
@@ -308,7 +360,7 @@ def _beginning(problem: Problem, start: str, lams: Any, near: bool) -> list[Gues
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
     guesses = first_guess(problem, start, lams, near)
     given = guesses[0]
-    if lams is not None and given.lam < given.floor:
+    if lams is not None and not held and given.lam < given.floor:
         warn(
             f"lams={given.lam:.3g} is below the precision of the kernel matrix, "
             f"{given.floor:.3g}: the search starts above it"

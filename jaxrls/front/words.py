@@ -1,11 +1,64 @@
-"""`fit_in_words` describes a fit in the words that `print` shows."""
+"""What a fit says of itself: `fit_in_words` as `print` shows it, and `summary` as a table."""
 
 from typing import Any
 
 import numpy as np
 
 from jaxrls.core.kernels import Standardized
-from jaxrls.core.support import is_concrete
+from jaxrls.core.support import is_concrete, require_values
+
+
+def facts_of(fit: Any) -> dict[str, Any]:
+    """What a fit says of itself, as far as it knows it: numbers of all targets, or one of each."""
+    kernel = fit.model.kernel
+    facts = {
+        "kernel": kernel.title,
+        "standardized": isinstance(kernel, Standardized),
+        "rows": None if fit.loo_residuals is None else len(fit.loo_residuals),
+        "criterion": fit.criterion,
+        "lam": fit.lam,
+        "error": fit.error,
+        "r2": None if fit.unit == "AUC" else fit.r2,
+        "dof": fit.dof,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+# a table
+# --------------------------------------------------------------------------------------------------
+
+
+def table_of(fit: Any) -> dict[str, np.ndarray]:
+    """`Fit.summary`."""
+    require_values("summary needs numbers: call it outside of jax.jit and jax.vmap", fit.lam)
+    if np.ndim(fit.floor):
+        raise ValueError(
+            "summary is of one fit, and this one holds several, out of jax.vmap: take one of "
+            "them, as jax.tree.map(lambda a: a[0], fit) does"
+        )
+    targets = fit.model.coef.shape[1:] or (1,)
+    facts = facts_of(fit)
+    if "error" in facts:
+        facts["error"] = _error_of_each(fit)
+    if "r2" in facts:
+        facts["r2"] = fit.diagnostics.r2_of_targets
+    columns = {name: np.broadcast_to(np.asarray(value), targets) for name, value in facts.items()}
+    return {"target": np.arange(*targets)} | {name: a.copy() for name, a in columns.items()}
+
+
+def _error_of_each(fit: Any) -> Any:
+    """The criterion of each target at the chosen λ, NaN where only their mean is known."""
+    one_target = np.size(fit.model.intercept) == 1
+    if one_target or np.ndim(fit.error):
+        return fit.error
+    if np.ndim(fit.errors) == 2:
+        return np.asarray(fit.errors)[np.argmax(np.asarray(fit.lams) == np.asarray(fit.lam))]
+    known = fit.diagnostics.error_of_targets
+    return np.nan if known is None else known
+
+
+# words
+# --------------------------------------------------------------------------------------------------
 
 
 def fit_in_words(fit: Any) -> str:
@@ -18,16 +71,17 @@ def fit_in_words(fit: Any) -> str:
         return f"Fit(kernel={kernel}, criterion={fit.criterion!r})"
     if np.ndim(fit.floor):
         return f"{kernel.title} on {_sets_of_rows(fit)}, by the {fit.criterion} error"
-    standardized = ", standardized" if isinstance(kernel, Standardized) else ""
-    rows = "" if fit.loo_residuals is None else f" on {len(fit.loo_residuals)} rows"
+    facts = facts_of(fit)
+    standardized = ", standardized" if facts["standardized"] else ""
+    rows = f" on {facts['rows']} rows" if "rows" in facts else ""
     numbers = [_lam_in_words(fit)]
-    if fit.error is not None:
-        numbers.append(f"{_name_of_error(fit)} {np.asarray(fit.error).mean():.3g}")
-    if fit.r2 is not None and fit.unit != "AUC":
-        numbers.append(f"held-out R² {float(fit.r2):.3g}")
-    if fit.dof is not None:
-        numbers.append(f"{np.asarray(fit.dof).mean():.1f} degrees of freedom")
-    return f"{kernel.title}{rows}{standardized}: {', '.join(numbers)}\n{fit.plan}"
+    if "error" in facts:
+        numbers.append(f"{_name_of_error(fit)} {np.asarray(facts['error']).mean():.3g}")
+    if "r2" in facts:
+        numbers.append(f"held-out R² {float(facts['r2']):.3g}")
+    if "dof" in facts:
+        numbers.append(f"{np.asarray(facts['dof']).mean():.1f} degrees of freedom")
+    return f"{facts['kernel']}{rows}{standardized}: {', '.join(numbers)}\n{fit.plan}"
 
 
 def _sets_of_rows(fit: Any) -> str:

@@ -246,7 +246,9 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         options = options | {"landmarks": landmarks_to_tune(self.landmarks, len(Y)), "keep": False}
         if self._loss is rls.classes.zero_one_loss:
             options["criterion"] = rls.loo
-        return rls.tune(kernel, X, Y, **options, progress=self.progress).kernel
+        one = not isinstance(self.lams, str) and np.ndim(self.lams) == 0
+        held = float(self.lams) if one else None
+        return rls.tune(kernel, X, Y, lams=held, **options, progress=self.progress).kernel
 
     def _fitted(self, kernel, X, Y, options):
         names = "per_target", "conservative", "keep", "progress"

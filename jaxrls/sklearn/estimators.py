@@ -70,7 +70,8 @@ callable, default="loo"
         smallest. 1 is the one-standard-error rule.
     tune : bool, default=False
         Tune the kernel's parameters by the gradient of the criterion, starting from the given ones:
-        see `jaxrls.tune`. An array of widths is tuned column by column.
+        see `jaxrls.tune`. An array of widths is tuned column by column. With one number as `lams`
+        they are tuned at that λ.
     landmarks : int, "auto", array or None, default=None
         The rows on which K is approximated, for more rows than K can be factored for: their number,
         row numbers or points. "auto" takes as many as keep the fit close to that of all rows: see

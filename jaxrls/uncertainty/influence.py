@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.criteria import known_lam
-from jaxrls.core.data import compiled, first_rows
-from jaxrls.core.factors import AtPoints, DenseSpectrum, Factor, Solution
+from jaxrls.core.data import Labels, compiled, first_rows
+from jaxrls.core.factors import AtPoints, DenseSpectrum, Factor, Solution, Spectrum
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import Listed, as_array, check_whole, column_names, public_call, pytree
 from jaxrls.front import Fit, Model, solution_of
@@ -18,7 +18,7 @@ from jaxrls.front import Fit, Model, solution_of
 
 @pytree
 class Influence:
-    """How much each row determines the fit: leverage, standardized residual and Cook's distance, as
+    """How much each row determines the fit: leverage, residuals, Cook's distance and DFFITS, as
     `influence` returns them.
 
     Args:
@@ -27,6 +27,9 @@ class Influence:
         cooks_distance: Cook's distances (n,) or (n, t).
         noise: the standard deviation σ of the labels' noise, in their units, () or (t,).
         dof: effective degrees of freedom, (), which do not depend on the labels.
+        studentised: externally studentised residuals (n,) or (n, t).
+        dffits: DFFITS (n,) or (n, t).
+        noise_without: σ of the fit without each row, (n,) or (n, t).
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
@@ -39,6 +42,13 @@ class Influence:
     cooks_distance: Float[Array, "n *t"]
     noise: Float[Array, "*t"]
     dof: Float[Array, ""]
+    studentised: Float[Array, "n *t"]
+    dffits: Float[Array, "n *t"]
+    noise_without: Float[Array, "n *t"]
+
+
+# Its fields with one value of every row.
+OF_ROWS = "leverage", "residuals", "cooks_distance", "studentised", "dffits", "noise_without"
 
 
 @public_call(arrays_of="fit")
@@ -47,8 +57,8 @@ def influence(
     Y: Float[Array, "n *t"] | Listed | None = None,
     lam: Float[Array, "..."] | float | None = None,
 ) -> Influence:
-    """Leverage, standardized residual and Cook's distance of every row: how far it determines its
-    own fitted value, deviates from it, and moves the whole fit.
+    """Leverage, residuals, Cook's distance and DFFITS of every row: how far it determines its own
+    fitted value, deviates from it, and moves the whole fit and its own value.
 
     With H(λ) the matrix from √v y to √v f, the fit of the intercept included, and r = √v (y − f):
 
@@ -57,10 +67,16 @@ def influence(
         standardised         rᵢ / (σ √[(I − H)²]ᵢᵢ)
         Cook's distance      Dᵢ = ‖√v (f − f₍without i₎)‖² / (dof σ²)
                                 = rᵢ² [H²]ᵢᵢ / ((1 − hᵢ)² dof σ²)
+        studentised          tᵢ = rᵢ / (σᵢ √[(I − H)²]ᵢᵢ), externally, with the noise σᵢ of the
+                                fit without row i
+        DFFITS               √v (f − f₍without i₎) at row i / (σᵢ √[H²]ᵢᵢ)
+                                = rᵢ hᵢ / ((1 − hᵢ) σᵢ √[H²]ᵢᵢ)
 
     The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias. For λ → 0 these are the
-    textbook formulas of least squares. With landmarks, f without row i keeps all of them. A row of
-    weight 0 has no influence: all values are 0 there.
+    textbook formulas of least squares. σᵢ is that of a refit, from sums over rows: with R = I − H
+    and eᵢ = rᵢ/(1 − hᵢ), σᵢ² = (‖r‖² − 2eᵢ(Rr)ᵢ + eᵢ²[R²]ᵢᵢ) / (tr R² − 2[R³]ᵢᵢ/Rᵢᵢ +
+    ([R²]ᵢᵢ/Rᵢᵢ)²). With landmarks, f without row i keeps all of them. A row of weight 0 has no
+    influence: all values are 0 there, but for σᵢ, which is σ.
 
     Args:
         fit: a fit that kept its solution; or a factor of the rows, such as `factorize` makes.
@@ -76,8 +92,9 @@ def influence(
             without a spectrum, such as `Cholesky`.
 
     **Warns** of a λ below the precision of the factor. **Cost** O(n r t). **Fails** (NaN) for
-    residuals that are all 0. **Source**: Cook 1977; Eubank 1985, "Diagnostics for smoothing
-    splines".
+    residuals that are all 0; tᵢ and DFFITS where those of all other rows are. **Source**: Cook
+    1977; Belsley, Kuh and Welsch 1980, "Regression Diagnostics", §2.1; Eubank 1985, "Diagnostics
+    for smoothing splines".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [1.0], [2.0], [10.0]])
@@ -85,6 +102,8 @@ def influence(
     >>> influence = rls.diagnostics.influence(factor, jnp.array([0.0, 1.0, 2.0, 3.0]), 0.1)
     >>> int(influence.leverage.argmax()), int(influence.cooks_distance.argmax())
     (3, 3)
+    >>> int(abs(influence.dffits).argmax())
+    3
     """
     if not isinstance(fit, Fit):
         if Y is None or lam is None:
@@ -100,12 +119,8 @@ def influence(
     n = spectrum.n if residuals is None else len(residuals)
     if n == spectrum.n:
         return found
-    return replace(  # without padding
-        found,
-        leverage=first_rows(found.leverage, n),
-        residuals=first_rows(found.residuals, n),
-        cooks_distance=first_rows(found.cooks_distance, n),
-    )
+    of_rows = {name: first_rows(getattr(found, name), n) for name in OF_ROWS}  # without padding
+    return replace(found, **of_rows)
 
 
 def _influence(solution: Solution, lam: Float[Array, ""]) -> Influence:
@@ -113,35 +128,77 @@ def _influence(solution: Solution, lam: Float[Array, ""]) -> Influence:
     spectrum = solution.factor
     used = spectrum.weights.used
     r = solution.training_residuals(jnp.atleast_1d(lam))[0]
-    leverage, remaining, moving, left = _diagonals(spectrum, lam).T
+    leverage, moving, remaining, left, cubed = _diagonals(spectrum, lam).T
 
-    def ratio(A, scale):
+    def ratio(A: Float[Array, "n t"], scale: Float[Array, " n"]) -> Float[Array, "n t"]:
         known = (used & (scale > 0))[:, None]  # 0 elsewhere
         return jnp.where(known, A / jnp.where(known, scale[:, None], 1), 0)
 
     dof = jnp.sum(leverage)
-    noise = safe_sqrt(jnp.sum(r * r, axis=0) / jnp.sum(jnp.where(used, left, 0)))
+    squares = jnp.sum(r * r, axis=0)
+    trace = jnp.sum(jnp.where(used, left, 0))
+    noise = safe_sqrt(squares / trace)
     standardised = ratio(r / noise, safe_sqrt(left))
     moved = ratio(r / noise * safe_sqrt(moving)[:, None], remaining) ** 2 / dof
+    # Without each row; one without which fixed effects cannot be fitted has no residual, and leaves
+    # those of the others as they are.
+    stays = _keeps_rank(spectrum)[:, None]
+    held_out = jnp.where(stays, ratio(r, remaining), 0)
+    again = _residuals_of(spectrum, r, lam)
+    less = 2 * held_out * again - held_out**2 * left[:, None]
+    twice = jnp.where(stays, ratio(left[:, None], remaining), 0)
+    fewer = 2 * jnp.where(stays, ratio(cubed[:, None], remaining), 0) - twice**2
+    noise_without = safe_sqrt(jnp.maximum(squares - less, 0) / (trace - fewer))
+    studentised = ratio(r / noise_without, safe_sqrt(left))
+    own = held_out * leverage[:, None] / noise_without
+    dffits = ratio(own, safe_sqrt(moving))
     drop = solution.labels.drop_axis
-    return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
+    return Influence(
+        leverage=leverage,
+        residuals=drop(standardised),
+        cooks_distance=drop(moved),
+        noise=drop(noise),
+        dof=dof,
+        studentised=drop(studentised),
+        dffits=drop(dffits),
+        noise_without=drop(noise_without),
+    )
+
+
+def _keeps_rank(spectrum: Spectrum) -> Bool[Array, " n"]:
+    """Whether the fixed effects can be fitted without each row."""
+    fixed = spectrum.fixed
+    weights = spectrum.weights
+    if fixed.keeps_any_rank(weights, None):
+        return jnp.ones(weights.n, bool)
+    return jnp.asarray(fixed.keeps_rank(weights, None))
+
+
+def _residuals_of(
+    spectrum: Spectrum, r: Float[Array, "n t"], lam: Float[Array, ""]
+) -> Float[Array, "n t"]:
+    """R r, the residuals of residuals."""
+    weights = spectrum.weights
+    labels = Labels.unchecked(weights.unscale(r), weights, spectrum.fixed, flat=False)
+    return spectrum.solve_labels(labels).training_residuals(jnp.atleast_1d(lam))[0]
 
 
 _influence_of_fit = compiled(_influence)
 
 
-def _diagonals(spectrum, lam) -> Float[Array, "n 4"]:
-    """Return the diagonals of H, R, H² and R² at one λ, with H = I − R, as four columns."""
+def _diagonals(spectrum: Spectrum, lam: Float[Array, ""]) -> Float[Array, "n 5"]:
+    """Return the diagonals of H, H², R, R² and R³ at one λ, with H = I − R, as five columns."""
     kept = spectrum.s / (spectrum.s + lam)
     left = lam / (spectrum.s + lam)
-    shares = jnp.stack([kept, left, kept**2, left**2], axis=1)
+    shares = jnp.stack([kept, kept**2, left, left**2, left**3], axis=1)
     weights = spectrum.weights
 
     def of_block(block):
         U = spectrum.left(block)
         of_fixed = spectrum.fixed.leverage(block.b, weights.block(block.v, len(U)).array)
-        both = jnp.stack([of_fixed, jnp.maximum(spectrum.outside(U, block), 0)], axis=1)
-        return matmul(U**2, shares) + jnp.concatenate([both, both], axis=1)
+        outside = jnp.maximum(spectrum.outside(U, block), 0)
+        fixed_and_rest = jnp.stack([of_fixed, of_fixed, outside, outside, outside], axis=1)
+        return matmul(U**2, shares) + fixed_and_rest
 
     return spectrum.data.map(of_block)
 

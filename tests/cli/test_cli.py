@@ -542,6 +542,10 @@ def test_tune(folder, monkeypatch):
     widths = [float(word) for word in re.search(r"kernel .*width (.*)", out).group(1).split()]
     assert len(widths) > 1
     assert rls.load("m").model.kernel.kernel.width == pytest.approx(widths, rel=1e-3)
+    run("fit train.csv --tune --width 30 --lams 0.5 --out held")
+    rows = read("train.csv")
+    want = TUNE(rls.Gaussian(30.0), rows[:, :2], rows[:, 2], standardize=True, lams=0.5)
+    assert_allclose(rls.load("held").model.kernel.kernel.width, want.kernel.kernel.width, 1e-9)
 
 
 @pytest.mark.slow

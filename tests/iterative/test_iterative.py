@@ -463,6 +463,8 @@ def test_a_search_for_kernels_goes_on_from_few_rows_where_k_takes_long(patch):
     tuned = rls.tune(rls.Gaussian(3.0), X, Y, start="kernel", steps=8)
     assert "on 150 rows; Iterative" in tuned.plan and len(tuned.model.coef) == len(X)
     assert tuned.error < exact.errors + 4 * tuned.loo_standard_error
+    held = rls.tune(rls.Gaussian(3.0), X, Y, start="kernel", steps=2, lams=0.3)
+    assert held.lam == DTYPE(0.3) and "λ held fixed" in held.plan and len(held.model.coef) == len(X)
 
 
 def drawn(n):

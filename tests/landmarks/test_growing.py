@@ -58,6 +58,11 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
     _, numbers = sample_of(extend.read_problem(START, X, y), 48)
     points = {tuple(point) for point in X[numbers].tolist()}
     assert {tuple(point) for point in np.asarray(found.model.points).tolist()} <= points
+    assert found.lam != options["lams"][0]
+    held = rls.tune(START, X, y, landmarks=16, **{**options, "lams": 0.1})
+    searches = [held.history, *(stage.history for stage in held.history.stages)]
+    assert len(searches) == 3 and held.lam == DTYPE(0.1)
+    assert all((np.asarray(search.lams) == DTYPE(0.1)).all() for search in searches)
     found = rls.tune(START, X, y, landmarks=jnp.asarray(X[::10]), tol=50.0, **options)
     assert [stage.landmarks for stage in found.history.stages] == [8, 16]
     assert_close(found.model.points, X[::10], 0)

@@ -135,6 +135,9 @@ def test_tune():
     target = np.sin(2 * X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=40)
     start = RLSRegressor(width=np.ones(6)).fit(X, target)
     tuned = RLSRegressor(width=np.ones(6), tune=True).fit(X, target)
+    held = RLSRegressor(width=np.ones(6), tune=True, lams=0.5).fit(X, target)
+    of_lam = rls.tune(rls.Gaussian(np.ones(6)), X, target, lams=0.5)
+    assert held.lam_ == 0.5 and np.array_equal(held.kernel_.width, of_lam.kernel.width)
     assert tuned.loo_error_ < 0.5 * start.loo_error_
     assert np.argmin(tuned.kernel_.width) == 0
 

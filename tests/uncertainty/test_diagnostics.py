@@ -48,16 +48,30 @@ def brute_force(Phi, Y, v):
     leverage, spread = np.zeros(len(Phi)), np.ones(len(Phi))
     leverage[used], spread[used] = np.diag(H), np.sqrt(np.diag(rest @ rest.T))
     moved = np.zeros_like(Y)
+    own = np.zeros_like(Y)
+    noise_without = np.tile(noise, (len(Phi), 1))
+    of_value = np.ones(len(Phi))
+    of_value[used] = np.sqrt(np.diag(H @ H))
     for i in np.flatnonzero(used):
         without = np.where(np.arange(len(v)) == i, 0, v)
-        moved[i] = ((root[:, None] * (fitted(Y, v) - fitted(Y, without))) ** 2).sum(0)
-    return (
-        leverage,
-        r / spread[:, None] / noise,
-        moved / (np.trace(H) * noise**2),
-        noise,
-        np.trace(H),
-    )
+        shift = root[:, None] * (fitted(Y, v) - fitted(Y, without))
+        moved[i] = (shift**2).sum(0)
+        others = without > 0
+        ratio = root[:, None][others] / root[others]
+        fewer = np.eye(others.sum()) - ratio * fitted(np.eye(len(Phi)), without)[:, others][others]
+        missed = (without[:, None] * (Y - fitted(Y, without)) ** 2).sum(0)
+        noise_without[i] = np.sqrt(missed / np.trace(fewer @ fewer.T))
+        own[i] = shift[i] / of_value[i]
+    return {
+        "leverage": leverage,
+        "residuals": r / spread[:, None] / noise,
+        "cooks_distance": moved / (np.trace(H) * noise**2),
+        "noise": noise,
+        "dof": np.trace(H),
+        "studentised": r / spread[:, None] / noise_without,
+        "dffits": own / noise_without,
+        "noise_without": noise_without,
+    }
 
 
 @FLOAT64
@@ -81,13 +95,47 @@ def test_influence_against_refits(route):
     tolerance = (
         20 * len(X) * EPS * condition * (np.linalg.cond(X[:4]) if route == "subset" else 1)
     )  # the condition of L, K_RR = LLᵀ
-    for name, expected in zip(
-        ("leverage", "residuals", "cooks_distance", "noise", "dof"), want, strict=True
-    ):
+    assert set(want) == set(rls.diagnostics.Influence.__annotations__)
+    for name, expected in want.items():
         assert_close(getattr(found, name), expected, tolerance, name)
     one = influence(factor, array(Y[:, 0]), LAM)
     assert one.residuals.shape == one.cooks_distance.shape == (len(X),) and one.noise.shape == ()
-    assert_close(one.cooks_distance, want[2][:, 0], tolerance, "one target")
+    assert_close(one.cooks_distance, want["cooks_distance"][:, 0], tolerance, "one target")
+    assert_close(one.dffits, want["dffits"][:, 0], tolerance, "one target")
+
+
+@FLOAT64
+def test_least_squares_is_that_of_textbooks():
+    """λ = 0: every row deleted in turn, with a constant, columns without a penalty, and a row that
+    is the only one of its level.
+    """
+    n = 16
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(n, 2)), rng.normal(size=n)
+    alone = (np.arange(n) == 6).astype(float)
+    for name, fixed in (("constant", None), ("a level", alone)):
+        columns = [np.ones(n), *([] if fixed is None else [fixed])]
+        B = np.column_stack([*columns, X])
+        p = B.shape[1]
+        H = B @ np.linalg.pinv(B)
+        h, r = np.diag(H), y - H @ y
+        s_without = np.empty(n)
+        t, dffits = np.zeros(n), np.zeros(n)
+        for i in range(n):
+            rest = np.arange(n) != i
+            beta, _, rank, _ = np.linalg.lstsq(B[rest], y[rest], rcond=None)
+            s = np.sqrt(((y - B @ beta)[rest] ** 2).sum() / (n - 1 - rank))
+            s_without[i] = s
+            if rank == p:
+                t[i] = r[i] / (s * np.sqrt(1 - h[i]))
+                dffits[i] = (H @ y - B @ beta)[i] / (s * np.sqrt(h[i]))
+        factor = rls.factorize(
+            rls.Linear(), array(X), fixed_effects=None if fixed is None else array(fixed[:, None])
+        )
+        found = influence(factor, array(y), 0.0)
+        assert_close(found.noise_without, s_without, 1e-9, name)
+        assert_close(found.studentised, t, 1e-6, name)
+        assert_close(found.dffits, dffits, 1e-6, name)
 
 
 def test_rows_that_all_but_fit_themselves_keep_their_digits():
@@ -151,7 +199,7 @@ def test_a_fit_is_diagnosed_as_it_was_computed():
         assert factor.n > len(X)
         found = rls.diagnostics.influence(fit, lam=LAM)
         host = dtype == np.float64 and not support.X64
-        for name, want in zip(rls.diagnostics.Influence.__annotations__, brute, strict=True):
+        for name, want in brute.items():
             got = getattr(found, name)
             assert_close(got, want, tolerance, name)
             assert got.dtype == dtype and isinstance(got, np.ndarray) == host

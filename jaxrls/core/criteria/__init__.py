@@ -4,7 +4,7 @@
 """
 
 from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive, as_grid
-from jaxrls.core.criteria.evidence import Evidence
+from jaxrls.core.criteria.evidence import Evidence, OfPrior
 from jaxrls.core.criteria.gcv import GCV
 from jaxrls.core.criteria.hold_out import HoldOut
 from jaxrls.core.criteria.leave_one_out import LeaveOneOut, loo

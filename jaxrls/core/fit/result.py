@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxrls.core.criteria import LeaveOneOut
 from jaxrls.core.data import Weights
 from jaxrls.core.factors import Outcome, Solution
 from jaxrls.core.fit.choice import Chosen, counted_residuals
@@ -44,6 +45,8 @@ class Diagnostics:
     run: Any = None
     loo_standard_error: PerTarget | None = None
     r2: Number | None = None
+    r2_of_targets: Float[Numbers, "*t"] | None = None
+    error_of_targets: Float[Numbers, "*t"] | None = None  # where it is a mean of losses
     loo_rms: Float[Numbers, "*t"] | None = None
     amplitude: Float[Numbers, "*t"] | None = None
 
@@ -104,8 +107,12 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
         more["loo_standard_error"] = of_lam(outcome.error) / weights.total
     if outcome.held_out is not None:
         residuals, counted = counted_residuals(outcome.held_out[0], weights, criterion.groups)
-        more |= _scores(residuals, counted, labels.Y)
-        more["loo_rms"] = labels.drop_axis(more["loo_rms"])
+        of_targets = _scores(residuals, counted, labels.Y)
+        if isinstance(criterion, LeaveOneOut):
+            losses = criterion.loss(residuals, labels.Y)
+            of_targets["error_of_targets"] = counted.mean(losses)
+        more["r2"] = jnp.mean(of_targets["r2_of_targets"])
+        more |= {name: labels.drop_axis(values) for name, values in of_targets.items()}
     return replace(result, diagnostics=replace(result.diagnostics, **more))
 
 
@@ -121,7 +128,7 @@ def _scores(
     even = weights.values is None or weights.padded
     one_label = Y[:1] if even else Y[jnp.argmax(weights.array)]
     r2 = r_squared(squares, Y - one_label, weights.mean, jnp)
-    return {"r2": jnp.mean(r2), "loo_rms": jnp.sqrt(squares)}
+    return {"r2_of_targets": r2, "loo_rms": jnp.sqrt(squares)}
 
 
 def result_of_moments(kernel: Kernel, solution: Solution, chosen: Chosen) -> Result:

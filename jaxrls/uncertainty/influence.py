@@ -169,7 +169,7 @@ def _keeps_rank(spectrum: Spectrum) -> Bool[Array, " n"]:
     """Whether the fixed effects can be fitted without each row."""
     fixed = spectrum.fixed
     weights = spectrum.weights
-    if fixed.keeps_any_rank(weights, None):
+    if fixed.surely_keeps_rank(weights, None):
         return jnp.ones(weights.n, bool)
     return jnp.asarray(fixed.keeps_rank(weights, None))
 

@@ -44,8 +44,8 @@ from jaxrls.front import (
     with_constant,
 )
 
-# Concentrations of the Dirichlet draws, in turn. With 0.1 a few kernels get most of the weight. With
-# 1 draws are uniform over the simplex.
+# Concentrations of the Dirichlet draws, in turn: 0.1 draws weights near a few kernels, 1 draws them
+# anywhere.
 CONCENTRATIONS = (0.1, 1.0)
 
 

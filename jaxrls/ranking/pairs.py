@@ -88,7 +88,7 @@ class Held(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """The 2×2 block of R and the two residuals r, for each pair of one of a rows i and b rows j.
+    """The 2×2 blocks of R and the residuals r, for all a × b pairs of a row i and a row j.
 
     `PairLandmarks.added` returns what is added to these numbers.
     """
@@ -243,7 +243,7 @@ class PairSystem(NamedTuple):
     terms: Callable
     view: View
     landmarks: PairLandmarks | None  # None: no coefficients leave with rows
-    levels: Any  # H of the levels that leave with a pair, (n, q); None: fixed effects are no levels
+    levels: Any  # H of the levels that leave with a pair, (n, q); None: there are no levels
     inverse_root: Any  # 1/√v, 1 where v = 0
     columns: Held  # of all rows
 

@@ -159,6 +159,7 @@ def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
 
 @compiled
 def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep, names) -> KroneckerFit:
+    """Fit in one compiled program. If `lams` is None, λ are a grid of `num` from the spectrum."""
     kernel1, X1, kernel2, X2 = sides
     K1 = gram(kernel1, X1)
     K2 = gram(kernel2, X2)

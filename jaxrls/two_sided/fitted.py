@@ -176,6 +176,7 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs):
 
 @compiled
 def _covariance(spread: SidesSpread, model: KroneckerModel, new: NewPairs):
+    """Compute the posterior covariance (p, p) of f + b at p pairs of new rows, for τ² = 1."""
     X1, X2, pairs = new
     i, j = pairs.T
     prior = gram(model.kernel1, X1)[i][:, i] * gram(model.kernel2, X2)[j][:, j]
@@ -306,6 +307,7 @@ class KroneckerFit:
         return process.posterior(mean, _covariance(process.spread, self.model, new), scale)
 
     def _process(self) -> GaussianProcess:
+        """Return the process that variances need. Raise if the fit did not keep it."""
         if self.process is None:
             raise ValueError(
                 "this fit kept no solution, which variances need: call fit_kronecker with keep=True"

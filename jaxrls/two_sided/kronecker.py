@@ -76,8 +76,8 @@ def total(A):
     return jnp.sum(A, axis=(-2, -1))
 
 
-# A "stack" (t + 1, a, b) holds matrices of all pairs: one for each of t targets, and as the last
-# one that of the constant 1. Without an intercept there is no constant, and its shape is (t, a, b).
+# A "stack" (t + 1, a, b) holds matrices of all pairs: one for the labels of each of t targets, and
+# a last one for the constant 1. Without an intercept the last one is missing: (t, a, b).
 
 
 def less_constant(stack, products):

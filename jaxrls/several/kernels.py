@@ -44,8 +44,8 @@ from jaxrls.front import (
     with_constant,
 )
 
-# Concentrations of the Dirichlet draws, in turn: 0.1 draws weights near a few kernels, 1 draws them
-# anywhere.
+# Concentrations of the Dirichlet draws, in turn. With 0.1 most of the weight is on a few kernels.
+# With 1 the draws are uniform over the simplex.
 CONCENTRATIONS = (0.1, 1.0)
 
 
@@ -207,7 +207,7 @@ class KernelsFit:
         Y = as_predicted(with_constant(split[0], self.intercept), Y)
         xp: Any = jnp if isinstance(split, jax.Array) else np
         about = xp.asarray(Y - self.intercept, split.dtype)
-        varies = xp.asarray(Y - Y[:1], split.dtype)  # exactly 0 where constant
+        varies = xp.asarray(Y - Y[:1], split.dtype)  # exactly 0 for a constant target
         shares = (split * (2 * about - split.sum(axis=0))).sum(axis=1)
         square = ((varies - varies.mean(axis=0)) ** 2).sum(axis=0)
         return xp.where(square > 0, shares / xp.where(square > 0, square, 1), 0)
@@ -323,6 +323,9 @@ def _inspect(fit: KernelsFit, lams: Any, default_grid: bool) -> None:
 
 
 def _checked(kernels, names) -> tuple[Kernel, ...]:
+    """Return the kernels as a tuple, with columns by number. Raise for fewer than two kernels, and
+    for given kernel matrices.
+    """
     if not isinstance(kernels, list | tuple) or len(kernels) < 2:
         raise ValueError(
             "kernels must be a list of two kernels or more: with one, fit(kernel, X, Y, "
@@ -368,7 +371,7 @@ def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
 class Judged(NamedTuple):
     """The model at the best λ of every target, for some weights of the kernels.
 
-    The fields mean the same as in `KernelsFit`, and their last axis is that of targets.
+    The fields mean the same as in `KernelsFit`. The last axis of each is the axis of targets.
     """
 
     coef: Any
@@ -456,7 +459,7 @@ def _r2(problem, error):
     """Return 1 − error / variance for each target, (t,); 0 for a target whose variance is 0."""
     Y = problem.Y.reshape(len(problem.Y), -1)
     v = problem.weights.array
-    Y = Y - Y[jnp.argmax(v)]  # exactly 0 if constant
+    Y = Y - Y[jnp.argmax(v)]  # exactly 0 for a constant target
     variance = matmul(v, (Y - matmul(v, Y) / jnp.sum(v)) ** 2) / jnp.sum(v)
     return jnp.where(variance > 0, 1 - error / jnp.where(variance > 0, variance, 1), 0)
 
@@ -499,7 +502,7 @@ def _descended(problem, kernels, best, *, steps):
         after = _judged(alone, kernels, shares / total, before.lam[None] / total)
         return _better(before, jax.tree.map(lambda a: a[..., 0], after))
 
-    targets = jax.lax.map(of_target, jnp.arange(len(best.lam)))  # one after another
+    targets = jax.lax.map(of_target, jnp.arange(len(best.lam)))  # one target after another
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), targets)
 
 
@@ -511,12 +514,15 @@ def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
 
 @compiled
 def _coefficients(fit: KernelsFit, rows):
+    """Sum the products of features and coefficients over the rows of the expansion."""
     of_block = lambda x, coef: tuple(matmul(k.features(x).T, coef) for k in fit.kernels)
     return tuple(map(jnp.multiply, rows.sum(of_block, fit.coef), fit.shares))
 
 
 @compiled
 def _split(fit: KernelsFit, rows, *, block_size):
+    """Compute the contribution of each kernel to the predictions, (K, m, t), in blocks of rows."""
+
     def split_of_block(x):
         parts = [
             matmul(gram(kernel, x, fit.points), fit.coef * share)

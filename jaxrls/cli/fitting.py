@@ -131,7 +131,7 @@ def sigmoid_of(fit: Fit, table: Table) -> dict[str, Any]:
 
 
 def names_of(known: dict) -> tuple:
-    """Return the names of the columns of X.
+    """Return the names of the inputs, the columns of X.
 
     Indicators are named as by `pandas.get_dummies`. The result is () if the files have no names, or
     if two names are equal.

@@ -239,7 +239,7 @@ def check_fit(args: argparse.Namespace) -> Iterator[str]:
     if args.checkpoint and not args.stream:
         yield "--checkpoint needs a stream of rows: name several files, or add --stream"
     needs_number = args.kernel not in PLAIN and args.landmarks in (None, "auto")
-    if args.stream and needs_number and are_there(args.data):  # reading names missing files
+    if args.stream and needs_number and are_there(args.data):  # else reading raises, naming files
         yield "a stream of rows needs a number of landmarks (--landmarks 1000) or --kernel linear"
     if args.width is not None and args.kernel not in RADIAL:
         yield f"--width does not go with --kernel {args.kernel}"
@@ -318,7 +318,7 @@ def complain(message: str, copies: dict[str, str]) -> int:
 # --------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 512 * 2**20
-SHORTEST = 0.05  # seconds of compilation that are worth a file
+SHORTEST = 0.05  # only programs that took so many seconds to compile are kept
 
 
 def cache_folder() -> str:

@@ -243,6 +243,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return own
 
     def _lams(self):
+        """Return the argument `lams` of `jaxrls.fit`. Raise for unknown names."""
         if isinstance(self.lams, str) and self.lams not in ("auto", "search"):
             raise ValueError(f"lams must be 'auto', 'search' or numbers, and is {self.lams!r}")
         if isinstance(self.lams, str):
@@ -273,6 +274,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return rls.tune(kernel, X, Y, **options, progress=self.progress).kernel
 
     def _fitted(self, kernel, X, Y, options):
+        """Call `jaxrls.fit` with the parameters of the estimator, and return its `Fit`."""
         names = "per_target", "conservative", "keep", "progress"
         how = {name: getattr(self, name) for name in names}
         return rls.fit(kernel, X, Y, lams=self._lams(), **how | options)
@@ -298,7 +300,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError("by_fold=True needs folds: give cv= or groups=")
         options = options | {"keep": self.keep or X.shape[0] > KEPT_ROWS or None}
         with warnings.catch_warnings():
-            if self.scoring is not None:  # scores choose another λ: warnings are of this one
+            if self.scoring is not None:  # scores choose another λ, so do not warn of this one
                 warnings.simplefilter("ignore", UserWarning)
                 options["solver"] = rls.Spectral()
             fit = self._fitted(kernel, X, Y, options)

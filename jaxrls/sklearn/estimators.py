@@ -57,8 +57,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         The constant that "polynomial" adds to γ⟨x, z⟩, 0 or more.
     lams : float, array, "search" or "auto", default="auto"
         The λ to choose from. "auto" takes 100 values from the spectrum. "search" finds the best λ
-        without a grid. An array (L,) holds the values to try, and an array (L, n_targets) those for
-        each column of y. A single number is used as it is.
+        without a grid. An array (L,) holds the values to try. An array (L, n_targets) holds values
+        for each column of y. A single number is used as it is.
     criterion : "loo", "kfold", "gcv", "evidence", "log_predictive_density", "crps", "pairs",
     Criterion or \
 callable, default="loo"
@@ -161,7 +161,7 @@ callable, default="loo"
 
     @available(adds_rows)
     def partial_fit(self, X, y, sample_weight=None):
-        """Add rows to those of earlier calls, exactly: coefficients are those of all rows so far.
+        """Add rows to the rows of earlier calls. The fit is exactly the fit to all rows so far.
 
         The first call sets the kernel. For kernels without explicit features it also sets the
         landmarks: as many as `landmarks` says, or up to 500. Every call chooses λ from `lams` by
@@ -341,7 +341,7 @@ scoring, by_fold, store_cv_results, progress
 
     @available(adds_rows)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Add rows to those of earlier calls, as `RLSRegressor.partial_fit` does.
+        """Add rows to the rows of earlier calls, as `RLSRegressor.partial_fit` does.
 
         The first call names all `classes` that there will be.
         """
@@ -401,6 +401,7 @@ scoring, by_fold, store_cv_results, progress
         return of_classes if rows is None else rows * of_classes
 
     def _estimator(self, Y, weights, held_out):
+        """Return the stand-in for a classifier to which a scorer passes held-out scores."""
         calibrate = partial(CALIBRATIONS[self.probability or "sigmoid"], held_out, Y, weights)
         return Classified(self.classes_, self.multilabel_, calibrate)
 

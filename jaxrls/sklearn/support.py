@@ -40,7 +40,7 @@ def calls_back(fit: Callable) -> Callable:
 
 
 def available(check: Callable[[Any], Any]) -> Callable:
-    """Decorate a method that only estimators have that pass a check.
+    """Decorate a method so that only the estimators that pass a check have it.
 
     For other estimators, access to the method raises the error of the check. scikit-learn's
     `available_if` would hide the message of this error.

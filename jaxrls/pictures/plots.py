@@ -24,6 +24,7 @@ def _axes(axes, rows=1):
 
 
 def _needed(values, what):
+    """Return the values that a plot needs, as an array. Raise if the fit does not have them."""
     if values is None:
         raise ValueError(
             f"there are no {what} to plot, as the rows have changed since the fit: fit them again"
@@ -32,6 +33,7 @@ def _needed(values, what):
 
 
 def _finished(ax, **words):
+    """Set properties of the axes, add the legend and return the axes."""
     ax.set(**words)
     ax.legend(fontsize="small")
     return ax

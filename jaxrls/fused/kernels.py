@@ -137,6 +137,7 @@ def product_kernel(profile: str, distance: str, dtype: str, d: int, t: int) -> A
 
 @functools.cache
 def _as_jax(profile, distance, dtype, d, t):
+    """Return a Warp kernel as a function of JAX arrays."""
     kernel = product_kernel(profile, distance, dtype, d, t)
     return wp.jax_kernel(kernel, vmap_method="sequential")
 

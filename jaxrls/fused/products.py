@@ -65,6 +65,7 @@ PRODUCTS.append(fused_times)
 
 @jax.custom_jvp
 def _product(kernel, X, Z, V):
+    """Compute K·V by Warp kernels, for a few columns of V at a time."""
     times: Any = product_of(kernel, X)
     parts = range(0, V.shape[1], MOST_TARGETS)
     products = [times(Z, V[:, part : part + MOST_TARGETS]) for part in parts]
@@ -73,6 +74,7 @@ def _product(kernel, X, Z, V):
 
 @_product.defjvp
 def _product_jvp(primals, tangents):
+    """Return the product and its derivative, which is computed in blocks of K."""
     return _product(*primals), jax.jvp(times_in_blocks, primals, tangents)[1]
 
 

@@ -1,16 +1,17 @@
 """Regularized least squares on CPU, GPU and TPU: one factorization, then every λ and its exact
 leave-one-out error.
 
-What is used every day stands here; the rest in modules: `classes`, `diagnostics`, `ranking`,
-`rows`, `several`, `two_sided`, and `extend` for parts of your own.
+This module has the names for everyday use. Begin with `fit`. Further names are in the modules
+`classes`, `diagnostics`, `ranking`, `rows`, `several` and `two_sided`. `extend` is for kernels,
+criteria and solvers of your own.
 """
 
 import os
 
-# The threads of the OpenBLAS that JAX's decompositions run on go to sleep after 2^18 cycles without
-# work, in place of 2^26, in which they would take the time of whoever else computes; much sooner,
-# and waking costs more. Read when SciPy loads that library, which is later than this unless the
-# caller loaded it.
+# JAX's decompositions run on threads of OpenBLAS. With this setting an idle thread sleeps after
+# 2^18 cycles, by default after 2^26. Until then it spins, and slows down other threads. A setting
+# far below 2^18 costs more, because threads must be woken often. OpenBLAS reads the setting when
+# SciPy loads it. That is later than this line, unless the caller has loaded SciPy before.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
 
 import jaxrls.fused.products

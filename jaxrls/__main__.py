@@ -1,5 +1,7 @@
-"""The command line: `jaxrls fit DATA`, `jaxrls predict MODEL DATA`, and without arguments a demo on
-real data; or `python -m jaxrls …`.
+"""Run the command line: `jaxrls fit DATA`, `jaxrls predict MODEL DATA`, or a demo on real data
+without arguments.
+
+`python -m jaxrls …` is the same as `jaxrls …`.
 """
 
 import os
@@ -9,15 +11,19 @@ from jaxrls.cli.main import main
 
 
 def run(prog: str = "jaxrls") -> int:
-    """What a process that was called as `prog` does from its arguments to its exit code; the
-    console script is this.
+    """Run the command that the arguments of the process name, and return its exit code.
+
+    The console script `jaxrls` calls this function.
+
+    Args:
+        prog: the name by which the process was called, for messages.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         code = main(prog=prog, keep=True)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
+    except BrokenPipeError:  # the reader, such as `head`, has stopped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except KeyboardInterrupt:

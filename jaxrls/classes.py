@@ -1,4 +1,4 @@
-"""Classification: labels as ±1 codes, probabilities, and sets of labels from held-out scores."""
+"""Classification: labels as ±1 codes, and probabilities and sets of labels from held-out scores."""
 
 from jaxrls.core.criteria import zero_one_loss
 from jaxrls.uncertainty.classes import (

@@ -1,6 +1,7 @@
-"""What a fit says beyond its predictions: influence of rows, degrees of freedom, held-out
-residuals, eigenfunctions, and the results of `posterior`, `effect`
-and `loo_predictive`.
+"""What can be computed from a fit or a factor in addition to predictions.
+
+These are the influence of rows, degrees of freedom, held-out residuals and eigenfunctions. Also the
+classes of what the methods `posterior`, `effect` and `loo_predictive` of a fit return.
 """
 
 from jaxrls.core.criteria import effective_dof, loo_residuals

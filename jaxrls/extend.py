@@ -1,5 +1,7 @@
-"""For parts of your own, and what lies under `fit`: kernels, losses and criteria, solvers and the
-contract between factors and criteria, moments. And the classes of results, which nobody constructs.
+"""Names for writing kernels, losses, criteria and solvers of your own.
+
+This module also has the functions that `fit` calls, and the classes of results, which users do not
+construct.
 """
 
 from jaxrls.core.criteria import (

@@ -1,1 +1,1 @@
-"""The command line: its arguments, its two commands and their reports."""
+"""The command line: its arguments, its two commands `fit` and `predict`, and their reports."""

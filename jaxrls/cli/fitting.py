@@ -1,4 +1,8 @@
-"""The command `fit`: reads a table or a stream of rows, fits, reports and saves."""
+"""The command `fit`, which reads a table or a stream of rows, fits it, and reports and saves the
+result.
+
+Begin with `run_fit`. The second half of the file, from `read` on, turns files into numbers.
+"""
 
 import os
 import time
@@ -21,27 +25,30 @@ from jaxrls.rows.sources import ColumnChoice, Files, open_files, paths_of
 from jaxrls.rows.streamed import Piece
 from jaxrls.rows.tables import Dialect, quoted, text_among
 
-COPIES = 5  # of a table's numbers while it is read, standardised and fitted
+COPIES = 5  # how many copies of a table's numbers are made while it is read and fitted
 
 
 class Table(NamedTuple):
-    """What was read: one table, or files that stream."""
+    """The rows that were read, from one table or from files that stream.
+
+    X is an array, or rows that stream. `weights` and `groups` are None if no column holds them.
+    """
 
     X: Any
     Y: Any
     weights: Any
     groups: Any
-    known: dict  # what a model must know of the columns, as KNOWN
-    left_out: int = 0  # rows with missing values
+    known: dict  # what a model must know of the columns: a dictionary with the keys of KNOWN
+    left_out: int = 0  # how many rows were left out, because values are missing
 
     @property
     def sample(self):
-        """Rows in memory."""
+        """The rows in memory: a sample of rows that stream, else all rows."""
         return getattr(self.X, "sample", self.X)
 
 
 def run_fit(args: Namespace) -> None:
-    """Read, fit, report, save."""
+    """Carry out the command `fit`: read, fit, report, save."""
     check_outputs(args)
     check_lams(args.lams)
     folds = 10 if args.folds is None else args.folds
@@ -79,12 +86,12 @@ def run_fit(args: Namespace) -> None:
 
 
 def name_of(args: Namespace) -> str:
-    """What is read, as it was typed."""
+    """Return the names of the files as they were typed, pipes included."""
     return " ".join(args.copies.get(path, path) for path in args.data)
 
 
 def show_data(args: Namespace, table: Table, classes: Sequence[str] | None) -> None:
-    """What was read."""
+    """Print the line of the report about the data."""
     n, d = table.X.shape
     target = table.known["layout"]["target"]
     text = "text, " if text_among(classes or ()) else ""
@@ -95,13 +102,13 @@ def show_data(args: Namespace, table: Table, classes: Sequence[str] | None) -> N
 
 
 def write(args: Namespace, fit: Fit, table: Table) -> None:
-    """The files that were asked for."""
+    """Write the files that `--out` and `--plot` ask for."""
     known = table.known
     if args.out:
         if known["classes"]:
             known["sigmoid"] = sigmoid_of(fit, table)
         layout = known["layout"]
-        if args.rank:  # scores are not in the units of the target
+        if args.rank:  # `predict` cannot compare scores with the target
             layout["target"] = False
         fit = add_names_and_offset(fit, names_of(known))
         rls.save(args.out, fit, extra={"table": known})
@@ -113,7 +120,10 @@ def write(args: Namespace, fit: Fit, table: Table) -> None:
 
 
 def sigmoid_of(fit: Fit, table: Table) -> dict[str, Any]:
-    """What makes probabilities of scores, from those of rows that were left out."""
+    """Return the parameters of the sigmoid that turns scores into probabilities.
+
+    It is fitted to held-out scores. The parameters are plain numbers, by name.
+    """
     left_out = table.Y - np.asarray(fit.loo_residuals)
     sigmoid = rls.classes.fit_sigmoid(left_out, table.Y, table.weights)
     parts = {"slope": sigmoid.slope, "offset": sigmoid.offset}
@@ -121,8 +131,10 @@ def sigmoid_of(fit: Fit, table: Table) -> dict[str, Any]:
 
 
 def names_of(known: dict) -> tuple:
-    """The names of the columns that were fitted, indicators as `pandas.get_dummies` names them; ()
-    where files have none, or two are the same.
+    """Return the names of the inputs, the columns of X.
+
+    Indicators are named as by `pandas.get_dummies`. The result is () if the files have no names, or
+    if two names are equal.
     """
     layout = known["layout"]
     if layout["width"]:
@@ -134,7 +146,10 @@ def names_of(known: dict) -> tuple:
 
 
 def kernel_of(args: Namespace, d: int) -> Kernel:
-    """The kernel of d inputs, its widths the median distance where none is given."""
+    """Return the kernel of d inputs that the options name.
+
+    Without `--width` its width is the median distance, with `--ard` one width for each input.
+    """
     if args.kernel in POLYNOMIAL:
         return rls.Polynomial(args.degree)
     if args.kernel in PLAIN:
@@ -146,7 +161,10 @@ def kernel_of(args: Namespace, d: int) -> Kernel:
 
 
 def tuned(kernel, table, criterion, landmarks, lams, options):
-    """The kernel with its parameters tuned on rows in memory, at the λ that is named, if one is."""
+    """Tune the parameters of the kernel on the rows in memory, and return the tuned kernel.
+
+    If `lams` is a list of one λ, the kernel is tuned at this λ.
+    """
     one = isinstance(lams, list) and len(lams) == 1
     rows = getattr(table.X, "drawn", slice(None))
     m = landmarks_to_tune(landmarks, len(table.Y))
@@ -172,8 +190,16 @@ def tuned(kernel, table, criterion, landmarks, lams, options):
 
 
 def chosen(args, name, classes, groups):
-    """Criterion, groups and fixed effects: of order pairs of all rows, or within groups, which
-    `--rank` gives a constant each, or whole groups left out.
+    """Return the options `criterion`, `groups` and `fixed_effects` of `fit` as a dictionary.
+
+    If groups are named, and the order of rows counts (`--rank` or `--criterion pairs`):
+
+    * pairs are formed within groups;
+    * both rows of a pair are left out, or the whole group for `--criterion kfold`;
+    * with `--rank` each group has a constant of its own.
+
+    Otherwise rows, or groups for `--criterion kfold`, are held out. The error of class labels is
+    then the share of wrong ones.
     """
     criterion = CRITERIA[name]
     if name == "pairs" and len(classes or ()) > 2:
@@ -192,7 +218,10 @@ def chosen(args, name, classes, groups):
 
 
 def numbers_of(kernel: Kernel) -> str:
-    """Its parameters by name, in words, without those of columns that are standardized."""
+    """Return the parameters of a kernel by name, as text.
+
+    The means and scales by which columns are standardized are not parameters.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(kernel)
     named = [(path[-1].name, leaf) for path, leaf in leaves]
     words = lambda leaf: " ".join(f"{number:.4g}" for number in np.ravel(leaf))
@@ -201,14 +230,14 @@ def numbers_of(kernel: Kernel) -> str:
 
 
 def check_lams(lams: Any) -> None:
-    """Raise for a count of λ that is meant as a λ."""
+    """Raise for `--lams 0` and `--lams 1`, which are read as a number of λ but mean one λ."""
     if isinstance(lams, int) and lams < 2:
         remedy = "for λ = 1 give --lams 1.0" if lams else "for the smallest λ give --lams 0.0"
         raise ValueError(f"--lams {lams} is how many λ to try, and must be 2 or more: {remedy}")
 
 
 def check_outputs(args: Namespace) -> None:
-    """Raise before the work starts where its results could not be written."""
+    """Raise before the work starts if its results could not be written."""
     for path in filter(None, (args.out, args.plot, args.checkpoint)):
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
@@ -219,7 +248,7 @@ def check_outputs(args: Namespace) -> None:
 
 
 def check_picture(path: str) -> None:
-    """Raise where no picture can be drawn, or not in the format of this name."""
+    """Raise if matplotlib is missing, or does not write the format of this file name."""
     try:
         import matplotlib
     except ImportError:
@@ -234,26 +263,27 @@ def check_picture(path: str) -> None:
 
 
 def format_of(path: str) -> str:
-    """The ending of a name, without its dot."""
+    """Return the ending of a file name in lower case, without its dot."""
     return os.path.splitext(path)[1].lower().removeprefix(".")
 
 
 # reading
 # --------------------------------------------------------------------------------------------------
 
-# What a model must know of the columns, in plain data; of one that was not fitted to files.
+# What a saved model must know of the columns of its files, as plain data. These values are for a
+# model that was not fitted to files.
 KNOWN: dict = {
-    "medians": None,
-    "classes": None,
-    "sigmoid": None,  # of classes, by its parts
-    "layout": {},
-    "categories": [],
+    "medians": None,  # of each input, to fill in for missing values
+    "classes": None,  # the class labels
+    "sigmoid": None,  # its parameters by name, for probabilities of classes
+    "layout": {},  # the fields LAYOUT of `ColumnChoice`
+    "categories": [],  # of each column of text
 }
-LAYOUT = ("inputs", "one_hot", "days", "yearly", "target", "width")  # of the choice of columns
+LAYOUT = ("inputs", "one_hot", "days", "yearly", "target", "width")
 
 
 def read(args: Namespace) -> Table:
-    """One table, or files that stream."""
+    """Read the files that the arguments name, as one table or as rows that stream."""
     special = args.columns, args.drop, args.one_hot, args.groups
     labels = not args.stream and (args.classify or None)
     dates = {"days": args.days, "yearly": args.yearly}
@@ -280,7 +310,10 @@ def read(args: Namespace) -> Table:
 
 
 def read_whole(files: Files, source: str, known: dict) -> Table:
-    """All rows in numbers; what these stand for goes into `known`."""
+    """Read all rows into memory as numbers.
+
+    Categories, medians and class labels, which say what the numbers mean, are put into `known`.
+    """
     whole = joined(files, source)
     choice = files.choice
     X = whole.X
@@ -311,7 +344,7 @@ def read_whole(files: Files, source: str, known: dict) -> Table:
 
 
 def joined(files: Files, source: str) -> Piece:
-    """All rows in one."""
+    """Read all rows into one `Piece`. Raise if they need more memory than there is."""
     parts: list = []
     held = 0.0
     limit = memory_bytes()
@@ -333,7 +366,7 @@ def joined(files: Files, source: str) -> Piece:
 
 
 def dialect_of(args: Namespace) -> Dialect:
-    """How CSV files are written."""
+    """Return the options that say how CSV files are to be read."""
     return Dialect(args.header, args.sep, args.decimal, args.encoding)
 
 
@@ -345,9 +378,15 @@ def inputs_of(
     numbers: Any = None,
     unknown: str | None = None,
 ) -> np.ndarray:
-    """Numbers with medians where they are missing, and an indicator of every category of columns of
-    text; of rows with these numbers. All are 0 for a category that the model was not fitted with
-    where `unknown` is "zero".
+    """Return the inputs (n, d): numbers, and indicators of the categories of columns of text.
+
+    Args:
+        source: the name of the file in messages.
+        X: the numbers of n rows, NaN where missing. Medians are filled in, if `known` has them.
+        texts: the columns of text, (n,) each.
+        known: what the model knows of the columns.
+        numbers: the number of each row in its file, for messages.
+        unknown: "zero" for indicators that are all 0 if a category is not known. None to raise.
     """
     X = X if X.dtype == np.float32 else X.astype(np.float64)
     if known["medians"]:

@@ -1,4 +1,7 @@
-"""Parses arguments, runs one command, and turns errors into one line and an exit code."""
+"""The entry of the command line: `main` parses arguments and runs one command.
+
+Errors of the data become one line on stderr and an exit code.
+"""
 
 import argparse
 import contextlib
@@ -24,12 +27,12 @@ from jaxrls.rows.sources import paths_of
 
 
 def names(text: str) -> list[str]:
-    """Columns separated by commas."""
+    """Return the names of columns, which are separated by commas."""
     return text.split(",")
 
 
 def character(text: str) -> str:
-    """One character; a tab may be written in words."""
+    r"""Return the one character that was typed. A tab may be typed as `tab` or `\t`."""
     text = {"tab": "\t", "\\t": "\t"}.get(text, text)
     if len(text) != 1:
         raise argparse.ArgumentTypeError(f"must be one character, such as ; or tab, not {text!r}")
@@ -37,7 +40,7 @@ def character(text: str) -> str:
 
 
 def lams(text: str) -> int | str | list[float]:
-    """How many λ, those that are named, or "search"."""
+    """Return how many λ to try, a list of λ, or "search"."""
     if text == "search":
         return text
     try:
@@ -49,7 +52,7 @@ def lams(text: str) -> int | str | list[float]:
 
 
 def landmarks(text: str) -> int | str:
-    """How many, or "auto"."""
+    """Return how many landmarks to take, or "auto"."""
     return text if text == "auto" else int(text)
 
 
@@ -62,8 +65,8 @@ DATA is a table: .csv or .tsv with a line of names, also with .gz after it, .par
 .feather (these need pyarrow), .npz with arrays X and y, or .npy. Several files, a pattern or a
 folder are read as one stream of rows, of any size. - is standard input.
 """
-# What can be typed, and its help, two spaces apart: "--width W" takes a value, "--tune" says yes,
-# and "--no-cache" no to `cache`.
+# Tables of options. An entry is what can be typed, two spaces or more, and its help. "--width W"
+# takes a value. "--tune" sets `tune` to True. "--no-cache" sets `cache` to False.
 CACHE = """
 --no-cache         do not keep compiled programs in the user's cache folder for the next call
 """
@@ -125,7 +128,7 @@ data DATA          file, files, pattern or folder; columns are found by name whe
 --keep A,B,...     columns of DATA to write before the predictions, as text
 --out FILE         file to write, .npy, .parquet, .arrow or CSV; by default predictions are printed
 """
-# What kinds of values they take, where these are not text.
+# What `add_argument` needs to know of options whose value is not text.
 KINDS: dict = {
     "data": {"nargs": "+"},
     "--columns": {"type": names},
@@ -151,20 +154,22 @@ KINDS: dict = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong usage is told in one line."""
+    """A parser that reports wrong usage in one line."""
 
     def __init__(self, **options):
         wide = lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
         super().__init__(formatter_class=wide, allow_abbrev=False, **options)
 
     def error(self, message):
-        """Exit with code 2."""
+        """Print the message in one line, and exit with code 2."""
         self.exit(2, f"jaxrls: {shown(message)} (see {self.prog} --help)\n")
 
 
 def add(parser, table, **common):
-    """Add every entry of a table: what is typed, two spaces or more, and its help, which goes on in
-    lines that are indented.
+    """Add every entry of a table of options to a parser.
+
+    The help of an entry may continue in indented lines. `common` are options of `add_argument` for
+    all entries.
     """
     for entry in re.split(r"\n(?=\S)", table.strip()):
         typed, words = re.split("  +", entry, maxsplit=1)
@@ -180,7 +185,7 @@ def add(parser, table, **common):
 
 
 def make_parser(prog: str = "python -m jaxrls") -> Parser:
-    """All that can be typed, after what calls it."""
+    """Make the parser of all commands, for a program that is called as `prog`."""
     about = (
         "Regularized least squares with lambda chosen by exact leave-one-out. "
         "Without a command: a demo."
@@ -210,7 +215,7 @@ def make_parser(prog: str = "python -m jaxrls") -> Parser:
 
 
 def are_there(paths: list[str]) -> bool:
-    """Whether all paths, patterns and folders name files, or are pipes."""
+    """Whether all paths, patterns and folders name existing files, or are pipes."""
     try:
         return bool(paths_of(path for path in paths if not is_pipe(path)) or paths)
     except (OSError, ValueError):
@@ -218,7 +223,10 @@ def are_there(paths: list[str]) -> bool:
 
 
 def check_fit(args: argparse.Namespace) -> Iterator[str]:
-    """Options that do not go together, in words."""
+    """Yield a message for each set of options of `fit` that do not go together.
+
+    `args.stream` is set to True if several files are named, or a folder or a pattern.
+    """
     path = args.data[0]
     pattern = os.path.isdir(path) or glob.has_magic(path) and not os.path.exists(path)
     args.stream |= len(args.data) > 1 or pattern
@@ -231,7 +239,7 @@ def check_fit(args: argparse.Namespace) -> Iterator[str]:
     if args.checkpoint and not args.stream:
         yield "--checkpoint needs a stream of rows: name several files, or add --stream"
     needs_number = args.kernel not in PLAIN and args.landmarks in (None, "auto")
-    if args.stream and needs_number and are_there(args.data):  # else the files are named
+    if args.stream and needs_number and are_there(args.data):  # else reading raises, naming files
         yield "a stream of rows needs a number of landmarks (--landmarks 1000) or --kernel linear"
     if args.width is not None and args.kernel not in RADIAL:
         yield f"--width does not go with --kernel {args.kernel}"
@@ -254,10 +262,16 @@ def check_fit(args: argparse.Namespace) -> Iterator[str]:
 def main(
     argv: Sequence[str] | None = None, prog: str = "python -m jaxrls", keep: bool = False
 ) -> int:
-    """Run one command; 0 if all went well, 2 with one line on stderr if the data or the usage were
-    wrong.
+    """Run one command, and return its exit code: 0, or 2 if the data were wrong.
 
-    `prog` is what it was called as; a process of its own may `keep` compiled programs."""
+    Print one line on stderr for an error and for each warning. Wrong usage exits with code 2.
+
+    Args:
+        argv: the arguments; None for those of the process.
+        prog: the name by which the program was called.
+        keep: whether compiled programs may be kept for the next call. This changes settings of JAX,
+            so only a process that runs nothing else may ask for it.
+    """
     parser = make_parser(prog)
     args = parser.parse_args(argv)
     args.copies = {}
@@ -275,7 +289,7 @@ def main(
 
 
 def exit_code(args: argparse.Namespace) -> int:
-    """Run a command; 0, or 2 with a line on stderr."""
+    """Run a command, and return 0. For an error, print one line on stderr and return 2."""
     try:
         with pipes_copied(args):
             args.run(args)
@@ -284,7 +298,7 @@ def exit_code(args: argparse.Namespace) -> int:
     except OSError as error:
         words = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return complain(words, args.copies)
-    except (ValueError, ImportError) as error:  # of an extra that is not installed
+    except (ValueError, ImportError) as error:  # ImportError: an extra is missing
         return complain(str(error), args.copies)
     except MemoryError as error:
         words = f"out of memory: {error or 'use fewer rows, or --landmarks'}"
@@ -293,23 +307,25 @@ def exit_code(args: argparse.Namespace) -> int:
 
 
 def complain(message: str, copies: dict[str, str]) -> int:
-    """One line on stderr, with what copies of pipes are called."""
+    """Print one line on stderr, and return 2. Paths of copies become the names of their pipes."""
     for copy, name in copies.items():
         message = message.replace(copy, name)
     print(f"jaxrls: {shown(typed(message))}", file=sys.stderr)
     return 2
 
 
-# compiled programs, which are most of the time of a short call
+# compiled programs: compilation takes most of the time of a short call
 # --------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 512 * 2**20
-SHORTEST = 0.05  # seconds of compilation that are worth a file
+SHORTEST = 0.05  # only programs that took so many seconds to compile are kept
 
 
 def cache_folder() -> str:
-    """`jaxrls` in `$XDG_CACHE_HOME`, by default `~/.cache`, with a folder for every machine:
-    programs are made for its processor.
+    """Return the folder for compiled programs.
+
+    It is `jaxrls/<machine>` in `$XDG_CACHE_HOME`, by default `~/.cache`. Each machine has a folder
+    of its own, because programs are compiled for its processor.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     base = base if os.path.isabs(base) else os.path.join(os.path.expanduser("~"), ".cache")
@@ -317,12 +333,14 @@ def cache_folder() -> str:
 
 
 def keep_programs():
-    """Keep compiled programs for the next call, where JAX was not told another place, and where
-    there is one to write to; the library itself leaves JAX's settings as they are.
+    """Let JAX keep compiled programs in files for the next call.
+
+    Nothing is changed if the user has chosen a folder for JAX, or if the cache folder cannot be
+    written. Only the command line does this: the library leaves JAX's settings as they are.
     """
     folder = cache_folder()
     chosen = jax.config.jax_compilation_cache_dir is not None
-    if chosen or not os.path.isabs(folder):  # nobody knows whose home this is
+    if chosen or not os.path.isabs(folder):  # relative if the home folder is unknown
         return
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -335,10 +353,10 @@ def keep_programs():
 
 
 def forget_oldest(folder: str, most: int = MOST_BYTES) -> None:
-    """Remove the files that were made first, until the rest take no more than `most` bytes."""
+    """Remove the oldest files of a folder, until the others take at most `most` bytes."""
     files = [entry for entry in os.scandir(folder) if entry.is_file()]
     for entry in sorted(files, key=lambda entry: entry.stat().st_mtime, reverse=True):
         most -= entry.stat().st_size
         if most < 0:
-            with contextlib.suppress(OSError):  # another process was first
+            with contextlib.suppress(OSError):  # another process has removed it
                 os.remove(entry)

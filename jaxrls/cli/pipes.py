@@ -1,4 +1,4 @@
-"""Tables that come through a pipe, as copies in temporary files: a table is read several times."""
+"""Copy tables that come through a pipe to temporary files, as a table is read several times."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-# How a file begins, and the ending of its name; anything else is CSV.
+# The first bytes of a file, and the ending that its copy gets. Anything else is CSV.
 BEGINNINGS = {
     b"\x1f\x8b": ".csv.gz",
     b"PAR1": ".parquet",
@@ -22,8 +22,9 @@ DESCRIPTORS = *STANDARD_INPUT[1:], "/dev/fd/", "/proc/self/fd/"
 
 
 def is_pipe(path: str) -> bool:
-    """Whether a path is standard input, an open descriptor as shells make for `<(...)`, or a pipe
-    of the file system.
+    """Whether a path is standard input, an open descriptor, or a pipe of the file system.
+
+    Shells make descriptors for `<(...)`.
     """
     if path == "-" or path.startswith(DESCRIPTORS):
         return True
@@ -32,8 +33,9 @@ def is_pipe(path: str) -> bool:
 
 @contextmanager
 def pipes_copied(args: Namespace) -> Iterator[None]:
-    """Copies in place of the pipes in `args.data`, until the block ends; `args.copies` has what
-    each copy is called.
+    """Replace the pipes in `args.data` by copies, which exist until the `with` block ends.
+
+    `args.copies` gets the name of each pipe, by the path of its copy.
     """
     if not any(map(is_pipe, args.data)):
         yield
@@ -48,7 +50,10 @@ def pipes_copied(args: Namespace) -> Iterator[None]:
 
 
 def copy_of(path: str, name: str) -> str:
-    """The path of a copy: this name, with the ending of what comes through the pipe."""
+    """Copy what comes through the pipe `path`, and return the path of the copy.
+
+    It is `name` with the ending of the format that the first bytes show.
+    """
     with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as pipe:
         if pipe.isatty():
             raise ValueError(

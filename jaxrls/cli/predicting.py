@@ -1,4 +1,4 @@
-"""The command `predict`: predicts the rows of a table with a saved model."""
+"""The command `predict`, which predicts the rows of a table with a saved model."""
 
 import sys
 from argparse import Namespace
@@ -18,7 +18,10 @@ from jaxrls.rows.sources import ColumnChoice, Files, paths_of
 
 
 def run_predict(args: Namespace) -> None:
-    """Load, read, predict, write, and say the error where the files have the target."""
+    """Carry out the command `predict`: load, read, predict, write.
+
+    Also print the error of the predictions, if the files have the target.
+    """
     if args.out:
         check_replaceable(args.out)
     model, known = loaded(args.model, args.interval)
@@ -43,15 +46,16 @@ def run_predict(args: Namespace) -> None:
 
 @contextmanager
 def printing() -> Iterator[Writer]:
-    """Predictions as CSV on standard output; a terminal gets text without control characters, all
-    else as it is.
+    """Give a `with` block the function that prints rows of predictions as CSV.
+
+    If standard output is a terminal, control characters in names and texts are printed as escapes.
     """
     with rows_to(sys.stdout.buffer) as write:
         yield (lambda columns: write(to_show(columns))) if sys.stdout.isatty() else write
 
 
 def to_show(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Columns whose names and words a terminal can show."""
+    """Return the columns with control characters in names and texts as escapes."""
     words = lambda values: np.array([shown(word) for word in values], str)
     return {
         shown(name): words(values) if values.dtype.kind == "U" else values
@@ -60,8 +64,11 @@ def to_show(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def predict_files(model, known, files, args, write):
-    """Write the predictions of all rows; how many there are, and have unknown categories, and what
-    `judged` counts.
+    """Predict all rows of the files, and write the predictions.
+
+    Returns:
+        (rows, unknown, tally): how many rows there are, how many of them have a category that the
+        model does not know, and the three sums of `judged` over all rows with a target.
     """
     classes = known["classes"]
     parts = {name: np.array(part) for name, part in (known["sigmoid"] or {}).items()}
@@ -86,21 +93,24 @@ def predict_files(model, known, files, args, write):
 
 
 def count_unknown(texts: Sequence[np.ndarray], categories: Sequence[Sequence[str]]) -> int:
-    """How many rows have a category that was not fitted, in any column."""
+    """Return how many rows have, in any column of text, a category that the model does not know."""
     columns = zip(texts, categories, strict=False)
     strange = [~np.isin(words, known) for words, known in columns]
     return int(np.any(strange, axis=0).sum()) if strange else 0
 
 
 def with_kept(columns, names, kept):
-    """What is written: columns that are kept, and predictions after them."""
+    """Return the columns to write: the columns of `--keep`, then the predictions."""
     if both := {*names} & {*columns}:
         raise ValueError(f"--keep {min(both)} is the name of a column of predictions: rename it")
     return dict(zip(names, kept, strict=True)) | columns
 
 
 def loaded(path: str, level: float | None):
-    """A model, which has intervals if a level is asked for, and what it knows of the columns."""
+    """Load a model, and what it knows of the columns of files: a dictionary with the keys of KNOWN.
+
+    Raise if the file holds something else, or if it lacks what intervals of this level need.
+    """
     model, extra = rls.load(path, with_extra=True)
     known = KNOWN | extra.get("table", {})
     if not isinstance(model, rls.extend.Fit | rls.extend.Model):
@@ -111,8 +121,12 @@ def loaded(path: str, level: float | None):
 
 
 def judged(columns, target, classes):
-    """How many rows there are, how many labels are wrong, or the sum of squared errors, NaN where
-    the target, as text, has gaps, and how many are inside of their intervals.
+    """Compare the predictions of some rows with their target, which is given as text.
+
+    Returns:
+        (rows, wrong, inside): the number of rows; how many class labels are wrong, or else the sum
+        of squared errors; how many labels lie inside their interval. The sum of squared errors is
+        NaN if some targets are missing or not numbers.
     """
     n = len(target)
     prediction = columns["prediction"]
@@ -129,7 +143,7 @@ def judged(columns, target, classes):
 
 
 def verdict(tally, classes, intervals) -> list[str]:
-    """All that they come to; nothing where there was no target."""
+    """Return the line about the error of all predictions; no line if the files have no target."""
     rows, wrong, inside = tally
     if not rows:
         return []

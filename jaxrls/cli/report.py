@@ -15,33 +15,39 @@ TABLE_ROWS = 12
 
 
 def at_terminal() -> bool:
-    """Whether someone watches, and tqdm is there to show progress with."""
+    """Whether stderr is a terminal and tqdm is installed, so that progress can be shown."""
     return sys.stderr.isatty() and find_spec("tqdm") is not None
 
 
 def show(what: str, text: str) -> None:
-    """One line of the report, before what comes next takes its time."""
+    """Print one line of the report at once, before the next step takes its time."""
     print(f"{what:<10}{shown(text)}", flush=True)
 
 
 def count(n: int, what: str) -> str:
-    """`1 row`, `2 rows`."""
+    """Return a number with its noun: `1 row`, `2 rows`."""
     return f"{n} {what}{'s' if n != 1 else ''}"
 
 
 def left_out_in_words(rows: int) -> str:
-    """How many rows have missing values, and are left out."""
+    """Return a text about how many rows were left out, because values are missing."""
     return f"{count(rows, 'row')} with missing values left out"
 
 
 def rms(residual, weights=None) -> float:
-    """√ of the mean square."""
+    """Return the root of the weighted mean of squares."""
     return float(np.sqrt(np.average(np.asarray(residual, np.float64) ** 2, weights=weights)))
 
 
 def report(fit, Y, classes, weights, scores=False):
-    """About a dozen λ around the chosen one, and all that belongs to that; of `scores` no error in
-    units of the target.
+    """Print the errors at about a dozen λ around the chosen one, and a summary of the fit.
+
+    Args:
+        fit: a fit with one λ.
+        Y: its labels, or ±1 codes of class labels.
+        classes: the class labels; None for a numeric target.
+        weights: the sample weights (n,), or None.
+        scores: whether predictions are scores. Then no error in units of the target is printed.
     """
     lams = np.asarray(fit.lams)
     errors = np.asarray(fit.errors)
@@ -70,7 +76,7 @@ def report(fit, Y, classes, weights, scores=False):
 
 
 def run_demo(args: Namespace) -> None:
-    """A fit of the embedded data before and after tuning, judged on rows that it has not seen."""
+    """Fit the embedded data before and after tuning, and print the errors on held-out rows."""
     X, y, names = rls.airfoil()
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     test = np.arange(len(X)) % 5 == 0

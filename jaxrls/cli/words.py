@@ -1,8 +1,10 @@
-"""Messages of the library in the options of the command line, and text that a terminal can show."""
+"""Two functions on texts: `typed` puts the options of the command line into messages of the
+library, and `shown` makes text safe for a terminal.
+"""
 
 import re
 
-# What a message says to a caller in Python, and how it is typed.
+# Patterns of Python arguments in messages of the library, and the options that replace them.
 TYPED = (
     (r"\blams=\[…\]", "--lams A,B,..."),
     (r"\blams=\[([^\]]*)\]", r"--lams \1"),
@@ -18,7 +20,7 @@ TYPED = (
 
 
 def typed(message: str) -> str:
-    """A message of the library, in one line, with options in place of Python's arguments.
+    """Return a message of the library in one line, with options in place of Python arguments.
 
     >>> typed("give others weight, or take intercept=False")
     'give others weight, or take --no-intercept'
@@ -30,7 +32,7 @@ def typed(message: str) -> str:
 
 
 def shown(text: str) -> str:
-    r"""A text with its control characters, which a terminal would obey, as escapes.
+    r"""Return a text with its control characters, which a terminal would obey, as escapes.
 
     >>> shown("1,\033[31m2")
     '1,\\x1b[31m2'

@@ -1,1 +1,1 @@
-"""K·V in one kernel on CUDA devices, where NVIDIA Warp is installed (the extra `fused`)."""
+"""K·V in one kernel on CUDA devices, if NVIDIA Warp is installed (the extra `fused`)."""

@@ -1,9 +1,11 @@
-"""K·V in one CUDA kernel, written with NVIDIA Warp, which compiles it for the device at hand, or
-for a CPU. Imported only where a product is taken so.
+"""K·V in one CUDA kernel, written with NVIDIA Warp: `times` computes the product.
 
-An entry of K is computed from differences, lives in registers and is multiplied at once by its row
-of V, so memory is read for rows alone. Each thread holds up to four rows of X, which saves most
-loads of Z and V, and adds up a share of the rows of Z.
+Warp compiles the kernel for the device in use, or for a CPU. `products.py` imports this file only
+when it takes such a product.
+
+Each entry of K is computed from differences of rows. It stays in registers and is multiplied at
+once by its row of V, so that only X, Z and V are read from memory. Each thread holds up to four
+rows of X, which saves most loads of Z and V. It sums over a share of the rows of Z.
 """
 
 import functools
@@ -12,22 +14,22 @@ from typing import Any
 import jax.numpy as jnp
 import warp as wp
 
-wp.config.log_level = wp.LOG_WARNING  # it prints what it compiles
-NUMBERS = 160  # of 32 bits, of the 255 that a thread has, that rows of X and sums may take
-AT_ONCE = 512  # rows of Z whose values are added up by themselves, which keeps digits
-THREADS = 2**18  # that keep a device busy
-FEWEST = 2048  # rows of Z in a share
+wp.config.log_level = wp.LOG_WARNING  # else Warp prints what it compiles
+NUMBERS = 160  # registers for rows of X and their sums, of the 255 that a thread has (32 bits each)
+AT_ONCE = 512  # rows of Z that are summed before the sum joins the total, which keeps digits
+THREADS = 2**18  # threads that keep a device busy
+FEWEST = 2048  # the smallest number of rows of Z in a share
 
 
 @wp.func
 def squared(gap: Any):
-    """The square of the Euclidean distance."""
+    """Return the square of the Euclidean distance, from the difference of two rows."""
     return wp.dot(gap, gap)
 
 
 @wp.func
 def city_block(gap: Any):
-    """The sum of all lengths."""
+    """Return the city-block distance Σ |gap|, from the difference of two rows."""
     total = gap[0] - gap[0]
     for k in range(wp.static(len(gap))):
         total += wp.abs(gap[k])
@@ -36,33 +38,33 @@ def city_block(gap: Any):
 
 @wp.func
 def exponential(q: Any, p: Any):
-    """exp(−q)."""
+    """Return exp(−q)."""
     return wp.exp(-q)
 
 
 @wp.func
 def matern_1(q: Any, p: Any):
-    """exp(−r), r = √q."""
+    """Return exp(−r) with r = √q."""
     return wp.exp(-wp.sqrt(q))
 
 
 @wp.func
 def matern_3(q: Any, p: Any):
-    """(1 + r) exp(−r)."""
+    """Return (1 + r) exp(−r) with r = √q."""
     r = wp.sqrt(q)
     return (r + type(q)(1.0)) * wp.exp(-r)
 
 
 @wp.func
 def matern_5(q: Any, p: Any):
-    """(1 + r + r²/3) exp(−r)."""
+    """Return (1 + r + r²/3) exp(−r) with r = √q."""
     r = wp.sqrt(q)
     return (q / type(q)(3.0) + r + type(q)(1.0)) * wp.exp(-r)
 
 
 @wp.func
 def rational_quadratic(q: Any, p: Any):
-    """(1 + q)^(−p)."""
+    """Return (1 + q)^(−p)."""
     return wp.exp(-p * wp.log(q + type(q)(1.0)))
 
 
@@ -77,14 +79,17 @@ DISTANCES = {"squared": squared, "city_block": city_block}
 
 
 def rows_in_thread(dtype: str, d: int, t: int) -> int:
-    """How many rows of X a thread holds, with two sums for each."""
+    """Return how many rows of X one thread holds in registers, with two sums for each: 4, 2 or 1.
+
+    Rows have d numbers and sums t numbers.
+    """
     numbers_a_row = (d + 2 * t) * (2 if dtype == "float64" else 1)
     return next(rows for rows in (4, 2, 1) if rows * numbers_a_row <= NUMBERS or rows == 1)
 
 
 @functools.cache
 def product_kernel(profile: str, distance: str, dtype: str, d: int, t: int) -> Any:
-    """The Warp kernel of a profile, for rows of d columns and t columns of V."""
+    """Return the Warp kernel of a profile and a distance, for rows of d and V of t columns."""
     number = getattr(wp, dtype)
     count = rows_in_thread(dtype, d, t)
     row = wp.types.vector(d, number)
@@ -132,12 +137,22 @@ def product_kernel(profile: str, distance: str, dtype: str, d: int, t: int) -> A
 
 @functools.cache
 def _as_jax(profile, distance, dtype, d, t):
+    """Return a Warp kernel as a function of JAX arrays."""
     kernel = product_kernel(profile, distance, dtype, d, t)
     return wp.jax_kernel(kernel, vmap_method="sequential")
 
 
 def times(profile: str, distance: str, X, Z, V, parameter) -> Any:
-    """Σⱼ profile(distance(xᵢ − zⱼ), parameter) Vⱼ for X (n, d), Z (m, d) and V (m, t)."""
+    """Compute Σⱼ profile(distance(xᵢ − zⱼ), parameter) Vⱼ for every row i, (n, t).
+
+    Args:
+        profile: a name in PROFILES.
+        distance: a name in DISTANCES.
+        X: rows (n, d).
+        Z: rows (m, d).
+        V: (m, t).
+        parameter: the argument p of the profile, one number as an array.
+    """
     n, d = X.shape
     m, t = V.shape
     dtype = X.dtype.name

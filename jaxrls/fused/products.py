@@ -1,5 +1,7 @@
-"""Which products K·V are computed by one kernel, and how: those of kernels of a distance, their
-sums and multiples, on few columns.
+"""Decide which products K·V are computed by one CUDA kernel, and call it.
+
+These are products of kernels of a distance, and of their sums and multiples, on few columns. Here
+"kernel" is the kernel function k, and "Warp kernel" is the program on the device.
 """
 
 import math
@@ -30,16 +32,23 @@ from jaxrls.core.kernels import (
 from jaxrls.core.support import platform
 
 PLATFORMS = {"gpu"}
-MOST_COLUMNS = 32  # of X
-MOST_TARGETS = 32  # that are multiplied at once
+MOST_COLUMNS = 32  # the most columns of X
+MOST_TARGETS = 32  # the most columns of V that are multiplied at once
 
 
 def fused_times(kernel: Kernel, X: Any, Z: Any, V: Any) -> Float[Array, "n *t"] | None:
-    """K·V by one kernel, None where it does not take this product: of other kernels than those of a
-    distance, of more than MOST_COLUMNS columns, of rows that are not one array, or without a CUDA
-    device and Warp. Derivatives are those of blocks.
+    """Return K·V by a Warp kernel, or None if that is not possible.
 
-    **Cost** O(n m (d + t)), from memory only that of X, Z and V.
+    It is not possible in these cases:
+
+    * there is no CUDA device, or Warp does not work;
+    * the kernel is not one of a distance, or a sum or multiple of such kernels;
+    * X has more than MOST_COLUMNS columns;
+    * X, Z or V is not a single JAX array, or V is neither float32 nor float64.
+
+    Derivatives are computed in blocks of K, as without Warp.
+
+    **Cost** O(n m (d + t)) time. Only X, Z and V are read from memory.
     """
     if platform() not in PLATFORMS or not all(isinstance(part, jax.Array) for part in (X, Z, V)):
         return None
@@ -56,6 +65,7 @@ PRODUCTS.append(fused_times)
 
 @jax.custom_jvp
 def _product(kernel, X, Z, V):
+    """Compute K·V by Warp kernels, for a few columns of V at a time."""
     times: Any = product_of(kernel, X)
     parts = range(0, V.shape[1], MOST_TARGETS)
     products = [times(Z, V[:, part : part + MOST_TARGETS]) for part in parts]
@@ -64,16 +74,18 @@ def _product(kernel, X, Z, V):
 
 @_product.defjvp
 def _product_jvp(primals, tangents):
+    """Return the product and its derivative, which is computed in blocks of K."""
     return _product(*primals), jax.jvp(times_in_blocks, primals, tangents)[1]
 
 
-# kernels ------------------------------------------------------------------------------------------
+# the product of each kernel -----------------------------------------------------------------------
 
 
 @singledispatch
 def product_of(kernel: Any, X) -> Callable | None:
-    """The function of Z and V that gives K·V of a kernel on rows X by one kernel of the device;
-    None where there is none.
+    """Return the function `(Z, V)` that computes K·V by Warp kernels, for rows X.
+
+    None if Warp kernels do not cover this kernel or these rows.
     """
     return None
 
@@ -119,7 +131,19 @@ def _(kernel: RationalQuadratic, X):
 
 
 def _of_widths(kernel, X, profile, factor, shape=0.0, distance="squared"):
-    """By the Warp kernel of a profile, on rows in units of the width over a factor."""
+    """Return the function `(Z, V)` of `product_of`, for a kernel with a width.
+
+    Args:
+        kernel: the kernel.
+        X: rows (n, d).
+        profile: the name of its profile.
+        factor: rows are multiplied by factor / width before distances are taken.
+        shape: the parameter of the profile.
+        distance: the name of its distance.
+
+    Returns:
+        The function, or None if X has no columns or too many.
+    """
     if not 0 < X.shape[1] <= MOST_COLUMNS:
         return None
 
@@ -131,17 +155,17 @@ def _of_widths(kernel, X, profile, factor, shape=0.0, distance="squared"):
 
 
 def _times():
-    """`kernels.times`; imports Warp."""
+    """Return the function `times` of `kernels.py`, which imports Warp."""
     return import_module("jaxrls.fused.kernels").times
 
 
 @cache
 def _works() -> bool:
-    """Whether Warp is installed and computes a product; warns where it is and does not."""
+    """Whether Warp is installed and computes a product. Warn if it is installed but fails."""
     if find_spec("warp") is None:
         return False
     try:
-        with jax.core.eval_context():  # also where a product is traced
+        with jax.core.eval_context():  # compute now, also while a product is traced
             X = jnp.ones((1, 1))
             jax.block_until_ready(_times()("exponential", "squared", X, X, X, X))
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Files of kernels, models and fits, and of predictions."""
+"""Write and read files of kernels, models and fits. Write files of predictions."""

@@ -1,8 +1,8 @@
-"""Save kernels, models and fits as `.safetensors`, and load them: no pickle, so that a file can
-hold numbers but no program.
+"""Save kernels, models and fits as `.safetensors`, and load them.
 
-Each array is a tensor named by its place, such as `model.coef`; JSON in the metadata has class
-names, static fields and numbers. Loading builds only classes that `pytree` has registered.
+A file holds numbers but no program, because it is not a pickle. Each array is a tensor named by its
+place in the object, such as `model.coef`. JSON in the metadata holds class names, static fields and
+numbers. Loading builds only classes that `pytree` has registered.
 """
 
 import json
@@ -24,13 +24,13 @@ from jaxrls.uncertainty.posterior import process_of
 def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = None) -> None:
     """Save a kernel, a model or any result (fit, path, landmarks), bit for bit, as `.safetensors`.
 
-    Kernels of your own are saved too, if their class is decorated with `jaxrls.extend.pytree` and
-    defined in a module rather than in a script, since whoever loads them must import it. Other
-    programs read the arrays with `safetensors.numpy.load_file(path)["model.coef"]`.
+    Kernels of your own are saved too, if their class is decorated with `jaxrls.extend.pytree`.
+    Define the class in a module rather than in a script, because whoever loads it must import it.
+    Other programs read the arrays with `safetensors.numpy.load_file(path)["model.coef"]`.
 
     Args:
-        path: the file, written under exactly this name, whole or not at all; an existing file is
-            replaced.
+        path: the file, under exactly this name. It is written whole or not at all, and replaces an
+            existing file.
         obj: what to save.
         extra: a dictionary of anything that JSON can hold, such as the names of columns.
 
@@ -38,7 +38,7 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
         ValueError: for kernels that hold a Python function (`FeatureMap`, `FunctionKernel`), for
             classes that are not registered with `pytree`, and for what JSON cannot hold.
 
-    **Cost** that of writing the arrays. **Source**: the format of `safetensors`.
+    **Cost** writing the arrays. **Source**: the format of `safetensors`.
 
     >>> import os, tempfile, jaxrls as rls
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -65,24 +65,23 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
 def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     """Load what `save` wrote.
 
-    Arrays come back as NumPy arrays, which stay float64 even where JAX is set to float32; they are
-    accepted wherever JAX arrays are. Loading runs no code from the file and imports nothing: import
-    the module that defines a kernel of your own first.
+    Arrays come back as NumPy arrays. They stay float64 even if JAX is set to float32, and are
+    accepted wherever JAX arrays are. Loading runs no code from the file and imports nothing. So
+    first import the module that defines a kernel of your own.
 
     Args:
         path: a file that `save` wrote.
         with_extra: whether to return the dictionary `extra` too.
 
     Returns:
-        The object, or the pair `(object, extra)`.
+        The object, or the tuple `(object, extra)`.
 
     Raises:
         ValueError: for a file that is truncated, foreign, damaged, written in a newer format, or
             that holds an unknown class.
-        OSError: where it cannot be opened.
+        OSError: for a file that cannot be opened.
 
-    **Cost** that of reading the arrays, and their memory once. **Source**: the format of
-    `safetensors`.
+    **Cost** reading the arrays, and their memory once. **Source**: the format of `safetensors`.
 
     >>> import os, tempfile, jaxrls as rls
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +90,7 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     ...     load(path, with_extra=True)
     (Matern(nu=1.5, width=2.0), {'unit': 'm'})
     """
-    # The check of a class of one's own may raise anything.
+    # The checks of a class that a user defined may raise any error.
     with reading(path, "was not written by jaxrls.save, or cannot be loaded"):
         arrays, header = read_arrays(path)
         obj = _build(header["tree"], arrays)
@@ -102,9 +101,14 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
 
 
 def for_file(fit) -> Fit:
-    """The fit as it is written: without the problem, and with the solution where `keep=True` asked
-    for it. In place of rows that only the host reads come what variances and intervals need, and
-    moments where they are smaller than the rows.
+    """Return the fit as it is written to a file.
+
+    It has no problem, and a solution only if `keep=True` asked for it. With a solution it stores
+    results that could not be computed after loading:
+
+    * the moments of its rows, if they are not larger than the rows;
+    * what intervals need and, for a single λ, what variances need, if the rows are read on the
+      host, so that they cannot be saved as arrays.
     """
     solution = fit.solution
     problem = fit.kept.problem
@@ -123,7 +127,14 @@ def for_file(fit) -> Fit:
 
 
 def _describe(value, place, arrays):
-    """`value` as JSON, with its arrays put into `arrays` under their places."""
+    """Return `value` as what JSON can hold, and put its arrays into the dictionary `arrays`.
+
+    Args:
+        value: an object, or a part of it.
+        place: the name of this part within the object, such as "model.coef", by which its array is
+            stored.
+        arrays: the arrays so far, by their places.
+    """
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.dtype):
@@ -147,14 +158,16 @@ def _describe(value, place, arrays):
     for f in fields(value):
         part = getattr(value, f.name)
         if f.metadata.get("static") and isinstance(part, np.generic):
-            part = part.item()  # an array would come back, which is not hashable
+            part = part.item()  # it would be loaded as an array, which is not hashable
         described[f.name] = _describe(part, f"{place}.{f.name}".lstrip("."), arrays)
     return {"class": name_in_files(type(value)), "fields": described}
 
 
 def _build(node, arrays):
-    """The inverse of `_describe`: a class is rebuilt from its fields, as JAX does, without
-    `__init__`, which may need JAX arrays, but with its checks of values.
+    """Rebuild an object from what `_describe` returned and the arrays.
+
+    An instance is made from its fields without `__init__`, which may need JAX arrays. JAX builds
+    pytrees in the same way. The checks of values in `__post_init__` and `check_loaded` are called.
     """
     if not isinstance(node, dict):
         return node

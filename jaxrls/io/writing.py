@@ -1,4 +1,7 @@
-"""Predictions written to files in batches: CSV, Parquet and Arrow by pyarrow, `.npy` by NumPy."""
+"""Write predictions to files, block by block: `predict_to_file` and the writers that it uses.
+
+CSV, Parquet and Arrow files are written by pyarrow, `.npy` files by NumPy.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,17 +17,20 @@ from jaxrls.rows.host import HostRows
 from jaxrls.rows.tables import arrow_for
 from jaxrls.uncertainty.classes import class_probabilities, decode
 
-Writer = Callable[[Mapping[str, np.ndarray]], None]  # of the next rows of some columns
+Writer = Callable[[Mapping[str, np.ndarray]], None]  # appends rows, given as columns by name
 ENDINGS = ("", ".csv", ".txt", ".parquet", ".arrow", ".feather", ".npy")
 
 
 @contextmanager
 def writing(path: str | os.PathLike) -> Iterator[Writer]:
-    """A function that appends rows of some columns to a file, which is complete when the `with`
-    block ends without an error.
+    """Open a file, and give a `with` block the function that appends rows to it.
 
-    `.npy` is a vector, or a matrix of several columns; `.parquet`, `.arrow` and `.feather` are
-    tables; `.csv`, `.txt` and no ending are CSV.
+    The file appears under its name when the block ends without an error. The ending says what is
+    written:
+
+    * `.npy`: a vector, or a matrix if there are several columns;
+    * `.parquet`, `.arrow`, `.feather`: a table;
+    * `.csv`, `.txt` or no ending: CSV.
 
     Raises:
         ValueError: for another ending.
@@ -40,7 +46,11 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
 
 @contextmanager
 def rows_to(file, ending=".csv") -> Iterator[Writer]:
-    """CSV under a header, Parquet or Arrow, a row group or a record batch for every block."""
+    """Give a `with` block the function that appends rows to CSV, Parquet or Arrow.
+
+    CSV begins with a header. Each block of rows is a row group of Parquet, or a record batch of
+    Arrow.
+    """
     arrow = arrow_for(f"writing {ending}")
     writer = None
     makers = {".parquet": arrow.parquet.ParquetWriter}
@@ -61,7 +71,10 @@ def rows_to(file, ending=".csv") -> Iterator[Writer]:
 
 @contextmanager
 def numbers_to(file) -> Iterator[Writer]:
-    """An array of NumPy's."""
+    """Give a `with` block the function that appends rows to a NumPy array.
+
+    The array is written when the block ends. Raise for columns of text.
+    """
     blocks: list[np.ndarray] = []
 
     def write(columns):
@@ -76,12 +89,19 @@ def numbers_to(file) -> Iterator[Writer]:
 
 
 def predicted(model, X, level=None, classes=None, sigmoid=None) -> dict[str, np.ndarray]:
-    """What a model predicts for a block of rows, by the names of columns to write; probabilities of
-    classes where there is a `sigmoid` that makes them of scores.
+    """Return the predictions for a block of rows as columns, by the names to write them under.
+
+    Args:
+        model: a fit or a model.
+        X: rows (m, d).
+        level: for columns `lower` and `upper` too, the ends of intervals of this level.
+        classes: the classes of the labels, for a column of predicted labels too. Predictions are
+            then called scores.
+        sigmoid: a function from scores to probabilities, for columns of probabilities too.
     """
     n = len(X)
-    # Rows are repeated up to a power of two, as every number of rows is a program of its own; zeros
-    # where there are none.
+    # JAX compiles a program for every number of rows. So rows are repeated up to a power of two.
+    # If there are none, they are zeros.
     X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
     scores = np.asarray(model.predict(X))
     columns = {"prediction": decode(scores, classes)[:n]} if classes else {}
@@ -96,7 +116,11 @@ def predicted(model, X, level=None, classes=None, sigmoid=None) -> dict[str, np.
 
 
 def name_columns(values, name, labels=None) -> dict[str, np.ndarray]:
-    """The columns of a matrix by the names they are written under."""
+    """Return the columns of a vector or a matrix by the names to write them under.
+
+    A vector is the column `name`. Column j of a matrix is `name_label` with the label of j, which
+    is its number if `labels` is None.
+    """
     values = np.asarray(values)
     if values.ndim == 1:
         return {name: values}
@@ -107,25 +131,27 @@ def name_columns(values, name, labels=None) -> dict[str, np.ndarray]:
 
 
 def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
-    """Predict rows and write the predictions to a file, a block at a time, so that neither need fit
-    into memory.
+    """Predict rows and write the predictions to a file, one block of rows at a time.
+
+    So neither the rows nor the predictions need fit into memory. The columns of the file are
+    `prediction`, or `prediction_0` and so on for each target.
 
     Args:
         model: what `fit` or `tune` returns, or its model.
         rows: what `stream` returns (with `target=False` for files without labels), or X (m, d).
-        path: the file, written completely or not at all: CSV, `.parquet`, `.arrow` or `.feather`,
-            all by pyarrow, or `.npy`, whose numbers are held in memory.
+        path: the file, which is written completely or not at all. CSV, `.parquet`, `.arrow` and
+            `.feather` are written by pyarrow. `.npy` needs all predictions in memory.
         level: for columns `lower` and `upper` too, the ends of `Fit.intervals`.
         classes: the classes that `encode` returned. The file then has the predicted label first,
             and the scores after it.
 
     Returns:
-        The number of rows. Columns are `prediction`, or `prediction_0` and so on for each target.
+        The number of rows.
 
     Raises:
-        ValueError: as `predict` and `intervals`.
+        ValueError: as `predict` and `intervals` do.
 
-    **Cost** one reading of the rows, and that of `predict`. **Source**: none.
+    **Cost** reading the rows once, and `predict`. **Source**: none.
 
     >>> import numpy as np, jaxrls as rls, os, tempfile
     >>> X = np.linspace(0, 1, 20)[:, None]

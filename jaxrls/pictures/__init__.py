@@ -1,1 +1,1 @@
-"""Plots of results with Matplotlib, which is imported when the first one is drawn."""
+"""Plots of results with Matplotlib, which is imported when the first plot is drawn."""

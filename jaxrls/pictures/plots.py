@@ -1,5 +1,7 @@
-"""Plots of fits: errors over λ or over the steps of a search, held-out predictions, a function of
-one input, effects of a column, and coverage.
+"""Plots of fits with Matplotlib, which methods of `Fit` and of other results call.
+
+They show errors over λ or over the steps of a search, held-out predictions, a function of one
+input, the effect of a column, and the coverage of intervals.
 """
 
 from statistics import NormalDist
@@ -10,7 +12,7 @@ from jaxrls.uncertainty.effect import partial_effects, rows_and_column
 
 
 def _axes(axes, rows=1):
-    """These axes, or where they are None those of a new figure, one below the other."""
+    """Return the given axes; if they are None, the axes of a new figure, one below the other."""
     if axes is not None:
         return axes
     try:
@@ -22,6 +24,7 @@ def _axes(axes, rows=1):
 
 
 def _needed(values, what):
+    """Return the values that a plot needs, as an array. Raise if the fit does not have them."""
     if values is None:
         raise ValueError(
             f"there are no {what} to plot, as the rows have changed since the fit: fit them again"
@@ -30,14 +33,26 @@ def _needed(values, what):
 
 
 def _finished(ax, **words):
+    """Set properties of the axes, add the legend and return the axes."""
     ax.set(**words)
     ax.legend(fontsize="small")
     return ax
 
 
 def _on_diagonal(ax, x, y, style, label, start, **words):
-    """One line for each target, labelled, with its number where there are several, and the diagonal
-    where x and y agree.
+    """Draw y over x, one line for each target, and the diagonal x = y through `start`.
+
+    Args:
+        ax: Matplotlib axes.
+        x: values (n,) or (n, t).
+        y: values (n, t).
+        style: the format of the lines.
+        label: a text for each target. With several targets it gets the number of the target.
+        start: a point (start, start) of the diagonal.
+        **words: properties of the axes, as for `ax.set`.
+
+    Returns:
+        The axes.
     """
     if len(label) > 1:
         label = [f"target {j}, {text}" for j, text in enumerate(label)]
@@ -47,8 +62,18 @@ def _on_diagonal(ax, x, y, style, label, start, **words):
 
 
 def plot_errors(fit, ax=None):
-    """Plot the criterion, or AUC, over λ, one line for each target that has its own λ or their
-    mean, with the chosen λ and its effective degrees of freedom.
+    """Plot the criterion over λ, and mark the chosen λ.
+
+    If each target has its own λ, there is one line for each target. Otherwise the line is the mean
+    over targets, and the legend shows the effective degrees of freedom. A ranking criterion is
+    plotted as AUC.
+
+    Args:
+        fit: a result with `lams`, `errors`, `lam`, `error` and `dof`.
+        ax: Matplotlib axes; by default those of a new figure.
+
+    Returns:
+        The axes.
     """
     errors = _needed(fit.errors, "errors over λ")
     lams = np.asarray(fit.lams)
@@ -71,10 +96,12 @@ def plot_errors(fit, ax=None):
 
 
 def plot_left_out(fit, Y, ax=None):
-    """Plot labels against their held-out predictions, with the diagonal where they agree, and the
-    root mean square of their differences, with the weights of the fit.
+    """Plot labels against their held-out predictions, with the diagonal where they agree.
+
+    The legend shows the root of the mean squared difference, with the weights of the fit.
 
     Args:
+        fit: the fit.
         Y: the labels that were fitted, (n,) or (n, t).
         ax: Matplotlib axes; by default those of a new figure.
 
@@ -99,14 +126,15 @@ def plot_left_out(fit, Y, ax=None):
 
 
 def plot_function(fit, X, Y, ax=None, level=None):
-    """Plot the fitted function of one input with the data, and on request the band of its
-    intervals.
+    """Plot the fitted function of one input with the data, and its intervals as a band if `level`
+    is given.
 
     Args:
+        fit: the fit.
         X: the rows that were fitted, (n, 1).
         Y: their labels, (n,) or (n, t).
         ax: Matplotlib axes; by default those of a new figure.
-        level: the level of `intervals` to draw as a band; none by default.
+        level: the level of the `intervals` that are drawn; None for no band.
 
     Returns:
         The axes.
@@ -131,8 +159,9 @@ def plot_function(fit, X, Y, ax=None, level=None):
 
 
 def plot_effect(fit, X, column, ax=None, level=0.95):
-    """Plot the partial effect of a column, one line for each target, with bands: see
-    `Fit.plot_effect`.
+    """Plot the partial effect of a column with a band, one line for each target.
+
+    `Fit.plot_effect` explains the arguments.
     """
     X, column = rows_and_column(fit, X, column)
     X = np.asarray(X)[:: max(1, -(-len(X) // 200))]
@@ -154,8 +183,17 @@ def plot_effect(fit, X, column, ax=None, level=0.95):
 
 
 def plot_coverage(predictive, ax=None):
-    """Plot the share of labels within their interval against its level, one line for each target,
-    with the diagonal where they agree.
+    """Plot the share of labels inside their interval against the level of the interval.
+
+    There is one line for each target, and the diagonal where share and level agree. The legend
+    shows the mean of the continuous ranked probability score.
+
+    Args:
+        predictive: a `Predictive`.
+        ax: Matplotlib axes; by default those of a new figure.
+
+    Returns:
+        The axes.
     """
     levels = np.linspace(0, 1, 101)
     scores = np.nanmean(np.asarray(predictive.crps), axis=0)
@@ -175,8 +213,14 @@ def plot_coverage(predictive, ax=None):
 
 
 def plot_search(fit, axes=None):
-    """Plot error and gradient norm at every step of the search, below each other; takes and returns
-    two axes.
+    """Plot the error and, below it, the norm of the gradient at every step of a search by `tune`.
+
+    Args:
+        fit: a fit by `tune`.
+        axes: two Matplotlib axes; by default those of a new figure.
+
+    Returns:
+        The two axes.
     """
     axes = _axes(axes, 2)
     history = fit.history

@@ -1,4 +1,4 @@
-"""Pairs of rows and queries: held out together, and criteria of their order."""
+"""Criteria of the order of rows, computed with pairs of rows or whole queries held out."""
 
 from jaxrls.ranking.criteria import PairsOut, QueriesOut, misordered, pairwise_ranking_error
 

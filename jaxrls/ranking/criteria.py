@@ -1,5 +1,8 @@
-"""The ranking criteria: the share of pairs of rows whose order is predicted wrongly by the fit
-without these two rows, or without all rows of their query."""
+"""The ranking criteria: the share of pairs of rows whose order is predicted wrongly.
+
+`PairsOut` predicts each pair by the fit without its two rows. `QueriesOut` predicts it by the fit
+without all rows of its query. Both take their sum from the class `Ordered`.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,11 +33,10 @@ from jaxrls.ranking.pairs import Held, Pairs, sum_pairs
 
 
 def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
-    """Ranking error of pairs: 1 where a pair is predicted in the wrong order, ½ where its two
-    predictions are equal, else 0.
+    """Return the ranking error of each pair: 1 for the wrong order, ½ for a tie, else 0.
 
-    The predicted difference is label − residual; a difference below eps^¾ of these two may be
-    rounding, and counts as a tie.
+    The predicted difference of a pair is label − residual. It counts as a tie if it is at most
+    eps^¾ (|label| + |residual|), because it may then be rounding alone.
 
     Args:
         residual: differences eᵢ − eⱼ of held-out residuals, (n, t).
@@ -60,21 +62,28 @@ PIECEWISE_CONSTANT.add(misordered)
 
 
 def tie_below(one: Float[Array, "..."], other: Float[Array, "..."]) -> Float[Array, "..."]:
-    """How large a difference of two numbers may be by rounding alone."""
+    """Return eps^¾ (|one| + |other|): how large one − other may be by rounding alone."""
     return float(jnp.finfo(one.dtype).eps) ** 0.75 * (jnp.abs(one) + jnp.abs(other))
 
 
 def ends_before(one: Held, other: Held) -> Bool[Array, "..."]:
-    """Whether a row is known to end before another: its time is an event's, and the other's is
-    later, or the same and censored, as what had not ended then ended later.
+    """Whether row `one` is known to end before row `other`, for labels that are times.
+
+    This is so if two conditions hold:
+
+    * the time of `one` is the time of an event, so that it is known when it ended;
+    * the time of `other` is later, or it is the same time and censored. A censored row had not
+      ended at its time, so it ended later.
     """
     outlasts = (one.label == other.label) & (other.event == 0)
     return (one.event > 0) & ((one.label < other.label) | outlasts)
 
 
 def in_order_of_ends(times: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """Numbers (n, t) in the order of the times, a censored one after an event's that is the same:
-    row i is known to end before j where i's is an event's, and its number is smaller.
+    """Return numbers (n, t) that increase with the times of each column.
+
+    Of two equal times, a censored one gets a larger number than the time of an event. So row i is
+    known to end before row j if i has an event and its number is smaller.
     """
     ranks = [np.unique(column, return_inverse=True)[1] for column in times.T]
     censored = (events == 0)[:, None]
@@ -82,17 +91,23 @@ def in_order_of_ends(times: np.ndarray, events: np.ndarray) -> np.ndarray:
 
 
 class Ordered(Positive):
-    """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known."""
+    """The base class of both ranking criteria.
+
+    Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs (i, j) whose order is known, with the held-out
+    residuals e. Subclasses say which rows are held out for each pair.
+    """
 
     unit = "AUC"
     ignores_offset = True
     pairs: Any  # `Pairs`, None for all
-    events: Any = None
+    events: Any = None  # (n,), 1 for the time of an event, 0 for a censored time; None: not times
 
     @where_known
     def check_rows(self, Y, weights):
-        """Raise unless, in every column of labels, some pair of rows of positive weight has an
-        order; and for pairs that name rows that do not exist.
+        """Raise if no pair has an order, or if a pair names a row that does not exist.
+
+        Every column of labels needs a pair of rows of positive weight whose order is known. Arrays
+        without values, inside `jax.jit`, are not checked.
         """
         pairs = self.pairs
         events = self.events
@@ -120,8 +135,13 @@ class Ordered(Positive):
             )
 
     def terms(self, first: Held, second: Held):
-        """Loss times weight of pairs, and the weight, which is 0 where the order is not known. For
-        times the loss is of the row that ends first minus the other one.
+        """Compute the terms of both sums for pairs of rows.
+
+        For labels that are times, the differences in the loss are the row that ends first minus the
+        other row.
+
+        Returns:
+            (vᵢvⱼ loss, vᵢvⱼ) for every pair. The weight vᵢvⱼ is 0 if the order is not known.
         """
         order = first.label - second.label
         difference = first.residual - second.residual
@@ -137,35 +157,36 @@ class Ordered(Positive):
             order = sign * order
             difference = jnp.where(tied, 0, sign * difference)
         shape = difference.shape
-        column = lambda values: jnp.broadcast_to(values, shape).reshape(-1, 1)  # as losses take it
+        column = lambda values: jnp.broadcast_to(values, shape).reshape(-1, 1)  # losses take (n, t)
         return weight * self.loss(column(difference), column(order)).reshape(shape), weight
 
 
 @pytree
 class PairsOut(Ordered):
-    """Ranking error by leave-pair-out: each pair of rows is ordered by the fit without both of
+    """The ranking error by leave-pair-out: each pair of rows is ordered by the fit without both of
     them.
 
     Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs yᵢ ≠ yⱼ. The loss is 1 where f₋ᵢⱼ(xᵢ) −
-    f₋ᵢⱼ(xⱼ) has the opposite sign of yᵢ − yⱼ, and ½ where it is 0. Residuals are exact: e_B =
+    f₋ᵢⱼ(xⱼ) has the opposite sign of yᵢ − yⱼ, and ½ where it is 0. Residuals are exact: e_S =
     [P_SS]⁻¹c_S for each pair S = {i, j}, with P and c as in `LeaveOneOut`.
 
-    `pairwise_ranking_error` is this criterion over all pairs: 1 − AUC for two classes, else 1 − the
-    concordance index. An AUC from leave-one-out is biased, as it compares predictions of different
-    fits. This one has next to no bias.
+    `pairwise_ranking_error` is this criterion over all pairs. It is 1 − AUC for two classes, else
+    1 − the concordance index. An AUC from leave-one-out is biased, because it compares predictions
+    of different fits. The AUC from leave-pair-out has next to no bias.
 
     Args:
         pairs: row numbers (p, 2), by default all pairs.
         events: (n,), for labels that are times: 1 for the time of an event, 0 for a censored time,
-            until which there was no event. A pair counts if its smaller time is that of an event;
-            of two equal times if one is an event's and the other censored, which lasted longer. A
-            larger prediction means a later time. The loss is of the row that ended first minus the
-            other one.
-        within: labels (n,), or what `folds` made of them: all pairs of rows of equal label, such as
-            those of one query. `loo_residuals` of a fit are then those with whole queries held out.
-            With `fit(fixed_effects=levels(queries))` it is RankRLS.
-        loss: of differences of residuals and of labels; `squared_error` is smooth, and tunes by
-            gradient.
+            until which there was no event. A pair counts if its smaller time is the time of an
+            event. Two equal times count if one is of an event and the other censored, because the
+            censored row lasted longer. A larger prediction means a later time. The differences in
+            the loss are the row that ended first minus the other row.
+        within: labels (n,), or what `folds` made of them. The pairs are then all pairs of rows of
+            equal label, for example all rows of one query. `loo_residuals` of a fit are then the
+            residuals with whole queries held out. With `fit(fixed_effects=levels(queries))` the
+            method is RankRLS.
+        loss: a function of differences of residuals and of labels. `squared_error` is smooth, so
+            that `tune` can follow its gradient.
 
     Raises:
         ValueError: where no pair has an order; for a factor that cannot leave pairs out; for events
@@ -199,12 +220,14 @@ class PairsOut(Ordered):
 
     @property
     def groups(self):
-        """The groups that pairs are taken within."""
+        """The groups within which pairs are formed, None for pairs of all rows."""
         return self.within
 
     def bind(self, Y, rows=None):
-        """Checked for these rows; where labels are known and have two classes, pairs join rows of
-        one class with rows of the other.
+        """Return the criterion for one fit, with groups and events checked against its rows.
+
+        If the labels have values now (outside of `jax.jit`) and form two classes, only pairs of a
+        row of one class and a row of the other are formed.
         """
         n = len(Y)
         count = None if rows is None else rows.count
@@ -225,11 +248,11 @@ class PairsOut(Ordered):
         return replace(self, pairs=pairs, events=events, within=plan)
 
     def memory_options(self):
-        """Pairs, of all rows or of groups."""
+        """Return the options of `memory` for pairs, within groups if there are any."""
         return super().memory_options() | {"pairs": True}
 
     def values(self, solution, lams, kernel):
-        """From the 2×2 blocks of R, at one λ after another."""
+        """Compute the error (L, t) from the 2×2 blocks of R, for one λ after another."""
         check_pairs_rest(solution.factor)
         return _pairs_out(self, solution, lams)
 
@@ -242,16 +265,16 @@ def _pairs_out(criterion: PairsOut, solution, lams) -> Float[Array, "L t"]:
 
 @pytree
 class QueriesOut(Ordered):
-    """Ranking error by leave-query-out: the rows of each query are ordered by the fit without that
-    query.
+    """The ranking error by leave-query-out: the rows of each query are ordered by the fit without
+    that query.
 
-    Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs of rows of the same query, which estimates the
+    Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs of rows of the same query. This estimates the
     error on new queries.
 
     Args:
         groups: labels (n,) of queries, or what `folds` made of them.
         loss: as in `PairsOut`.
-        pairs: made by the class: all pairs within queries.
+        pairs: all pairs within queries. The class forms them, so leave this out.
 
     >>> import jaxrls as rls
     >>> rls.ranking.QueriesOut([0, 0, 1, 1]).name
@@ -260,7 +283,7 @@ class QueriesOut(Ordered):
 
     groups: Any = None  # `Folds`, made from labels (n,) of queries
     loss: Callable = static(default=misordered)
-    pairs: Any = None  # `Pairs`, those within queries
+    pairs: Any = None  # `Pairs` of rows of the same query
     name = "query_ranking_error"
     title = "AUC (concordance), queries left out"
 
@@ -271,7 +294,7 @@ class QueriesOut(Ordered):
             object.__setattr__(self, "pairs", within(self.groups))
 
     def values(self, solution, lams, kernel):
-        """From held-out residuals of all rows, at one λ after another."""
+        """Compute the error (L, t) from held-out residuals, for one λ after another."""
         Y = solution.labels.Y
         v = solution.factor.weights.array
         numbers = self.pairs.first, self.pairs.second
@@ -295,14 +318,17 @@ NAMED["pairs"] = pairwise_ranking_error
 
 
 def check_pairs_rest(factor: Factor) -> None:
-    """Raise where one pair of rows holds all of the weight and an intercept is fitted."""
+    """Raise if an intercept is fitted and no weight would remain without some pair of rows.
+
+    So fewer than three rows of positive weight are an error. Without an intercept there is none.
+    """
     if factor.intercept:
         _check_three_rows(factor.weights)
 
 
 @where_known
 def _check_three_rows(weights: Weights) -> None:
-    """Raise for fewer than three rows of positive weight."""
+    """Raise for fewer than three rows of positive weight, unless the weights have no values."""
     v = weights.values
     count = weights.n if v is None else int(value_of(lambda xp, v: xp.count_nonzero(v), v))
     if count < 3:
@@ -313,7 +339,10 @@ def _check_three_rows(weights: Weights) -> None:
 
 
 def check_events(events, n: int) -> None:
-    """Raise unless there is one event flag for each row, which is 0 or 1 where values are known."""
+    """Raise unless `events` has shape (n,) and its values are 0 or 1.
+
+    Only the shape is checked if `events` has no values, inside `jax.jit`.
+    """
     must = "events must be 1 where the time is that of an event and 0 where censored, "
     if events.shape != (n,):
         raise ValueError(f"{must}of shape ({n},), and has shape {events.shape}")
@@ -323,7 +352,10 @@ def check_events(events, n: int) -> None:
 
 
 def within(groups: Folds) -> Pairs:
-    """All pairs of rows of the same group, on the host."""
+    """Return all pairs of two rows of the same group, listed on the host.
+
+    Raise inside `jax.jit`, where groups have no values, and if no group has two rows.
+    """
     require_values(
         "groups must be known outside of jax.jit, where its pairs are counted, and is an "
         "argument of the compiled function: make the criterion outside",

@@ -1,9 +1,12 @@
-"""Held-out residuals of pairs of rows: for each pair a solve with a 2×2 block of R, and sums over
-millions of pairs.
+"""Sums over millions of pairs of rows, where both rows of each pair are held out together.
 
-Blocks of rows of R are computed at one λ after another and summed at once, so that only one block
-is in memory at a time. The landmarks that are held out with their rows span a line or a plane, and
-add to the 2×2 block the products of what the two rows have along it."""
+The held-out residuals of a pair come from a solve with a 2×2 block of the residual operator R.
+Begin with `sum_pairs`. R is computed in blocks, for one λ after another. Each block is summed at
+once, so that only one block is in memory at a time. `PairLandmarks` is for rows that are landmarks,
+whose coefficients are held out with the rows.
+
+Theory: `docs/theory.md`, "One matrix".
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +24,7 @@ from jaxrls.core.support import pytree, static, where_known
 
 @where_known
 def _check_different(pairs: Int[Array, "p 2"]) -> None:
-    """Raise for a pair of one row."""
+    """Raise if a pair consists of one row twice."""
     same = np.flatnonzero(np.asarray(pairs[:, 0] == pairs[:, 1]))
     if same.size:
         raise ValueError(
@@ -32,8 +35,10 @@ def _check_different(pairs: Int[Array, "p 2"]) -> None:
 
 @pytree
 class Pairs:
-    """Pairs of rows: as they are listed, row by row of `first` and `second`, or every row of
-    `first` with every row of `second`.
+    """Pairs of rows, stored in one of two ways.
+
+    * If `listed`, pair k is (first[k], second[k]).
+    * Otherwise the pairs are every row of `first` with every row of `second`.
 
     >>> Pairs.of([[0, 2], [1, 2]]).second.tolist()
     [2, 2]
@@ -45,7 +50,11 @@ class Pairs:
 
     @classmethod
     def of(cls, pairs) -> "Pairs":
-        """Pairs from row numbers (p, 2), checked where values are known."""
+        """Make listed pairs from row numbers (p, 2), or return pairs that are `Pairs` already.
+
+        Raise for another shape or dtype. Raise for a pair of one row twice, if the numbers have
+        values now (outside of `jax.jit`).
+        """
         if isinstance(pairs, Pairs):
             return pairs
         pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
@@ -61,31 +70,34 @@ class Pairs:
 
     @classmethod
     def between(cls, first, second) -> "Pairs":
-        """Every row of `first` with every row of `second`."""
+        """Make the pairs of every row of `first` with every row of `second`."""
         return cls(jnp.asarray(first), jnp.asarray(second), False)
 
 
 class Held(NamedTuple):
-    """One of the two rows of held-out pairs, its values shaped to broadcast with those of the other
-    row; or columns of all rows.
+    """The labels, weights, events and residuals of one of the two rows of held-out pairs.
+
+    The arrays are shaped so that they broadcast with the arrays of the other row. `PairSystem` uses
+    this class also for the columns of all rows, without residuals.
     """
 
     label: Any  # (t, …)
     weight: Any
-    event: Any = None  # whether a label that is a time is that of an event, where it is told
+    event: Any = None  # 1 for the time of an event, 0 for a censored time; None: not times
     residual: Any = None
 
 
 class Entries(NamedTuple):
-    """Of pairs of a row i and a row j: the 2×2 block of R and the residuals r, or what is added to
-    them.
+    """The 2×2 blocks of R and the residuals r, for all a × b pairs of a row i and a row j.
+
+    `PairLandmarks.added` returns what is added to these numbers.
     """
 
-    ii: Any  # R, (a, b)
-    ij: Any
-    jj: Any
-    i: Any  # r, (t, a, b)
-    j: Any
+    ii: Any  # Rᵢᵢ, which broadcasts to (a, b)
+    ij: Any  # Rᵢⱼ
+    jj: Any  # Rⱼⱼ
+    i: Any  # rᵢ, which broadcasts to (t, a, b)
+    j: Any  # rⱼ
 
 
 def sum_pairs(solution, terms, lams, pairs, events):
@@ -93,14 +105,15 @@ def sum_pairs(solution, terms, lams, pairs, events):
 
     Args:
         solution: a factor with labels, whose rows have a `View`.
-        terms: `terms(first, second)`, both `Held`; what it gives must broadcast to the pairs, (t,
-            a, b), and be 0 where a weight is 0.
+        terms: the function `terms(first, second)` of two `Held`. Its results must broadcast to
+            shape (t, a, b) of the pairs, and be 0 where a weight is 0.
         lams: λ (L,), or (L, t).
-        pairs: which pairs; None for all, each once.
-        events: what `Held` has of events, (n,).
+        pairs: `Pairs`, or None for all pairs of rows, each counted once.
+        events: (n,), the field `event` of `Held`; None for labels that are not times.
 
     Returns:
-        The sums, with leading axes (L, t).
+        The sums of each result of `terms`, (L, t). They are NaN if a constant is fitted, alone or
+        with columns, and fewer rows of positive weight remain without a pair than fixed effects.
     """
     weights = solution.factor.weights
     fixed = solution.factor.fixed
@@ -121,8 +134,10 @@ def sum_pairs(solution, terms, lams, pairs, events):
 
 
 def levels_of_two(fixed: FixedEffects, weights):
-    """H (n, q) of the levels that have just two rows of positive weight, and leave with that pair,
-    0 for others; None where fixed effects are no levels.
+    """Return the columns H (n, q) of the levels that have just two rows of positive weight.
+
+    Without this pair of rows nothing is known of such a level, so it leaves with the pair. The
+    columns of all other levels are 0. Return None if the fixed effects are not levels.
     """
     if not isinstance(fixed, FixedLevels):
         return None
@@ -137,19 +152,21 @@ def levels_of_two(fixed: FixedEffects, weights):
 
 @pytree
 class PairLandmarks:
-    """Landmarks that leave with their rows, as `Constraints` have them, by directions of length 1;
-    the last one, of length 0, stands for no landmark.
+    """The landmarks that are held out with their rows, prepared for pairs.
+
+    Each of the m landmarks is a direction of length 1: its row of `Constraints.planes`, normalised.
+    One more direction, the last, has length 0. It stands for a row that is not a landmark.
     """
 
-    landmark_of_row: Int[Array, " n"]
-    rows: Float[Array, "n m1"]  # what each row has along each direction
-    labels: Float[Array, "t m1"]
-    cosines: Float[Array, "m1 m1"]  # of angles between directions
+    landmark_of_row: Int[Array, " n"]  # m for a row that is not a landmark
+    rows: Float[Array, "n m1"]  # the inner product of each row of M with each direction
+    labels: Float[Array, "t m1"]  # the inner product of Mᵀỹ with each direction
+    cosines: Float[Array, "m1 m1"]  # of the angles between directions
     sines: Float[Array, "m1 m1"]
 
     @classmethod
     def of(cls, constraints) -> "PairLandmarks":
-        """Of all landmarks."""
+        """Prepare the landmarks of the `Constraints` of a view."""
         planes = constraints.planes
         directions = planes / jnp.linalg.norm(planes, axis=1, keepdims=True)
         directions = jnp.pad(directions, ((0, 1), (0, 0)))
@@ -159,11 +176,13 @@ class PairLandmarks:
         return cls(constraints.landmark_of_row, rows, labels, *angles(directions))
 
     def added(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
-        """What the landmarks of every row i and every row j, which leave together, add to R and r.
+        """Return what is added to R and r when the landmarks of rows i and j leave with the rows.
 
-        An orthonormal basis of their plane is u, the direction of j's landmark, and v, what is left
-        of the direction of i's at a right angle to it: (direction of i − cos · u)/sin. A row adds
-        to an entry of R, and labels to r, the product of what both have along u, and along v.
+        Let a and u be the directions of the landmarks of i and j. With v = (a − cos·u)/sin, u and
+        v are an orthonormal basis of the plane of a and u. For rows p and q of M,
+
+            R_pq gains (M_p·u)(M_q·u) + (M_p·v)(M_q·v),
+            r_p  gains (M_p·u)(Mᵀỹ·u) + (M_p·v)(Mᵀỹ·v).
         """
         rows_i = i[:, None]
         rows_j = j[None, :]
@@ -171,13 +190,13 @@ class PairLandmarks:
         of_j = self.landmark_of_row[rows_j]
         cosine = self.cosines[of_i, of_j]
         sine = self.sines[of_i, of_j]
-        # Of what has so much along the directions of i's landmark and of j's.
+        # The inner product with v, from the inner products with a and with u.
         along_v = lambda along_i, along_j: (along_i - cosine * along_j) / sine
 
         u_i = self.rows[rows_i, of_j]
         u_j = self.rows[rows_j, of_j]
         v_i = along_v(self.rows[rows_i, of_i], u_i)
-        v_j = along_v(self.rows.T[of_i, rows_j], u_j)  # transposed, it is read in order
+        v_j = along_v(self.rows.T[of_i, rows_j], u_j)  # transposed, memory is read in order
         u_labels = self.labels[:, of_j]
         v_labels = along_v(self.labels[:, of_i], u_labels)
         return Entries(
@@ -190,8 +209,11 @@ class PairLandmarks:
 
 
 def angles(directions: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
-    """Cosines and sines of angles between directions of length 1, the sines from differences where
-    any two are nearly parallel; 1 for a direction with itself and with the last one, of length 0.
+    """Return cosines and sines of the angles between directions of length 1.
+
+    The sine is set to 1 for a direction with itself and with the last direction, of length 0. If
+    any two directions a and b are nearly parallel, 1 − cos² would lose digits. Then sin² = d²(1 −
+    d²/4) for all of them, with the length d of a − b, or of a + b if cos < 0.
     """
     cosines = matmul(directions, directions.T)
     m, _ = directions.shape
@@ -213,25 +235,27 @@ def angles(directions: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[
 
 
 class PairSystem(NamedTuple):
-    """What held-out residuals of pairs are solved from at one λ, columns of all rows, and the
-    function of pairs that is summed.
+    """All that the sum over pairs needs at one λ: `sum` computes it.
+
+    `terms` is the function that is summed. `view` has R and r.
     """
 
     terms: Callable
     view: View
-    landmarks: PairLandmarks | None
-    levels: Any  # H of those that leave with a pair, (n, q)
+    landmarks: PairLandmarks | None  # None: no coefficients leave with rows
+    levels: Any  # H of the levels that leave with a pair, (n, q); None: there are no levels
     inverse_root: Any  # 1/√v, 1 where v = 0
-    columns: Held
+    columns: Held  # of all rows
 
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:
-        """R and r of every row i with every row j, levels and landmarks eliminated that leave with
-        the two.
+        """Return R and r of every row i with every row j.
+
+        The levels and landmarks that leave with the two rows are eliminated.
         """
         ii, jj = _facing(self.view.diagonal, i, j)
         entries = Entries(ii, self.view.entries(i, j), jj, *_facing(self.view.residuals.T, i, j))
         if self.levels is not None:
-            shared = matmul(self.levels[i], self.levels[j].T)  # 0 for rows of two levels
+            shared = matmul(self.levels[i], self.levels[j].T)  # 0 for rows of different levels
             squares = _facing(jnp.sum(self.levels**2, axis=1), i, j)
             added_i, added_j = (jnp.where(shared > 0, square, 0) for square in squares)
             entries = entries._replace(ii=ii + added_i, ij=entries.ij + shared, jj=jj + added_j)
@@ -240,8 +264,10 @@ class PairSystem(NamedTuple):
         return Entries(*map(jnp.add, entries, self.landmarks.added(i, j)))
 
     def held_out(self, i, j, counted) -> tuple[Held, Held]:
-        """Every row i and every row j, with residuals that are finite also where a pair is not
-        counted: R⁻¹r of its 2×2 block, over √v.
+        """Return every row i and every row j with their held-out residuals.
+
+        The residuals are R⁻¹r of the 2×2 block of a pair, over √v. They are finite also for a pair
+        that is not counted.
         """
         R = self.entries(i, j)
         inverse = 1 / jnp.where(counted, R.ii * R.jj - R.ij * R.ij, 1)
@@ -253,9 +279,7 @@ class PairSystem(NamedTuple):
         )
 
     def sum_block(self, counts, i, j):
-        """The sum over every row i with every row j, of the pairs whose row numbers `counts` is
-        true of.
-        """
+        """Return the sum over every row i with every row j, of pairs for which counts(i, j)."""
         counted = counts(i[:, None], j[None, :])
         first, second = self.held_out(i, j, counted)
         shape = first.residual.shape
@@ -263,13 +287,16 @@ class PairSystem(NamedTuple):
         return jax.tree.map(total, self.terms(first, second))
 
     def sum_rectangle(self, counts, first, second):
-        """`sum_block`, in blocks of `first`."""
+        """Return the sum over every row of `first` with every row of `second`, in blocks of rows.
+
+        Only pairs for which counts(i, j) are summed.
+        """
         size = wide_block_size(len(first), len(second) * self.view.residuals.dtype.itemsize)
         of_block = lambda i: self.sum_block(counts, i, second)
         return sum_rows(of_block, jnp.asarray(first), size)
 
     def sum(self, pairs):
-        """The sum over pairs, (t,)."""
+        """Return the sum over `pairs`, (t,); None stands for all pairs i > j."""
         if pairs is None:
             below = [
                 self.sum_rectangle(jnp.greater, np.arange(*ends), jnp.arange(ends[1]))
@@ -289,6 +316,6 @@ class PairSystem(NamedTuple):
 
 
 def _facing(columns, i, j):
-    """Values of rows i and of rows j, shaped to broadcast to a rectangle of pairs."""
+    """Return the values of rows i, (…, a, 1), and of rows j, (…, 1, b), for a × b pairs."""
     of_i = jax.tree.map(lambda a: a[..., i][..., :, None], columns)
     return of_i, jax.tree.map(lambda a: a[..., j][..., None, :], columns)

@@ -1,4 +1,4 @@
-"""Several kernels with weights for every target, and greedy selection of columns."""
+"""Fits with several kernels, weighted for every target, and greedy selection of columns."""
 
 from jaxrls.several.kernels import KernelsFit, fit_kernels
 from jaxrls.several.selection import Selection, select_columns

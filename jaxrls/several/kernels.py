@@ -1,5 +1,7 @@
-"""Several kernels, with weights for every target: random search over the simplex, then descent
-along the gradient; predictions and scores split by kernel.
+"""The function `fit_kernels`: a weighted sum of several kernels, with weights for every target.
+
+The weights are searched at random over the simplex, and then by descent along the gradient. The
+result, a `KernelsFit`, splits predictions and scores by kernel.
 """
 
 from dataclasses import replace
@@ -42,32 +44,35 @@ from jaxrls.front import (
     with_constant,
 )
 
-CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, alternately: near a few kernels, and anywhere
+# Concentrations of the Dirichlet draws, in turn. With 0.1 most of the weight is on a few kernels.
+# With 1 the draws are uniform over the simplex.
+CONCENTRATIONS = (0.1, 1.0)
 
 
 @pytree
 class KernelsFit:
     """The result of `fit_kernels`: one model for each target, with its own weights of the kernels.
 
-    f_t(x) = Σₖ shares_kt Σⱼ kₖ(x, pointsⱼ) coef_jt + intercept_t. There is a column for each
-    target, also for a single one.
+    f_t(x) = Σₖ shares_kt Σⱼ kₖ(x, pointsⱼ) coef_jt + intercept_t. All arrays have an axis of
+    targets, also for a single target.
 
     Args:
         kernels: the K kernels kₖ.
-        points: (q, d), the rows that f is expanded in: training rows, or landmarks.
+        points: (q, d), the rows in whose kernel functions f is expanded: training rows, or
+            landmarks.
         coef: (q, t), the coefficients.
         intercept: (t,), the constants.
         shares: (K, t), the weights of the kernels for every target.
         lam: (t,), the chosen λ.
         error: (t,), the leave-one-out error of each target at its λ.
-        lams: λ of the grid, (L,).
+        lams: (L,), the λ of the grid.
         tried: (S, K), the weights that were tried.
-        errors: (S, t), the error of each of these at its best λ of the grid.
-        r2: (t,), R² of the held-out predictions, 1 − error / Σ v (y − ȳ)² · Σ v; 0 for a constant
-            target.
+        errors: (S, t), the error of each row of `tried`, at its best λ of the grid.
+        r2: (t,), R² of the held-out predictions, 1 − error / Σ v (y − ȳ)² · Σ v. It is 0 for a
+            constant target.
         floor: (t,), the λ below which rounding errors dominate.
-        names: those of the kernels, where `fit_kernels` was given a dictionary.
-        columns: those of the columns of X, where it was a data frame.
+        names: the names of the kernels if `fit_kernels` was given a dictionary, else ().
+        columns: the names of the columns of X if it was a data frame, else ().
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> X = np.random.default_rng(0).normal(size=(30, 2))
@@ -104,20 +109,21 @@ class KernelsFit:
         )
 
     def kernel(self, target: int) -> Kernel:
-        """The weighted sum of kernels of one target, for example to start `tune` from, which needs
-        weights above 0.
+        """Return the weighted sum of kernels of one target.
+
+        `tune` can start from it if all its weights are above 0.
         """
         return weighted(self.kernels, self.shares[:, target])
 
     @public_call(fitted="self.coef")
     def coefficients(self) -> tuple[Float[Numbers, "_ t"], ...]:
-        """The weights of each kernel's features, for kernels that have explicit ones: of a linear
-        kernel one for each of its columns, as in banded ridge.
+        """Return the weights of the explicit features of each kernel.
 
-        W_k = shares_k Σⱼ φ_k(pointsⱼ) coefⱼ, so that kernel k contributes φ_k(x) W_k.
+        A linear kernel has one weight for each of its columns, as in banded ridge regression. W_k =
+        shares_k Σⱼ φ_k(pointsⱼ) coefⱼ, so that kernel k contributes φ_k(x) W_k.
 
         Returns:
-            For each kernel (r_k, t), with r_k features.
+            A tuple with W_k (r_k, t) for each kernel, which has r_k features.
 
         Raises:
             ValueError: for a kernel without explicit features.
@@ -136,12 +142,13 @@ class KernelsFit:
 
     @public_call(fitted="self.coef")
     def predict_split(self, X, *, block_size: int | None = None) -> Float[Numbers, "k m t"]:
-        """Predict for the rows of X, split into the contribution of each kernel, without the
-        intercept.
+        """Return the contribution of each kernel to the predictions for the rows of X.
+
+        The intercept is not in any contribution.
 
         Args:
             X: rows (m, d).
-            block_size: rows at a time.
+            block_size: how many rows are computed at a time; None for a number that suits memory.
 
         Returns:
             (K, m, t).
@@ -152,35 +159,36 @@ class KernelsFit:
         **Cost** O(m q (d + t)) for each kernel.
         """
         model = Model(self.kernels[0], self.points, self.coef, self.intercept, names=self.columns)
-        unnamed = replace(self, columns=())  # for which nothing is compiled anew
+        unnamed = replace(self, columns=())  # new names would compile the program again
         return _split(unnamed, model.read(X)[0], block_size=block_size)
 
     def predict(self, X, *, block_size: int | None = None) -> Float[Numbers, "m t"]:
-        """Predictions (m, t) for the rows of X (m, d): the sum of `predict_split`, and the
-        intercept.
+        """Return the predictions for the rows of X: the intercept plus the sum of `predict_split`.
+
+        X has shape (m, d), and the result (m, t).
         """
         varying = self.predict_split(X, block_size=block_size).sum(axis=0)
         return with_constant(varying, self.intercept)
 
     @public_call(fitted="self.coef")
     def score(self, X, Y, weights=None, *, per_target: bool = False) -> Any:
-        """R² of the predictions, as `Fit.score`.
+        """Return R² of the predictions, as `Fit.score` does.
 
         Args:
             X: rows (m, d).
             Y: labels (m, t), or (m,) for a single target.
             weights: sample weights (m,); by default all are 1.
-            per_target: whether to return that of every target (t,), in place of their mean.
+            per_target: whether to return R² of every target (t,) in place of their mean.
         """
         return r_squared_of(self.predict(X), Y, weights, per_target)
 
     @public_call(fitted="self.coef")
     def score_split(self, X, Y) -> Float[Numbers, "k t"]:
-        """Score predictions by R², split by kernel (the product measure).
+        """Split R² of the predictions by kernel (the product measure).
 
-        Kernel k has Σᵢ f_k(xᵢ) (2(yᵢ − b) − f(xᵢ)) / Σᵢ (yᵢ − ȳ)² with f = Σₖ f_k. The sum over
-        kernels is R² + n(ȳ − b)²/Σ(yᵢ − ȳ)², which is R² where the intercept b is the mean of Y. A
-        constant target scores 0, as in `Fit.score`.
+        The share of kernel k is Σᵢ f_k(xᵢ) (2(yᵢ − b) − f(xᵢ)) / Σᵢ (yᵢ − ȳ)² with f = Σₖ f_k. The
+        sum over kernels is R² + n(ȳ − b)²/Σ(yᵢ − ȳ)². This is R² if the intercept b is the mean of
+        Y. A constant target scores 0, as in `Fit.score`.
 
         Args:
             X: rows (m, d).
@@ -192,13 +200,14 @@ class KernelsFit:
         Raises:
             ValueError: for labels of another shape than (m, t).
 
-        **Cost** as `predict_split`. **Source**: Pratt 1987; as himalaya's `r2_score_split`.
+        **Cost** as `predict_split`. **Source**: Pratt 1987; himalaya's `r2_score_split` is the
+        same.
         """
         split = self.predict_split(X)
         Y = as_predicted(with_constant(split[0], self.intercept), Y)
         xp: Any = jnp if isinstance(split, jax.Array) else np
         about = xp.asarray(Y - self.intercept, split.dtype)
-        varies = xp.asarray(Y - Y[:1], split.dtype)  # exactly 0 where constant
+        varies = xp.asarray(Y - Y[:1], split.dtype)  # exactly 0 for a constant target
         shares = (split * (2 * about - split.sum(axis=0))).sum(axis=1)
         square = ((varies - varies.mean(axis=0)) ** 2).sum(axis=0)
         return xp.where(square > 0, shares / xp.where(square > 0, square, 1), 0)
@@ -224,37 +233,37 @@ def fit_kernels(
     """Fit a weighted sum of kernels, with weights chosen for every target by leave-one-out error:
     multiple-kernel and banded ridge regression.
 
-    minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖² in the space of Σₖ sₖ kₖ, over λ of a grid and
-    over weights s ≥ 0, Σₖ sₖ = 1. The weights tried are equal ones and random draws from the
-    Dirichlet distribution, with concentration 0.1 and 1 alternately. Every target keeps its best.
+    Minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖² over f in the space of Σₖ sₖ kₖ and over b, for
+    every λ of a grid and for several weights s ≥ 0 with Σₖ sₖ = 1. The first weights are equal. The
+    others are drawn from the Dirichlet distribution, with concentrations 0.1 and 1 in turn. Every
+    target keeps the weights and the λ with its smallest held-out error.
 
     Args:
-        kernels: two or more, such as `[Linear().on(range(5)), Gaussian(1.0).on([5, 6])]`; or a
-            dictionary of them by name.
+        kernels: two or more, such as `[Linear().on(range(5)), Gaussian(1.0).on([5, 6])]`, or a
+            dictionary from names to kernels.
         X: rows (n, d).
         Y: labels (n,) or (n, t).
-        num: how many weights to try.
-        shares: (S, K), the weights to try in place of random ones; each row is divided by its sum.
-        key: a JAX random key for the draws; the same key gives the same weights.
-        lams: λ (L,), by default from the spectrum at equal weights.
+        num: how many weights s to try.
+        shares: (S, K), the weights to try in place of random ones. Each row is divided by its sum.
+        key: a JAX random key for the draws. The same key gives the same weights.
+        lams: λ (L,), by default a grid from the spectrum at the first weights that are tried.
         weights, intercept, landmarks: as in `fit`.
         groups: as in `fit`, labels (n,) of rows that are held out together.
-        steps: how many steps of L-BFGS follow for each target, along the gradient of its error in
-            the logarithms of the weights and of λ.
-        progress: show a bar of the weights that are tried (needs tqdm).
+        steps: how many steps of L-BFGS follow for each target. They descend along the gradient of
+            its error with respect to the logarithms of the weights and of λ.
+        progress: whether to show a bar of the weights that are tried (needs tqdm).
 
     Returns:
-        A `KernelsFit`, computed when it is returned.
+        A `KernelsFit`. All computation is finished when it is returned.
 
     Raises:
         ValueError: for fewer than two kernels, shares below 0, and as `fit`.
 
     **Warns** of λ as `fit` does. **Cost** `num` spectra, O(num n³), whatever the number of targets
-    and λ; O(num n m²) on landmarks; with `steps` a few evaluations of `objective` and its gradient
-    for each step and target.
-    **Fails**: with many kernels few of the draws lie near the best: use `steps`. **Source**: Dupré
-    la Tour, Eickenberg, Nunez-Elizalde and Gallant 2022, "Feature-space selection with banded ridge
-    regression".
+    and λ; O(num n m²) on landmarks. With `steps`, each step of each target takes a few evaluations
+    of `objective` and its gradient. **Fails**: with many kernels few of the draws lie near the best
+    weights: use `steps`. **Source**: Dupré la Tour, Eickenberg, Nunez-Elizalde and Gallant 2022,
+    "Feature-space selection with banded ridge regression".
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> rng = np.random.default_rng(0)
@@ -269,7 +278,7 @@ def fit_kernels(
     kernels = _checked([*kernels.values()] if names else kernels, column_names(X))
     options = {"weights": weights, "intercept": intercept, "groups": groups, "landmarks": landmarks}
     if landmarks is None:
-        options["solver"] = Spectral("gram")  # for coefficients of rows
+        options["solver"] = Spectral("gram")  # so that the coefficients are of rows
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
     problem = read_problem(equal, X, Y, **options).prepare()
     if not problem.traceable:
@@ -297,7 +306,7 @@ def fit_kernels(
         names=names,
         columns=column_names(X),
     )
-    of_grid: Any = None if steps else grid  # a search by gradient goes beyond the grid
+    of_grid: Any = None if steps else grid  # the descent may leave the grid
     _inspect(fit, of_grid, default_grid=lams is None)
     if problem.label_offset is None:
         return fit
@@ -306,12 +315,17 @@ def fit_kernels(
 
 @where_known
 def _inspect(fit: KernelsFit, lams: Any, default_grid: bool) -> None:
-    """Warn of λ at an edge of what was tried, once all is computed."""
+    """Wait until all of the fit is computed. Warn of a chosen λ at an edge of the grid, or below
+    the floor.
+    """
     fit = jax.block_until_ready(fit)
     inspect_lam(replace(fit, lams=lams, floor=np.max(fit.floor)), default_grid)
 
 
 def _checked(kernels, names) -> tuple[Kernel, ...]:
+    """Return the kernels as a tuple, with columns by number. Raise for fewer than two kernels, and
+    for given kernel matrices.
+    """
     if not isinstance(kernels, list | tuple) or len(kernels) < 2:
         raise ValueError(
             "kernels must be a list of two kernels or more: with one, fit(kernel, X, Y, "
@@ -328,7 +342,11 @@ def _checked(kernels, names) -> tuple[Kernel, ...]:
 
 
 def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
-    """The weights to try, equal ones first where they are drawn."""
+    """Return the weights to try: `shares` if given, else equal weights and then random ones.
+
+    Each row of the result sums to 1. Raise for a missing key, for another shape and for weights
+    below 0.
+    """
     if shares is None:
         check_whole("num", num)
         if key is None:
@@ -351,7 +369,10 @@ def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
 
 
 class Judged(NamedTuple):
-    """The model at the best λ of every target, as `KernelsFit` has it."""
+    """The model at the best λ of every target, for some weights of the kernels.
+
+    The fields mean the same as in `KernelsFit`. The last axis of each is the axis of targets.
+    """
 
     coef: Any
     intercept: Any
@@ -362,15 +383,18 @@ class Judged(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """The best of some weights for every target, the λ of the grid, and the errors of each."""
+    """The result of trying several weights."""
 
-    best: Judged
-    lams: Any
-    errors: Any
+    best: Judged  # the best of these weights for every target
+    lams: Any  # the grid, (L,)
+    errors: Any  # of each of the weights and every target, (S, t)
 
 
 def _searched(problem, kernels, tried, lams, progress) -> Searched:
-    """The best of all weights that are tried: all at once, or one after another under a bar."""
+    """Try all weights, and return the best for every target.
+
+    One program tries all of them. With `progress`, one program is called for each, under a bar.
+    """
     best: Any = None
     errors: list = []
     with progress_bar(progress, len(tried), "weights", "draw") as reached:
@@ -383,7 +407,17 @@ def _searched(problem, kernels, tried, lams, progress) -> Searched:
 
 
 def _judged(problem, kernels, shares, lams) -> Judged:
-    """The best λ for every target with the weighted sum of kernels, and the model there."""
+    """Find the best λ for every target with one weighted sum of kernels.
+
+    Args:
+        problem: the data, whose kernel is replaced.
+        kernels: the K kernels.
+        shares: their weights, (K,).
+        lams: the grid, (L,).
+
+    Returns:
+        The model of every target at its best λ.
+    """
     solution = replace(problem, kernel=weighted(kernels, shares)).solution()
     errors = problem.errors(solution, lams).reshape(len(lams), -1)
     lam, error = choose_lam(lams, errors, per_target=True)
@@ -396,13 +430,17 @@ def _judged(problem, kernels, shares, lams) -> Judged:
 
 
 def _better(old: Judged, new: Judged) -> Judged:
+    """Return for every target the model with the smaller error."""
     wins = (new.error < old.error) | jnp.isnan(old.error)
     return jax.tree.map(lambda old, new: jnp.where(wins, new, old), old, new)
 
 
 @compiled
 def _search(problem, kernels, tried, lams) -> Searched:
-    """The best for every target; λ are by default the grid of the first weights."""
+    """Try the weights `tried`, (S, K), in one program, and return the best for every target.
+
+    `lams` may be None. Then λ are a grid from the spectrum at the first weights.
+    """
     if lams is None:
         first = replace(problem, kernel=weighted(kernels, tried[0]))
         lams = lambda_grid(first.solution().factor)
@@ -418,30 +456,36 @@ def _search(problem, kernels, tried, lams) -> Searched:
 
 @compiled
 def _r2(problem, error):
-    """1 − error over the variance of each target; 0 where that is 0."""
+    """Return 1 − error / variance for each target, (t,); 0 for a target whose variance is 0."""
     Y = problem.Y.reshape(len(problem.Y), -1)
     v = problem.weights.array
-    Y = Y - Y[jnp.argmax(v)]  # exactly 0 where constant
+    Y = Y - Y[jnp.argmax(v)]  # exactly 0 for a constant target
     variance = matmul(v, (Y - matmul(v, Y) / jnp.sum(v)) ** 2) / jnp.sum(v)
     return jnp.where(variance > 0, 1 - error / jnp.where(variance > 0, variance, 1), 0)
 
 
 @pytree
 class Logarithms:
-    """A space to descend in: the logarithms of the weights, whose sum stands for 1/λ."""
+    """The parameters of the descent: the logarithms of K weights, which need not sum to 1.
+
+    λ stays fixed. Weights that sum to a at λ are the same fit as weights that sum to 1 at λ/a. So
+    the sum of the weights takes the part of λ in the search.
+    """
 
     kernels: tuple[Kernel, ...]
     lam: Any
 
     def unpack(self, log_shares) -> tuple[Kernel, Any]:
-        """Kernel and λ."""
+        """Return the weighted sum of kernels, and λ."""
         return weighted(self.kernels, jnp.exp(log_shares)), self.lam
 
 
 @compiled
 def _descended(problem, kernels, best, *, steps):
-    """Descent from the best of every target along the gradient; a weight of 0 starts at a hundredth
-    of the mean.
+    """Descend from the best weights of every target along the gradient of its error.
+
+    A weight starts at no less than a hundredth of the mean weight, so that its logarithm is finite.
+    A target keeps its model if the descent does not lower its error.
     """
     optimizer = default_optimizer()
 
@@ -458,24 +502,27 @@ def _descended(problem, kernels, best, *, steps):
         after = _judged(alone, kernels, shares / total, before.lam[None] / total)
         return _better(before, jax.tree.map(lambda a: a[..., 0], after))
 
-    targets = jax.lax.map(of_target, jnp.arange(len(best.lam)))  # one after another
+    targets = jax.lax.map(of_target, jnp.arange(len(best.lam)))  # one target after another
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), targets)
 
 
 def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
-    """Σₖ sharesₖ kₖ."""
+    """Return the kernel Σₖ sharesₖ kₖ."""
     parts: Any = map(Scaled, shares, kernels)
     return reduce(Sum, parts)
 
 
 @compiled
 def _coefficients(fit: KernelsFit, rows):
+    """Sum the products of features and coefficients over the rows of the expansion."""
     of_block = lambda x, coef: tuple(matmul(k.features(x).T, coef) for k in fit.kernels)
     return tuple(map(jnp.multiply, rows.sum(of_block, fit.coef), fit.shares))
 
 
 @compiled
 def _split(fit: KernelsFit, rows, *, block_size):
+    """Compute the contribution of each kernel to the predictions, (K, m, t), in blocks of rows."""
+
     def split_of_block(x):
         parts = [
             matmul(gram(kernel, x, fit.points), fit.coef * share)

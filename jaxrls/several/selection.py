@@ -1,16 +1,24 @@
-"""Greedy forward selection of columns of X: one after the other, each the one with which exact
-leave-one-out error is smallest.
+"""Greedy forward selection of columns of X by exact leave-one-out error.
+
+Begin with `select_columns`. It adds one column after another: the column with which the error is
+smallest. The comment below derives what is updated when a column joins.
 """
 
-# With h = √v/‖√v‖ and the columns x = √v X_j chosen so far, everything follows from
-# Q = λ(Σ xxᵀ + λI)⁻¹ on the complement of h (of nothing without an intercept): r = Q√v y,
-# q = diag Q = 1 − leverage, and e = r/(q√v). Q is C = I − hhᵀ at first, and with each column x
-# that joins g aaᵀ is subtracted, a = Qx, g = 1/(λ + xᵀa). With the products a of all columns each
-# of them is tried at once, and the one that joins changes
+# Let h = √v/‖√v‖, and let x = √v X_j be the columns chosen so far. Everything follows from
 #
-#     r − a g xᵀr,   q − g a∘a,   A − g a aᵀB,   B the columns and A = QB:
+#     Q = λ(Σ xxᵀ + λI)⁻¹, restricted to the complement of h (to all vectors without an intercept):
+#     r = Q√v y,   q = diag Q = 1 − leverage,   e = r/(q√v).
 #
-# O(n p (t + 1)) for each column. No 1/λ is formed.
+# With no column chosen, Q is I − hhᵀ. A column x that joins changes Q to
+#
+#     Q − g aaᵀ   with a = Qx and g = 1/(λ + xᵀa).
+#
+# Let B hold all p columns, and A = QB. Then A has the product a of each column, so that all columns
+# are tried at once. The column that joins changes
+#
+#     r to r − a g xᵀr,   q to q − g a∘a,   A to A − g a aᵀB.
+#
+# This takes O(n p (t + 1)) for each column that joins. No 1/λ is formed.
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,8 +44,8 @@ from jaxrls.core.support import (
 )
 from jaxrls.front import read_problem
 
-# Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first
-# value, is not known to a few per cent, and counts as 0.
+# A quantity counts as 0 if it has fallen below CERTAIN·√num·eps times its first value. √num·eps is
+# the rounding of num updates, so that such a quantity is not known to a few per cent.
 CERTAIN = 40
 
 
@@ -48,8 +56,8 @@ class Selection:
     Args:
         columns: (num,), column numbers in the order of choice.
         errors: (num,) or (num, t), the error after each choice, for every target.
-        error_without: () or (t,), the error before the first choice: of the intercept alone, or
-            without one, of the prediction 0.
+        error_without: () or (t,), the error before the first choice. This is the error of the
+            intercept alone, or of the prediction 0 without an intercept.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.array([[0.0, 1.0], [1.0, 1.5], [2.0, 0.0], [3.0, 1.0]])
@@ -68,7 +76,7 @@ class Selection:
         return self.first(len(self.columns))
 
     def first(self, num: int) -> Kernel:
-        """The linear kernel on the first `num` of the chosen columns.
+        """Return the linear kernel on the first `num` of the chosen columns.
 
         Raises:
             ValueError: for a `num` that is not 1 to the number of columns, and inside `jax.jit`.
@@ -88,12 +96,13 @@ def select_columns(
 ) -> Selection:
     """Choose `num` columns of X for a linear fit: greedy forward selection by exact leave-one-out.
 
-    Each step tries every remaining column together with those already chosen, at this λ, and adds
-    the one of the smallest Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, averaged over targets, with the held-out
-    residuals e; on ties the first column. A row is held out with all of its weight.
+    Each step tries every remaining column together with the chosen columns, at this λ. It adds the
+    column with the smallest Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, averaged over targets, with the held-out
+    residuals e. Of equal errors the first column is taken. A row is held out with all of its
+    weight.
 
-    Columns are compared as they are: of two with the same information the one of larger scale is
-    penalised less, so standardise columns that have different units.
+    Columns are compared as they are. Of two columns with the same information, the one of larger
+    scale is penalised less. So standardise columns that have different units.
 
     Args:
         X: rows (n, d), NumPy or JAX.
@@ -102,22 +111,25 @@ def select_columns(
         lam: λ, one number above 0.
         weights: sample weights (n,), 0 or more.
         intercept: whether to fit a constant without penalty.
-        loss: of held-out residuals, as in `LeaveOneOut`.
+        loss: a function of held-out residuals and labels, as in `LeaveOneOut`.
 
     Returns:
-        A `Selection`, whose `kernel` is for `fit`, which may choose λ anew. Columns of zeros are
-        never chosen, nor constant ones if there is an intercept, nor, for a tiny λ, those that the
-        chosen ones span up to rounding. If fewer than `num` others exist, the result is shorter.
-        Inside `jax.jit`, where the shape is fixed, it is filled up with columns that are never
-        chosen.
+        A `Selection`. Its `kernel` is for `fit`, which may choose λ anew. Never chosen are:
+
+        * columns of zeros;
+        * constant columns, if there is an intercept;
+        * columns that the chosen ones span up to rounding, which happens for a tiny λ.
+
+        If fewer than `num` other columns exist, the result is shorter. Inside `jax.jit`, where its
+        shape is fixed, the result is filled up with such columns.
 
     Raises:
         ValueError: for shapes that do not fit, NaN or infinity, λ ≤ 0, a source of rows or a sparse
             X.
 
     **Cost** O(num n d (t + 1)) time, 3nd numbers. **Fails**: the smallest error among very many
-    columns is optimistic, because the choice has used it: measure the error on rows that the
-    selection has not used. Where columns interpolate a row, so that 1 − leverage is rounding, the
+    columns is optimistic, because the choice has used it. So measure the error on rows that the
+    selection has not used. If columns interpolate a row, so that 1 − leverage is rounding, the
     error is infinite. Selection is forward only: a chosen column is never removed. **Source**:
     Pahikkala, Airola and Salakoski 2010, "Speeding up greedy forward selection for regularized
     least-squares".
@@ -147,20 +159,20 @@ def select_columns(
 
 
 class Search(NamedTuple):
-    """What a search does not change, and how small its numbers may be before they are rounding."""
+    """What stays the same during the selection, and the limits below which numbers are rounding."""
 
-    total: Callable  # the loss of rows, times their weight
+    total: Callable  # the sum over rows of weight times loss
     weights: Weights
     labels: Any  # (n, t)
     lam: Any
-    columns: Any  # √v X less its fit by the fixed effects, (n, p)
-    least_inner: Any  # of xᵀQx, (p,)
-    least_remaining: float  # of 1 − leverage
-    tie: float  # of errors, relative to each other
+    columns: Any  # B: √v X minus its fit by the fixed effects, (n, p)
+    least_inner: Any  # below this xᵀQx is rounding, (p,)
+    least_remaining: float  # below this 1 − leverage is rounding
+    tie: float  # errors with a smaller relative difference count as equal
 
     @classmethod
     def of(cls, problem, labels, lam, num) -> "Search":
-        """A search for `num` columns."""
+        """Prepare the selection of `num` columns."""
         X = problem.rows.dense()
         weights = problem.weights
         columns = weights.scale(problem.fixed.residual(weights, X))
@@ -174,19 +186,23 @@ class Search(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the choice changes, with Q as above."""
+    """What changes with each chosen column. The comment at the top of this file defines Q."""
 
-    products: Any  # Q times the columns, (n, p)
-    residuals: Any  # r, (n, t)
-    remaining: Any  # diag Q, (n,)
-    chosen: Any  # which columns, (p,)
+    products: Any  # A = QB, (n, p)
+    residuals: Any  # r = Q√v y, (n, t)
+    remaining: Any  # q = diag Q = 1 − leverage, (n,)
+    chosen: Any  # whether each column was chosen, (p,)
 
 
 @compiled
 def _choose(problem, lam, *, num) -> tuple[Selection, Int[Array, ""]]:
-    """`num` of the columns of X, chosen one after the other, and how many were really chosen: a
-    column that the chosen ones span up to rounding changes nothing, and fills the result up where
-    there are no others.
+    """Choose `num` columns of X, one after the other.
+
+    A column that the chosen ones span up to rounding changes nothing. Such columns fill the result
+    up if there are no others.
+
+    Returns:
+        The selection, and how many of its columns are not such fillers, ().
     """
     fixed = problem.fixed
     weights = problem.weights
@@ -206,10 +222,13 @@ def _choose(problem, lam, *, num) -> tuple[Selection, Int[Array, ""]]:
 
 
 def _add_best(search, state) -> tuple[State, tuple]:
-    """The state with the column that has the smallest error, averaged over targets; its number, the
-    error with it for every target, and whether those before it do not span it.
+    """Add the column with the smallest error, averaged over targets.
 
-    Errors that differ by rounding count as equal: the first of them is taken.
+    Of columns whose errors differ by rounding alone, the first is taken.
+
+    Returns:
+        (state, (column, errors, independent)): the new state, the number of the column, its error
+        for every target (t,), and whether the columns chosen before do not span it.
     """
     inner = jnp.sum(search.columns * state.products, axis=0)
     independent = inner > search.least_inner
@@ -232,12 +251,15 @@ def _add_best(search, state) -> tuple[State, tuple]:
 
 
 def _errors(search, state, share, moves) -> Float[Array, "p t"]:
-    """The errors with each column a = Qx added to those chosen: infinite where 1 − leverage is
-    rounding. Summed over blocks of rows.
+    """Compute the error with each column added to the chosen ones, in blocks of rows.
+
+    The error is infinite if 1 − leverage of some row of positive weight is rounding.
 
     Args:
-        share: g, 0 for columns that the chosen ones span, (p,).
-        moves: g xᵀr, (p, t).
+        search: what stays the same.
+        state: the state before the column is added.
+        share: g of each column, 0 for columns that the chosen ones span, (p,).
+        moves: g xᵀr of each column, (p, t).
     """
 
     def sum_block(part):

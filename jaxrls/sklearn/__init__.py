@@ -1,8 +1,9 @@
 """Regularized least squares as scikit-learn estimators: `RLSRegressor` and `RLSClassifier`.
 
-They stand where `GridSearchCV(KernelRidge(), …)`, `RidgeCV` and `RidgeClassifierCV` do, choose λ by
-exact leave-one-out in a single `fit`, and go through pipelines, searches, `clone` and pickle like
-any other estimator."""
+They replace `GridSearchCV(KernelRidge(), …)`, `RidgeCV` and `RidgeClassifierCV`. A single `fit`
+chooses λ by exact leave-one-out. Pipelines, searches, `clone` and pickle take them like any other
+estimator.
+"""
 
 try:
     import sklearn as sklearn

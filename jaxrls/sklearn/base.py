@@ -1,5 +1,7 @@
-"""What regression and classification share: kernel, criterion, fit, and the scores that they
-predict.
+"""The base class of the estimators, `RLSEstimator`: what regression and classification share.
+
+It turns the parameters of an estimator into arguments of `jaxrls.fit`, and the `Fit` into fitted
+attributes. Begin with its method `_fit`.
 """
 
 import warnings
@@ -35,12 +37,12 @@ from jaxrls.sklearn.scoring import (
 )
 from jaxrls.sklearn.support import CallbackSupportMixin
 
-MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
+MOST_LANDMARKS = 500  # that `partial_fit` chooses from its first rows, if no number is given
 LOSSES = {
     f.__name__: f
     for f in (rls.extend.squared_error, rls.extend.absolute_error, rls.classes.zero_one_loss)
 }
-# What only some fits leave behind.
+# Attributes that only some fits set. They are deleted before the attributes of a new fit are set.
 NOT_ALWAYS = [
     "coef_",
     "dual_coef_",
@@ -55,7 +57,7 @@ NOT_ALWAYS = [
 
 
 def adds_rows(estimator) -> None:
-    """Raise unless there is a `partial_fit`."""
+    """Raise AttributeError if the parameters of an estimator do not allow `partial_fit`."""
     plain = estimator.criterion in ("loo", "gcv") and estimator.loss == "squared_error"
     if not plain or any((estimator.cv, estimator.scoring, estimator.store_cv_results)):
         raise AttributeError(
@@ -67,8 +69,9 @@ def adds_rows(estimator) -> None:
 @hints_at_names
 @dataclass(eq=False, repr=False)
 class RLSEstimator(CallbackSupportMixin, BaseEstimator):
-    """All that regression and classification share: kernel, criterion, fit, and the scores that it
-    predicts.
+    """The base class of both estimators.
+
+    It fits targets Y, (n,) or (n, t). For a classifier these are ±1 codes of the labels y.
     """
 
     kernel: Any = "gaussian"
@@ -115,7 +118,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return tags
 
     def get_metadata_routing(self):
-        """As everywhere in scikit-learn; `groups` are asked for where `cv` splits by them."""
+        """Return the metadata routing, which requests `groups` if `cv` splits by them."""
         routing = super().get_metadata_routing()
         of_cv = getattr(self.cv, "get_metadata_routing", None)
         by_groups = of_cv is not None and of_cv().split.requests.get("groups") is True
@@ -128,29 +131,33 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return isinstance(self.kernel, rls.Precomputed) or self.kernel == "precomputed"
 
     def _checked(self, X, *args, **options):
-        """scikit-learn's own checks: columns and their names, NaN, sparse or not."""
+        """Check the arguments as scikit-learn does, and return them as arrays.
+
+        It checks columns and their names, NaN, and whether X may be sparse. Unless `reset=False`,
+        it also checks the parameters of the estimator and stores the names of the columns.
+        """
         for name, value in zip(("X", "y"), (X, *args), strict=False):
             check_unmasked(name, value)
         if options.get("reset", True):
             self._validate_params()
-            self._column_names = column_names(X)  # the fit is to an array, which has none
+            self._column_names = column_names(X)  # the fit gets an array without names
         options["accept_sparse"] = not self._pairwise and "csr"
         return validate_data(self, X, *args, dtype=[np.float64, np.float32], **options)
 
     def _row_weights(self, X, sample_weight):
-        """Those that were given, checked."""
+        """Return the weights that the caller gave, checked; None if there are none."""
         if sample_weight is None:
             return None
         check_unmasked("sample_weight", sample_weight)
         return _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
 
     def _weights(self, X, y, sample_weight):
-        """Those that rows are fitted with."""
+        """Return the weights with which rows are fitted. A classifier multiplies class weights."""
         return self._row_weights(X, sample_weight)
 
     def _keep(self, fit):
-        """The fitted attributes."""
-        for name in NOT_ALWAYS:  # of an earlier fit
+        """Set the fitted attributes from a `Fit`, and return the estimator."""
+        for name in NOT_ALWAYS:
             self.__dict__.pop(name, None)
         self.path_: Any = add_names_and_offset(jax.tree.map(np.asarray, fit), self._column_names)
         model = self.path_.model
@@ -164,7 +171,10 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return self
 
     def _fit(self, X, y, Y, sample_weight, groups, fixed_effects=None):
-        """Fit the targets Y, numbers or the codes of y."""
+        """Fit the targets Y, set the fitted attributes and return the estimator.
+
+        For a regressor Y is y. For a classifier Y are the codes of the labels y.
+        """
         weights = self._weights(X, y, sample_weight)
         options = {"weights": weights, "intercept": self.fit_intercept}
         options |= {"fixed_effects": fixed_effects, **self._criterion(X, y, groups)}
@@ -187,14 +197,21 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return self._left_out(Y, weights)
 
     def _cv_results(self, held_out, Y):
-        """What was left out at every λ, which come last."""
+        """Return the attribute `cv_results_`, (n, L) or (n, t, L).
+
+        These are held-out predictions with `scoring` or if the user asked for them, else losses.
+        """
         if self.scoring is None and self.store_cv_results != "predictions":
             Y = np.asarray(Y, held_out.dtype)
             held_out = np.stack([losses(self._loss, Y - part, Y) for part in held_out])
         return np.moveaxis(held_out, 0, -1)
 
     def _left_out(self, Y, weights):
-        """The fitted attributes of rows left out, at the chosen λ."""
+        """Set the attributes of held-out rows at the chosen λ, and return the estimator.
+
+        `loo_error_` is the criterion if it is "loo" or "kfold" and no scores chose λ. Otherwise it
+        is the weighted mean of squared held-out residuals.
+        """
         residuals = self.path_.loo_residuals
         Y = np.asarray(Y, self.intercept_.dtype)  # float64 where labels are far from 0
         self.loo_error_ = self.path_.error[()]
@@ -208,7 +225,11 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _loss(self):
-        """`loss`, or where it is the default that of a criterion that was given with its own."""
+        """The loss as a function: the parameter `loss`, or the loss of the criterion.
+
+        A criterion that was given as an object may have a loss of its own. Raise if it differs from
+        a `loss` that is not the default.
+        """
         criterion = self.criterion
         own = criterion.loss if isinstance(criterion, rls.extend.LeaveOneOut) else None
         named = LOSSES.get(self.loss, self.loss)
@@ -222,6 +243,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return own
 
     def _lams(self):
+        """Return the argument `lams` of `jaxrls.fit`. Raise for unknown names."""
         if isinstance(self.lams, str) and self.lams not in ("auto", "search"):
             raise ValueError(f"lams must be 'auto', 'search' or numbers, and is {self.lams!r}")
         if isinstance(self.lams, str):
@@ -229,7 +251,10 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return np.atleast_1d(self.lams)
 
     def _tuned(self, X, Y, options):
-        """The kernel by its name or itself, with its parameters tuned where that is asked for."""
+        """Return the kernel to fit with. If `tune`, its parameters are tuned.
+
+        The parameter `kernel` may be a name, a kernel, or a function as in `FunctionKernel`.
+        """
         kernel = self.kernel
         v = options["weights"]
         if isinstance(kernel, str):
@@ -251,12 +276,17 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return rls.tune(kernel, X, Y, lams=held, **options, progress=self.progress).kernel
 
     def _fitted(self, kernel, X, Y, options):
+        """Call `jaxrls.fit` with the parameters of the estimator, and return its `Fit`."""
         names = "per_target", "conservative", "keep", "progress"
         how = {name: getattr(self, name) for name in names}
         return rls.fit(kernel, X, Y, lams=self._lams(), **how | options)
 
     def _swept(self, kernel, X, Y, options):
-        """A fit that keeps its solution, and what it predicts at every λ for rows left out."""
+        """Fit, and predict the held-out rows for every λ.
+
+        Returns:
+            (fit, predictions): a fit that keeps its solution, and predictions (L, n) or (L, n, t).
+        """
         named = isinstance(self.landmarks, str) or isinstance(self._lams(), str)
         if named or not isinstance(options["criterion"], rls.extend.LeaveOneOut):
             raise ValueError(
@@ -272,15 +302,16 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError("by_fold=True needs folds: give cv= or groups=")
         options = options | {"keep": self.keep or X.shape[0] > KEPT_ROWS or None}
         with warnings.catch_warnings():
-            if self.scoring is not None:  # of a λ that is not the one that scores choose
+            if self.scoring is not None:  # scores choose another λ, so do not warn of this one
                 warnings.simplefilter("ignore", UserWarning)
                 options["solver"] = rls.Spectral()
             fit = self._fitted(kernel, X, Y, options)
         return fit, np.asarray(Y, fit.model.intercept.dtype) - np.asarray(left_out(fit))
 
     def _at_best_score(self, fit, rows: HeldOut):
-        """The fit at the λ of the best score; of several targets that each have a λ, by
-        themselves.
+        """Return the fit at the λ of the best score. Its errors are minus the scores.
+
+        With several targets that each have a λ, each is scored by itself.
         """
         by_target = rows.Y.ndim == 2 and (self.per_target or fit.lams.ndim == 2)
         if by_target and is_classifier(self):
@@ -302,18 +333,21 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return fit
 
     def _estimator(self, Y, weights, held_out):
-        """What a scorer takes for the estimator of these predictions of rows left out."""
+        """Return the stand-in for an estimator to which a scorer passes held-out predictions."""
         return Regressed()
 
     def _begins(self) -> bool:
-        """Whether `partial_fit` is at its first rows."""
+        """Whether this call of `partial_fit` is the first one.
+
+        Warn if it follows a call of `fit`, whose rows are then not counted.
+        """
         if hasattr(self, "loo_predictions_"):
             words = "fit is to all its rows at once: partial_fit begins anew, without them"
             warnings.warn(words, UserWarning, stacklevel=3)
         return hasattr(self, "loo_predictions_") or not hasattr(self, "path_")
 
     def _partial_fit(self, X, y, Y, sample_weight, first):
-        """Fit the first targets, or add further ones to the moments of those before."""
+        """Fit the first rows, or add rows to the moments of the rows before them."""
         weights = self._weights(X, y, sample_weight)
         if not first:
             return self._keep(self.path_.update(X, Y, weights=weights))
@@ -329,8 +363,10 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             return self._keep(self._fitted(kernel, X, Y, options))
 
     def _criterion(self, X, y, groups):
-        """`criterion`, with the loss in it, and `groups` for `rls.fit`: anything said about folds
-        means k-fold.
+        """Return the arguments `criterion` and `groups` of `jaxrls.fit` as a dictionary.
+
+        The criterion contains the loss. If the caller gives `cv` or `groups`, or the criterion is
+        "kfold", folds are held out.
         """
         criterion = rls.loo if self.criterion == "kfold" else as_criterion(self.criterion)
         if isinstance(criterion, rls.extend.LeaveOneOut):
@@ -349,7 +385,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return {"criterion": criterion, "groups": of_splits(cv.split(X, y, groups), X.shape[0])}
 
     def _of_path(self, method, X, *args, **options):
-        """What the fit says of new rows, as NumPy arrays."""
+        """Call a method of the `Fit` on new rows, and return its results as NumPy arrays."""
         check_is_fitted(self)
         results = getattr(self.path_, method)(self._checked(X, reset=False), *args, **options)
         return jax.tree.map(np.asarray, results)

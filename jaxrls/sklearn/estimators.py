@@ -1,5 +1,7 @@
-"""The estimators: regression, and classification by regression on ±1 codes, of one label of
-several for each row, or of several labels at once.
+"""The two estimators, `RLSRegressor` and `RLSClassifier`.
+
+Classification is regression on ±1 codes. A row has one label of several classes, or several labels
+at once, which an indicator matrix gives.
 """
 
 from dataclasses import dataclass
@@ -31,9 +33,9 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     """Regularized least squares (kernel ridge regression) with λ chosen by exact leave-one-out in
     one fit.
 
-    Minimises ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²: λ is the `alpha` of `Ridge` and `KernelRidge`.
-    `RLSRegressor()` replaces a grid search over `KernelRidge(kernel="rbf")`,
-    `RLSRegressor("linear", lams=alphas)` for `RidgeCV(alphas)`.
+    It minimises ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖². λ is the `alpha` of `Ridge` and
+    `KernelRidge`. `RLSRegressor()` replaces a grid search over `KernelRidge(kernel="rbf")`.
+    `RLSRegressor("linear", lams=alphas)` replaces `RidgeCV(alphas)`.
 
     Parameters
     ----------
@@ -43,95 +45,98 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         or an object such as `0.5 * jaxrls.Gaussian(2.0) + jaxrls.Linear()`.
     width : float, array of shape (n_features,), "median" or list of those, default="median"
         Width of a kernel of distances, as in exp(−‖x − z‖² / (2 width²)). Scale the columns alike
-        first. "median" is the median distance between distinct rows; `["median"] * n_features` is
-        one for each column.
+        first. "median" is the median distance between distinct rows. `["median"] * n_features` is
+        one median width for each column.
     gamma : float, "auto", "scale" or None, default=None
-        γ of "gaussian", exp(−γ‖x − z‖²), and "laplacian", exp(−γ Σ |xⱼ − zⱼ|), in place of `width`;
-        of "polynomial", where None is 1. "auto" is 1/n_features, what None is in `KernelRidge`, and
-        "scale" 1/(n_features · X.var()), as in `SVC`.
+        γ in place of `width`, for "gaussian", exp(−γ‖x − z‖²), "laplacian", exp(−γ Σ |xⱼ − zⱼ|),
+        and "chi2". Also the γ of "polynomial", where None is 1. "auto" is 1/n_features, which None
+        means in `KernelRidge`. "scale" is 1/(n_features · X.var()), as in `SVC`.
     degree : int, default=3
         Degree of "polynomial", (γ⟨x, z⟩ + coef0)^degree.
     coef0 : float, default=1
-        What "polynomial" adds to inner products, not negative.
+        The constant that "polynomial" adds to γ⟨x, z⟩, 0 or more.
     lams : float, array, "search" or "auto", default="auto"
-        λ to choose from: "auto", 100 values from the spectrum; "search", the best without a grid;
-        an array (L,); or one number, which is taken. An array (L, n_targets) has values for each
-        column of y.
+        The λ to choose from. "auto" takes 100 values from the spectrum. "search" finds the best λ
+        without a grid. An array (L,) holds the values to try. An array (L, n_targets) holds values
+        for each column of y. A single number is used as it is.
     criterion : "loo", "kfold", "gcv", "evidence", "log_predictive_density", "crps", "pairs",
     Criterion or \
 callable, default="loo"
-        What λ is chosen by, as in `jaxrls.fit`.
+        The error by which λ is chosen, as in `jaxrls.fit`.
     loss : "squared_error", "absolute_error", "zero_one_loss" or callable, default="squared_error"
-        What "loo" and "kfold" average over held-out rows.
+        The loss that "loo" and "kfold" average over held-out rows.
     per_target : bool, default=False
-        One λ for each column of y, in place of one for their mean error.
+        Whether to choose one λ for each column of y, in place of one for their mean error.
     conservative : float, default=0.0
-        Number of standard errors: take the largest λ whose error is at most so much above the
-        smallest. 1 is the one-standard-error rule.
+        A number of standard errors. The largest λ is taken whose error is at most so much above the
+        smallest error. 1 is the one-standard-error rule.
     tune : bool, default=False
-        Tune the kernel's parameters by the gradient of the criterion, starting from the given ones:
-        see `jaxrls.tune`. An array of widths is tuned column by column. With one number as `lams`
-        they are tuned at that λ.
+        Whether to tune the kernel's parameters by the gradient of the criterion, starting from the
+        given ones: see `jaxrls.tune`. An array of widths is tuned column by column. With one number
+        as `lams` they are tuned at that λ.
     landmarks : int, "auto", array or None, default=None
-        The rows on which K is approximated, for more rows than K can be factored for: their number,
-        row numbers or points. "auto" takes as many as keep the fit close to that of all rows: see
-        `jaxrls.fit`. With `tune` the kernel is tuned on landmarks too, 500 of them for "auto" past
-        2000 rows.
+        The rows on which K is approximated, if there are too many rows to factor K: their number,
+        row numbers or points. "auto" takes as many as keep the fit close to the fit without
+        landmarks: see `jaxrls.fit`. With `tune` the kernel is tuned on landmarks too. For "auto"
+        these are 500 landmarks if there are more than 2000 rows, else none.
     fit_intercept : bool, default=True
-        Fit a constant b that is not penalised.
+        Whether to fit a constant b that is not penalised.
     cv : int, splitter, iterable or None, default=None
-        Folds, which imply `criterion="kfold"`, whose default is 5. Each test row is predicted by a
-        fit to the training rows of its split, which may be purged, have a gap, or be drawn; a row
-        is tested once at most. One that never is does not count, and its prediction is NaN.
+        Folds. They imply `criterion="kfold"`, for which None means 5 folds. Each test row is
+        predicted by a fit to the training rows of its split. The training rows may be purged, have
+        a gap, or be drawn. A row is tested once at most. A row that is never tested does not count,
+        and its prediction is NaN.
     random_state : int, RandomState or None, default=None
-        Shuffles rows into a number of folds; None leaves them in order.
+        Shuffles the rows before they are split into a number of folds. None keeps their order.
     keep : bool or None, default=None
-        Keep the solution, which `predict(X, return_std=True)` needs: n² numbers without landmarks.
-        None keeps it up to 2000 rows.
+        Whether to keep the solution, which `predict(X, return_std=True)` needs. It has n² numbers
+        without landmarks. None keeps it for at most 2000 rows.
     scoring : str, callable or None, default=None
-        A scorer of scikit-learn, or its name, which chooses λ in place of `loss`, from held-out
-        predictions.
+        A scorer of scikit-learn, or its name. It chooses λ in place of `loss`, by the score of
+        held-out predictions.
     by_fold : bool, default=False
-        Average the scores of folds, as `GridSearchCV` does, in place of one score of all held-out
-        rows.
+        Whether to average the scores of folds, as `GridSearchCV` does, in place of one score of all
+        held-out rows.
     store_cv_results : bool or "predictions", default=False
-        Keep `cv_results_`: held-out predictions for "predictions" or with `scoring`, else losses.
+        Whether to keep `cv_results_`: held-out predictions for "predictions" or with `scoring`,
+        else losses.
     progress : bool, default=False
-        Show progress bars (needs tqdm).
+        Whether to show progress bars (needs tqdm).
 
     Attributes
     ----------
     lam_ : float or array of shape (n_targets,)
         The chosen λ.
     loo_error_ : float or array of shape (n_targets,)
-        Leave-one-out error at `lam_`: of `loss` where that chose λ, else mean squared.
+        Leave-one-out error at `lam_`: the mean `loss` if that chose λ, else the mean squared error.
     loo_predictions_ : array of the shape of y
-        What is predicted for each row by a fit to all others, with `lam_`.
+        The prediction for each row by a fit to all others, with `lam_`.
     best_score_ : float or array of shape (n_targets,)
-        The score at `lam_`, where `scoring` chose it.
+        The score at `lam_`, if `scoring` chose it.
     cv_results_ : array of shape (n_samples, n_lams) or (n_samples, n_targets, n_lams)
-        Losses of held-out rows at each of `path_.lams`, or their predictions: see
+        Losses of held-out rows for each of `path_.lams`, or their predictions: see
         `store_cv_results`.
     path_ : jaxrls.extend.Fit
-        All of the fit; `path_.errors` is the criterion, or the score negated, over `path_.lams`.
+        The whole fit. `path_.errors` is the criterion, or minus the score, for each of
+        `path_.lams`.
     kernel_ : jaxrls kernel
         The kernel with its parameters, tuned or not.
     coef_ : array of shape (n_features,) or (n_targets, n_features)
-        Weights, for a kernel with explicit features.
+        Weights of the features, for a kernel with explicit features.
     dual_coef_ : array of shape (n_samples,) or (n_samples, n_targets)
-        Weights of the rows in the expansion by kernels, for all others.
+        Weights of the rows, for all other kernels. With landmarks, weights of the landmarks.
     intercept_ : float or array of shape (n_targets,)
-        b, or 0.
+        The constant b, or 0 without an intercept.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 
     Notes
     -----
-    `fit` costs one eigendecomposition, O(n³), whatever the number of λ; with the linear kernel and
-    fewer columns than rows O(n d²), sparse X included. `tune` adds some dozen times O(n³). JAX
-    compiles for each new shape of X once, which takes seconds. float32 input is computed in
-    float32, everything else in float64. A row of `sample_weight` 2 is two equal rows, left out
-    together. Warns where the chosen λ is at the end of the grid.
+    `fit` costs one eigendecomposition, O(n³), whatever the number of λ. With the linear kernel and
+    fewer columns than rows it costs O(n d²), also for a sparse X. `tune` adds some dozen times
+    O(n³). JAX compiles once for each new shape of X, which takes seconds. float32 input is computed
+    in float32, everything else in float64. A row of `sample_weight` 2 counts as two equal rows that
+    are left out together. A warning says if the chosen λ is at the end of the grid.
 
     Examples
     --------
@@ -147,21 +152,23 @@ callable, default="loo"
 
     @calls_back
     def fit(self, X, y, sample_weight=None, groups=None, fixed_effects=None):
-        """Fit to X (n, d) and y (n,) or (n, t), weighted by `sample_weight` (n,); rows of equal
-        `groups` (n,) are left out together, and `fixed_effects`, columns (n, q) or
-        `jaxrls.levels(labels)`, are not penalised.
+        """Fit to rows X (n, d) and targets y (n,) or (n, t), weighted by `sample_weight` (n,).
+
+        Rows of equal `groups` (n,) are left out together. `fixed_effects`, which are columns (n, q)
+        or `jaxrls.levels(labels)`, are not penalised.
         """
         X, y = self._checked(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         return self._fit(X, y, y, sample_weight, groups, fixed_effects)
 
     @available(adds_rows)
     def partial_fit(self, X, y, sample_weight=None):
-        """Add rows to those of earlier calls, exactly: coefficients are those of all rows so far.
+        """Add rows to the rows of earlier calls. The fit is exactly the fit to all rows so far.
 
-        The first call sets the kernel, and for kernels without explicit features the landmarks: as
-        many as `landmarks` says, or up to 500. Every call chooses λ from `lams` by GCV, which needs
-        sums over rows only; "search" finds it in the first call. There are no `loo_error_` and
-        `loo_predictions_`, which need the rows. `path_.forget(X, y)` removes rows.
+        The first call sets the kernel. For kernels without explicit features it also sets the
+        landmarks: as many as `landmarks` says, or up to 500. Every call chooses λ from `lams` by
+        GCV, which needs only sums over rows. With `lams="search"` the first call finds λ. There are
+        no `loo_error_` and `loo_predictions_`, which need the rows. `path_.forget(X, y)` removes
+        rows.
         """
         first = self._begins()
         X, y = self._checked(
@@ -170,10 +177,12 @@ callable, default="loo"
         return self._partial_fit(X, y, y, sample_weight, first)
 
     def predict(self, X, return_std=False, fixed_effects=None, diag=None, sample_weight=None):
-        """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also the
-        standard deviations of new labels: see `Fit.posterior`. A fit with `fixed_effects` needs
-        those of the rows of X. Standard deviations of a precomputed kernel need `diag`, k(x, x) of
-        the new rows, and are of labels of weight 1 or `sample_weight`.
+        """Return the predictions (m,) or (m, t) for the rows of X, in O(m n d).
+
+        With `return_std` return a tuple (predictions, standard deviations of new labels): see
+        `Fit.posterior`. They are for labels of weight 1, or of weights `sample_weight`. For a
+        precomputed kernel they need `diag`, k(x, x) of the new rows. A fit with `fixed_effects`
+        needs the fixed effects of the rows of X.
         """
         return self._of_path(
             "predict",
@@ -185,7 +194,10 @@ callable, default="loo"
         )
 
     def score(self, X, y, sample_weight=None, fixed_effects=None):
-        """R² of `predict`, the mean over targets; `fixed_effects` are those of the rows of X."""
+        """Return R² of `predict`, as the mean over targets.
+
+        A fit with `fixed_effects` needs the fixed effects of the rows of X.
+        """
         check_is_fitted(self)
         check_unmasked("y", y)
         check_unmasked("sample_weight", sample_weight)
@@ -196,8 +208,11 @@ callable, default="loo"
     def predict_interval(
         self, X, level=0.9, studentised=False, fixed_effects=None, sample_weight=None
     ):
-        """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
-        jackknife+, or CV+ where groups or folds were left out: see `Fit.intervals`.
+        """Return the ends (lower, upper) of intervals that hold a new label with probability
+        `level`.
+
+        They follow from the jackknife+, or from CV+ if groups or folds were left out: see
+        `Fit.intervals`.
         """
         return self._of_path(
             "intervals",
@@ -210,7 +225,7 @@ callable, default="loo"
 
 
 def has_probabilities(estimator) -> None:
-    """Raise unless there is a `predict_proba`."""
+    """Raise AttributeError if a classifier has no `predict_proba`."""
     if estimator.probability is None:
         raise AttributeError(
             "predict_proba needs probability='sigmoid' or 'isotonic', by which scores become "
@@ -219,12 +234,12 @@ def has_probabilities(estimator) -> None:
 
 
 class Labelled(NamedTuple):
-    """What `predict_set` needs of the rows; X only where sets can be conformal."""
+    """The fitted rows, which `predict_set` needs."""
 
-    X: Any
-    codes: Any
-    weights: Any
-    of_classes: Any  # weights of labels
+    X: Any  # None if sets cannot be conformal
+    codes: Any  # ±1 codes of the labels
+    weights: Any  # sample weights (n,), or None
+    of_classes: Any  # the weight of each class, or None
 
 
 NO_ROWS = "needs held-out scores, which partial_fit does not have: use fit"
@@ -233,47 +248,49 @@ NO_ROWS = "needs held-out scores, which partial_fit does not have: use fit"
 @hints_at_names
 @dataclass(eq=False, repr=False, kw_only=True)
 class RLSClassifier(ClassifierMixin, RLSEstimator):
-    """Regularized least-squares classification: regression on ±1 codes, one column for each class,
-    the largest score wins.
+    """Regularized least-squares classification: regression on ±1 codes, with one column for each
+    class. The largest score wins.
 
-    `RLSClassifier("linear", lams=alphas)` replaces `RidgeClassifierCV(alphas)`. Two classes share
-    one column.
+    Two classes share one column. `RLSClassifier("linear", lams=alphas)` replaces
+    `RidgeClassifierCV(alphas)`.
 
     Parameters
     ----------
     kernel, width, gamma, degree, coef0, lams, criterion, loss, per_target, conservative, tune,
     landmarks, fit_intercept, cv, random_state, keep, \
 scoring, by_fold, store_cv_results, progress
-        As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate,
-        kernel parameters by squared error still; `per_target` chooses one λ for each class; folds
-        are stratified.
+        As in `RLSRegressor`. With `loss="zero_one_loss"` the held-out error rate chooses λ, but
+        squared error tunes the kernel. `per_target` chooses one λ for each class. Folds are
+        stratified.
     class_weight : dict, "balanced", list of them for several labels, or None, default=None
-        Factors of row weights by class. "balanced" is n_samples / (n_classes · rows of the class),
-        of rows of positive weight.
+        Factors by which row weights are multiplied, for each class. "balanced" is n_samples /
+        (n_classes · rows of the class), counted over rows of positive weight.
     probability : "sigmoid", "isotonic" or None, default=None
-        How `predict_proba` turns scores into probabilities: Platt's sigmoid, or isotonic
+        How `predict_proba` turns scores into probabilities: by Platt's sigmoid, or by isotonic
         regression, which needs more rows. Either is fitted to held-out scores, one class against
-        the rest, with row weights but not class weights, as in `CalibratedClassifierCV`. `predict`
-        takes the largest score, which near a boundary may not have the largest probability.
+        the rest. Row weights count but class weights do not, as in `CalibratedClassifierCV`.
+        `predict` takes the largest score, which near a boundary may not have the largest
+        probability.
 
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
-        The labels, sorted; for an indicator matrix the numbers of its columns.
+        The labels, sorted. For an indicator matrix, the numbers of its columns.
     multilabel_ : bool
         Whether y was an indicator matrix.
     lam_, loo_error_, best_score_, cv_results_, path_, kernel_, coef_, dual_coef_, intercept_,
     n_features_in_, feature_names_in_
-        As in `RLSRegressor`, the codes being the targets: a single one for two classes.
+        As in `RLSRegressor`, where the targets are the codes. Two classes have a single target.
     loo_predictions_ : array of shape (n_samples,) or (n_samples, n_classes)
-        Scores of each row by a fit to all others, or to all but its fold or group, on the scale of
-        `decision_function`.
+        Scores of each row by a fit to all others, or to all rows outside of its fold or group. They
+        have the scale of `decision_function`.
     calibration_ : callable
-        Turns scores into probabilities, column by column, if `probability` is given.
+        The function that turns scores into probabilities, column by column, if `probability` is
+        given.
 
     Notes
     -----
-    Costs as `RLSRegressor`: columns share the factorization.
+    `fit` costs as much as `RLSRegressor`, because the columns share the factorization.
 
     Examples
     --------
@@ -301,10 +318,10 @@ scoring, by_fold, store_cv_results, progress
 
     @calls_back
     def fit(self, X, y, sample_weight=None, groups=None):
-        """Fit to X (n, d) and labels y (n,), or an indicator matrix (n, t) of 0 and 1, one column
-        for each label that a row may have.
+        """Fit to rows X (n, d) and labels y (n,), weighted by `sample_weight` (n,).
 
-        Rows weigh by `sample_weight` (n,); rows of equal `groups` (n,) are left out together.
+        If a row may have several labels, y is an indicator matrix (n, t) of 0 and 1 with one column
+        for each label. Rows of equal `groups` (n,) are left out together.
         """
         X, y = self._labelled(X, y, ensure_min_samples=2)
         codes, self.classes_ = self._coded(y)
@@ -325,8 +342,9 @@ scoring, by_fold, store_cv_results, progress
 
     @available(adds_rows)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Add rows to those of earlier calls, as `RLSRegressor.partial_fit` does; the first one
-        names all `classes` that there will be.
+        """Add rows to the rows of earlier calls, as `RLSRegressor.partial_fit` does.
+
+        The first call names all `classes` that there will be.
         """
         first = self._begins()
         X, y = self._labelled(X, y, reset=first, ensure_min_samples=1 + first)
@@ -348,7 +366,7 @@ scoring, by_fold, store_cv_results, progress
         return self
 
     def _labelled(self, X, y, **options):
-        """Rows and labels (n,), or an indicator matrix (n, t)."""
+        """Check rows and labels. Return X and labels y (n,), or an indicator matrix (n, t)."""
         X, y = self._checked(X, y, multi_output=True, **options)
         check_classification_targets(y)
         if (kind := type_of_target(y)).endswith("multioutput"):
@@ -360,7 +378,10 @@ scoring, by_fold, store_cv_results, progress
         return X, column_or_1d(y, warn=True)
 
     def _coded(self, y, classes=None):
-        """±1 codes of labels, and what their columns stand for."""
+        """Return ±1 codes of labels, and the classes.
+
+        The classes are the sorted labels, or the numbers of the columns of an indicator matrix.
+        """
         if y.ndim == 1:
             return rls.classes.encode(y, classes)
         if not np.isin(y, (0, 1)).all():
@@ -373,7 +394,7 @@ scoring, by_fold, store_cv_results, progress
         return 2.0 * y - 1, np.arange(y.shape[1])
 
     def _weights(self, X, y, sample_weight):
-        """Those of rows times those of their classes."""
+        """Return the weights with which rows are fitted: row weights times class weights."""
         rows = self._row_weights(X, sample_weight)
         if self.class_weight is None:
             return rows
@@ -381,36 +402,45 @@ scoring, by_fold, store_cv_results, progress
         return of_classes if rows is None else rows * of_classes
 
     def _estimator(self, Y, weights, held_out):
+        """Return the stand-in for a classifier to which a scorer passes held-out scores."""
         calibrate = partial(CALIBRATIONS[self.probability or "sigmoid"], held_out, Y, weights)
         return Classified(self.classes_, self.multilabel_, calibrate)
 
     def _of_classes(self, y, rows):
-        """The weight of the class of each row; those balanced count rows of weight above 0."""
+        """Return for each row the weight of its class, (n,).
+
+        For "balanced" weights only rows of positive weight are counted.
+        """
         counted = None
         if isinstance(self.class_weight, str) and rows is not None:
             counted = np.flatnonzero(rows > np.finfo(rows.dtype).eps * rows.max())
         return compute_sample_weight(self.class_weight, y, indices=counted)
 
     def score(self, X, y, sample_weight=None):
-        """The share of rows whose label is predicted; of an indicator matrix, all of whose are."""
+        """Return the share of rows whose label is predicted.
+
+        For an indicator matrix, all labels of a row must be predicted.
+        """
         check_unmasked("y", y)
         check_unmasked("sample_weight", sample_weight)
         return super().score(X, y, sample_weight)
 
     def decision_function(self, X):
-        """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""
+        """Return scores (m,) for two classes, positive for `classes_[1]`, else (m, n_classes)."""
         return self._of_path("predict", X)
 
     def predict(self, X):
-        """The label of the largest score (m,) for the rows of X, in O(m n d); for an indicator
-        matrix (m, t), 1 where a score is positive.
+        """Return the label of the largest score (m,) for the rows of X, in O(m n d).
+
+        After a fit to an indicator matrix, return (m, t), with 1 for each positive score.
         """
         return labels(self._of_path("predict", X), self.classes_, self.multilabel_)
 
     @available(has_probabilities)
     def predict_proba(self, X):
-        """Probabilities (m, n_classes), which add up to 1; for an indicator matrix those of each
-        label by itself (m, t).
+        """Return the probabilities of the classes (m, n_classes), which add up to 1.
+
+        After a fit to an indicator matrix, return the probability of each label by itself, (m, t).
         """
         scores = self._of_path("predict", X)
         if not hasattr(self, "calibration_"):
@@ -418,15 +448,17 @@ scoring, by_fold, store_cv_results, progress
         return probabilities(self.calibration_, scores, self.multilabel_)
 
     def predict_set(self, X, level=0.9, *, method="conformal"):
-        """Sets of labels that hold the true one with probability `level`: booleans (m, n_classes)
-        for the rows of X, a column for each of `classes_`.
+        """Return sets of labels that hold the true label with probability `level`.
 
-        "conformal" needs a fit that kept its solution. It reaches the level for any number of rows,
-        on average over draws of all rows, if these are exchangeable, of equal weight and not in
-        groups, and did not choose λ, kernel and landmarks: see `jaxrls.classes.conformal_labels`.
-        "jackknife" compares scores with held-out scores of rows or groups, at next to no cost. It
-        tends to the level as rows grow: see `jaxrls.classes.label_p_values`. A set may be empty.
-        O(m n²) or O(m n d).
+        The result has booleans (m, n_classes) for the rows of X, with a column for each of
+        `classes_`. A set may be empty. There are two methods:
+
+        * "conformal", in O(m n²), needs a fit that kept its solution. It reaches the level for any
+          number of rows, on average over draws of all rows. This holds if rows are exchangeable, of
+          equal weight and not in groups, and did not choose λ, kernel and landmarks. See
+          `jaxrls.classes.conformal_labels`.
+        * "jackknife", in O(m n d), compares scores with held-out scores of rows or groups. It tends
+          to the level as the number of rows grows. See `jaxrls.classes.label_p_values`.
         """
         check_is_fitted(self)
         if not isinstance(level, float | np.floating) or not 0 < level < 1:

@@ -1,4 +1,4 @@
-"""Kernels by scikit-learn's names and numbers."""
+"""Make kernels from the names and parameters that scikit-learn uses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ import jaxrls as rls
 from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Kernel
 from jaxrls.core.support import as_floats
 
-# Those of γ in place of a width: exp(−γ‖x − z‖²), or of the city-block distance.
+# Kernels that may be given by γ in place of a width, such as exp(−γ‖x − z‖²).
 BY_GAMMA: dict[str, Callable] = {
     "gaussian": rls.Gaussian.from_gamma,
     "rbf": rls.Gaussian.from_gamma,
@@ -21,15 +21,16 @@ BY_GAMMA: dict[str, Callable] = {
 def named_kernel(
     name: str, X, *, width: Any = "median", gamma=None, degree: int = 3, coef0: float | int = 1.0
 ) -> Kernel:
-    """The kernel of a name and its numbers, with scikit-learn's meaning of γ, degree and coef0.
+    """Return the kernel of a name, where γ, degree and coef0 mean what they mean in scikit-learn.
 
     Args:
         name: one of `KERNELS`.
-        X: rows (n, d), dense or sparse, from which "auto" and "scale" are computed.
-        width: a number, one for each column, or "median", which `fit` computes, or a list of it.
-        gamma: a number in place of a width; "auto" is 1/d, "scale" 1/(d · variance of all of X).
-        degree: of "polynomial", (γ⟨x, z⟩ + coef0)^degree, where γ is 1 by default.
-        coef0: of "polynomial".
+        X: rows (n, d), dense or sparse, from which γ = "auto" and "scale" are computed.
+        width: a number, or one for each column. "median", or a list of "median", leaves it to `fit`
+            to compute the median distance.
+        gamma: a number in place of a width. "auto" is 1/d, "scale" is 1/(d · variance of all of X).
+        degree: the degree of "polynomial", (γ⟨x, z⟩ + coef0)^degree, where γ is 1 by default.
+        coef0: the constant of "polynomial".
     """
     if isinstance(gamma, str):
         gamma = 1 / (X.shape[1] * (_variance(X) if gamma == "scale" else 1.0))
@@ -54,8 +55,9 @@ def named_kernel(
 
 
 def _variance(X) -> float:
-    """The variance of all of X, or 1 where it is 0; from numbers in units of the largest, whose
-    squares do not underflow.
+    """Return the variance of all numbers of X, or 1 if it is 0.
+
+    It is computed in units of the largest number, so that no square underflows.
     """
     largest = float(abs(X).max()) or 1.0
     X = X.astype(np.float64) / largest

@@ -1,5 +1,7 @@
-"""From held-out predictions: λ by a scorer of scikit-learn, and probabilities by a sigmoid or by
-isotonic regression.
+"""What the estimators compute from held-out predictions.
+
+λ is chosen by a scorer of scikit-learn (`scores`, `chosen`). Probabilities come from a sigmoid or
+from isotonic regression (`CALIBRATIONS`).
 """
 
 from collections.abc import Callable
@@ -19,14 +21,17 @@ from jaxrls.core.support import public_call, warn
 
 @public_call(fitted="fit.model.coef")
 def left_out(fit: rls.extend.Fit):
-    """Residuals (L, n) or (L, n, t) of each row by fits without it, or its group, at every λ."""
+    """Compute the held-out residuals of every row for every λ, (L, n) or (L, n, t).
+
+    Each row is left out alone, or with its group if the fit has groups.
+    """
     held_out = _left_out(fit.solution, fit.kept.groups, jnp.asarray(fit.lams))
     return np.asarray(held_out)[:, : len(fit.loo_residuals)]  # without padding
 
 
 @jax.jit
 def _left_out(solution, groups, lams):
-    """One λ after the other, as what is left out of all at once may not fit."""
+    """Compute the residuals for one λ after the other, as all at once may not fit into memory."""
     drop = solution.labels.drop_axis
     return jax.lax.map(
         lambda lam: drop(solution.held_out_residuals(lam.reshape(1, -1), groups))[0], lams
@@ -35,26 +40,36 @@ def _left_out(solution, groups, lams):
 
 @public_call(data="errors")
 def best(lams, errors):
-    """The λ of the smallest error (L,), or of each of several targets (L, t), and that error."""
+    """Return the λ of the smallest error, and this error.
+
+    From errors (L,) both are one number, from errors (L, t) one number for each target.
+    """
     return choose_lam(jnp.asarray(lams), jnp.asarray(errors), per_target=True)
 
 
 @public_call(data="Y")
 def losses(loss, residuals, Y):
-    """Those of every row and target."""
+    """Return the loss of every row and target, in the shape of Y."""
     both = (jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y))
     return np.asarray(loss(*both)).reshape(Y.shape)
 
 
 class Regressed(RegressorMixin, BaseEstimator):
-    """What a scorer takes for an estimator: predictions are given."""
+    """A stand-in for a regressor that scorers accept.
+
+    Scorers pass held-out predictions as X. Its `predict` returns them.
+    """
 
     def predict(self, predictions):
         return predictions
 
 
 class Classified(ClassifierMixin, BaseEstimator):
-    """The same, of scores of classes, or of several labels at once."""
+    """A stand-in for a classifier that scorers accept.
+
+    Scorers pass held-out scores as X. Its methods turn them into labels and probabilities.
+    `several` says whether each column is a label by itself, as for an indicator matrix.
+    """
 
     def __init__(self, classes, several, calibrate):
         self.classes_ = classes
@@ -68,47 +83,53 @@ class Classified(ClassifierMixin, BaseEstimator):
         return labels(scores, self.classes_, self.several)
 
     def predict_proba(self, scores):
-        """By a sigmoid, or a step function, fitted on what is scored."""
+        """Return probabilities, by a function that is fitted to the very scores that are judged."""
         return probabilities(self.calibrate(), scores, self.several)
 
 
 def predicted(held_out):
-    """Which rows have held-out predictions (n,) or (n, t): all but those that no split tests."""
+    """Return a mask (n,): whether each row has held-out predictions, from these (n,) or (n, t).
+
+    Rows that no split tests have none, and are NaN.
+    """
     return ~np.isnan(held_out.reshape(len(held_out), -1)).any(axis=1)
 
 
 def take(rows, *parts):
-    """These rows of every part that there is."""
+    """Return the given rows of every part, and None for a part that is None."""
     return [part if part is None else part[rows] for part in parts]
 
 
 def labels(scores, classes, several):
-    """The label of the largest score, or 1 for every one of several labels whose score is above
-    0.
+    """Return the label of the largest score of each row.
+
+    If `several`, return 1 for every score above 0, and else 0.
     """
     return (scores > 0).astype(int) if several else rls.classes.decode(scores, classes)
 
 
 class HeldOut(NamedTuple):
-    """Rows left out: their predictions at every λ, labels, targets and weights, and folds where
-    each is scored by itself.
-    """
+    """The held-out predictions of rows for every λ, with what scorers compare them with."""
 
     predictions: Any  # (L, n) or (L, n, t)
-    y: Any
-    Y: Any
-    weights: Any
-    folds: Any
+    y: Any  # labels, as the caller gave them
+    Y: Any  # targets: the numbers or ±1 codes that were fitted
+    weights: Any  # sample weights (n,), or None
+    folds: Any  # the number of each row's fold if each fold is scored by itself, else None
 
     def of_targets(self):
-        """One target after another."""
+        """Yield the rows with one target after another."""
         for t in range(self.Y.shape[1]):
             yield self._replace(predictions=self.predictions[..., t], y=self.y[:, t])
 
 
 def scores(scoring, make, rows: HeldOut):
-    """The score at every λ (L,): of all rows at once, or the mean of those of folds where there
-    are; `make` makes an estimator of the predictions of all rows.
+    """Compute the score for every λ, (L,).
+
+    Args:
+        scoring: a scorer of scikit-learn, or its name.
+        make: a function from held-out predictions of all rows to the estimator that is scored.
+        rows: the held-out predictions. With folds, the score is the mean of their scores.
     """
     scorer = get_scorer(scoring)
     folds = rows.folds
@@ -123,8 +144,21 @@ def scores(scoring, make, rows: HeldOut):
 
 
 def chosen(lams, errors, squares, scoring, by_fold):
-    """The λ of the smallest error (L,), and that error; or of each of several targets (L, t), by
-    squared errors where a score is no number at any λ, as that of a target that is constant.
+    """Choose the λ of the smallest error.
+
+    For one λ (L,), raise if an error is not a number. For a λ of each target (L, t), squared errors
+    choose the λ of a target whose errors are not numbers at any λ, with a warning. This happens for
+    a constant target.
+
+    Args:
+        lams: λ (L,), or (L, t).
+        errors: minus the scores, (L,), or (L, t) to choose a λ for each target.
+        squares: mean squared errors of the same shape.
+        scoring: the scorer, for messages.
+        by_fold: whether the scores are means over folds, for messages.
+
+    Returns:
+        The λ and its error, one of each or (t,).
     """
     bad = ~np.isfinite(errors)
     if errors.ndim == 1 and bad.any():
@@ -146,8 +180,10 @@ def chosen(lams, errors, squares, scoring, by_fold):
 
 
 class Isotonic:
-    """A rising step function for each column of scores, with lines between, constant beyond the
-    scores that it was made of.
+    """Isotonic regression from scores to probabilities, for each column of scores by itself.
+
+    The function is piecewise linear and does not fall. It is constant beyond the scores to which it
+    was fitted.
     """
 
     def __init__(self, scores, codes, weights):
@@ -165,6 +201,13 @@ CALIBRATIONS: dict[str, Callable] = {"sigmoid": rls.classes.fit_sigmoid, "isoton
 
 
 def probabilities(calibrated, scores, several):
-    """Of all classes (m, T), or of every label by itself."""
+    """Return probabilities from scores.
+
+    Args:
+        calibrated: a function from scores to probabilities, column by column.
+        scores: (m,) for two classes, else (m, t).
+        several: whether each column is a label by itself. Otherwise the probabilities of all
+            classes, (m, n_classes), are scaled so that they add up to 1.
+    """
     by_column = np.asarray(calibrated(scores))
     return by_column if several else rls.classes.class_probabilities(by_column)

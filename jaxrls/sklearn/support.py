@@ -1,5 +1,7 @@
-"""What scikit-learn's versions have in different forms, or not at all: callbacks of `fit`, and
-methods that only some estimators have.
+"""Two decorators of methods of the estimators: `calls_back` and `available`.
+
+They cover what differs between versions of scikit-learn, or is missing there: callbacks of `fit`,
+and methods that only some estimators have.
 """
 
 from collections.abc import Callable
@@ -12,11 +14,14 @@ try:
 except ImportError:  # before scikit-learn 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """No callbacks."""
+        """An empty class, as this version of scikit-learn has no callbacks."""
 
 
 def calls_back(fit: Callable) -> Callable:
-    """A `fit` of one step, which tells the callbacks of the estimator when it begins and ends."""
+    """Decorate a `fit` so that the callbacks of the estimator are called as it begins and ends.
+
+    The `fit` is one task without further steps. Without callbacks in scikit-learn it is unchanged.
+    """
     if not hasattr(CallbackSupportMixin, "set_callbacks"):
         return fit
 
@@ -35,8 +40,10 @@ def calls_back(fit: Callable) -> Callable:
 
 
 def available(check: Callable[[Any], Any]) -> Callable:
-    """Decorate a method of the estimators that pass a check: to others the error of the check is
-    the attribute's own, where scikit-learn's `available_if` would hide its words.
+    """Decorate a method so that only the estimators that pass a check have it.
+
+    For other estimators, access to the method raises the error of the check. scikit-learn's
+    `available_if` would hide the message of this error.
     """
 
     class Available:

@@ -1,4 +1,4 @@
-"""Labels of all pairs of rows of two sides: K = K₁ ⊗ K₂."""
+"""Fits to labels of all pairs of a row of one side and a row of another: K = K₁ ⊗ K₂."""
 
 from jaxrls.two_sided.fit import fit_kronecker
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel

@@ -1,5 +1,7 @@
-"""Labels of pairs: factor both sides, sweep λ by the error of the predictions that are wanted,
-choose, and return a model.
+"""The function `fit_kronecker`, which fits two-sided data.
+
+It factors both sides, computes the held-out error of a setting for every λ, chooses λ and returns a
+`KroneckerFit`.
 """
 
 from collections.abc import Callable
@@ -45,41 +47,41 @@ def fit_kronecker(
     keep: bool = False,
 ) -> KroneckerFit:
     """Fit labels of all pairs of two kinds of objects, such as drug and target or user and item,
-    with the best of many λ, for the price of two small factorizations.
+    with the best of many λ, at the cost of two small factorizations.
 
-    minimise ½ Σᵢⱼ vᵢⱼ (yᵢⱼ − f(x₁ᵢ, x₂ⱼ) − b)² + (λ/2) ‖f‖² over f and b, with the kernel k₁k₂ of
-    pairs, for every λ, and keep the λ with the smallest held-out error in the given `setting`.
+    For every λ, minimise ½ Σᵢⱼ vᵢⱼ (yᵢⱼ − f(x₁ᵢ, x₂ⱼ) − b)² + (λ/2) ‖f‖² over f and b, with the
+    kernel k₁k₂ of pairs. Keep the λ with the smallest held-out error in the given `setting`.
 
     Args:
-        kernel1: the kernel of the objects that are rows of Y.
-        X1: (n₁, d₁), the inputs of those.
-        kernel2: the kernel of the objects that are columns of Y.
-        X2: (n₂, d₂), the inputs of those.
+        kernel1: the kernel k₁ of the objects that are rows of Y.
+        X1: the inputs of these objects, (n₁, d₁).
+        kernel2: the kernel k₂ of the objects that are columns of Y.
+        X2: the inputs of these objects, (n₂, d₂).
         Y: labels (n₁, n₂), complete.
-        lams: how many λ of the grid from the spectrum, or an array of them (L,).
-        setting: what is held out, according to what will be predicted: `"entries"`, missing labels
-            of known rows and columns; `"rows"` or `"columns"`, new ones of one side; `"both"`,
-            pairs of which both are new.
-        loss: of held-out residuals, as in `LeaveOneOut`.
+        lams: how many λ to try, on a grid made from the spectrum; or an array of λ (L,).
+        setting: what is held out. It should match what will be predicted: `"entries"` for missing
+            labels of known rows and columns, `"rows"` or `"columns"` for new rows or new columns,
+            `"both"` for pairs of a new row and a new column.
+        loss: a function of held-out residuals and labels, as in `LeaveOneOut`.
         weights: a pair of arrays (n₁,) and (n₂,): entry (i, j) has weight v₁ᵢv₂ⱼ.
         intercept: whether to fit a constant without penalty.
         keep: whether to keep what `predict(X1, X2, return_std=True)` and `posterior` need at the
             chosen λ, n₁² + n₂² + 2n₁n₂ numbers.
 
     Returns:
-        A `KroneckerFit`, whose `predict(X1, X2)` takes any rows and columns; for float64 NumPy
+        A `KroneckerFit`, whose `predict(X1, X2)` takes any rows and columns. For float64 NumPy
         input its arrays are NumPy arrays.
 
     Raises:
         ValueError: for shapes that do not fit, NaN, λ < 0, a kernel matrix that is not
             semidefinite, or a problem larger than memory.
 
-    **Cost** O(n₁³ + n₂³) and O(n₁n₂(n₁ + n₂)) for every λ, where K of all pairs would take
-    O(n₁³n₂³); `"both"` as `kronecker_left_out`. **Warns** of λ as `fit` does. **Fails**: all pairs
-    must have a label; if some are missing, `fit` with the product of `kernel1.on(…)` and
-    `kernel2.on(…)` takes the pairs that have one. **Source**: Stock, Pahikkala, Airola, De Baets
-    and Waegeman 2018, "A comparative study of pairwise learning methods based on kernel ridge
-    regression".
+    **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ. K of all pairs would take O(n₁³n₂³).
+    The setting `"both"` costs as much as in `kronecker_left_out`. **Warns** of λ as `fit` does.
+    **Fails**: all pairs must have a label. If some are missing, `fit` with the product of
+    `kernel1.on(…)` and `kernel2.on(…)` takes the pairs that have a label. **Source**: Stock,
+    Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods
+    based on kernel ridge regression".
 
     >>> import numpy as np, jaxrls as rls
     >>> x, z = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 9)[:, None]
@@ -94,7 +96,7 @@ def fit_kronecker(
     X2 = as_side("X2", X2, kernel2, X1.dtype)
     warn_of_far_labels(Y, Weights.of(None, len(X1), X1.dtype))
     Y = as_floats("Y", Y)
-    check_scale("Y", Y.ravel(), X1.dtype)  # all of one target, before they are rounded to 0
+    check_scale("Y", Y.ravel(), X1.dtype)  # as one target, before labels round to 0
     Y = as_array("Y", Y, X1.dtype)
     shape = len(X1), len(X2)
     check_table(Y, setting, shape, intercept)
@@ -128,8 +130,13 @@ def fit_kronecker(
 
 
 def _check_memory(shape: tuple[int, int], tables, keep, itemsize):
-    """Raise where the sides are too large, with so many tables of all pairs beside those of any
-    fit.
+    """Raise if the fit needs more memory than there is.
+
+    Args:
+        shape: (n₁, n₂).
+        tables: how many matrices of all pairs are needed in addition to those of every fit.
+        keep: whether the fit keeps what variances need.
+        itemsize: the bytes of a number.
     """
     n1, n2 = shape
     larger = max(shape)
@@ -140,7 +147,7 @@ def _check_memory(shape: tuple[int, int], tables, keep, itemsize):
 
 @where_known
 def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
-    """Raise for errors that are not finite and kernels that are not semidefinite; warn of λ."""
+    """Raise for errors that are not finite and for kernels that are not semidefinite. Warn of λ."""
     if not np.isfinite(np.asarray(fit.errors)).all():
         wider = "float64 (NumPy float64 input), " if fit.lam.dtype == np.float32 else ""
         raise ValueError(
@@ -152,6 +159,7 @@ def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
 
 @compiled
 def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep, names) -> KroneckerFit:
+    """Fit in one compiled program. If `lams` is None, λ are a grid of `num` from the spectrum."""
     kernel1, X1, kernel2, X2 = sides
     K1 = gram(kernel1, X1)
     K2 = gram(kernel2, X2)

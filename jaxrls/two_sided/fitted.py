@@ -1,4 +1,6 @@
-"""Results of a fit of two-sided data: a function of one row of each side."""
+"""The results of a fit of two-sided data: `KroneckerModel`, a function of one row of each side, and
+`KroneckerFit`, which says how its λ was chosen.
+"""
 
 from typing import Any, NamedTuple
 
@@ -34,12 +36,13 @@ class KroneckerModel:
 
     Args:
         kernel1: the kernel k₁ of side 1.
-        points1: its rows (n₁, d₁).
+        points1: the rows x₁ᵢ of side 1, (n₁, d₁).
         kernel2: the kernel k₂ of side 2.
-        points2: its rows (n₂, d₂).
-        coef: coefficients (n₁, n₂).
-        intercept: ().
-        names: those of the columns of each side, where it was a data frame, as in `Model`.
+        points2: the rows x₂ⱼ of side 2, (n₂, d₂).
+        coef: the coefficients (n₁, n₂).
+        intercept: the constant, ().
+        names: for each side the names of its columns if it was a data frame, as in `Model`, else
+            ().
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> from jaxrls.two_sided import KroneckerModel
@@ -59,8 +62,9 @@ class KroneckerModel:
 
     @public_call(fitted="self.coef")
     def predict(self, X1, X2, *, pairs=None) -> Float[Numbers, "..."]:
-        """Predictions for all pairs of a row of X1 and a row of X2; for rows of the fit they are
-        its fitted values.
+        """Return the predictions for all pairs of a row of X1 and a row of X2.
+
+        For the rows of the fit they are its fitted values.
 
         Args:
             X1: new rows (m₁, d₁) of side 1.
@@ -74,14 +78,14 @@ class KroneckerModel:
             ValueError: for a wrong number of columns, NaN or infinity, or row numbers outside of X1
                 or X2.
 
-        **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), in blocks of rows of both kernel matrices; for p
-        pairs with m₂ = p and m₁ = 1.
+        **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), in blocks of rows of X2. For p pairs the second
+        term is O(p n₂(d₂ + 1)), in blocks of pairs.
         """
         mean, _ = _predict(None, self, self.read(X1, X2, pairs))
         return mean
 
     def read(self, X1, X2, pairs) -> "NewPairs":
-        """New rows of both sides, and the pairs of them, checked."""
+        """Check new rows of both sides and the numbers of pairs, and return them as arrays."""
         dtype = self.coef.dtype
         (names1, names2) = self.names
         X1 = as_side("X1", X1, self.kernel1, dtype, self.points1.shape[1], names1)
@@ -100,7 +104,7 @@ class KroneckerModel:
 
 
 class NewPairs(NamedTuple):
-    """New rows of both sides, and pairs of them, None for all."""
+    """New rows of both sides, and row numbers (p, 2) of pairs. `pairs` is None for all pairs."""
 
     X1: Any
     X2: Any
@@ -108,7 +112,16 @@ class NewPairs(NamedTuple):
 
 
 def as_side(name, X, kernel, dtype=None, columns=None, names=()) -> jax.Array:
-    """Rows of one side, checked with their kernel."""
+    """Return the rows of one side as an array, and raise if they do not suit their kernel.
+
+    Args:
+        name: the name of the argument in messages.
+        X: rows (m, d).
+        kernel: the kernel of this side.
+        dtype: the dtype of the result; None to keep the dtype of X.
+        columns: how many columns X must have; None for any number.
+        names: the names of the columns to take from a data frame; () for all.
+    """
     check_kernel(kernel)
     if not kernel.evaluable:
         raise ValueError(
@@ -126,8 +139,13 @@ def as_side(name, X, kernel, dtype=None, columns=None, names=()) -> jax.Array:
 
 @compiled
 def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs):
-    """Means, and with a spread variances of f + b, of all pairs or of those named, in blocks of
-    rows of X2 or of pairs.
+    """Compute the means of f + b, and their variances if a spread is given.
+
+    The work is done in blocks of rows of X2, or of pairs if `new` names pairs.
+
+    Returns:
+        (mean, variance), each (m₁, m₂), or (p,) for p pairs. The variance is for τ² = 1. It is None
+        without a spread.
     """
     X1, X2, pairs = new
     K1 = gram(model.kernel1, X1, model.points1)
@@ -158,6 +176,7 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs):
 
 @compiled
 def _covariance(spread: SidesSpread, model: KroneckerModel, new: NewPairs):
+    """Compute the posterior covariance (p, p) of f + b at p pairs of new rows, for τ² = 1."""
     X1, X2, pairs = new
     i, j = pairs.T
     prior = gram(model.kernel1, X1)[i][:, i] * gram(model.kernel2, X2)[j][:, j]
@@ -168,20 +187,21 @@ def _covariance(spread: SidesSpread, model: KroneckerModel, new: NewPairs):
 
 @pytree
 class KroneckerFit:
-    """The result of `fit_kronecker`: the model at the chosen λ, and how it was chosen.
+    """The result of `fit_kronecker`: the model at the chosen λ, and how this λ was chosen.
 
     Args:
         model: the `KroneckerModel` that predicts.
         lams: all λ that were tried, (L,).
-        errors: the held-out error at each of them, (L,), by `setting`.
+        errors: the held-out error at each λ, in the given `setting`, (L,).
         lam: the chosen λ, ().
         error: the held-out error at the chosen λ, ().
-        left_out: held-out residuals (n₁, n₂): labels less held-out predictions, by `setting`.
+        left_out: held-out residuals at the chosen λ, labels minus held-out predictions, (n₁, n₂).
         dof: effective degrees of freedom at the chosen λ, ().
         floor: the λ below which rounding errors dominate, ().
-        indefinite: the most negative eigenvalue over the largest, ().
-        setting: what was held out together.
-        process: what `posterior` needs; None for a fit without `keep`.
+        indefinite: the size of the most negative eigenvalue of K₁ or K₂, relative to its largest
+            eigenvalue, ().
+        setting: what was held out together: "entries", "rows", "columns" or "both".
+        process: what `posterior` needs. None for a fit without `keep`.
 
     >>> import numpy as np, jaxrls as rls
     >>> x, z = np.linspace(0, 1, 8)[:, None], np.linspace(0, 1, 6)[:, None]
@@ -207,19 +227,18 @@ class KroneckerFit:
 
     @property
     def criterion(self) -> str:
-        """What the errors are, in words."""
+        """What was held out to compute the errors, in words."""
         return f"{self.setting} left out"
 
-    title = criterion  # as plots ask for it
+    title = criterion  # the name under which plots read it
 
     @public_call(fitted="self.model.coef")
     def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
-        """Predictions for all pairs of a row of X1 and a row of X2, and with `return_std` also the
-        standard deviation of a new label.
+        """Return the predictions for all pairs of a row of X1 and a row of X2.
 
-        The standard deviation is that of a label of weight 1 by the Gaussian process f ~ N(0,
-        τ²k₁k₂) with noise of variance τ²λ and a flat prior on the intercept: `label_std` of
-        `posterior`.
+        With `return_std` also return the standard deviation of a new label of weight 1. It follows
+        from the Gaussian process f ~ N(0, τ²k₁k₂) with noise of variance τ²λ and a flat prior on
+        the intercept. It equals `label_std` of `posterior`.
 
         Args:
             X1: new rows (m₁, d₁) of side 1.
@@ -229,13 +248,15 @@ class KroneckerFit:
             scale: how τ² is set, as in `posterior`.
 
         Returns:
-            (m₁, m₂), or (p,); with `return_std` a pair of predictions and standard deviations.
+            Predictions (m₁, m₂), or (p,). With `return_std` a tuple (predictions, standard
+            deviations), both of this shape.
 
         Raises:
-            ValueError: with `return_std` for a fit without `keep`; without it for `scale`.
+            ValueError: for `return_std` if the fit has no `keep`, and for a `scale` without
+                `return_std`.
 
-        **Cost** of the standard deviation O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)); for p pairs with m₂ = p
-        and m₁ = 1.
+        **Cost** of the standard deviation O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)). For p pairs the second
+        term is O(p n₂²).
         """
         if not return_std:
             check_no_std_options(scale)
@@ -247,15 +268,17 @@ class KroneckerFit:
 
     @public_call(fitted="self.model.coef")
     def posterior(self, X1, X2, *, pairs=None, scale="evidence") -> Posterior:
-        """Mean and covariance of f + b at pairs of a row of X1 and a row of X2, for the Gaussian
-        process of which this fit is the mean.
+        """Return the mean and covariance of f + b at pairs of a row of X1 and a row of X2.
+
+        They belong to the Gaussian process whose posterior mean is this fit.
 
         Args:
             X1: new rows (m₁, d₁) of side 1.
             X2: new rows (m₂, d₂) of side 2.
-            pairs: row numbers (p, 2) of X1 and of X2; by default all, pair (i, j) in row i·m₂ + j.
-            scale: as in `Fit.posterior`; "loo" takes residuals of entries held out one by one,
-                whatever the fit held out.
+            pairs: row numbers (p, 2) of X1 and of X2. By default all pairs, with pair (i, j) in row
+                i·m₂ + j.
+            scale: as in `Fit.posterior`. "loo" takes the residuals of entries held out one by one,
+                whatever the `setting` of the fit.
 
         Returns:
             A `Posterior` of p or m₁m₂ rows.
@@ -263,7 +286,7 @@ class KroneckerFit:
         Raises:
             ValueError: for a fit without `keep`.
 
-        **Cost** O(p² n₁n₂); memory p², p n₂ and that of the sides' kernel matrices. **Source**:
+        **Cost** O(p² n₁n₂); memory p², p n₂ and the sides' kernel matrices. **Source**:
         Rasmussen and Williams 2006, eqs. 2.26 and 2.42, with the inverse of K₁ ⊗ K₂ + λI from the
         spectra of both.
 
@@ -284,6 +307,7 @@ class KroneckerFit:
         return process.posterior(mean, _covariance(process.spread, self.model, new), scale)
 
     def _process(self) -> GaussianProcess:
+        """Return the process that variances need. Raise if the fit did not keep it."""
         if self.process is None:
             raise ValueError(
                 "this fit kept no solution, which variances need: call fit_kronecker with keep=True"
@@ -291,7 +315,7 @@ class KroneckerFit:
         return self.process
 
     def plot(self, ax=None):
-        """Plot the error over λ with the chosen one.
+        """Plot the error over λ, and mark the chosen λ.
 
         Args:
             ax: Matplotlib axes; by default those of a new figure.

@@ -1,21 +1,22 @@
-"""Two-sided data: K = K₁ ⊗ K₂ over all pairs of n₁ rows and n₂ columns, by two small
-eigendecompositions.
+"""Two-sided data: the factor of K = K₁ ⊗ K₂ over all pairs of n₁ rows and n₂ columns.
 
-With √v₁K₁√v₁ = U₁ diag(s₁) U₁ᵀ and likewise on side 2, K̃ = √v K √v has the eigenvectors U = U₁ ⊗
-U₂, which are never formed, and the eigenvalues s₁s₂ᵀ. Labels are a matrix Y (n₁, n₂), z = U₁ᵀ√v(Y −
-ȳ)U₂ are its coordinates and c those of √v, and D = λ/(s₁s₂ᵀ + λ) is the share of each that stays in
-the residuals:
+Begin with `factor_kronecker`. It makes a `Kronecker`, from two small eigendecompositions. With
+√v₁K₁√v₁ = U₁ diag(s₁) U₁ᵀ and likewise on side 2, K̃ = √v K √v has the eigenvectors U = U₁ ⊗ U₂,
+which are never formed, and the eigenvalues s₁s₂ᵀ.
+
+Labels are a matrix Y (n₁, n₂). Its coordinates are z = U₁ᵀ√v(Y − ȳ)U₂, and c are the coordinates of
+√v. The share of each coordinate that stays in the residuals is D = λ/(s₁s₂ᵀ + λ):
 
     residuals √v(y − f) = U₁(D ∘ ζ)U₂ᵀ,   ζ = z − bc,   b = Σ D∘c∘z / Σ D∘c∘c,
     1 − leverage = (U₁∘U₁) D (U₂∘U₂)ᵀ − w²,   w = U₁(D ∘ c)U₂ᵀ / √(Σ D∘c∘c).
 
-Centring K would destroy the product, so the unpenalised intercept ȳ + b comes from the fits to
+Centring K would destroy the product. So the unpenalised intercept ȳ + b comes from the fits to
 labels and to the constant, as in generalised least squares. A held-out prediction uses the
-intercept of the remaining data: with e⁰ the held-out residuals of labels and constant without an
-intercept,
+intercept of the remaining data. Let r⁰ and e⁰ be the residuals and the held-out residuals of fits
+without an intercept, to the labels y or to the constant 1. Then
 
     e = e⁰[y] − b e⁰[1],   b = M[y]/M[1],
-    M[t] = (Σ D∘c∘t over all) − r[1]·e⁰[t] over what is left out.
+    M[t] = (Σ D∘c∘t over all coordinates) − (Σ r⁰[1] e⁰[t] over what is held out).
 """
 
 from collections.abc import Callable
@@ -41,14 +42,14 @@ from jaxrls.core.support import (
 )
 from jaxrls.uncertainty.spread import spread
 
-# What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
-# its column: A to D of Stock et al. 2018.
+# What is held out to predict entry (i, j): this entry, row i, column j, or both row i and column j.
+# These are the settings A to D of Stock et al. 2018.
 SETTINGS = ("entries", "rows", "columns", "both")
 
 
 @pytree
 class Side:
-    """One side: √v K √v = U diag(s) Uᵀ, and its weights."""
+    """The spectrum √v K √v = U diag(s) Uᵀ of one side, and the weights v of its rows."""
 
     U: Float[Array, "n n"]
     s: Float[Array, " n"]
@@ -56,32 +57,36 @@ class Side:
 
     @property
     def basis(self):
-        """√v U."""
+        """√v U, (n, n)."""
         return self.weights.scale(self.U)
 
     @property
     def constant(self):
-        """Uᵀ√v."""
+        """Uᵀ√v, the coordinates of √v, (n,)."""
         return matmul(self.weights.root, self.U)
 
 
 def turned(left, right, A):
-    """left A rightᵀ of every target."""
+    """Return left A rightᵀ for every target, where targets are the leading axis of A."""
     return matmul(matmul(left, A), right.T)
 
 
 def total(A):
-    """Σ over all pairs."""
+    """Return the sum over all pairs, the last two axes of A."""
     return jnp.sum(A, axis=(-2, -1))
 
 
-# A stack is labels and the constant 1 as matrices of all pairs: (t + 1, a, b), the constant last;
-# without an intercept labels alone, and there are no products with the constant.
+# A "stack" (t + 1, a, b) holds matrices of all pairs: one for the labels of each of t targets, and
+# a last one for the constant 1. Without an intercept the last one is missing: (t, a, b).
 
 
 def less_constant(stack, products):
-    """The labels of a stack less the intercept b = M[y]/M[1] times its constant, with `products` M
-    (t + 1, …) of the constant with all of the stack; without an intercept the stack itself.
+    """Return the labels of a stack minus the intercept times its constant, e⁰[y] − b e⁰[1].
+
+    Args:
+        stack: e⁰, (t + 1, a, b).
+        products: M, with leading axis t + 1, so that b = M[y]/M[1]. None without an intercept: the
+            stack is returned as it is.
     """
     if products is None:
         return stack
@@ -89,16 +94,24 @@ def less_constant(stack, products):
 
 
 class RowsOut(NamedTuple):
-    """A stack with whole rows held out."""
+    """The residuals of a stack with whole rows held out, what `rows_out` returns."""
 
-    residuals: Any  # e⁰, without an intercept
-    products: Any  # M over what is not held out with a row, (t + 1, a, 1), or None
-    diagonal: Any  # of R⁰, (a, b)
+    residuals: Any  # e⁰, by fits without an intercept, (t + 1, a, b)
+    products: Any  # M without each of the rows, (t + 1, a, 1); None without an intercept
+    diagonal: Any  # of R⁰, the residual operator without an intercept, (a, b)
 
 
 def rows_out(U, residual_share, Z, intercept) -> RowsOut:
-    """A stack with coordinates Z with whole rows of this side held out, U its eigenvectors. In the
-    basis of the other side each column is a problem of its own.
+    """Hold out each row of one side, with all pairs of this row.
+
+    In the basis of the other side each column is a problem of its own. So this is leave-one-out for
+    every column.
+
+    Args:
+        U: the eigenvectors of the side whose rows are held out, (a, a).
+        residual_share: D, (a, b).
+        Z: the coordinates of a stack, (t + 1, a, b).
+        intercept: whether the stack has a constant.
     """
     kept = residual_share * Z
     r = matmul(U, kept)
@@ -111,18 +124,20 @@ def rows_out(U, residual_share, Z, intercept) -> RowsOut:
 
 
 class RowOut(NamedTuple):
-    """Side 1 without one of its rows, by its spectrum V diag(σ) Vᵀ, and a stack in the basis V,
-    with side 2 first.
+    """Side 1 without one of its rows: the spectrum V diag(σ) Vᵀ, and a stack in the basis V.
+
+    The stack is transposed, with the axis of side 2 before that of side 1. It has t + q matrices: t
+    targets, and the constant if there is an intercept (q = 1, else 0).
     """
 
     eigenvalues: Any  # σ, (n₁ − 1,)
-    across: Any  # Vᵀk₁ of the row with all others, (n₁ − 1,)
-    others: Any  # the stack over the other rows, (t + q, n₂, n₁ − 1)
-    itself: Any  # the stack of the row, (t + q, n₂)
+    across: Any  # Vᵀk₁, with the kernel k₁ of the held-out row and all others, (n₁ − 1,)
+    others: Any  # the stack of the other rows, in the basis V, (t + q, n₂, n₁ − 1)
+    itself: Any  # the stack of the held-out row, (t + q, n₂)
 
     @classmethod
     def of(cls, side, stack, i) -> "RowOut":
-        """Without row i."""
+        """Hold out row i of a side, given its stack (t + q, n₂, n₁)."""
         without = partial(jnp.delete, assume_unique_indices=True)
         U = without(side.U, i[None], axis=0)
         s, V = eigh(matmul(U * side.s, U.T))
@@ -132,12 +147,20 @@ class RowOut(NamedTuple):
         )
 
     def residuals(self, side, lam, intercept) -> Float[Array, "t n2"]:
-        """What the fit without the row, and without column j too, leaves of entry j of the row.
+        """Return the residual of every entry j of the row, by the fit without row and column j.
 
-        In the basis V direction a is a problem on side 2 alone, with eigenvalues σₐs₂, and w =
-        s₂/(σₐs₂ + λ), D = λ/(σₐs₂ + λ). Its fit at column j, held out, is σₐ(U₂wU₂ᵀy −
-        y diag U₂wU₂ᵀ)ⱼ / (diag U₂DU₂ᵀ)ⱼ. The row has the share k₁ᵀVₐ/σₐ of direction a, so that no
-        division by σ is needed.
+        In the basis V, direction a is a problem on side 2 alone, with the eigenvalues σₐs₂. With
+        w = s₂/(σₐs₂ + λ) and D = λ/(σₐs₂ + λ), its prediction at the held-out column j is
+
+            σₐ (U₂wU₂ᵀy − y diag U₂wU₂ᵀ)ⱼ / (diag U₂DU₂ᵀ)ⱼ.
+
+        The prediction for the row is the sum of these over a, times k₁ᵀVₐ/σₐ. There σₐ cancels, so
+        that no division by it is needed.
+
+        Args:
+            side: side 2.
+            lam: one λ.
+            intercept: whether the stack has a constant.
         """
         denominator = side.s[:, None] * self.eigenvalues + lam
         Z = matmul(side.U.T, self.others)
@@ -150,68 +173,84 @@ class RowOut(NamedTuple):
 
 @pytree
 class SidesView(View):
-    """R = (U₁ ⊗ U₂) diag(D) (U₁ ⊗ U₂)ᵀ − wwᵀ, whose rows are computed on request."""
+    """A `View` with R = (U₁ ⊗ U₂) diag(D) (U₁ ⊗ U₂)ᵀ − wwᵀ, computed on request."""
 
-    first: Float[Array, "n1 n1"]
-    second: Float[Array, "n2 n2"]
-    residual_share: Float[Array, "n1 n2"]
+    first: Float[Array, "n1 n1"]  # U₁
+    second: Float[Array, "n2 n2"]  # U₂
+    residual_share: Float[Array, "n1 n2"]  # D
     w: Float[Array, "n q"]
 
     @property
     def width(self):
-        """n₁n₂, the width of U₁ ⊗ U₂."""
+        """n₁n₂, the number of columns of U₁ ⊗ U₂."""
         return self.residual_share.size
 
     def rows(self, i):
-        """Rows of U₁ ⊗ U₂."""
+        """Return rows i of U₁ ⊗ U₂, (b, n₁n₂) for b pair numbers i."""
         first = self.first[i // len(self.second)]
         second = self.second[i % len(self.second)]
         return (first[:, :, None] * second[:, None]).reshape(len(i), -1)
 
     def entries(self, i, j):
-        """By one product."""
+        """Compute R_ij by one product of rows of U₁ ⊗ U₂."""
         R = matmul(self.rows(i) * self.residual_share.ravel(), self.rows(j).T)
         return R - matmul(self.w[i], self.w[j].T)
 
 
 @pytree
 class SidesSpread:
-    """The posterior covariance of pairs of new rows at one λ, from k(x, xᵢ), a matrix for each
-    side, and k(x, x).
+    """The posterior covariance of f + b at pairs of new rows, at one λ and for τ² = 1.
 
-    With p = U₁ᵀ√v₁ k₁(X₁, a), q = U₂ᵀ√v₂ k₂(X₂, b), w = 1/(s₁s₂ᵀ + λ) and c the coordinates of √v;
-    the last term comes from the flat prior on the intercept:
+    For a pair of a new row a of side 1 and a new row b of side 2, let p = U₁ᵀ√v₁ k₁(X₁, a) and
+    q = U₂ᵀ√v₂ k₂(X₂, b). With w = 1/(s₁s₂ᵀ + λ) and the coordinates c of √v,
 
         cov[f(a, b), f(a', b')] = k₁(a, a') k₂(b, b') − Σᵢⱼ pᵢp'ᵢ wᵢⱼ qⱼq'ⱼ + dd',
         d = (1 − Σᵢⱼ pᵢ wᵢⱼ cᵢⱼ qⱼ)/√(Σᵢⱼ wᵢⱼ cᵢⱼ²).
 
-    The variances of a table of all new rows with all new columns are two products of matrices, with
-    one number in memory for each pair.
+    The last term comes from the flat prior on the intercept. The variances for all pairs of new
+    rows and new columns take two products of matrices, with one number in memory for each pair.
     """
 
     basis1: Float[Array, "n1 n1"]  # √v₁U₁
-    basis2: Float[Array, "n2 n2"]
+    basis2: Float[Array, "n2 n2"]  # √v₂U₂
     inverse: Float[Array, "n1 n2"]  # w
-    constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²
+    constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²; q is 1 with an intercept, else 0
     slack: Float[Array, " q"]  # 1/√Σwc²
 
     def first(self, K, prior):
-        """The part of variances that depends only on m new rows of side 1, O(m n₁(n₁ + n₂)): k(a,
-        a), and sums over i of p² w and of p (w ∘ c)/√Σwc².
+        """Compute the part of variances that depends only on m new rows of side 1.
+
+        Args:
+            K: k₁(a, X₁) of the new rows, (m, n₁).
+            prior: k₁(a, a), (m,).
+
+        Returns:
+            `prior`, Σᵢ pᵢ² wᵢⱼ as (m, n₂), and Σᵢ pᵢ (w ∘ c)ᵢⱼ/√Σwc² as (m, q, n₂).
+
+        **Cost** O(m n₁(n₁ + n₂)).
         """
         p = matmul(K, self.basis1)
         return prior, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
 
     def variance(self, first, second):
-        """Of one pair, from `first` of its row of side 1, and k(b, b) and q of side 2."""
+        """Return the variance of one pair.
+
+        Args:
+            first: what the method `first` returned, at the row of side 1.
+            second: k₂(b, b) and q (n₂,) of the row of side 2.
+        """
         (prior1, squares, constant) = first
         (prior2, q) = second
         known = jnp.maximum(prior1 * prior2 - matmul(squares, q * q), 0)
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
 
     def covariance(self, K1, K2, prior):
-        """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), with `prior` (p, p)
-        the products k₁k₂: O(p² n₁n₂), one pair after another.
+        """Return the covariance (m, m) of m pairs with each other, in O(m² n₁n₂).
+
+        Args:
+            K1: k₁(a, X₁) of the row a of each pair, (m, n₁).
+            K2: k₂(b, X₂) of the row b of each pair, (m, n₂).
+            prior: k₁(a, a') k₂(b, b') of each pair with each other, (m, m).
         """
         p = matmul(K1, self.basis1)
         q = matmul(K2, self.basis2)
@@ -225,15 +264,15 @@ class SidesSpread:
 
 @pytree
 class Kronecker(DualOneByOne):
-    """The factor of two-sided data, by the spectra of its two sides: √v (K₁ ⊗ K₂) √v.
+    """The factor of two-sided data: √v (K₁ ⊗ K₂) √v by the spectra of its two sides.
 
     `factor_kronecker` makes it. Pair (i, j) is row i·n₂ + j, so that labels are `Y.ravel()`.
 
     Args:
-        first: eigenvalues, eigenvectors and weights of side 1, n₁ rows.
-        second: those of side 2, n₂ columns.
-        data: weights of all n₁n₂ pairs, and an intercept or none; no rows.
-        expansion: what coefficients multiply.
+        first: the eigenvalues, eigenvectors and weights of side 1, of n₁ rows.
+        second: the eigenvalues, eigenvectors and weights of side 2, of n₂ columns.
+        data: the weights of all n₁n₂ pairs, and the intercept if there is one. It has no rows.
+        expansion: what the coefficients multiply.
         report: how the factor was made, and its floor.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -251,47 +290,50 @@ class Kronecker(DualOneByOne):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n₁, n₂), the shape of labels."""
+        """(n₁, n₂), the shape of the matrix of labels."""
         return len(self.first.s), len(self.second.s)
 
     @property
     def eigenvalues(self):
-        """The eigenvalues of K̃ before the intercept is taken out, (n₁, n₂)."""
+        """s₁s₂ᵀ, the eigenvalues of K̃ before the intercept is projected out, (n₁, n₂)."""
         return self.first.s[:, None] * self.second.s
 
     @property
     def constant(self):
-        """The coordinates of √v (q, n₁, n₂), q = 1 with an intercept, else 0."""
+        """c, the coordinates of √v, (q, n₁, n₂): q is 1 with an intercept, else 0."""
         return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
 
     @property
     def root(self):
-        """√v, (1, n₁, n₂)."""
+        """√v of all pairs, (1, n₁, n₂)."""
         return self.weights.root.reshape(1, *self.shape)
 
     def tables(self, A):
-        """Vectors over the pairs (n, t) as matrices (t, n₁, n₂)."""
+        """Reshape t vectors over all pairs, (n, t), to matrices (t, n₁, n₂)."""
         return A.T.reshape(A.shape[1], *self.shape)
 
     def flat(self, A):
-        """The inverse of `tables`."""
+        """Reshape t matrices (t, n₁, n₂) to vectors over all pairs, (n, t)."""
         return A.reshape(len(A), self.n).T
 
     def turned(self, A):
-        """U₁AU₂ᵀ as vectors over the pairs: O(n₁n₂(n₁ + n₂)t)."""
+        """Return U₁AU₂ᵀ as vectors over all pairs, (n, t), in O(n₁n₂(n₁ + n₂)t)."""
         return self.flat(turned(self.first.U, self.second.U, A))
 
     def trace(self):
-        """Σ s, without the share of the constant."""
+        """Return the trace of K̃ with the intercept projected out: Σ s − Σ s c² / Σ v."""
         s = self.eigenvalues
         return jnp.sum(s) - jnp.sum(s * self.constant**2) / self.weights.total
 
     def project(self, labels):
-        """z = U₁ᵀ√v(Y − ȳ)U₂."""
+        """Return the coordinates of labels, z = U₁ᵀ√v(Y − ȳ)U₂, as (n, t)."""
         return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
 
     def solve_at(self, lam, solution):
-        """From the coordinates; those of H are c/√Σv."""
+        """Compute G⁻¹[ỹ, H], diag G⁻¹ and log |G| of G = K̃ + λI, from coordinates.
+
+        The coordinates of H are c/√Σv.
+        """
         w = 1 / (self.eigenvalues + lam)
         Z = jnp.concatenate(
             [self.tables(solution.state), self.constant / jnp.sqrt(self.weights.total)]
@@ -300,11 +342,11 @@ class Kronecker(DualOneByOne):
         return InverseParts(self.turned(w * Z), diagonal, -total(jnp.log(w)))
 
     def query_residuals(self, solution, lams):
-        """y − f of all pairs, none of which has weight 0."""
+        """Return y − f of all pairs. All weights are positive, so √v divides the residuals."""
         return solution.training_residuals(lams) / self.weights.root[:, None]
 
     def view(self, solution, lam):
-        """U diag(D) Uᵀ − wwᵀ."""
+        """Return R = U diag(D) Uᵀ − wwᵀ and r at one λ, as a `SidesView`."""
         results = self.at_lam(lam, solution)
         targets = solution.state.shape[1]
         inverse_times_H = self.solve_at(lam, solution).times_B[:, targets:]
@@ -320,15 +362,20 @@ class Kronecker(DualOneByOne):
         )
 
     def facing(self, swapped) -> tuple[tuple[Side, Side], Callable]:
-        """The two sides, and what turns matrices of all pairs accordingly."""
+        """Return the two sides, and a function that turns matrices of all pairs to match them.
+
+        If `swapped`, side 2 comes first and the function exchanges the last two axes. Otherwise
+        side 1 comes first and the function returns matrices unchanged.
+        """
         if swapped:
             return (self.second, self.first), lambda A: A.swapaxes(-1, -2)
         return (self.first, self.second), lambda A: A
 
     @partial(jax.jit, static_argnames=("loss", "setting"))
     def errors(self, solution, loss, setting, lams: Float[Array, " L"]):
-        """Σ v loss / Σ v of the held-out residuals of a setting, (L, t), with a loss as
-        `LeaveOneOut` has.
+        """Compute Σ v loss / Σ v of the held-out residuals of a setting, (L, t).
+
+        The loss is a function of residuals and labels, as for `LeaveOneOut`.
         """
         Y = solution.labels.Y
         v = self.weights.array[:, None]
@@ -339,7 +386,10 @@ class Kronecker(DualOneByOne):
 
     @partial(jax.jit, static_argnames="setting")
     def left_out(self, solution, setting, lam) -> Float[Array, "t n1 n2"]:
-        """Held-out residuals of a setting at one λ, O(n₁n₂(n₁ + n₂)t)."""
+        """Compute the held-out residuals of a setting at one λ.
+
+        **Cost** O(n₁n₂(n₁ + n₂)t), or as `both_left_out` for the setting "both".
+        """
         if setting == "entries":
             return self.tables(solution.held_out_residuals(lam[None])[0])
         if setting == "both":
@@ -351,8 +401,10 @@ class Kronecker(DualOneByOne):
         return facing(less_constant(matmul(out.residuals, other.U.T), out.products)) / self.root
 
     def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
-        """Held-out residuals of every entry without its row and its column, by a spectrum of the
-        smaller side without each of its rows: O(n₁⁴ + L n₁²n₂²t) where that is side 1.
+        """Compute the residual of every entry by the fit without its row and its column.
+
+        For each row of the smaller side, the rest of this side is factored anew. If it is side 1,
+        this costs O(n₁⁴ + L n₁²n₂²t).
         """
         (smaller, larger), facing = self.facing(self.shape[0] > self.shape[1])
         constant = self.root[: self.fixed.count]
@@ -369,7 +421,7 @@ class Kronecker(DualOneByOne):
 
 @spread.register(Kronecker)
 def _of_sides(factor: Kronecker, lam) -> SidesSpread:
-    """Of pairs of new rows."""
+    """Return the posterior covariance at pairs of new rows, for a factor of two-sided data."""
     w = 1 / (factor.eigenvalues + lam)
     slack = 1 / jnp.sqrt(total(w * factor.constant**2))
     constant = w * factor.constant * slack[:, None, None]
@@ -387,20 +439,20 @@ def factor_kronecker(
     """Factor two-sided data with a label for every pair, such as drug and target or user and item,
     from two kernel matrices.
 
-    k((x₁, x₂), (x₁', x₂')) = k₁(x₁, x₁') k₂(x₂, x₂'), so that K = K₁ ⊗ K₂ over all pairs of n₁ rows
-    and n₂ columns. At new pairs f = K1_new C K2_newᵀ + intercept, C the coefficients as a matrix
-    (n₁, n₂).
+    The kernel of pairs is k((x₁, x₂), (x₁', x₂')) = k₁(x₁, x₁') k₂(x₂, x₂'). So K = K₁ ⊗ K₂ over
+    all pairs of n₁ rows and n₂ columns. At new pairs f = K1_new C K2_newᵀ + intercept, where C is
+    the matrix (n₁, n₂) of coefficients.
 
-    The factor has n₁n₂ rows: criteria, coefficients and `lambda_grid` take it with labels
+    The factor has n₁n₂ rows. Criteria, coefficients and `lambda_grid` take it with labels
     `Y.ravel()` of a matrix Y (n₁, n₂), and leave single entries out. `kronecker_left_out` leaves
-    whole rows and columns out, and `fit_kronecker` does it all from data.
+    whole rows and columns out. `fit_kronecker` does all of this from data.
 
     Args:
-        K1: (n₁, n₁) symmetric, positive semidefinite.
-        K2: (n₂, n₂) likewise.
-        weights: a pair (v₁, v₂) of positive weights of rows (n₁,) and of columns (n₂,); entries
-            have v₁v₂ᵀ. Other weights would destroy the product K₁ ⊗ K₂. A missing entry would have
-            weight 0, so none may be missing. Default 1.
+        K1: the kernel matrix of side 1, (n₁, n₁), symmetric and positive semidefinite.
+        K2: the kernel matrix of side 2, (n₂, n₂), symmetric and positive semidefinite.
+        weights: a pair (v₁, v₂) of positive weights of rows (n₁,) and of columns (n₂,), by default
+            1. Entries have the weights v₁v₂ᵀ. Other weights would destroy the product K₁ ⊗ K₂. A
+            missing entry would have weight 0, so none may be missing.
         intercept: whether to fit a constant without penalty.
 
     Returns:
@@ -412,9 +464,9 @@ def factor_kronecker(
 
     **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ; n₁² + n₂² + O(n₁n₂) numbers. **Fails**:
     for λ below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, results are
-    rounding noise; what needs `spectrum()` raises, as there is none. **Source**: Stock, Pahikkala,
-    Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on
-    kernel ridge regression"; the intercept by generalised least squares.
+    rounding noise. The factor has no `spectrum()`, so methods that need one raise. **Source**:
+    Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning
+    methods based on kernel ridge regression"; the intercept by generalised least squares.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.two_sided.factor_kronecker(jnp.eye(2), 3 * jnp.eye(2), intercept=False)
@@ -438,7 +490,7 @@ def factor_kronecker(
 
 
 def _side(name, K, v: Weights) -> tuple[Side, Any]:
-    """One side, and its most negative eigenvalue relative to the largest."""
+    """Factor one side. Return it, and its most negative eigenvalue relative to the largest."""
     check_symmetric(name, K)
     s, U = eigh(v.scale_both(K))
     s, below = clip_negative(s)
@@ -447,8 +499,10 @@ def _side(name, K, v: Weights) -> tuple[Side, Any]:
 
 
 def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:
-    """Weights of rows and of columns from a pair of them, checked to be positive where values are
-    known.
+    """Return the weights of rows and of columns, from a pair of arrays or None for weights 1.
+
+    Raise if the argument is not a pair, or if a weight is 0 or less. The values are checked only
+    outside of `jax.jit`.
     """
     pair = (None, None) if weights is None else weights
     if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -468,8 +522,14 @@ def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weigh
 
 
 def check_semidefinite(name, below, n):
-    """Raise where the most negative eigenvalue, relative to the largest, is more than rounding, if
-    it is known.
+    """Raise if the most negative eigenvalue is more than rounding.
+
+    Inside `jax.jit`, where it has no value, nothing is checked.
+
+    Args:
+        name: the name of the matrix in the message.
+        below: its size relative to the largest eigenvalue.
+        n: the number of rows.
     """
     most = 100 * n * float(jnp.finfo(below.dtype).eps)
     if known_and(lambda below: below > most, below):

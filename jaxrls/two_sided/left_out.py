@@ -1,5 +1,7 @@
-"""Errors of two-sided data, as functions of a factor: of held-out entries, rows, columns or both,
-at every λ, and the held-out residuals at one.
+"""Held-out errors and residuals of two-sided data, as functions of a factor and labels.
+
+`kronecker_left_out` returns the error for every λ, `kronecker_residuals` the residuals at one λ.
+Single entries are held out, or whole rows, whole columns, or both.
 """
 
 from collections.abc import Callable
@@ -21,36 +23,37 @@ def kronecker_left_out(
     *,
     loss: Callable = squared_error,
 ) -> Float[Array, " L"]:
-    """Exact cross-validation error of two-sided data at every λ, for the kind of predictions that
-    are wanted.
+    """Compute the exact cross-validation error of two-sided data for every λ.
 
     Σ vᵢⱼ loss(eᵢⱼ, yᵢⱼ) / Σ vᵢⱼ, where eᵢⱼ is the label minus the prediction of a fit without
 
-    * `"entries"` (setting A): that entry, for missing labels of known rows and columns; as `loo`.
+    * `"entries"` (setting A): entry (i, j), for missing labels of known rows and columns; as `loo`.
     * `"rows"` (setting B): all of row i, for new rows.
     * `"columns"` (setting C): all of column j, for new columns.
-    * `"both"` (setting D): all of row i and all of column j, for pairs of which both are new.
+    * `"both"` (setting D): all of row i and column j, for pairs of a new row and a new column.
+
+    Choose the setting that matches what will be predicted.
 
     Args:
         factor: what `factor_kronecker` made.
         Y: labels (n₁, n₂), none missing.
         lams: λ (L,).
         setting: what is left out, one of the four above.
-        loss: as in `LeaveOneOut`.
+        loss: a function of held-out residuals and labels, as in `LeaveOneOut`.
 
     Returns:
-        The error at every λ, (L,).
+        The error for every λ, (L,).
 
     Raises:
         ValueError: for a factor of one-sided data, a Y of another shape, or where nothing is left
             to fit.
 
-    **Cost** for every λ O(n₁n₂(n₁ + n₂)), as the fit; for `"both"` O(n₁²n₂²), and once O(m⁴), m the
-    smaller of n₁ and n₂, as that side is factored without each of its rows. **Fails**: a λ chosen
-    by entries is mostly too small for new rows and columns: validate what will be predicted.
-    **Source**: the settings and the first three, Stock, Pahikkala, Airola, De Baets and Waegeman
-    2018, "A comparative study of pairwise learning methods based on kernel ridge regression"; with
-    an intercept, and for both, derived in `two_sided/kronecker.py`.
+    **Cost** for every λ O(n₁n₂(n₁ + n₂)), as the fit. For `"both"` O(n₁²n₂²) for every λ, and once
+    O(m⁴) with the smaller m of n₁ and n₂, because that side is factored without each of its rows.
+    **Fails**: a λ chosen by entries is mostly too small for new rows and columns. **Source**: the
+    settings, and the formulas of A, B and C: Stock, Pahikkala, Airola, De Baets and Waegeman 2018,
+    "A comparative study of pairwise learning methods based on kernel ridge regression". The
+    formulas with an intercept, and for D, are derived in `two_sided/kronecker.py`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
@@ -98,8 +101,9 @@ def kronecker_residuals(
 
 
 def check_table(Y, setting, shape: tuple[int, int], intercept):
-    """Raise for labels that are not a full table of pairs, an unknown setting, or a setting that
-    would leave nothing to fit.
+    """Raise if Y is not a matrix with a label for every pair, or if the setting is unsuitable.
+
+    A setting is unsuitable if it is unknown, or if nothing would be left to fit.
     """
     if Y.shape != shape:
         raise ValueError(
@@ -122,8 +126,9 @@ def check_table(Y, setting, shape: tuple[int, int], intercept):
 
 
 def _solution(factor, Y, setting) -> tuple[Kronecker, Solution]:
-    """The factor, checked to be of two-sided data, and its solution for a table of labels, checked
-    too.
+    """Return the factor and its solution for labels Y (n₁, n₂), with both arguments checked.
+
+    Raise if the factor is not of two-sided data, and for labels that do not suit it.
     """
     if not isinstance(factor, Kronecker):
         raise ValueError(

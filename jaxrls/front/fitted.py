@@ -176,7 +176,17 @@ class Fit(Generic[K]):
 
     @property
     def loo_standard_error(self) -> PerTarget | None:
-        """The standard error of `error` where it is an estimate, as by `Iterative`."""
+        """The standard error of `error`, shaped as it; None for criteria that are no mean of losses
+        over held-out rows.
+
+        Of leave-one-out it is the standard deviation of the losses over √n, with weights; of folds
+        or groups that of their means. Fits without one row or another share nearly all of their
+        rows, so that held-out residuals are dependent, and λ was chosen by them: take it for an
+        approximation. By `Iterative`, whose error is itself an estimate, it is how far that may be
+        from the exact error, and says nothing of the spread of rows.
+
+        **Source**: Breiman, Friedman, Olshen and Stone 1984, §3.4.3.
+        """
         return self.diagnostics.loo_standard_error
 
     @property
@@ -233,9 +243,10 @@ class Fit(Generic[K]):
 
         Returns:
             Arrays (t,). Always `target`, counted from 0, `kernel`, `standardized`, `criterion` and
-            `lam`; where the fit knows them `rows`, `error`, `r2` of held-out predictions and `dof`.
-            What targets share is the same in all their rows. `error` is that of each target, and
-            NaN where only the mean over several is known.
+            `lam`; where the fit knows them `rows`, `error`, `loo_standard_error`, `r2` of held-out
+            predictions and `dof`. What targets share is the same in all their rows. `error` and its
+            standard error are those of each target, and NaN where only the mean over several is
+            known.
 
         Raises:
             ValueError: inside `jax.jit`, and for fits out of `jax.vmap`.

@@ -154,14 +154,22 @@ class Choice:
 def standard_error(
     criterion: Any, solution: Solution, lam: Float[Array, "*#t"]
 ) -> Float[Array, "*t"]:
-    """The standard error of the mean m of G losses m_g, of rows or of groups, with weights V_g: √(Σ
-    V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
-    """
+    """The standard error of a mean of losses at λ; with one λ for all targets, of their mean."""
     groups = criterion.groups
     left_out = solution.held_out_residuals(lam.reshape(1, -1), groups)[0]
     left_out, weights = counted_residuals(left_out, solution.factor.weights, groups)
     losses = criterion.loss(left_out, solution.labels.Y)
-    losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
+    if lam.ndim:
+        return error_of_mean(losses, weights, groups)
+    return error_of_mean(jnp.mean(losses, axis=1, keepdims=True), weights, groups)[0]
+
+
+def error_of_mean(
+    losses: Float[Array, "n t"], weights: Weights, groups: Folds | None
+) -> Float[Array, " t"]:
+    """The standard error of the mean m of G losses m_g, of rows or of groups, with weights V_g: √(Σ
+    V_g² (m_g − m)² · G/(G − 1)) / ΣV.
+    """
     v = weights.array[:, None]
     away = v * (losses - jnp.sum(v * losses, axis=0) / weights.total)
     count = weights.count
@@ -169,7 +177,7 @@ def standard_error(
         away = groups.sums(away)
         count = jnp.sum(groups.sums(v) > 0).astype(v.dtype)
     spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
-    return (spread if lam.ndim else spread[0]) / weights.total
+    return spread / weights.total
 
 
 def counted_residuals(

@@ -190,6 +190,18 @@ class Fit(Generic[K]):
         return self.diagnostics.loo_standard_error
 
     @property
+    def prequential_error(self) -> Float[Numbers, "*t"] | None:
+        """The mean squared error of predictions of the rows that `update` added, each by the fit
+        before that call, with weights, () or (t,): an honest error of rows that come one after
+        another, as those to come may differ from those before. Over all updates; `forget` leaves it
+        as it is. None before the first update.
+
+        **Source**: Dawid 1984, "Statistical theory: the prequential approach".
+        """
+        known = self.diagnostics.prequential
+        return None if known is None else known.error
+
+    @property
     def r2(self) -> Number | None:
         """R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)², 0 for
         constant labels.
@@ -243,8 +255,8 @@ class Fit(Generic[K]):
 
         Returns:
             Arrays (t,). Always `target`, counted from 0, `kernel`, `standardized`, `criterion` and
-            `lam`; where the fit knows them `rows`, `error`, `loo_standard_error`, `r2` of held-out
-            predictions and `dof`. What targets share is the same in all their rows. `error` and its
+            `lam`; where the fit knows them `rows`, `error`, `loo_standard_error`,
+            `prequential_error`, `r2` of held-out predictions and `dof`. What targets share is the same in all their rows. `error` and its
             standard error are those of each target, and NaN where only the mean over several is
             known.
 
@@ -704,7 +716,8 @@ class Fit(Generic[K]):
 
         If λ was chosen by GCV or the evidence, which need moments only, it is chosen again.
         Otherwise λ stays, and `error`, `errors`, `lams` and `loo_residuals` are None, as they need
-        the earlier rows. The residual sum of squares is computed as a difference, with a rounding
+        the earlier rows. `prequential_error` has the errors of the new rows by this fit, added to
+        those of updates before. The residual sum of squares is computed as a difference, with a rounding
         error of about eps times the labels' sum of squares.
 
         Args:
@@ -721,14 +734,18 @@ class Fit(Generic[K]):
             ValueError: for a fit that kept no solution, or factored K of all rows, and for shapes
                 that do not fit.
 
-        **Cost** O(b r²) for b rows, and O(r³). **Warns** where more than a third of the digits are
+        **Cost** O(b r²) for b rows, and O(r³); a stream is read twice. **Warns** where more than a third of the digits are
         lost, and for a λ below the precision of the factor.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 30)[:, None]
         >>> fit = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3])
         >>> all_rows = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3])
-        >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
+        >>> updated = fit.update(X[20:], 2 * X[20:, 0])
+        >>> bool(abs(updated.model.coef - all_rows.model.coef) < 1e-12)
+        True
+        >>> missed = 2 * X[20:, 0] - fit.predict(X[20:])
+        >>> bool(abs(updated.prequential_error - np.mean(missed**2)) < 1e-12)
         True
         """
         self.model.check_effects("update", fixed_effects)

@@ -19,6 +19,7 @@ def facts_of(fit: Any) -> dict[str, Any]:
         "lam": fit.lam,
         "error": fit.error,
         "loo_standard_error": fit.loo_standard_error,
+        "prequential_error": fit.prequential_error,
         "r2": None if fit.unit == "AUC" else fit.r2,
         "dof": fit.dof,
     }
@@ -83,6 +84,8 @@ def fit_in_words(fit: Any) -> str:
     numbers = [_lam_in_words(fit)]
     if "error" in facts:
         numbers.append(f"{_name_of_error(fit)} {np.asarray(facts['error']).mean():.3g}")
+    if "prequential_error" in facts:
+        numbers.append(f"prequential error {np.asarray(facts['prequential_error']).mean():.3g}")
     if "r2" in facts:
         numbers.append(f"held-out R² {float(facts['r2']):.3g}")
     if "dof" in facts:

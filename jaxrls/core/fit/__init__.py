@@ -14,6 +14,7 @@ from jaxrls.core.fit.result import (
     Diagnostics,
     Number,
     PerTarget,
+    Prequential,
     Result,
     r_squared,
     result_at,

@@ -24,6 +24,29 @@ PerTarget = Float[Numbers, "*#t"]  # (), or (t,) where each target has its own
 
 
 @pytree
+class Prequential:
+    """The mean squared error of predictions of rows before they were added to a fit.
+
+    Args:
+        error: Σ v (y − f)² / Σ v over all rows that were added, () or (t,).
+        weight: Σ v, ().
+    """
+
+    error: Float[Numbers, "*t"]
+    weight: Number
+
+    @classmethod
+    def of(cls, before: "Prequential | None", missed: Any, weights: Weights) -> "Prequential":
+        """With the residuals (b, *t) of further rows."""
+        weight = weights.total
+        squares = weights.sum(missed**2)
+        if before is not None:
+            squares += before.weight * before.error
+            weight += before.weight
+        return cls(squares / weight, weight)
+
+
+@pytree
 class Diagnostics:
     """What tells how good a fit is, and how far its numbers can be trusted; the fields are those of
     `Fit`.
@@ -48,6 +71,7 @@ class Diagnostics:
     standard_error_of_targets: Float[Numbers, "*t"] | None = None
     loo_rms: Float[Numbers, "*t"] | None = None
     amplitude: Float[Numbers, "*t"] | None = None
+    prequential: Prequential | None = None
 
 
 @pytree

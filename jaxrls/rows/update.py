@@ -30,7 +30,7 @@ from jaxrls.core.data import (
     moments,
 )
 from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
-from jaxrls.core.fit import Choice, Chosen, Problem, Result, result_of_moments
+from jaxrls.core.fit import Choice, Chosen, Prequential, Problem, Result, result_of_moments
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
 from jaxrls.front import (
@@ -235,9 +235,11 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     summed = summed_of(fit)
     coef = fit.model.coef
     X = by_names("X", X, fit.model.names)
-    if fit.label_offset is not None and Y is not None:
-        Y = np.asarray(Y, np.float64) - fit.label_offset
-    more = _moments_of(summed, coef, X, Y, weights, fixed_effects, block_size)
+    new = _read(summed, fit, X, Y, weights, fixed_effects)
+    prequential = fit.diagnostics.prequential
+    if sign > 0:
+        prequential = _prequential(fit, new, block_size)
+    more = _summed(summed, new.data, new.Y.reshape(len(new.Y), -1), block_size=block_size)
     flat = coef.ndim == 1
     lam = jnp.asarray(fit.lam)
     choice = fit.kept.choice
@@ -252,7 +254,7 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     updated: Fit = Fit(
         model=Model(**vars(result.function)),
         chosen=result.chosen,
-        diagnostics=result.diagnostics,
+        diagnostics=replace(result.diagnostics, prequential=prequential),
         about=replace(fit.about, plan="sums over rows that were added or removed"),
         kept=Kept(changed.solution, choice=choice, saved=fit.kept.saved),
         stored={summed_of.__name__: changed.summed},
@@ -263,13 +265,18 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     return add_names_and_offset(updated, fit.model.names, fit.label_offset)
 
 
-def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
-    """Return the moments of new rows about the same origins.
+class NewRows(NamedTuple):
+    """Rows with weights and fixed effects, and their labels (b,) or (b, t)."""
 
-    The new rows are checked as the rows of a fit are.
-    """
+    data: Data
+    Y: Any
+
+
+def _read(summed: Summed, fit: Fit, X, Y, weights, fixed_effects) -> NewRows:
+    """Return the new rows, checked as the rows of a fit are, and labels minus its offset."""
     kernel = summed.features.kernel
     fixed = summed.fixed
+    coef = fit.model.coef
     dtype = coef.dtype
     if not kernel.evaluable:
         raise ValueError(
@@ -282,6 +289,9 @@ def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
         )
     n, d = rows.shape
     summed.check_width(d)
+    Y = rows.labels if Y is None else Y  # a stream has labels of its own
+    if fit.label_offset is not None and Y is not None:
+        Y = np.asarray(Y, np.float64) - fit.label_offset
     new = read_problem(kernel, rows, Y, weights=weights, intercept=False)
     if new.Y.shape != (expected := (n, *coef.shape[1:])):
         raise ValueError(
@@ -291,10 +301,24 @@ def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
     columns = fixed.new_values(fixed_effects, n, dtype)
     if columns is not None:
         fixed = replace(fixed, values=new.rows.column(columns))
-    data = Data(new.rows, new.weights, fixed)
-    return _summed(summed, data, new.Y.reshape(n, -1), block_size=block_size)
+    return NewRows(Data(new.rows, new.weights, fixed), new.Y)
 
 
+def _prequential(fit: Fit, new: NewRows, block_size: int | None) -> Prequential:
+    """Return the error of new rows as the fit predicts them, pooled with that of earlier updates."""
+    data = new.data
+    model = fit.model
+    if fit.label_offset is not None:  # which was taken off these labels too
+        model = add_names_and_offset(fit, (), -fit.label_offset).model
+        model = replace(model, intercept=jnp.asarray(model.intercept, model.coef.dtype))
+        if model.beta is not None:
+            model = replace(model, beta=jnp.asarray(model.beta, model.coef.dtype))
+    predicted = model.of_rows(data.rows, data.fixed.values, block_size, from_host=False)
+    missed = new.Y - jnp.asarray(predicted)
+    return _with_errors(fit.diagnostics.prequential, missed, data.weights)
+
+
+_with_errors = compiled(Prequential.of)
 _summed = compiled(Summed.moments_of)
 
 

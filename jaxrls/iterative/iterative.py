@@ -27,7 +27,7 @@ from jaxrls.core.linalg import matmul, transposed_matmul
 from jaxrls.core.support import check_whole, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.near_inverse import Near, NearInverse
-from jaxrls.landmarks.resolve import resolve_landmarks
+from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.solver import Subset
 
 # How many signs all probes together must have to estimate leverages well enough.

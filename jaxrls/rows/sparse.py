@@ -126,8 +126,8 @@ def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
     twice that, by gaps of entries. For dense Z it is then the cost for dense rows.
     """
     sparse = isinstance(Z, SparseBlock)
-    z, far = (Z.times(inverse), _by_gaps) if sparse else (Z * inverse, _of_dense)
-    return near_product(X.times(inverse), z, SPARSE_NEAR, far, (X, Z, inverse))
+    z, fallback = (Z.times(inverse), _by_gaps) if sparse else (Z * inverse, _of_dense)
+    return near_product(X.times(inverse), z, SPARSE_NEAR, fallback, (X, Z, inverse))
 
 
 def _by_gaps(_, rows):

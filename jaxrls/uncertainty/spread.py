@@ -201,7 +201,7 @@ class KernelSpread(Spread):
 
     shrinkage: Float[Array, "#r"]
     fixed_map_of_rows: Float[Array, "n q"]  # VB(BᵀVB)⁻¹
-    fixed_gram: Float[Array, "q q"]  # K between the columns of `fixed_map_of_rows`
+    fixed_gram: Float[Array, "q q"]  # PᵀKP with P = fixed_map_of_rows
 
     def coordinates(
         self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool

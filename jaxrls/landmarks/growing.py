@@ -14,8 +14,8 @@ from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import check_whole
 from jaxrls.front import Sample, SearchOptions, Stage, Tuned, descend, sample_of
+from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.points import Landmarks, as_landmarks
-from jaxrls.landmarks.resolve import resolve_landmarks
 
 # The landmarks of the first stage. They show most of what more landmarks show, in a quarter of the
 # time.
@@ -67,12 +67,14 @@ def search_in_stages(whole: Problem, solver: Any, guesses: list, way: SearchOpti
     way = way._replace(starts=1)
     final = final_landmarks(whole, solver, sample, best.kernel, way.progress)
     if between:
-        smaller = replace(sample.problem, solver=on(solver, replace(final, indices=None)))
+        of_points = solver_on_given(solver, replace(final, indices=None))
+        smaller = replace(sample.problem, solver=of_points)
         here = [guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
         best = descend(smaller, here, way, learned=best.learned)
         stages.append(Stage(len(smaller.Y), len(final.points), best.history))
     last = [guesses[0], guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
-    best = descend(replace(whole, solver=on(solver, final)), last, way, learned=best.learned)
+    whole = replace(whole, solver=solver_on_given(solver, final))
+    best = descend(whole, last, way, learned=best.learned)
     return best._replace(history=replace(best.history, stages=tuple(stages)))
 
 
@@ -85,11 +87,11 @@ def on_few_rows(
     """
     few = sample_of(whole, SAMPLE_ROWS).problem
     landmarks = chosen_for(guesses[-1].kernel, few, num, way.progress)
-    best = descend(replace(few, solver=on(solver, landmarks)), guesses, way)
+    best = descend(replace(few, solver=solver_on_given(solver, landmarks)), guesses, way)
     return best, Stage(len(few.Y), num, best.history)
 
 
-def on(solver: Any, landmarks: Landmarks) -> Any:
+def solver_on_given(solver: Any, landmarks: Landmarks) -> Any:
     """Return the solver, a `Subset`, on these landmarks, with Cholesky factors.
 
     Landmarks that are rows are left out with their rows.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -48,7 +48,7 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
 
 
 @contextmanager
-def rows_to(file: BinaryIO, ending: str = ".csv") -> Iterator[Writer]:
+def rows_to(file: Any, ending: str = ".csv") -> Iterator[Writer]:
     """Give a `with` block the function that appends rows to CSV, Parquet or Arrow.
 
     CSV begins with a header. Each block of rows is a row group of Parquet, or a record batch of
@@ -73,7 +73,7 @@ def rows_to(file: BinaryIO, ending: str = ".csv") -> Iterator[Writer]:
 
 
 @contextmanager
-def numbers_to(file: BinaryIO) -> Iterator[Writer]:
+def numbers_to(file: Any) -> Iterator[Writer]:
     """Give a `with` block the function that appends rows to a NumPy array.
 
     The array is written when the block ends. Raise for columns of text.

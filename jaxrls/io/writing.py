@@ -108,16 +108,17 @@ def predicted(
             then called scores.
         sigmoid: a function from scores to probabilities, for columns of probabilities too.
     """
+    has_classes = classes is not None
     n = len(X)
     # JAX compiles a program for every number of rows. So rows are repeated up to a power of two.
     # If there are none, they are zeros.
     X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
     scores = np.asarray(model.predict(X))
-    columns = {"prediction": decode(scores, classes)[:n]} if classes else {}
+    columns = {"prediction": decode(scores, classes)[:n]} if has_classes else {}
     if sigmoid is not None:
         likely = class_probabilities(np.asarray(sigmoid(scores)))
         columns |= name_columns(likely[:n], "probability", classes)
-    columns |= name_columns(scores[:n], "score" if classes else "prediction", classes)
+    columns |= name_columns(scores[:n], "score" if has_classes else "prediction", classes)
     if level is not None:
         for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):
             columns |= name_columns(end[:n], name)
@@ -133,10 +134,8 @@ def name_columns(values: Any, name: str, labels: Any = None) -> dict[str, np.nda
     values = np.asarray(values)
     if values.ndim == 1:
         return {name: values}
-    return {
-        f"{name}_{label}": column
-        for label, column in zip(labels or range(values.shape[1]), values.T, strict=True)
-    }
+    labels = range(values.shape[1]) if labels is None else labels
+    return {f"{name}_{label}": column for label, column in zip(labels, values.T, strict=True)}
 
 
 def predict_to_file(

@@ -338,8 +338,12 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         errors, error = (part.astype(fit.model.coef.dtype) for part in (errors, error))
         at_best = fit.with_lam(lam)
         of_scores = replace(at_best.chosen, lams=fit.lams, errors=errors, error=error)
-        names = "loo_standard_error", "error_of_targets", "standard_error_of_targets"
-        without = replace(at_best.diagnostics, **dict.fromkeys(names))  # those of a loss
+        without = replace(  # a score has no mean loss
+            at_best.diagnostics,
+            loo_standard_error=None,
+            error_of_targets=None,
+            standard_error_of_targets=None,
+        )
         fit = replace(at_best, chosen=of_scores, diagnostics=without)
         inspect_lam(fit, isinstance(self._lams(), int))
         return fit

@@ -58,7 +58,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         if indices is None:
             return self
         block = DataBlock(corner, None, self.fixed.values_at(indices))
-        return replace(self, indices=indices, held=self.left(block))
+        return replace(self, indices=indices, held=self.coordinates(block))
 
     @property
     def s_above_rounding(self):

@@ -42,17 +42,20 @@ class PrimalSpectrum(Spectrum):
     sums: Moments | None = None
 
     def centred(self, block: DataBlock) -> Float[Array, "b p"]:
-        """Return √v (features − B origin) of a block of rows."""
-        features = block.x - self.fixed.fitted(block.b, self.origin)
-        return block.weights.scale(features)
+        """Return features − B origin of a block of rows."""
+        return block.x - self.fixed.fitted(block.b, self.origin)
+
+    def coordinates(self, block: DataBlock) -> Float[Array, "b r"]:
+        """Return the rows of U/√v of a block: its centred features, rotated."""
+        return matmul(self.centred(block), self.rotation)
 
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """Return the rows of U of a block: its centred features, rotated."""
-        return matmul(self.centred(block), self.rotation)
+        """Return the rows of U of a block: its coordinates times √v."""
+        return block.weights.scale(self.coordinates(block))
 
     def project(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
-        cross = lambda block, y: transposed_matmul(self.centred(block), y)
+        cross = lambda block, y: transposed_matmul(self.centred(block), block.weights.scale(y))
         return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
@@ -80,7 +83,7 @@ class PrimalSpectrum(Spectrum):
     def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """Compute y − f of all rows as if they were new, in one pass for all λ."""
         kept = self.fitted_part(solution, lams)
-        f = self.data.map(lambda block: matmul_lams(self.left(block._replace(v=None)), kept))
+        f = self.data.map(lambda block: matmul_lams(self.coordinates(block), kept))
         return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
     def primal_form(self):
@@ -104,7 +107,7 @@ class PrimalSpectrum(Spectrum):
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R = I − HHᵀ − U diag(sD) Uᵀ with D = 1/(s + λ), and r."""
         root = jnp.sqrt(self.s / (self.s + lam))
-        u = self.data.map(lambda block: self.left(block._replace(v=None)) * root)
+        u = self.data.map(lambda block: self.coordinates(block) * root)
         q = root[:, None] * solution.state
         return LowRankView.of_rows(u, q, solution.labels, self.weights, self.fixed)
 

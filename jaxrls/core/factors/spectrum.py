@@ -84,10 +84,7 @@ class Spectrum(Factor):
 
     @abstractmethod
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """Return the rows of U that belong to a block of rows.
-
-        A factor that makes U from features returns U/√v for a block whose weights are None.
-        """
+        """Return the rows of U that belong to a block of rows."""
 
     def left_vectors(self) -> Float[Array, "n r"]:
         """Return U, (n, r)."""

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import known_lam
 from jaxrls.core.data import compiled, first_rows
-from jaxrls.core.factors import AtPoints, DenseSpectrum, Factor, Solution
+from jaxrls.core.factors import AtPoints, Factor, Solution
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import Listed, as_array, check_whole, column_names, public_call, pytree
 from jaxrls.front import Fit, Model, solution_of
@@ -217,11 +217,10 @@ def eigenfunctions(
     s = spectrum.s[leading]
     scale = safe_sqrt(total) / s
     basis = spectrum.directions
-    dual = isinstance(spectrum, DenseSpectrum) and spectrum.feature_directions is None
     expansion = spectrum.expansion
     if isinstance(fit, Fit):
         kernel = fit.kernel
-    elif dual and kernel.evaluable:  # a factor made from K alone has no rows
+    elif spectrum.is_dual and kernel.evaluable:  # a factor made from K alone has no rows
         expansion = AtPoints(as_array("X", X, factor.dtype))
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.fixed_directions[:, leading] if factor.fixed.count else jnp.zeros((1, num))

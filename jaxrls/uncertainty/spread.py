@@ -23,9 +23,11 @@ from jaxrls.core.data import FixedEffects, gram
 from jaxrls.core.factors import (
     CholeskyFeatures,
     CholeskyGram,
-    DenseSpectrum,
     Expansion,
     Factor,
+    FeatureSpectrum,
+    GramSpectrum,
+    OuterSpectrum,
     Primal,
     PrimalSpectrum,
 )
@@ -269,11 +271,9 @@ def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
     )
 
 
-@spread.register(DenseSpectrum)
-def _of_dense_spectrum(factor: DenseSpectrum, lam):
-    """Return the covariance from a spectrum of K of all rows, or of the features of few rows."""
-    if factor.feature_directions is not None:
-        return _of_basis(factor, lam)
+@spread.register(GramSpectrum)
+def _of_gram_spectrum(factor: GramSpectrum, lam):
+    """Return the covariance from a spectrum of K of all rows."""
     row_map, fixed_map, shrinkage = _kept(factor, lam)
     return _of_matrix(factor, lam, row_map, fixed_map, shrinkage, factor.training_design())
 
@@ -299,6 +299,8 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam):
     )
 
 
+@spread.register(FeatureSpectrum)
+@spread.register(OuterSpectrum)
 def _of_basis(factor, lam) -> Spread:
     """Return the covariance on explicit features, from the coefficients of every direction."""
     basis = factor.directions

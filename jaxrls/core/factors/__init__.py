@@ -19,7 +19,12 @@ from jaxrls.core.factors.lams import (
     matmul_lams,
     over_lams,
 )
-from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
+from jaxrls.core.factors.primal_spectrum import (
+    OuterSpectrum,
+    PrimalSpectrum,
+    feature_moments,
+    spectrum_of,
+)
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solver import CANNOT_GROW, SAMPLE_ROWS, CallShape, Footprint, Solver
 from jaxrls.core.factors.solvers import (
@@ -29,4 +34,4 @@ from jaxrls.core.factors.solvers import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.factors.spectrum import DenseSpectrum, Spectrum
+from jaxrls.core.factors.spectrum import FeatureSpectrum, GramSpectrum, Spectrum

@@ -28,7 +28,7 @@ All ways to compute held-out residuals give the same numbers. A factor takes the
 | single rows, one by one | `held_out_rows` | the same; `query_residuals` for rows of weight 0 |
 | folds of few rows | `sweep_folds` | a solve with R_SS of a `view` for each λ, `core/leave_out` |
 | folds of more rows than features | `sweep_folds` | fits to the other rows, from `primal_form` |
-| large folds, all of K, many λ | `DenseSpectrum.sweep_folds` | fits to the other rows |
+| large folds, all of K, many λ | `GramSpectrum.sweep_folds` | fits to the other rows |
 | pairs, and rows for intervals | `view` | the caller solves with R_SS |
 | landmarks with their rows | `landmarks/held_out.py` | one more index of R for each landmark |
 | single rows, by an iteration | `outcome` | an estimate with its standard error |
@@ -88,7 +88,7 @@ class Factor(ABC):
     data: Data
     expansion: Expansion  # what the coefficients multiply
     report: Any  # a `Report`: how the factor was made, and its floor
-    training: Any = None  # (kernel, rows), to predict the rows as if they were new
+    training: Any  # (kernel, rows), to predict the rows as if they were new
     indices: Any = None  # row numbers of landmarks that are held out with their row; else None
     directions: Any  # a `Spectrum` only: the coefficients (c, r) of every direction
     jitter_effect: Callable  # factors with jitter only: how far the jitter moves the fit

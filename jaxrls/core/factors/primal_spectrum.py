@@ -7,7 +7,7 @@ Theory: `docs/theory.md`, "Dual and primal".
 
 from dataclasses import replace
 from functools import singledispatch
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -18,7 +18,7 @@ from jaxrls.core.factors.floor import Report, centred_rounding, roundings_of_mom
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.spectrum import DenseSpectrum, Spectrum, factor_symmetric
+from jaxrls.core.factors.spectrum import GramSpectrum, Spectrum, factor_symmetric
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import Number, clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
@@ -112,6 +112,25 @@ class PrimalSpectrum(Spectrum):
         return LowRankView.of_rows(u, q, solution.labels, self.weights, self.fixed)
 
 
+@pytree
+class OuterSpectrum(GramSpectrum):
+    """A spectrum of K = ΦΦᵀ of explicit features, whose coefficients are weights of the features.
+
+    Args:
+        feature_directions: (c, n), the coefficients of each direction.
+        origin: (q, c), coefficients of the fit of the features by the fixed effects.
+    """
+
+    is_dual: ClassVar[bool] = False
+    feature_directions: Float[Array, "c n"]
+    origin: Float[Array, "q c"]
+
+    @property
+    def directions(self):
+        """The coefficients of each direction."""
+        return self.feature_directions
+
+
 # how spectra are made -----------------------------------------------------------------------------
 
 
@@ -177,7 +196,7 @@ def spectrum_of(
     )
 
 
-def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> DenseSpectrum:
+def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> OuterSpectrum:
     """Return the spectrum by K = ΦΦᵀ in place of ΦᵀΦ.
 
     Its dual coefficients are turned into weights of features, w = Φᵀ√v U (D ∘ z).
@@ -196,4 +215,14 @@ def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> DenseSpectrum:
     directions, sums = Data(features, data.weights, fixed).sum(of_block, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
     report = replace(dual.report, route="covariance", floor=floor)
-    return replace(dual, feature_directions=directions, origin=fixed.solve(sums), report=report)
+    return OuterSpectrum(
+        data=dual.data,
+        s=dual.s,
+        fixed_directions=dual.fixed_directions,
+        expansion=dual.expansion,
+        report=report,
+        training=dual.training,
+        present=dual.present,
+        feature_directions=directions,
+        origin=fixed.solve(sums),
+    )

@@ -182,7 +182,6 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     K = matmul(with_zero_row(_left_factor(factor)), with_zero_row(factor.left_vectors()).T)
     H = with_zero_row(factor.fixed_basis * unit)
     Y = with_zero_row((labels.Y - labels.mean) * unit)
-    drops_rounding = factor.present is not None
 
     def without(fold: tuple[Int[Array, ""], Int[Array, " b"]]) -> DualFits:
         number, inside = fold
@@ -191,7 +190,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
         others = jnp.flatnonzero(stays, size=most, fill_value=factor.n).astype(inside.dtype)
         of_fold = RowsOfFold(K[inside][:, others], H[inside], Y[inside])
         of_others = RowsOfFold(K[others][:, others], H[others], Y[others])
-        return fit_to_others(of_fold, of_others, drops_rounding)
+        return fit_to_others(of_fold, of_others, factor.drops_rounding)
 
     return jax.lax.map(without, (folds.fold_numbers, folds.inside))
 

@@ -13,8 +13,8 @@ With D = 1/(s + λ) and z = Uᵀ√v y, everything at λ follows:
 The first part of R is exactly 0 if U is square. Nothing is computed as a difference of numbers of
 size 1/λ.
 
-Begin with the class `Spectrum`. `factor_symmetric` and `factor_svd` make its subclass
-`DenseSpectrum`.
+Begin with the class `Spectrum`. Its subclass `DenseSpectrum` keeps U. `factor_symmetric` makes a
+`GramSpectrum` of K, and `factor_svd` a `FeatureSpectrum` of explicit features.
 
 Theory: `docs/theory.md`, "One factorization, every λ".
 """
@@ -52,7 +52,7 @@ from jaxrls.core.linalg import (
     svd,
     transposed_matmul,
 )
-from jaxrls.core.support import pytree, static
+from jaxrls.core.support import pytree
 
 
 @pytree
@@ -75,7 +75,8 @@ class Spectrum(Factor):
     """
 
     shares_work: ClassVar[bool] = True
-    complete = False  # whether U is square
+    is_dual: ClassVar[bool] = False  # whether coefficients belong to the rows, not to features
+    complete: ClassVar[Any] = False  # whether U is square
     data: Data
     s: Float[Array, " r"]
     fixed_directions: Float[Array, "q r"]
@@ -204,26 +205,23 @@ class OneBlock(DenseRows):
 
 @pytree
 class DenseSpectrum(Spectrum):
-    """A spectrum that keeps its left vectors U: a spectrum of K, or of features by their SVD or
-    ΦΦᵀ.
+    """The base class of spectra that keep their left vectors U.
 
     Args:
         training: (kernel, rows), to predict the rows as if they were new.
-        feature_directions: (c, r), coefficients of each direction on features; None if coefficients
-            are dual, and directions are √v U.
-        present: (r,), 1 for directions that get coefficients and 0 for others; None if all do. Left
-            out are directions of negative eigenvalues of K, and directions of features that are
-            rounding.
-        origin: (q, p), coefficients of the fit of the features by the fixed effects; None if
-            coefficients are dual.
-        complete: whether U is square.
     """
 
-    training: Any = None
-    feature_directions: Float[Array, "c r"] | None = None
-    present: Float[Array, " r"] | None = None
-    origin: Any = None
-    complete: bool = static(default=False)
+    training: Any
+
+    @property
+    def complete(self) -> bool:
+        """Whether U is square."""
+        return len(self.s) == self.n
+
+    @property
+    @abstractmethod
+    def directions(self) -> Float[Array, "c r"]:
+        """The coefficients (c, r) of every direction."""
 
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
         """Return the rows of U that are stored for a block."""
@@ -232,16 +230,6 @@ class DenseSpectrum(Spectrum):
     def left_vectors(self):
         """Return U as it is stored."""
         return self.data.rows.X
-
-    @property
-    def directions(self):
-        """The coefficients of each direction: `feature_directions`, or √v U if coefficients are
-        dual.
-        """
-        if self.feature_directions is not None:
-            return self.feature_directions
-        dual = self.weights.scale(self.left_vectors())
-        return dual if self.present is None else dual * self.present
 
     def project(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
@@ -267,28 +255,6 @@ class DenseSpectrum(Spectrum):
             squares = jnp.where(self.weights.used[:, None], squares, 0)
         squared_lengths = jnp.sum(squares, axis=0)
         return jnp.sum(squared_lengths[:, None, None] * inside, axis=0)
-
-    def sweep_folds(
-        self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
-    ) -> Any:
-        """Apply `fn` to held-out residuals by fold, by fits to the other rows if that is cheaper.
-
-        These fits are taken for a spectrum of K only, and if they cost less than R_SS at every λ.
-        """
-        if self.complete and self.route != "features" and pays_to_refit(folds, len(lams)):
-            return sweep_dual_refits(self, solution, fn, lams, folds, stack)
-        return super().sweep_folds(solution, fn, lams, folds, stack=stack)
-
-    def raise_floor(self, folds: Folds | None) -> "DenseSpectrum":
-        """Return the factor with a floor from which on these folds are held out exactly.
-
-        Only a factor of features raises its floor, because its own floor is that of a fit to all
-        rows.
-        """
-        if self.route != "features" or self.complete and folds is None:
-            return self
-        floor = jnp.maximum(self.report.floor, interpolation_floor(self, folds))
-        return replace(self, report=replace(self.report, floor=floor))
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R and r of all rows. Rows of weight 0 are queries, at which something is
@@ -379,7 +345,70 @@ class DenseSpectrum(Spectrum):
         return G - self.fixed.fitted(self.fixed.values, self.fixed_directions)
 
 
-def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseSpectrum:
+@pytree
+class GramSpectrum(DenseSpectrum):
+    """A spectrum of K of all rows. U is square.
+
+    Args:
+        present: (n,), 1 for directions that get coefficients and 0 for others; None if all do. Left
+            out are directions of negative eigenvalues of K, and directions of features that are
+            rounding.
+    """
+
+    is_dual: ClassVar[bool] = True
+    present: Float[Array, " n"] | None
+
+    @property
+    def directions(self):
+        """The coefficients of each direction, √v U, with 0 for directions that are not present."""
+        dual = self.weights.scale(self.left_vectors())
+        return dual if self.present is None else dual * self.present
+
+    @property
+    def drops_rounding(self) -> bool:
+        """Whether a fit to some of the rows drops directions that are only rounding."""
+        return self.present is not None
+
+    def sweep_folds(
+        self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
+    ) -> Any:
+        """Apply `fn` to held-out residuals by fold, by fits to the other rows if these cost less
+        than R_SS at every λ.
+        """
+        if pays_to_refit(folds, len(lams)):
+            return sweep_dual_refits(self, solution, fn, lams, folds, stack)
+        return super().sweep_folds(solution, fn, lams, folds, stack=stack)
+
+
+@pytree
+class FeatureSpectrum(DenseSpectrum):
+    """A spectrum of explicit features. U is square if there are at least as many features as rows.
+
+    Args:
+        feature_directions: (c, r), the coefficients of each direction.
+        origin: (q, c), coefficients of the fit of the features by the fixed effects.
+    """
+
+    feature_directions: Float[Array, "c r"]
+    origin: Float[Array, "q c"]
+
+    @property
+    def directions(self):
+        """The coefficients of each direction."""
+        return self.feature_directions
+
+    def raise_floor(self, folds: Folds | None) -> "FeatureSpectrum":
+        """Return the factor with a floor from which on these folds are held out exactly.
+
+        Its own floor is that of a fit to all rows. With a square U it also serves single rows.
+        """
+        if self.complete and folds is None:
+            return self
+        floor = jnp.maximum(self.report.floor, interpolation_floor(self, folds))
+        return replace(self, report=replace(self.report, floor=floor))
+
+
+def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSpectrum:
     """Return the spectrum of K of all rows, the dual route. Cost: about 9n³ flops.
 
     Fixed effects are projected out of K. They are projected out of its eigenvectors once more,
@@ -418,7 +447,7 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseS
     report = Report("gram", floor, below).with_information(
         jnp.max(s), ABOVE_ROUNDING * floor, trace_before
     )
-    return DenseSpectrum(
+    return GramSpectrum(
         data=replace(matrix.data, rows=OneBlock(U)),
         s=report.where_informative(s),
         fixed_directions=fixed_directions,
@@ -426,7 +455,6 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseS
         report=report,
         training=matrix.training,
         present=present,
-        complete=True,
     )
 
 
@@ -457,7 +485,6 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     Phi = rows.features(kernel).dense()
     origin = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
-    complete = U.shape[0] == U.shape[1]
     square_before = jnp.sum(weights.scale(Phi) ** 2)
     svd_rounding = rounding(len(sigma), sigma)
     centring_rounding = centred_rounding(square_before)
@@ -467,16 +494,15 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     report = report.with_information(jnp.max(sigma), centring_rounding, square_before)
     is_present = sigma > jnp.maximum(2 * svd_rounding, centring_rounding)
     sigma = jnp.where(is_present, sigma, 0)
-    feature_directions = Vt.T * sigma
-    factor = DenseSpectrum(
+    directions = Vt.T * sigma
+    factor = FeatureSpectrum(
         data=replace(data, rows=OneBlock(fixed.project(weights, U))),
         s=report.where_informative(sigma**2),
-        fixed_directions=matmul(origin, feature_directions),
+        fixed_directions=matmul(origin, directions),
         expansion=Primal(),
         report=report,
         training=(kernel, rows),
-        feature_directions=feature_directions,
+        feature_directions=directions,
         origin=origin,
-        complete=complete,
     )
     return factor.raise_floor(None)

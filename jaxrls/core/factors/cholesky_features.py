@@ -179,8 +179,9 @@ class CholeskyFeatures(OneByOne):
         """Return R = I − HHᵀ − UUᵀ with U = √v u, and r."""
         maps = self.maps_at(lam, solution.state)
         u = self.data.map(lambda block: self.coordinates_of_block(block, maps), **self.hints)
-        of_labels = maps.of_labels
-        return LowRankView.of_rows(u, of_labels, solution.labels, self.weights, self.fixed)
+        return LowRankView.from_features(
+            u, maps.of_labels, solution.labels, self.weights, self.fixed
+        )
 
 
 class CoordinateMaps(NamedTuple):

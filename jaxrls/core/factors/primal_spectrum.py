@@ -108,8 +108,10 @@ class PrimalSpectrum(Spectrum):
         """Return R = I − HHᵀ − U diag(sD) Uᵀ with D = 1/(s + λ), and r."""
         root = jnp.sqrt(self.s / (self.s + lam))
         u = self.data.map(lambda block: self.coordinates(block) * root)
-        q = root[:, None] * solution.state
-        return LowRankView.of_rows(u, q, solution.labels, self.weights, self.fixed)
+        label_coordinates = root[:, None] * solution.state
+        return LowRankView.from_features(
+            u, label_coordinates, solution.labels, self.weights, self.fixed
+        )
 
 
 @pytree

@@ -260,46 +260,19 @@ class DenseSpectrum(Spectrum):
         """Return R and r of all rows. Rows of weight 0 are queries, at which something is
         predicted.
         """
+        U = self.left_vectors()
+        H = self.fixed_basis * self.weights.root_or_one[:, None]
+        single_rows = self.single_rows(solution, lam)
         if self.complete:
-            view = self.square_view(solution, lam)
+            view = LowRankView.from_square(U, H, lam / (self.s + lam), *single_rows)
         else:
-            view = self.thin_view(solution, lam)
-        return view if self.weights.values is None else self.with_queries(view, solution, lam)
-
-    def square_view(self, solution: Solution, lam: Number) -> LowRankView:
-        """Return R = U diag(λ/(s + λ)) Uᵀ, for a U with a column for every row.
-
-        The fixed effects were projected out of U, so that UUᵀ = I − HHᵀ.
-        """
-        U = self.left_vectors()
-        residual_share = lam / (self.s + lam)
-        residuals, diagonal = self.single_rows(solution, lam)
-        H = self.fixed_basis * self.weights.root_or_one[:, None]
-        return LowRankView(
-            residuals=residuals,
-            diagonal=diagonal,
-            H=H,
-            U=U,
-            row_U=U * residual_share,
-            row_H=jnp.zeros_like(H),
-            adds_identity=jnp.zeros(self.n, bool),
-        )
-
-    def thin_view(self, solution: Solution, lam: Number) -> LowRankView:
-        """Return R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ, for a U with fewer columns than rows."""
-        U = self.left_vectors()
-        fitted_share = self.s / (self.s + lam)
-        residuals, diagonal = self.single_rows(solution, lam)
-        H = self.fixed_basis * self.weights.root_or_one[:, None]
-        return LowRankView(
-            residuals=residuals,
-            diagonal=diagonal,
-            H=H,
-            U=U,
-            row_U=-U * fitted_share,
-            row_H=H,
-            adds_identity=self.weights.used,
-        )
+            view = LowRankView.from_thin(U, H, self.s / (self.s + lam), *single_rows)
+        if self.weights.values is None:
+            return view
+        labels = solution.labels
+        map_at_lam = self.query_map() / (self.s + lam)
+        unseen = labels.Y - labels.mean - matmul(map_at_lam, solution.state)
+        return view.with_queries(self.weights.used, unseen, map_at_lam)
 
     def single_rows(
         self, solution: Solution, lam: Number
@@ -307,29 +280,6 @@ class DenseSpectrum(Spectrum):
         """Return r and the diagonal of R of every row, without cancellation."""
         of_rows = lambda r, diagonal, v: (r[:, 0], diagonal[:, 0, 0])
         return self.sweep(solution, lam.reshape(1, 1), of_rows, stack=True)
-
-    def with_queries(self, view: LowRankView, solution: Solution, lam: Number) -> LowRankView:
-        """Return the view with rows z of weight 0 as queries.
-
-        With G from `query_map` and z̃ = Uᵀỹ, a query has
-
-            f(z) = mean + (G D z̃)_z
-            R_zS = −(G D Uᵀ + HHᵀ)_zS
-            r_z = y − f(z)
-        """
-        labels = solution.labels
-        used = self.weights.used
-        column = used[:, None]
-        map_at_lam = self.query_map() / (self.s + lam)
-        unseen = labels.Y - labels.mean - matmul(map_at_lam, solution.state)
-        return replace(
-            view,
-            residuals=jnp.where(column, view.residuals, unseen),
-            diagonal=jnp.where(used, view.diagonal, 1),
-            row_U=jnp.where(column, view.row_U, -map_at_lam),
-            row_H=jnp.where(column, view.row_H, view.H),
-            adds_identity=view.adds_identity & used,
-        )
 
     def training_design(self) -> Float[Array, "n c"]:
         """Compute what coefficients multiply at the rows: K, or their features."""

@@ -189,8 +189,8 @@ class RefinedGram(CholeskyGram):
             if plain
             else solution.held_out_residuals(lams, groups)
         )
-        coefficients = results.coef[None], results.beta[None]
-        return Outcome(coefficients, e, self.weights.count - results.residual_dof[None], run=run)
+        dof = self.weights.count - results.residual_dof[None]
+        return Outcome(results.coef[None], results.beta[None], e, dof, run=run)
 
 
 @pytree

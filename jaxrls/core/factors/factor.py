@@ -256,7 +256,8 @@ class Factor(ABC):
         estimates held-out residuals, overrides this method.
         """
         e = solution.held_out_residuals(lams, groups)
-        return Outcome(self.coefficients(solution, lams), e, solution.dof(lams))
+        coef, beta = self.coefficients(solution, lams)
+        return Outcome(coef, beta, e, solution.dof(lams))
 
     # with labels ----------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class ByProducts(Factor):
         """Compute the results without probes: the fit alone."""
         return self.solved(solution, lams, self.signs[:, :0])
 
-    def coefficients(self, solution, lams):
+    def coef_and_beta(self, solution, lams):
         """Return the coefficients of f, and β, the fit of y − f by the fixed effects."""
         return self.expanded(solution, self.without_probes(solution, lams).coef)[:2]
 

@@ -170,7 +170,7 @@ def smoother(factor, lam: Float[Array, ""]) -> Smoother:
     unlabelled = factor.solve_labels(Labels.none(weights, factor.fixed))
     R = factor.sweep(unlabelled, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
     solution = factor.solve_labels(Labels.unchecked(eye, weights, factor.fixed, False))
-    steps = jnp.concatenate([part[0] for part in factor.coefficients(solution, lams)])
+    steps = jnp.concatenate([part[0] for part in factor.coef_and_beta(solution, lams)])
     indices = jnp.zeros(0, int)
     directions = steps[:, :0]
     if factor.indices is not None:
@@ -398,7 +398,7 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
     factor = solution.factor
     weights = solution.factor.weights
     fixed = solution.factor.fixed
-    coef = jnp.concatenate([part[0] for part in factor.coefficients(solution, lam.reshape(1, -1))])
+    coef = jnp.concatenate([part[0] for part in factor.coef_and_beta(solution, lam.reshape(1, -1))])
     by_lam = lambda a: jnp.moveaxis(a.reshape(len(a), lam.size, -1), 1, 0)
 
     def fits_at(part) -> Without:

@@ -110,7 +110,7 @@ class Factor(ABC):
         return labels.scaled
 
     @abstractmethod
-    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
+    def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return the coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed
         effects.
         """
@@ -206,7 +206,7 @@ class Factor(ABC):
         """
         kernel, rows = self.training
         fixed = self.fixed
-        fits = self.coefficients(solution, lams)
+        fits = self.coef_and_beta(solution, lams)
 
         def of_block(x: Any, b: Any, Y: Float[Array, "b t"]) -> Float[Array, "b L t"]:
             design = self.expansion.design(kernel, x)
@@ -256,7 +256,7 @@ class Factor(ABC):
         estimates held-out residuals, overrides this method.
         """
         e = solution.held_out_residuals(lams, groups)
-        coef, beta = self.coefficients(solution, lams)
+        coef, beta = self.coef_and_beta(solution, lams)
         return Outcome(coef, beta, e, solution.dof(lams))
 
     # with labels ----------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ class OneByOne(Factor):
         named = attrgetter(*names)
         return solution.at_each(lams, lambda lam, solution: named(self.at_lam(lam, solution)))
 
-    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
+    def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return coefficients (L, c, t) and β (L, q, t), for one λ after another.
 
         Where K has no information, coefficients are 0 and β is the fit of the fixed effects alone.

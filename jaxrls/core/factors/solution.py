@@ -125,7 +125,7 @@ class Solution:
         """Return the `Coefficients`: those of the expansion (L, c, t), the intercept (L, t), and
         those of the other fixed effects, (L, p, t) or None.
         """
-        coef, beta = self.factor.coefficients(self, self.lam_columns(lams))
+        coef, beta = self.factor.coef_and_beta(self, self.lam_columns(lams))
         return Coefficients(coef, *self.factor.fixed.split(beta))
 
     def residual_norm(self, lams: Lams) -> PerTarget:

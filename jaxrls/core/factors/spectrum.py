@@ -116,7 +116,7 @@ class Spectrum(Factor):
         """
         return jnp.moveaxis(lams[:, None] / (self.s[:, None] + lams[:, None]), 1, 0)
 
-    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
+    def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return directions (D ∘ z) and β = labels.beta − fixed_directions (D ∘ z).
 
         Cost: O(c r t L).

@@ -130,7 +130,7 @@ def result_of_moments(kernel: Kernel, solution: Solution, chosen: Chosen) -> Res
     Its rows are not kept, so that the result has no held-out residuals.
     """
     lam_row = chosen.lam.reshape(1, -1)
-    coef, beta = solution.factor.coefficients(solution, lam_row)
+    coef, beta = solution.factor.coef_and_beta(solution, lam_row)
     outcome = Outcome(coef, beta, None, solution.dof(lam_row))
     return _result_of(kernel, solution, chosen, outcome)
 

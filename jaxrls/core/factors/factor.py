@@ -370,29 +370,29 @@ class Factor(ABC):
 
 
 class AtLam(NamedTuple):
-    """All results of a factor with labels at one λ.
+    """The results of a factor with labels at one λ, except those of single rows.
 
     Under `jax.jit` only those that are used are computed.
     """
 
     coef: Any  # (c, t)
     beta: Any  # (q, t)
-    data_fit: Any  # (t,), ỹᵀ P̃ ỹ; in `CholeskyFeatures` ‖w‖² instead
     logdet: Any  # (1,)
     residual_dof: Any  # (1,), tr R
-    residuals: Any = None  # (n, t), r; None if the factor's own `sweep` computes it
-    diagonal: Any = None  # (n, 1), the diagonal of R; likewise None
 
 
 class OneByOne(Factor):
     """The base class of factors that handle one λ after another."""
 
     @abstractmethod
-    def at_lam(self, lam: Number, solution: Solution) -> AtLam:
-        """Compute all results at one λ, for all targets of a solution."""
+    def at_lam(self, lam: Number, solution: Solution) -> Any:
+        """Compute the results at one λ, for all targets of a solution.
 
-    def _at_lams(self, solution: Solution, lams: PerLam, *names: str) -> Any:
-        """Compute the results of these `names`, fields of `AtLam`, for one λ after another."""
+        They are an `AtLam`, or a tuple with its fields and others.
+        """
+
+    def at_lams(self, solution: Solution, lams: PerLam, *names: str) -> Any:
+        """Compute the results of these `names`, fields of `at_lam`, for one λ after another."""
         named = attrgetter(*names)
         return solution.at_each(lams, lambda lam, solution: named(self.at_lam(lam, solution)))
 
@@ -401,35 +401,18 @@ class OneByOne(Factor):
 
         Where K has no information, coefficients are 0 and β is the fit of the fixed effects alone.
         """
-        coef, beta = self._at_lams(solution, lams, "coef", "beta")
+        coef, beta = self.at_lams(solution, lams, "coef", "beta")
         report = self.report
         beta = report.where_informative(beta, solution.labels.beta)
         return report.where_informative(coef), beta
 
-    def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """Compute ỹᵀ P̃ ỹ for one λ after another."""
-        return self._at_lams(solution, lams, "data_fit")
-
     def logdet(self, solution: Solution, lams: PerLam) -> PerLam:
         """Compute log |K̃ + λI| for one λ after another."""
-        return self._at_lams(solution, lams, "logdet")
+        return self.at_lams(solution, lams, "logdet")
 
     def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
         """Compute tr R for one λ after another."""
-        return self._at_lams(solution, lams, "residual_dof")
-
-    def sweep(
-        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
-    ) -> Any:
-        """Apply `fn` to the residuals of all rows at once, for one λ after another."""
-        results = attrgetter("residuals", "diagonal")
-        of_rows = lambda lam, solution: results(self.at_lam(lam, solution))
-
-        def of_lam(lam: Float[Array, " k"]) -> Any:
-            r, diagonal = solution.per_target(lam, of_rows)
-            return fn(r[:, None], diagonal[:, None], self.weights.values, *columns)
-
-        return one_by_one(of_lam, lams, stack)
+        return self.at_lams(solution, lams, "residual_dof")
 
 
 def held_out(

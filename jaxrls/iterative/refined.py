@@ -158,12 +158,9 @@ class RefinedGram(CholeskyGram):
     """
 
     name: ClassVar[str] = "refined"
+    refines: ClassVar[bool] = True
     inverse = staticmethod(refined_inverse)
     solve_diag = staticmethod(refined_solve_diag)
-
-    def lower(self, G):
-        """Return None: the steps make the inverse of a Cholesky factor, not the factor."""
-        return None
 
     def inverse_root(self, G):
         """Return B with B G Bᵀ = I, by steps."""

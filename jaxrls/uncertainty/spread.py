@@ -330,12 +330,11 @@ def _of_cholesky(factor: CholeskyGram, lam):
         effects_coef = effects_coef + fixed.constant_coef[:, None] * factor.lift
     shrinkage = (lam / (jnp.trace(weights.scale_both(K)) + lam))[None]
     G = factor.with_effects(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
-    lower = None if factor.lift is not None else factor.lower(G)
-    if lower is not None:
+    if factor.lift is None and not factor.refines:
         root = weights.root
         H = factor.H
         share, both = _of_effects(factor, factor.K)
-        maps = lower, effects_coef, lam, shrinkage
+        maps = jnp.linalg.cholesky(G), effects_coef, lam, shrinkage
         return SolvedSpread(factor.expansion, fixed.without_values(), *maps, share, both, root, H)
     row_map = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
     K = factor.K if factor.lift is None else None

@@ -162,6 +162,7 @@ class CholeskyGram(DualOneByOne):
     """
 
     name: ClassVar[str] = "cholesky"
+    refines: ClassVar[bool] = False  # whether `inverse_root` is more exact than a Cholesky factor
     K: Square
     data: Data
     expansion: Expansion
@@ -207,10 +208,6 @@ class CholeskyGram(DualOneByOne):
         mean = jnp.sum(self.weights.array * jnp.diagonal(self.K)) / self.weights.count
         c = ALONG_EFFECTS * jax.lax.stop_gradient(mean)
         return self.weights.scale_both(K) + c * matmul(H, H.T)
-
-    def lower(self, G: Square) -> Square | None:
-        """Return L with LLᵀ = G; None in a subclass that computes only the inverse."""
-        return jnp.linalg.cholesky(G)
 
     def inverse_root(self, G: Square) -> Square:
         """Return B with BGBᵀ = I."""

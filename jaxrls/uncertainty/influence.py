@@ -137,13 +137,12 @@ def _diagonals(spectrum, lam) -> Float[Array, "n 4"]:
     shares = jnp.stack([kept, left, kept**2, left**2], axis=1)
     weights = spectrum.weights
 
-    def of_block(block):
-        U = spectrum.left(block)
-        of_fixed = spectrum.fixed.leverage(block.b, weights.block(block.v, len(U)).array)
-        both = jnp.stack([of_fixed, jnp.maximum(spectrum.outside(U, block), 0)], axis=1)
+    def of_block(U, v, b):
+        of_fixed = spectrum.fixed.leverage(b, weights.block(v, len(U)).array)
+        both = jnp.stack([of_fixed, jnp.maximum(spectrum.outside(U, v, b), 0)], axis=1)
         return matmul(U**2, shares) + jnp.concatenate([both, both], axis=1)
 
-    return spectrum.data.map(of_block)
+    return spectrum.read_left(True, of_block)
 
 
 class Eigenfunctions(NamedTuple):

@@ -369,11 +369,11 @@ def _of_matrix(factor, lam, row_map, fixed_map, shrinkage, K) -> Spread:
     fixed = factor.fixed.without_values()
     expansion = factor.expansion
     if expansion.origin is None:
-        K = gram(factor.training[0], expansion.points) if K is None else K
+        K = gram(factor.kernel, expansion.points) if K is None else K
         effects = _of_effects(factor, K)
         return DualSpread(expansion, fixed, row_map, fixed_map, lam, shrinkage, *effects)
     share, _ = _of_effects(factor, None)
-    phi = factor.training[0].features(expansion.points)
+    phi = factor.kernel.features(expansion.points)
     row_map = matmul((phi - expansion.origin).T, row_map)
     origin = matmul(share.T, phi)
     return FeatureSpread(Primal(), fixed, row_map, fixed_map, lam, shrinkage, origin)

@@ -167,7 +167,7 @@ class CholeskyGram(DualOneByOne):
     data: Data
     expansion: Expansion
     lift: Float[Array, " n"] | None = None
-    training: Any = None
+    kernel: Any = None
     inverse = staticmethod(inverse)
     solve_diag: ClassVar[Any] = staticmethod(solve_diag)
 

@@ -70,9 +70,9 @@ class CholeskyFeatures(OneByOne):
     block_size: int | None = static()
 
     @property
-    def training(self):
-        """The kernel and the rows, to predict the rows as if they were new."""
-        return self.map.kernel, self.data.rows
+    def kernel(self):
+        """The kernel, to predict the rows as if they were new."""
+        return self.map.kernel
 
     @property
     def hints(self) -> dict:

@@ -83,12 +83,10 @@ class Factor(ABC):
     (3, 'gram', True)
     """
 
-    # The rows that the factor reads, which are those of X, of features or of U; their weights; and
-    # the fixed effects.
-    data: Data
+    data: Data  # the rows of X, or of features of X, with weights and fixed effects
     expansion: Expansion  # what the coefficients multiply
     report: Any  # a `Report`: how the factor was made, and its floor
-    training: Any  # (kernel, rows), to predict the rows as if they were new
+    kernel: Any  # the kernel of f, to predict the rows as if they were new
     indices: Any = None  # row numbers of landmarks that are held out with their row; else None
     directions: Any  # a `Spectrum` only: the coefficients (c, r) of every direction
     jitter_effect: Callable  # factors with jitter only: how far the jitter moves the fit
@@ -204,16 +202,16 @@ class Factor(ABC):
 
         For a row of weight 0 this is its held-out residual.
         """
-        kernel, rows = self.training
         fixed = self.fixed
         fits = self.coef_and_beta(solution, lams)
 
         def of_block(x: Any, b: Any, Y: Float[Array, "b t"]) -> Float[Array, "b L t"]:
-            design = self.expansion.design(kernel, x)
-            missed = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(b, beta)
-            return jax.vmap(missed, out_axes=1)(*fits)
+            design = self.expansion.design(self.kernel, x)
+            missed_at = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(b, beta)
+            return jax.vmap(missed_at, out_axes=1)(*fits)
 
-        return jnp.moveaxis(rows.map(of_block, fixed.values, solution.labels.Y), 1, 0)
+        missed = self.data.rows.map(of_block, fixed.values, solution.labels.Y)
+        return jnp.moveaxis(missed, 1, 0)
 
     def sweep_folds(
         self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False

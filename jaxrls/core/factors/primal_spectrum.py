@@ -5,6 +5,7 @@ If there are fewer rows than features, K = ΦΦᵀ is decomposed instead.
 Theory: `docs/theory.md`, "Dual and primal".
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
 from typing import Any, ClassVar
@@ -52,6 +53,12 @@ class PrimalSpectrum(Spectrum):
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
         """Return the rows of U of a block: its coordinates times √v."""
         return block.weights.scale(self.coordinates(block))
+
+    def read_left(self, stack: bool, fn: Callable, *columns) -> Any:
+        """Make the rows of U block by block."""
+        of_block = lambda block, *parts: fn(self.left(block), block.v, block.b, *parts)
+        read = self.data.map if stack else self.data.sum
+        return read(of_block, *columns)
 
     def project(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
@@ -204,7 +211,7 @@ def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> OuterSpectrum:
     Its dual coefficients are turned into weights of features, w = Φᵀ√v U (D ∘ z).
     """
     K, origin, lift = centred_products(features, data.fixed)
-    matrix = KernelMatrix(K, data, Primal(), lift, (kernel, data.rows))
+    matrix = KernelMatrix(K, data, Primal(), lift, kernel)
     dual = factor_symmetric(matrix, semidefinite=True)
     fixed = data.fixed
 
@@ -223,7 +230,8 @@ def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> OuterSpectrum:
         fixed_directions=dual.fixed_directions,
         expansion=dual.expansion,
         report=report,
-        training=dual.training,
+        kernel=dual.kernel,
+        U=dual.U,
         present=dual.present,
         feature_directions=directions,
         origin=fixed.solve(sums),

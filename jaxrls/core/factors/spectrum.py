@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, DataBlock, DenseRows, Folds, Labels
+from jaxrls.core.data import Data, Folds, Labels
 from jaxrls.core.factors.expansion import Expansion, KernelMatrix, Primal
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.floor import (
@@ -62,7 +62,7 @@ class Spectrum(Factor):
     (I − HHᵀ) K̃ (I − HHᵀ) = U diag(s) Uᵀ with K̃ = √v K √v.
 
     Args:
-        data: the rows that U is made of, their weights and the fixed effects.
+        data: the rows, or their features, with weights and fixed effects.
         s: eigenvalues (r,).
         fixed_directions: (q, r), for each direction the coefficients of its fit by the fixed
             effects.
@@ -84,12 +84,16 @@ class Spectrum(Factor):
     report: Report
 
     @abstractmethod
-    def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """Return the rows of U that belong to a block of rows."""
+    def read_left(self, stack: bool, fn: Callable, *columns) -> Any:
+        """Sum `fn(U, v, b, *parts)` over blocks of rows, or with `stack` stack the results.
+
+        For a block of rows, `fn` gets the rows of U, the weights v, None if all are 1, the fixed
+        effects' part b, and the block's part of each of `columns`.
+        """
 
     def left_vectors(self) -> Float[Array, "n r"]:
         """Return U, (n, r)."""
-        return self.data.map(self.left)
+        return self.read_left(True, lambda U, v, b: U)
 
     def spectrum(self):
         """Return the factor itself."""
@@ -159,48 +163,37 @@ class Spectrum(Factor):
         z = solution.state
         t = solution.labels.Y.shape[1]
 
-        def of_block(block: DataBlock, y: Float[Array, "b t"], *columns) -> Any:
-            U = self.left(block)
+        def of_block(
+            U: Float[Array, "b r"],
+            v: Float[Array, " b"] | None,
+            b: Any,
+            y: Float[Array, "b t"],
+            *columns,
+        ) -> Any:
             missed: Any = 0.0
             outside: Any = 0.0
             if not self.complete:
                 missed = (y - matmul(U, z))[:, None]
-                outside = self.outside(U, block)[:, None, None]
+                outside = self.outside(U, v, b)[:, None, None]
 
             def of_lams(lams: PerLam) -> Any:
                 residual_share = self.residual_share(lams)
                 r = missed + matmul_lams(U, residual_share * z[:, None])
                 diagonal = outside + matmul_lams(U * U, residual_share)
-                return fn(r, diagonal, block.v, *columns)
+                return fn(r, diagonal, v, *columns)
 
             return of_lams(lams) if stack else over_lams(of_lams, lams, t)
 
-        read = self.data.map if stack else self.data.sum
-        return read(of_block, solution.labels.scaled, *columns)
+        return self.read_left(stack, of_block, solution.labels.scaled, *columns)
 
-    def outside(self, U: Float[Array, "b r"], block: DataBlock) -> Float[Array, " b"]:
+    def outside(
+        self, U: Float[Array, "b r"], v: Float[Array, " b"] | None, b: Any
+    ) -> Float[Array, " b"]:
         """Return the diagonal of I − HHᵀ − UUᵀ for a block of rows."""
         if self.complete:
             return jnp.zeros_like(U[:, 0])
-        weights = self.weights.block(block.v, len(U))
-        return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(block.b, weights.array)
-
-
-@pytree
-class OneBlock(DenseRows):
-    """Dense rows that are read as one block, in one large product."""
-
-    def over(
-        self,
-        kind: str,
-        fn: Callable,
-        columns: tuple,
-        temporaries: int = 0,
-        block_size: int | None = None,
-        **hints,
-    ) -> Any:
-        """Apply `fn` to all rows at once."""
-        return fn(self.X, *columns)
+        weights = self.weights.block(v, len(U))
+        return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, weights.array)
 
 
 @pytree
@@ -208,10 +201,13 @@ class DenseSpectrum(Spectrum):
     """The base class of spectra that keep their left vectors U.
 
     Args:
-        training: (kernel, rows), to predict the rows as if they were new.
+        kernel: the kernel, to predict the rows as if they were new.
+        U: (n, r).
     """
 
-    training: Any
+    shards: ClassVar[Any] = 1  # U is one array, wherever the rows are stored
+    kernel: Any
+    U: Float[Array, "n r"]
 
     @property
     def complete(self) -> bool:
@@ -223,17 +219,13 @@ class DenseSpectrum(Spectrum):
     def directions(self) -> Float[Array, "c r"]:
         """The coefficients (c, r) of every direction."""
 
-    def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """Return the rows of U that are stored for a block."""
-        return block.x
-
-    def left_vectors(self):
-        """Return U as it is stored."""
-        return self.data.rows.X
+    def read_left(self, stack: bool, fn: Callable, *columns) -> Any:
+        """Apply `fn` to all rows at once, in one large product."""
+        return fn(self.U, self.weights.values, self.fixed.values, *columns)
 
     def project(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
-        return transposed_matmul(self.left_vectors(), labels.scaled)
+        return transposed_matmul(self.U, labels.scaled)
 
     def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Compute Σ vᵢ (yᵢ − f(xᵢ))², as Σ (λDz)² if U is square."""
@@ -250,7 +242,7 @@ class DenseSpectrum(Spectrum):
         """
         if not self.complete:
             return super().over_dimensions(inside, outside)
-        squares = self.left_vectors() ** 2
+        squares = self.U**2
         if self.weights.values is not None:
             squares = jnp.where(self.weights.used[:, None], squares, 0)
         squared_lengths = jnp.sum(squares, axis=0)
@@ -260,13 +252,12 @@ class DenseSpectrum(Spectrum):
         """Return R and r of all rows. Rows of weight 0 are queries, at which something is
         predicted.
         """
-        U = self.left_vectors()
         H = self.fixed_basis * self.weights.root_or_one[:, None]
         single_rows = self.single_rows(solution, lam)
         if self.complete:
-            view = LowRankView.from_square(U, H, lam / (self.s + lam), *single_rows)
+            view = LowRankView.from_square(self.U, H, lam / (self.s + lam), *single_rows)
         else:
-            view = LowRankView.from_thin(U, H, self.s / (self.s + lam), *single_rows)
+            view = LowRankView.from_thin(self.U, H, self.s / (self.s + lam), *single_rows)
         if self.weights.values is None:
             return view
         labels = solution.labels
@@ -283,8 +274,7 @@ class DenseSpectrum(Spectrum):
 
     def training_design(self) -> Float[Array, "n c"]:
         """Compute what coefficients multiply at the rows: K, or their features."""
-        kernel, rows = self.training
-        return rows.map(lambda x: self.expansion.design(kernel, x))
+        return self.data.rows.map(lambda x: self.expansion.design(self.kernel, x))
 
     def query_map(self) -> Float[Array, "n r"]:
         """Return G = design·directions − B fixed_directions, with f = mean + G (D ∘ z).
@@ -311,7 +301,7 @@ class GramSpectrum(DenseSpectrum):
     @property
     def directions(self):
         """The coefficients of each direction, √v U, with 0 for directions that are not present."""
-        dual = self.weights.scale(self.left_vectors())
+        dual = self.weights.scale(self.U)
         return dual if self.present is None else dual * self.present
 
     @property
@@ -350,7 +340,7 @@ class FeatureSpectrum(DenseSpectrum):
     def raise_floor(self, folds: Folds | None) -> "FeatureSpectrum":
         """Return the factor with a floor from which on these folds are held out exactly.
 
-        Its own floor is that of a fit to all rows. With a square U it also serves single rows.
+        The floor so far is that of a fit to all rows. If U is square, single rows need no other.
         """
         if self.complete and folds is None:
             return self
@@ -387,8 +377,8 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSp
     centring_rounding = 4 * jnp.sqrt(heaviest / weights.count) * removed
     floor = eigh_rounding(weights.count, s, centring_rounding)
     fixed_directions = matmul(effects_coef, weights.scale(U))
-    kernel, rows = matrix.training
-    has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
+    rows = matrix.data.rows
+    has_features = matrix.kernel.num_features(rows.shape[1], rows.dtype) is not None
     present = _present_directions(s, floor, has_features, semidefinite)
     if present is not None:
         fixed_directions = fixed_directions * present
@@ -398,12 +388,13 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSp
         jnp.max(s), ABOVE_ROUNDING * floor, trace_before
     )
     return GramSpectrum(
-        data=replace(matrix.data, rows=OneBlock(U)),
+        data=matrix.data,
         s=report.where_informative(s),
         fixed_directions=fixed_directions,
         expansion=matrix.expansion,
         report=report,
-        training=matrix.training,
+        kernel=matrix.kernel,
+        U=U,
         present=present,
     )
 
@@ -429,10 +420,9 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     Cost: O(n r min(n, r)), about as long as 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD
     approach".
     """
-    rows = data.rows
     weights = data.weights
     fixed = data.fixed
-    Phi = rows.features(kernel).dense()
+    Phi = data.rows.features(kernel).dense()
     origin = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
     square_before = jnp.sum(weights.scale(Phi) ** 2)
@@ -446,12 +436,13 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     sigma = jnp.where(is_present, sigma, 0)
     directions = Vt.T * sigma
     factor = FeatureSpectrum(
-        data=replace(data, rows=OneBlock(fixed.project(weights, U))),
+        data=data,
         s=report.where_informative(sigma**2),
         fixed_directions=matmul(origin, directions),
         expansion=Primal(),
         report=report,
-        training=(kernel, rows),
+        kernel=kernel,
+        U=fixed.project(weights, U),
         feature_directions=directions,
         origin=origin,
     )

@@ -106,7 +106,7 @@ class ByProducts(Factor):
         """Compute the results without probes: the fit alone."""
         return self.solved(solution, lams, self.signs[:, :0])
 
-    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
+    def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return the coefficients of f, and β, the fit of y − f by the fixed effects."""
         return self.expanded(solution, self.without_probes(solution, lams).coef)[:2]
 
@@ -142,16 +142,15 @@ class ByProducts(Factor):
             self.view(solution, lams[0, 0])
         solved = self.solved(solution, lams, self.signs)
         coef, beta, fitted = self.expanded(solution, solved.coef)
-        coefficients = (coef, beta)
         run = in_one_row(solved.run)
         if not self.has_residuals:
-            return Outcome(coefficients, None, None, run=run)
+            return Outcome(coef, beta, None, None, run=run)
         e = solved.e
         if self.weights.values is not None:
             fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.values))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
         total, error = (None, None) if fn is None else sum_and_error(solution, solved, fn)
-        return Outcome(coefficients, e, solved.dof, total, error, run)
+        return Outcome(coef, beta, e, solved.dof, total, error, run)
 
     def _refuse(self, *asked, **how):
         """Raise, because the result would need entries of an inverse.

@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.data import Data, Folds, Labels, Rows, kind_of
 from jaxrls.core.factors import (
-    AtLam,
     CallShape,
     CholeskyGram,
     Footprint,
@@ -170,12 +169,9 @@ class RefinedGram(CholeskyGram):
     """
 
     name: ClassVar[str] = "refined"
+    refines: ClassVar[bool] = True
     inverse = staticmethod(refined_inverse)
     solve_diag = staticmethod(refined_solve_diag)
-
-    def lower(self, G: Square) -> None:
-        """Return None: the steps make the inverse of a Cholesky factor, not the factor."""
-        return None
 
     def inverse_root(self, G: Square) -> Square:
         """Return B with B G Bᵀ = I, by steps."""
@@ -191,7 +187,7 @@ class RefinedGram(CholeskyGram):
 
         def with_distances(
             lam: Number, solution: Solution
-        ) -> tuple[AtLam, Float[Array, "steps 1"]]:
+        ) -> tuple[DualAtLam, Float[Array, "steps 1"]]:
             parts: Any = self.solve_at(lam, solution)
             return self.results(lam, solution, parts), parts.distances[:, None]
 
@@ -205,8 +201,8 @@ class RefinedGram(CholeskyGram):
             if plain
             else solution.held_out_residuals(lams, groups)
         )
-        coefficients = results.coef[None], results.beta[None]
-        return Outcome(coefficients, e, self.weights.count - results.residual_dof[None], run=run)
+        dof = self.weights.count - results.residual_dof[None]
+        return Outcome(results.coef[None], results.beta[None], e, dof, run=run)
 
 
 @pytree

@@ -114,6 +114,11 @@ class OnLandmarks(Factor):
         view: Any = super().view(solution, lam)
         if self.indices is None:
             return view
-        planes, q = self.constraints(solution, lam)
-        numbers = landmark_of_row(self.indices, self.n)
-        return replace(view, constraints=Constraints(numbers, planes, view.U, q))
+        planes, label_coordinates = self.constraints(solution, lam)
+        constraints = Constraints(
+            landmark_of_row=landmark_of_row(self.indices, self.n),
+            planes=planes,
+            coordinates=view.U,
+            label_coordinates=label_coordinates,
+        )
+        return replace(view, constraints=constraints)

@@ -58,7 +58,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         if indices is None:
             return self
         block = DataBlock(corner, None, self.fixed.values_at(indices))
-        return replace(self, indices=indices, held=self.left(block))
+        return replace(self, indices=indices, held=self.coordinates(block))
 
     @property
     def s_above_rounding(self):
@@ -82,8 +82,8 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         slope = jnp.sqrt((1 - share) * share)
         weights = self.weights.block(self.weights.take(self.indices), len(self.indices))
         U = weights.scale(u)
-        block = DataBlock(None, weights.values, self.fixed.values_at(self.indices))
-        outside = self.outside(U, block)[:, None]
+        b = self.fixed.values_at(self.indices)
+        outside = self.outside(U, weights.values, b)[:, None]
         of_lams = lambda A, columns: jnp.moveaxis(matmul_lams(A, columns), 1, 0)
         return self.left_out_at(
             solution,

@@ -188,7 +188,7 @@ class PairLandmarks:
         directions = jnp.pad(directions, ((0, 1), (0, 0)))
         along = lambda rows: matmul(rows, directions.T)
         rows = along(constraints.coordinates)
-        labels = along(constraints.labels.T)
+        labels = along(constraints.label_coordinates.T)
         return cls(constraints.landmark_of_row, rows, labels, *angles(directions))
 
     def added(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Entries:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.criteria import known_lam
 from jaxrls.core.data import Labels, compiled, first_rows
-from jaxrls.core.factors import AtPoints, DenseSpectrum, Factor, Solution, Spectrum
+from jaxrls.core.factors import AtPoints, Factor, Solution, Spectrum
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import Listed, as_array, check_whole, column_names, public_call, pytree
 from jaxrls.front import Fit, Model, solution_of
@@ -193,14 +193,13 @@ def _diagonals(spectrum: Spectrum, lam: Float[Array, ""]) -> Float[Array, "n 5"]
     shares = jnp.stack([kept, kept**2, left, left**2, left**3], axis=1)
     weights = spectrum.weights
 
-    def of_block(block):
-        U = spectrum.left(block)
-        of_fixed = spectrum.fixed.leverage(block.b, weights.block(block.v, len(U)).array)
-        outside = jnp.maximum(spectrum.outside(U, block), 0)
+    def of_block(U: Any, v: Any, b: Any) -> Float[Array, "b 5"]:
+        of_fixed = spectrum.fixed.leverage(b, weights.block(v, len(U)).array)
+        outside = jnp.maximum(spectrum.outside(U, v, b), 0)
         fixed_and_rest = jnp.stack([of_fixed, of_fixed, outside, outside, outside], axis=1)
         return matmul(U**2, shares) + fixed_and_rest
 
-    return spectrum.data.map(of_block)
+    return spectrum.read_left(True, of_block)
 
 
 class Eigenfunctions(NamedTuple):
@@ -274,11 +273,10 @@ def eigenfunctions(
     s = spectrum.s[leading]
     scale = safe_sqrt(total) / s
     basis = spectrum.directions
-    dual = isinstance(spectrum, DenseSpectrum) and spectrum.feature_directions is None
     expansion = spectrum.expansion
     if isinstance(fit, Fit):
         kernel = fit.kernel
-    elif dual and kernel.evaluable:  # a factor made from K alone has no rows
+    elif spectrum.is_dual and kernel.evaluable:  # a factor made from K alone has no rows
         expansion = AtPoints(as_array("X", X, factor.dtype))
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.fixed_directions[:, leading] if factor.fixed.count else jnp.zeros((1, num))

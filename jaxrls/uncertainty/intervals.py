@@ -173,7 +173,7 @@ def smoother(factor: Factor, lam: Float[Array, ""]) -> Smoother:
     unlabelled = factor.solve_labels(Labels.none(weights, factor.fixed))
     R = factor.sweep(unlabelled, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
     solution = factor.solve_labels(Labels.unchecked(eye, weights, factor.fixed, False))
-    label_map = jnp.concatenate([part[0] for part in factor.coefficients(solution, lams)])
+    label_map = jnp.concatenate([part[0] for part in factor.coef_and_beta(solution, lams)])
     indices = jnp.zeros(0, int)
     directions = label_map[:, :0]
     if factor.indices is not None:
@@ -433,7 +433,7 @@ def _jackknife(
     factor = solution.factor
     weights = solution.factor.weights
     fixed = solution.factor.fixed
-    coef = jnp.concatenate([part[0] for part in factor.coefficients(solution, lam.reshape(1, -1))])
+    coef = jnp.concatenate([part[0] for part in factor.coef_and_beta(solution, lam.reshape(1, -1))])
     by_lam = lambda a: jnp.moveaxis(a.reshape(len(a), lam.size, -1), 1, 0)
 
     def fits_at(part: tuple | list) -> Without:

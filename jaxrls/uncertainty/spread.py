@@ -23,9 +23,11 @@ from jaxrls.core.data import FixedEffects, gram
 from jaxrls.core.factors import (
     CholeskyFeatures,
     CholeskyGram,
-    DenseSpectrum,
     Expansion,
     Factor,
+    FeatureSpectrum,
+    GramSpectrum,
+    OuterSpectrum,
     Primal,
     PrimalSpectrum,
     Spectrum,
@@ -314,11 +316,9 @@ def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
     )
 
 
-@spread.register(DenseSpectrum)
-def _of_dense_spectrum(factor: DenseSpectrum, lam: Number) -> Spread:
-    """Return the covariance from a spectrum of K of all rows, or of the features of few rows."""
-    if factor.feature_directions is not None:
-        return _of_basis(factor, lam)
+@spread.register(GramSpectrum)
+def _of_gram_spectrum(factor: GramSpectrum, lam: Number) -> Spread:
+    """Return the covariance from a spectrum of K of all rows."""
     row_map, fixed_map, shrinkage = _kept(factor, lam)
     return _of_matrix(factor, lam, row_map, fixed_map, shrinkage, factor.training_design())
 
@@ -343,7 +343,9 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam: Number) -> Spread:
     return PrimalSpread(factor.expansion, fixed, lam, row_map, fixed_map, whitener)
 
 
-def _of_basis(factor: DenseSpectrum | PrimalSpectrum, lam: Number) -> Spread:
+@spread.register(FeatureSpectrum)
+@spread.register(OuterSpectrum)
+def _of_basis(factor: Any, lam: Number) -> Spread:
     """Return the covariance on explicit features, from the coefficients of every direction."""
     basis = factor.directions
     fixed = factor.fixed.without_values()
@@ -372,8 +374,7 @@ def _of_cholesky(factor: CholeskyGram, lam: Number) -> Spread:
         effects_coef = effects_coef + fixed.constant_coef[:, None] * factor.lift
     shrinkage = (lam / (jnp.trace(weights.scale_both(K)) + lam))[None]
     G = factor.with_effects(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
-    lower = None if factor.lift is not None else factor.lower(G)
-    if lower is not None:
+    if factor.lift is None and not factor.refines:
         fixed_map_of_rows, fixed_gram = _of_effects(factor, factor.K)
         return SolvedSpread(
             expansion=factor.expansion,
@@ -382,7 +383,7 @@ def _of_cholesky(factor: CholeskyGram, lam: Number) -> Spread:
             shrinkage=shrinkage,
             fixed_map_of_rows=fixed_map_of_rows,
             fixed_gram=fixed_gram,
-            lower=lower,
+            lower=jnp.linalg.cholesky(G),
             fitted=effects_coef,
             root=weights.root,
             H=factor.H,
@@ -427,11 +428,11 @@ def _of_matrix(
     fixed = factor.fixed.without_values()
     expansion = factor.expansion
     if expansion.origin is None:
-        K = gram(factor.training[0], expansion.points) if K is None else K
+        K = gram(factor.kernel, expansion.points) if K is None else K
         effects = _of_effects(factor, K)
         return DualSpread(expansion, fixed, lam, row_map, fixed_map, shrinkage, *effects)
     fixed_map_of_rows, _ = _of_effects(factor, None)
-    phi = factor.training[0].features(expansion.points)
+    phi = factor.kernel.features(expansion.points)
     row_map = matmul((phi - expansion.origin).T, row_map)
     origin = matmul(fixed_map_of_rows.T, phi)
     return FeatureSpread(Primal(), fixed, lam, row_map, fixed_map, shrinkage, origin)

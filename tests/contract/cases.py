@@ -20,8 +20,8 @@ import jaxrls as rls
 from jaxrls import extend
 from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures
-from jaxrls.core.factors.primal_spectrum import PrimalSpectrum
-from jaxrls.core.factors.spectrum import DenseSpectrum, Spectrum
+from jaxrls.core.factors.primal_spectrum import OuterSpectrum, PrimalSpectrum
+from jaxrls.core.factors.spectrum import FeatureSpectrum, GramSpectrum, Spectrum
 from jaxrls.landmarks.cholesky import CholeskyLandmarks
 from jaxrls.landmarks.spectrum import LandmarkSpectrum
 
@@ -194,7 +194,7 @@ def precomputed():
     X, X_new = wide(1.5 * draw(4, N, 2)), draw(5, NEW, 2)
     K, K_new = gaussian(X, X), gaussian(X_new, X)
     features = oracle.of_kernel(gaussian, X, X_new)
-    return Case(DenseSpectrum, rls.Precomputed(), array(K), array(K_new), features, {})
+    return Case(GramSpectrum, rls.Precomputed(), array(K), array(K_new), features, {})
 
 
 def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=None, **more):
@@ -216,10 +216,10 @@ def subset(**options):
 POINTS = 1.5 * draw(8, 6, 2)
 CHOLESKY = {"solver": rls.Cholesky()}
 FACTORS = {
-    "gram": of_gaussian(DenseSpectrum, {"solver": rls.Spectral("gram")}),
-    "features": of_linear(DenseSpectrum, 4, {"solver": rls.Spectral("features")}),
+    "gram": of_gaussian(GramSpectrum, {"solver": rls.Spectral("gram")}),
+    "features": of_linear(FeatureSpectrum, 4, {"solver": rls.Spectral("features")}),
     "covariance": of_linear(PrimalSpectrum, 4, {"solver": rls.Spectral("covariance")}),
-    "outer": of_linear(DenseSpectrum, 20, {"solver": rls.Spectral("covariance")}),
+    "outer": of_linear(OuterSpectrum, 20, {"solver": rls.Spectral("covariance")}),
     "precomputed": precomputed(),
     "landmarks": of_landmarks(LandmarkSpectrum, {}),
     "landmarks that stay": of_landmarks(

@@ -116,7 +116,7 @@ def draws(X, y, every, probes, lam):
             solution = replace(factor, signs=signs).solve(y)
             return solution.sum_held_out(total, lam)[0, 0] / N, solution.outcome(
                 lam, fn=total
-            ).error[0, 0] / N
+            ).standard_error[0, 0] / N
 
         return jax.lax.map(draw, jnp.arange(40))
 
@@ -389,7 +389,7 @@ def test_leave_one_out_at_every_lam():
         solver = rls.Iterative(np.arange(0, n, 4), key=key)
         solution = rls.factorize(KERNEL, X, solver=solver).solve(y)
         found = solution.outcome(lams, fn=total)
-        return jnp.stack([found.total[:, 0], found.error[:, 0]]) / n
+        return jnp.stack([found.held_out_sum[:, 0], found.standard_error[:, 0]]) / n
 
     found, said = np.stack([draw(jax.random.key(seed)) for seed in range(8)], 1)
     off = found / exact - 1

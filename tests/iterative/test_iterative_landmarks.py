@@ -87,7 +87,7 @@ def test_leave_one_out_is_as_sure_as_it_says(lam):
     @jax.jit
     def draw(key):
         found = solve(solver=rls.Iterative(tol=1e-4, probes=8, key=key)).outcome(lam, fn=total)
-        return jnp.stack([found.total[0, 0], found.error[0, 0]])
+        return jnp.stack([found.held_out_sum[0, 0], found.standard_error[0, 0]])
 
     found, said = np.stack([draw(jax.random.key(seed)) for seed in range(12)], axis=1)
     assert np.mean(np.abs(found - exact) <= 3 * said) >= 0.9 and said.mean() < 0.05 * exact
@@ -143,7 +143,7 @@ def test_no_matrix_of_rows_and_landmarks():
         def run(X, y, points):
             factor = rls.factorize(KERNEL, X, landmarks=points, solver=solver)
             found = factor.solve(y).outcome(array([0.1]), fn=rls.extend.LeaveOneOut().summand)
-            return found.coefficients, found.total, found.error
+            return found.coef, found.beta, found.held_out_sum, found.standard_error
 
         program = jax.jit(run).lower(*shapes).compile()
         return program.memory_analysis().temp_size_in_bytes / size

@@ -44,7 +44,7 @@ from jaxrls.core.support import (
     where_known,
 )
 
-Coefficients = Float[Array, "q *t"]  # of the fixed effects
+PerEffect = Float[Array, "q *t"]  # a row for each column of B
 Vector = Float[Array, " n"]
 
 
@@ -187,27 +187,27 @@ class FixedEffects:
         """
         return self.basis_of(self.dense(values, m))
 
-    def fitted(self, values: Any, A: Coefficients) -> Float[Array, "#n *t"]:
+    def fitted(self, values: Any, A: PerEffect) -> Float[Array, "#n *t"]:
         """Return B A for a block of rows, or a single row if all rows of B A are equal."""
         constant = A[: int(self.intercept)].sum(axis=0, keepdims=True)
         return constant if values is None else constant + matmul(values, A[int(self.intercept) :])
 
-    def sums(self, values: Any, v: Vector, A: Columns) -> Coefficients:
+    def sums(self, values: Any, v: Vector, A: Columns) -> PerEffect:
         """Return Bᵀ diag(v) A, a sum over a block of rows."""
         return matmul(self.dense(values, len(v)).T * v, A)
 
-    def gram(self, values: Any, v: Vector) -> Coefficients:
+    def gram(self, values: Any, v: Vector) -> PerEffect:
         """Return Bᵀ diag(v) B of a block of rows, of shape (q, q).
 
         `FixedLevels` returns only the diagonal, of shape (q,), because all other entries are 0.
         """
         return self.sums(values, v, self.dense(values, len(v)))
 
-    def solve(self, A: Coefficients) -> Coefficients:
+    def solve(self, A: PerEffect) -> PerEffect:
         """Return (Bᵀ V B)⁻¹ A."""
         return matmul(self.inverse_T, matmul(self.inverse_T.T, A))
 
-    def from_gram(self, gram: Coefficients) -> "FixedEffects":
+    def from_gram(self, gram: PerEffect) -> "FixedEffects":
         """Return the same columns over other rows, without `values`, given Bᵀ V B of these rows."""
         if not self.count:
             return self
@@ -227,7 +227,7 @@ class FixedEffects:
         """Return the diagonal of H Hᵀ for a block of rows."""
         return v * jnp.sum(self.basis(values, len(v)) ** 2, axis=1)
 
-    def fit(self, weights: Weights, A: Columns) -> Coefficients:
+    def fit(self, weights: Weights, A: Columns) -> PerEffect:
         """Return the coefficients of the fit of A by B, (Bᵀ V B)⁻¹ Bᵀ V A.
 
         A second solve fits what the first one leaves, because the rounding errors of a single
@@ -408,23 +408,23 @@ class Intercept(FixedEffects):
         """Return 1/√Σv for each of m rows."""
         return jnp.broadcast_to(self.inverse_T, (m, 1))
 
-    def fitted(self, values: Any, A: Coefficients) -> Float[Array, "#n *t"]:
+    def fitted(self, values: Any, A: PerEffect) -> Float[Array, "#n *t"]:
         """Return A, of one row, because the fit is the same for all rows."""
         return A
 
-    def sums(self, values: Any, v: Vector, A: Columns) -> Coefficients:
+    def sums(self, values: Any, v: Vector, A: Columns) -> PerEffect:
         """Return Σ v A."""
         return matmul(v, A)[None]
 
-    def gram(self, values: Any, v: Vector) -> Coefficients:
+    def gram(self, values: Any, v: Vector) -> PerEffect:
         """Return Σ v, of shape (1, 1)."""
         return jnp.sum(v).reshape(1, 1)
 
-    def solve(self, A: Coefficients) -> Coefficients:
+    def solve(self, A: PerEffect) -> PerEffect:
         """Return the weighted means A/Σv, from weighted sums A over the rows."""
         return self.inverse_T**2 * A
 
-    def fit(self, weights: Weights, A: Columns) -> Coefficients:
+    def fit(self, weights: Weights, A: Columns) -> PerEffect:
         """Return the mean of A, to which the mean of A minus this mean is added.
 
         The second mean corrects the rounding error of the first.
@@ -432,7 +432,7 @@ class Intercept(FixedEffects):
         mean = weights.mean(A)[None]
         return mean + weights.mean(A - mean)[None]
 
-    def from_gram(self, gram: Coefficients) -> "FixedEffects":
+    def from_gram(self, gram: PerEffect) -> "FixedEffects":
         """Return the intercept over other rows, given their Σv."""
         return replace(self, inverse_T=1 / jnp.sqrt(gram))
 
@@ -487,23 +487,23 @@ class FixedLevels(FixedEffects):
         """Return b/√Σv, where each column is divided by the √Σv of its level."""
         return b * self.inverse_T
 
-    def fitted(self, values: Any, A: Coefficients) -> Float[Array, "#n *t"]:
+    def fitted(self, values: Any, A: PerEffect) -> Float[Array, "#n *t"]:
         """Return B A: the row of A for each row's level, and 0 for rows of no level."""
         return A.at[values].get(mode="fill", fill_value=0)
 
-    def sums(self, values: Any, v: Vector, A: Columns) -> Coefficients:
+    def sums(self, values: Any, v: Vector, A: Columns) -> PerEffect:
         """Return Σ v A over the rows of each level."""
         return jax.ops.segment_sum(v[:, None] * A, values, self.count)
 
-    def gram(self, values: Any, v: Vector) -> Coefficients:
+    def gram(self, values: Any, v: Vector) -> PerEffect:
         """Return Σ v over the rows of each level, of shape (q,)."""
         return jax.ops.segment_sum(v, values, self.count)
 
-    def solve(self, A: Coefficients) -> Coefficients:
+    def solve(self, A: PerEffect) -> PerEffect:
         """Return the weighted means A/Σv of levels, from weighted sums A over their rows."""
         return self.inverse_T[:, None] ** 2 * A
 
-    def from_gram(self, gram: Coefficients) -> "FixedEffects":
+    def from_gram(self, gram: PerEffect) -> "FixedEffects":
         """Return the same levels over other rows, given Σv over the rows of each level."""
         inverse_T = jnp.where(gram > 0, jax.lax.rsqrt(jnp.where(gram > 0, gram, 1)), 0)
         return replace(self.without_values(), inverse_T=inverse_T)

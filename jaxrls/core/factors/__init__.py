@@ -4,7 +4,7 @@ The matrix that is factored is K (dual) or the moments of features (primal). It 
 spectrum, by Cholesky factors or by an iteration. Begin with `factor.py`.
 """
 
-from jaxrls.core.factors.cholesky import CholeskyGram, DualOneByOne
+from jaxrls.core.factors.cholesky import CholeskyGram, DualAtLam, DualOneByOne
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures, CoordinateMaps
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal, kernel_matrix
 from jaxrls.core.factors.factor import AtLam, Factor
@@ -20,7 +20,12 @@ from jaxrls.core.factors.lams import (
     matmul_lams,
     over_lams,
 )
-from jaxrls.core.factors.primal_spectrum import PrimalSpectrum, feature_moments, spectrum_of
+from jaxrls.core.factors.primal_spectrum import (
+    OuterSpectrum,
+    PrimalSpectrum,
+    feature_moments,
+    spectrum_of,
+)
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solver import CANNOT_GROW, SAMPLE_ROWS, CallShape, Footprint, Solver
 from jaxrls.core.factors.solvers import (
@@ -30,4 +35,4 @@ from jaxrls.core.factors.solvers import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.factors.spectrum import DenseSpectrum, Spectrum
+from jaxrls.core.factors.spectrum import FeatureSpectrum, GramSpectrum, Spectrum

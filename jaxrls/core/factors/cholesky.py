@@ -20,7 +20,8 @@ Theory: `docs/theory.md`, "Gradients".
 """
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import Data
 from jaxrls.core.factors.expansion import Expansion
-from jaxrls.core.factors.factor import AtLam, OneByOne
+from jaxrls.core.factors.factor import OneByOne
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
+from jaxrls.core.factors.lams import OfResiduals, PerLam, PerTarget, one_by_one
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.leave_out import DenseView
 from jaxrls.core.linalg import (
@@ -55,6 +57,18 @@ ALONE = 0.01
 ALONG_EFFECTS = 0.03
 
 
+class DualAtLam(NamedTuple):
+    """All results at one λ that follow from the inverse of G: an `AtLam`, and those of the rows."""
+
+    coef: Float[Array, "n t"]
+    beta: Float[Array, "q t"]
+    logdet: Float[Array, "1"]
+    residual_dof: Float[Array, "1"]  # tr R
+    data_fit: Float[Array, " t"]  # ỹᵀ P̃ ỹ
+    residuals: Float[Array, "n t"]  # r
+    diagonal: Float[Array, "n 1"]  # of R
+
+
 class DualOneByOne(OneByOne):
     """The base class of factors that solve with all of G = K̃ + λI, for one λ after another.
 
@@ -69,11 +83,11 @@ class DualOneByOne(OneByOne):
     def solve_at(self, lam: Number, solution: Solution) -> InverseParts:
         """Return G⁻¹[ỹ, H], diag G⁻¹ and log |G|, as `InverseParts`."""
 
-    def at_lam(self, lam: Number, solution: Solution) -> AtLam:
+    def at_lam(self, lam: Number, solution: Solution) -> DualAtLam:
         """Compute all results at one λ from `solve_at`."""
         return self.results(lam, solution, self.solve_at(lam, solution))
 
-    def results(self, lam: Number, solution: Solution, inverse: Any) -> AtLam:
+    def results(self, lam: Number, solution: Solution, inverse: Any) -> DualAtLam:
         """Compute all results at one λ from `InverseParts`, or from what has its fields.
 
         With U = G⁻¹H and S = HᵀU = LLᵀ:
@@ -95,15 +109,32 @@ class DualOneByOne(OneByOne):
         coef = self.weights.scale(dual)
         logdet_S = -2 * jnp.sum(jnp.log(diagonal_of(inverse_L)))
         fitted = matmul(H, matmul(inverse_L.T, of_labels))  # HS⁻¹Uᵀỹ
-        return AtLam(
+        return DualAtLam(
             coef=coef,
             beta=solution.labels.beta + self.effects(fitted, coef),
-            residuals=lam * dual,
-            diagonal=(lam * diagonal)[:, None],
-            data_fit=jnp.sum(scaled * dual, axis=0),
             logdet=(inverse.logdet + logdet_S - unused * jnp.log(lam))[None],
             residual_dof=(lam * jnp.sum(diagonal) - unused)[None],
+            data_fit=jnp.sum(scaled * dual, axis=0),
+            residuals=lam * dual,
+            diagonal=(lam * diagonal)[:, None],
         )
+
+    def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
+        """Compute ỹᵀ P̃ ỹ for one λ after another."""
+        return self.at_lams(solution, lams, "data_fit")
+
+    def sweep(
+        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
+    ) -> Any:
+        """Apply `fn` to the residuals of all rows at once, for one λ after another."""
+        results = attrgetter("residuals", "diagonal")
+        of_rows = lambda lam, solution: results(self.at_lam(lam, solution))
+
+        def of_lam(lam: Float[Array, " k"]) -> Any:
+            r, diagonal = solution.per_target(lam, of_rows)
+            return fn(r[:, None], diagonal[:, None], self.weights.values, *columns)
+
+        return one_by_one(of_lam, lams, stack)
 
     def effects(
         self, fitted: Float[Array, "n t"], coef: Float[Array, "n t"]
@@ -131,11 +162,12 @@ class CholeskyGram(DualOneByOne):
     """
 
     name: ClassVar[str] = "cholesky"
+    refines: ClassVar[bool] = False  # whether `inverse_root` is more exact than a Cholesky factor
     K: Square
     data: Data
     expansion: Expansion
     lift: Float[Array, " n"] | None = None
-    training: Any = None
+    kernel: Any = None
     inverse = staticmethod(inverse)
     solve_diag: ClassVar[Any] = staticmethod(solve_diag)
 
@@ -176,10 +208,6 @@ class CholeskyGram(DualOneByOne):
         mean = jnp.sum(self.weights.array * jnp.diagonal(self.K)) / self.weights.count
         c = ALONG_EFFECTS * jax.lax.stop_gradient(mean)
         return self.weights.scale_both(K) + c * matmul(H, H.T)
-
-    def lower(self, G: Square) -> Square | None:
-        """Return L with LLᵀ = G; None in a subclass that computes only the inverse."""
-        return jnp.linalg.cholesky(G)
 
     def inverse_root(self, G: Square) -> Square:
         """Return B with BGBᵀ = I."""

@@ -70,9 +70,9 @@ class CholeskyFeatures(OneByOne):
     block_size: int | None = static()
 
     @property
-    def training(self):
-        """The kernel and the rows, to predict the rows as if they were new."""
-        return self.map.kernel, self.data.rows
+    def kernel(self):
+        """The kernel, to predict the rows as if they were new."""
+        return self.map.kernel
 
     @property
     def hints(self) -> dict:
@@ -105,10 +105,7 @@ class CholeskyFeatures(OneByOne):
         )
 
     def at_lam(self, lam: Number, solution: Solution) -> AtLam:
-        """Compute all results at one λ from moments, except those of single rows.
-
-        `data_fit` is ‖w‖² of w = A⁻ᵀℓ.
-        """
+        """Compute the results at one λ from moments."""
         maps = self.maps_at(lam, solution.state)
         inverse_A = maps.inverse_A
         outside = self.residual_dimensions() - len(self.second)  # dimensions outside of Φ
@@ -116,14 +113,18 @@ class CholeskyFeatures(OneByOne):
         return AtLam(
             coef=matmul(maps.row_map, maps.of_labels),
             beta=solution.labels.beta - matmul(maps.fixed_map, maps.of_labels),
-            data_fit=jnp.sum(matmul(inverse_A.T, maps.of_labels) ** 2, axis=0),
             logdet=logdet[None],
             residual_dof=(outside + lam * jnp.sum(inverse_A**2))[None],
         )
 
     def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Compute ỹᵀ P̃ ỹ as (‖√v (y − f)‖² + λ‖w‖²)/λ."""
-        return self.residual_norm(solution, lams) / lams + super().data_fit(solution, lams)
+        return self.residual_norm(solution, lams) / lams + solution.at_each(lams, self.penalty)
+
+    def penalty(self, lam: Number, solution: Solution) -> Float[Array, " t"]:
+        """Return ‖w‖² of w = A⁻ᵀℓ at one λ."""
+        maps = self.maps_at(lam, solution.state)
+        return jnp.sum(matmul(maps.inverse_A.T, maps.of_labels) ** 2, axis=0)
 
     def coordinates(
         self, psi: Float[Array, "n r"], b: Any, maps: "CoordinateMaps"
@@ -179,8 +180,9 @@ class CholeskyFeatures(OneByOne):
         """Return R = I − HHᵀ − UUᵀ with U = √v u, and r."""
         maps = self.maps_at(lam, solution.state)
         u = self.data.map(lambda block: self.coordinates_of_block(block, maps), **self.hints)
-        of_labels = maps.of_labels
-        return LowRankView.of_rows(u, of_labels, solution.labels, self.weights, self.fixed)
+        return LowRankView.from_features(
+            u, maps.of_labels, solution.labels, self.weights, self.fixed
+        )
 
 
 class CoordinateMaps(NamedTuple):

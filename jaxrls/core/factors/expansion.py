@@ -134,14 +134,14 @@ class KernelMatrix(NamedTuple):
     """K of all rows, and the expansion that its coefficients belong to.
 
     The kernel of this expansion is K + 1·lift, where `lift` is added to every row of K. `lift` is
-    None if this kernel is K itself. `training` is (kernel, rows).
+    None if this kernel is K itself.
     """
 
     K: Square
     data: Data
     expansion: Expansion
     lift: Float[Array, " n"] | None
-    training: tuple[Kernel, Rows]
+    kernel: Kernel
 
 
 def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelMatrix:
@@ -162,14 +162,14 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelM
     # For a matrix that the caller gave, the design is its rows k(new, training), as in `Primal`.
     expansion = AtPoints(rows.points) if kernel.evaluable else Primal()
     K = gram(kernel, rows, block_size=block_size)
-    return KernelMatrix(K, data, expansion, None, (kernel, rows))
+    return KernelMatrix(K, data, expansion, None, kernel)
 
 
 def _of_features_about_mean(kernel: Kernel, data: Data) -> KernelMatrix:
     """Return K = (Φ − 1o)(Φ − 1o)ᵀ of explicit features, with o near their mean."""
     rows = data.rows
     K, origin, lift = centred_products(rows.features(kernel), data.fixed)
-    return KernelMatrix(K, data, AtPoints(rows.points, origin), lift, (kernel, rows))
+    return KernelMatrix(K, data, AtPoints(rows.points, origin), lift, kernel)
 
 
 def _of_sparse_about_origin(kernel: Kernel, data: Data) -> KernelMatrix:
@@ -179,7 +179,7 @@ def _of_sparse_about_origin(kernel: Kernel, data: Data) -> KernelMatrix:
     rows = data.rows
     shifted, lift = rows.from_origin(kernel)
     expansion = AtPoints(rows.points, shifted=shifted)
-    return KernelMatrix(gram(kernel, shifted), data, expansion, lift, (kernel, rows))
+    return KernelMatrix(gram(kernel, shifted), data, expansion, lift, kernel)
 
 
 class CentredProducts(NamedTuple):

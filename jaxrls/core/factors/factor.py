@@ -28,7 +28,7 @@ All ways to compute held-out residuals give the same numbers. A factor takes the
 | single rows, one by one | `held_out_rows` | the same; `query_residuals` for rows of weight 0 |
 | folds of few rows | `sweep_folds` | a solve with R_SS of a `view` for each λ, `core/leave_out` |
 | folds of more rows than features | `sweep_folds` | fits to the other rows, from `primal_form` |
-| large folds, all of K, many λ | `DenseSpectrum.sweep_folds` | fits to the other rows |
+| large folds, all of K, many λ | `GramSpectrum.sweep_folds` | fits to the other rows |
 | pairs, and rows for intervals | `view` | the caller solves with R_SS |
 | landmarks with their rows | `landmarks/held_out.py` | one more index of R for each landmark |
 | single rows, by an iteration | `outcome` | an estimate with its standard error |
@@ -83,12 +83,10 @@ class Factor(ABC):
     (3, 'gram', True)
     """
 
-    # The rows that the factor reads, which are those of X, of features or of U; their weights; and
-    # the fixed effects.
-    data: Data
+    data: Data  # the rows of X, or of features of X, with weights and fixed effects
     expansion: Expansion  # what the coefficients multiply
     report: Any  # a `Report`: how the factor was made, and its floor
-    training: Any = None  # (kernel, rows), to predict the rows as if they were new
+    kernel: Any  # the kernel of f, to predict the rows as if they were new
     indices: Any = None  # row numbers of landmarks that are held out with their row; else None
     directions: Any  # a `Spectrum` only: the coefficients (c, r) of every direction
     jitter_effect: Callable  # factors with jitter only: how far the jitter moves the fit
@@ -110,7 +108,7 @@ class Factor(ABC):
         return labels.scaled
 
     @abstractmethod
-    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
+    def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return the coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed
         effects.
         """
@@ -204,16 +202,16 @@ class Factor(ABC):
 
         For a row of weight 0 this is its held-out residual.
         """
-        kernel, rows = self.training
         fixed = self.fixed
-        fits = self.coefficients(solution, lams)
+        fits = self.coef_and_beta(solution, lams)
 
         def of_block(x: Any, b: Any, Y: Float[Array, "b t"]) -> Float[Array, "b L t"]:
-            design = self.expansion.design(kernel, x)
-            missed = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(b, beta)
-            return jax.vmap(missed, out_axes=1)(*fits)
+            design = self.expansion.design(self.kernel, x)
+            missed_at = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(b, beta)
+            return jax.vmap(missed_at, out_axes=1)(*fits)
 
-        return jnp.moveaxis(rows.map(of_block, fixed.values, solution.labels.Y), 1, 0)
+        missed = self.data.rows.map(of_block, fixed.values, solution.labels.Y)
+        return jnp.moveaxis(missed, 1, 0)
 
     def sweep_folds(
         self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
@@ -256,7 +254,8 @@ class Factor(ABC):
         estimates held-out residuals, overrides this method.
         """
         e = solution.held_out_residuals(lams, groups)
-        return Outcome(self.coefficients(solution, lams), e, solution.dof(lams))
+        coef, beta = self.coef_and_beta(solution, lams)
+        return Outcome(coef, beta, e, solution.dof(lams))
 
     # with labels ----------------------------------------------------------------------------------
 
@@ -369,66 +368,49 @@ class Factor(ABC):
 
 
 class AtLam(NamedTuple):
-    """All results of a factor with labels at one λ.
+    """The results of a factor with labels at one λ, except those of single rows.
 
     Under `jax.jit` only those that are used are computed.
     """
 
     coef: Any  # (c, t)
     beta: Any  # (q, t)
-    data_fit: Any  # (t,), ỹᵀ P̃ ỹ; in `CholeskyFeatures` ‖w‖² instead
     logdet: Any  # (1,)
     residual_dof: Any  # (1,), tr R
-    residuals: Any = None  # (n, t), r; None if the factor's own `sweep` computes it
-    diagonal: Any = None  # (n, 1), the diagonal of R; likewise None
 
 
 class OneByOne(Factor):
     """The base class of factors that handle one λ after another."""
 
     @abstractmethod
-    def at_lam(self, lam: Number, solution: Solution) -> AtLam:
-        """Compute all results at one λ, for all targets of a solution."""
+    def at_lam(self, lam: Number, solution: Solution) -> Any:
+        """Compute the results at one λ, for all targets of a solution.
 
-    def _at_lams(self, solution: Solution, lams: PerLam, *names: str) -> Any:
-        """Compute the results of these `names`, fields of `AtLam`, for one λ after another."""
+        They are an `AtLam`, or a tuple with its fields and others.
+        """
+
+    def at_lams(self, solution: Solution, lams: PerLam, *names: str) -> Any:
+        """Compute the results of these `names`, fields of `at_lam`, for one λ after another."""
         named = attrgetter(*names)
         return solution.at_each(lams, lambda lam, solution: named(self.at_lam(lam, solution)))
 
-    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
+    def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return coefficients (L, c, t) and β (L, q, t), for one λ after another.
 
         Where K has no information, coefficients are 0 and β is the fit of the fixed effects alone.
         """
-        coef, beta = self._at_lams(solution, lams, "coef", "beta")
+        coef, beta = self.at_lams(solution, lams, "coef", "beta")
         report = self.report
         beta = report.where_informative(beta, solution.labels.beta)
         return report.where_informative(coef), beta
 
-    def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """Compute ỹᵀ P̃ ỹ for one λ after another."""
-        return self._at_lams(solution, lams, "data_fit")
-
     def logdet(self, solution: Solution, lams: PerLam) -> PerLam:
         """Compute log |K̃ + λI| for one λ after another."""
-        return self._at_lams(solution, lams, "logdet")
+        return self.at_lams(solution, lams, "logdet")
 
     def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
         """Compute tr R for one λ after another."""
-        return self._at_lams(solution, lams, "residual_dof")
-
-    def sweep(
-        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
-    ) -> Any:
-        """Apply `fn` to the residuals of all rows at once, for one λ after another."""
-        results = attrgetter("residuals", "diagonal")
-        of_rows = lambda lam, solution: results(self.at_lam(lam, solution))
-
-        def of_lam(lam: Float[Array, " k"]) -> Any:
-            r, diagonal = solution.per_target(lam, of_rows)
-            return fn(r[:, None], diagonal[:, None], self.weights.values, *columns)
-
-        return one_by_one(of_lam, lams, stack)
+        return self.at_lams(solution, lams, "residual_dof")
 
 
 def held_out(

@@ -133,7 +133,7 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     s = factor.s
     eps = float(jnp.finfo(factor.dtype).eps)
     kept = s > 0
-    U = jnp.where(kept, factor.left_vectors(), 0)
+    U = jnp.where(kept, factor.U, 0)
     held = _bounds_of_rows(factor, U) if folds is None else _bounds_of_folds(factor, U, folds)
     stay = factor.residual_dimensions() - held.count
     least = EXACT_ABOVE * eps

@@ -5,9 +5,10 @@ If there are fewer rows than features, K = ΦΦᵀ is decomposed instead.
 Theory: `docs/theory.md`, "Dual and primal".
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatch
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -18,7 +19,7 @@ from jaxrls.core.factors.floor import Report, centred_rounding, roundings_of_mom
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.spectrum import DenseSpectrum, Spectrum, factor_symmetric
+from jaxrls.core.factors.spectrum import GramSpectrum, Spectrum, factor_symmetric
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import Number, clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
@@ -42,17 +43,26 @@ class PrimalSpectrum(Spectrum):
     sums: Moments | None = None
 
     def centred(self, block: DataBlock) -> Float[Array, "b p"]:
-        """Return √v (features − B origin) of a block of rows."""
-        features = block.x - self.fixed.fitted(block.b, self.origin)
-        return block.weights.scale(features)
+        """Return features − B origin of a block of rows."""
+        return block.x - self.fixed.fitted(block.b, self.origin)
+
+    def coordinates(self, block: DataBlock) -> Float[Array, "b r"]:
+        """Return the rows of U/√v of a block: its centred features, rotated."""
+        return matmul(self.centred(block), self.rotation)
 
     def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """Return the rows of U of a block: its centred features, rotated."""
-        return matmul(self.centred(block), self.rotation)
+        """Return the rows of U of a block: its coordinates times √v."""
+        return block.weights.scale(self.coordinates(block))
+
+    def read_left(self, stack: bool, fn: Callable, *columns) -> Any:
+        """Make the rows of U block by block."""
+        of_block = lambda block, *parts: fn(self.left(block), block.v, block.b, *parts)
+        read = self.data.map if stack else self.data.sum
+        return read(of_block, *columns)
 
     def project(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
-        cross = lambda block, y: transposed_matmul(self.centred(block), y)
+        cross = lambda block, y: transposed_matmul(self.centred(block), block.weights.scale(y))
         return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
@@ -80,7 +90,7 @@ class PrimalSpectrum(Spectrum):
     def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """Compute y − f of all rows as if they were new, in one pass for all λ."""
         kept = self.fitted_part(solution, lams)
-        f = self.data.map(lambda block: matmul_lams(self.left(block._replace(v=None)), kept))
+        f = self.data.map(lambda block: matmul_lams(self.coordinates(block), kept))
         return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
     def primal_form(self):
@@ -104,9 +114,30 @@ class PrimalSpectrum(Spectrum):
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R = I − HHᵀ − U diag(sD) Uᵀ with D = 1/(s + λ), and r."""
         root = jnp.sqrt(self.s / (self.s + lam))
-        u = self.data.map(lambda block: self.left(block._replace(v=None)) * root)
-        q = root[:, None] * solution.state
-        return LowRankView.of_rows(u, q, solution.labels, self.weights, self.fixed)
+        u = self.data.map(lambda block: self.coordinates(block) * root)
+        label_coordinates = root[:, None] * solution.state
+        return LowRankView.from_features(
+            u, label_coordinates, solution.labels, self.weights, self.fixed
+        )
+
+
+@pytree
+class OuterSpectrum(GramSpectrum):
+    """A spectrum of K = ΦΦᵀ of explicit features, whose coefficients are weights of the features.
+
+    Args:
+        feature_directions: (c, n), the coefficients of each direction.
+        origin: (q, c), coefficients of the fit of the features by the fixed effects.
+    """
+
+    is_dual: ClassVar[bool] = False
+    feature_directions: Float[Array, "c n"]
+    origin: Float[Array, "q c"]
+
+    @property
+    def directions(self):
+        """The coefficients of each direction."""
+        return self.feature_directions
 
 
 # how spectra are made -----------------------------------------------------------------------------
@@ -174,13 +205,13 @@ def spectrum_of(
     )
 
 
-def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> DenseSpectrum:
+def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> OuterSpectrum:
     """Return the spectrum by K = ΦΦᵀ in place of ΦᵀΦ.
 
     Its dual coefficients are turned into weights of features, w = Φᵀ√v U (D ∘ z).
     """
     K, origin, lift = centred_products(features, data.fixed)
-    matrix = KernelMatrix(K, data, Primal(), lift, (kernel, data.rows))
+    matrix = KernelMatrix(K, data, Primal(), lift, kernel)
     dual = factor_symmetric(matrix, semidefinite=True)
     fixed = data.fixed
 
@@ -193,4 +224,15 @@ def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> DenseSpectrum:
     directions, sums = Data(features, data.weights, fixed).sum(of_block, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
     report = replace(dual.report, route="covariance", floor=floor)
-    return replace(dual, feature_directions=directions, origin=fixed.solve(sums), report=report)
+    return OuterSpectrum(
+        data=dual.data,
+        s=dual.s,
+        fixed_directions=dual.fixed_directions,
+        expansion=dual.expansion,
+        report=report,
+        kernel=dual.kernel,
+        U=dual.U,
+        present=dual.present,
+        feature_directions=directions,
+        origin=fixed.solve(sums),
+    )

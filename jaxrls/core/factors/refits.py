@@ -179,10 +179,9 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     weights = factor.weights
     unit = weights.root_or_one[:, None]
     with_zero_row = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
-    K = matmul(with_zero_row(_left_factor(factor)), with_zero_row(factor.left_vectors()).T)
+    K = matmul(with_zero_row(_left_factor(factor)), with_zero_row(factor.U).T)
     H = with_zero_row(factor.fixed_basis * unit)
     Y = with_zero_row((labels.Y - labels.mean) * unit)
-    drops_rounding = factor.present is not None
 
     def without(fold: tuple[Int[Array, ""], Int[Array, " b"]]) -> DualFits:
         number, inside = fold
@@ -191,7 +190,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
         others = jnp.flatnonzero(stays, size=most, fill_value=factor.n).astype(inside.dtype)
         of_fold = RowsOfFold(K[inside][:, others], H[inside], Y[inside])
         of_others = RowsOfFold(K[others][:, others], H[others], Y[others])
-        return fit_to_others(of_fold, of_others, drops_rounding)
+        return fit_to_others(of_fold, of_others, factor.drops_rounding)
 
     return jax.lax.map(without, (folds.fold_numbers, folds.inside))
 
@@ -202,7 +201,7 @@ def _left_factor(factor: Any) -> Float[Array, "n r"]:
     For rows of weight 0, which are queries, A is G of `query_map`: GUᵀ are their kernel values with
     the rows of the fit.
     """
-    A = factor.left_vectors() * factor.s
+    A = factor.U * factor.s
     if factor.weights.values is None:
         return A
     return jnp.where(factor.weights.used[:, None], A, factor.query_map())

@@ -40,16 +40,17 @@ class Coefficients(NamedTuple):
 class Outcome(NamedTuple):
     """All results of a fit at λ.
 
-    `coefficients` are the pair (coef, β) that `Factor.coefficients` returns. If held-out residuals
-    are estimates, `total` is an unbiased estimate of the sum of a function over them, and `error`
-    is its standard error. `run` says how an iteration went. Fields that do not apply are None.
+    The leading axis of arrays is λ. Fields that do not apply are None. If held-out residuals are
+    estimates, `held_out_sum` is an unbiased estimate of `Solution.sum_held_out`, and
+    `standard_error` is its standard error. `run` says how an iteration went.
     """
 
-    coefficients: tuple[Any, Any]
-    held_out: Any
+    coef: Any  # (L, c, t), coefficients of the expansion
+    beta: Any  # (L, q, t), coefficients of the fixed effects
+    held_out: Any  # (L, n, t), held-out residuals
     dof: Any
-    total: Any = None
-    error: Any = None
+    held_out_sum: Any = None  # (L, t)
+    standard_error: Any = None  # (L, t)
     run: Any = None
 
 
@@ -124,7 +125,7 @@ class Solution:
         """Return the `Coefficients`: those of the expansion (L, c, t), the intercept (L, t), and
         those of the other fixed effects, (L, p, t) or None.
         """
-        coef, beta = self.factor.coefficients(self, self.lam_columns(lams))
+        coef, beta = self.factor.coef_and_beta(self, self.lam_columns(lams))
         return Coefficients(coef, *self.factor.fixed.split(beta))
 
     def residual_norm(self, lams: Lams) -> PerTarget:
@@ -186,7 +187,7 @@ class Solution:
             return self.sum_with_remaining(lambda e, _, Y, v: fn(e, Y, v), lams)
         lams = self.lam_columns(lams)
         if groups is None:
-            return self.estimated(lams, fn).total
+            return self.estimated(lams, fn).held_out_sum
         of_all_lams = jax.vmap(fn, in_axes=(1, None, None))
         return self.nan_where_rank_drops(
             self.factor.sweep_folds(self, of_all_lams, lams, groups), groups

@@ -13,8 +13,8 @@ With D = 1/(s + λ) and z = Uᵀ√v y, everything at λ follows:
 The first part of R is exactly 0 if U is square. Nothing is computed as a difference of numbers of
 size 1/λ.
 
-Begin with the class `Spectrum`. `factor_symmetric` and `factor_svd` make its subclass
-`DenseSpectrum`.
+Begin with the class `Spectrum`. Its subclass `DenseSpectrum` keeps U. `factor_symmetric` makes a
+`GramSpectrum` of K, and `factor_svd` a `FeatureSpectrum` of explicit features.
 
 Theory: `docs/theory.md`, "One factorization, every λ".
 """
@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, DataBlock, DenseRows, Folds, Labels
+from jaxrls.core.data import Data, Folds, Labels
 from jaxrls.core.factors.expansion import Expansion, KernelMatrix, Primal
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.floor import (
@@ -52,7 +52,7 @@ from jaxrls.core.linalg import (
     svd,
     transposed_matmul,
 )
-from jaxrls.core.support import pytree, static
+from jaxrls.core.support import pytree
 
 
 @pytree
@@ -62,7 +62,7 @@ class Spectrum(Factor):
     (I − HHᵀ) K̃ (I − HHᵀ) = U diag(s) Uᵀ with K̃ = √v K √v.
 
     Args:
-        data: the rows that U is made of, their weights and the fixed effects.
+        data: the rows, or their features, with weights and fixed effects.
         s: eigenvalues (r,).
         fixed_directions: (q, r), for each direction the coefficients of its fit by the fixed
             effects.
@@ -75,7 +75,8 @@ class Spectrum(Factor):
     """
 
     shares_work: ClassVar[bool] = True
-    complete = False  # whether U is square
+    is_dual: ClassVar[bool] = False  # whether coefficients belong to the rows, not to features
+    complete: ClassVar[Any] = False  # whether U is square
     data: Data
     s: Float[Array, " r"]
     fixed_directions: Float[Array, "q r"]
@@ -83,15 +84,16 @@ class Spectrum(Factor):
     report: Report
 
     @abstractmethod
-    def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """Return the rows of U that belong to a block of rows.
+    def read_left(self, stack: bool, fn: Callable, *columns) -> Any:
+        """Sum `fn(U, v, b, *parts)` over blocks of rows, or with `stack` stack the results.
 
-        A factor that makes U from features returns U/√v for a block whose weights are None.
+        For a block of rows, `fn` gets the rows of U, the weights v, None if all are 1, the fixed
+        effects' part b, and the block's part of each of `columns`.
         """
 
     def left_vectors(self) -> Float[Array, "n r"]:
         """Return U, (n, r)."""
-        return self.data.map(self.left)
+        return self.read_left(True, lambda U, v, b: U)
 
     def spectrum(self):
         """Return the factor itself."""
@@ -118,7 +120,7 @@ class Spectrum(Factor):
         """
         return jnp.moveaxis(lams[:, None] / (self.s[:, None] + lams[:, None]), 1, 0)
 
-    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
+    def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return directions (D ∘ z) and β = labels.beta − fixed_directions (D ∘ z).
 
         Cost: O(c r t L).
@@ -161,94 +163,69 @@ class Spectrum(Factor):
         z = solution.state
         t = solution.labels.Y.shape[1]
 
-        def of_block(block: DataBlock, y: Float[Array, "b t"], *columns) -> Any:
-            U = self.left(block)
+        def of_block(
+            U: Float[Array, "b r"],
+            v: Float[Array, " b"] | None,
+            b: Any,
+            y: Float[Array, "b t"],
+            *columns,
+        ) -> Any:
             missed: Any = 0.0
             outside: Any = 0.0
             if not self.complete:
                 missed = (y - matmul(U, z))[:, None]
-                outside = self.outside(U, block)[:, None, None]
+                outside = self.outside(U, v, b)[:, None, None]
 
             def of_lams(lams: PerLam) -> Any:
                 residual_share = self.residual_share(lams)
                 r = missed + matmul_lams(U, residual_share * z[:, None])
                 diagonal = outside + matmul_lams(U * U, residual_share)
-                return fn(r, diagonal, block.v, *columns)
+                return fn(r, diagonal, v, *columns)
 
             return of_lams(lams) if stack else over_lams(of_lams, lams, t)
 
-        read = self.data.map if stack else self.data.sum
-        return read(of_block, solution.labels.scaled, *columns)
+        return self.read_left(stack, of_block, solution.labels.scaled, *columns)
 
-    def outside(self, U: Float[Array, "b r"], block: DataBlock) -> Float[Array, " b"]:
+    def outside(
+        self, U: Float[Array, "b r"], v: Float[Array, " b"] | None, b: Any
+    ) -> Float[Array, " b"]:
         """Return the diagonal of I − HHᵀ − UUᵀ for a block of rows."""
         if self.complete:
             return jnp.zeros_like(U[:, 0])
-        weights = self.weights.block(block.v, len(U))
-        return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(block.b, weights.array)
-
-
-@pytree
-class OneBlock(DenseRows):
-    """Dense rows that are read as one block, in one large product."""
-
-    def over(
-        self,
-        kind: str,
-        fn: Callable,
-        columns: tuple,
-        temporaries: int = 0,
-        block_size: int | None = None,
-        **hints,
-    ) -> Any:
-        """Apply `fn` to all rows at once."""
-        return fn(self.X, *columns)
+        weights = self.weights.block(v, len(U))
+        return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, weights.array)
 
 
 @pytree
 class DenseSpectrum(Spectrum):
-    """A spectrum that keeps its left vectors U: a spectrum of K, or of features by their SVD or
-    ΦΦᵀ.
+    """The base class of spectra that keep their left vectors U.
 
     Args:
-        training: (kernel, rows), to predict the rows as if they were new.
-        feature_directions: (c, r), coefficients of each direction on features; None if coefficients
-            are dual, and directions are √v U.
-        present: (r,), 1 for directions that get coefficients and 0 for others; None if all do. Left
-            out are directions of negative eigenvalues of K, and directions of features that are
-            rounding.
-        origin: (q, p), coefficients of the fit of the features by the fixed effects; None if
-            coefficients are dual.
-        complete: whether U is square.
+        kernel: the kernel, to predict the rows as if they were new.
+        U: (n, r).
     """
 
-    training: Any = None
-    feature_directions: Float[Array, "c r"] | None = None
-    present: Float[Array, " r"] | None = None
-    origin: Any = None
-    complete: bool = static(default=False)
-
-    def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """Return the rows of U that are stored for a block."""
-        return block.x
-
-    def left_vectors(self):
-        """Return U as it is stored."""
-        return self.data.rows.X
+    shards: ClassVar[Any] = 1  # U is one array, wherever the rows are stored
+    kernel: Any
+    U: Float[Array, "n r"]
 
     @property
-    def directions(self):
-        """The coefficients of each direction: `feature_directions`, or √v U if coefficients are
-        dual.
-        """
-        if self.feature_directions is not None:
-            return self.feature_directions
-        dual = self.weights.scale(self.left_vectors())
-        return dual if self.present is None else dual * self.present
+    def complete(self) -> bool:
+        """Whether U is square."""
+        return len(self.s) == self.n
+
+    @property
+    @abstractmethod
+    def directions(self) -> Float[Array, "c r"]:
+        """The coefficients (c, r) of every direction."""
+
+    def read_left(self, stack: bool, fn: Callable, *columns) -> Any:
+        """Apply `fn` to all rows at once, in one large product."""
+        return fn(self.U, self.weights.values, self.fixed.values, *columns)
 
     def project(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
-        return transposed_matmul(self.left_vectors(), labels.scaled)
+        return transposed_matmul(self.U, labels.scaled)
 
     def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Compute Σ vᵢ (yᵢ − f(xᵢ))², as Σ (λDz)² if U is square."""
@@ -265,78 +242,28 @@ class DenseSpectrum(Spectrum):
         """
         if not self.complete:
             return super().over_dimensions(inside, outside)
-        squares = self.left_vectors() ** 2
+        squares = self.U**2
         if self.weights.values is not None:
             squares = jnp.where(self.weights.used[:, None], squares, 0)
         squared_lengths = jnp.sum(squares, axis=0)
         return jnp.sum(squared_lengths[:, None, None] * inside, axis=0)
 
-    def sweep_folds(
-        self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
-    ) -> Any:
-        """Apply `fn` to held-out residuals by fold, by fits to the other rows if that is cheaper.
-
-        These fits are taken for a spectrum of K only, and if they cost less than R_SS at every λ.
-        """
-        if self.complete and self.route != "features" and pays_to_refit(folds, len(lams)):
-            return sweep_dual_refits(self, solution, fn, lams, folds, stack)
-        return super().sweep_folds(solution, fn, lams, folds, stack=stack)
-
-    def raise_floor(self, folds: Folds | None) -> "DenseSpectrum":
-        """Return the factor with a floor from which on these folds are held out exactly.
-
-        Only a factor of features raises its floor, because its own floor is that of a fit to all
-        rows.
-        """
-        if self.route != "features" or self.complete and folds is None:
-            return self
-        floor = jnp.maximum(self.report.floor, interpolation_floor(self, folds))
-        return replace(self, report=replace(self.report, floor=floor))
-
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R and r of all rows. Rows of weight 0 are queries, at which something is
         predicted.
         """
+        H = self.fixed_basis * self.weights.root_or_one[:, None]
+        single_rows = self.single_rows(solution, lam)
         if self.complete:
-            view = self.square_view(solution, lam)
+            view = LowRankView.from_square(self.U, H, lam / (self.s + lam), *single_rows)
         else:
-            view = self.thin_view(solution, lam)
-        return view if self.weights.values is None else self.with_queries(view, solution, lam)
-
-    def square_view(self, solution: Solution, lam: Number) -> LowRankView:
-        """Return R = U diag(λ/(s + λ)) Uᵀ, for a U with a column for every row.
-
-        The fixed effects were projected out of U, so that UUᵀ = I − HHᵀ.
-        """
-        U = self.left_vectors()
-        residual_share = lam / (self.s + lam)
-        residuals, diagonal = self.single_rows(solution, lam)
-        H = self.fixed_basis * self.weights.root_or_one[:, None]
-        return LowRankView(
-            residuals=residuals,
-            diagonal=diagonal,
-            H=H,
-            U=U,
-            row_U=U * residual_share,
-            row_H=jnp.zeros_like(H),
-            adds_identity=jnp.zeros(self.n, bool),
-        )
-
-    def thin_view(self, solution: Solution, lam: Number) -> LowRankView:
-        """Return R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ, for a U with fewer columns than rows."""
-        U = self.left_vectors()
-        fitted_share = self.s / (self.s + lam)
-        residuals, diagonal = self.single_rows(solution, lam)
-        H = self.fixed_basis * self.weights.root_or_one[:, None]
-        return LowRankView(
-            residuals=residuals,
-            diagonal=diagonal,
-            H=H,
-            U=U,
-            row_U=-U * fitted_share,
-            row_H=H,
-            adds_identity=self.weights.used,
-        )
+            view = LowRankView.from_thin(self.U, H, self.s / (self.s + lam), *single_rows)
+        if self.weights.values is None:
+            return view
+        labels = solution.labels
+        map_at_lam = self.query_map() / (self.s + lam)
+        unseen = labels.Y - labels.mean - matmul(map_at_lam, solution.state)
+        return view.with_queries(self.weights.used, unseen, map_at_lam)
 
     def single_rows(
         self, solution: Solution, lam: Number
@@ -345,33 +272,9 @@ class DenseSpectrum(Spectrum):
         of_rows = lambda r, diagonal, v: (r[:, 0], diagonal[:, 0, 0])
         return self.sweep(solution, lam.reshape(1, 1), of_rows, stack=True)
 
-    def with_queries(self, view: LowRankView, solution: Solution, lam: Number) -> LowRankView:
-        """Return the view with rows z of weight 0 as queries.
-
-        With G from `query_map` and z̃ = Uᵀỹ, a query has
-
-            f(z) = mean + (G D z̃)_z
-            R_zS = −(G D Uᵀ + HHᵀ)_zS
-            r_z = y − f(z)
-        """
-        labels = solution.labels
-        used = self.weights.used
-        column = used[:, None]
-        map_at_lam = self.query_map() / (self.s + lam)
-        unseen = labels.Y - labels.mean - matmul(map_at_lam, solution.state)
-        return replace(
-            view,
-            residuals=jnp.where(column, view.residuals, unseen),
-            diagonal=jnp.where(used, view.diagonal, 1),
-            row_U=jnp.where(column, view.row_U, -map_at_lam),
-            row_H=jnp.where(column, view.row_H, view.H),
-            adds_identity=view.adds_identity & used,
-        )
-
     def training_design(self) -> Float[Array, "n c"]:
         """Compute what coefficients multiply at the rows: K, or their features."""
-        kernel, rows = self.training
-        return rows.map(lambda x: self.expansion.design(kernel, x))
+        return self.data.rows.map(lambda x: self.expansion.design(self.kernel, x))
 
     def query_map(self) -> Float[Array, "n r"]:
         """Return G = design·directions − B fixed_directions, with f = mean + G (D ∘ z).
@@ -382,7 +285,70 @@ class DenseSpectrum(Spectrum):
         return G - self.fixed.fitted(self.fixed.values, self.fixed_directions)
 
 
-def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseSpectrum:
+@pytree
+class GramSpectrum(DenseSpectrum):
+    """A spectrum of K of all rows. U is square.
+
+    Args:
+        present: (n,), 1 for directions that get coefficients and 0 for others; None if all do. Left
+            out are directions of negative eigenvalues of K, and directions of features that are
+            rounding.
+    """
+
+    is_dual: ClassVar[bool] = True
+    present: Float[Array, " n"] | None
+
+    @property
+    def directions(self):
+        """The coefficients of each direction, √v U, with 0 for directions that are not present."""
+        dual = self.weights.scale(self.U)
+        return dual if self.present is None else dual * self.present
+
+    @property
+    def drops_rounding(self) -> bool:
+        """Whether a fit to some of the rows drops directions that are only rounding."""
+        return self.present is not None
+
+    def sweep_folds(
+        self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
+    ) -> Any:
+        """Apply `fn` to held-out residuals by fold, by fits to the other rows if these cost less
+        than R_SS at every λ.
+        """
+        if pays_to_refit(folds, len(lams)):
+            return sweep_dual_refits(self, solution, fn, lams, folds, stack)
+        return super().sweep_folds(solution, fn, lams, folds, stack=stack)
+
+
+@pytree
+class FeatureSpectrum(DenseSpectrum):
+    """A spectrum of explicit features. U is square if there are at least as many features as rows.
+
+    Args:
+        feature_directions: (c, r), the coefficients of each direction.
+        origin: (q, c), coefficients of the fit of the features by the fixed effects.
+    """
+
+    feature_directions: Float[Array, "c r"]
+    origin: Float[Array, "q c"]
+
+    @property
+    def directions(self):
+        """The coefficients of each direction."""
+        return self.feature_directions
+
+    def raise_floor(self, folds: Folds | None) -> "FeatureSpectrum":
+        """Return the factor with a floor from which on these folds are held out exactly.
+
+        The floor so far is that of a fit to all rows. If U is square, single rows need no other.
+        """
+        if self.complete and folds is None:
+            return self
+        floor = jnp.maximum(self.report.floor, interpolation_floor(self, folds))
+        return replace(self, report=replace(self.report, floor=floor))
+
+
+def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSpectrum:
     """Return the spectrum of K of all rows, the dual route. Cost: about 9n³ flops.
 
     Fixed effects are projected out of K. They are projected out of its eigenvectors once more,
@@ -411,8 +377,8 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseS
     centring_rounding = 4 * jnp.sqrt(heaviest / weights.count) * removed
     floor = eigh_rounding(weights.count, s, centring_rounding)
     fixed_directions = matmul(effects_coef, weights.scale(U))
-    kernel, rows = matrix.training
-    has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
+    rows = matrix.data.rows
+    has_features = matrix.kernel.num_features(rows.shape[1], rows.dtype) is not None
     present = _present_directions(s, floor, has_features, semidefinite)
     if present is not None:
         fixed_directions = fixed_directions * present
@@ -421,15 +387,15 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseS
     report = Report("gram", floor, below).with_information(
         jnp.max(s), ABOVE_ROUNDING * floor, trace_before
     )
-    return DenseSpectrum(
-        data=replace(matrix.data, rows=OneBlock(U)),
+    return GramSpectrum(
+        data=matrix.data,
         s=report.where_informative(s),
         fixed_directions=fixed_directions,
         expansion=matrix.expansion,
         report=report,
-        training=matrix.training,
+        kernel=matrix.kernel,
+        U=U,
         present=present,
-        complete=True,
     )
 
 
@@ -454,13 +420,11 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     Cost: O(n r min(n, r)), about as long as 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD
     approach".
     """
-    rows = data.rows
     weights = data.weights
     fixed = data.fixed
-    Phi = rows.features(kernel).dense()
+    Phi = data.rows.features(kernel).dense()
     origin = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
-    complete = U.shape[0] == U.shape[1]
     square_before = jnp.sum(weights.scale(Phi) ** 2)
     svd_rounding = rounding(len(sigma), sigma)
     centring_rounding = centred_rounding(square_before)
@@ -470,16 +434,16 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     report = report.with_information(jnp.max(sigma), centring_rounding, square_before)
     is_present = sigma > jnp.maximum(2 * svd_rounding, centring_rounding)
     sigma = jnp.where(is_present, sigma, 0)
-    feature_directions = Vt.T * sigma
-    factor = DenseSpectrum(
-        data=replace(data, rows=OneBlock(fixed.project(weights, U))),
+    directions = Vt.T * sigma
+    factor = FeatureSpectrum(
+        data=data,
         s=report.where_informative(sigma**2),
-        fixed_directions=matmul(origin, feature_directions),
+        fixed_directions=matmul(origin, directions),
         expansion=Primal(),
         report=report,
-        training=(kernel, rows),
-        feature_directions=feature_directions,
+        kernel=kernel,
+        U=fixed.project(weights, U),
+        feature_directions=directions,
         origin=origin,
-        complete=complete,
     )
     return factor.raise_floor(None)

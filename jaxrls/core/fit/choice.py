@@ -101,7 +101,10 @@ def choose_lam(
 class Chosen:
     """All λ that were tried with their errors, and the chosen λ with its error.
 
-    `errors` and `error` are None if the criterion was not evaluated.
+    `Choice.of` leaves `errors` and `error` None if there is a single λ and the criterion is not
+    evaluated there. `result_at` fills them in if the factor gives the error together with the
+    coefficients. Otherwise they stay None. `lams` is None too if nothing was tried, as in an update
+    of a fit that keeps its λ.
 
     Args:
         lams: all λ that were tried, ascending, (L,), or (L, t) if each target has its own.

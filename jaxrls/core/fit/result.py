@@ -108,8 +108,8 @@ class Result:
 def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
     """Return the result at the chosen λ, with held-out residuals.
 
-    If the criterion was not evaluated, and the factor gives its value together with the
-    coefficients, the value is put into `chosen`.
+    If `chosen` has no error, and the factor gives one together with the coefficients, the result
+    has a `Chosen` with this error.
 
     Args:
         problem: what is fitted.
@@ -120,20 +120,20 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
     labels = solution.labels
     weights = solution.factor.weights
     lam = chosen.lam
-    column = lam.reshape(1, -1)
-    outcome = solution.outcome(column, criterion.groups, criterion.summand)
+    lam_row = lam.reshape(1, -1)
+    outcome = solution.outcome(lam_row, criterion.groups, criterion.summand)
     of_lam = lambda sums: sums[0] if lam.ndim else jnp.mean(sums)
-    if chosen.error is None and outcome.total is not None:
-        errors = labels.drop_axis(outcome.total / weights.total)
+    if chosen.error is None and outcome.held_out_sum is not None:
+        errors = labels.drop_axis(outcome.held_out_sum / weights.total)
         chosen = replace(chosen, errors=errors, error=of_lam(errors))
     result = _result_of(problem.kernel, solution, chosen, outcome)
     more: dict[str, Any] = {}
-    amplitude = criterion.amplitude(solution, column)
+    amplitude = criterion.amplitude(solution, lam_row)
     if amplitude is not None:
         more["amplitude"] = labels.drop_axis(amplitude[0])
     # A jackknife estimates the standard error. For a loss that is a step function it is not valid.
-    if outcome.error is not None and criterion.smooth:
-        more["loo_standard_error"] = of_lam(outcome.error) / weights.total
+    if outcome.standard_error is not None and criterion.smooth:
+        more["loo_standard_error"] = of_lam(outcome.standard_error) / weights.total
     if outcome.held_out is not None:
         residuals, counted = counted_residuals(outcome.held_out[0], weights, criterion.groups)
         of_targets = _scores(residuals, counted, labels.Y)
@@ -170,9 +170,9 @@ def result_of_moments(kernel: Kernel, solution: Solution, chosen: Chosen) -> Res
 
     Its rows are not kept, so that the result has no held-out residuals.
     """
-    column = chosen.lam.reshape(1, -1)
-    coefficients = solution.factor.coefficients(solution, column)
-    outcome = Outcome(coefficients, None, solution.dof(column))
+    lam_row = chosen.lam.reshape(1, -1)
+    coef, beta = solution.factor.coef_and_beta(solution, lam_row)
+    outcome = Outcome(coef, beta, None, solution.dof(lam_row))
     return _result_of(kernel, solution, chosen, outcome)
 
 
@@ -206,9 +206,9 @@ def _function_of(kernel: Kernel, solution: Solution, outcome: Outcome) -> Functi
     """
     factor = solution.factor
     drop = solution.labels.drop_axis
-    coef, beta = (part[0] for part in outcome.coefficients)
+    beta = outcome.beta[0]
     intercept, free = jax.tree.map(drop, factor.fixed.split(beta))
-    points, coef = factor.expansion.compact(kernel, drop(coef))
+    points, coef = factor.expansion.compact(kernel, drop(outcome.coef[0]))
     function = Function(kernel, points, coef, intercept)
     if free is None:
         return function
@@ -217,7 +217,7 @@ def _function_of(kernel: Kernel, solution: Solution, outcome: Outcome) -> Functi
 
 
 def _jitter_effect(
-    kernel: Kernel, solution: Solution, column: Float[Array, "1 k"], outcome: Outcome
+    kernel: Kernel, solution: Solution, lam_row: Float[Array, "1 k"], outcome: Outcome
 ) -> Any:
     """Return a bound on how far jitter moved the fit, relative to the held-out residuals.
 
@@ -229,11 +229,10 @@ def _jitter_effect(
         return None
     if residuals is None:
         # Training residuals are smaller than held-out ones, so that the bound only gets larger.
-        squares = solution.residual_norm(column)[0]
+        squares = solution.residual_norm(lam_row)[0]
     else:
         squares = jnp.nansum(factor.weights.scale(residuals[0]) ** 2, axis=0)
-    coef = outcome.coefficients[0][0]
-    return factor.jitter_effect(kernel, column[0], coef, jnp.sqrt(squares))
+    return factor.jitter_effect(kernel, lam_row[0], outcome.coef[0], jnp.sqrt(squares))
 
 
 def r_squared(mean_squared_error: Any, Y: Any, mean: Callable, xp: Any) -> Any:

@@ -49,7 +49,7 @@ class Constraints:
     landmark_of_row: Int[Array, " n"]  # the number of each row's landmark; m for a row without one
     planes: Float[Array, "m r"]  # A⁻¹L⁻¹eₖ, of any length
     coordinates: Float[Array, "n r"]  # A⁻¹φ of all rows, times √v except for queries
-    labels: Float[Array, "r t"]  # Mᵀỹ
+    label_coordinates: Float[Array, "r t"]  # Mᵀỹ
 
 
 @pytree
@@ -73,20 +73,20 @@ class View(ABC):
 
 @pytree
 class LowRankView(View):
-    """A view that computes R from left vectors U.
+    """A view that computes R = D − MMᵀ from left vectors U.
 
     R_ij = row_U_i·U_j − row_H_i·H_j, plus 1 for i = j if row i `adds_identity`.
 
-    | row i                | `row_U`      | `row_H` | `adds_identity` |
-    |----------------------|--------------|---------|-----------------|
-    | of X, U thin         | −U s/(s + λ) | H       | yes             |
-    | of X, U square       | U λ/(s + λ)  | 0       | no              |
-    | a query, of weight 0 | −G/(s + λ)   | H       | no              |
+    | row i                    | `row_U`       | `row_H` | `adds_identity` | made by         |
+    |--------------------------|---------------|---------|-----------------|-----------------|
+    | of X, U thin             | −U s/(s + λ)  | H       | yes             | `from_thin`     |
+    | of X, U square           | U λ/(s + λ)   | 0       | no              | `from_square`   |
+    | a query, of weight 0     | −`map_at_lam` | H       | no              | `with_queries`  |
+    | of X, U = √v u at one λ  | −U            | H       | yes             | `from_features` |
+    | a query, U = u at one λ  | −U            | H       | no              | `from_features` |
 
-    A query z has the prediction mean + G_z·(z̃/(s + λ)) with z̃ = Uᵀỹ.
-
-    If U is √v u from features u at one λ, UUᵀ already contains the share s/(s + λ). Then `row_U` is
-    −U.
+    The rows of M are U √(s/(s + λ)) and H, or U and H if U is that of features u at one λ. If U is
+    square, UUᵀ = I − HHᵀ, and D − MMᵀ is U diag(λ/(s + λ)) Uᵀ, which is not a difference.
     """
 
     U: Float[Array, "n r"]
@@ -96,22 +96,98 @@ class LowRankView(View):
     constraints: Constraints | None = None  # type: ignore[assignment]
 
     @classmethod
-    def of_rows(
+    def from_square(
+        cls,
+        U: Float[Array, "n r"],
+        H: Float[Array, "n q"],
+        residual_share: Float[Array, " r"],
+        residuals: Float[Array, "n t"],
+        diagonal: Float[Array, " n"],
+    ) -> "LowRankView":
+        """Return R = U diag(residual_share) Uᵀ with UUᵀ = I − HHᵀ, without queries.
+
+        `residual_share` is λ/(s + λ).
+        """
+        return cls(
+            residuals=residuals,
+            diagonal=diagonal,
+            H=H,
+            U=U,
+            row_U=U * residual_share,
+            row_H=jnp.zeros_like(H),
+            adds_identity=jnp.zeros(len(U), bool),
+        )
+
+    @classmethod
+    def from_thin(
+        cls,
+        U: Float[Array, "n r"],
+        H: Float[Array, "n q"],
+        fitted_share: Float[Array, " r"],
+        residuals: Float[Array, "n t"],
+        diagonal: Float[Array, " n"],
+    ) -> "LowRankView":
+        """Return R = I − HHᵀ − U diag(fitted_share) Uᵀ, without queries.
+
+        `fitted_share` is s/(s + λ).
+        """
+        return cls(
+            residuals=residuals,
+            diagonal=diagonal,
+            H=H,
+            U=U,
+            row_U=-U * fitted_share,
+            row_H=H,
+            adds_identity=jnp.ones(len(U), bool),
+        )
+
+    @classmethod
+    def from_features(
         cls,
         u: Float[Array, "n r"],
-        q: Float[Array, "r t"],
+        label_coordinates: Float[Array, "r t"],
         labels: Labels,
         weights: Weights,
         fixed: FixedEffects,
     ) -> "LowRankView":
-        """Return I − HHᵀ − UUᵀ as a view, with U = √v u from features u at one λ, and q = Mᵀỹ."""
+        """Return R = I − HHᵀ − UUᵀ with U = √v u from features u at one λ, also for queries.
+
+        `label_coordinates` is Uᵀỹ.
+        """
         unit = weights.root_or_one[:, None]
         U = u * unit
         H = fixed.basis(fixed.values, weights.n) * unit
-        residuals = (labels.Y - labels.mean) * unit - matmul(U, q)
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
-        diagonal = jnp.where(weights.used, diagonal, 1)
-        return cls(residuals, diagonal, H, U, -U, H, weights.used)
+        return cls(
+            residuals=(labels.Y - labels.mean) * unit - matmul(U, label_coordinates),
+            diagonal=jnp.where(weights.used, diagonal, 1),
+            H=H,
+            U=U,
+            row_U=-U,
+            row_H=H,
+            adds_identity=weights.used,
+        )
+
+    def with_queries(
+        self,
+        used: Bool[Array, " n"],
+        residuals: Float[Array, "n t"],
+        map_at_lam: Float[Array, "n r"],
+    ) -> "LowRankView":
+        """Return the view with queries in place of the rows that are not `used`.
+
+        A query z has the prediction f(z) = mean + (map_at_lam Uᵀỹ)_z and the residual y − f(z).
+        Hence R_zS = −(map_at_lam Uᵀ + HHᵀ)_zS.
+        """
+        column = used[:, None]
+        return replace(
+            self,
+            residuals=jnp.where(column, self.residuals, residuals),
+            diagonal=jnp.where(used, self.diagonal, 1),
+            row_U=jnp.where(column, self.row_U, -map_at_lam),
+            row_H=jnp.where(column, self.row_H, self.H),
+            adds_identity=self.adds_identity & used,
+        )
 
     @property
     def width(self) -> int:
@@ -282,7 +358,7 @@ def _without_landmarks(
     Q = orthonormal(planes * mask[:, None])
     along = matmul(known.coordinates[rows], Q.T)
     R = block.R + matmul(along, along.T)
-    residuals = block.residuals + matmul(along, matmul(Q, known.labels))
+    residuals = block.residuals + matmul(along, matmul(Q, known.label_coordinates))
     return FoldBlock(R, residuals)
 
 

@@ -21,6 +21,7 @@ from jaxrls.core.data import Data, Folds, Labels, Rows, kind_of
 from jaxrls.core.factors import (
     CallShape,
     CholeskyGram,
+    DualAtLam,
     Footprint,
     OfLeftOut,
     Outcome,

@@ -126,20 +126,20 @@ class Criterion(ABC):
         count = None if rows is None else rows.count
         return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
-    def with_estimates(self) -> "Criterion":
+    def with_best_scale(self) -> "Criterion":
         """Return the criterion as `fit` and `tune` use it.
 
-        A criterion that depends on the variance τ² of the prior τ²k then estimates τ², unless the
-        user gave a number. Any other criterion returns itself.
+        A criterion that depends on the variance τ² of the prior τ²k then takes the best τ² for
+        every λ, unless the user gave a number. Any other criterion returns itself.
         """
         return self
 
     def amplitude(
         self, solution: Solution, lams: Float[Array, "L *k"]
     ) -> Float[Array, "L t"] | None:
-        """Return the estimated τ of the prior τ²k, for every λ and target.
+        """Return the best τ of the prior τ²k, for every λ and target.
 
-        None if the criterion does not estimate τ.
+        None if the criterion does not choose τ.
         """
         return None
 

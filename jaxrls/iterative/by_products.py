@@ -126,12 +126,12 @@ class ByProducts(Factor):
         """Estimate Σ Rᵢᵢ."""
         return self.weights.count - solution.estimated(lams).dof
 
-    def outcome(self, solution, lams, groups, fn):
+    def outcome(self, solution, lams, folds, fn):
         """Return all results from one iteration.
 
         Without probes, the results that need them are None.
         """
-        if groups is not None:
+        if folds is not None:
             self.view(solution, lams[0, 0])
         solved = self.solved(solution, lams, self.signs)
         coef, beta, fitted = self.expanded(solution, solved.coef)

@@ -169,7 +169,7 @@ class RefinedGram(CholeskyGram):
         """Return B with B G Bᵀ = I, by steps."""
         return inverse_root(G).root
 
-    def outcome(self, solution, lams, groups, fn):
+    def outcome(self, solution, lams, folds, fn):
         """Return all results from one inverse, and how it was found.
 
         The `residuals` of the run are distances from the identity.
@@ -183,11 +183,11 @@ class RefinedGram(CholeskyGram):
         count = jnp.sum(jnp.isfinite(distances), axis=0)
         last = jnp.take_along_axis(distances, jnp.maximum(count - 1, 0)[None], axis=0)[0]
         run = Run(last, distances, jnp.max(count), jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS))
-        plain = groups is None and self.weights.values is None
+        plain = folds is None and self.weights.values is None
         e = (
             (results.residuals / results.diagonal)[None]
             if plain
-            else solution.held_out_residuals(lams, groups)
+            else solution.held_out_residuals(lams, folds)
         )
         coefficients = results.coef[None], results.beta[None]
         return Outcome(coefficients, e, self.weights.count - results.residual_dof[None], run=run)

@@ -20,7 +20,7 @@ from jaxrls.core.support import public_call, warn
 @public_call(fitted="fit.model.coef")
 def left_out(fit: rls.extend.Fit):
     """Residuals (L, n) or (L, n, t) of each row by fits without it, or its group, at every λ."""
-    held_out = _left_out(fit.solution, fit.kept.groups, jnp.asarray(fit.lams))
+    held_out = _left_out(fit.solution, fit.kept.folds, jnp.asarray(fit.lams))
     return np.asarray(held_out)[:, : len(fit.loo_residuals)]  # without padding
 
 

@@ -167,7 +167,7 @@ class Criterion(ABC):
 
     def memory_options(self) -> dict[str, Any]:
         """Return the options of `memory` that say how many rows are left out together."""
-        return {} if self.groups is None else {"groups": self.groups.inside.shape[1]}
+        return {} if self.groups is None else {"groups": self.groups.width}
 
     # before a fit ---------------------------------------------------------------------------------
     # `read_problem` calls these methods in this order. A call with a factor calls `bind` and
@@ -251,12 +251,12 @@ class Criterion(ABC):
 
 
 @where_known
-def _check_held_out(groups: Folds, weights: Weights) -> None:
+def _check_held_out(folds: Folds, weights: Weights) -> None:
     """Raise if no row of positive weight is held out."""
-    if weights.values is None and groups.are_groups:
+    if weights.values is None and folds.are_groups:
         return
     with jax.ensure_compile_time_eval():
-        if not groups.weights_of_predicted(weights).total > 0:
+        if not folds.weights_of_predicted(weights).total > 0:
             raise ValueError("groups or splits hold out no row of weight above 0: give others")
 
 

@@ -228,7 +228,7 @@ class Factor(ABC):
             stacked.
         """
         form = self.primal_form()
-        if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
+        if form is not None and folds.width > form.turn.shape[1]:
             return sweep_primal_refits(form, solution, fn, lams, folds, stack)
 
         def left_out(lam: Number, solution: Solution) -> Float[Array, "k b t"]:
@@ -248,14 +248,14 @@ class Factor(ABC):
         return self
 
     def outcome(
-        self, solution: Solution, lams: PerLam, groups: Folds | None, fn: OfLeftOut | None
+        self, solution: Solution, lams: PerLam, folds: Folds | None, fn: OfLeftOut | None
     ) -> Any:
         """Compute the `Outcome` that `Solution.outcome` returns.
 
         The default assembles it from its parts. A factor that has a cheaper way, or that only
         estimates held-out residuals, overrides this method.
         """
-        e = solution.held_out_residuals(lams, groups)
+        e = solution.held_out_residuals(lams, folds)
         return Outcome(self.coefficients(solution, lams), e, solution.dof(lams))
 
     # with labels ----------------------------------------------------------------------------------

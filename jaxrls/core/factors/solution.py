@@ -247,7 +247,7 @@ class Solution:
         if factor.fixed.surely_keeps_rank(factor.weights, groups):
             return e
         full = factor.fixed.keeps_rank(factor.weights, groups)
-        full = full if groups is None else full[groups.fold_of_row]
+        full = full if groups is None else full[groups.predicted_by]
         return jnp.where(full[:, None], e, jnp.nan)
 
     def estimated(self, lams: Lams, fn: OfLeftOut | None = None) -> Outcome:
@@ -267,7 +267,7 @@ class Solution:
         return jnp.moveaxis(r, 1, 0)
 
     def outcome(
-        self, lam: Lams, groups: Folds | None = None, fn: OfLeftOut | None = None
+        self, lam: Lams, folds: Folds | None = None, fn: OfLeftOut | None = None
     ) -> Outcome:
         """Return coefficients, held-out residuals and degrees of freedom at one λ, or at one per
         target.
@@ -275,17 +275,17 @@ class Solution:
         If held-out residuals are estimates, the `Outcome` also has the estimate of
         `sum_held_out(fn)` and its standard error.
         """
-        return self.factor.outcome(self, self.lam_columns(lam), groups, fn)
+        return self.factor.outcome(self, self.lam_columns(lam), folds, fn)
 
-    def nan_where_rank_drops(self, total: Any, groups: Folds | None = None) -> Any:
+    def nan_where_rank_drops(self, total: Any, folds: Folds | None = None) -> Any:
         """Return `total` if the fixed effects can be fitted without any one row, or any one group.
 
         Otherwise raise an error, or return NaN inside `jax.jit`.
         """
         fixed = self.factor.fixed
         weights = self.factor.weights
-        if fixed.surely_keeps_rank(weights, groups):
+        if fixed.surely_keeps_rank(weights, folds):
             return total
-        fixed.check_rank(weights, groups)
-        defined = jnp.all(fixed.keeps_rank(weights, groups))
+        fixed.check_rank(weights, folds)
+        defined = jnp.all(fixed.keeps_rank(weights, folds))
         return jax.tree.map(lambda a: jnp.where(defined, a, jnp.nan), total)

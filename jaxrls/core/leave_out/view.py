@@ -190,8 +190,8 @@ def fold_residuals(
 
     Cost: O(b² r + b³) for a fold of b rows.
     """
-    rows = folds.inside
-    mask = folds.inside_mask.astype(weights.dtype)
+    rows = folds.left_out
+    mask = folds.left_out_mask.astype(weights.dtype)
     if shards == 1:
         return _folds(view, weights, rows, mask)
     k, b = rows.shape

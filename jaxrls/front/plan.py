@@ -278,7 +278,7 @@ def _may_take_solver_without_k(problem: Problem) -> bool:
     if not (rows.in_memory and rows.is_dense and problem.kernel.evaluable):
         return False
     holds_out_rows = isinstance(criterion, LeaveOneOut) and criterion.groups is None
-    return holds_out_rows and problem.explicit is None
+    return holds_out_rows and problem.num_features is None
 
 
 def keeps(problem: Problem, keep: bool | None) -> bool:

@@ -228,7 +228,7 @@ class Factor(ABC):
             stacked.
         """
         form = self.primal_form()
-        if form is not None and folds.width > form.turn.shape[1]:
+        if form is not None and folds.width > form.rotation.shape[1]:
             return sweep_primal_refits(form, solution, fn, lams, folds, stack)
 
         def left_out(lam: Number, solution: Solution) -> Float[Array, "k b t"]:

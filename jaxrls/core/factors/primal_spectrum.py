@@ -19,7 +19,7 @@ from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import DenseSpectrum, Spectrum, factor_symmetric
-from jaxrls.core.kernels import Kernel, Linear
+from jaxrls.core.kernels import IDENTITY, Kernel
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import Number, clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
 from jaxrls.core.support import pytree
@@ -98,8 +98,8 @@ class PrimalSpectrum(Spectrum):
             z = z[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
             return matmul_lams(V, z)
 
-        turn = self.rotation * jnp.sqrt(self.s)
-        return PrimalForm(self.data, Linear(), turn, self.origin, solve)
+        rotation = self.rotation * jnp.sqrt(self.s)  # V
+        return PrimalForm(self.data, IDENTITY, rotation, self.origin, solve)
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R = I − HHᵀ − U diag(sD) Uᵀ with D = 1/(s + λ), and r."""
@@ -120,7 +120,7 @@ def solve_covariance(kernel: Kernel, data: Data, labels: Labels) -> Solution:
 
     Source: Rifkin (lecture), "direct approach".
     """
-    features = data.rows.features(kernel)
+    features = data.rows.feature_rows(kernel)
     if features.shape[0] <= features.shape[1]:
         return _factor_outer(kernel, data, features).solve_labels(labels)
     of_features = replace(data, rows=features)
@@ -133,8 +133,8 @@ def feature_moments(data: Data, labels: Labels) -> Moments:
 
     They are taken about a point near the fit of the features by the fixed effects.
     """
-    origin = coef_near_fit(data, Linear())
-    return moments(data, Linear(), labels.Y, origin=origin, label_origin=labels.beta)
+    origin = coef_near_fit(data, IDENTITY)
+    return moments(data, IDENTITY, labels.Y, origin=origin, label_origin=labels.beta)
 
 
 @singledispatch

@@ -30,13 +30,13 @@ from jaxrls.core.support import platform
 class PrimalForm(NamedTuple):
     """A factor in terms of features φ of its rows, with the penalty λ‖w‖²/2.
 
-    The features are φ = (map(x) − B origin) turn. If landmarks are held out with their row, row k
+    The features are φ = (map(x) − B origin) rotation. If landmarks are held out with their row, row k
     of `planes` gives βₖ as planesₖ·w.
     """
 
     data: Data
     map: Any  # has `features(x)`
-    turn: Float[Array, "p r"]
+    rotation: Float[Array, "p r"]
     origin: Float[Array, "q p"]  # coefficients of the fit of map(x) by the fixed effects
     # `solve(S, C, lams)` returns (S + λI)⁻¹ C for every λ and all targets, (r, L, t).
     solve: Callable
@@ -91,15 +91,15 @@ def primal_refits(form: PrimalForm, labels: Labels, folds: Folds, lams: PerLam) 
 
     def without(number: Int[Array, ""]) -> PrimalFits:
         sums = of_others(number)
-        turn = form.turn
+        rotation = form.rotation
         sums = sums.centred(form.data.fixed.from_gram(sums.gram))
         if form.planes is not None:  # take out the directions of the fold's landmarks
             inside = folds.holds(number)[form.indices][:, None]
             Q = orthonormal(jnp.where(inside, form.planes, 0))
-            turn = turn - matmul(matmul(turn, Q.T), Q)
-        second = matmul(turn.T, matmul(sums.second, turn))
-        cross = matmul(turn.T, sums.cross)
-        w = matmul(turn, form.solve(second, cross, lams).reshape(turn.shape[1], -1))
+            rotation = rotation - matmul(matmul(rotation, Q.T), Q)
+        second = matmul(rotation.T, matmul(sums.second, rotation))
+        cross = matmul(rotation.T, sums.cross)
+        w = matmul(rotation, form.solve(second, cross, lams).reshape(rotation.shape[1], -1))
         beta = jnp.tile(sums.label_origin, (1, len(lams))) - matmul(sums.origin, w)
         return PrimalFits(number, w, beta)
 

@@ -412,7 +412,7 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> DenseS
     floor = eigh_rounding(weights.count, s, centring_rounding)
     fixed_directions = matmul(effects_coef, weights.scale(U))
     kernel, rows = matrix.training
-    has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
+    has_features = rows.num_features(kernel) is not None
     present = _present_directions(s, floor, has_features, semidefinite)
     if present is not None:
         fixed_directions = fixed_directions * present
@@ -457,7 +457,7 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     rows = data.rows
     weights = data.weights
     fixed = data.fixed
-    Phi = rows.features(kernel).dense()
+    Phi = rows.feature_rows(kernel).dense()
     origin = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
     complete = U.shape[0] == U.shape[1]

@@ -125,7 +125,7 @@ class Slopes(NamedTuple):
         q = self.maps.of_labels
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
         _, g, a = row_errors(factor, self.total, q, v, part._replace(u=u))
-        about = part.Y - self.solution.labels.mean
+        about = part.Y - self.solution.labels.by_effects
         by_sums = 2 * matmul(u, self.t) + matmul(about, self.z.T) + self.constant
         by_sums = by_sums if v is None else v[:, None] * by_sums
         return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, row_map.T)

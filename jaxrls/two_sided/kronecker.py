@@ -286,7 +286,7 @@ class Kronecker(DualOneByOne):
         s = self.eigenvalues
         return jnp.sum(s) - jnp.sum(s * self.constant**2) / self.weights.total
 
-    def project(self, labels):
+    def state_of(self, labels):
         """z = U₁ᵀ√v(Y − ȳ)U₂."""
         return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
 

@@ -102,10 +102,10 @@ class Factor(ABC):
     def trace(self) -> Number:
         """Return the sum of the eigenvalues of K̃ with the fixed effects projected out."""
 
-    def project(self, labels: Labels) -> Any:
+    def state_of(self, labels: Labels) -> Any:
         """Return what the factor needs of the labels, an array whose last axis is that of targets.
 
-        The default is √v (y − mean), for factors whose work all depends on λ.
+        The default is `labels.scaled`, for factors whose work all depends on λ.
         """
         return labels.scaled
 
@@ -266,7 +266,7 @@ class Factor(ABC):
 
     def solve_labels(self, labels: Labels) -> Solution:
         """Return the `Solution` for labels that were checked already."""
-        return Solution(self, labels, self.project(labels))
+        return Solution(self, labels, self.state_of(labels))
 
     def dof(self, lams: Lams) -> Float[Array, "L 1"]:
         """Return the effective degrees of freedom at every λ."""

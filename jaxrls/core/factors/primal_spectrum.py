@@ -50,7 +50,7 @@ class PrimalSpectrum(Spectrum):
         """Return the rows of U of a block: its centred features, rotated."""
         return matmul(self.centred(block), self.rotation)
 
-    def project(self, labels: Labels) -> Float[Array, "r t"]:
+    def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
         cross = lambda block, y: transposed_matmul(self.centred(block), y)
         return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
@@ -81,7 +81,7 @@ class PrimalSpectrum(Spectrum):
         """Compute y − f of all rows as if they were new, in one pass for all λ."""
         kept = self.fitted_part(solution, lams)
         f = self.data.map(lambda block: matmul_lams(self.left(block._replace(v=None)), kept))
-        return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
+        return solution.labels.Y - solution.labels.by_effects - jnp.moveaxis(f, 1, 0)
 
     def primal_form(self):
         """Return the factor in terms of φ = (features − B origin) V.

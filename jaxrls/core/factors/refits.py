@@ -181,7 +181,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     with_zero_row = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
     K = matmul(with_zero_row(_left_factor(factor)), with_zero_row(factor.left_vectors()).T)
     H = with_zero_row(factor.fixed_basis * unit)
-    Y = with_zero_row((labels.Y - labels.mean) * unit)
+    Y = with_zero_row((labels.Y - labels.by_effects) * unit)
     drops_rounding = factor.present is not None
 
     def without(fold: tuple[Int[Array, ""], Int[Array, " b"]]) -> DualFits:

@@ -62,7 +62,7 @@ class Solution:
     Args:
         factor: the `Factor`.
         labels: labels, with their fit by the fixed effects.
-        state: what the factor needs of the labels, from `Factor.project`.
+        state: what the factor needs of the labels, from `Factor.state_of`.
         summed: the features and their `Moments`, if the solution was made from moments; else None.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -91,7 +91,7 @@ class Solution:
     def of_unit_labels(self) -> tuple["Solution", Float[Array, " t"]]:
         """Return the solution for labels of unit size, and the unit (t,) of each target.
 
-        The unit is the largest |√v (y − mean)|, or 1 if that is 0. Without the division, squares of
+        The unit is the largest |√v (y − Bβ)|, or 1 if that is 0. Without the division, squares of
         labels may leave the range of the dtype. Results can be scaled back, because all that a
         solution makes of labels is linear in them. If rows are not kept, the factor holds squares
         of labels, and the units are 1.

@@ -246,7 +246,7 @@ class DenseSpectrum(Spectrum):
         dual = self.weights.scale(self.left_vectors())
         return dual if self.present is None else dual * self.present
 
-    def project(self, labels: Labels) -> Float[Array, "r t"]:
+    def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
         return transposed_matmul(self.left_vectors(), labels.scaled)
 
@@ -358,7 +358,7 @@ class DenseSpectrum(Spectrum):
         used = self.weights.used
         column = used[:, None]
         map_at_lam = self.query_map() / (self.s + lam)
-        unseen = labels.Y - labels.mean - matmul(map_at_lam, solution.state)
+        unseen = labels.Y - labels.by_effects - matmul(map_at_lam, solution.state)
         return replace(
             view,
             residuals=jnp.where(column, view.residuals, unseen),

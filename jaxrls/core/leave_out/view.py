@@ -104,7 +104,7 @@ class LowRankView(View):
         unit = weights.root_or_one[:, None]
         U = u * unit
         H = fixed.basis(fixed.values, weights.n) * unit
-        residuals = (labels.Y - labels.mean) * unit - matmul(U, q)
+        residuals = (labels.Y - labels.by_effects) * unit - matmul(U, q)
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
         diagonal = jnp.where(weights.used, diagonal, 1)
         return cls(residuals, diagonal, H, U, -U, H, weights.used)

@@ -50,14 +50,14 @@ class Kept:
         solution: the factor with labels; None if the fit does not keep it.
         problem: the problem that was solved, which another λ needs; None after `load`, `update` and
             `forget`.
-        groups: the groups of rows that were held out together; None for single rows.
+        folds: the rows that were held out together; None for single rows.
         choice: how `update` chooses λ again from moments; None if moments do not suffice.
         saved: whether `save` writes the solution.
     """
 
     solution: Solution | None = None
     problem: Problem | None = None
-    groups: Folds | None = None
+    folds: Folds | None = None
     choice: Choice | None = None
     saved: bool = static(default=False)
 

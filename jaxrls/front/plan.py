@@ -62,9 +62,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of `count` λ, which covers the spectrum of the factor."""
+    """A grid of `num` λ, which covers the spectrum of the factor."""
 
-    count: int
+    num: int
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class Plan(NamedTuple):
         criterion = self.problem.criterion
         if isinstance(self.lams, Given):
             return Choice(criterion, self.lams.lams, 1, self.per_target, self.conservative)
-        count = self.lams.count if isinstance(self.lams, Grid) else 1
-        return Choice(criterion, None, count, self.per_target, self.conservative)
+        num = self.lams.num if isinstance(self.lams, Grid) else 1
+        return Choice(criterion, None, num, self.per_target, self.conservative)
 
 
 def make_plan(problem: Problem, request: Request) -> Plan:
@@ -220,7 +220,7 @@ def _check_memory(problem: Problem, lams: LamsToTry) -> None:
     if isinstance(lams, Given):
         at_once = len(lams.lams)
     elif isinstance(lams, Grid):
-        at_once = lams.count
+        at_once = lams.num
     of_problem(problem, lams=at_once).check()
 
 
@@ -278,7 +278,7 @@ def _may_take_solver_without_k(problem: Problem) -> bool:
     if not (rows.in_memory and rows.is_dense and problem.kernel.evaluable):
         return False
     holds_out_rows = isinstance(criterion, LeaveOneOut) and criterion.groups is None
-    return holds_out_rows and problem.explicit is None
+    return holds_out_rows and problem.num_features is None
 
 
 def keeps(problem: Problem, keep: bool | None) -> bool:

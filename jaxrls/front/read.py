@@ -113,7 +113,8 @@ def read_problem(
     kernel = from_median(kernel, rows, weights)
     rows.check(kernel)
     criterion = criterion.match_columns(names, offset).bind(Y, rows)
-    criterion = criterion.with_estimates() if estimates else criterion
+    if estimates:
+        criterion = criterion.with_best_scale()
     criterion.check(kernel)
     criterion.check_rank(fixed, weights)
     criterion.check_rows(Y, weights)

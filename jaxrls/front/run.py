@@ -106,7 +106,7 @@ def _is_spoilt_by_rounding(attempt: Attempt) -> bool:
     """
     fit = attempt.fit
     problem = attempt.problem
-    if problem.explicit is None:
+    if problem.num_features is None:
         return False
     if not np.isfinite(np.asarray(fit.errors)).all():
         return True

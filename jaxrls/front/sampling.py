@@ -64,7 +64,7 @@ def _without_effects(problem: Problem) -> Float[Array, "n *t"]:
     if problem.fixed.values is None:
         return problem.Y
     labels = Labels.of(problem.Y, problem.weights, problem.fixed)
-    return labels.drop_axis(labels.Y - labels.mean)
+    return labels.drop_axis(labels.Y - labels.by_effects)
 
 
 def _draw(weights: np.ndarray, count: int, often: bool) -> tuple[np.ndarray, np.ndarray]:

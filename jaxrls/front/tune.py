@@ -229,8 +229,8 @@ def _tune(
 def _in_units_of_labels(best: Tuned, fit: Fit) -> Tuned | None:
     """Return the end of a search with λ and the kernel's scales multiplied by the prior variance.
 
-    The likelihood of the search estimated this variance τ². None if the criterion estimates none,
-    or if the kernel cannot be multiplied: see `multiplied_in_range`.
+    The likelihood of the search chose this variance τ². None if the criterion chooses none, or if
+    the kernel cannot be multiplied: see `multiplied_in_range`.
     """
     variance = _mean_variance(fit)
     if variance is None:
@@ -262,7 +262,7 @@ def _inspect(fit: Fit, problem: Problem, held: bool) -> None:
 
 
 def _mean_variance(fit: Fit) -> Any:
-    """Return the variance τ² of the prior that the criterion estimates; None if it estimates none.
+    """Return the variance τ² of the prior that the criterion chose; None if it chooses none.
 
     It is averaged over targets, as one kernel has to serve all of them.
     """

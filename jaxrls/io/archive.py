@@ -115,7 +115,7 @@ def for_file(fit: Fit) -> Fit:
     if solution is None or not fit.kept.saved:
         return without_solution(fit)
     wanted: list[Callable] = []
-    if problem is not None and (problem.explicit or np.inf) <= problem.rows.shape[0]:
+    if problem is not None and (problem.num_features or np.inf) <= problem.rows.shape[0]:
         wanted.append(summed_of)
     if not arrays_alone(solution):
         wanted += [jackknife_of] if np.ndim(fit.lam) else [jackknife_of, process_of]

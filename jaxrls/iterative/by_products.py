@@ -132,13 +132,13 @@ class ByProducts(Factor):
         return self.weights.count - solution.estimated(lams).dof
 
     def outcome(
-        self, solution: Solution, lams: PerLam, groups: Folds | None, fn: OfLeftOut | None
+        self, solution: Solution, lams: PerLam, folds: Folds | None, fn: OfLeftOut | None
     ) -> Outcome:
         """Return all results from one iteration.
 
         Without probes, the results that need them are None.
         """
-        if groups is not None:
+        if folds is not None:
             self.view(solution, lams[0, 0])
         solved = self.solved(solution, lams, self.signs)
         coef, beta, fitted = self.expanded(solution, solved.coef)

@@ -179,7 +179,7 @@ class RefinedGram(CholeskyGram):
         return inverse_root(G).root
 
     def outcome(
-        self, solution: Solution, lams: PerLam, groups: Folds | None, fn: OfLeftOut | None
+        self, solution: Solution, lams: PerLam, folds: Folds | None, fn: OfLeftOut | None
     ) -> Outcome:
         """Return all results from one inverse, and how it was found.
 
@@ -196,11 +196,11 @@ class RefinedGram(CholeskyGram):
         count = jnp.sum(jnp.isfinite(distances), axis=0)
         last = jnp.take_along_axis(distances, jnp.maximum(count - 1, 0)[None], axis=0)[0]
         run = Run(last, distances, jnp.max(count), jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS))
-        plain = groups is None and self.weights.values is None
+        plain = folds is None and self.weights.values is None
         e = (
             (results.residuals / results.diagonal)[None]
             if plain
-            else solution.held_out_residuals(lams, groups)
+            else solution.held_out_residuals(lams, folds)
         )
         dof = self.weights.count - results.residual_dof[None]
         return Outcome(results.coef[None], results.beta[None], e, dof, run=run)

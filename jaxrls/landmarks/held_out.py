@@ -58,7 +58,7 @@ class OnLandmarks(Factor):
         `fitted` is the fit without the fixed effects, and `remaining` is Rᵢᵢ. All arrays are (…, m,
         t), or (…, m, k) with k = 1 for all targets.
         """
-        about = (solution.labels.Y - solution.labels.mean)[self.indices]
+        about = (solution.labels.Y - solution.labels.by_effects)[self.indices]
         squares = rho * rho
         if self.weights.values is not None:
             squares = self.weights.values[self.indices][:, None] * squares

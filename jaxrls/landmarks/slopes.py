@@ -125,7 +125,7 @@ class Slopes(NamedTuple):
         q = self.maps.of_labels
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
         _, g, a = row_errors(factor, self.summed_loss, q, v, part._replace(u=u))
-        about = part.Y - self.solution.labels.mean
+        about = part.Y - self.solution.labels.by_effects
         by_sums = 2 * matmul(u, self.of_S) + matmul(about, self.of_labels.T) + self.of_mean
         by_sums = by_sums if v is None else v[:, None] * by_sums
         return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, row_map.T)

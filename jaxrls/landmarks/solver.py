@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import Data, Labels, Weights, coef_near_fit, gram, moments
 from jaxrls.core.factors import CallShape, Footprint, Solution, Solver
 from jaxrls.core.fit import Problem
-from jaxrls.core.kernels import Kernel, Linear
+from jaxrls.core.kernels import IDENTITY, Kernel
 from jaxrls.core.linalg import Number, tall_matmul
 from jaxrls.core.support import pytree, static, values_unknown
 from jaxrls.landmarks.choice import resolve_landmarks
@@ -165,7 +165,7 @@ def coef_near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bo
     known = kept and data.weights.values is not None
     if data.fixed.only_intercept and not known:
         return jnp.mean(corner, axis=0)[None]
-    return jax.lax.stop_gradient(coef_near_fit(data, Linear()))
+    return jax.lax.stop_gradient(coef_near_fit(data, IDENTITY))
 
 
 def has_slopes(problem: Problem) -> bool:

@@ -360,7 +360,7 @@ def check_events(events: Float[Array | np.ndarray, "..."], n: int) -> None:
         raise ValueError(f"{must}and include {neither[0]:.3g}")
 
 
-def within(groups: Folds) -> Pairs:
+def within(folds: Folds) -> Pairs:
     """Return all pairs of two rows of the same group, listed on the host.
 
     Raise inside `jax.jit`, where groups have no values, and if no group has two rows.
@@ -368,17 +368,17 @@ def within(groups: Folds) -> Pairs:
     require_values(
         "groups must be known outside of jax.jit, where its pairs are counted, and is an "
         "argument of the compiled function: make the criterion outside",
-        groups,
+        folds,
     )
-    inside = np.asarray(groups.inside)
-    mask = np.asarray(groups.inside_mask) > 0
-    if inside.shape[1] < 2:
+    if folds.width < 2:
         raise ValueError(
             "groups has no two rows of the same label, so that there is no pair to order: give "
             "labels that rows share"
         )
+    left_out = np.asarray(folds.left_out)
+    mask = np.asarray(folds.left_out_mask) > 0
     listed = [
         rows[used][np.stack(np.triu_indices(used.sum(), 1), axis=1)]
-        for rows, used in zip(inside, mask, strict=True)
+        for rows, used in zip(left_out, mask, strict=True)
     ]
     return Pairs.of(np.concatenate(listed))

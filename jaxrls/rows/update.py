@@ -116,7 +116,7 @@ class Summed:
         if solution.summed is not None:
             features, sums = solution.summed
             return cls(features, sums, _magnitudes(sums), solution.factor.fixed)
-        if problem is None or problem.explicit is None:
+        if problem is None or problem.num_features is None:
             raise ValueError(
                 "update and forget need a fit on features or landmarks, and this one has the full "
                 "kernel matrix: fit with landmarks=, or fit all rows again"
@@ -229,7 +229,7 @@ def _magnitudes(sums: Moments) -> Magnitudes:
 @compiled
 def _summed_features(problem: Problem, labels: Labels) -> Summed:
     """Return the moments of a kernel's explicit features, for the rows and labels of a fit."""
-    features = problem.rows.features(problem.kernel)
+    features = problem.rows.feature_rows(problem.kernel)
     sums = feature_moments(Data(features, problem.weights, problem.fixed), labels)
     return Summed(Explicit(problem.kernel), sums, _magnitudes(sums), problem.fixed)
 

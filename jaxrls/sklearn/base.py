@@ -193,7 +193,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         fit, held_out = self._swept(kernel, X, Y, options)
         if self.scoring is not None:
             known = predicted(held_out[0])
-            folds = options["groups"].fold_of_row if self.by_fold else None
+            folds = options["groups"].predicted_by if self.by_fold else None
             of_rows = take(known, y, Y, self._row_weights(X, sample_weight), folds)
             fit = self._at_best_score(fit, HeldOut(held_out[:, known], *of_rows))
         kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep

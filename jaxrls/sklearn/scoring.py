@@ -28,7 +28,7 @@ def left_out(fit: rls.extend.Fit) -> np.ndarray:
 
     Each row is left out alone, or with its group if the fit has groups.
     """
-    held_out = _left_out(fit.solution, fit.kept.groups, jnp.asarray(fit.lams))
+    held_out = _left_out(fit.solution, fit.kept.folds, jnp.asarray(fit.lams))
     return np.asarray(held_out)[:, : len(fit.loo_residuals)]  # without padding
 
 

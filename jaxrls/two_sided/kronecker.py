@@ -360,7 +360,7 @@ class Kronecker(DualOneByOne):
         s = self.eigenvalues
         return jnp.sum(s) - jnp.sum(s * self.constant**2) / self.weights.total
 
-    def project(self, labels: Labels) -> Float[Array, "n t"]:
+    def state_of(self, labels: Labels) -> Float[Array, "n t"]:
         """Return the coordinates of labels, z = U₁ᵀ√v(Y − ȳ)U₂, as (n, t)."""
         return self.flat(
             two_sided_product(self.first.U.T, self.second.U.T, self.tables(labels.scaled))

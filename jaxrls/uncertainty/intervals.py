@@ -339,9 +339,9 @@ class WithoutFolds(Without):
             return moves + matmul(matmul(D, Q.T), beta).T
 
         if m:
-            by_fold = folds.inside, folds.inside_mask, jnp.moveaxis(moves, 1, 0)
+            by_fold = folds.left_out, folds.left_out_mask, jnp.moveaxis(moves, 1, 0)
             moves = jnp.moveaxis(jax.lax.map(of_fold, by_fold), 0, 1)
-        return cls(coef, widths_of(weights, e), moves, folds.fold_of_row)
+        return cls(coef, widths_of(weights, e), moves, folds.predicted_by)
 
     def for_targets(self, design: Float[Array, "b c"], use: Callable) -> Any:
         """Return `use(f₋ᵢ(x), widths)` for every target, with f₋ᵢ(x) = f(x) − w(x)e, a sum over the
@@ -399,20 +399,20 @@ def jackknife_of(fit: Fit) -> Jackknife:
             "held-out residuals are not known after update, forget or load of rows: fit all "
             "rows again"
         )
-    if fit.kept.groups is not None:
-        check_groups(fit.kept.groups, "intervals and predictive distributions need")
-        _check_levels(solution.factor.fixed, fit.kept.groups, solution.factor.weights)
-    return _jackknife(solution, fit.kept.groups, jnp.asarray(fit.lam), residuals_of_all(fit))
+    if fit.kept.folds is not None:
+        check_groups(fit.kept.folds, "intervals and predictive distributions need")
+        _check_levels(solution.factor.fixed, fit.kept.folds, solution.factor.weights)
+    return _jackknife(solution, fit.kept.folds, jnp.asarray(fit.lam), residuals_of_all(fit))
 
 
 @where_known
-def _check_levels(fixed: FixedEffects, groups: Folds, weights: Weights) -> None:
+def _check_levels(fixed: FixedEffects, folds: Folds, weights: Weights) -> None:
     """Raise if a fold holds a whole level of fixed effects.
 
     The constant of such a level cannot be fitted without the fold.
     """
     if isinstance(fixed, FixedLevels):
-        pairs = np.stack([fixed.values, groups.fold_of_row])[:, np.asarray(weights.used)]
+        pairs = np.stack([fixed.values, folds.predicted_by])[:, np.asarray(weights.used)]
         folds_of_level = np.bincount(np.unique(pairs, axis=1)[0])
         if (folds_of_level == 1).any():
             raise ValueError(
@@ -425,7 +425,7 @@ def _check_levels(fixed: FixedEffects, groups: Folds, weights: Weights) -> None:
 @compiled
 def _jackknife(
     solution: Solution,
-    groups: Folds | None,
+    folds: Folds | None,
     lam: Float[Array, "*k"],
     left_out: Float[Numbers, "n *t"],
 ) -> Jackknife:
@@ -438,9 +438,9 @@ def _jackknife(
 
     def fits_at(part: tuple | list) -> Without:
         lam, coef, e = part
-        if groups is None:
+        if folds is None:
             return WithoutRows.of(smoother(factor, lam), weights, lam, coef, e)
-        return WithoutFolds.of(smoother(factor, lam), weights, groups, coef, e)
+        return WithoutFolds.of(smoother(factor, lam), weights, folds, coef, e)
 
     parts = lam.reshape(-1), by_lam(coef), by_lam(left_out)
     # A single λ has no loop, because rows on the host cannot be read within a loop.
@@ -458,7 +458,7 @@ def _jackknife(
 
 def check_single_rows(fit: Fit, what: str) -> None:
     """Raise if the fit held out groups."""
-    if fit.kept.groups is not None:
+    if fit.kept.folds is not None:
         raise ValueError(
             f"{what} needs a fit that left out single rows, and this fit left out groups: fit "
             "without groups="

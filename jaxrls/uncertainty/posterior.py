@@ -240,7 +240,7 @@ def warn_of_groups(fit: Fit) -> tuple:
     Such a part, `Levels`, is what the rows of a group share. The function returns an empty tuple.
     """
     parts = jax.tree.leaves(fit.kernel, is_leaf=lambda part: isinstance(part, Levels))
-    if fit.kept.groups is not None and not any(isinstance(part, Levels) for part in parts):
+    if fit.kept.folds is not None and not any(isinstance(part, Levels) for part in parts):
         warn(
             "variances take rows as independent given f, and this fit held out groups: where the "
             "rows of a group share more, add 1.0 * Levels().on([j]) to the kernel, with the "

@@ -69,7 +69,8 @@ class Criterion(ABC):
     needs_only_sums: ClassVar[bool] = False
     # Whether it can be computed on a sample of the rows, because it holds no data about each row.
     fits_samples: bool = False
-    groups: Any = None  # `Folds` of rows that are left out together; None for single rows
+    # Rows that are left out together: `Folds` after `bind`; None for single rows.
+    groups: Any = None
     # Whether adding a constant to all labels changes nothing if an intercept is fitted.
     ignores_offset: bool = False
 
@@ -116,32 +117,62 @@ class Criterion(ABC):
             kernel: the kernel of the factor, or None where the caller gave none.
         """
 
-    def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> "Criterion":
-        """Return the criterion for one fit, with its own data read and checked.
+    def errors(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L *t"]:
+        """Return the criterion with its sign set so that smaller is better.
 
-        The data are checked against the labels Y and the rows of the fit, as far as they are given.
+        The result has shape (L,) if the labels were given as (n,), else (L, t).
         """
-        if self.groups is None:
-            return self
-        count = None if rows is None else rows.count
-        return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
-
-    def with_estimates(self) -> "Criterion":
-        """Return the criterion as `fit` and `tune` use it.
-
-        A criterion that depends on the variance τ² of the prior τ²k then estimates τ², unless the
-        user gave a number. Any other criterion returns itself.
-        """
-        return self
+        with values_unknown(f"criterion {self.name}, or its loss,"):
+            values = solution.labels.drop_axis(self.values(solution, lams, kernel))
+        return -values if self.larger_is_better else values
 
     def amplitude(
         self, solution: Solution, lams: Float[Array, "L *k"]
     ) -> Float[Array, "L t"] | None:
-        """Return the estimated τ of the prior τ²k, for every λ and target.
+        """Return the best τ of the prior τ²k, for every λ and target.
 
-        None if the criterion does not estimate τ.
+        None if the criterion does not choose τ.
         """
         return None
+
+    @property
+    def summand(self) -> Callable | None:
+        """The function `fn` for which the criterion is `Solution.sum_held_out(fn)` / Σv.
+
+        None if the criterion is not such a sum over single rows.
+        """
+        return None
+
+    def raise_floor(self, solution: Solution) -> Solution:
+        """Return the solution with a floor so high that the held-out residuals are exact.
+
+        Only groups can need a higher floor than the factor has. The floor is the λ below which
+        rounding dominates.
+        """
+        if self.groups is None:
+            return solution
+        return replace(solution, factor=solution.factor.raise_floor(self.groups))
+
+    @property
+    def is_likelihood(self) -> bool:
+        """Whether the criterion is a log likelihood in nats, of all rows or per row."""
+        return self.unit == "nats"
+
+    @property
+    def title(self) -> str:
+        """The label of an axis of its values in plots, with a minus if larger is better."""
+        return ("− " if self.larger_is_better else "") + self.name.replace("_", " ")
+
+    def memory_options(self) -> dict[str, Any]:
+        """Return the options of `memory` that say how many rows are left out together."""
+        return {} if self.groups is None else {"groups": self.groups.width}
+
+    # before a fit ---------------------------------------------------------------------------------
+    # `read_problem` calls these methods in this order. A call with a factor calls `bind` and
+    # `check_rows` alone. `match_columns` reads the data in fields as the user gave them. `bind`
+    # turns them into arrays, `Rows` and `Folds`, which all other methods read.
 
     def match_columns(self, names: tuple, offset: np.ndarray | None) -> "Criterion":
         """Return the criterion with its own rows, if it has any, prepared as the fitted rows are.
@@ -154,44 +185,23 @@ class Criterion(ABC):
         del names, offset
         return self
 
-    def raise_floor(self, solution: Solution) -> Solution:
-        """Return the solution with a floor so high that the held-out residuals are exact.
+    def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> "Criterion":
+        """Return the criterion for one fit, with its own data read and checked.
 
-        Only groups can need a higher floor than the factor has. The floor is the λ below which
-        rounding dominates.
+        The data are checked against the labels Y and the rows of the fit, as far as they are given.
         """
         if self.groups is None:
-            return solution
-        return replace(solution, factor=solution.factor.raise_floor(self.groups))
+            return self
+        count = None if rows is None else rows.count
+        return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
-    def errors(
-        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
-    ) -> Float[Array, "L *t"]:
-        """Return the criterion with its sign set so that smaller is better.
+    def with_best_scale(self) -> "Criterion":
+        """Return the criterion as `fit` and `tune` use it.
 
-        The result has shape (L,) if the labels were given as (n,), else (L, t).
+        A criterion that depends on the variance τ² of the prior τ²k then takes the best τ² for
+        every λ, unless the user gave a number. Any other criterion returns itself.
         """
-        with values_unknown(f"criterion {self.name}, or its loss,"):
-            values = solution.labels.drop_axis(self.values(solution, lams, kernel))
-        return -values if self.larger_is_better else values
-
-    @property
-    def is_likelihood(self) -> bool:
-        """Whether the criterion is a log likelihood in nats, of all rows or per row."""
-        return self.unit == "nats"
-
-    @property
-    def title(self) -> str:
-        """The label of an axis of its values in plots, with a minus if larger is better."""
-        return ("− " if self.larger_is_better else "") + self.name.replace("_", " ")
-
-    @property
-    def summand(self) -> Callable | None:
-        """The function `fn` for which the criterion is `Solution.sum_held_out(fn)` / Σv.
-
-        None if the criterion is not such a sum over single rows.
-        """
-        return None
+        return self
 
     def check(self, kernel: Kernel) -> None:
         """Raise if the criterion's own rows lie outside the kernel's domain.
@@ -199,6 +209,13 @@ class Criterion(ABC):
         Arrays without values, inside `jax.jit`, are not checked.
         """
         del kernel
+
+    def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
+        """Raise if the fixed effects cannot be fitted without some row or group that is left out.
+
+        Arrays without values, inside `jax.jit`, are not checked.
+        """
+        fixed.check_rank(weights, self.groups)
 
     def check_rows(self, Y: Any, weights: Weights) -> None:
         """Raise if the criterion cannot be computed on these labels and weights.
@@ -209,16 +226,7 @@ class Criterion(ABC):
         if self.groups is not None:
             _check_held_out(self.groups, weights)
 
-    def check_rank(self, fixed: FixedEffects, weights: Weights) -> None:
-        """Raise if the fixed effects cannot be fitted without some row or group that is left out.
-
-        Arrays without values, inside `jax.jit`, are not checked.
-        """
-        fixed.check_rank(weights, self.groups)
-
-    def memory_options(self) -> dict[str, Any]:
-        """Return the options of `memory` that say how many rows are left out together."""
-        return {} if self.groups is None else {"groups": self.groups.inside.shape[1]}
+    # in a search ----------------------------------------------------------------------------------
 
     @property
     def smooth(self) -> bool:
@@ -243,12 +251,12 @@ class Criterion(ABC):
 
 
 @where_known
-def _check_held_out(groups: Folds, weights: Weights) -> None:
+def _check_held_out(folds: Folds, weights: Weights) -> None:
     """Raise if no row of positive weight is held out."""
-    if weights.values is None and groups.are_groups:
+    if weights.values is None and folds.are_groups:
         return
     with jax.ensure_compile_time_eval():
-        if not groups.weights_of_predicted(weights).total > 0:
+        if not folds.weights_of_predicted(weights).total > 0:
             raise ValueError("groups or splits hold out no row of weight above 0: give others")
 
 

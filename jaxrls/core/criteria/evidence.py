@@ -24,46 +24,51 @@ from jaxrls.core.support import pytree, static
 class OfPrior(Criterion):
     """A criterion of the Gaussian process with prior covariance τ²k and noise of variance τ²λ/v.
 
-    The field `scale` says what τ² is:
+    τ² is called `scale`, and τ is called `amplitude`. The field `scale` says what τ² is:
 
     * a number is τ² itself;
-    * the string `estimate` of the class means that τ² is estimated for every λ and target;
-    * None means 1 if the criterion is called on a factor, and the estimate in `fit` and `tune`.
+    * the string `best_scale` of the class means the best τ² for every λ and target;
+    * None means 1 if the criterion is called on a factor, and `best_scale` in `fit` and `tune`.
 
-    With the estimate, the chosen λ does not depend on the unit of the labels.
+    With the best τ², the chosen λ does not depend on the unit of the labels.
     """
 
     scale: Any = static(default=None)
-    estimate: ClassVar[str]
+    best_scale: ClassVar[str]
     fits_samples = ignores_offset = True
 
     def __post_init__(self):
-        if self.scale in (None, self.estimate):
+        if self.scale in (None, self.best_scale):
             return
         if isinstance(self.scale, bool | str) or not 0 < self.scale < np.inf:
             raise ValueError(
                 "scale must be a positive number, by which the kernel is multiplied, or "
-                f"{self.estimate!r}, and is {self.scale!r}"
+                f"{self.best_scale!r}, and is {self.scale!r}"
             )
 
     @property
+    def takes_best(self) -> bool:
+        """Whether τ² is the best one for every λ and target, and not a number."""
+        return self.scale == self.best_scale
+
+    @property
     def given_scale(self) -> float:
-        """τ² if it is not estimated: the given number, or 1 for None."""
+        """The number τ², unless the best τ² is taken. It is 1 for None."""
         return 1.0 if self.scale is None else self.scale
 
-    def with_estimates(self) -> "OfPrior":
-        """Return the criterion with τ² estimated, unless the user gave a number."""
-        return replace(self, scale=self.estimate) if self.scale is None else self
+    def with_best_scale(self) -> "OfPrior":
+        """Return the criterion with the best τ², unless the user gave a number."""
+        return replace(self, scale=self.best_scale) if self.scale is None else self
 
     def amplitude(
         self, solution: Solution, lams: Float[Array, "L *k"]
     ) -> Float[Array, "L t"] | None:
-        """Return τ for every λ and target, or None if it is not estimated."""
-        return self.estimated(solution, lams) if self.scale == self.estimate else None
+        """Return the best τ for every λ and target, or None if τ² is a number."""
+        return self.best_amplitude(solution, lams) if self.takes_best else None
 
     @abstractmethod
-    def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
-        """Return the estimate of τ for every λ and target, (L, t)."""
+    def best_amplitude(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
+        """Return the τ that suits the labels best, for every λ and target."""
 
 
 @pytree
@@ -93,10 +98,10 @@ class Evidence(OfPrior):
 
     name = "log_marginal_likelihood"
     unit = "nats"
-    estimate = "evidence"
+    best_scale = "evidence"
     larger_is_better = needs_only_sums = True
 
-    def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
+    def best_amplitude(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
         """Return τ = √(yᵀP̃y/(n − q)), the maximiser of the evidence."""
         return solution.amplitude(lams)
 
@@ -105,14 +110,14 @@ class Evidence(OfPrior):
     ) -> Float[Array, "L t"]:
         """Return −½ (yᵀP̃y/τ² + log determinant + (n − q) log 2πτ² + constants).
 
-        With the estimated τ², the first term yᵀP̃y/τ² is n − q.
+        With the best τ², the first term yᵀP̃y/τ² is n − q.
         """
         factor = solution.factor
         dimensions = factor.residual_dimensions()
         log_scale: Any
-        if self.scale == self.estimate:
+        if self.takes_best:
             data_fit = dimensions
-            log_scale = 2 * jnp.log(at_least_tiny(self.estimated(solution, lams)))
+            log_scale = 2 * jnp.log(at_least_tiny(self.best_amplitude(solution, lams)))
         else:
             data_fit = solution.data_fit(lams) / self.given_scale
             log_scale = math.log(self.given_scale)

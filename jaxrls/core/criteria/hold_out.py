@@ -28,9 +28,9 @@ class HoldOut(Positive):
     'holdout'
     """
 
-    X: Any  # as the user gave it; `bind` turns it into `Rows`
-    Y: Any
-    weights: Any = None
+    X: Any  # as the user gave it; `Rows` after `bind`
+    Y: Any  # after `bind` an array
+    weights: Any = None  # `Weights` after `bind`
     loss: Callable = static(default=squared_error)
     name = "holdout"
     title = "hold-out error"

@@ -28,13 +28,13 @@ class OfPredictive(OfPrior):
     """A criterion that averages a score of the predictive distributions of held-out labels.
 
     The distribution of yᵢ given all other labels is N(yᵢ − eᵢ, τ²σᵢ²). Here eᵢ is the held-out
-    residual, hᵢ the leverage and σᵢ² = λ/(vᵢ(1 − hᵢ)). The estimate of τ², named "loo", is the mean
-    of eᵢ²/σᵢ².
+    residual, hᵢ the leverage and σᵢ² = λ/(vᵢ(1 − hᵢ)). The best τ², named "loo", is the mean of
+    eᵢ²/σᵢ². It maximises the mean log density of the labels.
     """
 
-    estimate = "loo"
+    best_scale = "loo"
 
-    def estimated(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
+    def best_amplitude(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
         """Return τ, the root of the mean of eᵢ²/σᵢ², from one pass over the rows."""
         solution, unit = solution.of_unit_labels()
         return unit * safe_sqrt(self.sums(solution, lams)[1])
@@ -91,7 +91,7 @@ class LogPredictive(OfPredictive):
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
         """Return the mean log density, from one pass over the rows."""
-        if self.scale != self.estimate:
+        if not self.takes_best:
             return _mean_density(*self.sums(solution, lams), self.given_scale)
         solution, unit = solution.of_unit_labels()
         logs, squares = self.sums(solution, lams)
@@ -147,18 +147,17 @@ class CRPS(OfPredictive, Positive):
     ) -> Float[Array, "L t"]:
         """Return the mean score, for one λ after another.
 
-        The score is not linear in τ², so that a sum over rows must know τ²λ beforehand. With an
-        estimated τ² each λ therefore takes two passes over the rows: one for τ², one for the
-        scores.
+        The score is not linear in τ², so that a sum over rows must know τ²λ beforehand. With the
+        best τ² each λ therefore takes two passes over the rows: one for τ², one for the scores.
         """
         count = solution.factor.weights.count
         unit: Any = 1.0
-        if self.scale == self.estimate:
+        if self.takes_best:
             solution, unit = solution.of_unit_labels()
 
         def of_lam(lam: Float[Array, " k"]) -> Float[Array, " t"]:
             scale = self.scale
-            if scale == self.estimate:
+            if self.takes_best:
                 scale = at_least_tiny(self.sums(solution, lam[None])[1][0])
             score = partial(_crps, scale * lam)
             return solution.sum_with_remaining(score, lam[None])[0] / count

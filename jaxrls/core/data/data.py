@@ -78,8 +78,8 @@ class Labels:
 
     Y: Float[Array, "n t"]
     beta: Float[Array, "q t"]  # the coefficients of the fit of Y by the fixed effects alone
-    mean: Float[Array, "#n t"]  # the fitted values of that fit, B beta
-    scaled: Float[Array, "n t"]  # √v (Y − mean)
+    by_effects: Float[Array, "#n t"]  # the fitted values of that fit, B beta
+    scaled: Float[Array, "n t"]  # √v (Y − by_effects)
     flat: bool = static()  # whether Y was given as (n,), without an axis of targets
 
     @classmethod

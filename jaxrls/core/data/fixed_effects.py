@@ -391,7 +391,7 @@ class FixedEffects:
             block = jnp.eye(self.count, dtype=H.dtype) - matmul(inside.T, inside)
             return jnp.linalg.eigvalsh(block)[0]
 
-        return jax.lax.map(remaining, (folds.inside, folds.inside_mask)) > least
+        return jax.lax.map(remaining, (folds.left_out, folds.left_out_mask)) > least
 
 
 @pytree
@@ -531,7 +531,7 @@ class FixedLevels(FixedEffects):
         """
         if folds is None:
             return super().keeps_rank(weights, None)
-        return jnp.ones(len(folds.inside), bool)
+        return jnp.ones(len(folds.left_out), bool)
 
     def _rank_message(self, rows: str) -> str:
         """Return the error message for a row, in words, that is the only one of its level."""

@@ -31,21 +31,21 @@ class Folds:
     """The rows that each of k folds leaves out together, as `folds` makes them.
 
     Args:
-        inside: (k, b), the numbers of the rows that each fold leaves out, padded to the b rows of
+        left_out: (k, b), the numbers of the rows that each fold leaves out, padded to the b rows of
             the largest fold.
-        inside_mask: (k, b), 1 for a row of the fold, 0 for padding.
-        fold_of_row: (n,), the number of the fold that predicts each row; k for a row that no fold
+        left_out_mask: (k, b), 1 for a row that the fold leaves out, 0 for padding.
+        predicted_by: (n,), the number of the fold that predicts each row; k for a row that no fold
             predicts.
         most_trained: the number of training rows of the largest split; None for groups.
 
     >>> import jaxrls as rls
-    >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
+    >>> rls.folds(["a", "b", "a"]).left_out_mask.tolist()
     [[1.0, 1.0], [1.0, 0.0]]
     """
 
-    inside: Int[Array, "k b"]
-    inside_mask: Float[Array, "k b"]
-    fold_of_row: Int[Array, " n"]
+    left_out: Int[Array, "k b"]
+    left_out_mask: Float[Array, "k b"]
+    predicted_by: Int[Array, " n"]
     most_trained: int | None = static(default=None)
 
     @property
@@ -56,23 +56,28 @@ class Folds:
     @property
     def n(self) -> int:
         """The number of rows."""
-        return self.fold_of_row.shape[0]
+        return self.predicted_by.shape[0]
+
+    @property
+    def width(self) -> int:
+        """The number b of rows of the largest fold."""
+        return self.left_out.shape[1]
 
     @property
     def fold_numbers(self) -> Int[Array, " k"]:
         """The numbers of the folds, 0 to k − 1."""
-        return jnp.arange(len(self.inside), dtype=self.fold_of_row.dtype)
+        return jnp.arange(len(self.left_out), dtype=self.predicted_by.dtype)
 
     @property
     def predicted(self) -> Bool[Array, " n"]:
         """For each row, whether some fold predicts it."""
-        return self.fold_of_row < len(self.inside)
+        return self.predicted_by < len(self.left_out)
 
     def holds(self, number: Int[Array, ""] | int) -> Bool[Array, " n"]:
         """Return for each row whether the fold of this number leaves the row out."""
         if self.are_groups:
-            return self.fold_of_row == number
-        return jnp.zeros(self.n, bool).at[self.inside[number]].set(True)
+            return self.predicted_by == number
+        return jnp.zeros(self.n, bool).at[self.left_out[number]].set(True)
 
     def weights_of_predicted(self, weights: Weights) -> Weights:
         """Return the weights for means over predictions, 0 for rows that no fold predicts."""
@@ -82,7 +87,7 @@ class Folds:
 
     def sums(self, A: Float[Array, "n *t"] | Int[Array, " n"]) -> Any:
         """Return the sum of A over the rows that each fold predicts, (k, …)."""
-        return jax.ops.segment_sum(A, self.fold_of_row, len(self.inside))
+        return jax.ops.segment_sum(A, self.predicted_by, len(self.left_out))
 
     def sums_of_left_out(self, A: Int[Array, " n"]) -> Int[Array, " k"]:
         """Return the sum of A over the rows that each fold leaves out.
@@ -91,18 +96,18 @@ class Folds:
         """
         if self.are_groups:
             return self.sums(A)
-        return jnp.sum(jnp.where(self.inside_mask > 0, A[self.inside], 0), axis=1)
+        return jnp.sum(jnp.where(self.left_out_mask > 0, A[self.left_out], 0), axis=1)
 
     def in_row_order(self, A: Float[Array, "k b *t"]) -> Float[Array, "n *t"]:
         """Return results of folds in the order of the rows, (n, …).
 
-        A[i, j] is the result for row `inside[i, j]`. Each row gets the result of the fold that
+        A[i, j] is the result for row `left_out[i, j]`. Each row gets the result of the fold that
         predicts it, and 0 if no fold does.
         """
-        predicted = self.inside_mask > 0
+        predicted = self.left_out_mask > 0
         if not self.are_groups:
-            predicted &= self.fold_of_row[self.inside] == self.fold_numbers[:, None]
-        rows = jnp.where(predicted, self.inside, self.n)
+            predicted &= self.predicted_by[self.left_out] == self.fold_numbers[:, None]
+        rows = jnp.where(predicted, self.left_out, self.n)
         return jnp.zeros((self.n, *A.shape[2:]), A.dtype).at[rows].set(A, mode="drop")
 
 
@@ -126,9 +131,9 @@ def folds(groups: Any) -> Folds:
 
     **Cost** O(n log n). **Source**: as `kfold`.
 
-    >>> folds([0, 1, 0]).inside.tolist()
+    >>> folds([0, 1, 0]).left_out.tolist()
     [[0, 2], [1, 1]]
-    >>> folds([([2, 3], [0]), ([0], [2, 3])]).inside.tolist()  # row 1 too, and padding
+    >>> folds([([2, 3], [0]), ([0], [2, 3])]).left_out.tolist()  # row 1 too, and padding
     [[0, 1, 1], [1, 2, 3]]
     """
     if isinstance(groups, Folds):
@@ -151,22 +156,22 @@ def folds(groups: Any) -> Folds:
             f"groups holds one label only, {labels.tolist()[0]!r}: leaving it out would leave "
             "nothing to fit"
         )
-    inside = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
-    return _in_arrays(inside, member)
+    left_out = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
+    return _in_arrays(left_out, member)
 
 
 def _in_arrays(
-    inside: list[np.ndarray], numbers: np.ndarray, most_trained: int | None = None
+    left_out: list[np.ndarray], predicted_by: np.ndarray, most_trained: int | None = None
 ) -> Folds:
     """Make `Folds` from the rows that each fold leaves out and the fold that predicts each row."""
-    width = max(map(len, inside))
-    rows = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in inside])
-    mask = np.stack([np.arange(width) < len(rows) for rows in inside])
+    width = max(map(len, left_out))
+    rows = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in left_out])
+    mask = np.stack([np.arange(width) < len(rows) for rows in left_out])
     with jax.ensure_compile_time_eval():  # so that they have values inside of `jax.jit` too
         return Folds(
             on_device(rows.astype(np.int32)),
             on_device(mask.astype(np.float32)),
-            on_device(numbers.astype(np.int32)),
+            on_device(predicted_by.astype(np.int32)),
             most_trained,
         )
 
@@ -189,13 +194,13 @@ def of_splits(splits: Any, n: int | None = None) -> Folds:
     rows = np.concatenate([part for pair in pairs for part in pair])
     n = 1 + int(rows.max()) if n is None else n
     check_row_numbers(rows, n)
-    numbers = np.full(n, len(pairs))
+    predicted_by = np.full(n, len(pairs))
     for number, (_, test) in enumerate(pairs):
-        numbers[test] = number
-    if numbers.max() < len(pairs) and all(len(a) + len(b) == n for a, b in pairs):
-        return folds(numbers)  # groups: every row is predicted by all rows outside of its fold
-    inside = [np.setdiff1d(np.arange(n), train) for train, _ in pairs]
-    return _in_arrays(inside, numbers, max(len(train) for train, _ in pairs))
+        predicted_by[test] = number
+    if predicted_by.max() < len(pairs) and all(len(a) + len(b) == n for a, b in pairs):
+        return folds(predicted_by)  # groups: each split trains on all other rows
+    left_out = [np.setdiff1d(np.arange(n), train) for train, _ in pairs]
+    return _in_arrays(left_out, predicted_by, max(len(train) for train, _ in pairs))
 
 
 def _as_numbers(rows: Any) -> np.ndarray:
@@ -240,17 +245,17 @@ def _check_splits(pairs: list) -> None:
         )
 
 
-def check_groups(groups: Folds, what: str) -> Folds:
+def check_groups(folds: Folds, what: str) -> Folds:
     """Return the folds, or raise `ValueError` if they are splits.
 
     `what` begins the error message: it names what needs groups.
     """
-    if not groups.are_groups:
+    if not folds.are_groups:
         raise ValueError(
             f"{what} groups of rows, or single rows, that are predicted by all others, and was "
             "given splits with fewer training rows: give labels (n,) as groups="
         )
-    return groups
+    return folds
 
 
 def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
@@ -262,12 +267,12 @@ def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
     result = folds(groups)
     if result.n == count and result.n < n and is_concrete(result):
         if result.are_groups:
-            result = folds(np.pad(np.asarray(result.fold_of_row), (0, n - result.n), "edge"))
+            result = folds(np.pad(np.asarray(result.predicted_by), (0, n - result.n), "edge"))
         else:
-            numbers = jnp.pad(
-                result.fold_of_row, (0, n - count), constant_values=len(result.inside)
+            predicted_by = jnp.pad(
+                result.predicted_by, (0, n - count), constant_values=len(result.left_out)
             )
-            result = replace(result, fold_of_row=numbers)
+            result = replace(result, predicted_by=predicted_by)
     if result.n != n:
         wanted = n if count is None else count
         raise ValueError(
@@ -279,10 +284,10 @@ def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
     return result
 
 
-def words_for_fold(groups: Folds | None, i: int) -> str:
+def words_for_fold(folds: Folds | None, i: int) -> str:
     """Return the name of row i, or of fold i by its first rows, for messages."""
-    if groups is None:
+    if folds is None:
         return f"row {i}"
-    rows = np.flatnonzero(np.asarray(groups.holds(i)))
+    rows = np.flatnonzero(np.asarray(folds.holds(i)))
     first = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
     return f"the group of row{'s' if len(rows) > 1 else ''} {first}"

@@ -65,63 +65,68 @@ def gram(
     _check_pair(kernel, X, Z)
     if Z is None:
         return _of_itself(kernel, X, block_size)
-    return _of_pairs(kernel, X, Z, block_size)
+    if isinstance(Z, Rows):
+        return _by_columns(kernel, X, Z)
+    return _by_rows(kernel, X, Z, block_size)
+
+
+# How K of X with Z is cut into blocks. A kernel matrix that was given is not cut.
+#
+# | X                             | Z is an array or a `Block` | Z is `Rows`                |
+# |-------------------------------|----------------------------|----------------------------|
+# | an array                      | by rows of X               | by rows of Z               |
+# | `Rows`                        | by rows of X               | by rows of Z, then of X    |
+# | a `Block`, or a kernel matrix | not at all                 | by rows of Z               |
 
 
 def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "n m"]:
     """Return K of all rows with themselves, with the diagonal from `kernel.diag`."""
     if isinstance(X, Rows):  # raises `ValueError` for rows that are not in memory
         X = X.points if kernel.evaluable else X.dense()
-    rows = _in_blocks(kernel, X)
-    if rows is None:
+    if not _is_cut(kernel, X):
         return kernel(X, X)
     n = X.shape[0]
 
     def with_diagonal(x: Any, number: Int[Array, " b"]) -> Float[Array, "b n"]:
         same = number[:, None] == jnp.arange(n)
-        return jnp.where(same, kernel.diag(x)[:, None], _of_pairs(kernel, x, X))
+        K = _by_columns(kernel, x, X) if isinstance(X, Rows) else kernel(x, X)
+        return jnp.where(same, kernel.diag(x)[:, None], K)
 
-    return rows.map(with_diagonal, jnp.arange(n), block_size=_block_size(X, X, block_size))
+    size = _block_size(X, X, block_size)
+    return _blocks_of(kernel, X).map(with_diagonal, jnp.arange(n), block_size=size)
 
 
-def _of_pairs(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None) -> Float[Array, "n m"]:
-    """Return K of the rows of X with the rows of Z, in blocks."""
-    if isinstance(Z, Rows):
-        return _by_blocks_of_columns(kernel, X, Z)
-    rows = _in_blocks(kernel, X)
-    if rows is None:
+def _by_rows(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None) -> Float[Array, "n m"]:
+    """Return K of X with an array or a `Block` Z, one block of rows of X at a time."""
+    if not _is_cut(kernel, X):
         return kernel(X, Z)
-    of_block = lambda x: _of_block(kernel, x, Z)
-    return rows.map(of_block, block_size=_block_size(X, Z, block_size))
+    of_block = lambda x: _of_blocks(kernel, x, Z)
+    return _blocks_of(kernel, X).map(of_block, block_size=_block_size(X, Z, block_size))
 
 
-def _by_blocks_of_columns(kernel: Kernel, X: Any, Z: Rows) -> Float[Array, "n m"]:
-    """Return K of the rows of X with the rows of Z, one block of Z at a time."""
-
-    def of_block(z: Any) -> Float[Array, "b n"]:
-        return _of_pairs(kernel, X, z).T if isinstance(X, Rows) else kernel(z, X)
-
+def _by_columns(kernel: Kernel, X: Any, Z: Rows) -> Float[Array, "n m"]:
+    """Return K of X with `Rows` Z, one block of rows of Z, that is of columns of K, at a time."""
+    of_block = lambda z: _by_rows(kernel, X, z).T if isinstance(X, Rows) else kernel(z, X)
     return Z.for_pairs(kernel).map(of_block).T
 
 
-def _of_block(kernel: Kernel, x: Any, Z: Any) -> Float[Array, "b m"]:
-    """Return K of a block of rows with Z.
+def _of_blocks(kernel: Kernel, x: Any, z: Any) -> Float[Array, "b m"]:
+    """Return K of two blocks of rows, each an array or a `Block`.
 
-    A kernel takes a `Block` as its first argument. So if only Z is a `Block`, K is a transpose.
+    A kernel takes a `Block` as its first argument. So if only z is a `Block`, K is a transpose.
     """
-    block_is_second = isinstance(Z, Block) and not isinstance(x, Block)
-    return kernel(Z, x).T if block_is_second else kernel(x, Z)
+    block_is_second = isinstance(z, Block) and not isinstance(x, Block)
+    return kernel(z, x).T if block_is_second else kernel(x, z)
 
 
-def _in_blocks(kernel: Kernel, X: Any) -> Rows | None:
-    """Return X as `Rows` that are taken in blocks.
+def _is_cut(kernel: Kernel, X: Any) -> bool:
+    """Whether X is cut into blocks, which neither a `Block` nor a kernel matrix is."""
+    return isinstance(X, Rows) or kernel.evaluable and not isinstance(X, Block)
 
-    The result is None if kernel values of X are computed at once: for a `Block` and for a kernel
-    that is a matrix.
-    """
-    if isinstance(X, Rows):
-        return X.for_pairs(kernel)
-    return None if isinstance(X, Block) or not kernel.evaluable else DenseRows(X)
+
+def _blocks_of(kernel: Kernel, X: Any) -> Rows:
+    """Return X as `Rows`, in blocks that suit kernel values."""
+    return X.for_pairs(kernel) if isinstance(X, Rows) else DenseRows(X)
 
 
 # Functions of (kernel, X, Z, V) that compute K·V of arrays faster than blocks of rows do, or return
@@ -151,8 +156,7 @@ def times_in_blocks(
     kernel: Kernel, X: Any, Z: Any, V: Float[Array, "m *t"], block_size: int | None = None
 ) -> Float[Array, "n *t"]:
     """Return K·V, one block of rows of K after another."""
-    rows = X if isinstance(X, Rows) else DenseRows(X)
-    rows = rows.for_pairs(kernel)
+    rows = _blocks_of(kernel, X)
     size = _block_size(rows, Z, block_size, rows.shards, math.prod(V.shape[1:]))
     return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)
 

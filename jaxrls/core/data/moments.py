@@ -205,8 +205,9 @@ def _sums_of_block(
     }
 
 
-def coef_near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
-    """Return coefficients close to those of the fit of φ(x) by the fixed effects.
+def coef_near_fit(data: Data, feature_map: Any) -> Float[Array, "q r"] | None:
+    """Return coefficients close to those of the fit of φ(x) = `feature_map.features(x)` by the fixed
+    effects.
 
     * Without fixed effects the result is None.
     * For an intercept alone it is the mean of φ over some of the rows.
@@ -219,6 +220,6 @@ def coef_near_fit(data: Data, features: Any) -> Float[Array, "q r"] | None:
         return None
     even = data.weights.values is None or not rows.traceable
     if fixed.only_intercept and even:
-        return jnp.mean(features.features(rows.few_rows(SOME)), axis=0)[None]
-    sums = lambda block: fixed.sums(block.b, block.weights.array, features.features(block.x))
+        return jnp.mean(feature_map.features(rows.few_rows(SOME)), axis=0)[None]
+    sums = lambda block: fixed.sums(block.b, block.weights.array, feature_map.features(block.x))
     return fixed.solve(data.sum(sums))

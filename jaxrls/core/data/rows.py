@@ -162,11 +162,15 @@ class Rows(ABC):
         """Return `values`, one row for each of these rows, as `Rows` that are stored like these."""
         return DenseRows(values, self.shards)
 
-    def through(self, features: Any) -> "Rows":
-        """Return the rows φ(x) = `features.features(x)`, computed anew for each block in use."""
-        return MappedRows(self, features)
+    def through(self, feature_map: Any) -> "Rows":
+        """Return the rows φ(x) = `feature_map.features(x)`, computed anew for each block in use."""
+        return MappedRows(self, feature_map)
 
-    def features(self, kernel: Kernel) -> "Rows":
+    def num_features(self, kernel: Kernel) -> int | None:
+        """Return the number of the kernel's explicit features of these rows; None without any."""
+        return kernel.num_features(self.shape[1], self.dtype)
+
+    def feature_rows(self, kernel: Kernel) -> "Rows":
         """Return the rows φ(x) of the kernel's explicit features.
 
         φ is computed only once if the rows are in memory.
@@ -287,7 +291,7 @@ class MappedRows(Rows):
     """Rows φ(x) of other rows x, computed block by block and never stored."""
 
     source: Rows
-    feature_map: Any
+    feature_map: Any  # has `features(x)`, as a kernel with explicit features has
 
     @property
     def traceable(self):  # type: ignore[override]

@@ -83,7 +83,7 @@ class CholeskyFeatures(OneByOne):
         """Return tr ΦᵀΦ."""
         return jnp.sum(diagonal_of(self.second))
 
-    def project(self, labels: Labels) -> Float[Array, "r t"]:
+    def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute Φᵀ√v y. Cost: O(n r t)."""
 
         def of_block(block: DataBlock, y: Float[Array, "b t"]) -> Float[Array, "r t"]:

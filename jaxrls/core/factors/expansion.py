@@ -152,7 +152,7 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelM
     """
     rows = data.rows
     has_constant = data.fixed.has_constant
-    has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
+    has_features = rows.num_features(kernel) is not None
     if has_features and not rows.has_pairs:
         rows.dense()  # raises: coefficients of features need all rows at once
     if has_features and has_constant and rows.in_memory:
@@ -168,7 +168,7 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelM
 def _of_features_about_mean(kernel: Kernel, data: Data) -> KernelMatrix:
     """Return K = (Φ − 1o)(Φ − 1o)ᵀ of explicit features, with o near their mean."""
     rows = data.rows
-    K, origin, lift = centred_products(rows.features(kernel), data.fixed)
+    K, origin, lift = centred_products(rows.feature_rows(kernel), data.fixed)
     return KernelMatrix(K, data, AtPoints(rows.points, origin), lift, kernel)
 
 

@@ -100,10 +100,10 @@ class Factor(ABC):
     def trace(self) -> Number:
         """Return the sum of the eigenvalues of K̃ with the fixed effects projected out."""
 
-    def project(self, labels: Labels) -> Any:
+    def state_of(self, labels: Labels) -> Any:
         """Return what the factor needs of the labels, an array whose last axis is that of targets.
 
-        The default is √v (y − mean), for factors whose work all depends on λ.
+        The default is `labels.scaled`, for factors whose work all depends on λ.
         """
         return labels.scaled
 
@@ -226,7 +226,7 @@ class Factor(ABC):
             stacked.
         """
         form = self.primal_form()
-        if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
+        if form is not None and folds.width > form.rotation.shape[1]:
             return sweep_primal_refits(form, solution, fn, lams, folds, stack)
 
         def left_out(lam: Number, solution: Solution) -> Float[Array, "k b t"]:
@@ -246,14 +246,14 @@ class Factor(ABC):
         return self
 
     def outcome(
-        self, solution: Solution, lams: PerLam, groups: Folds | None, fn: OfLeftOut | None
+        self, solution: Solution, lams: PerLam, folds: Folds | None, fn: OfLeftOut | None
     ) -> Any:
         """Compute the `Outcome` that `Solution.outcome` returns.
 
         The default assembles it from its parts. A factor that has a cheaper way, or that only
         estimates held-out residuals, overrides this method.
         """
-        e = solution.held_out_residuals(lams, groups)
+        e = solution.held_out_residuals(lams, folds)
         coef, beta = self.coef_and_beta(solution, lams)
         return Outcome(coef, beta, e, solution.dof(lams))
 
@@ -265,7 +265,7 @@ class Factor(ABC):
 
     def solve_labels(self, labels: Labels) -> Solution:
         """Return the `Solution` for labels that were checked already."""
-        return Solution(self, labels, self.project(labels))
+        return Solution(self, labels, self.state_of(labels))
 
     def dof(self, lams: Lams) -> Float[Array, "L 1"]:
         """Return the effective degrees of freedom at every λ."""

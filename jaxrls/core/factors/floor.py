@@ -172,7 +172,7 @@ def _bounds_of_folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftO
         most_k = jnp.linalg.norm(_squares(inside * root))
         return LeftOut(jnp.sum(mask), remaining, least_w, most_k)
 
-    return jax.lax.map(of_fold, (folds.inside, folds.inside_mask))
+    return jax.lax.map(of_fold, (folds.left_out, folds.left_out_mask))
 
 
 def _squares(A: Float[Array, "a b"]) -> Float[Array, "_ _"]:

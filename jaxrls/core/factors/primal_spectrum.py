@@ -20,7 +20,7 @@ from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import GramSpectrum, Spectrum, factor_symmetric
-from jaxrls.core.kernels import Kernel, Linear
+from jaxrls.core.kernels import IDENTITY, Kernel
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import Number, clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
 from jaxrls.core.support import pytree
@@ -60,7 +60,7 @@ class PrimalSpectrum(Spectrum):
         read = self.data.map if stack else self.data.sum
         return read(of_block, *columns)
 
-    def project(self, labels: Labels) -> Float[Array, "r t"]:
+    def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
         cross = lambda block, y: transposed_matmul(self.centred(block), block.weights.scale(y))
         return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
@@ -91,7 +91,7 @@ class PrimalSpectrum(Spectrum):
         """Compute y − f of all rows as if they were new, in one pass for all λ."""
         kept = self.fitted_part(solution, lams)
         f = self.data.map(lambda block: matmul_lams(self.coordinates(block), kept))
-        return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
+        return solution.labels.Y - solution.labels.by_effects - jnp.moveaxis(f, 1, 0)
 
     def primal_form(self):
         """Return the factor in terms of φ = (features − B origin) V.
@@ -108,8 +108,8 @@ class PrimalSpectrum(Spectrum):
             z = z[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
             return matmul_lams(V, z)
 
-        turn = self.rotation * jnp.sqrt(self.s)
-        return PrimalForm(self.data, Linear(), turn, self.origin, solve)
+        rotation = self.rotation * jnp.sqrt(self.s)  # V
+        return PrimalForm(self.data, IDENTITY, rotation, self.origin, solve)
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R = I − HHᵀ − U diag(sD) Uᵀ with D = 1/(s + λ), and r."""
@@ -151,7 +151,7 @@ def solve_covariance(kernel: Kernel, data: Data, labels: Labels) -> Solution:
 
     Source: Rifkin (lecture), "direct approach".
     """
-    features = data.rows.features(kernel)
+    features = data.rows.feature_rows(kernel)
     if features.shape[0] <= features.shape[1]:
         return _factor_outer(kernel, data, features).solve_labels(labels)
     of_features = replace(data, rows=features)
@@ -164,8 +164,8 @@ def feature_moments(data: Data, labels: Labels) -> Moments:
 
     They are taken about a point near the fit of the features by the fixed effects.
     """
-    origin = coef_near_fit(data, Linear())
-    return moments(data, Linear(), labels.Y, origin=origin, label_origin=labels.beta)
+    origin = coef_near_fit(data, IDENTITY)
+    return moments(data, IDENTITY, labels.Y, origin=origin, label_origin=labels.beta)
 
 
 @singledispatch

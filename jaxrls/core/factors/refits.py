@@ -30,13 +30,13 @@ from jaxrls.core.support import platform
 class PrimalForm(NamedTuple):
     """A factor in terms of features φ of its rows, with the penalty λ‖w‖²/2.
 
-    The features are φ = (map(x) − B origin) turn. If landmarks are held out with their row, row k
+    The features are φ = (map(x) − B origin) rotation. If landmarks are held out with their row, row k
     of `planes` gives βₖ as planesₖ·w.
     """
 
     data: Data
     map: Any  # has `features(x)`
-    turn: Float[Array, "p r"]
+    rotation: Float[Array, "p r"]
     origin: Float[Array, "q p"]  # coefficients of the fit of map(x) by the fixed effects
     # `solve(S, C, lams)` returns (S + λI)⁻¹ C for every λ and all targets, (r, L, t).
     solve: Callable
@@ -59,7 +59,7 @@ def sweep_primal_refits(
     t = labels.Y.shape[1]
     fits = primal_refits(form, labels, folds, lams)
 
-    def of_block(block: DataBlock, Y: Float[Array, "b t"], fold_of_row: Int[Array, " b"]) -> Any:
+    def of_block(block: DataBlock, Y: Float[Array, "b t"], predicted_by: Int[Array, " b"]) -> Any:
         phi = form.map.features(block.x)
 
         def fill_in_fold(
@@ -67,14 +67,14 @@ def sweep_primal_refits(
         ) -> tuple[Float[Array, "b L t"], None]:
             predicted = matmul(phi, fit.w) + data.fixed.fitted(block.b, fit.beta)
             left_out = Y[:, None] - predicted.reshape(len(Y), L, t)
-            return jnp.where((fold_of_row == fit.number)[:, None, None], left_out, e), None
+            return jnp.where((predicted_by == fit.number)[:, None, None], left_out, e), None
 
         e, _ = jax.lax.scan(fill_in_fold, jnp.zeros((len(Y), L, t), Y.dtype), fits)
-        counted = fold_of_row < len(folds.inside)  # as `Folds.weights_of_predicted`, of a block
+        counted = predicted_by < len(folds.left_out)  # as `Folds.weights_of_predicted`, of a block
         return fn(e, Y, jnp.where(counted, block.weights.array, 0))
 
     read = data.map if stack else data.sum
-    return read(of_block, labels.Y, folds.fold_of_row, temporaries=2 * L * t)
+    return read(of_block, labels.Y, folds.predicted_by, temporaries=2 * L * t)
 
 
 class PrimalFits(NamedTuple):
@@ -91,15 +91,15 @@ def primal_refits(form: PrimalForm, labels: Labels, folds: Folds, lams: PerLam) 
 
     def without(number: Int[Array, ""]) -> PrimalFits:
         sums = of_others(number)
-        turn = form.turn
+        rotation = form.rotation
         sums = sums.centred(form.data.fixed.from_gram(sums.gram))
         if form.planes is not None:  # take out the directions of the fold's landmarks
             inside = folds.holds(number)[form.indices][:, None]
             Q = orthonormal(jnp.where(inside, form.planes, 0))
-            turn = turn - matmul(matmul(turn, Q.T), Q)
-        second = matmul(turn.T, matmul(sums.second, turn))
-        cross = matmul(turn.T, sums.cross)
-        w = matmul(turn, form.solve(second, cross, lams).reshape(turn.shape[1], -1))
+            rotation = rotation - matmul(matmul(rotation, Q.T), Q)
+        second = matmul(rotation.T, matmul(sums.second, rotation))
+        cross = matmul(rotation.T, sums.cross)
+        w = matmul(rotation, form.solve(second, cross, lams).reshape(rotation.shape[1], -1))
         beta = jnp.tile(sums.label_origin, (1, len(lams))) - matmul(sums.origin, w)
         return PrimalFits(number, w, beta)
 
@@ -125,13 +125,13 @@ PRODUCTS_OF_FIT = 4
 
 def most_training_rows(folds: Folds) -> int:
     """Return how many rows outside of a fold there are at most."""
-    k, b = folds.inside.shape
+    k, b = folds.left_out.shape
     return folds.most_trained or min((k - 1) * b, folds.n)
 
 
 def pays_to_refit(folds: Folds, lams: int) -> bool:
     """Whether fits to the other rows cost less than R_SS at every λ."""
-    product = lams * folds.inside.shape[1] ** 2 * folds.n
+    product = lams * folds.width**2 * folds.n
     return PRODUCTS_OF_FIT * most_training_rows(folds) ** 3 < product and platform() == "cpu"
 
 
@@ -181,7 +181,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
     with_zero_row = lambda A: jnp.pad(A, ((0, 1), (0, 0)))
     K = matmul(with_zero_row(_left_factor(factor)), with_zero_row(factor.U).T)
     H = with_zero_row(factor.fixed_basis * unit)
-    Y = with_zero_row((labels.Y - labels.mean) * unit)
+    Y = with_zero_row((labels.Y - labels.by_effects) * unit)
 
     def without(fold: tuple[Int[Array, ""], Int[Array, " b"]]) -> DualFits:
         number, inside = fold
@@ -192,7 +192,7 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
         of_others = RowsOfFold(K[others][:, others], H[others], Y[others])
         return fit_to_others(of_fold, of_others, factor.drops_rounding)
 
-    return jax.lax.map(without, (folds.fold_numbers, folds.inside))
+    return jax.lax.map(without, (folds.fold_numbers, folds.left_out))
 
 
 def _left_factor(factor: Any) -> Float[Array, "n r"]:

@@ -63,7 +63,7 @@ class Solution:
     Args:
         factor: the `Factor`.
         labels: labels, with their fit by the fixed effects.
-        state: what the factor needs of the labels, from `Factor.project`.
+        state: what the factor needs of the labels, from `Factor.state_of`.
         summed: the features and their `Moments`, if the solution was made from moments; else None.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -92,7 +92,7 @@ class Solution:
     def of_unit_labels(self) -> tuple["Solution", Float[Array, " t"]]:
         """Return the solution for labels of unit size, and the unit (t,) of each target.
 
-        The unit is the largest |√v (y − mean)|, or 1 if that is 0. Without the division, squares of
+        The unit is the largest |√v (y − Bβ)|, or 1 if that is 0. Without the division, squares of
         labels may leave the range of the dtype. Results can be scaled back, because all that a
         solution makes of labels is linear in them. If rows are not kept, the factor holds squares
         of labels, and the units are 1.
@@ -248,7 +248,7 @@ class Solution:
         if factor.fixed.surely_keeps_rank(factor.weights, groups):
             return e
         full = factor.fixed.keeps_rank(factor.weights, groups)
-        full = full if groups is None else full[groups.fold_of_row]
+        full = full if groups is None else full[groups.predicted_by]
         return jnp.where(full[:, None], e, jnp.nan)
 
     def estimated(self, lams: Lams, fn: OfLeftOut | None = None) -> Outcome:
@@ -268,7 +268,7 @@ class Solution:
         return jnp.moveaxis(r, 1, 0)
 
     def outcome(
-        self, lam: Lams, groups: Folds | None = None, fn: OfLeftOut | None = None
+        self, lam: Lams, folds: Folds | None = None, fn: OfLeftOut | None = None
     ) -> Outcome:
         """Return coefficients, held-out residuals and degrees of freedom at one λ, or at one per
         target.
@@ -276,17 +276,17 @@ class Solution:
         If held-out residuals are estimates, the `Outcome` also has the estimate of
         `sum_held_out(fn)` and its standard error.
         """
-        return self.factor.outcome(self, self.lam_columns(lam), groups, fn)
+        return self.factor.outcome(self, self.lam_columns(lam), folds, fn)
 
-    def nan_where_rank_drops(self, total: Any, groups: Folds | None = None) -> Any:
+    def nan_where_rank_drops(self, total: Any, folds: Folds | None = None) -> Any:
         """Return `total` if the fixed effects can be fitted without any one row, or any one group.
 
         Otherwise raise an error, or return NaN inside `jax.jit`.
         """
         fixed = self.factor.fixed
         weights = self.factor.weights
-        if fixed.surely_keeps_rank(weights, groups):
+        if fixed.surely_keeps_rank(weights, folds):
             return total
-        fixed.check_rank(weights, groups)
-        defined = jnp.all(fixed.keeps_rank(weights, groups))
+        fixed.check_rank(weights, folds)
+        defined = jnp.all(fixed.keeps_rank(weights, folds))
         return jax.tree.map(lambda a: jnp.where(defined, a, jnp.nan), total)

@@ -35,7 +35,7 @@ class CallShape(NamedTuple):
     gradient: bool = False  # whether derivatives are taken, which double what is held
 
     @property
-    def features(self) -> int | None:
+    def num_features(self) -> int | None:
         """The number of the kernel's explicit features; None if it has none."""
         return self.kernel.num_features(self.columns, self.dtype)
 
@@ -52,7 +52,7 @@ class CallShape(NamedTuple):
     def coefficients(self) -> int:
         """Return how many numbers a model keeps as coefficients."""
         n, d, t = self.rows, self.columns, self.targets
-        r = self.features
+        r = self.num_features
         return (n if r is None or stays_dual(n, d, r, t) else r) * t
 
     def block(self, width: int) -> int:

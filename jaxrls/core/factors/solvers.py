@@ -96,7 +96,7 @@ class Spectral(Solver):
         """Factor by the decomposition that was named, or by the one that suits the shapes."""
         rows = data.rows
         route = self.route(kernel, rows.shape, rows.dtype)
-        has_features = kernel.num_features(rows.shape[1], rows.dtype) is not None
+        has_features = rows.num_features(kernel) is not None
         takes_pairs = route == "gram" and rows.has_pairs
         if self.of is None and has_features and not rows.in_memory and not takes_pairs:
             route = "covariance"  # the only route that reads rows in blocks
@@ -114,7 +114,7 @@ class Spectral(Solver):
     def memory(self, shape: CallShape) -> Footprint:
         """Return the memory of K with its eigenvectors, of features, or of their covariance."""
         n = shape.rows
-        r = shape.features or shape.rows
+        r = shape.num_features or shape.rows
         route = self.route(shape.kernel, (n, shape.columns), shape.dtype)
         if route == "gram":
             numbers = 4 * n**2 + 2 * n * shape.lam_columns()
@@ -161,7 +161,7 @@ class Cholesky(Solver):
             numbers = (2 + shape.twice) * n**2
             words = "K, its Cholesky factor and inverse"
             return Footprint("cholesky gram", n, numbers, words, of_kernel=True)
-        r = shape.features or n
+        r = shape.num_features or n
         L = 1 if shape.gradient else shape.lams or 100
         numbers = shape.twice * ((3 + 2 * L) * r**2 + shape.block(r))
         words = "the features' covariance, its factors and blocks of rows"

@@ -223,7 +223,7 @@ class DenseSpectrum(Spectrum):
         """Apply `fn` to all rows at once, in one large product."""
         return fn(self.U, self.weights.values, self.fixed.values, *columns)
 
-    def project(self, labels: Labels) -> Float[Array, "r t"]:
+    def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
         return transposed_matmul(self.U, labels.scaled)
 
@@ -262,7 +262,7 @@ class DenseSpectrum(Spectrum):
             return view
         labels = solution.labels
         map_at_lam = self.query_map() / (self.s + lam)
-        unseen = labels.Y - labels.mean - matmul(map_at_lam, solution.state)
+        unseen = labels.Y - labels.by_effects - matmul(map_at_lam, solution.state)
         return view.with_queries(self.weights.used, unseen, map_at_lam)
 
     def single_rows(
@@ -422,7 +422,7 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     """
     weights = data.weights
     fixed = data.fixed
-    Phi = data.rows.features(kernel).dense()
+    Phi = data.rows.feature_rows(kernel).dense()
     origin = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
     square_before = jnp.sum(weights.scale(Phi) ** 2)

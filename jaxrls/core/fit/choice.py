@@ -194,17 +194,17 @@ def standard_error(
     Returns:
         The standard error (t,) of each target, or () of the mean over targets if they share λ.
     """
-    groups = criterion.groups
-    left_out = solution.held_out_residuals(lam.reshape(1, -1), groups)[0]
-    left_out, weights = counted_residuals(left_out, solution.factor.weights, groups)
+    folds = criterion.groups
+    left_out = solution.held_out_residuals(lam.reshape(1, -1), folds)[0]
+    left_out, weights = counted_residuals(left_out, solution.factor.weights, folds)
     losses = criterion.loss(left_out, solution.labels.Y)
     if lam.ndim:
-        return error_of_mean(losses, weights, groups)
-    return error_of_mean(jnp.mean(losses, axis=1, keepdims=True), weights, groups)[0]
+        return error_of_mean(losses, weights, folds)
+    return error_of_mean(jnp.mean(losses, axis=1, keepdims=True), weights, folds)[0]
 
 
 def error_of_mean(
-    losses: Float[Array, "n t"], weights: Weights, groups: Folds | None
+    losses: Float[Array, "n t"], weights: Weights, folds: Folds | None
 ) -> Float[Array, " t"]:
     """Return the standard error (t,) of a mean loss over rows, or over groups.
 
@@ -215,15 +215,15 @@ def error_of_mean(
     v = weights.array[:, None]
     away = v * (losses - jnp.sum(v * losses, axis=0) / weights.total)
     count = weights.count
-    if groups is not None:
-        away = groups.sums(away)
-        count = jnp.sum(groups.sums(v) > 0).astype(v.dtype)
+    if folds is not None:
+        away = folds.sums(away)
+        count = jnp.sum(folds.sums(v) > 0).astype(v.dtype)
     spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
     return spread / weights.total
 
 
 def counted_residuals(
-    residuals: Float[Array, "n t"], weights: Weights, groups: Folds | None
+    residuals: Float[Array, "n t"], weights: Weights, folds: Folds | None
 ) -> tuple[Float[Array, "n t"], Weights]:
     """Return held-out residuals and weights for means over the rows that are predicted.
 
@@ -232,12 +232,12 @@ def counted_residuals(
     Args:
         residuals: held-out residuals (n, t).
         weights: the weights of all rows.
-        groups: the rows that are left out together; None for single rows.
+        folds: the rows that are left out together; None for single rows.
 
     Returns:
         `(residuals, weights)`.
     """
-    weights = weights if groups is None else groups.weights_of_predicted(weights)
+    weights = weights if folds is None else folds.weights_of_predicted(weights)
     if weights.values is not None:
         residuals = jnp.where(weights.used[:, None], residuals, 0)
     return residuals, weights

@@ -54,9 +54,9 @@ class Problem:
     label_offset: Any = None
 
     @property
-    def explicit(self) -> int | None:
+    def num_features(self) -> int | None:
         """The number of explicit features of the kernel; None if it has none."""
-        return self.kernel.num_features(self.rows.shape[1], self.rows.dtype)
+        return self.rows.num_features(self.kernel)
 
     @property
     def traceable(self) -> bool:

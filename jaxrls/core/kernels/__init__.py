@@ -26,7 +26,7 @@ from jaxrls.core.kernels.given import (
     Precomputed,
     check_kernel,
 )
-from jaxrls.core.kernels.inner import Linear, polynomial_features
+from jaxrls.core.kernels.inner import IDENTITY, Linear, polynomial_features
 from jaxrls.core.kernels.kernel import (
     Kernel,
     Scaled,

@@ -53,6 +53,9 @@ class Linear(Kernel):
         return True
 
 
+IDENTITY = Linear()  # as a map of features, φ(x) = x
+
+
 @pytree
 class Constant(Kernel):
     """The constant kernel, whose functions are the constants: a penalised bias with ‖f‖² =

@@ -26,6 +26,8 @@ from jaxrls.core.support import check_real, known_and, public_call, pytree, stat
 
 Matrix = Float[Array, "n d"]
 Method = TypeVar("Method", bound=Callable)
+# The methods of a kernel that take rows as users give them: lists, tables, arrays and blocks.
+METHODS_OF_ROWS = {"__call__", "diag", "features", "transform"}
 
 
 def _of_rows(method: Method) -> Method:
@@ -81,11 +83,16 @@ class Kernel:
     evaluable: ClassVar[bool] = True
     takes_blocks: ClassVar[bool] = False
 
+    # A subclass defines `__call__`, `diag` and `features` as functions of arrays, and users call
+    # them with lists, tables and blocks. No method of this class can read these first and then call
+    # the method of the subclass, because both have the same name. So each class wraps the methods
+    # that it defines itself. This class is no subclass, and wraps its own by `@_of_rows`.
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        # A new `__call__` may be for dense rows alone, although that of the parent takes blocks.
         if "__call__" in vars(cls):
             cls.takes_blocks = vars(cls).get("takes_blocks", False)
-        for name in {"__call__", "diag", "features", "transform"} & vars(cls).keys():
+        for name in METHODS_OF_ROWS & vars(cls).keys():
             setattr(cls, name, _of_rows(vars(cls)[name]))
 
     # a kernel of your own defines `__call__` and `diag`, or `num_features` and `features` ---------

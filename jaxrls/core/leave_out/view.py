@@ -159,7 +159,7 @@ class LowRankView(View):
         H = fixed.basis(fixed.values, weights.n) * unit
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
         return cls(
-            residuals=(labels.Y - labels.mean) * unit - matmul(U, label_coordinates),
+            residuals=(labels.Y - labels.by_effects) * unit - matmul(U, label_coordinates),
             diagonal=jnp.where(weights.used, diagonal, 1),
             H=H,
             U=U,
@@ -270,8 +270,8 @@ def fold_residuals(
 
     Cost: O(b² r + b³) for a fold of b rows.
     """
-    rows = folds.inside
-    mask = folds.inside_mask.astype(weights.dtype)
+    rows = folds.left_out
+    mask = folds.left_out_mask.astype(weights.dtype)
     if shards == 1:
         return _folds(view, weights, rows, mask)
     k, b = rows.shape

@@ -143,7 +143,7 @@ def test_rows_by_number_and_whether_they_are_in_memory(name):
 def test_features_of_rows(name):
     """Made once where rows are in memory, else whenever they are read."""
     rows = SOURCES[name]
-    made = rows.features(SQUARES)
+    made = rows.feature_rows(SQUARES)
     want = np.hstack([dense(name), dense(name) ** 2])
     assert made.shape == want.shape and made.traceable == rows.traceable
     assert_close(made.map(lambda block: block), want, TOLERANCE)

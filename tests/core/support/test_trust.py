@@ -114,7 +114,7 @@ def test_missing_labels_are_refused():
 def test_other_labels_are_labels():
     words = (["None", "b", "None"], ["nano", "b", "nano"])
     for labels in (*words, [True, False, True], np.array([2, 1, 2], object)):
-        assert rls.folds(labels).inside.shape == (2, 2)
+        assert rls.folds(labels).left_out.shape == (2, 2)
         assert len(rls.classes.encode(labels)[1]) == 2
 
 

@@ -7,8 +7,6 @@ It reads its arguments into a `Problem` (`read.py`), plans how λ is chosen and 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
@@ -168,17 +166,16 @@ def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
     smaller = (
         None
         if request.keep
-        else with_solver_without_k(problem, leaves_lam_open=request.leaves_lam_open)
+        else with_solver_without_k(problem, may_change_lams=request.may_change_lams)
     )
     if smaller:
-        warn_of_long_fit(smaller, request.leaves_lam_open)
+        warn_of_long_fit(smaller, request.may_change_lams)
     problem = smaller or problem
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
         fit = problem.solver_or_default.run_trials(problem, plan_and_run, progress)
         reached(1)
-    default_grid = np.ndim(request.lams) == 0
-    inspect_fit(fit, default_grid, problem.solver, labels_are_equal(problem))
+    inspect_fit(fit, request.names_lams, problem.solver, labels_are_equal(problem))
     fit = with_prior_in_plan(fit)
     return with_estimate_in_plan(fit) if smaller else fit
 

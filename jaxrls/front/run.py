@@ -191,7 +191,7 @@ def with_lam(fit: Fit, lam: Any) -> Fit:
     choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
     result = _result_of_choice(problem, solution, choice)
     changed = as_fit(result, problem, words_for_grid(result, problem))
-    inspect_fit(changed, False, problem.solver)
+    inspect_fit(changed, True, problem.solver)
     n = len(problem.Y if fit.loo_residuals is None else fit.loo_residuals)
     keep = fit.kept.saved or None
     changed = with_solution(changed, solution, problem, fit.kept.choice, keep, n)

@@ -329,7 +329,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         at_best = fit.with_lam(lam)
         of_scores = replace(at_best.chosen, lams=fit.lams, errors=errors, error=error)
         fit = replace(at_best, chosen=of_scores)
-        inspect_lam(fit, isinstance(self._lams(), int))
+        inspect_lam(fit, not isinstance(self._lams(), int))
         return fit
 
     def _estimator(self, Y, weights, held_out):

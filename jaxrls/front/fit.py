@@ -14,14 +14,14 @@ from jaxrls.core.support import column_names, is_concrete, progress_bar, public_
 from jaxrls.front.expected import warn_of_long_fit
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import inspect_fit, labels_are_equal
-from jaxrls.front.plan import Request, Search, keeps, make_plan, with_solver_without_k
+from jaxrls.front.plan import Request, Search, make_plan, with_solver_without_k
 from jaxrls.front.read import read_problem
 from jaxrls.front.report import (
     add_names_and_offset,
     as_fit,
+    keep_solution,
     with_estimate_in_plan,
     with_prior_in_plan,
-    with_solution,
     words_for_grid,
 )
 from jaxrls.front.run import fit_arrays_compiled, run
@@ -191,7 +191,8 @@ def fit_in_program(problem: Problem, request: Request, progress: bool) -> Fit:
             "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
             "or call fit outside"
         )
-    kept = keeps(plan.problem, plan.keep)
-    result, solution = fit_arrays_compiled(plan.problem, plan.choice, kept=kept)
+    result, solution = fit_arrays_compiled(plan.problem, plan.choice, kept=plan.kept)
     fit = as_fit(result, plan.problem, words_for_grid(result, plan.problem))
-    return with_solution(fit, solution, plan.problem, plan.choice, plan.keep, len(problem.Y))
+    if not plan.kept:
+        return fit
+    return keep_solution(fit, solution, plan.problem, plan.choice, plan.saved)

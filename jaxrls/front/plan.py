@@ -115,15 +115,17 @@ class Plan(NamedTuple):
             "below the floor": if the best λ of a grid is near the floor of the spectrum, search by
             Cholesky factors, whose floor is lower. "by a spectrum": if Cholesky factors for a few
             named λ break down or are inexact, compute a spectrum.
-        keep: whether the solution is kept; None for the default.
+        kept: whether the fit keeps its solution.
+        saved: whether `save` writes the solution.
     """
 
     problem: Problem
     lams: LamsToTry
     per_target: bool
     conservative: float
-    retry: Retry | None = None
-    keep: bool | None = None
+    retry: Retry | None
+    kept: bool
+    saved: bool
 
     @property
     def choice(self) -> Choice:
@@ -154,8 +156,15 @@ def make_plan(problem: Problem, request: Request) -> Plan:
         _check_standard_errors(problem.criterion, way.lams)
     planned = replace(problem, solver=way.solver)
     _check_memory(planned, way.lams)
-    conservative = float(request.conservative)
-    return Plan(planned, way.lams, per_target, conservative, way.retry, request.keep)
+    return Plan(
+        problem=planned,
+        lams=way.lams,
+        per_target=per_target,
+        conservative=float(request.conservative),
+        retry=way.retry,
+        kept=keeps(problem, request.keep),
+        saved=bool(request.keep),
+    )
 
 
 def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_lams: bool) -> Way:

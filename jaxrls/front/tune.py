@@ -39,14 +39,15 @@ from jaxrls.front.inspection import (
     sound_lam,
 )
 from jaxrls.front.memory import of_problem
-from jaxrls.front.plan import Request, with_solver_without_k
+from jaxrls.front.plan import Request, keeps, with_solver_without_k
 from jaxrls.front.read import read_problem
 from jaxrls.front.report import (
     add_names_and_offset,
     as_fit,
+    keep_solution,
     with_plan,
     with_prior_in_plan,
-    with_solution,
+    without_padding,
 )
 from jaxrls.front.sampling import padded, sample_of
 from jaxrls.front.start import Guess, first_guess
@@ -222,8 +223,11 @@ def _tune(
     fit = with_plan(replace(fit, history=history), words)
     problem = replace(best.problem, kernel=best.kernel)
     _inspect(fit, problem, way.holds_lam)
-    choice = Choice(problem.criterion, fit.lams)
-    return with_solution(with_prior_in_plan(fit), solution, problem, choice, keep, n)
+    fit = with_prior_in_plan(fit)
+    if keeps(problem, keep):
+        choice = Choice(problem.criterion, fit.lams)
+        fit = keep_solution(fit, solution, problem, choice, saved=bool(keep))
+    return without_padding(fit, n)
 
 
 def _in_units_of_labels(best: Tuned, fit: Fit) -> Tuned | None:

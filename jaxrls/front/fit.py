@@ -5,6 +5,7 @@ It reads its arguments into a `Problem` (`read.py`), plans how λ is chosen and 
 """
 
 from collections.abc import Callable
+from functools import singledispatch
 from typing import Any
 
 from jaxrls.core.criteria import Criterion, loo
@@ -173,11 +174,23 @@ def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
     problem = smaller or problem
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
-        fit = problem.solver_or_default.run_trials(problem, plan_and_run, progress)
+        fit = run_trials(problem.solver_or_default, problem, plan_and_run, progress)
         reached(1)
     inspect_fit(fit, request.names_lams, problem.solver, labels_are_equal(problem))
     fit = with_prior_in_plan(fit)
     return with_estimate_in_plan(fit) if smaller else fit
+
+
+@singledispatch
+def run_trials(
+    solver: Any, problem: Problem, plan_and_run: Callable[[Problem], Fit], progress: bool
+) -> Fit:
+    """Return the fit with the best λ, which `plan_and_run` makes of a prepared problem.
+
+    For a class of solvers that trial fits choose, a room registers its own version. It calls
+    `plan_and_run` several times.
+    """
+    return plan_and_run(problem.prepare(progress))
 
 
 def fit_in_program(problem: Problem, request: Request, progress: bool) -> Fit:

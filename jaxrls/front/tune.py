@@ -6,6 +6,7 @@ descends (`descent.py`). If rounding spoils the end, it goes on at larger λ.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import singledispatch
 from typing import Any
 
 import jax
@@ -14,7 +15,6 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, OfPrior, loo
 from jaxrls.core.data import compiled, kind_of
-from jaxrls.core.factors import SAMPLE_ROWS
 from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, result_at
 from jaxrls.core.support import (
     as_lams,
@@ -51,6 +51,13 @@ from jaxrls.front.report import (
 )
 from jaxrls.front.sampling import padded, sample_of
 from jaxrls.front.start import Guess, first_guess
+
+# How many rows a search may begin on. They are enough to distinguish widths.
+SAMPLE_ROWS = 4000
+CANNOT_GROW = (
+    f"grow=True needs landmarks, more than {2 * SAMPLE_ROWS} rows, a criterion without groups or "
+    "pairs, and no fixed_effects=: leave it out"
+)
 
 
 @public_call(data="X")
@@ -206,9 +213,7 @@ def _tune(
 ) -> Fit:
     """Return the fit at the best kernel and λ that a search finds, with the history."""
     n = len(problem.Y)
-    best = problem.solver.search_kernel(  # type: ignore[union-attr]
-        padded(problem), guesses, way, grow, _descend_in_memory
-    )
+    best = search_kernel(problem.solver, padded(problem), guesses, way, grow)
     fit, solution = _fit_of(best)
     if is_off_by_rounding(fit) and not way.holds_lam:
         best = _above_rounding(best, fit, way)
@@ -372,7 +377,21 @@ def _beginning(problem: Problem, start: str, lams: Any, held: bool, near: bool) 
     return guesses
 
 
-def _descend_in_memory(problem: Problem, guesses: list, way: SearchOptions) -> Tuned:
+@singledispatch
+def search_kernel(
+    solver: Any, problem: Problem, guesses: list[Guess], way: SearchOptions, grow: bool | None
+) -> Tuned:
+    """Return the best kernel and λ that a search from the guesses finds.
+
+    With `grow`, a search on landmarks may begin with fewer rows. The room of landmarks registers
+    this for its solver. For other solvers `grow=True` raises a `ValueError`.
+    """
+    if grow:
+        raise ValueError(CANNOT_GROW)
+    return descend_in_memory(problem, guesses, way)
+
+
+def descend_in_memory(problem: Problem, guesses: list[Guess], way: SearchOptions) -> Tuned:
     """Call `descend`, or raise if memory does not suffice for a gradient."""
     of_problem(problem, call="gradient").check()
     return descend(problem, guesses, way)

@@ -9,11 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.core.factors import CANNOT_GROW, SAMPLE_ROWS
 from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import check_whole
-from jaxrls.front import Sample, SearchOptions, Stage, Tuned, descend, sample_of
+from jaxrls.front import (
+    CANNOT_GROW,
+    SAMPLE_ROWS,
+    Sample,
+    SearchOptions,
+    Stage,
+    Tuned,
+    descend,
+    sample_of,
+)
 from jaxrls.landmarks.points import Landmarks, as_landmarks
 from jaxrls.landmarks.resolve import resolve_landmarks
 

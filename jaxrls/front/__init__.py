@@ -30,6 +30,6 @@ from jaxrls.front.read import read_problem, warn_of_far_labels
 from jaxrls.front.report import add_names_and_offset, with_plan
 from jaxrls.front.sampling import Sample, sample_of
 from jaxrls.front.scores import as_predicted, r_squared_of
-from jaxrls.front.start import Guess, lam_on_few
+from jaxrls.front.start import Guesses, lam_on_few
 from jaxrls.front.tune import CANNOT_GROW, SAMPLE_ROWS, descend_in_memory, search_kernel
 from jaxrls.front.widths import from_median, median_distance, start_from_data

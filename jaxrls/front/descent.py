@@ -18,7 +18,7 @@ from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import on_device, progress_bar, pytree, static
 from jaxrls.front.history import History
-from jaxrls.front.start import Guess
+from jaxrls.front.start import Guess, Guesses
 from jaxrls.front.vanished import vanished_scales, with_scales_raised
 
 # A logarithm may move by 16 of its units from the start, that is, a width by a factor of
@@ -169,15 +169,15 @@ class Point(NamedTuple):
 class Tuned(NamedTuple):
     """The result of `descend`: the best kernel and λ, and the history of the walk that found them.
 
-    `problem` is the problem that was searched. `learned` is the last point of the walk, from which
-    a later search takes the curvature.
+    `problem` is the problem that was searched. `last_point` is the last point of the walk, from
+    which a later search takes the curvature.
     """
 
     kernel: Kernel
     lam: np.ndarray
     history: History
     problem: Problem
-    learned: Point
+    last_point: Point
 
 
 class Walk(NamedTuple):
@@ -197,20 +197,19 @@ class Walk(NamedTuple):
 
 
 def descend(
-    problem: Problem, guesses: list[Guess], way: SearchOptions, learned: Point | None = None
+    problem: Problem, guesses: Guesses, options: SearchOptions, last_point: Point | None = None
 ) -> Tuned:
     """Search for the best kernel and λ, from the best of the guesses.
 
-    If `way.starts` is above 1, further searches begin at random multiples of the best guess. A
+    If `options.starts` is above 1, further searches begin at random multiples of the best guess. A
     likelihood of few rows is also searched from every other guess. The best result is kept.
 
     Args:
         problem: the problem, whose kernel the search replaces.
-        guesses: kernels and λ at which the search may start. The first is the kernel that the user
-            gave.
-        way: options of the search.
-        learned: the last point of an earlier search, which ended at the last guess; None for
-            nothing. If the last guess is the best, the search begins with the curvature there.
+        guesses: kernels and λ at which the search may start.
+        options: options of the search.
+        last_point: the last point of an earlier search, which ended at `guesses.best`; None for
+            nothing. If no guess is better here, the search begins with the curvature there.
 
     Returns:
         The best kernel and λ, with the history.
@@ -218,32 +217,34 @@ def descend(
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
         of_likelihood = problem.criterion.is_likelihood
         if of_likelihood:
-            way = way._replace(tol=_tolerance_per_row(problem, way.tol))
-        guessed = [_first_of_walk(_around(guess, way), problem, way) for guess in guesses]
-        start_value = guessed[0].lowest.value
-        number = int(np.argmin([float(walk.lowest.value) for walk in guessed]))
-        ends_earlier_search = number == len(guessed) - 1
-        best = guessed.pop(number)
-        if learned is not None and ends_earlier_search and way.optimizer is default_optimizer():
-            best = _with_curvature(learned, best)
-        starts = [best, *_random_starts(best.space, problem, way)]
-        if of_likelihood and problem.weights.count <= FEW_ROWS:
-            starts += guessed
-        walks = [_walk(start, problem, way) for start in starts]
-        walk = min(walks, key=lambda walk: float(walk.lowest.value))
+            options = options._replace(tol=_tolerance_per_row(problem, options.tol))
+        lowest_value = lambda walk: float(walk.lowest.value)
+        given = better = _first_of_walk(_around(guesses.given, options), problem, options)
+        if guesses.better is not None:
+            better = _first_of_walk(_around(guesses.better, options), problem, options)
+        best = min(given, better, key=lowest_value)
+        starts = [best, *_random_starts(best.space, problem, options)]
+        goes_on = last_point is not None and best is better
+        if goes_on and options.optimizer is default_optimizer():
+            starts[0] = _with_curvature(last_point, best)
+        is_small = of_likelihood and problem.weights.count <= FEW_ROWS
+        if is_small and guesses.better is not None:
+            starts.append(better if best is given else given)
+        walks = [_walk(start, problem, options) for start in starts]
+        walk = min(walks, key=lowest_value)
         words = ""
         if of_likelihood:
-            walk, vanished = _revive_scales(walk, problem, way)
+            walk, vanished = _revive_scales(walk, problem, options)
             if vanished:
                 words = f"; {vanished} of the kernel's scales vanished, as if it were 0"
-        found = _best_of(walk.points, problem, way, start_value)
+        found = _best_of(walk.points, problem, options, given.lowest.value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
 
 
-def _around(guess: Guess, way: SearchOptions) -> Space:
+def _around(guess: Guess, options: SearchOptions) -> Space:
     """Return the space of a search that starts at the guess, with λ held if the options say so."""
-    return Space.around(guess, way.holds_lam)
+    return Space.around(guess, options.holds_lam)
 
 
 def _tolerance_per_row(problem: Problem, tol: float) -> float:
@@ -256,22 +257,22 @@ def _tolerance_per_row(problem: Problem, tol: float) -> float:
 
 
 def _first_of_walk(
-    space: Space, problem: Problem, way: SearchOptions, key: PRNGKeyArray | None = None
+    space: Space, problem: Problem, options: SearchOptions, key: PRNGKeyArray | None = None
 ) -> Walk:
     """Return a walk of one point: the start of the space, or with a key a random one."""
-    point = first_point(space.first(key), space, problem, optimizer=way.optimizer)
+    point = first_point(space.first(key), space, problem, optimizer=options.optimizer)
     return Walk([point], space)
 
 
-def _random_starts(space: Space, problem: Problem, way: SearchOptions) -> list[Walk]:
-    """Return walks of one point each, random multiples of the start, for `way.starts` above 1."""
-    if way.starts == 1:
+def _random_starts(space: Space, problem: Problem, options: SearchOptions) -> list[Walk]:
+    """Return walks of one point each: random multiples of the start, if `options.starts` > 1."""
+    if options.starts == 1:
         return []
-    keys = jax.random.split(way.key, way.starts)[1:]
-    return [_first_of_walk(space, problem, way, key) for key in keys]
+    keys = jax.random.split(options.key, options.starts)[1:]
+    return [_first_of_walk(space, problem, options, key) for key in keys]
 
 
-def _revive_scales(walk: Walk, problem: Problem, way: SearchOptions) -> tuple[Walk, int]:
+def _revive_scales(walk: Walk, problem: Problem, options: SearchOptions) -> tuple[Walk, int]:
     """Try to improve a walk whose best kernel has vanished scales; return it and their number.
 
     A scale vanished if the likelihood is the same without its part of the kernel (`vanished.py`).
@@ -283,27 +284,27 @@ def _revive_scales(walk: Walk, problem: Problem, way: SearchOptions) -> tuple[Wa
     """
     space = walk.space
     value_of = lambda params: float(_value(params, space, problem))
-    vanished = vanished_scales(walk.lowest.params, space, value_of, way.tol)
+    vanished = vanished_scales(walk.lowest.params, space, value_of, options.tol)
     if vanished:
         raised = with_scales_raised(walk.lowest.params, vanished, space, problem.rows)
-        walk = _continued(walk, raised, problem, way)
-        vanished = vanished_scales(walk.lowest.params, space, value_of, way.tol)
+        walk = _continued(walk, raised, problem, options)
+        vanished = vanished_scales(walk.lowest.params, space, value_of, options.tol)
     if vanished:
         without = space.without(walk.lowest.params, vanished)
-        walk = _continued(walk, without, problem, way)
+        walk = _continued(walk, without, problem, options)
     return walk, len(vanished)
 
 
-def _continued(walk: Walk, params: list, problem: Problem, way: SearchOptions) -> Walk:
+def _continued(walk: Walk, params: list, problem: Problem, options: SearchOptions) -> Walk:
     """Return the walk, continued from these parameters if a walk from there gets lower.
 
-    The continuation has the steps that the walk left of `way.steps`.
+    The continuation has the steps that the walk left of `options.steps`.
     """
-    left = way.steps - len(walk.points)
+    left = options.steps - len(walk.points)
     if left < 0:
         return walk
-    point = first_point(params, walk.space, problem, optimizer=way.optimizer)
-    more = _walk(Walk([point], walk.space), problem, way._replace(steps=left))
+    point = first_point(params, walk.space, problem, optimizer=options.optimizer)
+    more = _walk(Walk([point], walk.space), problem, options._replace(steps=left))
     if more.lowest.value >= walk.lowest.value:
         return walk
     end = walk.points[-1]._replace(state=None)
@@ -335,8 +336,8 @@ def first_point(params: Any, space: Any, problem: Problem, *, optimizer: Any) ->
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _with_curvature(learned: Point, walk: Walk) -> Walk:
-    """Return a walk of one point with the L-BFGS state of `learned`, the end of another walk.
+def _with_curvature(last_point: Point, walk: Walk) -> Walk:
+    """Return a walk of one point with the L-BFGS state of `last_point`, the end of another walk.
 
     At the next step, optax computes the pair
 
@@ -352,12 +353,12 @@ def _with_curvature(learned: Point, walk: Walk) -> Walk:
     (point,) = walk.points
 
     def moved(name: str, end: list, new_end: list) -> Any:
-        begin = tree_utils.tree_get(learned.state, name)
+        begin = tree_utils.tree_get(last_point.state, name)
         return jax.tree.map(lambda a, b, c: jnp.asarray(a + (c - b), a.dtype), begin, end, new_end)
 
-    params = moved("params", learned.params, point.params)
-    updates = moved("updates", learned.grad, point.grad)
-    state = tree_utils.tree_set(learned.state, params=params, updates=updates)
+    params = moved("params", last_point.params, point.params)
+    updates = moved("updates", last_point.grad, point.grad)
+    state = tree_utils.tree_set(last_point.state, params=params, updates=updates)
     return Walk([point._replace(state=state)], walk.space, has_curvature=True)
 
 
@@ -381,17 +382,17 @@ def step(point: Point, space: Any, problem: Problem, *, optimizer: Any) -> Point
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(first: Walk, problem: Problem, way: SearchOptions) -> Walk:
+def _walk(first: Walk, problem: Problem, options: SearchOptions) -> Walk:
     """Descend from the one point of `first` until a condition of `SearchOptions` ends the walk."""
     patience = 1 if first.has_curvature else 3
-    least = 0.5 * way.tol if first.has_curvature else 0.05 * way.tol
+    least = 0.5 * options.tol if first.has_curvature else 0.05 * options.tol
     (point,) = first.points
     visited = [point]
     stalled = 0
-    with progress_bar(way.progress, way.steps, "tune", "step") as reached:
-        while len(visited) <= way.steps and point.norm > way.tol and stalled < patience:
+    with progress_bar(options.progress, options.steps, "tune", "step") as reached:
+        while len(visited) <= options.steps and point.norm > options.tol and stalled < patience:
             before = point
-            point = step(point, first.space, problem, optimizer=way.optimizer)
+            point = step(point, first.space, problem, optimizer=options.optimizer)
             gain = float(before.value) - float(point.value)
             stalled = stalled + 1 if abs(gain) <= least else 0
             visited[-1] = before._replace(state=None)  # a state holds ten gradients
@@ -400,7 +401,9 @@ def _walk(first: Walk, problem: Problem, way: SearchOptions) -> Walk:
     return Walk(visited, first.space)
 
 
-def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_value: Any) -> Tuned:
+def _best_of(
+    visited: list[Point], problem: Problem, options: SearchOptions, start_value: Any
+) -> Tuned:
     """Return the best of all points, with the history of the walk."""
     values = np.array([point.value for point in visited])
     norms = np.array([point.norm for point in visited])
@@ -414,18 +417,18 @@ def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_v
     kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *points)
     error_of = lambda value: on_device(problem.from_search(np.asarray(value)))
     # The gradient may be small at the best point, or at a later one that is nearly as good.
-    near = values[best:] <= values[best] + 0.05 * way.tol
-    converged = bool((near & (norms[best:] <= way.tol)).any())
-    reason = "gradient norm below tol" if converged else _why_not(norms, way)
+    near = values[best:] <= values[best] + 0.05 * options.tol
+    converged = bool((near & (norms[best:] <= options.tol)).any())
+    reason = "gradient norm below tol" if converged else _why_not(norms, options)
     start = error_of(start_value)
     history = History(error_of(values), on_device(norms), lams, kernels, start, converged, reason)
     kernel, lam = jax.tree.map(on_device, points[best])
     return Tuned(kernel, lam, history, problem, visited[-1])
 
 
-def _why_not(norms: np.ndarray, way: SearchOptions) -> str:
+def _why_not(norms: np.ndarray, options: SearchOptions) -> str:
     """Return in words why a search ended without convergence."""
-    if not norms[-1] > way.tol:
+    if not norms[-1] > options.tol:
         return "the search left for where the gradient vanishes or is not finite"
     used = len(norms) - 1
-    return f"all {used} steps used" if used == way.steps else "no further progress"
+    return f"all {used} steps used" if used == options.steps else "no further progress"

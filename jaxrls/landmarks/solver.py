@@ -18,7 +18,7 @@ from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import Number, tall_matmul
 from jaxrls.core.support import pytree, static, values_unknown
-from jaxrls.front import Guess, SearchOptions, Tuned, descend_in_memory, search_kernel
+from jaxrls.front import Guesses, SearchOptions, Tuned, descend_in_memory, search_kernel
 from jaxrls.landmarks.cholesky import cholesky_on_landmarks
 from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, kept_features
 from jaxrls.landmarks.growing import begins_on_few, search_in_stages
@@ -145,16 +145,16 @@ class Subset(Solver):
 
 @search_kernel.register
 def _(
-    solver: Subset, problem: Problem, guesses: list[Guess], way: SearchOptions, grow: bool | None
+    solver: Subset, problem: Problem, guesses: Guesses, options: SearchOptions, grow: bool | None
 ) -> Tuned:
     """Search for the best kernel and λ, on landmarks chosen by the best kernel at the start.
 
     If the problem has many rows, the search runs in stages instead.
     """
     if begins_on_few(problem, solver.count, grow):
-        return search_in_stages(problem, solver, guesses, way)
-    chooses = replace(problem, kernel=guesses[-1].kernel)
-    return descend_in_memory(chooses.prepare(way.progress), guesses, way)
+        return search_in_stages(problem, solver, guesses, options)
+    chooses = replace(problem, kernel=guesses.best.kernel)
+    return descend_in_memory(chooses.prepare(options.progress), guesses, options)
 
 
 def coef_near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -> Any:

@@ -6,7 +6,7 @@ translates θ to kernel and λ. Begin with `descend`; `step` is one step of the 
 
 from dataclasses import fields, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.core.data import compiled
 from jaxrls.core.fit import Problem
-from jaxrls.core.kernels import Kernel
+from jaxrls.core.kernels import Kernel, Scaled
 from jaxrls.core.support import on_device, progress_bar, pytree, static
 from jaxrls.front.history import History
 from jaxrls.front.start import Guess, Guesses
@@ -44,49 +44,68 @@ def default_optimizer() -> Any:
     return optax.lbfgs(memory_size=10, linesearch=search)
 
 
-def _units(kernel: Kernel) -> list[float | None]:
-    """Return how a search treats each leaf of the kernel, in order.
+class Leaf(NamedTuple):
+    """How a search treats one leaf of the kernel, or λ.
 
-    * A number above 0: the logarithm is searched, in this unit.
-    * 0: the parameter itself is searched, without a logarithm.
-    * None: the parameter stays fixed, such as an offset that is at its limit 0.
+    * "log": it moves the logarithm, in units of `unit`.
+    * "plain": it moves the parameter itself.
+    * "fixed": the parameter stays as it is, such as an offset that is at its limit 0.
     """
-    units: list[float | None] = []
+
+    kind: Literal["log", "plain", "fixed"]
+    unit: float = 1.0
+    is_scale: bool = False  # whether it is the number a of a part `a * k` of the kernel
+
+
+def _leaves_of(kernel: Kernel) -> list[Leaf]:
+    """Return a `Leaf` for each leaf of the kernel, in the order of `jax.tree.leaves`."""
+    leaves: list[Leaf] = []
     for f in fields(kernel):  # type: ignore[arg-type]
         value = getattr(kernel, f.name)
-        positive = f.name in kernel.positive
         if isinstance(value, Kernel):
-            units += _units(value)
+            leaves += _leaves_of(value)
         elif f.name in kernel.constants:
-            units += [None] * len(jax.tree.leaves(value))
+            leaves += [Leaf("fixed")] * len(jax.tree.leaves(value))
         elif not f.metadata.get("static"):
-            for leaf in jax.tree.leaves(value):
-                above = bool(np.all(np.asarray(leaf) > 0))
-                units.append((1.0 if above else None) if positive else 0.0)
-    return units
+            for numbers in jax.tree.leaves(value):
+                kind = _kind_of(numbers) if f.name in kernel.positive else "plain"
+                leaves.append(Leaf(kind, is_scale=isinstance(kernel, Scaled)))
+    return leaves
+
+
+def _kind_of(numbers: Any) -> Literal["log", "fixed"]:
+    """Return how a search treats a positive parameter: a parameter at its limit 0 is fixed."""
+    return "log" if np.all(np.asarray(numbers) > 0) else "fixed"
 
 
 @pytree
 class Space:
     """The space of parameters θ of a search, with its start, and the map from θ to kernel and λ.
 
-    θ has an array for each leaf of the kernel and one for λ, in the units of `_units`. If λ is held,
-    it has no unit, and `floor` is 0.
+    θ has an array for each leaf of the kernel and one for λ, as `leaves` describes them. If λ is
+    held, its leaf is "fixed", and `floor` is 0.
     """
 
-    guess: tuple[Kernel, Any]  # the kernel at the start, and λ − floor there
+    kernel: Kernel  # at the start
+    above_floor: Any  # λ − floor at the start
     floor: Any  # the precision of K, which λ stays above; 0 if λ is held
-    units: tuple[float | None, ...] = static()
+    leaves: tuple[Leaf, ...] = static()
 
     @classmethod
     def around(cls, guess: Guess, holds_lam: bool = False) -> "Space":
         """Return the space of a search that starts at the guess, and that moves λ unless held."""
-        of_lam = None if holds_lam else LAM_UNIT
-        units = *_units(guess.kernel), of_lam
+        leaves = _leaves_of(guess.kernel)
         if holds_lam:
-            return cls((guess.kernel, np.asarray(guess.lam)), np.zeros_like(guess.floor), units)
+            lam = np.asarray(guess.lam)
+            return cls(guess.kernel, lam, np.zeros_like(guess.floor), (*leaves, Leaf("fixed")))
         above = np.maximum(guess.lam - guess.floor, 1e-2 * guess.floor)
-        return cls((guess.kernel, np.asarray(above)), np.asarray(guess.floor), units)
+        leaves.append(Leaf("log", LAM_UNIT))
+        return cls(guess.kernel, np.asarray(above), np.asarray(guess.floor), tuple(leaves))
+
+    @property
+    def start(self) -> tuple[Kernel, Any]:
+        """The kernel and λ − floor at the start, whose leaves `leaves` describes."""
+        return self.kernel, self.above_floor
 
     def first(self, key: Any = None) -> list:
         """Return θ at the start of the search, or with a random key near it.
@@ -95,11 +114,12 @@ class Space:
         parameter that is searched without logarithm.
         """
         params = []
-        for i, (unit, leaf) in enumerate(zip(self.units, jax.tree.leaves(self.guess), strict=True)):
-            param = np.log(leaf) / unit if unit else leaf
+        starts = jax.tree.leaves(self.start)
+        for i, (leaf, start) in enumerate(zip(self.leaves, starts, strict=True)):
+            param = np.log(start) / leaf.unit if leaf.kind == "log" else start
             if key is not None:
                 draw = jax.random.normal(jax.random.fold_in(key, i), np.shape(param), param.dtype)
-                param = param + draw / (unit or 1)
+                param = param + draw / leaf.unit
             params.append(param)
         return params
 
@@ -113,16 +133,17 @@ class Space:
 
     def unpack(self, params: list) -> tuple[Kernel, Any]:
         """Return the kernel and λ at θ."""
-        leaves, tree = jax.tree.flatten(self.guess)
+        starts, tree = jax.tree.flatten(self.start)
         values = []
-        for unit, guess, param in zip(self.units, leaves, params, strict=True):
-            if unit:
-                middle = jnp.log(guess)
-                most = REACH * unit
-                param = jnp.exp(jnp.clip(unit * param, middle - most, middle + most))
-            values.append(guess if unit is None else param)
-        kernel, above = jax.tree.unflatten(tree, values)
-        return kernel, above + self.floor
+        for leaf, start, param in zip(self.leaves, starts, params, strict=True):
+            if leaf.kind == "log":
+                middle = jnp.log(start)
+                most = REACH * leaf.unit
+                values.append(jnp.exp(jnp.clip(leaf.unit * param, middle - most, middle + most)))
+            else:
+                values.append(start if leaf.kind == "fixed" else param)
+        kernel, above_floor = jax.tree.unflatten(tree, values)
+        return kernel, above_floor + self.floor
 
 
 class SearchOptions(NamedTuple):
@@ -219,9 +240,10 @@ def descend(
         if of_likelihood:
             options = options._replace(tol=_tolerance_per_row(problem, options.tol))
         lowest_value = lambda walk: float(walk.lowest.value)
-        given = better = _first_of_walk(_around(guesses.given, options), problem, options)
+        space_of = lambda guess: Space.around(guess, options.holds_lam)
+        given = better = _first_of_walk(space_of(guesses.given), problem, options)
         if guesses.better is not None:
-            better = _first_of_walk(_around(guesses.better, options), problem, options)
+            better = _first_of_walk(space_of(guesses.better), problem, options)
         best = min(given, better, key=lowest_value)
         starts = [best, *_random_starts(best.space, problem, options)]
         goes_on = last_point is not None and best is better
@@ -240,11 +262,6 @@ def descend(
         found = _best_of(walk.points, problem, options, given.lowest.value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
-
-
-def _around(guess: Guess, options: SearchOptions) -> Space:
-    """Return the space of a search that starts at the guess, with λ held if the options say so."""
-    return Space.around(guess, options.holds_lam)
 
 
 def _tolerance_per_row(problem: Problem, tol: float) -> float:

@@ -164,21 +164,20 @@ def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
 
     If no solver was named and K is too large to factor, a solver that needs no K is used.
     """
-    smaller = (
-        None
-        if request.keep
-        else with_solver_without_k(problem, may_change_lams=request.may_change_lams)
-    )
-    if smaller:
-        warn_of_long_fit(smaller, request.may_change_lams)
-    problem = smaller or problem
+    may_change_lams = request.may_change_lams
+    without_k = None
+    if not request.keep:
+        without_k = with_solver_without_k(problem, may_change_lams=may_change_lams)
+    if without_k is not None:
+        warn_of_long_fit(without_k, may_change_lams)
+        problem = without_k
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
         fit = run_trials(problem.solver_or_default, problem, plan_and_run, progress)
         reached(1)
     inspect_fit(fit, request.names_lams, problem.solver, labels_are_equal(problem))
     fit = with_prior_in_plan(fit)
-    return with_estimate_in_plan(fit) if smaller else fit
+    return fit if without_k is None else with_estimate_in_plan(fit)
 
 
 @singledispatch

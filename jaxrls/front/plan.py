@@ -285,9 +285,9 @@ def with_solver_without_k(
     if not slow and not of_problem(problem, call).why_not():
         return None
     for solver in SOLVERS_WITHOUT_K:
-        many = replace(problem, solver=solver())
-        if not of_problem(many).why_not():
-            return many
+        without_k = replace(problem, solver=solver())
+        if not of_problem(without_k).why_not():
+            return without_k
     return None
 
 

@@ -190,8 +190,10 @@ def tune(
         lams = np.reshape(lams, 1)
         options = options._replace(holds_lam=True)
         problem = replace(problem, criterion=_with_noise_known(problem))
-    many = with_solver_without_k(problem, "gradient") if not keep else None
-    problem = sample_of(problem, SAMPLE_ROWS).problem if many else problem
+    all_rows = problem
+    on_sample = not keep and with_solver_without_k(problem, "gradient") is not None
+    if on_sample:
+        problem = sample_of(all_rows, SAMPLE_ROWS).problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
@@ -199,10 +201,9 @@ def tune(
         guesses = _beginning(problem, start, lams, options.holds_lam, near=landmarks is None)
         reached(1)
     fit = _tune(problem, guesses, options, grow, keep)
-    if many is not None:
-        many = replace(many, kernel=fit.kernel, solver=None)
+    if on_sample:
         request = Request(lams if options.holds_lam else "search", keep=keep)
-        whole = plan_run_report(many, request, progress)
+        whole = plan_run_report(replace(all_rows, kernel=fit.kernel), request, progress)
         plan = f"{fit.plan}, on {SAMPLE_ROWS} rows; {whole.plan}"
         fit = with_plan(replace(whole, history=fit.history), plan)
     return add_names_and_offset(fit, column_names(X), problem.label_offset)

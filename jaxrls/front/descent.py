@@ -246,8 +246,8 @@ def descend(
             better = _first_of_walk(space_of(guesses.better), problem, options)
         best = min(given, better, key=lowest_value)
         starts = [best, *_random_starts(best.space, problem, options)]
-        goes_on = last_point is not None and best is better
-        if goes_on and options.optimizer is default_optimizer():
+        is_default = options.optimizer is default_optimizer()
+        if last_point is not None and best is better and is_default:
             starts[0] = _with_curvature(last_point, best)
         is_small = of_likelihood and problem.weights.count <= FEW_ROWS
         if is_small and guesses.better is not None:

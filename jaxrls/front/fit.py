@@ -1,7 +1,7 @@
 """`fit`, the main function of the package.
 
 It reads its arguments into a `Problem` (`read.py`), plans how λ is chosen and by which solver
-(`plan.py`), runs the plan (`run.py`), and makes a `Fit` of the result (`report.py`).
+(`plan.py`), runs the plan (`run.py`), and makes a `Fit` of the result (`finish.py`).
 """
 
 from collections.abc import Callable
@@ -13,11 +13,7 @@ from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import column_names, is_concrete, progress_bar, public_call
 from jaxrls.front.expected import warn_of_long_fit
-from jaxrls.front.fitted import Fit, K
-from jaxrls.front.inspection import inspect_fit, labels_are_equal
-from jaxrls.front.plan import Request, Search, make_plan, with_solver_without_k
-from jaxrls.front.read import read_problem
-from jaxrls.front.report import (
+from jaxrls.front.finish import (
     add_names_and_offset,
     as_fit,
     keep_solution,
@@ -25,6 +21,10 @@ from jaxrls.front.report import (
     with_prior_in_plan,
     words_for_grid,
 )
+from jaxrls.front.fitted import Fit, K
+from jaxrls.front.inspection import inspect_fit, labels_are_equal
+from jaxrls.front.plan import Request, Search, make_plan, with_solver_without_k
+from jaxrls.front.read import read_problem
 from jaxrls.front.run import fit_arrays_compiled, run
 
 
@@ -148,18 +148,18 @@ def fit(
     }
     request = Request(lams, per_target, conservative, keep)
     in_solver_dtype = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
-    if in_solver_dtype is not X:  # everything is computed in that dtype
+    if in_solver_dtype is not X:  # a new call, as `public_call` sets the precision by X
         result = fit(kernel, in_solver_dtype, Y, **options, **request._asdict(), progress=progress)
         return add_names_and_offset(result, column_names(X))
     problem = read_problem(kernel, X, Y, **options)
     if is_concrete(problem, lams, conservative):
-        fitted = plan_run_report(problem, request, progress)
+        fitted = plan_run_finish(problem, request, progress)
     else:
         fitted = fit_in_program(problem, request, progress)
     return add_names_and_offset(fitted, column_names(X), problem.label_offset)
 
 
-def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
+def plan_run_finish(problem: Problem, request: Request, progress: bool) -> Fit:
     """Return the fit with the best λ, checked and with its warnings given.
 
     If no solver was named and K is too large to factor, a solver that needs no K is used.

@@ -13,6 +13,15 @@ from jaxrls.core.data import compiled
 from jaxrls.core.factors import ABOVE_ROUNDING, Cholesky, Solution, Spectral
 from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, fit_arrays, result_at
 from jaxrls.core.support import as_lam, on_device
+from jaxrls.front.finish import (
+    add_names_and_offset,
+    as_fit,
+    keep_solution,
+    with_plan,
+    with_prior_in_plan,
+    without_padding,
+    words_for_grid,
+)
 from jaxrls.front.fitted import Fit
 from jaxrls.front.inspection import (
     inspect_fit,
@@ -24,15 +33,6 @@ from jaxrls.front.inspection import (
 from jaxrls.front.keeping import solution_of
 from jaxrls.front.lam_search import search_lam
 from jaxrls.front.plan import Plan, Search
-from jaxrls.front.report import (
-    add_names_and_offset,
-    as_fit,
-    keep_solution,
-    with_plan,
-    with_prior_in_plan,
-    without_padding,
-    words_for_grid,
-)
 from jaxrls.front.sampling import padded
 
 # From this λ/floor on, by bytes of the dtype, a Cholesky factor of dependent features gives

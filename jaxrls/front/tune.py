@@ -27,7 +27,15 @@ from jaxrls.core.support import (
     warn,
 )
 from jaxrls.front.descent import SearchOptions, Tuned, default_optimizer, descend
-from jaxrls.front.fit import plan_run_report
+from jaxrls.front.finish import (
+    add_names_and_offset,
+    as_fit,
+    keep_solution,
+    with_plan,
+    with_prior_in_plan,
+    without_padding,
+)
+from jaxrls.front.fit import plan_run_finish
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import (
     EQUAL_LABELS,
@@ -41,14 +49,6 @@ from jaxrls.front.inspection import (
 from jaxrls.front.memory import of_problem
 from jaxrls.front.plan import Request, keeps, with_solver_without_k
 from jaxrls.front.read import read_problem
-from jaxrls.front.report import (
-    add_names_and_offset,
-    as_fit,
-    keep_solution,
-    with_plan,
-    with_prior_in_plan,
-    without_padding,
-)
 from jaxrls.front.sampling import padded, sample_of
 from jaxrls.front.start import Guess, Guesses, first_guesses
 
@@ -203,7 +203,7 @@ def tune(
     fit = _tune(problem, guesses, options, grow, keep)
     if on_sample:
         request = Request(lams if options.holds_lam else "search", keep=keep)
-        whole = plan_run_report(replace(all_rows, kernel=fit.kernel), request, progress)
+        whole = plan_run_finish(replace(all_rows, kernel=fit.kernel), request, progress)
         plan = f"{fit.plan}, on {SAMPLE_ROWS} rows; {whole.plan}"
         fit = with_plan(replace(whole, history=fit.history), plan)
     return add_names_and_offset(fit, column_names(X), problem.label_offset)

@@ -43,7 +43,7 @@ class Guesses(NamedTuple):
     """The kernels and λ at which a search may start.
 
     `given` has the kernel that the user gave. `better` has a kernel that was better on a sample of
-    the rows; None if there was none.
+    the rows, such as the end of a search there. It is None if no kernel was better.
     """
 
     given: Guess

@@ -93,16 +93,19 @@ def pytest_collection_finish():
     gc.set_threshold(50_000, 20, 20)
 
 
-# Files that begin first, so that no worker is left with one in the end.
-LONGEST = ["test_notebooks", "test_readme", "test_grid", "test_iterative", "test_streams"]
-LONGEST += ["test_sparse", "test_transforms", "test_sklearn", "test_tune", "test_fit"]
+# Files that begin first, in this order, so that no worker is left with one in the end.
+LONGEST = ["test_grid", "test_notebooks", "test_readme", "test_meshes", "test_sklearn"]
+LONGEST += ["test_iterative", "test_sparse", "test_streams", "test_processes", "test_programs"]
+LONGEST += ["test_far_labels", "test_derivatives", "test_structure", "test_transforms"]
+LONGEST += ["test_tune", "test_fit"]
 
 
 def pytest_collection_modifyitems(items):
     """In float32 what holds in float64 only is left out, and what is the same in both, by file but
     for tests marked `any_precision(False)`.
     """
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    place = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
     for item in () if X64 else items:
         same = item.get_closest_marker("any_precision")
         if item.get_closest_marker("float64"):

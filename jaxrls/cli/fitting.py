@@ -15,7 +15,7 @@ import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, left_out_in_words, report, show
-from jaxrls.core.criteria import CRITERIA
+from jaxrls.core.criteria import CRITERIA, Criterion
 from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Kernel, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
 from jaxrls.front import Fit, add_names_and_offset
@@ -42,7 +42,7 @@ class Table(NamedTuple):
     left_out: int = 0  # how many rows were left out, because values are missing
 
     @property
-    def sample(self):
+    def sample(self) -> Any:
         """The rows in memory: a sample of rows that stream, else all rows."""
         return getattr(self.X, "sample", self.X)
 
@@ -67,8 +67,8 @@ def run_fit(args: Namespace) -> None:
         numbers = np.random.default_rng(0).permutation(len(table.Y))
         table = table._replace(groups=numbers % min(folds, len(numbers)))
     if args.tune:
-        kernel = tuned(kernel, table, CRITERIA[name], args.landmarks, args.lams, options)
-    options |= chosen(args, name, classes, table.groups)
+        kernel = tune_kernel(kernel, table, CRITERIA[name], args.landmarks, args.lams, options)
+    options |= criterion_options(args, name, classes, table.groups)
     fit = rls.fit(
         kernel,
         table.X,
@@ -160,7 +160,14 @@ def kernel_of(args: Namespace, d: int) -> Kernel:
     return RADIAL[args.kernel](width)
 
 
-def tuned(kernel, table, criterion, landmarks, lams, options):
+def tune_kernel(
+    kernel: Kernel,
+    table: Table,
+    criterion: Criterion,
+    landmarks: Any,
+    lams: Any,
+    options: dict[str, Any],
+) -> Kernel:
     """Tune the parameters of the kernel on the rows in memory, and return the tuned kernel.
 
     If `lams` is a list of one λ, the kernel is tuned at this λ.
@@ -189,7 +196,9 @@ def tuned(kernel, table, criterion, landmarks, lams, options):
     return fit.kernel.kernel if options["standardize"] else fit.kernel
 
 
-def chosen(args, name, classes, groups):
+def criterion_options(
+    args: Namespace, name: str, classes: Sequence[str] | None, groups: np.ndarray | None
+) -> dict[str, Any]:
     """Return the options `criterion`, `groups` and `fixed_effects` of `fit` as a dictionary.
 
     If groups are named, and the order of rows counts (`--rank` or `--criterion pairs`):
@@ -202,7 +211,7 @@ def chosen(args, name, classes, groups):
     then the share of wrong ones.
     """
     criterion = CRITERIA[name]
-    if name == "pairs" and len(classes or ()) > 2:
+    if name == "pairs" and classes is not None and len(classes) > 2:
         raise ValueError(
             f"--criterion pairs needs a numeric target or two classes, and there are "
             f"{len(classes)}: use another --criterion"

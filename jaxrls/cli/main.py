@@ -12,6 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 import jax
 
@@ -156,16 +157,16 @@ KINDS: dict = {
 class Parser(argparse.ArgumentParser):
     """A parser that reports wrong usage in one line."""
 
-    def __init__(self, **options):
+    def __init__(self, **options) -> None:
         wide = lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
         super().__init__(formatter_class=wide, allow_abbrev=False, **options)
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         """Print the message in one line, and exit with code 2."""
         self.exit(2, f"jaxrls: {shown(message)} (see {self.prog} --help)\n")
 
 
-def add(parser, table, **common):
+def add(parser: Any, table: str, **common) -> None:
     """Add every entry of a table of options to a parser.
 
     The help of an entry may continue in indented lines. `common` are options of `add_argument` for
@@ -332,7 +333,7 @@ def cache_folder() -> str:
     return os.path.join(base, "jaxrls", platform.node() or "here")
 
 
-def keep_programs():
+def keep_programs() -> None:
     """Let JAX keep compiled programs in files for the next call.
 
     Nothing is changed if the user has chosen a folder for JAX, or if the cache folder cannot be

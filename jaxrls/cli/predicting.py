@@ -4,6 +4,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from jaxrls.cli.fitting import KNOWN, dialect_of, inputs_of
 from jaxrls.cli.report import at_terminal, count, left_out_in_words
 from jaxrls.cli.words import shown
 from jaxrls.core.support import progress_bar
+from jaxrls.front import Fit, Model
 from jaxrls.io.writing import Writer, predicted, rows_to, writing
 from jaxrls.rows.files import check_replaceable
 from jaxrls.rows.sources import ColumnChoice, Files, paths_of
@@ -24,7 +26,7 @@ def run_predict(args: Namespace) -> None:
     """
     if args.out:
         check_replaceable(args.out)
-    model, known = loaded(args.model, args.interval)
+    model, known = load_model(args.model, args.interval)
     choice = ColumnChoice(**known["layout"], keep=args.keep)
     filled = known["medians"] is not None
     missing = args.missing or ("median" if filled else None)
@@ -63,7 +65,9 @@ def to_show(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def predict_files(model, known, files, args, write):
+def predict_files(
+    model: Fit | Model, known: dict, files: Files, args: Namespace, write: Writer
+) -> tuple[int, int, np.ndarray]:
     """Predict all rows of the files, and write the predictions.
 
     Returns:
@@ -99,28 +103,32 @@ def count_unknown(texts: Sequence[np.ndarray], categories: Sequence[Sequence[str
     return int(np.any(strange, axis=0).sum()) if strange else 0
 
 
-def with_kept(columns, names, kept):
+def with_kept(
+    columns: dict[str, np.ndarray], names: Sequence[str], kept: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
     """Return the columns to write: the columns of `--keep`, then the predictions."""
     if both := {*names} & {*columns}:
         raise ValueError(f"--keep {min(both)} is the name of a column of predictions: rename it")
     return dict(zip(names, kept, strict=True)) | columns
 
 
-def loaded(path: str, level: float | None):
+def load_model(path: str, level: float | None) -> tuple[Fit | Model, dict]:
     """Load a model, and what it knows of the columns of files: a dictionary with the keys of KNOWN.
 
     Raise if the file holds something else, or if it lacks what intervals of this level need.
     """
     model, extra = rls.load(path, with_extra=True)
     known = KNOWN | extra.get("table", {})
-    if not isinstance(model, rls.extend.Fit | rls.extend.Model):
+    if not isinstance(model, Fit | Model):
         raise ValueError(f"{path} must hold a model or a fit, and holds a {type(model).__name__}")
     if level is not None and (known["classes"] or getattr(model, "solution", None) is None):
         raise ValueError(f"{path} does not hold what intervals need: fit with --intervals")
     return model, known
 
 
-def judged(columns, target, classes):
+def judged(
+    columns: Mapping[str, np.ndarray], target: np.ndarray, classes: Sequence[str] | None
+) -> tuple[int, Any, Any]:
     """Compare the predictions of some rows with their target, which is given as text.
 
     Returns:
@@ -130,7 +138,7 @@ def judged(columns, target, classes):
     """
     n = len(target)
     prediction = columns["prediction"]
-    inside = 0
+    inside: Any = 0
     if classes:
         return n, np.sum(prediction != target.astype(str)), inside
     try:
@@ -142,7 +150,7 @@ def judged(columns, target, classes):
     return n, np.sum((label - prediction) ** 2), inside
 
 
-def verdict(tally, classes, intervals) -> list[str]:
+def verdict(tally: np.ndarray, classes: Sequence[str] | None, intervals: bool) -> list[str]:
     """Return the line about the error of all predictions; no line if the files have no target."""
     rows, wrong, inside = tally
     if not rows:

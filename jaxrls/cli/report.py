@@ -3,6 +3,7 @@
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.words import shown
+from jaxrls.front import Fit
 
 TABLE_ROWS = 12
 
@@ -34,12 +36,18 @@ def left_out_in_words(rows: int) -> str:
     return f"{count(rows, 'row')} with missing values left out"
 
 
-def rms(residual, weights=None) -> float:
+def rms(residual: Any, weights: Any = None) -> float:
     """Return the root of the weighted mean of squares."""
     return float(np.sqrt(np.average(np.asarray(residual, np.float64) ** 2, weights=weights)))
 
 
-def report(fit, Y, classes, weights, scores=False):
+def report(
+    fit: Fit,
+    Y: np.ndarray,
+    classes: Sequence[str] | None,
+    weights: np.ndarray | None,
+    scores: bool = False,
+) -> None:
     """Print the errors at about a dozen λ around the chosen one, and a summary of the fit.
 
     Args:

@@ -178,8 +178,33 @@ class Fit(Generic[K]):
 
     @property
     def loo_standard_error(self) -> PerTarget | None:
-        """The standard error of `error` if that is an estimate, as by `Iterative`; else None."""
+        """The standard error of `error`, of the same shape.
+
+        None if the criterion is no mean of losses over held-out rows. For leave-one-out it is the
+        weighted standard deviation of the losses over √n. For folds or groups it is that of their
+        means.
+
+        It is an approximation: fits without one row or another share nearly all rows, so that
+        held-out residuals are dependent, and λ was chosen by them. For `Iterative`, `error` is
+        itself an estimate from random vectors. Then this is how far `error` may be from the exact
+        error, and it says nothing of the spread over rows.
+
+        **Source**: Breiman, Friedman, Olshen and Stone 1984, §3.4.3.
+        """
         return self.diagnostics.loo_standard_error
+
+    @property
+    def prequential_error(self) -> Float[Numbers, "*t"] | None:
+        """The weighted mean squared error of the rows that `update` added, () or (t,).
+
+        Each row is predicted by the fit before the call that added it. So this is an honest error
+        of rows that come one after another, even if later rows differ from earlier ones. It pools
+        all updates, and `forget` does not change it. None before the first update.
+
+        **Source**: Dawid 1984, "Statistical theory: the prequential approach".
+        """
+        known = self.diagnostics.prequential
+        return None if known is None else known.error
 
     @property
     def r2(self) -> Number | None:
@@ -238,9 +263,10 @@ class Fit(Generic[K]):
 
         Returns:
             Arrays (t,). Always `target`, counted from 0, `kernel`, `standardized`, `criterion` and
-            `lam`; where the fit knows them `rows`, `error`, `r2` of held-out predictions and `dof`.
-            What targets share is the same in all their rows. `error` is that of each target, and
-            NaN where only the mean over several is known.
+            `lam`; where the fit knows them `rows`, `error`, `loo_standard_error`,
+            `prequential_error`, `r2` of held-out predictions and `dof`. What targets share is the same in all their rows. `error` and its
+            standard error are those of each target, and NaN where only the mean over several is
+            known.
 
         Raises:
             ValueError: inside `jax.jit`, and for fits out of `jax.vmap`.
@@ -713,8 +739,9 @@ class Fit(Generic[K]):
         It is computed from the moments that this fit keeps, without the earlier rows. If λ was
         chosen by GCV or the evidence, which need only moments, it is chosen again. Otherwise λ
         stays, and `error`, `errors` and `lams` are None. `loo_residuals` are None in both cases.
-        The residual sum of squares is computed as a difference, with a rounding error of about eps
-        times the labels' sum of squares.
+        `prequential_error` gets the errors of the new rows by this fit, pooled with those of
+        earlier updates. The residual sum of squares is computed as a difference, with a rounding
+        error of about eps times the labels' sum of squares.
 
         Args:
             X: further rows (b, d), dense, sparse or a source of rows, such as a `stream`.
@@ -730,14 +757,18 @@ class Fit(Generic[K]):
             ValueError: for a fit that kept no solution, or factored K of all rows, and for shapes
                 that do not fit.
 
-        **Cost** O(b r²) for b rows, and O(r³). **Warns** if more than a third of the digits are
-        lost, and for a λ below the precision of the factor.
+        **Cost** O(b r²) for b rows, and O(r³). A stream is read twice. **Warns** if more than a
+        third of the digits are lost, and for a λ below the precision of the factor.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 30)[:, None]
         >>> fit = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3])
         >>> all_rows = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3])
-        >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
+        >>> updated = fit.update(X[20:], 2 * X[20:, 0])
+        >>> bool(abs(updated.model.coef - all_rows.model.coef) < 1e-12)
+        True
+        >>> missed = 2 * X[20:, 0] - fit.predict(X[20:])
+        >>> bool(abs(updated.prequential_error - np.mean(missed**2)) < 1e-12)
         True
         """
         self.model.check_effects("update", fixed_effects)

@@ -269,7 +269,9 @@ def _below_floor(chosen: np.ndarray, lams: np.ndarray, floor: float) -> list[str
     ]
 
 
-def _at_edge(chosen: np.ndarray, at_edge: np.ndarray, edge: str, remedy: str) -> list[str]:
+def _at_edge(
+    chosen: np.ndarray, at_edge: np.ndarray | np.bool_, edge: str, remedy: str
+) -> list[str]:
     """Return in words that the chosen λ of some targets are at this edge of the grid."""
     if not at_edge.any():
         return []

@@ -18,6 +18,8 @@ def facts_of(fit: Any) -> dict[str, Any]:
         "criterion": fit.criterion,
         "lam": fit.lam,
         "error": fit.error,
+        "loo_standard_error": fit.loo_standard_error,
+        "prequential_error": fit.prequential_error,
         "r2": None if fit.unit == "AUC" else fit.r2,
         "dof": fit.dof,
     }
@@ -40,6 +42,9 @@ def table_of(fit: Any) -> dict[str, np.ndarray]:
     facts = facts_of(fit)
     if "error" in facts:
         facts["error"] = _error_of_each(fit)
+    if "loo_standard_error" in facts:
+        known = fit.diagnostics.standard_error_of_targets
+        facts["loo_standard_error"] = _of_each(fit, fit.loo_standard_error, known)
     if "r2" in facts:
         facts["r2"] = fit.diagnostics.r2_of_targets
     columns = {name: np.broadcast_to(np.asarray(value), targets) for name, value in facts.items()}
@@ -48,12 +53,17 @@ def table_of(fit: Any) -> dict[str, np.ndarray]:
 
 def _error_of_each(fit: Any) -> Any:
     """The criterion of each target at the chosen λ, NaN where only their mean is known."""
-    one_target = np.size(fit.model.intercept) == 1
-    if one_target or np.ndim(fit.error):
-        return fit.error
-    if np.ndim(fit.errors) == 2:
-        return np.asarray(fit.errors)[np.argmax(np.asarray(fit.lams) == np.asarray(fit.lam))]
     known = fit.diagnostics.error_of_targets
+    if not np.ndim(fit.error) and np.ndim(fit.errors) == 2:
+        known = np.asarray(fit.errors)[np.argmax(np.asarray(fit.lams) == np.asarray(fit.lam))]
+    return _of_each(fit, fit.error, known)
+
+
+def _of_each(fit: Any, of_all: Any, known: Any) -> Any:
+    """What is known of each target in place of what all have: NaN for nothing."""
+    one_target = np.size(fit.model.intercept) == 1
+    if one_target or np.ndim(of_all):
+        return of_all
     return np.nan if known is None else known
 
 
@@ -77,6 +87,8 @@ def fit_in_words(fit: Any) -> str:
     numbers = [_lam_in_words(fit)]
     if "error" in facts:
         numbers.append(f"{_name_of_error(fit)} {np.asarray(facts['error']).mean():.3g}")
+    if "prequential_error" in facts:
+        numbers.append(f"prequential error {np.asarray(facts['prequential_error']).mean():.3g}")
     if "r2" in facts:
         numbers.append(f"held-out R² {float(facts['r2']):.3g}")
     if "dof" in facts:

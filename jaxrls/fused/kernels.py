@@ -13,6 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import warp as wp
+from jaxtyping import Array, Float
 
 wp.config.log_level = wp.LOG_WARNING  # else Warp prints what it compiles
 NUMBERS = 160  # registers for rows of X and their sums, of the 255 that a thread has (32 bits each)
@@ -136,13 +137,20 @@ def product_kernel(profile: str, distance: str, dtype: str, d: int, t: int) -> A
 
 
 @functools.cache
-def _as_jax(profile, distance, dtype, d, t):
+def _as_jax(profile: str, distance: str, dtype: str, d: int, t: int) -> Any:
     """Return a Warp kernel as a function of JAX arrays."""
     kernel = product_kernel(profile, distance, dtype, d, t)
     return wp.jax_kernel(kernel, vmap_method="sequential")
 
 
-def times(profile: str, distance: str, X, Z, V, parameter) -> Any:
+def times(
+    profile: str,
+    distance: str,
+    X: Float[Array, "n d"],
+    Z: Float[Array, "m d"],
+    V: Float[Array, "m t"],
+    parameter: Float[Array, "..."],
+) -> Any:
     """Compute Σⱼ profile(distance(xᵢ − zⱼ), parameter) Vⱼ for every row i, (n, t).
 
     Args:

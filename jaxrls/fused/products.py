@@ -64,7 +64,9 @@ PRODUCTS.append(fused_times)
 
 
 @jax.custom_jvp
-def _product(kernel, X, Z, V):
+def _product(
+    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m t"]
+) -> Float[Array, "n t"]:
     """Compute K·V by Warp kernels, for a few columns of V at a time."""
     times: Any = product_of(kernel, X)
     parts = range(0, V.shape[1], MOST_TARGETS)
@@ -73,7 +75,7 @@ def _product(kernel, X, Z, V):
 
 
 @_product.defjvp
-def _product_jvp(primals, tangents):
+def _product_jvp(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
     """Return the product and its derivative, which is computed in blocks of K."""
     return _product(*primals), jax.jvp(times_in_blocks, primals, tangents)[1]
 
@@ -82,7 +84,7 @@ def _product_jvp(primals, tangents):
 
 
 @singledispatch
-def product_of(kernel: Any, X) -> Callable | None:
+def product_of(kernel: Any, X: Array) -> Callable | None:
     """Return the function `(Z, V)` that computes K·V by Warp kernels, for rows X.
 
     None if Warp kernels do not cover this kernel or these rows.
@@ -91,46 +93,48 @@ def product_of(kernel: Any, X) -> Callable | None:
 
 
 @product_of.register
-def _(kernel: Sum, X):
+def _(kernel: Sum, X: Array) -> Callable | None:
     parts: Any = product_of(kernel.left, X), product_of(kernel.right, X)
     return None if None in parts else lambda *args: parts[0](*args) + parts[1](*args)
 
 
 @product_of.register
-def _(kernel: Scaled, X):
+def _(kernel: Scaled, X: Array) -> Callable | None:
     product = product_of(kernel.kernel, X)
     return product and (lambda Z, V: parameter(kernel, "scale", X) * product(Z, V))
 
 
 @product_of.register
-def _(kernel: Transformed, X):
+def _(kernel: Transformed, X: Array) -> Callable | None:
     product = product_of(kernel.kernel, kernel.transform(X))
     return product and (lambda Z, V: product(kernel.transform(Z), V))
 
 
 @product_of.register
-def _(kernel: Gaussian, X):
+def _(kernel: Gaussian, X: Array) -> Callable | None:
     return _of_widths(kernel, X, "exponential", math.sqrt(0.5))
 
 
 @product_of.register
-def _(kernel: Laplacian, X):
+def _(kernel: Laplacian, X: Array) -> Callable | None:
     return _of_widths(kernel, X, "exponential", 1.0, distance="city_block")
 
 
 @product_of.register
-def _(kernel: Matern, X):
+def _(kernel: Matern, X: Array) -> Callable | None:
     order = int(2 * kernel.nu)
     return _of_widths(kernel, X, f"matern_{order}", math.sqrt(order))
 
 
 @product_of.register
-def _(kernel: RationalQuadratic, X):
+def _(kernel: RationalQuadratic, X: Array) -> Callable | None:
     alpha = parameter(kernel, "alpha", X)
     return _of_widths(kernel, X, "rational_quadratic", 1 / jnp.sqrt(2 * alpha), alpha)
 
 
-def _of_widths(kernel, X, profile, factor, shape=0.0, distance="squared"):
+def _of_widths(
+    kernel: Any, X: Array, profile: str, factor: Any, shape: Any = 0.0, distance: str = "squared"
+) -> Callable | None:
     """Return the function `(Z, V)` of `product_of`, for a kernel with a width.
 
     Args:
@@ -147,14 +151,14 @@ def _of_widths(kernel, X, profile, factor, shape=0.0, distance="squared"):
     if not 0 < X.shape[1] <= MOST_COLUMNS:
         return None
 
-    def product(Z, V):
+    def product(Z: Float[Array, "m d"], V: Float[Array, "m t"]) -> Float[Array, "n t"]:
         scale = factor / parameter(kernel, "width", X, per_column=True)
         return _times()(profile, distance, X * scale, Z * scale, V, jnp.asarray(shape, V.dtype))
 
     return product
 
 
-def _times():
+def _times() -> Callable:
     """Return the function `times` of `kernels.py`, which imports Warp."""
     return import_module("jaxrls.fused.kernels").times
 

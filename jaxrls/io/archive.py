@@ -100,7 +100,7 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     return (obj, extra) if with_extra else obj
 
 
-def for_file(fit) -> Fit:
+def for_file(fit: Fit) -> Fit:
     """Return the fit as it is written to a file.
 
     It has no problem, and a solution only if `keep=True` asked for it. With a solution it stores
@@ -126,7 +126,7 @@ def for_file(fit) -> Fit:
     return replace(fit, kept=replace(fit.kept, solution=solution, problem=None), stored=stored)
 
 
-def _describe(value, place, arrays):
+def _describe(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
     """Return `value` as what JSON can hold, and put its arrays into the dictionary `arrays`.
 
     Args:
@@ -163,7 +163,7 @@ def _describe(value, place, arrays):
     return {"class": name_in_files(type(value)), "fields": described}
 
 
-def _build(node, arrays):
+def _build(node: Any, arrays: dict[str, np.ndarray]) -> Any:
     """Rebuild an object from what `_describe` returned and the arrays.
 
     An instance is made from its fields without `__init__`, which may need JAX arrays. JAX builds

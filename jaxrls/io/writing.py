@@ -7,9 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
+from jaxrls.core.fit import Numbers
 from jaxrls.core.support import as_floats, by_names
 from jaxrls.front import Model
 from jaxrls.rows.files import replacing
@@ -45,7 +48,7 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
 
 
 @contextmanager
-def rows_to(file, ending=".csv") -> Iterator[Writer]:
+def rows_to(file: Any, ending: str = ".csv") -> Iterator[Writer]:
     """Give a `with` block the function that appends rows to CSV, Parquet or Arrow.
 
     CSV begins with a header. Each block of rows is a row group of Parquet, or a record batch of
@@ -56,7 +59,7 @@ def rows_to(file, ending=".csv") -> Iterator[Writer]:
     makers = {".parquet": arrow.parquet.ParquetWriter}
     makers |= dict.fromkeys((".arrow", ".feather"), arrow.ipc.new_file)
 
-    def write(columns):
+    def write(columns: Mapping[str, np.ndarray]) -> None:
         nonlocal writer
         block = arrow.table(dict(columns))
         writer = writer or makers.get(ending, arrow.csv.CSVWriter)(file, block.schema)
@@ -70,14 +73,14 @@ def rows_to(file, ending=".csv") -> Iterator[Writer]:
 
 
 @contextmanager
-def numbers_to(file) -> Iterator[Writer]:
+def numbers_to(file: Any) -> Iterator[Writer]:
     """Give a `with` block the function that appends rows to a NumPy array.
 
     The array is written when the block ends. Raise for columns of text.
     """
     blocks: list[np.ndarray] = []
 
-    def write(columns):
+    def write(columns: Mapping[str, np.ndarray]) -> None:
         blocks.append(np.column_stack(list(columns.values())))
         if blocks[-1].dtype.kind != "f":
             what = "labels and kept columns are text"
@@ -88,7 +91,13 @@ def numbers_to(file) -> Iterator[Writer]:
     np.save(file, values[:, 0] if values.shape[1] == 1 else values)
 
 
-def predicted(model, X, level=None, classes=None, sigmoid=None) -> dict[str, np.ndarray]:
+def predicted(
+    model: Any,
+    X: Float[Numbers, "m d"],
+    level: float | None = None,
+    classes: Any = None,
+    sigmoid: Callable | None = None,
+) -> dict[str, np.ndarray]:
     """Return the predictions for a block of rows as columns, by the names to write them under.
 
     Args:
@@ -99,23 +108,24 @@ def predicted(model, X, level=None, classes=None, sigmoid=None) -> dict[str, np.
             then called scores.
         sigmoid: a function from scores to probabilities, for columns of probabilities too.
     """
+    has_classes = classes is not None
     n = len(X)
     # JAX compiles a program for every number of rows. So rows are repeated up to a power of two.
     # If there are none, they are zeros.
     X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
     scores = np.asarray(model.predict(X))
-    columns = {"prediction": decode(scores, classes)[:n]} if classes else {}
+    columns = {"prediction": decode(scores, classes)[:n]} if has_classes else {}
     if sigmoid is not None:
         likely = class_probabilities(np.asarray(sigmoid(scores)))
         columns |= name_columns(likely[:n], "probability", classes)
-    columns |= name_columns(scores[:n], "score" if classes else "prediction", classes)
+    columns |= name_columns(scores[:n], "score" if has_classes else "prediction", classes)
     if level is not None:
         for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):
             columns |= name_columns(end[:n], name)
     return columns
 
 
-def name_columns(values, name, labels=None) -> dict[str, np.ndarray]:
+def name_columns(values: Any, name: str, labels: Any = None) -> dict[str, np.ndarray]:
     """Return the columns of a vector or a matrix by the names to write them under.
 
     A vector is the column `name`. Column j of a matrix is `name_label` with the label of j, which
@@ -124,13 +134,18 @@ def name_columns(values, name, labels=None) -> dict[str, np.ndarray]:
     values = np.asarray(values)
     if values.ndim == 1:
         return {name: values}
-    return {
-        f"{name}_{label}": column
-        for label, column in zip(labels or range(values.shape[1]), values.T, strict=True)
-    }
+    labels = range(values.shape[1]) if labels is None else labels
+    return {f"{name}_{label}": column for label, column in zip(labels, values.T, strict=True)}
 
 
-def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
+def predict_to_file(
+    model: Any,
+    rows: Any,
+    path: str | os.PathLike,
+    *,
+    level: float | None = None,
+    classes: Any = None,
+) -> int:
     """Predict rows and write the predictions to a file, one block of rows at a time.
 
     So neither the rows nor the predictions need fit into memory. The columns of the file are

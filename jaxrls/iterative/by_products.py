@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import kernel_times
-from jaxrls.core.factors import Factor, Outcome
+from jaxrls.core.data import Folds, kernel_times
+from jaxrls.core.factors import Factor, OfLeftOut, Outcome, PerLam, PerTarget, Solution
 from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import Number
 from jaxrls.iterative.conjugate import Run, conjugate_gradients
 from jaxrls.iterative.leverages import leverages_from_probes
 
@@ -35,7 +36,9 @@ class ByProducts(Factor):
     begin: Any  # the columns with which an iteration begins; None for 0
 
     @abstractmethod
-    def iterate(self, lam, B: Float[Array, "n k"], signs: Float[Array, "n p"]) -> "Iterated":
+    def iterate(
+        self, lam: Number, B: Float[Array, "n k"], signs: Float[Array, "n p"]
+    ) -> "Iterated":
         """Compute the fits to the columns B at λ."""
 
     def times_kernel(self, V: Float[Array, "c k"]) -> Float[Array, "n k"]:
@@ -43,15 +46,17 @@ class ByProducts(Factor):
         return kernel_times(self.kernel, self.data.rows, self.points, V, self.block_size)
 
     @property
-    def has_residuals(self):
+    def has_residuals(self) -> bool:
         """Whether there are probes, without which there are no held-out residuals."""
         return self.signs.shape[1] > 0
 
-    def trace(self):
+    def trace(self) -> Number:
         """Compute Σ vᵢ Kᵢᵢ, an upper bound of the trace."""
         return jnp.sum(self.weights.array * self.kernel.diag(self.data.rows.points))
 
-    def conjugate_gradients(self, apply: Callable, B, precondition: Callable, measure: Callable):
+    def conjugate_gradients(
+        self, apply: Callable, B: Float[Array, "m k"], precondition: Callable, measure: Callable
+    ) -> tuple[Float[Array, "m k"], Run]:
         """Call `conjugate_gradients` with the tolerance, steps and start of this factor.
 
         Columns whose fitted values are too far off to be of use are NaN. `begin` is used only if it
@@ -63,16 +68,16 @@ class ByProducts(Factor):
         X, run = conjugate_gradients(apply, B, precondition, begin, measure=measure, **stop)
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
-    def nothing(self, solution) -> Float[Array, "c k"]:
+    def zero_columns(self, solution: Solution) -> Float[Array, "c k"]:
         """Return columns of 0 for targets and probes, to begin an iteration if none are known."""
         count = solution.state.shape[1] + self.signs.shape[1]
         return jnp.zeros((self.points.shape[0], count), self.dtype)
 
-    def solved(self, solution, lams, signs) -> "Solved":
+    def solved(self, solution: Solution, lams: PerLam, signs: Float[Array, "n p"]) -> "Solved":
         """Compute the results for each λ (L, k), one after another, with probes of these signs."""
         return solution.at_each(lams, partial(self.solved_at, signs))
 
-    def solved_at(self, signs, lam, solution) -> "Solved":
+    def solved_at(self, signs: Float[Array, "n p"], lam: Number, solution: Solution) -> "Solved":
         """Compute the results at one λ for all targets."""
         Y = solution.state
         n, p = signs.shape
@@ -83,13 +88,13 @@ class ByProducts(Factor):
         if not p:
             return Solved(coef, r, run)
         # The mean square of the fits Hg to signs g is (H²)ᵢᵢ: the leverage, but for what λ takes.
-        near = fits.near
+        near = fits.near_diagonal
         probes = signs * drawn
         if near is None:
             near = 1 / (1 + jnp.mean((signs - drawn) ** 2, axis=1))
-        if fits.rough is not None and p < n:
+        if fits.near_times_probes is not None and p < n:
             # A control variate: the diagonal that the near matrix has, less its estimate.
-            probes = probes - signs * fits.rough + near[:, None]
+            probes = probes - signs * fits.near_times_probes + near[:, None]
         used = self.weights.used
         unscale = self.weights.unscale
         R, growth = leverages_from_probes(probes, near, r, used)
@@ -97,15 +102,15 @@ class ByProducts(Factor):
         dof = jnp.sum(jnp.where(used, 1 - R[0], 0))[None]
         return Solved(coef, r, run, dof, e[0], e[1:], fits.columns)
 
-    def without_probes(self, solution, lams) -> "Solved":
+    def without_probes(self, solution: Solution, lams: PerLam) -> "Solved":
         """Compute the results without probes: the fit alone."""
         return self.solved(solution, lams, self.signs[:, :0])
 
-    def coefficients(self, solution, lams):
+    def coefficients(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return the coefficients of f, and β, the fit of y − f by the fixed effects."""
         return self.expanded(solution, self.without_probes(solution, lams).coef)[:2]
 
-    def expanded(self, solution, coef: Float[Array, "L c t"]) -> "Expanded":
+    def expanded(self, solution: Solution, coef: Float[Array, "L c t"]) -> "Expanded":
         """Return coefficients, β and the values of f at the rows, for coefficients of each λ."""
         flat = jnp.moveaxis(coef, 0, 1).reshape(coef.shape[1], -1)
         fitted = self.times_kernel(flat).reshape(self.n, len(coef), coef.shape[2])
@@ -113,20 +118,22 @@ class ByProducts(Factor):
         beta = solution.labels.beta - jax.vmap(partial(self.fixed.fit, self.weights))(fitted)
         return Expanded(coef, beta, fitted)
 
-    def residual_norm(self, solution, lams):
+    def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Compute ‖r‖²."""
         return jnp.sum(self.without_probes(solution, lams).residuals ** 2, axis=1)
 
-    def data_fit(self, solution, lams):
+    def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Compute ỹᵀ r/λ."""
         r = self.without_probes(solution, lams).residuals
         return jnp.sum(solution.state * r, axis=1) / lams
 
-    def residual_dof(self, solution, lams):
+    def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
         """Estimate Σ Rᵢᵢ."""
         return self.weights.count - solution.estimated(lams).dof
 
-    def outcome(self, solution, lams, groups, fn):
+    def outcome(
+        self, solution: Solution, lams: PerLam, groups: Folds | None, fn: OfLeftOut | None
+    ) -> Outcome:
         """Return all results from one iteration.
 
         Without probes, the results that need them are None.
@@ -163,8 +170,10 @@ class Iterated(NamedTuple):
     coef: Float[Array, "c k"]
     residuals: Float[Array, "n k"]  # R B
     run: Run
-    near: Float[Array, " n"] | None = None  # the diagonal of a matrix near R, if one is known
-    rough: Float[Array, "n p"] | None = None  # the product of that matrix with the probes
+    near_diagonal: Float[Array, " n"] | None = (
+        None  # the diagonal of a matrix near R, if one is known
+    )
+    near_times_probes: Float[Array, "n p"] | None = None  # its product with the probes
 
 
 class Solved(NamedTuple):
@@ -203,7 +212,7 @@ def in_one_row(run: Run) -> Run:
     return Run(run.residuals.ravel(), history, jnp.max(run.steps), run.reason.ravel())
 
 
-def sum_and_error(solution, solved: Solved, fn) -> tuple[Any, Any]:
+def sum_and_error(solution: Solution, solved: Solved, fn: OfLeftOut) -> tuple[Any, Any]:
     """Sum `fn` over held-out rows for each λ, and estimate the standard error of the sum.
 
     The standard error comes from the jackknife over probes.
@@ -214,7 +223,7 @@ def sum_and_error(solution, solved: Solved, fn) -> tuple[Any, Any]:
     every = total(solved.e)
     p = max(solved.others.shape[1], 1)
 
-    def error(every, others):
+    def error(every: Float[Array, "L *t"], others: Float[Array, "p L *t"]) -> Float[Array, "L *t"]:
         return jnp.sqrt((p - 1) / p * jnp.sum((others - every) ** 2, axis=0))
 
     probes = jnp.moveaxis(solved.others, 1, 0)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.support import pytree
 
@@ -118,7 +118,14 @@ def conjugate_gradients(
     return X, Run(left, last.history, last.step, jnp.where(hidden, STALLED, last.reason))
 
 
-def _start(apply, B, begin, precondition, measure, steps: int) -> Iterate:
+def _start(
+    apply: Callable,
+    B: Float[Array, "n k"],
+    begin: Float[Array, "n k"] | None,
+    precondition: Callable,
+    measure: Callable,
+    steps: int,
+) -> Iterate:
     """Return the state before the first step. Columns whose residual is 0 have converged."""
     X, R = (jnp.zeros_like(B), B) if begin is None else (begin, B - apply(begin))
     Z = precondition(R)
@@ -129,7 +136,9 @@ def _start(apply, B, begin, precondition, measure, steps: int) -> Iterate:
     return Iterate(0, X, R, Z, jnp.sum(R * Z, axis=0), best, reason, history)
 
 
-def _following(apply, precondition, measure, tol, now: Iterate) -> Iterate:
+def _following(
+    apply: Callable, precondition: Callable, measure: Callable, tol: float, now: Iterate
+) -> Iterate:
     """Return the state after one more step of the columns that go on."""
     step, X, R, P, length, best, reason, history = now
     product = apply(P)
@@ -151,7 +160,13 @@ def _following(apply, precondition, measure, tol, now: Iterate) -> Iterate:
     return Iterate(step + 1, X, R, P, shorter, best, reason, history)
 
 
-def _reason(step, sound, measured, best: Best, tol):
+def _reason(
+    step: Int[Array, ""] | int,
+    sound: Bool[Array, " k"],
+    measured: Float[Array, " k"],
+    best: Best,
+    tol: float,
+) -> Int[Array, " k"]:
     """Return why columns stop after this step; ALL_STEPS for columns that go on."""
     stalled = (step - best.step >= PATIENCE) | (measured > GROWTH * best.measure)
     cases = [~sound, measured <= tol, stalled]

@@ -13,21 +13,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.core.data import Data, kernel_times, square_times
+from jaxrls.core.data import Data, Labels, Weights, kernel_times, square_times
 from jaxrls.core.factors import (
     SOLVERS_WITHOUT_K,
     AtPoints,
+    CallShape,
     Expansion,
     Footprint,
     Report,
+    Solution,
     Solver,
 )
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import matmul, transposed_matmul
+from jaxrls.core.linalg import Number, matmul, transposed_matmul
 from jaxrls.core.support import check_whole, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
+from jaxrls.iterative.conjugate import Run
 from jaxrls.iterative.near_inverse import Near, NearInverse
-from jaxrls.landmarks.resolve import resolve_landmarks
+from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.solver import Subset
 
 # How many signs all probes together must have to estimate leverages well enough.
@@ -98,13 +101,17 @@ class Iterative(Solver):
                 f"dtype must be 'float32' or 'float64', or None for that of X: found {self.dtype!r}"
             )
 
-    def prepare(self, kernel, rows, weights, progress=False):
+    def prepare(
+        self, kernel: Any, rows: Any, weights: Weights, progress: bool = False
+    ) -> "Iterative":
         """Return the solver with landmarks for its preconditioner, by default `enough` of them."""
         wanted = self.enough(rows.count) if self.landmarks is None else self.landmarks
         chosen = resolve_landmarks(kernel, rows, wanted, weights, progress)
         return replace(self, landmarks=chosen)
 
-    def solve(self, kernel, data, labels, *, block_size=None):
+    def solve(
+        self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
+    ) -> Solution:
         """Make the solution, whose factor iterates when it is asked for results at some λ."""
         rows = data.rows
         weights = data.weights
@@ -135,7 +142,7 @@ class Iterative(Solver):
         )
         return factor.solve_labels(labels)
 
-    def memory(self, shape):
+    def memory(self, shape: CallShape) -> Footprint:
         """Return the memory of rows of landmarks, blocks of near rows, and vectors."""
         n = shape.rows
         landmarks = self.landmarks
@@ -144,7 +151,7 @@ class Iterative(Solver):
         words = "rows of landmarks, blocks of near rows, and vectors for targets and probes"
         return Footprint("iterative", m, max(numbers, n * m), words)
 
-    def vector_numbers(self, shape, each: int) -> int:
+    def vector_numbers(self, shape: CallShape, each: int) -> int:
         """Return how many numbers the vectors over the rows hold.
 
         `each` is the count of vectors for each column that is solved for.
@@ -154,7 +161,7 @@ class Iterative(Solver):
         p = self.vectors(shape.rows)
         return shape.rows * (each * (t + p) + p**2 + L * t * p)
 
-    def explain(self, run, remedy="more landmarks, or a larger λ"):
+    def explain(self, run: Run, remedy: str = "more landmarks, or a larger λ") -> str:
         """Say why the iteration stopped, with its error in units of the residuals of the fit."""
         where = "with fitted values off by {:.0%} of the residuals".format
         narrow = "float32" in (self.dtype, run.residuals.dtype)
@@ -168,7 +175,7 @@ class Iterative(Solver):
         """Return the number of probes for n rows."""
         return max(8, ENOUGH // n) if self.probes is None else self.probes
 
-    def signs(self, weights) -> Float[Array, "n p"]:
+    def signs(self, weights: Weights) -> Float[Array, "n p"]:
         """Return the random signs (n, p), one column for each probe, with 0 for rows of weight 0.
 
         If there are at least as many probes as rows, return √n I, which gives the diagonal exactly.
@@ -216,7 +223,7 @@ class IterativeGram(ByProducts):
     block_size: int | None = static()
     begin: Float[Array, "n k"] | None = None  # the columns with which an iteration begins
 
-    def times_kernel(self, V):
+    def times_kernel(self, V: Float[Array, "n k"]) -> Float[Array, "n k"]:
         """Compute K·V, with entries and products in the dtype that the user asked for."""
         kernel = self.near.kernel
         X = self.near.X
@@ -227,14 +234,16 @@ class IterativeGram(ByProducts):
             product = square_times(kernel, X, narrow, self.block_size)
         return product.astype(self.dtype)
 
-    def iterate(self, lam, B, signs):
+    def iterate(self, lam: Number, B: Float[Array, "n k"], signs: Float[Array, "n p"]) -> Iterated:
         """Compute the fits to B at λ. Residuals are λc̃, and the matrix near R is λM⁻¹."""
         inverse = self.near.inverse(jnp.maximum(lam, self.report.floor))
         X, run = self.solve_columns(lam, inverse, B)
         near = jnp.clip(lam * inverse.diagonal.astype(lam.dtype), jnp.finfo(lam.dtype).eps, 1)
         return Iterated(X, self.weights.scale(X), lam * X, run, near, lam * inverse(signs))
 
-    def solve_columns(self, lam, inverse: NearInverse, B: Float[Array, "n k"]):
+    def solve_columns(
+        self, lam: Number, inverse: NearInverse, B: Float[Array, "n k"]
+    ) -> tuple[Float[Array, "n k"], Run]:
         """Compute P̃ B at λ, and how the iteration went.
 
         Columns are NaN if their fitted values are too far off to be of use. If r is the residual of
@@ -242,11 +251,13 @@ class IterativeGram(ByProducts):
         """
         centred = partial(self.fixed.project, self.weights)
 
-        def apply(V):
+        def apply(V: Float[Array, "n k"]) -> Float[Array, "n k"]:
             K_V = self.weights.scale(self.times_kernel(self.weights.scale(centred(V))))
             return centred(K_V) + lam * V
 
-        def measure(X, R, near):
+        def measure(
+            X: Float[Array, "n k"], R: Float[Array, "n k"], near: Float[Array, "n k"]
+        ) -> Float[Array, " k"]:
             off = jnp.linalg.norm(R - lam * near, axis=0)
             return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 

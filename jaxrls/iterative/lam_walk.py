@@ -6,14 +6,18 @@ far.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import LeaveOneOut
 from jaxrls.core.data import compiled
-from jaxrls.core.fit import lambda_range
+from jaxrls.core.factors import Solution
+from jaxrls.core.fit import Problem, lambda_range
+from jaxrls.core.linalg import Number
 from jaxrls.front import Evaluations, evaluate_lams, lam_on_few
 from jaxrls.iterative.by_products import ByProducts, sum_and_error
 
@@ -30,7 +34,7 @@ FLAT = 0.02
 
 
 @evaluate_lams.register
-def _(factor: ByProducts, problem, solution, count: int) -> Evaluations:
+def _(factor: ByProducts, problem: Problem, solution: Solution, count: int) -> Evaluations:
     """Search for one λ by the estimated leave-one-out error.
 
     Other criteria, one λ per target, and factors without probes are handled as for other factors.
@@ -42,7 +46,7 @@ def _(factor: ByProducts, problem, solution, count: int) -> Evaluations:
     return _walk(problem, solution)
 
 
-def _walk(problem, solution) -> Evaluations:
+def _walk(problem: Problem, solution: Solution) -> Evaluations:
     """Evaluate one λ after another, until no further λ is worth its products."""
     factor = solution.factor
     low, high = map(float, np.log(jax.device_get(lambda_range(factor))))
@@ -52,11 +56,11 @@ def _walk(problem, solution) -> Evaluations:
     best = np.inf
     at_best = np.inf
     least = 0.0
-    nothing = nearest = _from(solution, factor.nothing(solution))
+    at_zero = nearest = _from(solution, factor.zero_columns(solution))
     while len(places) < MOST and not np.isnan(place):
         # An iteration that begins with the columns at a smaller λ may stall before it comes any
         # nearer.
-        begin = nearest if place <= at_best else nothing
+        begin = nearest if place <= at_best else at_zero
         error, spread, columns = _evaluate_at(problem, begin, jnp.asarray(place, factor.dtype))
         places.append(float(place))
         errors.append(np.asarray(error))
@@ -70,21 +74,30 @@ def _walk(problem, solution) -> Evaluations:
     return Evaluations(np.array(places)[:, None], np.stack(errors), nearest)
 
 
-def _from(solution, columns):
+def _from(solution: Solution, columns: Float[Array, "c k"]) -> Solution:
     """Return the solution whose next iteration begins with these columns."""
     return replace(solution, factor=replace(solution.factor, begin=columns))
 
 
 @compiled
-def _evaluate_at(problem, solution, log_lam):
+def _evaluate_at(
+    problem: Problem, solution: Solution, log_lam: Number
+) -> tuple[Float[Array, " t"], Float[Array, " t"], Float[Array, "c k"]]:
     """Return the estimated errors of all targets at λ, their standard errors, and the columns."""
     factor = solution.factor
     solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
-    total, spread = sum_and_error(solution, solved, problem.criterion.summand)
+    summand: Any = problem.criterion.summand  # never None: the criterion is `LeaveOneOut`
+    total, spread = sum_and_error(solution, solved, summand)
     return total[0] / factor.weights.total, spread[0] / factor.weights.total, solved.columns[0]
 
 
-def next_step(places, errors, least, low, high) -> float:
+def next_step(
+    places: Float[np.ndarray, " p"],
+    errors: Float[np.ndarray, " p"],
+    least: float,
+    low: float,
+    high: float,
+) -> float:
     """Return the next place between `low` and `high`, or NaN if no place is worth it.
 
     The places are log λ. The walk follows these rules:
@@ -120,7 +133,7 @@ def next_step(places, errors, least, low, high) -> float:
     return x[best] - b / (2 * a) if promised > least else np.nan
 
 
-def _ends(f, went_down, least):
+def _ends(f: Float[np.ndarray, " p"], went_down: bool | np.bool_, least: float) -> bool | np.bool_:
     """Whether no step down from the best place, with error f[0], is worth it.
 
     Errors are convex near the best place. So a step down gains at most the rise f[1] − f[0] above
@@ -130,7 +143,7 @@ def _ends(f, went_down, least):
     return rise < max(least, LAST * f[0]) if went_down else FLAT * f[0] < rise < least
 
 
-def _inside(place, x, low, high):
+def _inside(place: float, x: Float[np.ndarray, " p"], low: float, high: float) -> float:
     """Return the place, clipped to the line, or NaN if it is near a place already tried."""
     place = np.clip(place, low, high)
     return np.nan if np.abs(x - place).min() < STEP / 2 else place

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.linalg import matmul
 
@@ -34,7 +34,12 @@ class Leverages(NamedTuple):
     growth: Float[Array, "p+1 t"]
 
 
-def leverages_from_probes(probes, near, residuals, used) -> Leverages:
+def leverages_from_probes(
+    probes: Float[Array, "n p"],
+    near: Float[Array, " n"],
+    residuals: Float[Array, "n t"],
+    used: Bool[Array, " n"],
+) -> Leverages:
     """Estimate R from `probes` (n, p), each column of which is R on average.
 
     `near` (n,) is an approximation of R. `residuals` (n, t) are those of the fit, and `used` marks
@@ -46,7 +51,7 @@ def leverages_from_probes(probes, near, residuals, used) -> Leverages:
         return Leverages(R[None], jnp.ones((1, residuals.shape[1]), R.dtype))
     member = memberships(near, used)
 
-    def of_some(kept):
+    def of_some(kept: Float[Array, " p"]) -> tuple[Float[Array, " n"], Float[Array, " t"]]:
         R = calibrated(member, near, matmul(probes, kept) / jnp.sum(kept))
         return R, growth(member, (probes / R[:, None] - 1) * kept, residuals / R[:, None], kept)
 
@@ -55,7 +60,7 @@ def leverages_from_probes(probes, near, residuals, used) -> Leverages:
     return Leverages(*jax.lax.map(of_some, jnp.concatenate([every, without])))
 
 
-def memberships(near, used) -> Float[Array, "n g"]:
+def memberships(near: Float[Array, " n"], used: Bool[Array, " n"]) -> Float[Array, "n g"]:
     """Return 1 for the group of each used row, else 0.
 
     Rows are grouped by their ρ, equally many in each group.
@@ -66,14 +71,21 @@ def memberships(near, used) -> Float[Array, "n g"]:
     return jnp.where(used[:, None], jax.nn.one_hot(group, count, dtype=near.dtype), 0)
 
 
-def calibrated(member, near, means) -> Float[Array, " n"]:
+def calibrated(
+    member: Float[Array, "n g"], near: Float[Array, " n"], means: Float[Array, " n"]
+) -> Float[Array, " n"]:
     """Compute aρ from the means over vectors; 1 for rows that are not used."""
     length = jnp.maximum(matmul(member.T, near), jnp.finfo(near.dtype).tiny)
     ratio = jnp.maximum(matmul(member.T, means) / length, LEAST)
     return jnp.minimum(near * matmul(member, ratio), 1) + 1 - jnp.sum(member, axis=1)
 
 
-def growth(member, deviations, left_out, kept) -> Float[Array, " t"]:
+def growth(
+    member: Float[Array, "n g"],
+    deviations: Float[Array, "n p"],
+    left_out: Float[Array, "n t"],
+    kept: Float[Array, " p"],
+) -> Float[Array, " t"]:
     """Compute the factor by which held-out residuals (n, t) are too small.
 
     It follows from the deviations δ of every row and vector.

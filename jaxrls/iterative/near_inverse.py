@@ -22,6 +22,8 @@ from jaxrls.core.data import DenseRows, gram
 from jaxrls.core.factors import Features
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import (
+    Number,
+    Square,
     inverse,
     matmul,
     transposed_matmul,
@@ -42,7 +44,7 @@ class NearInverse:
     W: Float[Array, "g b r"]
     blocks: "Blocks"
     diagonal: Float[Array, " n"]
-    share: Float[Array, "n q"]  # M⁻¹HS^(-1/2), S = HᵀM⁻¹H
+    projection: Float[Array, "n q"]  # M⁻¹HS^(-1/2), S = HᵀM⁻¹H
 
     def __call__(self, V: Float[Array, "n k"]) -> Float[Array, "n k"]:
         """Compute M⁻¹V in the dtype of M.
@@ -50,15 +52,15 @@ class NearInverse:
         Conjugate gradients do not need an exact direction.
         """
         narrow = V.astype(self.W.dtype)
-        share = matmul(self.share, transposed_matmul(self.share, narrow))
-        return (self._whole(narrow) - share).astype(V.dtype)
+        along_effects = matmul(self.projection, transposed_matmul(self.projection, narrow))
+        return (self._whole(narrow) - along_effects).astype(V.dtype)
 
-    def _whole(self, V):
+    def _whole(self, V: Float[Array, "n k"]) -> Float[Array, "n k"]:
         """Compute M⁻¹V before the projection."""
         V = filled(V, self.blocks.order)
         W = self.W.reshape(-1, self.W.shape[2])
         across = matmul(W, transposed_matmul(W, V.reshape(len(W), V.shape[2])))
-        return self.blocks.back(matmul(self.D, V) - across.reshape(V.shape))
+        return self.blocks.to_rows(matmul(self.D, V) - across.reshape(V.shape))
 
 
 @pytree
@@ -85,7 +87,7 @@ class Blocks:
             order = _halved(B, unit, order)
         return cls(order, jnp.argsort(order.ravel())[:n])
 
-    def back(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
+    def to_rows(self, A: Float[Array, "g b *k"]) -> Float[Array, "n *k"]:
         """Put values by block, (g, b, …), back into the order of the rows.
 
         It undoes `filled`.
@@ -93,7 +95,7 @@ class Blocks:
         return A.reshape(self.order.size, *A.shape[2:])[self.place]
 
 
-def filled(A, rows):
+def filled(A: Any, rows: Int[Array, "*g b"]) -> Any:
     """Return the rows of A (n, …) with these numbers, of one block or by block.
 
     Empty places get 0.
@@ -101,7 +103,9 @@ def filled(A, rows):
     return jax.tree.map(lambda a: a.at[rows].get(mode="fill", fill_value=0), A)
 
 
-def _halved(B, unit, order):
+def _halved(
+    B: Float[Array, "n r"], unit: Float[Array, "n 1"], order: Int[Array, "g b"]
+) -> Int[Array, "2*g _"]:
     """Return twice as many blocks, split along the line between two rows far from each other.
 
     Empty places come last.
@@ -109,7 +113,7 @@ def _halved(B, unit, order):
     block = jnp.arange(len(order))
     empty = order >= len(B)
 
-    def cosines(rows):
+    def cosines(rows: Int[Array, " g"]) -> Float[Array, "g b"]:
         along = matmul(B, (B[rows] / unit[rows]).T) / unit
         return jnp.where(empty, jnp.inf, along[order, block[:, None]])
 
@@ -126,27 +130,34 @@ class Near:
 
     kernel: Kernel
     X: Any  # (n, d)
-    root: Float[Array, " n"]  # √v
+    root_weights: Float[Array, " n"]  # √v
     H: Float[Array, "n q"]
     B: Float[Array, "n r"]  # √v φ on landmarks, BBᵀ = K̂
     blocks: Blocks
 
     @classmethod
-    def of(cls, kernel: Kernel, X, root, H, points) -> "Near":
+    def of(
+        cls,
+        kernel: Kernel,
+        X: Float[Array, "n d"],
+        root_weights: Float[Array, " n"],
+        H: Float[Array, "n q"],
+        points: Float[Array, "m d"],
+    ) -> "Near":
         """Make the parts, with at most as many rows in a block as landmarks, or SMALLEST."""
         L, _ = cholesky_with_jitter(gram(kernel, points))
         on_landmarks = Features(kernel, points, triangular_inverse(L).T)
-        scaled = lambda x, root: root[:, None] * on_landmarks.features(x)
-        B = DenseRows(X).map(scaled, root, temporaries=len(points))
-        return cls(kernel, X, root, H, B, Blocks.of_near(B, max(len(points), SMALLEST)))
+        scaled = lambda x, root_weights: root_weights[:, None] * on_landmarks.features(x)
+        B = DenseRows(X).map(scaled, root_weights, temporaries=len(points))
+        return cls(kernel, X, root_weights, H, B, Blocks.of_near(B, max(len(points), SMALLEST)))
 
-    def inverse(self, lam) -> NearInverse:
+    def inverse(self, lam: Number) -> NearInverse:
         """Compute M⁻¹ at λ. **Cost** some 8 n r² flops."""
         lam = lam.astype(self.B.dtype)
         dtype = self.B.dtype
         blocks = self.blocks
 
-        def of_block(S, rows):
+        def of_block(S: Square, rows: Int[Array, " b"]) -> tuple[Square, tuple]:
             D, D_B = self.inverse_of_block(lam, rows)
             return S + matmul(filled(self.B, rows).T, D_B), (D, D_B)
 
@@ -154,14 +165,17 @@ class Near:
         root = triangular_inverse(jnp.linalg.cholesky((S + S.T) / 2))
         # Compute W block by block, in place: D⁻¹B is as large as all that was kept before.
         W = jax.lax.fori_loop(0, len(D), lambda i, W: W.at[i].set(matmul(W[i], root.T)), D_B)
-        diagonal = blocks.back(jnp.diagonal(D, axis1=1, axis2=2) - jnp.sum(W**2, axis=2))
+        diagonal = blocks.to_rows(jnp.diagonal(D, axis1=1, axis2=2) - jnp.sum(W**2, axis=2))
         whole = NearInverse(D, W, blocks, diagonal, self.H[:, :0])
-        share, _ = whitened(whole(self.H), self.H)
-        return replace(whole, diagonal=diagonal - jnp.sum(share**2, axis=1), share=share)
+        projection, _ = whitened(whole(self.H), self.H)
+        diagonal = diagonal - jnp.sum(projection**2, axis=1)
+        return replace(whole, diagonal=diagonal, projection=projection)
 
-    def inverse_of_block(self, lam, rows):
+    def inverse_of_block(
+        self, lam: Number, rows: Int[Array, " b"]
+    ) -> tuple[Float[Array, "b b"], Float[Array, "b r"]]:
         """Return D⁻¹ of one block, and D⁻¹B."""
-        X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root))
+        X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root_weights))
         rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
         D = inverse(rest + lam * jnp.eye(len(X), dtype=B.dtype))
         # For nearly dependent landmarks, rounding may put K̂ above K. Then take only the diagonal

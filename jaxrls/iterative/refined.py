@@ -15,17 +15,29 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from jaxrls.core.data import Rows, kind_of
+from jaxrls.core.data import Data, Folds, Labels, Rows, kind_of
 from jaxrls.core.factors import (
+    AtLam,
+    CallShape,
     CholeskyGram,
     Footprint,
+    OfLeftOut,
     Outcome,
+    PerLam,
+    Solution,
     Solver,
     kernel_matrix,
 )
-from jaxrls.core.linalg import matmul, rule_of_inverse, rule_of_solve_diag, triangular_inverse
+from jaxrls.core.linalg import (
+    Number,
+    Square,
+    matmul,
+    rule_of_inverse,
+    rule_of_solve_diag,
+    triangular_inverse,
+)
 from jaxrls.core.support import as_floats, is_concrete, is_wide, pytree
 from jaxrls.iterative.conjugate import ALL_STEPS, CONVERGED, Run
 
@@ -69,13 +81,13 @@ def inverse_root(G: Float[Array, "n n"]) -> InverseRoot:
     return InverseRoot(root, logdet, last.distances)
 
 
-def _unfinished(state):
+def _unfinished(state: tuple) -> Bool[Array, ""]:
     """Whether one more step is needed and allowed."""
     number, _, last = state
     return (last.distances[number - 1] > CLOSE) & (number < STEPS)
 
 
-def _following(state):
+def _following(state: tuple) -> tuple[Array, Square, InverseRoot]:
     """Run one more step, from its number, F = W G Wᵀ and the `InverseRoot` so far.
 
     Before the first step F is G, and `root` is None, which stands for I. To factor F in float32, it
@@ -99,7 +111,7 @@ def _following(state):
     return jnp.asarray(number + 1), F, InverseRoot(root, logdet, distances)
 
 
-def _polished(F, last: InverseRoot) -> tuple[Any, Any]:
+def _polished(F: Square, last: InverseRoot) -> tuple[Any, Any]:
     """Return B and log |G| after the last step, with F = I + rest.
 
     (I + rest)^(-1/2) is taken as I − rest/2 + 3 rest²/8 − 5 rest³/16. The logarithm is expanded to
@@ -161,21 +173,25 @@ class RefinedGram(CholeskyGram):
     inverse = staticmethod(refined_inverse)
     solve_diag = staticmethod(refined_solve_diag)
 
-    def lower(self, G):
+    def lower(self, G: Square) -> None:
         """Return None: the steps make the inverse of a Cholesky factor, not the factor."""
         return None
 
-    def inverse_root(self, G):
+    def inverse_root(self, G: Square) -> Square:
         """Return B with B G Bᵀ = I, by steps."""
         return inverse_root(G).root
 
-    def outcome(self, solution, lams, groups, fn):
+    def outcome(
+        self, solution: Solution, lams: PerLam, groups: Folds | None, fn: OfLeftOut | None
+    ) -> Outcome:
         """Return all results from one inverse, and how it was found.
 
         The `residuals` of the run are distances from the identity.
         """
 
-        def with_distances(lam, solution):
+        def with_distances(
+            lam: Number, solution: Solution
+        ) -> tuple[AtLam, Float[Array, "steps 1"]]:
             parts: Any = self.solve_at(lam, solution)
             return self.results(lam, solution, parts), parts.distances[:, None]
 
@@ -207,7 +223,7 @@ class Refined(Solver):
     'refined'
     """
 
-    def rows_to_fit(self, X):
+    def rows_to_fit(self, X: Any) -> Any:
         """Return X in float64, whatever its dtype."""
         if is_wide(X) and hasattr(X, "dtype"):
             return X
@@ -219,17 +235,19 @@ class Refined(Solver):
         values = np.asarray(as_floats("X", X))
         return X if values.dtype == np.float64 else values.astype(np.float64)
 
-    def solve(self, kernel, data, labels, *, block_size=None):
+    def solve(
+        self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
+    ) -> Solution:
         """Make the solution from K of all rows."""
         matrix = kernel_matrix(kernel, data, block_size)
         return RefinedGram(**matrix._asdict()).solve_labels(labels)
 
-    def memory(self, shape):
+    def memory(self, shape: CallShape) -> Footprint:
         """Return the memory of K and of the matrices that make its refined inverse."""
         n = shape.rows
         words = "K, roots of its inverse and their products"
         return Footprint("refined", n, 7 * n**2, words, of_kernel=True)
 
-    def explain(self, run):
+    def explain(self, run: Run) -> str:
         """Say why the steps stopped, with the distance from the identity."""
         return run.why("at a residual of {:.2g}".format, "a larger λ")

@@ -16,14 +16,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.core.data import Data, Weights, gram, moments
-from jaxrls.core.factors import AtPoints, Expansion, Footprint, Report, Solver
+from jaxrls.core.data import Data, DataBlock, Labels, Weights, gram, moments
+from jaxrls.core.factors import AtPoints, CallShape, Expansion, Footprint, Report, Solution, Solver
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import matmul
+from jaxrls.core.linalg import Number, matmul
 from jaxrls.core.support import check_whole, is_concrete, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
+from jaxrls.iterative.conjugate import Run
 from jaxrls.iterative.iterative import Iterative
 from jaxrls.landmarks.cholesky import landmarks_rounding
 from jaxrls.landmarks.dictionary import Dictionary, jitter_effect
@@ -50,11 +51,13 @@ class IterativeSubset(Solver):
     iteration: Iterative
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The name of the solver that is used on landmarks."""
         return self.iteration.name
 
-    def prepare(self, kernel, rows, weights, progress=False):
+    def prepare(
+        self, kernel: Any, rows: Any, weights: Weights, progress: bool = False
+    ) -> "IterativeSubset":
         """Return the solver with `Landmarks` of these rows.
 
         If `landmarks` is a number, rows are drawn with equal probabilities. Other methods would
@@ -68,7 +71,9 @@ class IterativeSubset(Solver):
             landmarks = drawn_rows(jax.random.key(0), weights, min(int(landmarks), used))
         return replace(self, landmarks=Subset(landmarks).prepare(kernel, rows, weights).landmarks)
 
-    def solve(self, kernel, data, labels, *, block_size=None):
+    def solve(
+        self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
+    ) -> Solution:
         """Make the solution, with a preconditioner from the moments of some of the rows.
 
         These moments are taken about the exact fit of all rows by the fixed effects.
@@ -107,11 +112,11 @@ class IterativeSubset(Solver):
         )
         return factor.solve_labels(labels)
 
-    def points(self, rows):
+    def points(self, rows: Any) -> Any:
         """Return the points of the landmarks."""
         return self.landmarks.points
 
-    def memory(self, shape):
+    def memory(self, shape: CallShape) -> Footprint:
         """Return the memory of the landmarks' matrices, of blocks of rows, and of vectors."""
         m = Subset(self.landmarks).count
         numbers = self.iteration.vector_numbers(shape, 4)
@@ -119,12 +124,12 @@ class IterativeSubset(Solver):
         numbers += 6 * m**2 + shape.block(m)
         return Footprint("iterative subset", shape.targets, numbers, words)
 
-    def explain(self, run):
+    def explain(self, run: Run) -> str:
         """Say why the iteration stopped, with its error in units of the residuals of the fit."""
         return self.iteration.explain(run, "a larger λ")
 
 
-def drawn_rows(key, weights, count: int) -> Array:
+def drawn_rows(key: PRNGKeyArray, weights: Weights, count: int) -> Array:
     """Draw the numbers of `count` rows of positive weight, with equal probabilities."""
     chances = weights.used.astype(weights.dtype)
     return jax.random.choice(key, weights.n, (count,), replace=False, p=chances)
@@ -167,7 +172,13 @@ class IterativeLandmarks(ByProducts):
     block_size: int | None = static()
     begin: Float[Array, "m k"] | None = None
 
-    def jitter_effect(self, kernel, lams, coef, missed):
+    def jitter_effect(
+        self,
+        kernel: Kernel,
+        lams: Float[Array, " k"],
+        coef: Float[Array, "m t"],
+        missed: Float[Array, " t"],
+    ) -> Number:
         """Bound how far the jitter moves the fit, as for other factors on landmarks."""
         diag = kernel.diag(self.points)
         jitter: Any = self.report.jitter  # never None here: a dictionary has one
@@ -179,7 +190,7 @@ class IterativeLandmarks(ByProducts):
         Each block ψ of K_TR is made only once.
         """
 
-        def sums(block, *columns):
+        def sums(block: DataBlock, *columns):
             psi = self.kernel(block.x, self.points)
             v = block.weights.array
             u = of_block(block, psi, *columns)
@@ -189,7 +200,7 @@ class IterativeLandmarks(ByProducts):
         of_rows, of_fixed = self.data.sum(sums, *columns, **hints)
         return matmul(self.whitener.T, of_rows) - matmul(self.origin.T, of_fixed)
 
-    def iterate(self, lam, B, signs):
+    def iterate(self, lam: Number, B: Float[Array, "n k"], signs: Float[Array, "n p"]) -> Iterated:
         """Compute the fits to B at λ, with a product by K_TR and one by its transpose a step."""
         weights = self.weights
         fixed = self.fixed
@@ -200,7 +211,7 @@ class IterativeLandmarks(ByProducts):
         near = lambda R: jax.scipy.linalg.cho_solve((root, True), R)
         right = self.gathered(lambda block, psi, u: u, weights.unscale(B))
 
-        def apply(W):
+        def apply(W: Float[Array, "m k"]) -> Float[Array, "m k"]:
             coef = matmul(self.whitener, W)
             beta = matmul(self.origin, W)
             f = lambda block, psi: matmul(psi, coef) - fixed.fitted(block.b, beta)
@@ -211,7 +222,7 @@ class IterativeLandmarks(ByProducts):
         f = self.times_kernel(coef) - fixed.fitted(fixed.values, matmul(self.origin, W))
         return Iterated(W, coef, B - weights.scale(f), run)
 
-    def measure(self, lam, B, right) -> Callable:
+    def measure(self, lam: Number, B: Float[Array, "n k"], right: Float[Array, "m k"]) -> Callable:
         """Return a function that measures how far fitted values are off.
 
         The measure is a share of the residuals. Let r be the residual of Φ̃ᵀb in the linear system,
@@ -223,7 +234,9 @@ class IterativeLandmarks(ByProducts):
         whole = jnp.sum(B * B, axis=0)
         eps = jnp.finfo(B.dtype).eps
 
-        def share(W, R, near):
+        def share(
+            W: Float[Array, "m k"], R: Float[Array, "m k"], near: Float[Array, "m k"]
+        ) -> Float[Array, " k"]:
             off = jnp.sum(near * (R - lam * near), axis=0)
             left = whole - jnp.sum(W * (right + R + lam * W), axis=0)
             return jnp.where(off > 0, jnp.sqrt(off / jnp.maximum(left, eps * whole)), 0)
@@ -232,7 +245,7 @@ class IterativeLandmarks(ByProducts):
 
 
 @solver_with_landmarks.register
-def _(solver: Iterative, landmarks, leave: bool) -> Solver:
+def _(solver: Iterative, landmarks: Any, leave: bool) -> Solver:
     """Make the solver on landmarks. Raise if `Iterative()` has landmarks or a dtype of its own."""
     if solver.landmarks is not None or solver.dtype is not None:
         raise ValueError(

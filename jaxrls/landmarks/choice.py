@@ -21,7 +21,7 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import default_block_size, matmul, triangular_inverse
 from jaxrls.core.support import check_whole, is_concrete, progress_bar, public_call
 from jaxrls.landmarks.dictionary import hidden_trace
-from jaxrls.landmarks.points import Landmarks, check_evaluable
+from jaxrls.landmarks.points import Landmarks, as_landmarks, check_evaluable
 
 METHODS = ("rpcholesky", "uniform")
 
@@ -120,6 +120,34 @@ def choose_landmarks(
     if drawn is not None:
         return Landmarks(jnp.asarray(drawn, jnp.int32)[chosen.indices], chosen.points, None)
     return chosen
+
+
+def resolve_landmarks(
+    kernel: Kernel,
+    rows: Rows,
+    landmarks: Any,
+    weights: Weights,
+    progress: bool = False,
+    tol: float | None = None,
+) -> Landmarks:
+    """Make `Landmarks` from what the caller gave, checked where values are known.
+
+    For a number, this many rows are chosen, the same ones every time. With `tol` too, the choice
+    ends as soon as the rows miss at most this share of the trace.
+    """
+    check_evaluable(kernel, rows)
+    if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
+        return as_landmarks(rows, landmarks)
+    most = rows.candidates()[1].shape[0]
+    check_whole("landmarks, as their number, or 'auto' in fit,", landmarks, most)
+    return choose_landmarks(
+        kernel,
+        rows,
+        int(landmarks),
+        tol=tol,
+        weights=weights.values,
+        progress=progress,
+    )
 
 
 def _chosen(
@@ -308,26 +336,27 @@ def _propose(draw: _Draw, state: _State, pick: PRNGKeyArray, toss: PRNGKeyArray)
 def _accept(draw: _Draw, proposals: _Proposals, most: Int[Array, ""]) -> _Pivots:
     """Accept at most `most` of the proposals.
 
-    The loop computes a sequential Cholesky factor of H that skips the rejected rows. Row i of C is
-    column i of this factor, over all proposals.
+    The loop computes a sequential Cholesky factor L of H that skips the rejected rows. Row i of
+    `L_transposed` is column i of L, over all proposals.
     """
     rows, H, bar = proposals
 
     def consider(
         j: Int[Array, ""], carry: tuple[Float[Array, "c p"], Int[Array, " b"], Int[Array, ""]]
     ) -> tuple[Float[Array, "c p"], Int[Array, " b"], Int[Array, ""]]:
-        C, accepted, count = carry
-        row = H[j] - matmul(C[:, j], C)
+        L_transposed, accepted, count = carry
+        row = H[j] - matmul(L_transposed[:, j], L_transposed)
         takes = (draw.chances(row[j], rows[j]) > bar[j]) & (count < most)
         row = jnp.where(takes, row / jnp.sqrt(jnp.where(takes, row[j], 1)), 0)
         accepted = accepted.at[count].set(j)  # a rejected j is overwritten next
-        return C.at[count].set(row), accepted, count + takes.astype(jnp.int32)
+        L_transposed = L_transposed.at[count].set(row)
+        return L_transposed, accepted, count + takes.astype(jnp.int32)
 
     slot = jnp.arange(draw.block, dtype=jnp.int32)
     start = jnp.zeros((len(slot) + 1, len(H)), H.dtype), jnp.zeros_like(slot), jnp.int32(0)
-    C, accepted, count = jax.lax.fori_loop(0, len(H), consider, start)
+    L_transposed, accepted, count = jax.lax.fori_loop(0, len(H), consider, start)
     used = slot[:, None] < count
-    L = jnp.where(used, jnp.tril(C[:-1, accepted].T), jnp.eye(len(used), dtype=H.dtype))
+    L = jnp.where(used, jnp.tril(L_transposed[:-1, accepted].T), jnp.eye(len(used), dtype=H.dtype))
     return _Pivots(rows[accepted], count, jnp.where(used, triangular_inverse(L), 0))
 
 

@@ -13,8 +13,8 @@ from jaxrls.core.factors import Solver, choose_route
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import pytree
 from jaxrls.front import Fit, of_problem, run_trials, with_plan
+from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.points import TOLERANCE, check_evaluable
-from jaxrls.landmarks.resolve import resolve_landmarks
 from jaxrls.landmarks.solver import Subset
 
 FEWEST = 256  # the number of landmarks to begin with

@@ -23,8 +23,8 @@ from jaxrls.front import (
     descend,
     sample_of,
 )
+from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.points import Landmarks, as_landmarks
-from jaxrls.landmarks.resolve import resolve_landmarks
 
 # The landmarks of the first stage. They show most of what more landmarks show, in a quarter of the
 # time.
@@ -78,14 +78,15 @@ def search_in_stages(
     options = options._replace(starts=1)
     final = final_landmarks(whole, solver, sample, best.kernel, options.progress)
     if between:
-        smaller = replace(sample.problem, solver=on(solver, replace(final, indices=None)))
+        of_points = solver_on_given(solver, replace(final, indices=None))
+        smaller = replace(sample.problem, solver=of_points)
         here = Guesses(guesses.best._replace(kernel=best.kernel, lam=best.lam))
         best = descend(smaller, here, options, last_point=best.last_point)
         stages.append(Stage(len(smaller.Y), len(final.points), best.history))
     reached = guesses.best._replace(kernel=best.kernel, lam=best.lam)
     last = Guesses(guesses.given, better=reached)
-    on_all = replace(whole, solver=on(solver, final))
-    best = descend(on_all, last, options, last_point=best.last_point)
+    whole = replace(whole, solver=solver_on_given(solver, final))
+    best = descend(whole, last, options, last_point=best.last_point)
     return best._replace(history=replace(best.history, stages=tuple(stages)))
 
 
@@ -98,11 +99,11 @@ def on_few_rows(
     """
     few = sample_of(whole, SAMPLE_ROWS).problem
     landmarks = chosen_for(guesses.best.kernel, few, num, options.progress)
-    best = descend(replace(few, solver=on(solver, landmarks)), guesses, options)
+    best = descend(replace(few, solver=solver_on_given(solver, landmarks)), guesses, options)
     return best, Stage(len(few.Y), num, best.history)
 
 
-def on(solver: Any, landmarks: Landmarks) -> Any:
+def solver_on_given(solver: Any, landmarks: Landmarks) -> Any:
     """Return the solver, a `Subset`, on these landmarks, with Cholesky factors.
 
     Landmarks that are rows are left out with their rows.

@@ -35,36 +35,36 @@ from jaxrls.landmarks.dictionary import keeps_rows
 
 
 def plain_error(
-    solve: Callable, total: Callable, kernel: Kernel, points: Any, lam: Number, rest: Any
+    solve: Callable, summed_loss: Callable, kernel: Kernel, points: Any, lam: Number, rest: Any
 ) -> Float[Array, ""]:
-    """Compute the sum over targets of `total` of the held-out residuals at one λ.
+    """Compute the sum over targets of `summed_loss` of the held-out residuals at one λ.
 
     The residuals are those of the solution `solve(kernel, points, rest)` on landmarks.
     """
-    return jnp.sum(solve(kernel, points, rest).sum_held_out(total, lam[None], None))
+    return jnp.sum(solve(kernel, points, rest).sum_held_out(summed_loss, lam[None], None))
 
 
 def left_out_sum(
     solve: Callable,
-    total: Callable,
+    summed_loss: Callable,
     kernel: Kernel,
     points: Any,
     lam: Float[Array, ""],
     rest: Any,
 ) -> Float[Array, ""]:
     """Compute `plain_error`, with derivatives in closed form except in `rest`."""
-    error = jax.custom_jvp(partial(plain_error, solve, total))
+    error = jax.custom_jvp(partial(plain_error, solve, summed_loss))
 
     @partial(error.defjvp, symbolic_zeros=True)
     def rule(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
         kernel, points, lam, rest = primals
-        slopes = slopes_of(solve(kernel, points, rest), total, lam)
+        slopes = slopes_of(solve(kernel, points, rest), summed_loss, lam)
         *moved, by_lam, by_rest = _changes(primals, tangents)
         change = slopes.of_lam * by_lam
         if _moves(tangents[:2]):
             change = change + slopes.along((kernel, points), tuple(moved))
         if _moves(tangents[3]):
-            of_rest = partial(plain_error, solve, total, kernel, points, lam)
+            of_rest = partial(plain_error, solve, summed_loss, kernel, points, lam)
             change = change + jax.jvp(of_rest, (rest,), (by_rest,))[1]
         return slopes.value, change
 
@@ -100,21 +100,21 @@ class Slopes(NamedTuple):
     """The error at λ and its cotangents in the coordinates u, from one pass over the rows."""
 
     solution: Solution
-    total: Callable
+    summed_loss: Callable
     lam: Float[Array, ""]
     maps: CoordinateMaps
     u: Any  # of all rows, kept for the second pass if memory holds it, else None
     value: Float[Array, ""]
-    t: Float[Array, "m m"]
-    z: Float[Array, "m t"]
-    constant: Float[Array, " m"]  # the cotangent of the mean, per unit of weight
-    corner: Float[Array, "m m"]  # the cotangent of k(points, points), for rows that are landmarks
+    of_S: Float[Array, "m m"]  # t
+    of_labels: Float[Array, "m t"]  # z
+    of_mean: Float[Array, " m"]  # per unit of weight
+    of_corner: Float[Array, "m m"]  # of k(points, points), for rows that are landmarks
 
     @property
     def of_lam(self) -> Float[Array, ""]:
         """The derivative in λ."""
         root = self.maps.inverse_A
-        return jnp.sum(self.t * matmul(root, root.T))
+        return jnp.sum(self.of_S * matmul(root, root.T))
 
     def of_kernel_rows(
         self, psi: Float[Array, "b m"], v: Float[Array, " b"] | None, part: "RowParts"
@@ -124,9 +124,9 @@ class Slopes(NamedTuple):
         row_map = self.maps.row_map
         q = self.maps.of_labels
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
-        _, g, a = row_errors(factor, self.total, q, v, part._replace(u=u))
+        _, g, a = row_errors(factor, self.summed_loss, q, v, part._replace(u=u))
         about = part.Y - self.solution.labels.mean
-        by_sums = 2 * matmul(u, self.t) + matmul(about, self.z.T) + self.constant
+        by_sums = 2 * matmul(u, self.of_S) + matmul(about, self.of_labels.T) + self.of_mean
         by_sums = by_sums if v is None else v[:, None] * by_sums
         return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, row_map.T)
 
@@ -144,9 +144,9 @@ class Slopes(NamedTuple):
         i = jnp.arange(len(row_map))
         jitter = factor.report.jitter
         K_moved = moved(gram)[1].at[i, i].multiply(1 + jitter)
-        of_penalty = jnp.sum(self.lam * matmul(matmul(row_map, self.t), row_map.T) * K_moved)
+        of_penalty = jnp.sum(self.lam * matmul(matmul(row_map, self.of_S), row_map.T) * K_moved)
         corner_moved = moved(lambda kernel, points: kernel(points, points))[1]
-        return of_rows + of_penalty + jnp.sum(self.corner * corner_moved)
+        return of_rows + of_penalty + jnp.sum(self.of_corner * corner_moved)
 
 
 class RowParts(NamedTuple):
@@ -169,7 +169,7 @@ def parts_of_rows(solution: Solution, u: Float[Array, "n m"] | None) -> RowParts
 
 def row_errors(
     factor: CholeskyLandmarks,
-    total: Callable,
+    summed_loss: Callable,
     q: Float[Array, "m t"],
     v: Float[Array, " b"] | None,
     part: RowParts,
@@ -184,41 +184,44 @@ def row_errors(
     def error(r: Float[Array, "b t"], s: Float[Array, " b"]) -> Number:
         remaining = jnp.where(counted.used, 1 - weights.array * s - h, 1)
         e = weights.unscale((part.y - weights.scale(r)) / remaining[:, None])
-        return jnp.sum(total(jnp.where(counted.used[:, None], e, 0), part.Y, counted.array))
+        return jnp.sum(summed_loss(jnp.where(counted.used[:, None], e, 0), part.Y, counted.array))
 
     value, (g, a) = jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
     return RowErrors(value, g, a)
 
 
-def slopes_of(solution: Solution, total: Callable, lam: Number) -> Slopes:
+def slopes_of(solution: Solution, summed_loss: Callable, lam: Number) -> Slopes:
     """Compute the error and its cotangents, by one pass over the rows after that for moments."""
     factor: CholeskyLandmarks = solution.factor
     maps = factor.maps_at(lam, solution.state)
-    u, sums = sums_of_rows(solution, maps, total)
-    corner = jnp.zeros_like(sums.t)
+    u, sums = sums_of_rows(solution, maps, summed_loss)
+    of_corner = jnp.zeros_like(sums.of_S)
     if factor.indices is not None:
         unmoved = jax.tree.map(jnp.zeros_like, sums)
         corner = factor.map.design(factor.map.points)
-        of_landmarks = partial(landmarks_error, solution, maps, total)
+        of_landmarks = partial(landmarks_error, solution, maps, summed_loss)
         value, pull = jax.vjp(of_landmarks, unmoved, corner)
-        more, corner = pull(jnp.ones_like(value))
-        more = more._replace(value=value, t=(more.t + more.t.T) / 2)
+        more, of_corner = pull(jnp.ones_like(value))
+        more = more._replace(value=value, of_S=(more.of_S + more.of_S.T) / 2)
         sums = jax.tree.map(jnp.add, sums, more)
-    constant = sums.mean / factor.weights.total * int(factor.intercept)
-    return Slopes(solution, total, lam, maps, u, sums.value, sums.t, sums.z, constant, corner)
+    of_mean = sums.of_mean / factor.weights.total * int(factor.intercept)
+    cotangents = sums.of_S, sums.of_labels, of_mean, of_corner
+    return Slopes(solution, summed_loss, lam, maps, u, sums.value, *cotangents)
 
 
 class ErrorSums(NamedTuple):
-    """The error and its cotangents in the coordinates u: t of S, z of Dᵀ diag(v) y, and `mean`."""
+    """The error and its cotangents in the coordinates u: t of S, z of Dᵀ diag(v) y, and of the
+    mean.
+    """
 
     value: Float[Array, ""]
-    t: Float[Array, "m m"]
-    z: Float[Array, "m t"]
-    mean: Float[Array, " m"]
+    of_S: Float[Array, "m m"]
+    of_labels: Float[Array, "m t"]
+    of_mean: Float[Array, " m"]
 
 
 def sums_of_rows(
-    solution: Solution, maps: CoordinateMaps, total: Callable
+    solution: Solution, maps: CoordinateMaps, summed_loss: Callable
 ) -> tuple[Any, ErrorSums]:
     """Return u and the sums over the rows that are no landmarks.
 
@@ -234,7 +237,7 @@ def sums_of_rows(
 
     def of_block(block: DataBlock, part: RowParts) -> tuple:
         u = coordinates(block) if part.u is None else part.u
-        value, g, a = row_errors(factor, total, q, block.v, part._replace(u=u))
+        value, g, a = row_errors(factor, summed_loss, q, block.v, part._replace(u=u))
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
 
@@ -248,7 +251,7 @@ def sums_of_rows(
 def landmarks_error(
     solution: Solution,
     maps: CoordinateMaps,
-    total: Callable,
+    summed_loss: Callable,
     changes: ErrorSums,
     corner: Float[Array, "m m"],
 ) -> Float[Array, ""]:
@@ -258,14 +261,14 @@ def landmarks_error(
     S, of Dᵀ diag(v) y and of the mean, in the coordinates u.
     """
     factor: CholeskyLandmarks = solution.factor
-    A = jnp.linalg.cholesky(jnp.eye(len(changes.t), dtype=corner.dtype) + changes.t)
+    A = jnp.linalg.cholesky(jnp.eye(len(changes.of_S), dtype=corner.dtype) + changes.of_S)
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
     row_map = solve(maps.row_map.T).T
-    q = solve(maps.of_labels + changes.z)
+    q = solve(maps.of_labels + changes.of_labels)
     moved = maps._replace(
-        row_map=row_map, of_labels=q, fixed_map=solve((maps.fixed_map + changes.mean).T).T
+        row_map=row_map, of_labels=q, fixed_map=solve((maps.fixed_map + changes.of_mean).T).T
     )
     e, _ = factor.left_out_by(solution, moved, corner)
     Y = solution.labels.Y[factor.indices]
     v = factor.weights.array[factor.indices]
-    return jnp.sum(total(e, Y, v))
+    return jnp.sum(summed_loss(e, Y, v))

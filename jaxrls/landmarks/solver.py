@@ -19,10 +19,10 @@ from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import Number, tall_matmul
 from jaxrls.core.support import pytree, static, values_unknown
 from jaxrls.front import Guesses, SearchOptions, Tuned, descend_in_memory, search_kernel
+from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.cholesky import cholesky_on_landmarks
 from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, kept_features
 from jaxrls.landmarks.growing import begins_on_few, search_in_stages
-from jaxrls.landmarks.resolve import resolve_landmarks
 from jaxrls.landmarks.slopes import left_out_sum
 from jaxrls.landmarks.spectrum import spectrum_on_landmarks
 

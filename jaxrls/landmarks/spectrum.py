@@ -104,18 +104,18 @@ def floor_on_landmarks(
     dictionary: Dictionary,
     s: Float[Array, " r"],
     V: Float[Array, "r r"],
-    sums: Float[Array, " r"],
+    rounding_of_moments: Float[Array, " r"],
     total: Number,
 ) -> Float[Array, ""]:
     """Compute the floor: the λ below which rounding dominates the moments.
 
-    `sums` (r,) is the rounding of the moments along each direction, and `total` the weight of all
-    rows. The features are the kernel, exact to eps, times L⁻ᵀ, which gives their rounding along
-    each direction. The jitter of the landmarks moves all eigenvalues. The floor is the larger of
-    two numbers:
+    `rounding_of_moments` (r,) is that along each direction, and `total` the weight of all rows. The
+    features are the kernel, exact to eps, times L⁻ᵀ, which gives their rounding along each
+    direction. The jitter of the landmarks moves all eigenvalues. The floor is the larger of two
+    numbers:
 
-    * Twice the mean rounding of directions, plus jitter, with the rounding of the sums counted
-      twice.
+    * Twice the mean rounding of directions, plus jitter, with the rounding of the moments
+      counted twice.
     * The largest rounding of a direction that the fit keeps. For a hidden direction it is that of
       the moments. For others it is NOISES times the rounding of features, but at most s.
     """
@@ -124,8 +124,9 @@ def floor_on_landmarks(
     amplified = jnp.sum(dictionary.whitener**2, axis=0)
     features = total * matmul((eps * largest) ** 2 * amplified, V**2)
     jitter = dictionary.jitter * largest * total / len(s)
-    mean = 2 * jnp.mean(sums) - eigh_rounding(len(s), s) + jitter
-    noise = jnp.where(s <= sums, sums, jnp.minimum(s, NOISES * features))
+    mean = 2 * jnp.mean(rounding_of_moments) - eigh_rounding(len(s), s) + jitter
+    of_kept = jnp.minimum(s, NOISES * features)
+    noise = jnp.where(s <= rounding_of_moments, rounding_of_moments, of_kept)
     return jnp.maximum(2 * mean, jnp.max(noise))
 
 

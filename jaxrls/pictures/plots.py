@@ -5,13 +5,16 @@ input, the effect of a column, and the coverage of intervals.
 """
 
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
+from jaxrls.front import Fit
 from jaxrls.uncertainty.effect import partial_effects, rows_and_column
+from jaxrls.uncertainty.intervals import Predictive
 
 
-def _axes(axes, rows=1):
+def _axes(axes: Any, rows: int = 1) -> Any:
     """Return the given axes; if they are None, the axes of a new figure, one below the other."""
     if axes is not None:
         return axes
@@ -23,7 +26,7 @@ def _axes(axes, rows=1):
     return plt.subplots(rows, 1, sharex=True, figsize=size, layout="constrained")[1]
 
 
-def _needed(values, what):
+def _needed(values: Any, what: str) -> np.ndarray:
     """Return the values that a plot needs, as an array. Raise if the fit does not have them."""
     if values is None:
         raise ValueError(
@@ -32,14 +35,22 @@ def _needed(values, what):
     return np.asarray(values)
 
 
-def _finished(ax, **words):
+def _finished(ax: Any, **words) -> Any:
     """Set properties of the axes, add the legend and return the axes."""
     ax.set(**words)
     ax.legend(fontsize="small")
     return ax
 
 
-def _on_diagonal(ax, x, y, style, label, start, **words):
+def _on_diagonal(
+    ax: Any,
+    x: np.ndarray,
+    y: np.ndarray,
+    style: str,
+    label: list[str],
+    start: float | np.floating,
+    **words,
+) -> Any:
     """Draw y over x, one line for each target, and the diagonal x = y through `start`.
 
     Args:
@@ -61,7 +72,7 @@ def _on_diagonal(ax, x, y, style, label, start, **words):
     return _finished(ax, **words)
 
 
-def plot_errors(fit, ax=None):
+def plot_errors(fit: Any, ax: Any = None) -> Any:
     """Plot the criterion over λ, and mark the chosen λ.
 
     If each target has its own λ, there is one line for each target. Otherwise the line is the mean
@@ -95,7 +106,7 @@ def plot_errors(fit, ax=None):
     return _finished(ax, xscale="log", yscale=scale, xlabel="λ", ylabel=fit.title)
 
 
-def plot_left_out(fit, Y, ax=None):
+def plot_left_out(fit: Fit, Y: Any, ax: Any = None) -> Any:
     """Plot labels against their held-out predictions, with the diagonal where they agree.
 
     The legend shows the root of the mean squared difference, with the weights of the fit.
@@ -118,14 +129,15 @@ def plot_left_out(fit, Y, ax=None):
             f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape "
             f"{Y.shape}"
         )
-    label = [f"root mean square {rms:.4g}" for rms in np.reshape(fit.loo_rms, -1)]
+    of_targets: Any = fit.loo_rms
+    label = [f"root mean square {rms:.4g}" for rms in np.reshape(of_targets, -1)]
     x, y = (part.reshape(len(Y), -1) for part in (Y - residuals, Y))
     return _on_diagonal(
         _axes(ax), x, y, ".", label, Y.min(), xlabel="predicted, the row left out", ylabel="label"
     )
 
 
-def plot_function(fit, X, Y, ax=None, level=None):
+def plot_function(fit: Fit, X: Any, Y: Any, ax: Any = None, level: Any = None) -> Any:
     """Plot the fitted function of one input with the data, and its intervals as a band if `level`
     is given.
 
@@ -158,7 +170,7 @@ def plot_function(fit, X, Y, ax=None, level=None):
     return _finished(ax, xlabel="x", ylabel="y")
 
 
-def plot_effect(fit, X, column, ax=None, level=0.95):
+def plot_effect(fit: Fit, X: Any, column: Any, ax: Any = None, level: float = 0.95) -> Any:
     """Plot the partial effect of a column with a band, one line for each target.
 
     `Fit.plot_effect` explains the arguments.
@@ -182,7 +194,7 @@ def plot_effect(fit, X, column, ax=None, level=0.95):
     return _finished(ax, xlabel=name, ylabel="change of the prediction")
 
 
-def plot_coverage(predictive, ax=None):
+def plot_coverage(predictive: Predictive, ax: Any = None) -> Any:
     """Plot the share of labels inside their interval against the level of the interval.
 
     There is one line for each target, and the diagonal where share and level agree. The legend
@@ -212,7 +224,7 @@ def plot_coverage(predictive, ax=None):
     )
 
 
-def plot_search(fit, axes=None):
+def plot_search(fit: Fit, axes: Any = None) -> Any:
     """Plot the error and, below it, the norm of the gradient at every step of a search by `tune`.
 
     Args:
@@ -223,7 +235,7 @@ def plot_search(fit, axes=None):
         The two axes.
     """
     axes = _axes(axes, 2)
-    history = fit.history
+    history: Any = fit.history
     above, below = axes
     errors = np.asarray(history.errors)
     above.plot(errors, ".-")

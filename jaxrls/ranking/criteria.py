@@ -11,11 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, Positive
-from jaxrls.core.data import Folds, Weights, as_folds, check_groups, compiled, folds
-from jaxrls.core.factors import Factor, as_columns
+from jaxrls.core.data import Folds, Rows, Weights, as_folds, check_groups, compiled, folds
+from jaxrls.core.factors import Factor, Solution, as_columns
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import default_block_size, sum_rows
 from jaxrls.core.support import (
     as_floats,
@@ -103,7 +104,7 @@ class Ordered(Positive):
     events: Any = None  # (n,), 1 for the time of an event, 0 for a censored time; None: not times
 
     @where_known
-    def check_rows(self, Y, weights):
+    def check_rows(self, Y: Any, weights: Weights) -> None:
         """Raise if no pair has an order, or if a pair names a row that does not exist.
 
         Every column of labels needs a pair of rows of positive weight whose order is known. Arrays
@@ -134,7 +135,7 @@ class Ordered(Positive):
                 "give labels that differ, weight to more rows, or events before the last time"
             )
 
-    def terms(self, first: Held, second: Held):
+    def terms(self, first: Held, second: Held) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """Compute the terms of both sums for pairs of rows.
 
         For labels that are times, the differences in the loss are the row that ends first minus the
@@ -223,7 +224,7 @@ class PairsOut(Ordered):
         """The groups within which pairs are formed, None for pairs of all rows."""
         return self.within
 
-    def bind(self, Y, rows=None):
+    def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> "PairsOut":
         """Return the criterion for one fit, with groups and events checked against its rows.
 
         If the labels have values now (outside of `jax.jit`) and form two classes, only pairs of a
@@ -247,18 +248,22 @@ class PairsOut(Ordered):
                 pairs = Pairs.between(*sorted(classes, key=len, reverse=True))
         return replace(self, pairs=pairs, events=events, within=plan)
 
-    def memory_options(self):
+    def memory_options(self) -> dict[str, Any]:
         """Return the options of `memory` for pairs, within groups if there are any."""
         return super().memory_options() | {"pairs": True}
 
-    def values(self, solution, lams, kernel):
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """Compute the error (L, t) from the 2×2 blocks of R, for one λ after another."""
         check_pairs_rest(solution.factor)
         return _pairs_out(self, solution, lams)
 
 
 @compiled
-def _pairs_out(criterion: PairsOut, solution, lams) -> Float[Array, "L t"]:
+def _pairs_out(
+    criterion: PairsOut, solution: Solution, lams: Float[Array, "L *k"]
+) -> Float[Array, "L t"]:
     sums = sum_pairs(solution, criterion.terms, lams, criterion.pairs, criterion.events)
     return sums[0] / sums[1]
 
@@ -293,17 +298,21 @@ class QueriesOut(Ordered):
         if self.pairs is None:
             object.__setattr__(self, "pairs", within(self.groups))
 
-    def values(self, solution, lams, kernel):
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """Compute the error (L, t) from held-out residuals, for one λ after another."""
         Y = solution.labels.Y
         v = solution.factor.weights.array
         numbers = self.pairs.first, self.pairs.second
         size = default_block_size(len(numbers[0]), 8 * Y[0].nbytes)
 
-        def error(lam):
+        def error(lam: Float[Array, " k"]) -> Float[Array, " t"]:
             e = solution.held_out_residuals(lam[None], self.groups)[0]
 
-            def sum_block(numbers):
+            def sum_block(
+                numbers: tuple[Int[Array, " b"], Int[Array, " b"]],
+            ) -> list[Float[Array, " t"]]:
                 terms = self.terms(*(Held(Y[i].T, v[i], residual=e[i].T) for i in numbers))
                 return [jnp.sum(term, axis=1) for term in terms]
 
@@ -338,7 +347,7 @@ def _check_three_rows(weights: Weights) -> None:
         )
 
 
-def check_events(events, n: int) -> None:
+def check_events(events: Float[Array | np.ndarray, "..."], n: int) -> None:
     """Raise unless `events` has shape (n,) and its values are 0 or 1.
 
     Only the shape is checked if `events` has no values, inside `jax.jit`.

@@ -14,11 +14,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.core.data import FixedEffects, FixedLevels
-from jaxrls.core.leave_out import View
-from jaxrls.core.linalg import default_block_size, matmul, panels, sum_rows, wide_block_size
+from jaxrls.core.data import FixedEffects, FixedLevels, Weights
+from jaxrls.core.factors import Solution
+from jaxrls.core.leave_out import Constraints, View
+from jaxrls.core.linalg import (
+    Number,
+    default_block_size,
+    matmul,
+    panels,
+    sum_rows,
+    wide_block_size,
+)
 from jaxrls.core.support import pytree, static, where_known
 
 
@@ -49,7 +57,7 @@ class Pairs:
     listed: bool = static()
 
     @classmethod
-    def of(cls, pairs) -> "Pairs":
+    def of(cls, pairs: Any) -> "Pairs":
         """Make listed pairs from row numbers (p, 2), or return pairs that are `Pairs` already.
 
         Raise for another shape or dtype. Raise for a pair of one row twice, if the numbers have
@@ -69,7 +77,9 @@ class Pairs:
         return cls(pairs[:, 0], pairs[:, 1], True)
 
     @classmethod
-    def between(cls, first, second) -> "Pairs":
+    def between(
+        cls, first: Int[Array | np.ndarray, " a"], second: Int[Array | np.ndarray, " b"]
+    ) -> "Pairs":
         """Make the pairs of every row of `first` with every row of `second`."""
         return cls(jnp.asarray(first), jnp.asarray(second), False)
 
@@ -96,11 +106,17 @@ class Entries(NamedTuple):
     ii: Any  # Rᵢᵢ, which broadcasts to (a, b)
     ij: Any  # Rᵢⱼ
     jj: Any  # Rⱼⱼ
-    i: Any  # rᵢ, which broadcasts to (t, a, b)
-    j: Any  # rⱼ
+    r_i: Any  # rᵢ, which broadcasts to (t, a, b)
+    r_j: Any  # rⱼ
 
 
-def sum_pairs(solution, terms, lams, pairs, events):
+def sum_pairs(
+    solution: Solution,
+    terms: Callable,
+    lams: Float[Array, "L *k"],
+    pairs: Pairs | None,
+    events: Float[Array, " n"] | None,
+) -> Any:
     """Sum a function over pairs of rows for every λ, with both rows of each pair left out together.
 
     Args:
@@ -119,7 +135,7 @@ def sum_pairs(solution, terms, lams, pairs, events):
     fixed = solution.factor.fixed
     levels = levels_of_two(fixed, weights)
 
-    def sum_at(lam, targets):
+    def sum_at(lam: Number, targets: Solution) -> Any:
         view = targets.factor.view(targets, lam)
         columns = Held(targets.labels.Y.T, weights.array, events)
         landmarks = None if view.constraints is None else PairLandmarks.of(view.constraints)
@@ -133,7 +149,7 @@ def sum_pairs(solution, terms, lams, pairs, events):
     return jax.tree.map(lambda total: jnp.where(enough, total, jnp.nan), sums)
 
 
-def levels_of_two(fixed: FixedEffects, weights):
+def levels_of_two(fixed: FixedEffects, weights: Weights) -> Float[Array, "n q"] | None:
     """Return the columns H (n, q) of the levels that have just two rows of positive weight.
 
     Without this pair of rows nothing is known of such a level, so it leaves with the pair. The
@@ -165,7 +181,7 @@ class PairLandmarks:
     sines: Float[Array, "m1 m1"]
 
     @classmethod
-    def of(cls, constraints) -> "PairLandmarks":
+    def of(cls, constraints: Constraints) -> "PairLandmarks":
         """Prepare the landmarks of the `Constraints` of a view."""
         planes = constraints.planes
         directions = planes / jnp.linalg.norm(planes, axis=1, keepdims=True)
@@ -220,8 +236,10 @@ def angles(directions: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[
     alone = jnp.eye(m, dtype=bool).at[-1].set(True).at[:, -1].set(True)
     eps = float(jnp.finfo(directions.dtype).eps)
 
-    def by_differences(cosines):
-        def squares_of_row(args):
+    def by_differences(cosines: Float[Array, "m m"]) -> Float[Array, "m m"]:
+        def squares_of_row(
+            args: tuple[Float[Array, " r"], Float[Array, " m"]],
+        ) -> Float[Array, " m"]:
             direction, sign = args
             distances = jnp.sum((directions - sign[:, None] * direction) ** 2, axis=1)
             return distances * (1 - distances / 4)
@@ -263,22 +281,24 @@ class PairSystem(NamedTuple):
             return entries
         return Entries(*map(jnp.add, entries, self.landmarks.added(i, j)))
 
-    def held_out(self, i, j, counted) -> tuple[Held, Held]:
+    def held_out(
+        self, i: Int[Array, " a"], j: Int[Array, " b"], counted: Bool[Array, "a b"]
+    ) -> tuple[Held, Held]:
         """Return every row i and every row j with their held-out residuals.
 
         The residuals are R⁻¹r of the 2×2 block of a pair, over √v. They are finite also for a pair
         that is not counted.
         """
-        R = self.entries(i, j)
-        inverse = 1 / jnp.where(counted, R.ii * R.jj - R.ij * R.ij, 1)
+        block = self.entries(i, j)
+        determinant = block.ii * block.jj - block.ij * block.ij
+        inverse = 1 / jnp.where(counted, determinant, 1)
         root_i, root_j = _facing(self.inverse_root, i, j)
         first, second = _facing(self.columns, i, j)
-        return (
-            first._replace(residual=root_i * (R.jj * R.i - R.ij * R.j) * inverse),
-            second._replace(residual=root_j * (R.ii * R.j - R.ij * R.i) * inverse),
-        )
+        e_i = root_i * (block.jj * block.r_i - block.ij * block.r_j) * inverse
+        e_j = root_j * (block.ii * block.r_j - block.ij * block.r_i) * inverse
+        return first._replace(residual=e_i), second._replace(residual=e_j)
 
-    def sum_block(self, counts, i, j):
+    def sum_block(self, counts: Callable, i: Int[Array, " a"], j: Int[Array, " b"]) -> Any:
         """Return the sum over every row i with every row j, of pairs for which counts(i, j)."""
         counted = counts(i[:, None], j[None, :])
         first, second = self.held_out(i, j, counted)
@@ -286,7 +306,9 @@ class PairSystem(NamedTuple):
         total = lambda a: jnp.sum(jnp.where(counted, jnp.broadcast_to(a, shape), 0), axis=(1, 2))
         return jax.tree.map(total, self.terms(first, second))
 
-    def sum_rectangle(self, counts, first, second):
+    def sum_rectangle(
+        self, counts: Callable, first: Int[Array | np.ndarray, " a"], second: Int[Array, " b"]
+    ) -> Any:
         """Return the sum over every row of `first` with every row of `second`, in blocks of rows.
 
         Only pairs for which counts(i, j) are summed.
@@ -295,7 +317,7 @@ class PairSystem(NamedTuple):
         of_block = lambda i: self.sum_block(counts, i, second)
         return sum_rows(of_block, jnp.asarray(first), size)
 
-    def sum(self, pairs):
+    def sum(self, pairs: Pairs | None) -> Any:
         """Return the sum over `pairs`, (t,); None stands for all pairs i > j."""
         if pairs is None:
             below = [
@@ -306,7 +328,9 @@ class PairSystem(NamedTuple):
         if not pairs.listed:
             return self.sum_rectangle(jnp.not_equal, pairs.first, pairs.second)
 
-        def sum_listed(numbers):  # each pair is a rectangle of its own
+        def sum_listed(
+            numbers: tuple[Int[Array, " p"], Int[Array, " p"]],
+        ) -> Any:  # each pair is a rectangle of its own
             of_pair = lambda i, j: self.sum_block(jnp.not_equal, i[None], j[None])
             return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), jax.vmap(of_pair)(*numbers))
 
@@ -315,7 +339,7 @@ class PairSystem(NamedTuple):
         return sum_rows(sum_listed, (pairs.first, pairs.second), size)
 
 
-def _facing(columns, i, j):
+def _facing(columns: Any, i: Int[Array, " a"], j: Int[Array, " b"]) -> tuple[Any, Any]:
     """Return the values of rows i, (…, a, 1), and of rows j, (…, 1, b), for a × b pairs."""
     of_i = jax.tree.map(lambda a: a[..., i][..., :, None], columns)
     return of_i, jax.tree.map(lambda a: a[..., j][..., None, :], columns)

@@ -62,9 +62,9 @@ class HostRows(Rows):
         `fn` is compiled once for each size of block.
         """
         of_block = jax.jit(lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints))
-        return self.reading(kind, of_block, columns)
+        return self.read_blocks(kind, of_block, columns)
 
-    def reading(self, kind: str, of_block: Callable, columns: tuple) -> Any:
+    def read_blocks(self, kind: str, of_block: Callable, columns: tuple) -> Any:
         """Read all rows once, and sum or stack the results of the blocks.
 
         Args:
@@ -129,7 +129,7 @@ class HostRows(Rows):
         """Return the first rows, at most `num`."""
         return jnp.asarray(next(self.equal_blocks())[:num], self.dtype)
 
-    def take(self, indices) -> Float[Array, "k d"]:
+    def take(self, indices: Array | np.ndarray) -> Float[Array, "k d"]:
         """Return the rows with these numbers, by one reading of all rows."""
         return jnp.asarray(self.rows_here(np.asarray(indices)), self.dtype)
 
@@ -145,7 +145,7 @@ class HostRows(Rows):
 
 
 @jax.jit
-def added(total, more):
+def added(total: Any, more: Any) -> Any:
     """Return the sum of two pytrees of arrays, computed by one program."""
     return jax.tree.map(jnp.add, total, more)
 

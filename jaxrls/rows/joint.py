@@ -12,7 +12,7 @@ hanging process sends no heartbeats, and `jax.distributed` ends the others after
 
 import os
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -33,7 +33,7 @@ class OtherFailed(RuntimeError):
 
 
 @contextmanager
-def in_unison():
+def in_unison() -> Iterator[None]:
     """Raise an exception of one process in all processes.
 
     The other processes raise it when they next communicate.
@@ -115,7 +115,7 @@ def _gathered(array: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def _connected():
+def _connected() -> Iterator[None]:
     """Raise a readable error if another process has ended."""
     try:
         yield
@@ -140,7 +140,7 @@ class JointRows(StreamedRows):
     own: Any = None
     in_step = staticmethod(in_step)
 
-    def __init__(self, source, *, seed: int = 0, checkpoint: Any = None, **options):
+    def __init__(self, source: Iterable, *, seed: int = 0, checkpoint: Any = None, **options):
         index = jax.process_index()
         count = jax.process_count()
         if checkpoint is not None:
@@ -148,7 +148,7 @@ class JointRows(StreamedRows):
         with in_unison():
             super().__init__(source, seed=[seed, index], checkpoint=checkpoint, **options)
 
-    def _first_reading(self, sample, seed):
+    def _first_reading(self, sample: int, seed: Any) -> Known:
         """Read this process's rows, and return what is kept of the rows of all processes."""
         known = super()._first_reading(sample, seed)
         everyones = gather(known)
@@ -157,20 +157,20 @@ class JointRows(StreamedRows):
         self.first = sum(int(other.n) for other in everyones[: jax.process_index()])
         return merged(everyones, sample)._replace(checksum=known.checksum)
 
-    def reading(self, kind, run, columns):
+    def read_blocks(self, kind: str, run: Callable, columns: tuple) -> Any:
         """Read the rows of this process once, and return the results for the rows of all processes.
 
-        It takes the arguments of `HostRows.reading`. A sum takes one all-reduce for each array. The
-        results of a map, a few numbers for each row, are gathered by all processes.
+        It takes the arguments of `HostRows.read_blocks`. A sum takes one all-reduce for each array.
+        The results of a map, a few numbers for each row, are gathered by all processes.
         """
         with in_unison():
-            part = super().reading(kind, run, columns)
+            part = super().read_blocks(kind, run, columns)
         if kind == "sum":
             return add_up(part)
         gathered = gather(jax.tree.map(np.asarray, part))
         return jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts)), *gathered)
 
-    def rows_here(self, indices):
+    def rows_here(self, indices: np.ndarray) -> Any:
         with in_unison():
             rows = super().rows_here(indices)
         return sum(gather(rows))

@@ -2,27 +2,29 @@
 
 A sum over rows that only the host reads cannot be part of a compiled program. So
 `run_between_readings` traces the function with `RowsInTrace` in place of the rows, and every sum
-leaves an equation `reading` in the traced program. The traced program is then cut at its readings.
-The equations between two readings become one compiled program. The host does each reading.
+leaves an equation `reading_p` in the traced program. The traced program is then cut at its
+readings. The equations between two readings become one compiled program. The host does each
+reading.
 
 JAX caches what it has traced, and so these programs: another stream of the same shape compiles
 nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import Literal, Primitive
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive
 
 from jaxrls.core.data import DenseRows, Rows, static_names
 from jaxrls.core.support import on_device, pytree, static
 
-reading = Primitive("reading")
-reading.multiple_results = True
+reading_p = Primitive("reading")
+reading_p.multiple_results = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class Task:
     shapes: list[jax.ShapeDtypeStruct]
 
 
-@reading.def_abstract_eval
+@reading_p.def_abstract_eval
 def _(*operands, task: Task):
     return [jax.core.ShapedArray(part.shape, part.dtype) for part in task.shapes]
 
@@ -78,7 +80,7 @@ class Form:
     """The static description of rows in a trace: which source they are, and their shapes."""
 
     number: int = static()
-    known: tuple = static()  # (shape, dtype, lies, block_sizes, few_at_most) of these rows
+    attributes: tuple = static()  # (shape, dtype, lies, block_sizes, few_at_most) of these rows
 
 
 class RowsInTrace(Rows):
@@ -88,15 +90,15 @@ class RowsInTrace(Rows):
 
     def __init__(self, form: Form):
         self.form = form
-        self.shape, self.dtype, self.lies, self.block_sizes, self.few_at_most = form.known
+        self.shape, self.dtype, self.lies, self.block_sizes, self.few_at_most = form.attributes
 
-    def few_rows(self, num):
+    def few_rows(self, num: int) -> Any:
         """Leave a reading that calls `few_rows(num)` of the rows."""
         shape = min(num, self.few_at_most), self.shape[1]
         few = jax.ShapeDtypeStruct(shape, self.dtype)
-        return self._read_later(lambda rows: rows.few_rows(num), (), few)
+        return self._leave_reading(lambda rows: rows.few_rows(num), (), few)
 
-    def over(self, kind, fn, columns, **hints):
+    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
         """Leave a reading that sums or stacks `fn(block, *parts)` over blocks of rows.
 
         `fn` is traced once for each size of block. Arrays that `fn` closes over become operands of
@@ -111,18 +113,18 @@ class RowsInTrace(Rows):
             programs[size] = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
             closed_over[size] = traced.consts
 
-        def read(rows, closed_over, columns):
-            def run(x, *parts):
+        def read(rows: Any, closed_over: dict, columns: tuple) -> Any:
+            def run(x: Array, *parts) -> Any:
                 leaves = programs[len(x)](closed_over[len(x)], x, *jax.tree.leaves(parts))
                 return jax.tree.unflatten(structure, leaves)
 
-            return rows.reading(kind, run, columns)
+            return rows.read_blocks(kind, run, columns)
 
         structure = jax.tree.structure(result)
         result = _with_rows(self.shape[0], result) if kind == "map" else result
-        return self._read_later(read, (closed_over, columns), result)
+        return self._leave_reading(read, (closed_over, columns), result)
 
-    def _read_later(self, read: Callable, operands: tuple, result: Any) -> Any:
+    def _leave_reading(self, read: Callable, operands: tuple, result: Any) -> Any:
         """Leave a reading, and return the traced result of `read(rows, *operands)`.
 
         `result` is a pytree with the shapes and dtypes of that result.
@@ -130,12 +132,12 @@ class RowsInTrace(Rows):
         leaves, structure = jax.tree.flatten(operands)
         shapes, result_structure = jax.tree.flatten(result)
 
-        def read_leaves(sources, *leaves):
+        def read_leaves(sources: list, *leaves) -> list:
             rows = sources[self.form.number]
             return jax.tree.leaves(read(rows, *jax.tree.unflatten(structure, leaves)))
 
-        read_later = reading.bind(*leaves, task=Task(read_leaves, shapes))
-        return jax.tree.unflatten(result_structure, read_later)
+        leaves_of_result = reading_p.bind(*leaves, task=Task(read_leaves, shapes))
+        return jax.tree.unflatten(result_structure, leaves_of_result)
 
 
 def _with_rows(size: int, tree: Any) -> Any:
@@ -143,17 +145,17 @@ def _with_rows(size: int, tree: Any) -> Any:
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype), tree)
 
 
-def _is_form(leaf) -> bool:
+def _is_form(leaf: Any) -> bool:
     return isinstance(leaf, Form)
 
 
 @cache
-def _of_forms(fn: Callable):
+def _of_forms(fn: Callable) -> Any:
     """Return `fn` under `jax.jit`, with a `Form` in place of rows among arguments and results."""
     rows_of = lambda leaf: RowsInTrace(leaf) if _is_form(leaf) else leaf
     form_of = lambda leaf: leaf.form if isinstance(leaf, RowsInTrace) else leaf
 
-    def of_forms(*args, **options):
+    def of_forms(*args, **options) -> Any:
         args = jax.tree.map(rows_of, args, is_leaf=_is_form)
         return jax.tree.map(form_of, fn(*args, **options))
 
@@ -176,7 +178,7 @@ class Step(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _steps(jaxpr) -> list[Step]:
+def _steps(jaxpr: Jaxpr) -> list[Step]:
     """Cut a traced program at its readings, into steps in the order in which they run.
 
     Each program returns only the variables that later steps or the results need.
@@ -188,7 +190,7 @@ def _steps(jaxpr) -> list[Step]:
         raise NotImplementedError("a reading is part of a program")
     parts: list[list] = [[]]
     for equation in jaxpr.eqns:
-        if equation.primitive is reading:
+        if equation.primitive is reading_p:
             parts += [[equation], []]
         else:
             parts[-1].append(equation)
@@ -196,7 +198,7 @@ def _steps(jaxpr) -> list[Step]:
     steps = []
     for equations in filter(None, reversed(parts)):
         last = equations[-1]
-        if last.primitive is reading:
+        if last.primitive is reading_p:
             step = Step(last.params["task"].read, last.invars, last.outvars)
         else:
             inside = [name for equation in equations for name in equation.outvars]
@@ -210,26 +212,26 @@ def _steps(jaxpr) -> list[Step]:
     return steps[::-1]
 
 
-def _reads_within(equation) -> bool:
+def _reads_within(equation: JaxprEqn) -> bool:
     """Whether a program inside of an equation, such as the body of a loop, has a reading."""
     is_program = lambda part: hasattr(part, "eqns") or hasattr(part, "jaxpr")
     parts = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
     programs = [getattr(part, "jaxpr", part) for part in parts]
     inside = [step for program in programs for step in getattr(program, "eqns", ())]
-    return any(step.primitive is reading or _reads_within(step) for step in inside)
+    return any(step.primitive is reading_p or _reads_within(step) for step in inside)
 
 
-def _variables(names) -> list:
+def _variables(names: Iterable) -> list:
     return [name for name in names if not isinstance(name, Literal)]
 
 
-def _as_program(part) -> Callable:
+def _as_program(part: Jaxpr) -> Callable:
     """Return the equations of `part` as a compiled step. It makes no use of the sources."""
     program = jax.jit(partial(jax.core.eval_jaxpr, part, []))
     return lambda sources, *values: program(*values)
 
 
-def _run_steps(traced, args: list, sources: list) -> list:
+def _run_steps(traced: ClosedJaxpr, args: list, sources: list) -> list:
     """Run all steps of a traced program for these arguments, and return its results."""
     jaxpr = traced.jaxpr
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*traced.consts, *args), strict=True))
@@ -237,7 +239,8 @@ def _run_steps(traced, args: list, sources: list) -> list:
     for step in _steps(jaxpr):
         known.update(zip(step.gives, step.run(sources, *map(value, step.takes)), strict=True))
     results = [value(name) for name in jaxpr.outvars]
+    shapes: list[Any] = traced.out_avals
     return [
-        part if isinstance(part, jax.Array) else on_device(np.asarray(part, name.aval.dtype))
-        for part, name in zip(results, jaxpr.outvars, strict=True)
+        part if isinstance(part, jax.Array) else on_device(np.asarray(part, shape.dtype))
+        for part, shape in zip(results, shapes, strict=True)
     ]

@@ -6,6 +6,7 @@ therefore leaves rows where they are and makes one all-reduce, whose size does n
 rows.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -65,18 +66,20 @@ class ShardedRows(DenseRows):
     column_names: tuple = static(default=())
 
     @classmethod
-    def takes(cls, X) -> bool:
+    def takes(cls, X: Any) -> bool:
         """Whether X is an array that has values now and whose rows lie on several devices."""
         known = isinstance(X, jax.Array) and is_concrete(X)
         return known and X.ndim == 2 and X.size > 0 and shards_of(X) > 1
 
     @classmethod
-    def read(cls, name: str, X, dtype=None) -> "ShardedRows":
+    def read(cls, name: str, X: Any, dtype: Any = None) -> "ShardedRows":
         """Make `ShardedRows` of an array for which `takes` is true."""
         return cls.of(as_array(name, X, dtype))
 
     @classmethod
-    def of(cls, X, labels=None, weights=None, count: int | None = None) -> "ShardedRows":
+    def of(
+        cls, X: Any, labels: Any = None, weights: Any = None, count: int | None = None
+    ) -> "ShardedRows":
         """Make `ShardedRows` of an array whose rows lie on several devices.
 
         Raises:
@@ -91,36 +94,36 @@ class ShardedRows(DenseRows):
         sharding = NamedSharding(auto(X.sharding.mesh), P(X.sharding.spec[0])) if named else None
         return cls(X, shards_of(X), sharding, count or X.shape[0], labels, weights)
 
-    def _placed(self, arrays, whole=False):
+    def _placed(self, arrays: Any, whole: bool = False) -> Any:
         """Return arrays on the devices of the rows, or with `whole` on every device."""
         if self.sharding is None:
             return arrays
         place = NamedSharding(self.sharding.mesh, P()) if whole else self.sharding
         return jax.lax.with_sharding_constraint(arrays, place)
 
-    def column(self, values):
+    def column(self, values: Any) -> Array:
         """Return an array that is distributed as the rows are, with 0 for padding."""
         values = pad_rows(values, self.shape[0] - self.count if len(values) == self.count else 0)
         fits = self.sharding is not None and len(values) == self.shape[0]
         return jax.device_put(values, self.sharding) if fits else jnp.asarray(values)
 
-    def like(self, values):
+    def like(self, values: Float[Array, "n r"]) -> "ShardedRows":
         """Return other numbers for each row, on the same devices."""
         return replace(self, X=values, column_names=())
 
-    def select(self, names):
+    def select(self, names: Iterable) -> "ShardedRows":
         """Return the rows with only the columns of these names, in this order."""
         numbers = np.array([self.column_names.index(name) for name in names])
         return replace(self, X=self.X[:, numbers], column_names=tuple(names))
 
-    def candidates(self):
+    def candidates(self) -> tuple[Any, Any]:
         """Return the numbers and the rows of a random sample, the same in every call."""
         random = np.random.default_rng(0)
         drawn = np.sort(random.choice(self.count, min(self.count, SAMPLE), replace=False))
         return drawn, self.take(drawn)
 
     @property
-    def lies(self):
+    def lies(self) -> str:
         """Text for messages: on how many devices the rows lie."""
         return f"lies on {self.shards} devices"
 
@@ -195,7 +198,7 @@ def shard(
     return replace(rows, column_names=column_names(X))
 
 
-def _sharding(X, mesh, axis) -> NamedSharding:
+def _sharding(X: Any, mesh: Mesh | None, axis: Any) -> NamedSharding:
     """Return the sharding of rows over an axis of the mesh, or over the axis on which X lies."""
     if mesh is not None:
         return NamedSharding(mesh, P(axis or mesh.axis_names[0]))

@@ -8,7 +8,7 @@ import glob
 import os
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -31,11 +31,11 @@ from jaxrls.rows.tables import (
 
 
 def stream(
-    source,
+    source: Any,
     *,
-    target=None,
-    weights=None,
-    columns=None,
+    target: Any = None,
+    weights: Any = None,
+    columns: Any = None,
     sample: int = SAMPLE,
     seed: int = 0,
     checkpoint: str | os.PathLike | None = None,
@@ -159,7 +159,7 @@ class ColumnChoice:
     days: Any = ()  # dates that are inputs as a number of days
     yearly: Any = ()  # dates that are inputs as a part of the year
 
-    def of(self, file: Table, missing: str | None = "drop") -> FileColumns:
+    def columns_of(self, file: Table, missing: str | None = "drop") -> FileColumns:
         """Return the column numbers of a file, by what they are used as.
 
         Raise if a column has two uses, or if inputs do not hold numbers. In the latter case the
@@ -197,13 +197,13 @@ class ColumnChoice:
         keep = find(self.keep, "columns to keep")
         return FileColumns(targets, weights, numbers, yearly, one_hot, groups, keep, labels)
 
-    def settled(self, file: Table, missing: str | None = "drop") -> "ColumnChoice":
+    def settle(self, file: Table, missing: str | None = "drop") -> "ColumnChoice":
         """Return the same choice for further files, with the columns of this file in place of
         defaults.
 
         Columns are chosen by name if this file has names, else by number.
         """
-        columns = self.of(file, missing)
+        columns = self.columns_of(file, missing)
         named = lambda j: file.named or j >= file.width  # `.npz`: its other arrays
         name = lambda numbers: [*dict.fromkeys(file.names[j] if named(j) else j for j in numbers)]
         several = isinstance(self.target, list | tuple)
@@ -221,7 +221,7 @@ class ColumnChoice:
             width=None if file.named else file.width,
         )
 
-    def of_inputs(self, file: Table) -> FileColumns:
+    def columns_to_predict(self, file: Table) -> FileColumns:
         """Return the column numbers of a file to predict.
 
         These are the same inputs, and the target, as text, if the file has it. The inputs are found
@@ -251,10 +251,10 @@ class ColumnChoice:
             labels=True,
             keep=self.keep,
             **coded,
-        ).of(file)
+        ).columns_of(file)
 
     def column_names(self) -> tuple:
-        """Return the names of the columns of X, for a choice that `settled` returned.
+        """Return the names of the columns of X, for a choice that `settle` returned.
 
         Cosine and sine of dates come last. Columns that become indicators are not included.
         """
@@ -395,7 +395,11 @@ class Files:
         for i, path in enumerate(self.paths):
             self.left_out[i] = 0
             file = open_table(path, self.dialect)
-            columns = self.choice.of_inputs(file) if self.predict else self.choice.of(file)
+            columns = (
+                self.choice.columns_to_predict(file)
+                if self.predict
+                else self.choice.columns_of(file)
+            )
             for piece, left_out in self._pieces(file, columns):
                 self.left_out[i] += left_out
                 yield piece
@@ -479,11 +483,11 @@ def open_files(
     missing: str | None = None,
 ) -> Files:
     """Return the rows of these files, with the choice of columns settled by the first file."""
-    settled = choice.settled(open_table(paths[0], dialect), missing)
+    settled = choice.settle(open_table(paths[0], dialect), missing)
     return Files(paths, settled, dialect, missing)
 
 
-def paths_of(named) -> tuple[str, ...]:
+def paths_of(named: Iterable) -> tuple[str, ...]:
     """Return every file that paths, patterns and folders name, in order."""
     paths: list[str] = []
     for path in map(os.fspath, named):

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 from jaxrls.core.data import KINDS_OF_ROWS, Rows, pad_rows
 from jaxrls.core.kernels import (
     Block,
+    Kernel,
     as_dense,
     gaps,
     inner_products,
@@ -64,7 +65,7 @@ class SparseBlock(Block):
     row: Int[Array | np.ndarray, "*blocks s"]
     shape: tuple[int, int] = static()
 
-    def __getitem__(self, key) -> "SparseBlock":
+    def __getitem__(self, key: tuple) -> "SparseBlock":
         """Return all rows with only some columns, X[:, columns]. Raise if a column is
         named twice.
         """
@@ -117,7 +118,7 @@ def _times(X: SparseBlock, w: Float[Array, "d t"]) -> Float[Array, "b t"]:
 
 
 @squared_distances.register(SparseBlock)
-def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
+def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]) -> Float[Array, "b m"]:
     """Return the squared distances r² = Σₖ ((xₖ − zₖ) inverseₖ)² of all pairs.
 
     Rows are not centred, which would make them dense. Errors are at most 12 (2 + √d) eps (16 + r²).
@@ -126,24 +127,26 @@ def _squared_distances(X: SparseBlock, Z: Any, inverse: Float[Array, " d"]):
     twice that, by gaps of entries. For dense Z it is then the cost for dense rows.
     """
     sparse = isinstance(Z, SparseBlock)
-    z, far = (Z.times(inverse), _by_gaps) if sparse else (Z * inverse, _of_dense)
-    return near_product(X.times(inverse), z, SPARSE_NEAR, far, (X, Z, inverse))
+    z, fallback = (Z.times(inverse), _by_gaps) if sparse else (Z * inverse, _of_dense)
+    return near_product(X.times(inverse), z, SPARSE_NEAR, fallback, (X, Z, inverse))
 
 
-def _by_gaps(_, rows):
+def _by_gaps(_: Any, rows: tuple) -> Float[Array, "b m"]:
     """Return squared distances of sparse rows by the gaps of their entries, for rows far from 0."""
     X, Z, inverse = rows
     return gaps(X, Z, inverse, squared_gap)
 
 
-def _of_dense(_, rows):
+def _of_dense(_: Any, rows: tuple) -> Float[Array, "b m"]:
     """Return squared distances of sparse rows to dense rows, for rows far from 0."""
     X, Z, inverse = rows
     return squared_distances(X.dense(), Z, inverse)
 
 
 @gaps.register(SparseBlock)
-def _gaps(X: SparseBlock, Z: Any, inverse: Float[Array, " d"], gap: Callable):
+def _gaps(
+    X: SparseBlock, Z: Any, inverse: Float[Array, " d"], gap: Callable
+) -> Float[Array, "b m"]:
     """Return Σₖ gap(xₖ, zₖ, inverseₖ) of all pairs, without cancellation.
 
     It adds the gaps at all entries of x, and the gaps at the entries of z where x has none.
@@ -165,7 +168,7 @@ def _over_entries(term: Callable, X: SparseBlock, Z: Any) -> Float[Array, "b m"]
     table, place = _by_column(Z, X.columns)
 
     @jax.checkpoint
-    def add(total, entry):
+    def add(total: Float[Array, "s m"], entry: tuple) -> tuple[Float[Array, "s m"], None]:
         value, column, place = entry
         return total + term(value[:, None], table[place], column[:, None]), None
 
@@ -213,12 +216,12 @@ class SparseRows(Rows):
     block: int = static()
 
     @classmethod
-    def takes(cls, X) -> bool:
+    def takes(cls, X: Any) -> bool:
         """Whether X is a SciPy sparse matrix or array, or a JAX BCOO or BCSR."""
         return hasattr(X, "tocsr") or type(X).__name__ in ("BCOO", "BCSR")
 
     @classmethod
-    def read(cls, name: str, X, dtype=None) -> "SparseRows":
+    def read(cls, name: str, X: Any, dtype: Any = None) -> "SparseRows":
         """Make `SparseRows` of a sparse matrix, on the host, O(nnz)."""
         from scipy.sparse import csr_array  # imported here, as it takes time
 
@@ -241,20 +244,20 @@ class SparseRows(Rows):
         """All rows, as they are stored."""
         return self
 
-    def check(self, kernel, name="X", *, training=True):
+    def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise for unsuitable parameters, or if sampled rows lie outside of the kernel's domain.
 
         Entries were checked when the rows were made.
         """
         kernel.check(self.few_rows(max(1, BLOCK_NUMBERS // self.shape[1])))
 
-    def over(self, kind, fn, columns, **hints):
+    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
         """Sum or stack `fn(block, *parts)` over blocks, as `kind` is "sum" or "map".
 
         It is one compiled loop over the blocks as they are stored, each a `SparseBlock`.
         """
 
-        def of_block(parts):
+        def of_block(parts: Any) -> Any:
             numbers, *parts = parts
             number = numbers[0] // self.block
             block = jax.tree.map(lambda a: jnp.asarray(a)[number], self.blocks)
@@ -270,7 +273,7 @@ class SparseRows(Rows):
         every = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), numbered)
         return replace(every, shape=self.shape)
 
-    def for_pairs(self, kernel):
+    def for_pairs(self, kernel: Kernel) -> "SparseRows":
         """Return the rows in longer blocks for pairs of blocks, if the kernel keeps rows sparse.
 
         A block has FEWEST_ROWS rows at most. It has fewer if its entries in the columns of another
@@ -289,7 +292,7 @@ class SparseRows(Rows):
         size = in_one * self.block
         return SparseRows(replace(blocks, shape=(size, self.shape[1])), self.shape, size)
 
-    def from_origin(self, kernel):
+    def from_origin(self, kernel: Kernel) -> tuple[Rows, Any]:
         """Return the rows minus an origin and their `lift`, as `Rows.from_origin` defines it.
 
         If the kernel is not linear in X, these are the same rows and None. The origin is the mean
@@ -308,7 +311,7 @@ class SparseRows(Rows):
         about = replace(self, blocks=replace(self.blocks, values=values))
         return about, about.map(lambda x: kernel(x, origin[None])[:, 0])
 
-    def few_rows(self, num):
+    def few_rows(self, num: int) -> Float[Array, "k d"]:
         """Return the first rows, at most `num`, dense."""
         first = jax.tree.map(lambda a: a[0], self.blocks)
         num = min(num, self.block)
@@ -316,7 +319,7 @@ class SparseRows(Rows):
         few = SparseBlock(values, first.columns, first.row % num, (num, self.shape[1]))
         return few.dense()
 
-    def distinct(self, indices):
+    def distinct(self, indices: np.ndarray) -> SparseBlock:
         """Return the rows with these numbers as a `SparseBlock`, with equal rows taken once."""
         from scipy.sparse import csr_array
 
@@ -333,7 +336,7 @@ class SparseRows(Rows):
         blocks = _in_runs(by_row, by_row.shape[0])
         return jax.tree.map(lambda a: jnp.asarray(a[0]), blocks)
 
-    def take(self, indices):
+    def take(self, indices: Array | np.ndarray) -> Float[Array, "k d"]:
         """Return the rows with these numbers, 0 to n − 1, dense."""
         n = self.shape[0]
         count = len(indices)
@@ -344,7 +347,7 @@ class SparseRows(Rows):
         rows = rows.at[place[every.row][:, None], every.columns].add(every.values)
         return rows[place[indices]]  # a row that is named twice is read once
 
-    def candidates(self):
+    def candidates(self) -> tuple[Any, Any]:
         """Return None in place of row numbers, as landmarks may be any rows, and the rows
         themselves.
         """
@@ -354,7 +357,7 @@ class SparseRows(Rows):
 KINDS_OF_ROWS.append(SparseRows)
 
 
-def _in_runs(X, block: int) -> SparseBlock:
+def _in_runs(X: Any, block: int) -> SparseBlock:
     """Return the rows of a CSR matrix in blocks of `block` rows, stacked.
 
     The result has values and columns (k, s, w), and row (k, s). A run is about as long as the mean
@@ -390,7 +393,7 @@ def _common_count(count: int) -> int:
     return max(1, -(-count // step) * step)
 
 
-def _coordinates(X):
+def _coordinates(X: Any) -> tuple:
     """Return the stored entries, their rows and their columns."""
     require_values("a sparse X must be given outside jax.jit: its blocks are cut on the host", X)
     if hasattr(X, "tocsr"):

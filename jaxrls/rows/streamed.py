@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from jaxrls.core.data import DenseRows
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import (
     as_floats,
     by_names,
@@ -111,18 +113,18 @@ class StreamedRows(HostRows):
                 block = block._replace(X=X, place=place)
             yield block
 
-    def select(self, names):
+    def select(self, names: Iterable) -> None:
         """Raise, because a stream cannot reorder its columns."""
         raise ValueError(
             "a stream has its columns in another order than those that were fitted, or more: name "
             f"these, stream(…, columns={[*names]})"
         )
 
-    def blocks(self):
+    def blocks(self) -> Iterator:
         """Return an iterator over the rows, in blocks as the source has them."""
         return (np.asarray(piece.X, self.host_dtype) for piece in self.pieces())
 
-    def equal_blocks(self):
+    def equal_blocks(self) -> Iterator:
         """Yield the rows in blocks of the sizes `block_sizes`, and read ahead in another thread."""
         return self._watched(ahead(super().equal_blocks()), self.own, len)
 
@@ -143,14 +145,14 @@ class StreamedRows(HostRows):
                 done += size(item)
                 reached(done)
 
-    def reading(self, kind, run, columns):
+    def read_blocks(self, kind: str, run: Callable, columns: tuple) -> Any:
         """Read all rows once, and sum or stack the results.
 
-        The arguments are those of `HostRows.reading`. With a checkpoint, a sum continues after the
-        rows that it already contains.
+        The arguments are those of `HostRows.read_blocks`. With a checkpoint, a sum continues after
+        the rows that it already contains.
         """
         if self.checkpoint is None or kind == "map":
-            return super().reading(kind, run, columns)
+            return super().read_blocks(kind, run, columns)
         key = ""
         done = 0
         total = None
@@ -171,27 +173,27 @@ class StreamedRows(HostRows):
             self.checkpoint.keep(key, stop, total)
         return total
 
-    def check(self, kernel, name="X", *, training=True):
+    def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise if rows of the sample lie outside of the kernel's domain.
 
         Whether numbers are finite was checked in the first reading.
         """
         kernel.check(self.candidates()[1])
 
-    def candidates(self):
+    def candidates(self) -> tuple[Any, Any]:
         """Return the row numbers of the sample, and its rows."""
         return self.drawn, jnp.asarray(self.sample)
 
     @property
-    def few_at_most(self):
+    def few_at_most(self) -> int:
         """The number of rows in the sample."""
         return len(self.sample)
 
-    def few_rows(self, num):
+    def few_rows(self, num: int) -> Any:
         """Return at most `num` rows of the sample, spread evenly."""
         return DenseRows(self.candidates()[1]).few_rows(num)
 
-    def take(self, indices):
+    def take(self, indices: Array | np.ndarray) -> Any:
         """Return the rows with these numbers.
 
         If the sample has all of them they come from it, else from one reading of all rows.
@@ -248,7 +250,7 @@ class Known(NamedTuple):
     checksum: Any
 
 
-def _wide(name: str, part) -> np.ndarray:
+def _wide(name: str, part: Any) -> np.ndarray:
     """Return an array with float32 as it is, and all other real numbers as float64."""
     check_unmasked(name, part)
     part = np.asarray(part)
@@ -311,7 +313,7 @@ def _form_of(arrays: dict[str, np.ndarray]) -> dict[str, tuple]:
     return {name: part.shape[1:] for name, part in arrays.items()}
 
 
-def together(parts) -> Any:
+def together(parts: list | tuple) -> Any:
     """Return arrays joined in one; None if the first of them is None, as all are then."""
     return None if parts[0] is None else np.concatenate(parts)
 

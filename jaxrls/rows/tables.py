@@ -7,7 +7,7 @@ package.
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -37,7 +37,7 @@ def ending_of(path: str) -> str:
     return next((ending for ending in ENDINGS if path.endswith(ending)), "")
 
 
-def arrow_for(what) -> Any:
+def arrow_for(what: str) -> Any:
     """Return pyarrow with the modules that tables need. Without it the error names `what`."""
     try:
         import pyarrow.csv
@@ -75,12 +75,12 @@ class Dialect:
 USUAL = Dialect()
 
 
-def quoted(names) -> str:
+def quoted(names: Sequence) -> str:
     """Return names for a message, the first twenty of them."""
     return ", ".join(repr(str(name)) for name in names[:20])
 
 
-def text_among(words) -> str:
+def text_among(words: Iterable) -> str:
     """Return words for a message about the first word that is not a number.
 
     They are empty if all words are numbers.
@@ -130,7 +130,7 @@ class Table:
     width: int  # how many columns, the first ones, are inputs by default or named by a number
     named: bool = False  # whether the file has names for its columns
 
-    def find(self, wanted, what: str) -> list[int]:
+    def find(self, wanted: Any, what: str) -> list[int]:
         """Return the numbers of the wanted columns, or raise if a wanted column does not exist.
 
         * A name stands for all columns of this name.
@@ -210,7 +210,7 @@ def _arrow_table(path: str, dialect: Dialect) -> Table:
         schema = _dataset(path, kind).schema
         fields = schema.names  # raises for names that are not text
 
-    def read(columns, texts):
+    def read(columns: list[int], texts: list[int]) -> Iterator[dict[int, np.ndarray]]:
         to_read = schema
         for j in columns if is_csv else ():
             to_read = to_read.set(j, _csv_field(schema.field(j), j in texts))
@@ -229,7 +229,7 @@ def _arrow_table(path: str, dialect: Dialect) -> Table:
     return Table(path, fields, kinds, read, len(fields), named=True)
 
 
-def _dataset(path: str, kind: Any, schema=None) -> Any:
+def _dataset(path: str, kind: Any, schema: Any = None) -> Any:
     """Return the pyarrow dataset of a file, with the types of a schema or those that pyarrow
     infers.
     """
@@ -255,7 +255,7 @@ def _csv_format(path: str, dialect: Dialect) -> Any:
         )
 
 
-def _csv_field(field, as_text: bool) -> Any:
+def _csv_field(field: Any, as_text: bool) -> Any:
     """Return a column of a CSV file with the type in which it is read.
 
     The type is wider than pyarrow inferred from the first rows: fractions may follow whole numbers,
@@ -270,7 +270,7 @@ def _csv_field(field, as_text: bool) -> Any:
     return field if field.type == arrow.bool_() else field.with_type(arrow.float64())
 
 
-def _in_numpy(column, as_text: bool) -> np.ndarray:
+def _in_numpy(column: Any, as_text: bool) -> np.ndarray:
     """Return a pyarrow column as numbers, dates as days since 1970-01-01, or as text."""
     if as_text:
         column = column.cast("string").fill_null("")
@@ -300,7 +300,7 @@ def _kind_of(type_name: str) -> str | None:
     return kinds.get(type_name.removeprefix("large_"), f"{type_name} values")
 
 
-def _warn_of_data(path, names, kinds, decimal) -> None:
+def _warn_of_data(path: str, names: list[str], kinds: list[str | None], decimal: str) -> None:
     """Warn if every column of numbers has a number as its name, as in a file without names.
 
     Names that are empty or a truth value are passed over, as long as other names are numbers.
@@ -331,7 +331,7 @@ def _array_table(path: str) -> Table:
             columns.extend(more)
             names += [name] * len(more)
 
-    def read(numbers, texts):
+    def read(numbers: list[int], texts: list[int]) -> Iterator[dict[int, np.ndarray]]:
         step = max(1, min(AT_ONCE, 2**20 // width))  # 2**20 numbers fit into caches
         for first in range(0, n, step):
             parts = {j: columns[j][first : first + step] for j in numbers}

@@ -10,6 +10,7 @@ Rounding errors stay at the level of the largest sums that there were. Subtracti
 therefore leaves few correct digits.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,7 +31,14 @@ from jaxrls.core.data import (
     moments,
 )
 from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
-from jaxrls.core.fit import Choice, Chosen, Problem, Result, result_of_moments
+from jaxrls.core.fit import (
+    Choice,
+    Chosen,
+    Prequential,
+    Problem,
+    Result,
+    result_of_moments,
+)
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
 from jaxrls.front import (
@@ -64,7 +72,7 @@ class NoRows(Rows):
         """The dtype of the moments."""
         return self.kind
 
-    def over(self, kind, fn, columns, **hints):
+    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
         """Raise, because the rows are not kept."""
         raise ValueError(
             "this needs the rows, and the fit kept only their moments: fit all rows again"
@@ -79,7 +87,7 @@ class Explicit(Features):
 
 
 @pytree
-class Sizes:
+class Magnitudes:
     """The sums that measure how large moments are."""
 
     weight: Any  # Σv, ()
@@ -96,7 +104,7 @@ class Summed:
 
     features: Any  # `Explicit`, or features on landmarks
     moments: Moments
-    past: Sizes  # the largest values that the moments have had
+    past: Magnitudes  # the largest values that the moments have had
     fixed: FixedEffects
 
     @classmethod
@@ -107,7 +115,7 @@ class Summed:
         """
         if solution.summed is not None:
             features, sums = solution.summed
-            return cls(features, sums, _sizes(sums), solution.factor.fixed)
+            return cls(features, sums, _magnitudes(sums), solution.factor.fixed)
         if problem is None or problem.explicit is None:
             raise ValueError(
                 "update and forget need a fit on features or landmarks, and this one has the full "
@@ -115,7 +123,9 @@ class Summed:
             )
         return _summed_features(problem, solution.labels)
 
-    def moments_of(self, data: Data, Y, *, block_size=None) -> Moments:
+    def moments_of(
+        self, data: Data, Y: Float[Array, "n t"], *, block_size: int | None = None
+    ) -> Moments:
         """Return the moments of other rows about the same origins."""
         return moments(
             data,
@@ -127,10 +137,10 @@ class Summed:
             label_origin=self.moments.label_origin,
         )
 
-    def changed(self, more: Moments, sign: int) -> "Summed":
+    def with_moments(self, more: Moments, sign: int) -> "Summed":
         """Return the sums with the moments `more` added, or subtracted if `sign` is negative."""
         total = self.moments + more if sign > 0 else self.moments - more
-        past = jax.tree.map(jnp.maximum, self.past, _sizes(total))
+        past = jax.tree.map(jnp.maximum, self.past, _magnitudes(total))
         return replace(self, moments=total, past=past)
 
     def check_width(self, d: int) -> None:
@@ -161,7 +171,7 @@ class Summed:
         labels = Labels(none, centred.label_origin, none[:1], none, flat)
         return replace(factor, sums=centred).solve_moments(labels, sums)
 
-    def cancellation(self, lam) -> Float[Array, ""]:
+    def cancellation(self, lam: Float[Array, "*k"]) -> Float[Array, ""]:
         """Return how many times larger rounding is than in a fit to the remaining rows alone.
 
         It is computed at the smallest λ. It is 1/eps if rounding hides the rows.
@@ -174,7 +184,7 @@ class Summed:
         labels = jnp.max(jnp.sqrt(_ratio(past.squares, sums.square, 2)), initial=0)
         return jnp.maximum(_ratio(jnp.sum(past.diagonal), now), labels)
 
-    def possible(self) -> Bool[Array, ""]:
+    def can_exist(self) -> Bool[Array, ""]:
         """Whether some rows could have these moments, up to rounding.
 
         * Enough weight is left, and at least one row, or two rows if a constant is fitted.
@@ -204,16 +214,16 @@ class Summed:
         return enough & jnp.all(rest >= 0)  # false for NaN
 
 
-def _ratio(past, now, power=1):
+def _ratio(past: Float[Array, "*r"], now: Float[Array, "*r"], power: int = 1) -> Float[Array, "*r"]:
     """Return past/now, eps^−power if `now` is only rounding, and 0 if `past` is 0."""
     eps = float(jnp.finfo(past.dtype).eps)
     ratio = jnp.where(now > HIDDEN * eps * past, past / jnp.where(now > 0, now, 1), eps**-power)
     return jnp.where(past > 0, ratio, 0)
 
 
-def _sizes(sums: Moments) -> Sizes:
+def _magnitudes(sums: Moments) -> Magnitudes:
     """Return the sums that measure how large these moments are."""
-    return Sizes(sums.weight, jnp.diagonal(sums.second), sums.square)
+    return Magnitudes(sums.weight, jnp.diagonal(sums.second), sums.square)
 
 
 @compiled
@@ -221,7 +231,7 @@ def _summed_features(problem: Problem, labels: Labels) -> Summed:
     """Return the moments of a kernel's explicit features, for the rows and labels of a fit."""
     features = problem.rows.features(problem.kernel)
     sums = feature_moments(Data(features, problem.weights, problem.fixed), labels)
-    return Summed(Explicit(problem.kernel), sums, _sizes(sums), problem.fixed)
+    return Summed(Explicit(problem.kernel), sums, _magnitudes(sums), problem.fixed)
 
 
 @once_per_fit
@@ -230,20 +240,24 @@ def summed_of(fit: Fit) -> Summed:
     return Summed.of_solution(solution_of(fit), fit.kept.problem)
 
 
-def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int | None) -> Fit:
+def with_rows(
+    fit: Fit, sign: int, X: Any, Y: Any, weights: Any, fixed_effects: Any, block_size: int | None
+) -> Fit:
     """Return the fit with rows added, or removed if `sign` is negative."""
     summed = summed_of(fit)
     coef = fit.model.coef
     X = by_names("X", X, fit.model.names)
-    if fit.label_offset is not None and Y is not None:
-        Y = np.asarray(Y, np.float64) - fit.label_offset
-    more = _moments_of(summed, coef, X, Y, weights, fixed_effects, block_size)
+    new = _read(summed, fit, X, Y, weights, fixed_effects)
+    prequential = fit.diagnostics.prequential
+    if sign > 0:
+        prequential = _prequential(fit, new, block_size)
+    more = _summed(summed, new.data, new.Y.reshape(len(new.Y), -1), block_size=block_size)
     flat = coef.ndim == 1
     lam = jnp.asarray(fit.lam)
     choice = fit.kept.choice
     changed = _changed(fit.model.kernel, summed, more, choice, lam, sign=sign, flat=flat)
     known = is_concrete(changed)
-    if known and sign < 0 and not changed.possible:
+    if known and sign < 0 and not changed.can_exist:
         raise ValueError(
             "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
             "these labels and weights"
@@ -252,7 +266,7 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     updated: Fit = Fit(
         model=Model(**vars(result.function)),
         chosen=result.chosen,
-        diagnostics=result.diagnostics,
+        diagnostics=replace(result.diagnostics, prequential=prequential),
         about=replace(fit.about, plan="sums over rows that were added or removed"),
         kept=Kept(changed.solution, choice=choice, saved=fit.kept.saved),
         stored={summed_of.__name__: changed.summed},
@@ -263,13 +277,18 @@ def with_rows(fit: Fit, sign: int, X, Y, weights, fixed_effects, block_size: int
     return add_names_and_offset(updated, fit.model.names, fit.label_offset)
 
 
-def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
-    """Return the moments of new rows about the same origins.
+class NewRows(NamedTuple):
+    """Rows with weights and fixed effects, and their labels (b,) or (b, t)."""
 
-    The new rows are checked as the rows of a fit are.
-    """
+    data: Data
+    Y: Any
+
+
+def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects: Any) -> NewRows:
+    """Return the new rows, checked as the rows of a fit are, and labels minus its offset."""
     kernel = summed.features.kernel
     fixed = summed.fixed
+    coef = fit.model.coef
     dtype = coef.dtype
     if not kernel.evaluable:
         raise ValueError(
@@ -282,6 +301,9 @@ def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
         )
     n, d = rows.shape
     summed.check_width(d)
+    Y = rows.labels if Y is None else Y  # a stream has labels of its own
+    if fit.label_offset is not None and Y is not None:
+        Y = np.asarray(Y, np.float64) - fit.label_offset
     new = read_problem(kernel, rows, Y, weights=weights, intercept=False)
     if new.Y.shape != (expected := (n, *coef.shape[1:])):
         raise ValueError(
@@ -291,44 +313,65 @@ def _moments_of(summed: Summed, coef, X, Y, weights, fixed_effects, block_size):
     columns = fixed.new_values(fixed_effects, n, dtype)
     if columns is not None:
         fixed = replace(fixed, values=new.rows.column(columns))
-    data = Data(new.rows, new.weights, fixed)
-    return _summed(summed, data, new.Y.reshape(n, -1), block_size=block_size)
+    return NewRows(Data(new.rows, new.weights, fixed), new.Y)
 
 
+def _prequential(fit: Fit, new: NewRows, block_size: int | None) -> Prequential:
+    """Return the error of new rows as the fit predicts them, pooled with that of earlier updates."""
+    data = new.data
+    model = fit.model
+    if fit.label_offset is not None:  # which was taken off these labels too
+        model = add_names_and_offset(fit, (), -fit.label_offset).model
+        model = replace(model, intercept=jnp.asarray(model.intercept, model.coef.dtype))
+        if model.beta is not None:
+            model = replace(model, beta=jnp.asarray(model.beta, model.coef.dtype))
+    predicted = model.of_rows(data.rows, data.fixed.values, block_size, from_host=False)
+    missed = new.Y - jnp.asarray(predicted)
+    return _with_errors(fit.diagnostics.prequential, missed, data.weights)
+
+
+_with_errors = compiled(Prequential.of)
 _summed = compiled(Summed.moments_of)
 
 
 class Changed(NamedTuple):
     """A fit to other rows, and what was found about it.
 
-    `possible` says whether such rows can exist. `cancellation` is how many times rounding has
+    `can_exist` says whether such rows can exist. `cancellation` is how many times rounding has
     grown.
     """
 
     result: Result
     solution: Solution
     summed: Summed
-    possible: Any
+    can_exist: Any
     cancellation: Any
 
 
 @compiled
 def _changed(
-    kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat
+    kernel: Kernel,
+    summed: Summed,
+    more: Moments,
+    choice: Choice | None,
+    lam: Float[Array, "*k"],
+    *,
+    sign: int,
+    flat: bool,
 ) -> Changed:
     """Return the fit after moments are added, or subtracted if `sign` is negative.
 
     λ is chosen again by `choice`, or is `lam` if `choice` is None.
     """
-    summed = summed.changed(more, sign)
+    summed = summed.with_moments(more, sign)
     solution = summed.solution(flat)
     chosen = Chosen(None, None, lam) if choice is None else choice.of(solution, kernel)
     result = result_of_moments(kernel, solution, chosen)
     cancellation = summed.cancellation(chosen.lam)
-    return Changed(result, solution, summed, summed.possible(), cancellation)
+    return Changed(result, solution, summed, summed.can_exist(), cancellation)
 
 
-def _inspect_digits(cancellation: float, dtype) -> None:
+def _inspect_digits(cancellation: float, dtype: Any) -> None:
     """Warn if rounding has destroyed many digits."""
     eps = float(np.finfo(dtype).eps)
     if cancellation > eps**SHOWN:

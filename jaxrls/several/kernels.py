@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxrls.core.data import as_rows, compiled, gram
+from jaxrls.core.data import Rows, as_rows, compiled, gram
 from jaxrls.core.factors import Spectral
-from jaxrls.core.fit import Numbers, choose_lam, lambda_grid
+from jaxrls.core.fit import Numbers, Problem, choose_lam, lambda_grid
 from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel, columns_by_number
 from jaxrls.core.linalg import matmul
 from jaxrls.core.support import (
@@ -141,7 +141,7 @@ class KernelsFit:
         return _coefficients(replace(self, columns=()), rows)
 
     @public_call(fitted="self.coef")
-    def predict_split(self, X, *, block_size: int | None = None) -> Float[Numbers, "k m t"]:
+    def predict_split(self, X: Any, *, block_size: int | None = None) -> Float[Numbers, "k m t"]:
         """Return the contribution of each kernel to the predictions for the rows of X.
 
         The intercept is not in any contribution.
@@ -162,7 +162,7 @@ class KernelsFit:
         unnamed = replace(self, columns=())  # new names would compile the program again
         return _split(unnamed, model.read(X)[0], block_size=block_size)
 
-    def predict(self, X, *, block_size: int | None = None) -> Float[Numbers, "m t"]:
+    def predict(self, X: Any, *, block_size: int | None = None) -> Float[Numbers, "m t"]:
         """Return the predictions for the rows of X: the intercept plus the sum of `predict_split`.
 
         X has shape (m, d), and the result (m, t).
@@ -171,7 +171,7 @@ class KernelsFit:
         return with_constant(varying, self.intercept)
 
     @public_call(fitted="self.coef")
-    def score(self, X, Y, weights=None, *, per_target: bool = False) -> Any:
+    def score(self, X: Any, Y: Any, weights: Any = None, *, per_target: bool = False) -> Any:
         """Return R² of the predictions, as `Fit.score` does.
 
         Args:
@@ -183,7 +183,7 @@ class KernelsFit:
         return r_squared_of(self.predict(X), Y, weights, per_target)
 
     @public_call(fitted="self.coef")
-    def score_split(self, X, Y) -> Float[Numbers, "k t"]:
+    def score_split(self, X: Any, Y: Any) -> Float[Numbers, "k t"]:
         """Split R² of the predictions by kernel (the product measure).
 
         The share of kernel k is Σᵢ f_k(xᵢ) (2(yᵢ − b) − f(xᵢ)) / Σᵢ (yᵢ − ȳ)² with f = Σₖ f_k. The
@@ -215,18 +215,18 @@ class KernelsFit:
 
 @public_call(data="X")
 def fit_kernels(
-    kernels,
-    X,
-    Y,
+    kernels: Any,
+    X: Any,
+    Y: Any,
     *,
     num: int = 100,
-    shares=None,
-    key=None,
-    lams=None,
-    weights=None,
+    shares: Any = None,
+    key: PRNGKeyArray | None = None,
+    lams: Any = None,
+    weights: Any = None,
     intercept: bool = True,
-    groups=None,
-    landmarks=None,
+    groups: Any = None,
+    landmarks: Any = None,
     steps: int = 0,
     progress: bool = False,
 ) -> KernelsFit:
@@ -288,9 +288,9 @@ def fit_kernels(
         )
     of_rows = problem.rows, problem.weights
     kernels = tuple(from_median(kernel, *of_rows) for kernel in kernels)
-    tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
+    to_try = _weights_to_try(len(kernels), num, shares, key, problem.rows.dtype)
     grid = None if lams is None else as_lams(lams, problem.rows.dtype)
-    best, grid, errors = _searched(problem, kernels, tried, grid, progress)
+    best, grid, errors = _try_all(problem, kernels, to_try, grid, progress)
     if steps:
         check_whole("steps", steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
@@ -300,7 +300,7 @@ def fit_kernels(
         problem.solver_or_default.points(problem.rows),
         **best._asdict(),
         lams=grid,
-        tried=tried,
+        tried=to_try,
         errors=errors,
         r2=_r2(problem, best.error),
         names=names,
@@ -322,7 +322,7 @@ def _inspect(fit: KernelsFit, lams: Any, names_lams: bool) -> None:
     inspect_lam(replace(fit, lams=lams, floor=np.max(fit.floor)), names_lams)
 
 
-def _checked(kernels, names) -> tuple[Kernel, ...]:
+def _checked(kernels: Any, names: tuple) -> tuple[Kernel, ...]:
     """Return the kernels as a tuple, with columns by number. Raise for fewer than two kernels, and
     for given kernel matrices.
     """
@@ -341,7 +341,9 @@ def _checked(kernels, names) -> tuple[Kernel, ...]:
     return tuple(columns_by_number(kernel, names) for kernel in kernels)
 
 
-def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
+def _weights_to_try(
+    count: int, num: int, shares: Any, key: PRNGKeyArray | None, dtype: Any
+) -> Float[Array, "s k"]:
     """Return the weights to try: `shares` if given, else equal weights and then random ones.
 
     Each row of the result sums to 1. Raise for a missing key, for another shape and for weights
@@ -368,7 +370,7 @@ def _shares(count, num, shares, key, dtype) -> Float[Array, "s k"]:
     return shares / sums
 
 
-class Judged(NamedTuple):
+class AtBestLam(NamedTuple):
     """The model at the best λ of every target, for some weights of the kernels.
 
     The fields mean the same as in `KernelsFit`. The last axis of each is the axis of targets.
@@ -382,31 +384,42 @@ class Judged(NamedTuple):
     floor: Any
 
 
-class Searched(NamedTuple):
+class Tried(NamedTuple):
     """The result of trying several weights."""
 
-    best: Judged  # the best of these weights for every target
+    best: AtBestLam  # the best of these weights for every target
     lams: Any  # the grid, (L,)
     errors: Any  # of each of the weights and every target, (S, t)
 
 
-def _searched(problem, kernels, tried, lams, progress) -> Searched:
+def _try_all(
+    problem: Problem,
+    kernels: tuple[Kernel, ...],
+    to_try: Float[Array, "s k"],
+    lams: Float[Array, " L"] | None,
+    progress: bool,
+) -> Tried:
     """Try all weights, and return the best for every target.
 
     One program tries all of them. With `progress`, one program is called for each, under a bar.
     """
     best: Any = None
     errors: list = []
-    with progress_bar(progress, len(tried), "weights", "draw") as reached:
-        for i, shares in enumerate(tried[:, None] if progress else tried[None], start=1):
-            new, lams, of_part = _search(problem, kernels, shares, lams)
+    with progress_bar(progress, len(to_try), "weights", "draw") as reached:
+        for i, part in enumerate(to_try[:, None] if progress else to_try[None], start=1):
+            new, lams, of_part = _try_in_program(problem, kernels, part, lams)
             best = new if best is None else _better(best, new)
             errors.append(of_part)
             reached(i)
-    return Searched(best, lams, jnp.concatenate(errors))
+    return Tried(best, lams, jnp.concatenate(errors))
 
 
-def _judged(problem, kernels, shares, lams) -> Judged:
+def _at_best_lam(
+    problem: Problem,
+    kernels: tuple[Kernel, ...],
+    shares: Float[Array, " k"],
+    lams: Float[Array, " L"],
+) -> AtBestLam:
     """Find the best λ for every target with one weighted sum of kernels.
 
     Args:
@@ -426,36 +439,43 @@ def _judged(problem, kernels, shares, lams) -> Judged:
     floor = jnp.broadcast_to(solution.factor.precision_floor(), error.shape)
     coef = coefficients.coef[0]
     intercept = coefficients.intercept[0]
-    return Judged(coef, intercept, of_targets, lam, error, floor)
+    return AtBestLam(coef, intercept, of_targets, lam, error, floor)
 
 
-def _better(old: Judged, new: Judged) -> Judged:
+def _better(old: AtBestLam, new: AtBestLam) -> AtBestLam:
     """Return for every target the model with the smaller error."""
     wins = (new.error < old.error) | jnp.isnan(old.error)
     return jax.tree.map(lambda old, new: jnp.where(wins, new, old), old, new)
 
 
 @compiled
-def _search(problem, kernels, tried, lams) -> Searched:
-    """Try the weights `tried`, (S, K), in one program, and return the best for every target.
+def _try_in_program(
+    problem: Problem,
+    kernels: tuple[Kernel, ...],
+    to_try: Float[Array, "s k"],
+    lams: Float[Array, " L"] | None,
+) -> Tried:
+    """Try the weights `to_try`, (S, K), in one program, and return the best for every target.
 
     `lams` may be None. Then λ are a grid from the spectrum at the first weights.
     """
     if lams is None:
-        first = replace(problem, kernel=weighted(kernels, tried[0]))
-        lams = lambda_grid(first.solution().factor)
+        at_first = replace(problem, kernel=weighted(kernels, to_try[0]))
+        lams = lambda_grid(at_first.solution().factor)
 
-    def try_one(best, shares):
-        new = _judged(problem, kernels, shares, lams)
+    def try_one(
+        best: AtBestLam, shares: Float[Array, " k"]
+    ) -> tuple[AtBestLam, Float[Array, " t"]]:
+        new = _at_best_lam(problem, kernels, shares, lams)
         return _better(best, new), new.error
 
-    first = _judged(problem, kernels, tried[0], lams)
-    best, errors = jax.lax.scan(try_one, first, tried[1:])
-    return Searched(best, lams, jnp.concatenate([first.error[None], errors]))
+    first = _at_best_lam(problem, kernels, to_try[0], lams)
+    best, errors = jax.lax.scan(try_one, first, to_try[1:])
+    return Tried(best, lams, jnp.concatenate([first.error[None], errors]))
 
 
 @compiled
-def _r2(problem, error):
+def _r2(problem: Problem, error: Float[Array, " t"]) -> Float[Array, " t"]:
     """Return 1 − error / variance for each target, (t,); 0 for a target whose variance is 0."""
     Y = problem.Y.reshape(len(problem.Y), -1)
     v = problem.weights.array
@@ -475,13 +495,15 @@ class Logarithms:
     kernels: tuple[Kernel, ...]
     lam: Any
 
-    def unpack(self, log_shares) -> tuple[Kernel, Any]:
+    def unpack(self, log_shares: Float[Array, " k"]) -> tuple[Kernel, Any]:
         """Return the weighted sum of kernels, and λ."""
         return weighted(self.kernels, jnp.exp(log_shares)), self.lam
 
 
 @compiled
-def _descended(problem, kernels, best, *, steps):
+def _descended(
+    problem: Problem, kernels: tuple[Kernel, ...], best: AtBestLam, *, steps: int
+) -> AtBestLam:
     """Descend from the best weights of every target along the gradient of its error.
 
     A weight starts at no less than a hundredth of the mean weight, so that its logarithm is finite.
@@ -489,7 +511,7 @@ def _descended(problem, kernels, best, *, steps):
     """
     optimizer = default_optimizer()
 
-    def of_target(j):
+    def of_target(j: Int[Array, ""]) -> AtBestLam:
         before = jax.tree.map(lambda a: a[..., j], best)
         alone = replace(problem, Y=problem.Y.reshape(len(problem.Y), -1)[:, j])
         space = Logarithms(kernels, before.lam)
@@ -499,31 +521,31 @@ def _descended(problem, kernels, best, *, steps):
         end, _ = jax.lax.scan(go_on, begin, length=steps)
         shares = jnp.exp(end.params)
         total = jnp.sum(shares)
-        after = _judged(alone, kernels, shares / total, before.lam[None] / total)
+        after = _at_best_lam(alone, kernels, shares / total, before.lam[None] / total)
         return _better(before, jax.tree.map(lambda a: a[..., 0], after))
 
     targets = jax.lax.map(of_target, jnp.arange(len(best.lam)))  # one target after another
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), targets)
 
 
-def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
+def weighted(kernels: tuple[Kernel, ...], shares: Float[Numbers, " k"] | list[float]) -> Kernel:
     """Return the kernel Σₖ sharesₖ kₖ."""
     parts: Any = map(Scaled, shares, kernels)
     return reduce(Sum, parts)
 
 
 @compiled
-def _coefficients(fit: KernelsFit, rows):
+def _coefficients(fit: KernelsFit, rows: Rows) -> tuple[Float[Array, "_ t"], ...]:
     """Sum the products of features and coefficients over the rows of the expansion."""
     of_block = lambda x, coef: tuple(matmul(k.features(x).T, coef) for k in fit.kernels)
     return tuple(map(jnp.multiply, rows.sum(of_block, fit.coef), fit.shares))
 
 
 @compiled
-def _split(fit: KernelsFit, rows, *, block_size):
+def _split(fit: KernelsFit, rows: Rows, *, block_size: int | None) -> Float[Array, "k m t"]:
     """Compute the contribution of each kernel to the predictions, (K, m, t), in blocks of rows."""
 
-    def split_of_block(x):
+    def split_of_block(x: Any) -> Float[Array, "b k t"]:
         parts = [
             matmul(gram(kernel, x, fit.points), fit.coef * share)
             for kernel, share in zip(fit.kernels, fit.shares, strict=True)

@@ -31,9 +31,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.criteria import LeaveOneOut, squared_error
 from jaxrls.core.data import Labels, Weights, compiled
-from jaxrls.core.fit import Numbers
+from jaxrls.core.fit import Numbers, Problem
 from jaxrls.core.kernels import Kernel, Linear
-from jaxrls.core.linalg import default_block_size, matmul, sum_rows
+from jaxrls.core.linalg import Number, default_block_size, matmul, sum_rows
 from jaxrls.core.support import (
     as_lam,
     check_whole,
@@ -92,7 +92,14 @@ class Selection:
 
 @public_call(data="X")
 def select_columns(
-    X, Y, num: int, lam, *, weights=None, intercept: bool = True, loss: Callable = squared_error
+    X: Any,
+    Y: Any,
+    num: int,
+    lam: Any,
+    *,
+    weights: Any = None,
+    intercept: bool = True,
+    loss: Callable = squared_error,
 ) -> Selection:
     """Choose `num` columns of X for a linear fit: greedy forward selection by exact leave-one-out.
 
@@ -171,7 +178,7 @@ class Search(NamedTuple):
     tie: float  # errors with a smaller relative difference count as equal
 
     @classmethod
-    def of(cls, problem, labels, lam, num) -> "Search":
+    def of(cls, problem: Problem, labels: Labels, lam: Number, num: int) -> "Search":
         """Prepare the selection of `num` columns."""
         X = problem.rows.dense()
         weights = problem.weights
@@ -195,7 +202,7 @@ class State(NamedTuple):
 
 
 @compiled
-def _choose(problem, lam, *, num) -> tuple[Selection, Int[Array, ""]]:
+def _choose(problem: Problem, lam: Number, *, num: int) -> tuple[Selection, Int[Array, ""]]:
     """Choose `num` columns of X, one after the other.
 
     A column that the chosen ones span up to rounding changes nothing. Such columns fill the result
@@ -221,7 +228,7 @@ def _choose(problem, lam, *, num) -> tuple[Selection, Int[Array, ""]]:
     return selection, jnp.sum(independent, dtype=jnp.int32)
 
 
-def _add_best(search, state) -> tuple[State, tuple]:
+def _add_best(search: Search, state: State) -> tuple[State, tuple]:
     """Add the column with the smallest error, averaged over targets.
 
     Of columns whose errors differ by rounding alone, the first is taken.
@@ -250,7 +257,9 @@ def _add_best(search, state) -> tuple[State, tuple]:
     return joined, (best, errors[best], independent[best])
 
 
-def _errors(search, state, share, moves) -> Float[Array, "p t"]:
+def _errors(
+    search: Search, state: State, share: Float[Array, " p"], moves: Float[Array, "p t"]
+) -> Float[Array, "p t"]:
     """Compute the error with each column added to the chosen ones, in blocks of rows.
 
     The error is infinite if 1 − leverage of some row of positive weight is rounding.
@@ -262,7 +271,7 @@ def _errors(search, state, share, moves) -> Float[Array, "p t"]:
         moves: g xᵀr of each column, (p, t).
     """
 
-    def sum_block(part):
+    def sum_block(part: tuple[Any, ...]) -> tuple[Float[Array, "p t"], Int[Array, " p"]]:
         a, r, remaining, v, Y = part
         weights = search.weights.block(v, len(r))
         remaining = remaining[:, None] - a * a * share

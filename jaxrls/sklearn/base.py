@@ -20,9 +20,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.core.criteria import CRITERIA, as_criterion
 from jaxrls.core.data import folds, of_splits
-from jaxrls.core.kernels import KERNELS, columns_by_number
+from jaxrls.core.kernels import KERNELS, Kernel, columns_by_number
 from jaxrls.core.support import check_unmasked, column_names, hints_at_names
-from jaxrls.front import KEPT_ROWS, add_names_and_offset, inspect_lam, without_solution
+from jaxrls.front import KEPT_ROWS, Fit, add_names_and_offset, inspect_lam, without_solution
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel
 from jaxrls.sklearn.scoring import (
@@ -56,7 +56,7 @@ NOT_ALWAYS = [
 ]
 
 
-def adds_rows(estimator) -> None:
+def adds_rows(estimator: "RLSEstimator") -> None:
     """Raise AttributeError if the parameters of an estimator do not allow `partial_fit`."""
     plain = estimator.criterion in ("loo", "gcv") and estimator.loss == "squared_error"
     if not plain or any((estimator.cv, estimator.scoring, estimator.store_cv_results)):
@@ -111,13 +111,13 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         ),
     }
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = self._pairwise
         tags.input_tags.sparse = not tags.input_tags.pairwise
         return tags
 
-    def get_metadata_routing(self):
+    def get_metadata_routing(self) -> Any:
         """Return the metadata routing, which requests `groups` if `cv` splits by them."""
         routing = super().get_metadata_routing()
         of_cv = getattr(self.cv, "get_metadata_routing", None)
@@ -127,10 +127,10 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return routing
 
     @property
-    def _pairwise(self):
+    def _pairwise(self) -> bool:
         return isinstance(self.kernel, rls.Precomputed) or self.kernel == "precomputed"
 
-    def _checked(self, X, *args, **options):
+    def _checked(self, X: Any, *args, **options) -> Any:
         """Check the arguments as scikit-learn does, and return them as arrays.
 
         It checks columns and their names, NaN, and whether X may be sparse. Unless `reset=False`,
@@ -144,18 +144,18 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         options["accept_sparse"] = not self._pairwise and "csr"
         return validate_data(self, X, *args, dtype=[np.float64, np.float32], **options)
 
-    def _row_weights(self, X, sample_weight):
+    def _row_weights(self, X: Any, sample_weight: Any) -> np.ndarray | None:
         """Return the weights that the caller gave, checked; None if there are none."""
         if sample_weight is None:
             return None
         check_unmasked("sample_weight", sample_weight)
         return _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
 
-    def _weights(self, X, y, sample_weight):
+    def _weights(self, X: Any, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
         """Return the weights with which rows are fitted. A classifier multiplies class weights."""
         return self._row_weights(X, sample_weight)
 
-    def _keep(self, fit):
+    def _set_fitted(self, fit: Fit) -> "RLSEstimator":
         """Set the fitted attributes from a `Fit`, and return the estimator."""
         for name in NOT_ALWAYS:
             self.__dict__.pop(name, None)
@@ -170,18 +170,26 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             self.dual_coef_ = model.coef
         return self
 
-    def _fit(self, X, y, Y, sample_weight, groups, fixed_effects=None):
+    def _fit(
+        self,
+        X: Any,
+        y: np.ndarray,
+        Y: np.ndarray,
+        sample_weight: Any,
+        groups: Any,
+        fixed_effects: Any = None,
+    ) -> "RLSEstimator":
         """Fit the targets Y, set the fitted attributes and return the estimator.
 
         For a regressor Y is y. For a classifier Y are the codes of the labels y.
         """
         weights = self._weights(X, y, sample_weight)
-        options = {"weights": weights, "intercept": self.fit_intercept}
+        options: dict[str, Any] = {"weights": weights, "intercept": self.fit_intercept}
         options |= {"fixed_effects": fixed_effects, **self._criterion(X, y, groups)}
         kernel = self._tuned(X, Y, options)
         options["landmarks"] = self.landmarks
         if self.scoring is None and not self.store_cv_results:
-            return self._keep(self._fitted(kernel, X, Y, options))._left_out(Y, weights)
+            return self._set_fitted(self._fitted(kernel, X, Y, options))._set_held_out(Y, weights)
         fit, held_out = self._swept(kernel, X, Y, options)
         if self.scoring is not None:
             known = predicted(held_out[0])
@@ -189,14 +197,14 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             of_rows = take(known, y, Y, self._row_weights(X, sample_weight), folds)
             fit = self._at_best_score(fit, HeldOut(held_out[:, known], *of_rows))
         kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
-        self._keep(fit if kept else without_solution(fit))
+        self._set_fitted(fit if kept else without_solution(fit))
         if self.scoring is not None:
             self.best_score_ = -self.path_.error[()]
         if self.store_cv_results:
             self.cv_results_ = self._cv_results(held_out, Y)
-        return self._left_out(Y, weights)
+        return self._set_held_out(Y, weights)
 
-    def _cv_results(self, held_out, Y):
+    def _cv_results(self, held_out: np.ndarray, Y: np.ndarray) -> np.ndarray:
         """Return the attribute `cv_results_`, (n, L) or (n, t, L).
 
         These are held-out predictions with `scoring` or if the user asked for them, else losses.
@@ -206,7 +214,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             held_out = np.stack([losses(self._loss, Y - part, Y) for part in held_out])
         return np.moveaxis(held_out, 0, -1)
 
-    def _left_out(self, Y, weights):
+    def _set_held_out(self, Y: np.ndarray, weights: np.ndarray | None) -> "RLSEstimator":
         """Set the attributes of held-out rows at the chosen λ, and return the estimator.
 
         `loo_error_` is the criterion if it is "loo" or "kfold" and no scores chose λ. Otherwise it
@@ -224,7 +232,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return self
 
     @property
-    def _loss(self):
+    def _loss(self) -> Any:
         """The loss as a function: the parameter `loss`, or the loss of the criterion.
 
         A criterion that was given as an object may have a loss of its own. Raise if it differs from
@@ -242,7 +250,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             )
         return own
 
-    def _lams(self):
+    def _lams(self) -> Any:
         """Return the argument `lams` of `jaxrls.fit`. Raise for unknown names."""
         if isinstance(self.lams, str) and self.lams not in ("auto", "search"):
             raise ValueError(f"lams must be 'auto', 'search' or numbers, and is {self.lams!r}")
@@ -250,7 +258,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             return 100 if self.lams == "auto" else self.lams
         return np.atleast_1d(self.lams)
 
-    def _tuned(self, X, Y, options):
+    def _tuned(self, X: Any, Y: np.ndarray, options: dict[str, Any]) -> Kernel:
         """Return the kernel to fit with. If `tune`, its parameters are tuned.
 
         The parameter `kernel` may be a name, a kernel, or a function as in `FunctionKernel`.
@@ -275,13 +283,15 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         held = float(self.lams) if one else None
         return rls.tune(kernel, X, Y, lams=held, **options, progress=self.progress).kernel
 
-    def _fitted(self, kernel, X, Y, options):
+    def _fitted(self, kernel: Kernel, X: Any, Y: np.ndarray, options: dict[str, Any]) -> Fit:
         """Call `jaxrls.fit` with the parameters of the estimator, and return its `Fit`."""
         names = "per_target", "conservative", "keep", "progress"
         how = {name: getattr(self, name) for name in names}
         return rls.fit(kernel, X, Y, lams=self._lams(), **how | options)
 
-    def _swept(self, kernel, X, Y, options):
+    def _swept(
+        self, kernel: Kernel, X: Any, Y: np.ndarray, options: dict[str, Any]
+    ) -> tuple[Fit, np.ndarray]:
         """Fit, and predict the held-out rows for every λ.
 
         Returns:
@@ -308,7 +318,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             fit = self._fitted(kernel, X, Y, options)
         return fit, np.asarray(Y, fit.model.intercept.dtype) - np.asarray(left_out(fit))
 
-    def _at_best_score(self, fit, rows: HeldOut):
+    def _at_best_score(self, fit: Fit, rows: HeldOut) -> Fit:
         """Return the fit at the λ of the best score. Its errors are minus the scores.
 
         With several targets that each have a λ, each is scored by itself.
@@ -328,11 +338,19 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         errors, error = (part.astype(fit.model.coef.dtype) for part in (errors, error))
         at_best = fit.with_lam(lam)
         of_scores = replace(at_best.chosen, lams=fit.lams, errors=errors, error=error)
-        fit = replace(at_best, chosen=of_scores)
+        without = replace(  # a score has no mean loss
+            at_best.diagnostics,
+            loo_standard_error=None,
+            error_of_targets=None,
+            standard_error_of_targets=None,
+        )
+        fit = replace(at_best, chosen=of_scores, diagnostics=without)
         inspect_lam(fit, not isinstance(self._lams(), int))
         return fit
 
-    def _estimator(self, Y, weights, held_out):
+    def _estimator(
+        self, Y: np.ndarray, weights: np.ndarray | None, held_out: np.ndarray
+    ) -> BaseEstimator:
         """Return the stand-in for an estimator to which a scorer passes held-out predictions."""
         return Regressed()
 
@@ -346,11 +364,13 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             warnings.warn(words, UserWarning, stacklevel=3)
         return hasattr(self, "loo_predictions_") or not hasattr(self, "path_")
 
-    def _partial_fit(self, X, y, Y, sample_weight, first):
+    def _partial_fit(
+        self, X: Any, y: np.ndarray, Y: np.ndarray, sample_weight: Any, first: bool
+    ) -> "RLSEstimator":
         """Fit the first rows, or add rows to the moments of the rows before them."""
         weights = self._weights(X, y, sample_weight)
         if not first:
-            return self._keep(self.path_.update(X, Y, weights=weights))
+            return self._set_fitted(self.path_.update(X, Y, weights=weights))
         options = {"weights": weights, "intercept": self.fit_intercept, "criterion": rls.gcv}
         kernel = self._tuned(X, Y, options)
         landmarks = self.landmarks
@@ -360,9 +380,9 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         options |= {"keep": True, "landmarks": landmarks}
         with warnings.catch_warnings():  # the first rows may be of one class
             warnings.filterwarnings("ignore", message="the labels are all equal")
-            return self._keep(self._fitted(kernel, X, Y, options))
+            return self._set_fitted(self._fitted(kernel, X, Y, options))
 
-    def _criterion(self, X, y, groups):
+    def _criterion(self, X: Any, y: np.ndarray, groups: Any) -> dict[str, Any]:
         """Return the arguments `criterion` and `groups` of `jaxrls.fit` as a dictionary.
 
         The criterion contains the loss. If the caller gives `cv` or `groups`, or the criterion is
@@ -384,7 +404,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             cv.random_state = self.random_state
         return {"criterion": criterion, "groups": of_splits(cv.split(X, y, groups), X.shape[0])}
 
-    def _of_path(self, method, X, *args, **options):
+    def _of_path(self, method: str, X: Any, *args, **options) -> Any:
         """Call a method of the `Fit` on new rows, and return its results as NumPy arrays."""
         check_is_fitted(self)
         results = getattr(self.path_, method)(self._checked(X, reset=False), *args, **options)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import scipy.sparse
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_sample_weight
@@ -151,7 +151,14 @@ callable, default="loo"
     """
 
     @calls_back
-    def fit(self, X, y, sample_weight=None, groups=None, fixed_effects=None):
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        groups: Any = None,
+        fixed_effects: Any = None,
+    ):
         """Fit to rows X (n, d) and targets y (n,) or (n, t), weighted by `sample_weight` (n,).
 
         Rows of equal `groups` (n,) are left out together. `fixed_effects`, which are columns (n, q)
@@ -161,7 +168,7 @@ callable, default="loo"
         return self._fit(X, y, y, sample_weight, groups, fixed_effects)
 
     @available(adds_rows)
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None):
         """Add rows to the rows of earlier calls. The fit is exactly the fit to all rows so far.
 
         The first call sets the kernel. For kernels without explicit features it also sets the
@@ -176,7 +183,14 @@ callable, default="loo"
         )
         return self._partial_fit(X, y, y, sample_weight, first)
 
-    def predict(self, X, return_std=False, fixed_effects=None, diag=None, sample_weight=None):
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        fixed_effects: Any = None,
+        diag: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
         """Return the predictions (m,) or (m, t) for the rows of X, in O(m n d).
 
         With `return_std` return a tuple (predictions, standard deviations of new labels): see
@@ -193,7 +207,7 @@ callable, default="loo"
             weights=sample_weight,
         )
 
-    def score(self, X, y, sample_weight=None, fixed_effects=None):
+    def score(self, X: Any, y: Any, sample_weight: Any = None, fixed_effects: Any = None) -> Any:
         """Return R² of `predict`, as the mean over targets.
 
         A fit with `fixed_effects` needs the fixed effects of the rows of X.
@@ -206,8 +220,13 @@ callable, default="loo"
         return r2_score(y, predicted, sample_weight=sample_weight)
 
     def predict_interval(
-        self, X, level=0.9, studentised=False, fixed_effects=None, sample_weight=None
-    ):
+        self,
+        X: Any,
+        level: float | np.floating = 0.9,
+        studentised: bool = False,
+        fixed_effects: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
         """Return the ends (lower, upper) of intervals that hold a new label with probability
         `level`.
 
@@ -224,7 +243,7 @@ callable, default="loo"
         )
 
 
-def has_probabilities(estimator) -> None:
+def has_probabilities(estimator: "RLSClassifier") -> None:
     """Raise AttributeError if a classifier has no `predict_proba`."""
     if estimator.probability is None:
         raise AttributeError(
@@ -311,13 +330,13 @@ scoring, by_fold, store_cv_results, progress
         "probability": [StrOptions(set(CALIBRATIONS)), None]
     }
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
 
     @calls_back
-    def fit(self, X, y, sample_weight=None, groups=None):
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None):
         """Fit to rows X (n, d) and labels y (n,), weighted by `sample_weight` (n,).
 
         If a row may have several labels, y is an indicator matrix (n, t) of 0 and 1 with one column
@@ -341,7 +360,7 @@ scoring, by_fold, store_cv_results, progress
         return self
 
     @available(adds_rows)
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None):
         """Add rows to the rows of earlier calls, as `RLSRegressor.partial_fit` does.
 
         The first call names all `classes` that there will be.
@@ -365,7 +384,7 @@ scoring, by_fold, store_cv_results, progress
         self._partial_fit(X, y, codes, sample_weight, first)
         return self
 
-    def _labelled(self, X, y, **options):
+    def _labelled(self, X: Any, y: Any, **options) -> tuple[Any, np.ndarray]:
         """Check rows and labels. Return X and labels y (n,), or an indicator matrix (n, t)."""
         X, y = self._checked(X, y, multi_output=True, **options)
         check_classification_targets(y)
@@ -377,7 +396,9 @@ scoring, by_fold, store_cv_results, progress
             return X, y.toarray() if scipy.sparse.issparse(y) else y
         return X, column_or_1d(y, warn=True)
 
-    def _coded(self, y, classes=None):
+    def _coded(
+        self, y: np.ndarray, classes: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return ±1 codes of labels, and the classes.
 
         The classes are the sorted labels, or the numbers of the columns of an indicator matrix.
@@ -393,7 +414,7 @@ scoring, by_fold, store_cv_results, progress
             )
         return 2.0 * y - 1, np.arange(y.shape[1])
 
-    def _weights(self, X, y, sample_weight):
+    def _weights(self, X: Any, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
         """Return the weights with which rows are fitted: row weights times class weights."""
         rows = self._row_weights(X, sample_weight)
         if self.class_weight is None:
@@ -401,12 +422,14 @@ scoring, by_fold, store_cv_results, progress
         of_classes = self._of_classes(y, rows).astype(X.dtype)
         return of_classes if rows is None else rows * of_classes
 
-    def _estimator(self, Y, weights, held_out):
+    def _estimator(
+        self, Y: np.ndarray, weights: np.ndarray | None, held_out: np.ndarray
+    ) -> BaseEstimator:
         """Return the stand-in for a classifier to which a scorer passes held-out scores."""
         calibrate = partial(CALIBRATIONS[self.probability or "sigmoid"], held_out, Y, weights)
         return Classified(self.classes_, self.multilabel_, calibrate)
 
-    def _of_classes(self, y, rows):
+    def _of_classes(self, y: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
         """Return for each row the weight of its class, (n,).
 
         For "balanced" weights only rows of positive weight are counted.
@@ -416,7 +439,7 @@ scoring, by_fold, store_cv_results, progress
             counted = np.flatnonzero(rows > np.finfo(rows.dtype).eps * rows.max())
         return compute_sample_weight(self.class_weight, y, indices=counted)
 
-    def score(self, X, y, sample_weight=None):
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Return the share of rows whose label is predicted.
 
         For an indicator matrix, all labels of a row must be predicted.
@@ -425,11 +448,11 @@ scoring, by_fold, store_cv_results, progress
         check_unmasked("sample_weight", sample_weight)
         return super().score(X, y, sample_weight)
 
-    def decision_function(self, X):
+    def decision_function(self, X: Any) -> Any:
         """Return scores (m,) for two classes, positive for `classes_[1]`, else (m, n_classes)."""
         return self._of_path("predict", X)
 
-    def predict(self, X):
+    def predict(self, X: Any) -> np.ndarray:
         """Return the label of the largest score (m,) for the rows of X, in O(m n d).
 
         After a fit to an indicator matrix, return (m, t), with 1 for each positive score.
@@ -437,7 +460,7 @@ scoring, by_fold, store_cv_results, progress
         return labels(self._of_path("predict", X), self.classes_, self.multilabel_)
 
     @available(has_probabilities)
-    def predict_proba(self, X):
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes (m, n_classes), which add up to 1.
 
         After a fit to an indicator matrix, return the probability of each label by itself, (m, t).
@@ -447,7 +470,9 @@ scoring, by_fold, store_cv_results, progress
             raise ValueError(f"predict_proba {NO_ROWS}")
         return probabilities(self.calibration_, scores, self.multilabel_)
 
-    def predict_set(self, X, level=0.9, *, method="conformal"):
+    def predict_set(
+        self, X: Any, level: float | np.floating = 0.9, *, method: str = "conformal"
+    ) -> np.ndarray:
         """Return sets of labels that hold the true label with probability `level`.
 
         The result has booleans (m, n_classes) for the rows of X, with a column for each of

@@ -19,7 +19,13 @@ BY_GAMMA: dict[str, Callable] = {
 
 
 def named_kernel(
-    name: str, X, *, width: Any = "median", gamma=None, degree: int = 3, coef0: float | int = 1.0
+    name: str,
+    X: Any,
+    *,
+    width: Any = "median",
+    gamma: Any = None,
+    degree: int = 3,
+    coef0: float | int = 1.0,
 ) -> Kernel:
     """Return the kernel of a name, where γ, degree and coef0 mean what they mean in scikit-learn.
 
@@ -54,7 +60,7 @@ def named_kernel(
     return BY_GAMMA[name](float(gamma))
 
 
-def _variance(X) -> float:
+def _variance(X: Any) -> float:
     """Return the variance of all numbers of X, or 1 if it is 0.
 
     It is computed in units of the largest number, so that no square underflows.

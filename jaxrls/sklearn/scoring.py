@@ -4,23 +4,26 @@
 from isotonic regression (`CALIBRATIONS`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import get_scorer
 
 import jaxrls as rls
-from jaxrls.core.fit import choose_lam
+from jaxrls.core.data import Folds
+from jaxrls.core.factors import Solution
+from jaxrls.core.fit import Numbers, choose_lam
 from jaxrls.core.support import public_call, warn
 
 
 @public_call(fitted="fit.model.coef")
-def left_out(fit: rls.extend.Fit):
+def left_out(fit: rls.extend.Fit) -> np.ndarray:
     """Compute the held-out residuals of every row for every λ, (L, n) or (L, n, t).
 
     Each row is left out alone, or with its group if the fit has groups.
@@ -30,7 +33,9 @@ def left_out(fit: rls.extend.Fit):
 
 
 @jax.jit
-def _left_out(solution, groups, lams):
+def _left_out(
+    solution: Solution, groups: Folds | None, lams: Float[Array, "L *k"]
+) -> Float[Array, "L n *t"]:
     """Compute the residuals for one λ after the other, as all at once may not fit into memory."""
     drop = solution.labels.drop_axis
     return jax.lax.map(
@@ -39,7 +44,7 @@ def _left_out(solution, groups, lams):
 
 
 @public_call(data="errors")
-def best(lams, errors):
+def best(lams: Any, errors: Any) -> tuple[Any, Any]:
     """Return the λ of the smallest error, and this error.
 
     From errors (L,) both are one number, from errors (L, t) one number for each target.
@@ -48,7 +53,7 @@ def best(lams, errors):
 
 
 @public_call(data="Y")
-def losses(loss, residuals, Y):
+def losses(loss: Callable, residuals: np.ndarray, Y: np.ndarray) -> np.ndarray:
     """Return the loss of every row and target, in the shape of Y."""
     both = (jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y))
     return np.asarray(loss(*both)).reshape(Y.shape)
@@ -60,7 +65,7 @@ class Regressed(RegressorMixin, BaseEstimator):
     Scorers pass held-out predictions as X. Its `predict` returns them.
     """
 
-    def predict(self, predictions):
+    def predict(self, predictions: np.ndarray) -> np.ndarray:
         return predictions
 
 
@@ -71,23 +76,23 @@ class Classified(ClassifierMixin, BaseEstimator):
     `several` says whether each column is a label by itself, as for an indicator matrix.
     """
 
-    def __init__(self, classes, several, calibrate):
+    def __init__(self, classes: np.ndarray, several: bool, calibrate: Callable):
         self.classes_ = classes
         self.several = several
         self.calibrate = calibrate
 
-    def decision_function(self, scores):
+    def decision_function(self, scores: np.ndarray) -> np.ndarray:
         return scores
 
-    def predict(self, scores):
+    def predict(self, scores: np.ndarray) -> np.ndarray:
         return labels(scores, self.classes_, self.several)
 
-    def predict_proba(self, scores):
+    def predict_proba(self, scores: np.ndarray) -> np.ndarray:
         """Return probabilities, by a function that is fitted to the very scores that are judged."""
         return probabilities(self.calibrate(), scores, self.several)
 
 
-def predicted(held_out):
+def predicted(held_out: np.ndarray) -> np.ndarray:
     """Return a mask (n,): whether each row has held-out predictions, from these (n,) or (n, t).
 
     Rows that no split tests have none, and are NaN.
@@ -95,12 +100,12 @@ def predicted(held_out):
     return ~np.isnan(held_out.reshape(len(held_out), -1)).any(axis=1)
 
 
-def take(rows, *parts):
+def take(rows: np.ndarray, *parts) -> list:
     """Return the given rows of every part, and None for a part that is None."""
     return [part if part is None else part[rows] for part in parts]
 
 
-def labels(scores, classes, several):
+def labels(scores: np.ndarray, classes: np.ndarray, several: bool) -> np.ndarray:
     """Return the label of the largest score of each row.
 
     If `several`, return 1 for every score above 0, and else 0.
@@ -117,13 +122,13 @@ class HeldOut(NamedTuple):
     weights: Any  # sample weights (n,), or None
     folds: Any  # the number of each row's fold if each fold is scored by itself, else None
 
-    def of_targets(self):
+    def of_targets(self) -> Iterator["HeldOut"]:
         """Yield the rows with one target after another."""
         for t in range(self.Y.shape[1]):
             yield self._replace(predictions=self.predictions[..., t], y=self.y[:, t])
 
 
-def scores(scoring, make, rows: HeldOut):
+def scores(scoring: Any, make: Callable, rows: HeldOut) -> np.ndarray:
     """Compute the score for every λ, (L,).
 
     Args:
@@ -135,7 +140,7 @@ def scores(scoring, make, rows: HeldOut):
     folds = rows.folds
     parts = [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)]
 
-    def score(held_out, part):
+    def score(held_out: np.ndarray, part: slice | Bool[Numbers, " n"]) -> Any:
         weighted = {} if rows.weights is None else {"sample_weight": rows.weights[part]}
         return scorer(make(held_out), held_out[part], rows.y[part], **weighted)
 
@@ -143,7 +148,9 @@ def scores(scoring, make, rows: HeldOut):
     return np.mean(by_lam, axis=1)
 
 
-def chosen(lams, errors, squares, scoring, by_fold):
+def chosen(
+    lams: np.ndarray, errors: np.ndarray, squares: np.ndarray, scoring: Any, by_fold: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Choose the λ of the smallest error.
 
     For one λ (L,), raise if an error is not a number. For a λ of each target (L, t), squared errors
@@ -186,13 +193,13 @@ class Isotonic:
     was fitted.
     """
 
-    def __init__(self, scores, codes, weights):
+    def __init__(self, scores: np.ndarray, codes: np.ndarray, weights: np.ndarray | None):
         self.columns = [
             IsotonicRegression(out_of_bounds="clip").fit(s, c > 0, sample_weight=weights)
             for s, c in zip(*map(np.atleast_2d, (scores.T, codes.T)), strict=True)
         ]
 
-    def __call__(self, scores):
+    def __call__(self, scores: np.ndarray) -> np.ndarray:
         columns = zip(self.columns, np.atleast_2d(scores.T), strict=True)
         return np.stack([column.predict(s) for column, s in columns], axis=1).reshape(scores.shape)
 
@@ -200,7 +207,7 @@ class Isotonic:
 CALIBRATIONS: dict[str, Callable] = {"sigmoid": rls.classes.fit_sigmoid, "isotonic": Isotonic}
 
 
-def probabilities(calibrated, scores, several):
+def probabilities(calibrated: Callable, scores: np.ndarray, several: bool) -> np.ndarray:
     """Return probabilities from scores.
 
     Args:

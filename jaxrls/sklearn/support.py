@@ -27,7 +27,7 @@ def calls_back(fit: Callable) -> Callable:
 
     @with_callbacks
     @wraps(fit)
-    def run(self, X, y, sample_weight=None, *args, **options):
+    def run(self: Any, X: Any, y: Any, sample_weight: Any = None, *args, **options) -> Any:
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         task: dict = {"estimator": self, "X": X, "y": y, "metadata": metadata}
         context = self._init_callback_context()
@@ -47,10 +47,10 @@ def available(check: Callable[[Any], Any]) -> Callable:
     """
 
     class Available:
-        def __init__(self, method):
+        def __init__(self, method: Callable):
             self.method = method
 
-        def __get__(self, estimator, owner=None):
+        def __get__(self, estimator: Any, owner: Any = None) -> Any:
             if estimator is None:
                 return self.method
             check(estimator)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import check_loss, squared_error
 from jaxrls.core.data import Weights, compiled, gram
@@ -34,12 +35,12 @@ from jaxrls.uncertainty.posterior import process_at
 @public_call(data="X1")
 def fit_kronecker(
     kernel1: Kernel,
-    X1,
+    X1: Any,
     kernel2: Kernel,
-    X2,
-    Y,
+    X2: Any,
+    Y: Any,
     *,
-    lams=100,
+    lams: Any = 100,
     setting: str = "entries",
     loss: Callable = squared_error,
     weights: tuple[Any, Any] | None = None,
@@ -129,7 +130,7 @@ def fit_kronecker(
     return fit
 
 
-def _check_memory(shape: tuple[int, int], tables, keep, itemsize):
+def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int) -> None:
     """Raise if the fit needs more memory than there is.
 
     Args:
@@ -158,7 +159,19 @@ def _inspect(fit: KroneckerFit, n: int, names_lams: bool) -> None:
 
 
 @compiled
-def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep, names) -> KroneckerFit:
+def _fit(
+    sides: tuple[Kernel, Any, Kernel, Any],
+    Y: Float[Array, "n1 n2"],
+    weights: tuple[Weights, Weights],
+    lams: Float[Array, " L"] | None,
+    *,
+    num: int,
+    setting: str,
+    loss: Callable,
+    intercept: bool,
+    keep: bool,
+    names: tuple,
+) -> KroneckerFit:
     """Fit in one compiled program. If `lams` is None, λ are a grid of `num` from the spectrum."""
     kernel1, X1, kernel2, X2 = sides
     K1 = gram(kernel1, X1)

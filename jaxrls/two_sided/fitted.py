@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import compiled, gram
 from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Kernel, check_kernel
-from jaxrls.core.linalg import default_block_size, map_rows, matmul
+from jaxrls.core.linalg import Number, default_block_size, map_rows, matmul
 from jaxrls.core.support import (
     as_array,
     by_names,
@@ -61,7 +61,7 @@ class KroneckerModel:
     names: tuple = static(default=((), ()))
 
     @public_call(fitted="self.coef")
-    def predict(self, X1, X2, *, pairs=None) -> Float[Numbers, "..."]:
+    def predict(self, X1: Any, X2: Any, *, pairs: Any = None) -> Float[Numbers, "..."]:
         """Return the predictions for all pairs of a row of X1 and a row of X2.
 
         For the rows of the fit they are its fitted values.
@@ -84,7 +84,7 @@ class KroneckerModel:
         mean, _ = _predict(None, self, self.read(X1, X2, pairs))
         return mean
 
-    def read(self, X1, X2, pairs) -> "NewPairs":
+    def read(self, X1: Any, X2: Any, pairs: Any) -> "NewPairs":
         """Check new rows of both sides and the numbers of pairs, and return them as arrays."""
         dtype = self.coef.dtype
         (names1, names2) = self.names
@@ -111,7 +111,14 @@ class NewPairs(NamedTuple):
     pairs: Any
 
 
-def as_side(name, X, kernel, dtype=None, columns=None, names=()) -> jax.Array:
+def as_side(
+    name: str,
+    X: Any,
+    kernel: Kernel,
+    dtype: Any = None,
+    columns: int | None = None,
+    names: tuple = (),
+) -> jax.Array:
     """Return the rows of one side as an array, and raise if they do not suit their kernel.
 
     Args:
@@ -138,7 +145,7 @@ def as_side(name, X, kernel, dtype=None, columns=None, names=()) -> jax.Array:
 
 
 @compiled
-def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs):
+def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs) -> tuple[Any, Any]:
     """Compute the means of f + b, and their variances if a spread is given.
 
     The work is done in blocks of rows of X2, or of pairs if `new` names pairs.
@@ -149,21 +156,23 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs):
     """
     X1, X2, pairs = new
     K1 = gram(model.kernel1, X1, model.points1)
-    first = matmul(K1, model.coef), spread and spread.first(K1, model.kernel1.diag(X1))
+    first = matmul(K1, model.coef), spread and spread.rows_part(K1, model.kernel1.diag(X1))
 
-    def second(x):
+    def second(x: Float[Array, "*b d2"]) -> tuple[Any, Any]:
         K = gram(model.kernel2, x, model.points2)
         return K, spread and (model.kernel2.diag(x), matmul(K, spread.basis2))
 
-    def of_pair(first, second):
+    def of_pair(
+        first: tuple[Float[Array, " n2"], Any], second: tuple[Float[Array, " n2"], Any]
+    ) -> tuple[Number, Any]:
         coef, of_first = first
         k, of_second = second
         return matmul(coef, k) + model.intercept, spread and spread.variance(of_first, of_second)
 
-    def columns(x):
+    def columns(x: Float[Array, "b d2"]) -> tuple[Any, Any]:
         return jax.vmap(jax.vmap(of_pair, (0, None)), (None, 0))(first, second(x))
 
-    def listed(pairs):
+    def listed(pairs: Int[Array, "b 2"]) -> tuple[Any, Any]:
         i, j = pairs.T
         return jax.vmap(of_pair)(jax.tree.map(lambda A: A[i], first), second(X2[j]))
 
@@ -175,7 +184,7 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs):
 
 
 @compiled
-def _covariance(spread: SidesSpread, model: KroneckerModel, new: NewPairs):
+def _covariance(spread: SidesSpread, model: KroneckerModel, new: NewPairs) -> Float[Array, "p p"]:
     """Compute the posterior covariance (p, p) of f + b at p pairs of new rows, for τ² = 1."""
     X1, X2, pairs = new
     i, j = pairs.T
@@ -233,7 +242,15 @@ class KroneckerFit:
     title = criterion  # the name under which plots read it
 
     @public_call(fitted="self.model.coef")
-    def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
+    def predict(
+        self,
+        X1: Any,
+        X2: Any,
+        *,
+        pairs: Any = None,
+        return_std: bool = False,
+        scale: Any = "evidence",
+    ) -> Any:
         """Return the predictions for all pairs of a row of X1 and a row of X2.
 
         With `return_std` also return the standard deviation of a new label of weight 1. It follows
@@ -267,7 +284,9 @@ class KroneckerFit:
         return mean, process.label_std(variance, scale)
 
     @public_call(fitted="self.model.coef")
-    def posterior(self, X1, X2, *, pairs=None, scale="evidence") -> Posterior:
+    def posterior(
+        self, X1: Any, X2: Any, *, pairs: Any = None, scale: Any = "evidence"
+    ) -> Posterior:
         """Return the mean and covariance of f + b at pairs of a row of X1 and a row of X2.
 
         They belong to the Gaussian process whose posterior mean is this fit.
@@ -314,7 +333,7 @@ class KroneckerFit:
             )
         return self.process
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Any:
         """Plot the error over λ, and mark the chosen λ.
 
         Args:

@@ -25,12 +25,30 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from jaxrls.core.data import Data, Weights, as_fixed_effects
-from jaxrls.core.factors import DualOneByOne, Expansion, Primal, Report
+from jaxrls.core.data import Data, Labels, Weights, as_fixed_effects
+from jaxrls.core.factors import (
+    DualOneByOne,
+    Expansion,
+    PerLam,
+    PerRow,
+    Primal,
+    Report,
+    Solution,
+)
+from jaxrls.core.fit import Numbers
 from jaxrls.core.leave_out import View
-from jaxrls.core.linalg import InverseParts, clip_negative, eigh, matmul, rounding, whitened
+from jaxrls.core.linalg import (
+    InverseParts,
+    Number,
+    Square,
+    clip_negative,
+    eigh,
+    matmul,
+    rounding,
+    whitened,
+)
 from jaxrls.core.support import (
     Listed,
     as_array,
@@ -56,22 +74,24 @@ class Side:
     weights: Weights
 
     @property
-    def basis(self):
+    def basis(self) -> Square:
         """√v U, (n, n)."""
         return self.weights.scale(self.U)
 
     @property
-    def constant(self):
+    def constant(self) -> Float[Array, " n"]:
         """Uᵀ√v, the coordinates of √v, (n,)."""
         return matmul(self.weights.root, self.U)
 
 
-def turned(left, right, A):
+def two_sided_product(
+    left: Float[Array, "a n1"], right: Float[Array, "b n2"], A: Float[Array, "*t n1 n2"]
+) -> Float[Array, "*t a b"]:
     """Return left A rightᵀ for every target, where targets are the leading axis of A."""
     return matmul(matmul(left, A), right.T)
 
 
-def total(A):
+def total(A: Float[Array, "*t n1 n2"]) -> Float[Array, "*t"]:
     """Return the sum over all pairs, the last two axes of A."""
     return jnp.sum(A, axis=(-2, -1))
 
@@ -80,7 +100,9 @@ def total(A):
 # a last one for the constant 1. Without an intercept the last one is missing: (t, a, b).
 
 
-def less_constant(stack, products):
+def less_constant(
+    stack: Float[Array, "s a b"], products: Float[Array, "s a 1"] | None
+) -> Float[Array, "t a b"]:
     """Return the labels of a stack minus the intercept times its constant, e⁰[y] − b e⁰[1].
 
     Args:
@@ -101,7 +123,12 @@ class RowsOut(NamedTuple):
     diagonal: Any  # of R⁰, the residual operator without an intercept, (a, b)
 
 
-def rows_out(U, residual_share, Z, intercept) -> RowsOut:
+def rows_out(
+    U: Float[Array, "a a"],
+    residual_share: Float[Array, "a b"],
+    Z: Float[Array, "s a b"],
+    intercept: bool,
+) -> RowsOut:
     """Hold out each row of one side, with all pairs of this row.
 
     In the basis of the other side each column is a problem of its own. So this is leave-one-out for
@@ -136,7 +163,7 @@ class RowOut(NamedTuple):
     itself: Any  # the stack of the held-out row, (t + q, n₂)
 
     @classmethod
-    def of(cls, side, stack, i) -> "RowOut":
+    def of(cls, side: Side, stack: Float[Array, "s n2 n1"], i: Int[Array, ""]) -> "RowOut":
         """Hold out row i of a side, given its stack (t + q, n₂, n₁)."""
         without = partial(jnp.delete, assume_unique_indices=True)
         U = without(side.U, i[None], axis=0)
@@ -146,7 +173,7 @@ class RowOut(NamedTuple):
             clip_negative(s)[0], across, matmul(without(stack, i[None], axis=2), V), stack[:, :, i]
         )
 
-    def residuals(self, side, lam, intercept) -> Float[Array, "t n2"]:
+    def residuals(self, side: Side, lam: Number, intercept: bool) -> Float[Array, "t n2"]:
         """Return the residual of every entry j of the row, by the fit without row and column j.
 
         In the basis V, direction a is a problem on side 2 alone, with the eigenvalues σₐs₂. With
@@ -181,17 +208,17 @@ class SidesView(View):
     w: Float[Array, "n q"]
 
     @property
-    def width(self):
+    def width(self) -> int:
         """n₁n₂, the number of columns of U₁ ⊗ U₂."""
         return self.residual_share.size
 
-    def rows(self, i):
+    def rows(self, i: Int[Array, " b"]) -> Float[Array, "b n"]:
         """Return rows i of U₁ ⊗ U₂, (b, n₁n₂) for b pair numbers i."""
         first = self.first[i // len(self.second)]
         second = self.second[i % len(self.second)]
         return (first[:, :, None] * second[:, None]).reshape(len(i), -1)
 
-    def entries(self, i, j):
+    def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
         """Compute R_ij by one product of rows of U₁ ⊗ U₂."""
         R = matmul(self.rows(i) * self.residual_share.ravel(), self.rows(j).T)
         return R - matmul(self.w[i], self.w[j].T)
@@ -217,7 +244,9 @@ class SidesSpread:
     constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²; q is 1 with an intercept, else 0
     slack: Float[Array, " q"]  # 1/√Σwc²
 
-    def first(self, K, prior):
+    def rows_part(
+        self, K: Float[Array, "m n1"], prior: Float[Array, " m"]
+    ) -> tuple[Float[Array, " m"], Float[Array, "m n2"], Float[Array, "m q n2"]]:
         """Compute the part of variances that depends only on m new rows of side 1.
 
         Args:
@@ -232,11 +261,15 @@ class SidesSpread:
         p = matmul(K, self.basis1)
         return prior, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
 
-    def variance(self, first, second):
+    def variance(
+        self,
+        first: tuple[Number, Float[Array, " n2"], Float[Array, "q n2"]],
+        second: tuple[Number, Float[Array, " n2"]],
+    ) -> Number:
         """Return the variance of one pair.
 
         Args:
-            first: what the method `first` returned, at the row of side 1.
+            first: what `rows_part` returned, at the row of side 1.
             second: k₂(b, b) and q (n₂,) of the row of side 2.
         """
         (prior1, squares, constant) = first
@@ -244,7 +277,9 @@ class SidesSpread:
         known = jnp.maximum(prior1 * prior2 - matmul(squares, q * q), 0)
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
 
-    def covariance(self, K1, K2, prior):
+    def covariance(
+        self, K1: Float[Array, "m n1"], K2: Float[Array, "m n2"], prior: Float[Array, "m m"]
+    ) -> Float[Array, "m m"]:
         """Return the covariance (m, m) of m pairs with each other, in O(m² n₁n₂).
 
         Args:
@@ -255,7 +290,7 @@ class SidesSpread:
         p = matmul(K1, self.basis1)
         q = matmul(K2, self.basis2)
 
-        def explained(pair):
+        def explained(pair: tuple[Float[Array, " n1"], Float[Array, " n2"]]) -> Float[Array, " m"]:
             return jnp.sum(matmul(p, pair[0][:, None] * self.inverse * pair[1]) * q, axis=1)
 
         slack = self.slack[:, None] - jnp.sum(matmul(p, self.constant) * q, axis=2)
@@ -294,42 +329,44 @@ class Kronecker(DualOneByOne):
         return len(self.first.s), len(self.second.s)
 
     @property
-    def eigenvalues(self):
+    def eigenvalues(self) -> Float[Array, "n1 n2"]:
         """s₁s₂ᵀ, the eigenvalues of K̃ before the intercept is projected out, (n₁, n₂)."""
         return self.first.s[:, None] * self.second.s
 
     @property
-    def constant(self):
+    def constant(self) -> Float[Array, "q n1 n2"]:
         """c, the coordinates of √v, (q, n₁, n₂): q is 1 with an intercept, else 0."""
         return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
 
     @property
-    def root(self):
+    def root(self) -> Float[Array, "1 n1 n2"]:
         """√v of all pairs, (1, n₁, n₂)."""
         return self.weights.root.reshape(1, *self.shape)
 
-    def tables(self, A):
+    def tables(self, A: Float[Array, "n t"]) -> Float[Array, "t n1 n2"]:
         """Reshape t vectors over all pairs, (n, t), to matrices (t, n₁, n₂)."""
         return A.T.reshape(A.shape[1], *self.shape)
 
-    def flat(self, A):
+    def flat(self, A: Float[Array, "t n1 n2"]) -> Float[Array, "n t"]:
         """Reshape t matrices (t, n₁, n₂) to vectors over all pairs, (n, t)."""
         return A.reshape(len(A), self.n).T
 
-    def turned(self, A):
+    def from_coordinates(self, A: Float[Array, "t n1 n2"]) -> Float[Array, "n t"]:
         """Return U₁AU₂ᵀ as vectors over all pairs, (n, t), in O(n₁n₂(n₁ + n₂)t)."""
-        return self.flat(turned(self.first.U, self.second.U, A))
+        return self.flat(two_sided_product(self.first.U, self.second.U, A))
 
-    def trace(self):
+    def trace(self) -> Number:
         """Return the trace of K̃ with the intercept projected out: Σ s − Σ s c² / Σ v."""
         s = self.eigenvalues
         return jnp.sum(s) - jnp.sum(s * self.constant**2) / self.weights.total
 
-    def project(self, labels):
+    def project(self, labels: Labels) -> Float[Array, "n t"]:
         """Return the coordinates of labels, z = U₁ᵀ√v(Y − ȳ)U₂, as (n, t)."""
-        return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
+        return self.flat(
+            two_sided_product(self.first.U.T, self.second.U.T, self.tables(labels.scaled))
+        )
 
-    def solve_at(self, lam, solution):
+    def solve_at(self, lam: Number, solution: Solution) -> InverseParts:
         """Compute G⁻¹[ỹ, H], diag G⁻¹ and log |G| of G = K̃ + λI, from coordinates.
 
         The coordinates of H are c/√Σv.
@@ -338,14 +375,14 @@ class Kronecker(DualOneByOne):
         Z = jnp.concatenate(
             [self.tables(solution.state), self.constant / jnp.sqrt(self.weights.total)]
         )
-        diagonal = turned(self.first.U**2, self.second.U**2, w).ravel()
-        return InverseParts(self.turned(w * Z), diagonal, -total(jnp.log(w)))
+        diagonal = two_sided_product(self.first.U**2, self.second.U**2, w).ravel()
+        return InverseParts(self.from_coordinates(w * Z), diagonal, -total(jnp.log(w)))
 
-    def query_residuals(self, solution, lams):
+    def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """Return y − f of all pairs. All weights are positive, so √v divides the residuals."""
         return solution.training_residuals(lams) / self.weights.root[:, None]
 
-    def view(self, solution, lam):
+    def view(self, solution: Solution, lam: Number) -> SidesView:
         """Return R = U diag(D) Uᵀ − wwᵀ and r at one λ, as a `SidesView`."""
         results = self.at_lam(lam, solution)
         targets = solution.state.shape[1]
@@ -361,7 +398,7 @@ class Kronecker(DualOneByOne):
             half * jnp.sqrt(lam),
         )
 
-    def facing(self, swapped) -> tuple[tuple[Side, Side], Callable]:
+    def facing(self, swapped: bool) -> tuple[tuple[Side, Side], Callable]:
         """Return the two sides, and a function that turns matrices of all pairs to match them.
 
         If `swapped`, side 2 comes first and the function exchanges the last two axes. Otherwise
@@ -372,7 +409,9 @@ class Kronecker(DualOneByOne):
         return (self.first, self.second), lambda A: A
 
     @partial(jax.jit, static_argnames=("loss", "setting"))
-    def errors(self, solution, loss, setting, lams: Float[Array, " L"]):
+    def errors(
+        self, solution: Solution, loss: Callable, setting: str, lams: Float[Array, " L"]
+    ) -> Float[Array, "L t"]:
         """Compute Σ v loss / Σ v of the held-out residuals of a setting, (L, t).
 
         The loss is a function of residuals and labels, as for `LeaveOneOut`.
@@ -385,7 +424,7 @@ class Kronecker(DualOneByOne):
         return jax.lax.map(lambda lam: mean(self.left_out(solution, setting, lam)), lams)
 
     @partial(jax.jit, static_argnames="setting")
-    def left_out(self, solution, setting, lam) -> Float[Array, "t n1 n2"]:
+    def left_out(self, solution: Solution, setting: str, lam: Number) -> Float[Array, "t n1 n2"]:
         """Compute the held-out residuals of a setting at one λ.
 
         **Cost** O(n₁n₂(n₁ + n₂)t), or as `both_left_out` for the setting "both".
@@ -400,7 +439,9 @@ class Kronecker(DualOneByOne):
         out = rows_out(held.U, residual_share, facing(Z), self.intercept)
         return facing(less_constant(matmul(out.residuals, other.U.T), out.products)) / self.root
 
-    def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
+    def both_left_out(
+        self, solution: Solution, lams: Float[Array, " L"]
+    ) -> Float[Array, "L t n1 n2"]:
         """Compute the residual of every entry by the fit without its row and its column.
 
         For each row of the smaller side, the rest of this side is factored anew. If it is side 1,
@@ -411,7 +452,7 @@ class Kronecker(DualOneByOne):
         stack = jnp.concatenate([self.tables(solution.labels.scaled), constant])
         stack = facing(stack).swapaxes(1, 2)
 
-        def residuals_of_row(i):
+        def residuals_of_row(i: Int[Array, ""]) -> Float[Array, "L t n2"]:
             out = RowOut.of(smaller, stack, i)
             return jax.lax.map(lambda lam: out.residuals(larger, lam, self.intercept), lams)
 
@@ -420,7 +461,7 @@ class Kronecker(DualOneByOne):
 
 
 @spread.register(Kronecker)
-def _of_sides(factor: Kronecker, lam) -> SidesSpread:
+def _of_sides(factor: Kronecker, lam: Number) -> SidesSpread:
     """Return the posterior covariance at pairs of new rows, for a factor of two-sided data."""
     w = 1 / (factor.eigenvalues + lam)
     slack = 1 / jnp.sqrt(total(w * factor.constant**2))
@@ -489,7 +530,7 @@ def factor_kronecker(
     return Kronecker(first, second, Data(None, v, fixed), Primal(), report)
 
 
-def _side(name, K, v: Weights) -> tuple[Side, Any]:
+def _side(name: str, K: Float[Array, "..."], v: Weights) -> tuple[Side, Any]:
     """Factor one side. Return it, and its most negative eigenvalue relative to the largest."""
     check_symmetric(name, K)
     s, U = eigh(v.scale_both(K))
@@ -498,7 +539,7 @@ def _side(name, K, v: Weights) -> tuple[Side, Any]:
     return Side(U, s, v), below
 
 
-def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:
+def side_weights(weights: Any, shape: tuple[int, int], dtype: Any) -> tuple[Weights, Weights]:
     """Return the weights of rows and of columns, from a pair of arrays or None for weights 1.
 
     Raise if the argument is not a pair, or if a weight is 0 or less. The values are checked only
@@ -521,7 +562,7 @@ def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weigh
     return v1, v2
 
 
-def check_semidefinite(name, below, n):
+def check_semidefinite(name: str, below: Float[Numbers, ""], n: int) -> None:
     """Raise if the most negative eigenvalue is more than rounding.
 
     Inside `jax.jit`, where it has no value, nothing is checked.

@@ -5,6 +5,7 @@ Single entries are held out, or whole rows, whole columns, or both.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from jaxtyping import Array, Float
 
@@ -100,7 +101,9 @@ def kronecker_residuals(
     return sides.left_out(solution, setting, one_lam(lam, solution)[0])[0]
 
 
-def check_table(Y, setting, shape: tuple[int, int], intercept):
+def check_table(
+    Y: Float[Array, "..."], setting: str, shape: tuple[int, int], intercept: bool
+) -> None:
     """Raise if Y is not a matrix with a label for every pair, or if the setting is unsuitable.
 
     A setting is unsuitable if it is unknown, or if nothing would be left to fit.
@@ -125,7 +128,7 @@ def check_table(Y, setting, shape: tuple[int, int], intercept):
         )
 
 
-def _solution(factor, Y, setting) -> tuple[Kronecker, Solution]:
+def _solution(factor: Factor, Y: Any, setting: str) -> tuple[Kronecker, Solution]:
     """Return the factor and its solution for labels Y (n₁, n₂), with both arguments checked.
 
     Raise if the factor is not of two-sided data, and for labels that do not suit it.

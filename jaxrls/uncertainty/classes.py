@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.core.data import Weights, compiled
+from jaxrls.core.data import Rows, Weights, compiled
 from jaxrls.core.fit import Numbers
-from jaxrls.core.linalg import matmul, safe_sqrt
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import Number, matmul, safe_sqrt
 from jaxrls.core.support import (
     Listed,
     as_array,
@@ -35,7 +36,7 @@ from jaxrls.core.support import (
 )
 from jaxrls.front import Fit, Model
 from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
-from jaxrls.uncertainty.spread import NewRows
+from jaxrls.uncertainty.spread import NewRows, Spread
 
 MOST_STEPS = 200  # the most steps of Newton's method, which usually takes ten
 
@@ -43,7 +44,7 @@ MOST_STEPS = 200  # the most steps of Newton's method, which usually takes ten
 # --------------------------------------------------------------------------------------------------
 
 
-def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
+def encode(labels: Any, classes: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Code class labels as ±1 targets for regression: one column for each class, or a single column
     for two classes.
 
@@ -87,7 +88,7 @@ def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
     return (codes[:, 1] if len(classes) == 2 else codes), classes
 
 
-def decode(scores, classes) -> np.ndarray:
+def decode(scores: Any, classes: Any) -> np.ndarray:
     """Return the class with the highest score for each row, from predicted scores.
 
     It is the inverse of `encode`.
@@ -131,7 +132,7 @@ class Scored(NamedTuple):
     weights: Any
 
 
-def _scored(name, scores, codes, weights) -> Scored:
+def _scored(name: str, scores: Any, codes: Any, weights: Any) -> Scored:
     """Return the given scores, codes and weights as checked arrays."""
     scores = as_array(name, scores)
     codes = as_array("codes", codes, scores.dtype)
@@ -259,7 +260,9 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
 
 @compiled
 @partial(jax.vmap, in_axes=(1, 1, None))
-def _fit_columns(scores, codes, v):
+def _fit_columns(
+    scores: Float[Array, " n"], codes: Float[Array, " n"], v: Float[Array, " n"]
+) -> tuple[Number, Number]:
     """Return slope and offset for every column, by Newton's method in standardised scores.
 
     One last step after convergence carries the derivatives.
@@ -280,7 +283,7 @@ def _fit_columns(scores, codes, v):
     return slope / spread, offset - slope / spread * centre
 
 
-def _newton(data, start):
+def _newton(data: tuple, start: Float[Array, "2"]) -> Float[Array, "2"]:
     """Take steps of Newton's method until they are short, and return the point.
 
     Steps are damped by log(1 + r)/r, with r the largest change of a score's logit. So the method
@@ -288,11 +291,11 @@ def _newton(data, start):
     """
     limits = jnp.finfo(start.dtype)
 
-    def has_curvature(state):
+    def has_curvature(state: tuple) -> Bool[Array, ""]:
         number, change, _ = state
         return (number < MOST_STEPS) & (change > limits.eps**0.5)
 
-    def next_point(state):
+    def next_point(state: tuple) -> tuple:
         number, _, point = state
         step, r = _step(data, point)
         return number + 1, r, point - step * jnp.log1p(r) / jnp.maximum(r, limits.tiny)
@@ -302,7 +305,7 @@ def _newton(data, start):
     return point
 
 
-def _step(data, point):
+def _step(data: tuple, point: Float[Array, "2"]) -> tuple[Float[Array, "2"], Number]:
     """Return the step H⁻¹g in slope and offset, and the largest change of a logit by it."""
     z, targets, v = data
     design = jnp.stack([z, jnp.ones_like(z)], axis=1)
@@ -406,7 +409,7 @@ class ConformalLabels:
     label_weights: Float[Numbers, " T"]
 
     @public_call(fitted="self.model.coef")
-    def p_values(self, X, *, block_size: int | None = None) -> Any:
+    def p_values(self, X: Any, *, block_size: int | None = None) -> Any:
         """Return the p-value of every label for new rows.
 
         Args:
@@ -427,7 +430,9 @@ class ConformalLabels:
 
 
 @public_call(fitted="fit.model.coef")
-def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
+def conformal_labels(
+    fit: Fit, X: Any, codes: Any, weights: Any = None, label_weights: Any = None
+) -> ConformalLabels:
     """Prepare p-values of labels by full conformal prediction with leave-one-out scores, exact in
     closed form.
 
@@ -497,8 +502,8 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
 def _check_codes(codes: Any) -> None:
     """Raise unless all codes are ±1 and one code is +1 in each row of several columns."""
 
-    def wrong(_, codes):
-        columns = _columns(codes)
+    def wrong(_: Any, codes: Any) -> Any:
+        columns: Any = _columns(codes)
         return (abs(columns) != 1).any(axis=1) | ((columns > 0).sum(axis=1) != 1)
 
     if (differs := value_of(wrong, codes)).any():
@@ -508,7 +513,7 @@ def _check_codes(codes: Any) -> None:
         )
 
 
-def _columns(scores):
+def _columns(scores: Float[Numbers, "n *T"]) -> Float[Numbers, "n _"]:
     """Return one column of scores for each label, from (n, T), or from (n,) or (n, 1) for two
     labels.
 
@@ -519,27 +524,33 @@ def _columns(scores):
     return jnp.stack([-scores.reshape(-1), scores.reshape(-1)], axis=1)
 
 
-def _of_own_label(scores, codes):
+def _of_own_label(scores: Float[Array, "n *T"], codes: Float[Array, "n *T"]) -> Float[Array, " n"]:
     """Return the score of the label that each row has."""
     return jnp.sum(jnp.where(_columns(codes) > 0, _columns(scores), 0), axis=1)
 
 
 @compiled
-def _with_variance(spread, kernel, points):
+def _with_variance(
+    spread: Spread, kernel: Kernel, points: Float[Array, "n d"]
+) -> tuple[NewRows, Float[Array, " n"]]:
     """Return rows prepared for covariances with new rows, and their posterior variances."""
     rows = spread.new_rows(kernel, points)
     return rows, spread.variances(kernel, rows)
 
 
 @compiled
-def _p_values(labels: ConformalLabels, rows, scores, *, block_size):
+def _p_values(
+    labels: ConformalLabels, rows: Rows, scores: Float[Numbers, "m T"], *, block_size: int | None
+) -> Float[Array, "m T"]:
     """Return the p-values of new rows, computed in blocks of rows."""
     of_block = partial(_p_values_of_block, labels)
     temporaries = 6 * len(labels.weights)
     return rows.map(of_block, scores, temporaries=temporaries, block_size=block_size)
 
 
-def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"]:
+def _p_values_of_block(
+    labels: ConformalLabels, x: Any, scores: Float[Array, "b T"]
+) -> Float[Array, "b T"]:
     """Return the p-values of a block of new rows, from their scores by the fit to all rows."""
     kernel = labels.model.kernel
     spread = labels.process.spread
@@ -551,7 +562,7 @@ def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"
     # differ by rounding.
     tie = float(jnp.finfo(v.dtype).eps) ** 0.75
 
-    def of_label(label):
+    def of_label(label: Int[Array, ""]) -> Float[Array, " b"]:
         residuals = _left_out_with(labels, label, c, variance, scores)
         new = 1 - scores[:, label]
         as_odd = residuals >= (new - tie * (1 + jnp.abs(new)))[:, None]
@@ -560,7 +571,13 @@ def _p_values_of_block(labels: ConformalLabels, x, scores) -> Float[Array, "b T"
     return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T
 
 
-def _left_out_with(labels: ConformalLabels, label, c, variance, scores) -> Float[Array, "b n"]:
+def _left_out_with(
+    labels: ConformalLabels,
+    label: Int[Array, ""],
+    c: Float[Array, "b n"],
+    variance: Float[Array, " b"],
+    scores: Float[Array, "b T"],
+) -> Float[Numbers, "b n"]:
     """Return 1 minus the held-out score of each row's own label, by fits with a new row.
 
     Each fit is to all other rows and a new row of the label `label`. `c` is the covariance of the

@@ -8,19 +8,26 @@ out.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import DenseRows, Rows, Weights, compiled
 from jaxrls.core.fit import Numbers
-from jaxrls.core.linalg import matmul
+from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import Number, matmul
 from jaxrls.core.support import public_call, pytree, require_values
-from jaxrls.uncertainty.posterior import deviation, process_for_rows, warn_of_groups
+from jaxrls.front import Fit, Model
+from jaxrls.uncertainty.posterior import (
+    GaussianProcess,
+    deviation,
+    process_for_rows,
+    warn_of_groups,
+)
+from jaxrls.uncertainty.spread import NewRows, Spread
 
 ROWS_AT_ONCE = 2**20  # the number of pairs of rows whose prior covariance is computed at once
 
@@ -44,11 +51,11 @@ class Effect:
     std: Float[Numbers, "*t"]
 
 
-def effect(fit, X, column, values, weights, scale) -> Effect:
+def effect(fit: Fit, X: Any, column: Any, values: Any, weights: Any, scale: Any) -> Effect:
     """Compute `Fit.effect`."""
     X, column = rows_and_column(fit, X, column)
     ends: Any = _two_values(fit.model, X, column) if values is None else _checked(values)
-    move = _difference
+    move: Callable = _difference
     if ends is None:
         _check_smooth(fit.kernel, X, column)
         move = _derivative
@@ -60,7 +67,7 @@ def effect(fit, X, column, values, weights, scale) -> Effect:
 
 
 @public_call(fitted="fit.model.coef")
-def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
+def partial_effects(fit: Fit, X: Any, column: Any, values: Any, scale: Any = "evidence") -> Effect:
     """Return how much f changes on average over rows if all rows take one of `values`, (g,).
 
     The change is measured from f at the rows as they are. Mean and standard errors have the shape
@@ -75,7 +82,7 @@ def partial_effects(fit, X, column, values, scale="evidence") -> Effect:
 
 
 @public_call(fitted="fit.model.coef")
-def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
+def rows_and_column(fit: Fit, X: Any, column: Any) -> tuple[jax.Array, int]:
     """Return the rows as an array, in the column order of the fit, and the index of the column."""
     warn_of_groups(fit)
     require_values(
@@ -91,7 +98,7 @@ def rows_and_column(fit, X, column) -> tuple[jax.Array, int]:
     return X, column_number(column, fit.model.names, X.shape[1])
 
 
-def column_number(column, names: tuple, count: int) -> int:
+def column_number(column: Any, names: tuple, count: int) -> int:
     """Return the index of a column that is given by its index or by its name in the fit."""
     if isinstance(column, str) and column in names:
         return names.index(column)
@@ -105,7 +112,7 @@ def column_number(column, names: tuple, count: int) -> int:
     return int(column) % count
 
 
-def _two_values(model, X, column: int) -> np.ndarray | None:
+def _two_values(model: Model, X: Float[Numbers, "m d"], column: int) -> np.ndarray | None:
     """Return the two values of a column, or None if it has more.
 
     Values are counted in X and in the rows that the model keeps.
@@ -123,7 +130,7 @@ def _two_values(model, X, column: int) -> np.ndarray | None:
     return values if len(values) == 2 else None
 
 
-def _checked(values) -> np.ndarray:
+def _checked(values: Any) -> np.ndarray:
     """Return the two values that the caller gave, as an array."""
     ends = np.asarray(values, float)
     if ends.shape != (2,) or not np.isfinite(ends).all():
@@ -131,7 +138,7 @@ def _checked(values) -> np.ndarray:
     return ends
 
 
-def _shares(weights, X):
+def _shares(weights: Any, X: Float[Numbers, "m d"]) -> Float[Array, " m"]:
     """Return the share of each row in an average, (m,). Shares sum to 1."""
     if weights is None:
         return jnp.full(len(X), 1 / len(X), X.dtype)
@@ -139,12 +146,17 @@ def _shares(weights, X):
     return array / jnp.sum(array)
 
 
-def _effect(process, scale, mean, variance) -> Effect:
+def _effect(
+    process: GaussianProcess,
+    scale: Any,
+    mean: Float[Numbers, "..."],
+    variance: Float[Numbers, "..."],
+) -> Effect:
     """Return mean and standard error, from the variance in units of the kernel."""
     return Effect(mean, deviation(variance, process.amplitude(scale)))
 
 
-def _check_smooth(kernel, X, column: int) -> None:
+def _check_smooth(kernel: Kernel, X: Float[Numbers, "m d"], column: int) -> None:
     """Raise if the functions of a kernel have no derivative in the column.
 
     For a kernel with derivatives, k(x, x) + k(z, z) − 2 k(x, z) falls as the square of the step
@@ -165,7 +177,9 @@ def _check_smooth(kernel, X, column: int) -> None:
 
 
 @compiled
-def _difference_along(kernel, x, column, step):
+def _difference_along(
+    kernel: Kernel, x: Float[Array, "b d"], column: Int[Array, ""] | int, step: Number | float
+) -> Number:
     """Return Σ k(x, x) + k(z, z) − 2 k(x, z) divided by Σ k(x, x).
 
     z is a step along the column from x.
@@ -180,12 +194,16 @@ def _difference_along(kernel, x, column, step):
 # --------------------------------------------------------------------------------------------------
 
 
-def _derivative(fn: Callable, X, column, ends):
+def _derivative(
+    fn: Callable, X: Float[Array, "m d"], column: Int[Array, ""] | int, ends: None
+) -> Any:
     """Return the derivative of `fn(X)` as the column of all rows moves."""
     return jax.jvp(fn, (X,), (jnp.zeros_like(X).at[:, column].set(1),))[1]
 
 
-def _difference(fn: Callable, X, column, ends):
+def _difference(
+    fn: Callable, X: Float[Array, "m d"], column: Int[Array, ""] | int, ends: Float[Array, " e"]
+) -> Any:
     """Return `fn(X)` with the column at the last of `ends`, minus `fn(X)` with it at the first.
 
     If `ends` has a single value, `fn(X)` at X itself is subtracted.
@@ -195,7 +213,16 @@ def _difference(fn: Callable, X, column, ends):
 
 
 @compiled
-def _posterior_of(process, model, X, column, ends, shares, *, move):
+def _posterior_of(
+    process: GaussianProcess,
+    model: Model,
+    X: Float[Array, "m d"],
+    column: Int[Array, ""] | int,
+    ends: Float[Array, " e"] | None,
+    shares: Float[Array, " m"],
+    *,
+    move: Callable,
+) -> tuple[Float[Array, "*t"], Number]:
     """Return mean and variance of the average over rows with these shares.
 
     The variance is in units of the kernel, where τ = 1.
@@ -203,53 +230,69 @@ def _posterior_of(process, model, X, column, ends, shares, *, move):
     spread = process.spread
     kernel = model.kernel
     m = len(X)
-    change = lambda fn, X: move(fn, X, column, ends)
 
-    def averages(X):
+    def averages(X: Float[Array, "m d"]) -> list:
         """Return the averages of f and of the coordinates over rows, block by block."""
 
-        def of_block(x, shares):
+        def of_block(x: Float[Array, "b d"], shares: Float[Array, " b"]) -> list:
             rows = _coordinates(spread, kernel, x)
             parts = _values(model, x), rows.added, rows.taken
             return [matmul(shares, part) for part in parts]
 
         return DenseRows(X).sum(of_block, shares, temporaries=2 * len(model.coef))
 
-    def prior_with_all(x):
-        prior = lambda x, X: _prior(spread, kernel, x, X, shares)
-        return change(lambda x: change(partial(prior, x), X), x[None])
+    def moved_with_rows(x: Float[Array, "1 d"]) -> Number:
+        """Return the average prior covariance of one row x with all rows as these move."""
+        return move(lambda X: _prior(spread, kernel, x, X, shares), X, column, ends)
 
-    mean, added, taken = change(averages, X)
+    def moved_with_all(x: Float[Array, " d"]) -> Number:
+        """Return the same as the row moves too."""
+        return move(moved_with_rows, x[None], column, ends)
+
+    mean, added, taken = move(averages, X, column, ends)
     at_once = max(1, min(m, ROWS_AT_ONCE // m))
-    prior = jnp.sum(shares * jax.lax.map(prior_with_all, X, batch_size=at_once))
+    prior = jnp.sum(shares * jax.lax.map(moved_with_all, X, batch_size=at_once))
     known = jnp.sum(spread.signed(taken[None])[0] * taken)
     return mean, jnp.sum(added**2) + prior - known
 
 
-def _coordinates(spread, kernel, X):
+def _coordinates(spread: Spread, kernel: Kernel, X: Float[Array, "m d"]) -> NewRows:
     """Return the coordinates of new rows without fixed effects."""
     design = spread.expansion.design(kernel, X)
     nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
     return spread.coordinates(X, design, nothing, True)
 
 
-def _prior(spread, kernel, x, X, shares):
+def _prior(
+    spread: Spread,
+    kernel: Kernel,
+    x: Float[Array, "1 d"],
+    X: Float[Array, "m d"],
+    shares: Float[Array, " m"],
+) -> Number:
     """Return the average of the prior covariances of a row with all rows."""
     a, b = (_coordinates(spread, kernel, rows).X for rows in (x, X))
     return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b) * shares)
 
 
 @compiled
-def _posteriors_of(process, model, X, column, values, shares):
+def _posteriors_of(
+    process: GaussianProcess,
+    model: Model,
+    X: Float[Array, "m d"],
+    column: Int[Array, ""] | int,
+    values: Float[Array, " n"],
+    shares: Float[Array, " m"],
+) -> tuple[Float[Array, "n *t"], Float[Array, " n"]]:
     """Return mean and variance as `_posterior_of` does, for each value that all rows take."""
 
-    def of_value(value):
+    def of_value(value: Number) -> tuple[Float[Array, "*t"], Number]:
         return _posterior_of(process, model, X, column, value[None], shares, move=_difference)
 
     return jax.lax.map(of_value, values)
 
 
-def _values(model, X) -> Any:
+def _values(model: Model, X: Float[Array, "m d"]) -> Any:
     """Return f at X without fixed effects, (m,) or (m, t)."""
     kernel = model.kernel
     points = model.points

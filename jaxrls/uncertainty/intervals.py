@@ -28,6 +28,7 @@ Without row i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,23 +42,25 @@ from jaxrls.core.data import (
     FixedLevels,
     Folds,
     Labels,
+    Rows,
     Weights,
     check_groups,
     compiled,
 )
-from jaxrls.core.factors import Expansion
+from jaxrls.core.factors import Expansion, Factor, Solution
 from jaxrls.core.fit import Numbers
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import landmark_of_row, orthonormal
-from jaxrls.core.linalg import FEWEST_ROWS, matmul, safe_sqrt
+from jaxrls.core.linalg import FEWEST_ROWS, Number, matmul, safe_sqrt
 from jaxrls.core.support import as_floats, known_and, public_call, pytree, static, where_known
-from jaxrls.front import once_per_fit, solution_of, with_constant
+from jaxrls.front import Fit, once_per_fit, solution_of, with_constant
 from jaxrls.uncertainty.posterior import (
     process_for_rows,
     process_of,
     residuals_of_all,
     weights_of_new,
 )
-from jaxrls.uncertainty.spread import spread
+from jaxrls.uncertainty.spread import Spread, spread
 
 # The most entries of an array (new rows, rows) in a block. With very many rows, blocks therefore
 # have fewer new rows than elsewhere.
@@ -93,7 +96,7 @@ class Predictive:
     crps: Float[Numbers, "n *t"]
 
     @public_call(fitted="self.reached")
-    def coverage(self, levels) -> Float[Numbers, "L *t"]:
+    def coverage(self, levels: Any) -> Float[Numbers, "L *t"]:
         """Return the share of labels that lie within their central interval of each level.
 
         The share is the level itself if the standard deviations are right.
@@ -112,7 +115,7 @@ class Predictive:
         inside = reached <= levels.reshape(-1, *[1] * reached.ndim)
         return jnp.mean(inside, axis=1, dtype=reached.dtype, where=~jnp.isnan(reached))
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Any:
         """Plot coverage against level.
 
         Args:
@@ -126,7 +129,7 @@ class Predictive:
         return plot_coverage(self, ax)
 
 
-def as_levels(name, levels, most):
+def as_levels(name: str, levels: Any, most: int) -> Any:
     """Return probabilities as an array of at most `most` dimensions.
 
     Raise for probabilities outside [0, 1], if their values are known (outside of `jax.jit`).
@@ -153,13 +156,13 @@ class Smoother(NamedTuple):
         N = directions·directions[:m]ᵀ
     """
 
-    steps: Any  # M, (c, n), with the fixed effects among the c coefficients
+    label_map: Any  # M, (c, n), with the fixed effects among the c coefficients
     information: Any  # Pᵢᵢ, (n,)
     indices: Any  # the rows of the landmarks, (m,)
     directions: Any  # (c, r)
 
 
-def smoother(factor, lam: Float[Array, ""]) -> Smoother:
+def smoother(factor: Factor, lam: Float[Array, ""]) -> Smoother:
     """Return the linear map from labels to coefficients and fixed effects at one λ.
 
     Column i is the fit to a label of 1 for row i and 0 for all others.
@@ -170,14 +173,14 @@ def smoother(factor, lam: Float[Array, ""]) -> Smoother:
     unlabelled = factor.solve_labels(Labels.none(weights, factor.fixed))
     R = factor.sweep(unlabelled, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
     solution = factor.solve_labels(Labels.unchecked(eye, weights, factor.fixed, False))
-    steps = jnp.concatenate([part[0] for part in factor.coefficients(solution, lams)])
+    label_map = jnp.concatenate([part[0] for part in factor.coefficients(solution, lams)])
     indices = jnp.zeros(0, int)
-    directions = steps[:, :0]
+    directions = label_map[:, :0]
     if factor.indices is not None:
         posterior = spread(factor, lam)
         indices = factor.indices
         directions = jnp.concatenate([posterior.row_map, -posterior.fixed_map])
-    return Smoother(steps, weights.array * R / lam, indices, directions)
+    return Smoother(label_map, weights.array * R / lam, indices, directions)
 
 
 # the fits
@@ -193,27 +196,27 @@ class Without(ABC):
     """
 
     coef: Float[Array, "*k c t"]
-    gaps: Float[Array, "*k n t"]  # |e|, infinite for rows of weight 0, so that they do not count
+    widths: Float[Array, "*k n t"]  # |e|, infinite for rows of weight 0, so that they do not count
 
     @abstractmethod
-    def for_targets(self, design: Float[Array, "b c"], use):
-        """Return `use(f₋ᵢ(x) (b, n), gaps (n,))` for every target.
+    def for_targets(self, design: Float[Array, "b c"], use: Callable) -> Any:
+        """Return `use(f₋ᵢ(x) (b, n), widths (n,))` for every target.
 
         Results are stacked along the last axis.
         """
 
-    def over_targets(self, fn, design, *columns):
-        """Return `fn(f(x) (b, 1), gaps (n,), …)` for one target after another.
+    def over_targets(self, fn: Callable, design: Float[Array, "b c"], *columns) -> Any:
+        """Return `fn(f(x) (b, 1), widths (n,), …)` for one target after another.
 
         The further arguments of `fn` are row j of every array in `columns`, for target j. Results
         are stacked along the last axis.
         """
         f = matmul(design, self.coef).T[..., None]
-        results = jax.lax.map(lambda target: fn(*target), (f, self.gaps.T, *columns))
+        results = jax.lax.map(lambda target: fn(*target), (f, self.widths.T, *columns))
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), results)
 
 
-def gaps_of(weights, e):
+def widths_of(weights: Weights, e: Float[Array, "n t"]) -> Float[Array, "n t"]:
     """Return |e| of held-out residuals e, infinite for rows of weight 0."""
     return jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
 
@@ -223,7 +226,7 @@ class WithoutRows(Without):
     """All fits without one row, and without the landmark that leaves with it."""
 
     residuals: Float[Array, "*k n t"]  # e
-    steps: Float[Array, "*k c n"]  # M; the column of a landmark's row has βₖ = 0
+    label_map: Float[Array, "*k c n"]  # M; the column of a landmark's row has βₖ = 0
     information: Float[Array, "*k n"]  # Pᵢᵢ without landmark i; 1 for rows of weight 0
     lam: Float[Array, "*k"]
     landmarks: Int[Array, "*k m"]  # the rows of landmarks
@@ -231,33 +234,51 @@ class WithoutRows(Without):
     beta: Float[Array, "*k m t"]  # βₖ/√Nₖₖ
 
     @classmethod
-    def of(cls, smoother: Smoother, weights, lam, coef, e) -> "WithoutRows":
+    def of(
+        cls,
+        smoother: Smoother,
+        weights: Weights,
+        lam: Number,
+        coef: Float[Array, "c t"],
+        e: Float[Array, "n t"],
+    ) -> "WithoutRows":
         """Make all fits from the coefficients of all rows and the held-out residuals e."""
-        steps, information, rows, directions = smoother
+        label_map, information, rows, directions = smoother
         of_landmarks = directions[: len(rows)]
         lengths = jnp.linalg.norm(of_landmarks, axis=1)  # √Nₖₖ
         unit = matmul(directions, (of_landmarks / lengths[:, None]).T)
-        moved = steps[jnp.arange(len(rows)), rows] / lengths  # how βₖ moves with the label of row k
-        steps = steps.at[:, rows].add(-unit * moved)
+        own = label_map[jnp.arange(len(rows)), rows]
+        moved = own / lengths  # how βₖ moves with the label of row k
+        label_map = label_map.at[:, rows].add(-unit * moved)
         information = jnp.where(weights.used, information.at[rows].add(moved**2), 1)
         beta = coef[: len(rows)] / lengths[:, None]
-        gaps = gaps_of(weights, e)
-        return cls(coef, gaps, e, steps, information, lam, rows, unit, beta)
+        widths = widths_of(weights, e)
+        return cls(coef, widths, e, label_map, information, lam, rows, unit, beta)
 
-    def for_targets(self, design, use):
-        """Return `use(f₋ᵢ(x), gaps)` for every target, with f₋ᵢ(x) = f(x) − wᵢ(x)eᵢ.
+    def for_targets(self, design: Float[Array, "b c"], use: Callable) -> Any:
+        """Return `use(f₋ᵢ(x), widths)` for every target, with f₋ᵢ(x) = f(x) − wᵢ(x)eᵢ.
 
         If row i is a landmark, its coefficient becomes 0, and the change by this is subtracted too.
         """
-        w = matmul(design, self.steps)
+        w = matmul(design, self.label_map)
         along = matmul(design, self.unit)
 
-        def without(f, gaps, e, beta):
-            return use((f - w * e).at[:, self.landmarks].add(-along * beta), gaps)
+        def without(
+            f: Float[Array, "b 1"],
+            widths: Float[Array, " n"],
+            e: Float[Array, " n"],
+            beta: Float[Array, " m"],
+        ) -> Any:
+            return use((f - w * e).at[:, self.landmarks].add(-along * beta), widths)
 
         return self.over_targets(without, design, self.residuals.T, self.beta.T)
 
-    def ratios(self, design, variance: Float[Array, " b"], weights) -> Float[Array, "b n"]:
+    def ratios(
+        self,
+        design: Float[Array, "b c"],
+        variance: Float[Array, " b"],
+        weights: Float[Array, " b"] | int,
+    ) -> Float[Array, "b n"]:
         """Return σ₋ᵢ(x)/σᵢ = √(Pᵢᵢ (var f(x) + λ/w) + wᵢ(x)²).
 
         σ₋ᵢ(x) and σᵢ are standard deviations of a new label and of label i, in the fit without row
@@ -268,25 +289,32 @@ class WithoutRows(Without):
             variance: var f(x) in the fit to all rows.
             weights: the weights w of the new labels.
         """
-        w = matmul(design, self.steps)
+        w = matmul(design, self.label_map)
         known = jnp.broadcast_to((variance + self.lam / weights)[:, None], w.shape)
         known = known.at[:, self.landmarks].add(-(matmul(design, self.unit) ** 2))
         return jnp.sqrt(self.information * known + w**2)
 
     def deviations(self) -> Float[Array, " n"]:
         """Return σᵢ = 1/√Pᵢᵢ of every label given all others; infinite for labels of weight 0."""
-        return jnp.where(jnp.isinf(self.gaps[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
+        return jnp.where(jnp.isinf(self.widths[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
 
 
 @pytree
 class WithoutFolds(Without):
     """All fits without one of g folds."""
 
-    steps: Float[Array, "*k t g c"]  # the change of all coefficients, Σ Mᵢeᵢ, for each fold
+    moves: Float[Array, "*k t g c"]  # the change of all coefficients, Σ Mᵢeᵢ, for each fold
     fold: Int[Array, "*k n"]  # the fold of each row
 
     @classmethod
-    def of(cls, smoother: Smoother, weights, folds: Folds, coef, e) -> "WithoutFolds":
+    def of(
+        cls,
+        smoother: Smoother,
+        weights: Weights,
+        folds: Folds,
+        coef: Float[Array, "c t"],
+        e: Float[Array, "n t"],
+    ) -> "WithoutFolds":
         """Make all fits from the coefficients of all rows and the held-out residuals e.
 
         The coefficients of a fold's own landmarks become 0. With Q an orthonormal basis of the rows
@@ -295,35 +323,37 @@ class WithoutFolds(Without):
             D_S = AQ
             N_·S N_SS⁻¹ = D Qᵀ A⁻¹
         """
-        steps = jax.lax.map(lambda e: folds.sums((smoother.steps * e).T), e.T)
+        moves = jax.lax.map(lambda e: folds.sums((smoother.label_map * e).T), e.T)
         D = smoother.directions
         m = len(smoother.indices)
         numbers = landmark_of_row(smoother.indices, folds.n)
 
-        def of_fold(fold):
-            rows, mask, steps = fold
+        def of_fold(fold: tuple) -> Float[Array, "t c"]:
+            rows, mask, moves = fold
             slot = jnp.where(mask > 0, numbers[rows], m)
             of_landmarks = lambda A: A[:m].at[slot].get(mode="fill", fill_value=0)
             D_S = of_landmarks(D)
             Q = orthonormal(D_S)
             A = matmul(D_S, Q.T) + jnp.diag(jnp.where(slot < m, 0, 1))
-            beta = jnp.linalg.solve(A, of_landmarks(coef - steps.T))
-            return steps + matmul(matmul(D, Q.T), beta).T
+            beta = jnp.linalg.solve(A, of_landmarks(coef - moves.T))
+            return moves + matmul(matmul(D, Q.T), beta).T
 
         if m:
-            by_fold = folds.inside, folds.inside_mask, jnp.moveaxis(steps, 1, 0)
-            steps = jnp.moveaxis(jax.lax.map(of_fold, by_fold), 0, 1)
-        return cls(coef, gaps_of(weights, e), steps, folds.fold_of_row)
+            by_fold = folds.inside, folds.inside_mask, jnp.moveaxis(moves, 1, 0)
+            moves = jnp.moveaxis(jax.lax.map(of_fold, by_fold), 0, 1)
+        return cls(coef, widths_of(weights, e), moves, folds.fold_of_row)
 
-    def for_targets(self, design, use):
-        """Return `use(f₋ᵢ(x), gaps)` for every target, with f₋ᵢ(x) = f(x) − w(x)e, a sum over the
+    def for_targets(self, design: Float[Array, "b c"], use: Callable) -> Any:
+        """Return `use(f₋ᵢ(x), widths)` for every target, with f₋ᵢ(x) = f(x) − w(x)e, a sum over the
         fold of i.
         """
 
-        def without(f, gaps, steps):
-            return use((f - matmul(design, steps.T))[:, self.fold], gaps)
+        def without(
+            f: Float[Array, "b 1"], widths: Float[Array, " n"], moves: Float[Array, "g c"]
+        ) -> Any:
+            return use((f - matmul(design, moves.T))[:, self.fold], widths)
 
-        return self.over_targets(without, design, self.steps)
+        return self.over_targets(without, design, self.moves)
 
 
 # the fits of a fit
@@ -344,7 +374,7 @@ class Jackknife:
     root: Float[Numbers, " n"]  # √v, 1 for rows of weight 0
     flat: bool = static()
 
-    def rank(self, level) -> Int[Array, ""]:
+    def rank(self, level: Float[Numbers, ""]) -> Int[Array, ""]:
         """Return ⌈level (n + 1)⌉, at least 1.
 
         The level was rounded to its dtype. A product that is above a whole number only by rounding
@@ -354,14 +384,14 @@ class Jackknife:
         rank = jnp.ceil(level.astype(self.count.dtype) * (self.count + 1) * (1 - slack))
         return jnp.maximum(1, rank.astype(jnp.int32))
 
-    def for_lams(self, fn):
+    def for_lams(self, fn: Callable) -> Any:
         """Return `fn(fits)` of every λ, with the results joined along the last axis, (…, t)."""
         joined = lambda a: jnp.moveaxis(a, 0, -2).reshape(*a.shape[1:-1], -1)
         return jax.tree.map(joined, jax.lax.map(fn, self.fits))
 
 
 @once_per_fit
-def jackknife_of(fit) -> Jackknife:
+def jackknife_of(fit: Fit) -> Jackknife:
     """Return all fits without one row, or one group, at the λ of a fit that kept its solution."""
     solution = solution_of(fit)
     if fit.loo_residuals is None:
@@ -393,7 +423,12 @@ def _check_levels(fixed: FixedEffects, groups: Folds, weights: Weights) -> None:
 
 
 @compiled
-def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
+def _jackknife(
+    solution: Solution,
+    groups: Folds | None,
+    lam: Float[Array, "*k"],
+    left_out: Float[Numbers, "n *t"],
+) -> Jackknife:
     """Return all fits without one row, or one group, with λ as a leading axis."""
     factor = solution.factor
     weights = solution.factor.weights
@@ -401,7 +436,7 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
     coef = jnp.concatenate([part[0] for part in factor.coefficients(solution, lam.reshape(1, -1))])
     by_lam = lambda a: jnp.moveaxis(a.reshape(len(a), lam.size, -1), 1, 0)
 
-    def fits_at(part) -> Without:
+    def fits_at(part: tuple | list) -> Without:
         lam, coef, e = part
         if groups is None:
             return WithoutRows.of(smoother(factor, lam), weights, lam, coef, e)
@@ -421,7 +456,7 @@ def _jackknife(solution, groups: Folds | None, lam, left_out) -> Jackknife:
     )
 
 
-def check_single_rows(fit, what: str) -> None:
+def check_single_rows(fit: Fit, what: str) -> None:
     """Raise if the fit held out groups."""
     if fit.kept.groups is not None:
         raise ValueError(
@@ -434,7 +469,15 @@ def check_single_rows(fit, what: str) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
+def intervals(
+    fit: Fit,
+    X: Any,
+    level: Any,
+    weights: Any,
+    studentised: bool,
+    fixed_effects: Any,
+    block_size: int | None,
+) -> Any:
     """Compute `Fit.intervals`."""
     jackknife = jackknife_of(fit)
     spread = None
@@ -455,23 +498,33 @@ def intervals(fit, X, level, weights, studentised, fixed_effects, block_size):
 
 
 @compiled
-def _intervals(jackknife, kernel, spread, rows, effects, weights, level, *, block_size):
+def _intervals(
+    jackknife: Jackknife,
+    kernel: Kernel,
+    spread: Spread | None,
+    rows: Rows,
+    effects: Any,
+    weights: Float[Array, " m"] | None,
+    level: Float[Numbers, ""],
+    *,
+    block_size: int | None,
+) -> tuple:
     """Return the lower and upper ends of the intervals at rows.
 
     If `spread` is given, the width of an interval depends on x. If `weights` are given, it depends
     on the noise of each new label.
     """
-    n = jackknife.fits.gaps.shape[-2]
+    n = jackknife.fits.widths.shape[-2]
     rank = jackknife.rank(level)
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
-    def ends_of_block(x, effects, weights):
+    def ends_of_block(x: Any, effects: Any, weights: Float[Array, " b"] | None) -> Any:
         design = jackknife.expansion.design(kernel, x)
         columns = jackknife.fixed.dense(effects, design.shape[0])
         design = jnp.concatenate([design, columns], axis=1)
 
-        def ends(fits):
+        def ends(fits: Any) -> Any:
             ratios = 1 if weights is None else jackknife.root / jnp.sqrt(weights)[:, None]
             if spread is not None:
                 variance = spread.variances(kernel, spread.new_rows(kernel, x, effects))
@@ -484,18 +537,23 @@ def _intervals(jackknife, kernel, spread, rows, effects, weights, level, *, bloc
     return tuple(end[:, 0] if jackknife.flat else end for end in ends)
 
 
-def _ends(ratios, rank, left_out, gaps):
-    """Return the lower and upper ends of intervals, with half widths gapᵢ = |eᵢ|·ratioᵢ.
+def _ends(
+    ratios: Float[Numbers, "b n"] | int,
+    rank: Int[Array, ""],
+    left_out: Float[Array, "b n"],
+    widths: Float[Array, " n"],
+) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
+    """Return the lower and upper ends of intervals, with half widths hᵢ = |eᵢ|·ratioᵢ.
 
-    * The lower end is the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gapᵢ.
-    * The upper end is the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + gapᵢ.
+    * The lower end is the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − hᵢ.
+    * The upper end is the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + hᵢ.
 
     The two mirror each other. An end is infinite if there are fewer rows of positive weight, as the
-    gaps of rows of weight 0 are infinite.
+    widths of rows of weight 0 are infinite.
     """
 
-    def end(sign):
-        ranked = jnp.sort(sign * left_out + gaps * ratios, axis=1)
+    def end(sign: int) -> Float[Array, " b"]:
+        ranked = jnp.sort(sign * left_out + widths * ratios, axis=1)
         return sign * ranked.at[:, rank - 1].get(mode="fill", fill_value=jnp.inf)
 
     return end(-1), end(1)
@@ -505,7 +563,7 @@ def _ends(ratios, rank, left_out, gaps):
 # --------------------------------------------------------------------------------------------------
 
 
-def loo_predictive(fit, scale) -> Predictive:
+def loo_predictive(fit: Fit, scale: Any) -> Predictive:
     """Compute `Fit.loo_predictive`."""
     jackknife = jackknife_of(fit)
     check_single_rows(fit, "loo_predictive")
@@ -515,7 +573,9 @@ def loo_predictive(fit, scale) -> Predictive:
 
 
 @compiled
-def _predictive(jackknife, residuals, amplitude) -> Predictive:
+def _predictive(
+    jackknife: Jackknife, residuals: Float[Numbers, "n *t"], amplitude: Float[Numbers, "*t"] | None
+) -> Predictive:
     """Return predictive distributions from held-out residuals and the amplitude τ.
 
     For None, τ is the number that makes the mean of (eᵢ/σᵢ)² equal to 1.

@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.core.data import compiled, pad_rows
+from jaxrls.core.data import Rows, compiled, pad_rows
+from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Numbers
-from jaxrls.core.kernels import Levels
-from jaxrls.core.linalg import eigh, matmul, safe_sqrt
+from jaxrls.core.kernels import Kernel, Levels
+from jaxrls.core.linalg import Number, eigh, matmul, safe_sqrt
 from jaxrls.core.support import (
     as_array,
     check_weights,
@@ -26,8 +27,11 @@ from jaxrls.core.support import (
     static,
     warn,
 )
-from jaxrls.front import once_per_fit, solution_of
-from jaxrls.uncertainty.spread import spread
+from jaxrls.front import Fit, once_per_fit, solution_of
+from jaxrls.uncertainty.spread import Spread, spread
+
+# Variances and amplitudes. NumPy makes numbers of arrays without axes.
+Values = Float[Numbers, "..."] | np.floating
 
 
 @pytree
@@ -96,7 +100,7 @@ class Posterior:
         return _drawn(self, key, num=num)
 
 
-def deviation(variance, amplitude):
+def deviation(variance: Values, amplitude: Values) -> Any:
     """Return standard deviations from variances and amplitudes, for every target.
 
     A variance that is negative by rounding counts as 0.
@@ -105,13 +109,13 @@ def deviation(variance, amplitude):
     return for_targets(xp.sqrt(xp.maximum(variance, 0)), amplitude)
 
 
-def for_targets(values, factors):
+def for_targets(values: Any, factors: Values) -> Any:
     """Return values times a factor, or, along a new last axis, times the factor of every target."""
     return values[(...,) + (None,) * np.ndim(factors)] * factors
 
 
 @compiled
-def _drawn(posterior, key, *, num):
+def _drawn(posterior: Posterior, key: PRNGKeyArray, *, num: int) -> Float[Array, "num m *t"]:
     """Return samples mean + τ Q√s z, with Q s Qᵀ the unit covariance and z standard normal."""
     mean = jnp.asarray(posterior.mean)
     s, Q = eigh(jnp.asarray(posterior.unit_covariance, mean.dtype))
@@ -134,7 +138,7 @@ class GaussianProcess:
     loo: Float[Numbers, "*t"] | None
     spread: Any
 
-    def amplitude(self, scale):
+    def amplitude(self, scale: Any) -> Any:
         """Return the amplitude τ, from the name of its estimate or from the number τ²."""
         named = {"evidence": self.evidence, "loo": self.loo}
         if isinstance(scale, str) and scale in named:
@@ -152,18 +156,25 @@ class GaussianProcess:
             )
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 
-    def noise(self, weights) -> Any:
+    def noise(self, weights: Any) -> Any:
         """Return the variance of labels of these weights, None for 1, in units of the kernel."""
         return self.lam if weights is None else self.lam / weights
 
-    def label_std(self, variance, scale, weights=None) -> Any:
+    def label_std(self, variance: Float[Numbers, "..."], scale: Any, weights: Any = None) -> Any:
         """Return the standard deviation of a new label.
 
         `variance` is the variance of f + b in units of the kernel.
         """
         return deviation(variance + self.noise(weights), self.amplitude(scale))
 
-    def posterior(self, mean, covariance, scale, weights=None, names=()) -> Posterior:
+    def posterior(
+        self,
+        mean: Float[Numbers, "m *t"],
+        covariance: Float[Numbers, "m m"],
+        scale: Any,
+        weights: Any = None,
+        names: tuple = (),
+    ) -> Posterior:
         """Return the posterior with this mean, and with this covariance in units of the kernel."""
         amplitude = self.amplitude(scale)
         noise = jnp.asarray(self.noise(weights))
@@ -171,7 +182,9 @@ class GaussianProcess:
 
 
 @compiled
-def process_at(solution, lam, left_out) -> GaussianProcess:
+def process_at(
+    solution: Solution, lam: Number, left_out: Float[Numbers, "..."] | None
+) -> GaussianProcess:
     """Return the Gaussian process of a solution at one λ.
 
     The amplitude where the evidence is largest has τ² = ỹᵀP̃ỹ/(n − q). The amplitude by held-out
@@ -197,7 +210,7 @@ def process_at(solution, lam, left_out) -> GaussianProcess:
 
 
 @once_per_fit
-def process_of(fit) -> GaussianProcess:
+def process_of(fit: Fit) -> GaussianProcess:
     """Return the Gaussian process of a fit that kept its solution, at its λ."""
     solution = solution_of(fit)
     if np.ndim(fit.lam):
@@ -208,7 +221,7 @@ def process_of(fit) -> GaussianProcess:
     return process_at(solution, jnp.asarray(fit.lam), residuals_of_all(fit))
 
 
-def residuals_of_all(fit):
+def residuals_of_all(fit: Fit) -> Any:
     """Return held-out residuals of all rows of the solution, with 0 for rows of padding.
 
     The result is None if the fit does not know its held-out residuals.
@@ -221,7 +234,7 @@ def residuals_of_all(fit):
 
 
 @once_per_fit
-def warn_of_groups(fit) -> tuple:
+def warn_of_groups(fit: Fit) -> tuple:
     """Warn, once for each fit, if groups were held out and the kernel has no part for them.
 
     Such a part, `Levels`, is what the rows of a group share. The function returns an empty tuple.
@@ -237,7 +250,7 @@ def warn_of_groups(fit) -> tuple:
     return ()
 
 
-def process_for_rows(fit, diag=None) -> GaussianProcess:
+def process_for_rows(fit: Fit, diag: Any = None) -> GaussianProcess:
     """Return `process_of(fit)` for variances of new rows. Raise if their k(x, x) is not known.
 
     `diag` is k(x, x) for a kernel matrix, and None for any other kernel.
@@ -250,7 +263,7 @@ def process_for_rows(fit, diag=None) -> GaussianProcess:
     return process_of(fit)
 
 
-def weights_of_new(weights, rows) -> Any:
+def weights_of_new(weights: Any, rows: Rows) -> Any:
     """Return the weights of the labels of new rows, None if all are 1.
 
     They are given, or the source of the rows has them.
@@ -268,7 +281,17 @@ def weights_of_new(weights, rows) -> Any:
     return weights
 
 
-def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, block_size):
+def label_deviations(
+    fit: Fit,
+    mean: Float[Numbers, "m *t"],
+    rows: Rows,
+    effects: Any,
+    weights: Any,
+    scale: Any,
+    corrected: bool,
+    diag: Any,
+    block_size: int | None,
+) -> Any:
     """Return the standard deviations of new labels at rows, shaped as the predictions `mean`."""
     process = process_for_rows(fit, diag)
     warn_of_groups(fit)
@@ -287,7 +310,9 @@ def label_deviations(fit, mean, rows, effects, weights, scale, corrected, diag, 
     return process.label_std(variance, scale, weights_of_new(weights, rows))
 
 
-def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
+def posterior_at(
+    fit: Fit, X: Any, weights: Any, scale: Any, corrected: bool, fixed_effects: Any
+) -> Posterior:
     """Compute `Fit.posterior`."""
     process = process_for_rows(fit)
     warn_of_groups(fit)
@@ -298,7 +323,7 @@ def posterior_at(fit, X, weights, scale, corrected, fixed_effects) -> Posterior:
     return process.posterior(mean, covariance, scale, weights_of_new(weights, rows))
 
 
-def posterior_of_effects(fit, scale) -> Posterior:
+def posterior_of_effects(fit: Fit, scale: Any) -> Posterior:
     """Compute `Fit.effects`."""
     model = fit.model
     process = process_of(fit)
@@ -318,20 +343,31 @@ def posterior_of_effects(fit, scale) -> Posterior:
 
 
 @compiled
-def _variances(spread, kernel, rows, effects, diag, *, corrected, block_size):
+def _variances(
+    spread: Spread,
+    kernel: Kernel,
+    rows: Rows,
+    effects: Any,
+    diag: Float[Numbers, " m"] | None,
+    *,
+    corrected: bool,
+    block_size: int | None,
+) -> Float[Array, " m"]:
     """Return the variances of f + b at rows, computed in blocks of rows.
 
     `diag` is k(x, x) if the kernel does not know it, else None.
     """
-    temporaries = 2 * spread.fixed_map.shape[1]
+    temporaries = 2 * spread.map_shape[1]
 
-    def of_block(x, effects, diag):
+    def of_block(x: Any, effects: Any, diag: Float[Array, " b"] | None) -> Float[Array, " b"]:
         return spread.variances(kernel, spread.new_rows(kernel, x, effects, corrected), diag)
 
     return rows.map(of_block, effects, diag, temporaries=temporaries, block_size=block_size)
 
 
 @compiled
-def _covariance(spread, kernel, X, effects, *, corrected):
+def _covariance(
+    spread: Spread, kernel: Kernel, X: Float[Array, "m d"], effects: Any, *, corrected: bool
+) -> Float[Array, "m m"]:
     """Return the covariance of f + b between all rows of X."""
     return spread.covariance(kernel, spread.new_rows(kernel, X, effects, corrected))

@@ -7,7 +7,7 @@ prior. The posterior covariance is then −λR over queries, with R of `leave_ou
 digits of its factor:
 
 * `PrimalSpread`: a sum of squares of features, in which nothing cancels;
-* `DualSpread`: the kernel minus what the labels explain;
+* `DualSpread` and `SolvedSpread`: the kernel minus what the labels explain;
 * `FeatureSpread`: the same difference on explicit features, if there are more features than rows.
 """
 
@@ -28,9 +28,10 @@ from jaxrls.core.factors import (
     Factor,
     Primal,
     PrimalSpectrum,
+    Spectrum,
 )
 from jaxrls.core.kernels import Kernel, Linear
-from jaxrls.core.linalg import matmul, triangular_inverse
+from jaxrls.core.linalg import Number, Square, matmul, triangular_inverse
 from jaxrls.core.support import pytree
 
 
@@ -54,18 +55,28 @@ class NewRows:
 class Spread(ABC):
     """The posterior covariance of f + b at one λ; `spread` makes it.
 
-    Every subclass computes the coordinates u = design·row_map − b·fixed_map of a new row. The
-    argument `effects` of methods is the fixed effects' data of new rows, None for an intercept. On
-    landmarks, `corrected` adds to the covariance what the landmarks leave of k, which is k − φφᵀ.
+    Every subclass computes coordinates u of a new row, which are linear in its design and in its
+    columns b of fixed effects. The argument `effects` of methods is the fixed effects' data of new
+    rows, None for an intercept. On landmarks, `corrected` adds to the covariance what the landmarks
+    leave of k, which is k − φφᵀ.
     """
 
     expansion: Expansion
     fixed: FixedEffects  # without the values at rows
-    row_map: Float[Array, "c r"]
-    fixed_map: Float[Array, "q r"]
     lam: Float[Array, ""]
 
-    def new_rows(self, kernel, X, effects=None, corrected=False) -> NewRows:
+    @property
+    @abstractmethod
+    def map_shape(self) -> tuple[int, ...]:
+        """The shape (c, r) of the map from a design to the coordinates u."""
+
+    @abstractmethod
+    def u_of(self, design: Float[Array, "m c"], b: Float[Array, "m q"]) -> Float[Array, "m r"]:
+        """Return the coordinates u, (m, r)."""
+
+    def new_rows(
+        self, kernel: Kernel, X: Any, effects: Any = None, corrected: bool = False
+    ) -> NewRows:
         """Return the coordinates of new rows, O(m c r).
 
         They are computed once, and used for covariances with any other rows.
@@ -73,14 +84,16 @@ class Spread(ABC):
         design = self.expansion.design(kernel, X)
         return self.coordinates(X, design, self.fixed.dense(effects, design.shape[0]), corrected)
 
-    def between(self, kernel, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
+    def between(self, kernel: Kernel | None, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
         """Return the covariance of rows with other rows."""
         known = matmul(self.signed(rows.taken), others.taken.T)
         if rows.X is not None:
             known -= gram(self.prior(kernel), rows.X, None if rows is others else others.X)
         return matmul(rows.added, others.added.T) - known
 
-    def variances(self, kernel, rows: NewRows, diag=None) -> Float[Array, " m"]:
+    def variances(
+        self, kernel: Kernel | None, rows: NewRows, diag: Float[Array, " m"] | None = None
+    ) -> Float[Array, " m"]:
         """Return the variance of each row.
 
         `diag` is k(x, x) if the kernel does not know it, else None.
@@ -91,7 +104,7 @@ class Spread(ABC):
         rest = prior - jnp.sum(self.signed(rows.taken) * rows.taken, axis=1)
         return jnp.sum(rows.added**2, axis=1) + jnp.maximum(rest, self.least(rows.taken))
 
-    def covariance(self, kernel, rows: NewRows) -> Float[Array, "m m"]:
+    def covariance(self, kernel: Kernel | None, rows: NewRows) -> Float[Array, "m m"]:
         """Return the covariance of rows with each other, with `variances` on its diagonal."""
         diagonal = jnp.diag_indices(len(rows.added))
         return self.between(kernel, rows, rows).at[diagonal].set(self.variances(kernel, rows))
@@ -103,37 +116,35 @@ class Spread(ABC):
         and 0 in the others. The variance is infinite for levels without weight, of which nothing is
         known.
         """
-        b = self.fixed.as_given(jnp.eye(self.fixed.count, dtype=self.fixed_map.dtype))
-        design = jnp.zeros((len(b), len(self.row_map)), b.dtype)
+        b = self.fixed.as_given(jnp.eye(self.fixed.count, dtype=self.fixed.dtype))
+        design = jnp.zeros((len(b), self.map_shape[0]), b.dtype)
         rows = self.coordinates(None, design, b, False)
         unknown = jnp.diag(jnp.all(self.flat(b) == 0, axis=1))
         # The rows have no X, so no kernel is needed.
         return jnp.where(unknown, jnp.inf, self.covariance(None, rows))
 
-    def u_of(self, design, b):
-        """Return the coordinates u, (m, r)."""
-        return matmul(design, self.row_map) - matmul(b, self.fixed_map)
-
-    def flat(self, b):
+    def flat(self, b: Float[Array, "m q"]) -> Float[Array, "m q"]:
         """Return √λ bT⁻¹, (m, q): the coordinates that the flat prior on fixed effects adds."""
         return jnp.sqrt(self.lam) * self.fixed.basis_of(b)
 
-    def prior(self, kernel) -> Kernel:
+    def prior(self, kernel: Kernel | None) -> Any:
         """Return the kernel whose values at `NewRows.X` enter the covariance."""
         return kernel
 
     @abstractmethod
-    def coordinates(self, X, design, b, corrected) -> NewRows:
+    def coordinates(
+        self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool
+    ) -> NewRows:
         """Return the coordinates of rows with this design and these columns b of fixed effects.
 
         Without X, k(x, x') counts as 0.
         """
 
-    def signed(self, taken):
+    def signed(self, taken: Float[Array, "m k"]) -> Float[Array, "m k"]:
         """Return `taken`·J, with the symmetric matrix J of this class; here J = I."""
         return taken
 
-    def least(self, taken) -> Any:
+    def least(self, taken: Float[Array, "m k"]) -> Any:
         """Return a lower bound of k(x, x) − taken·J taken. Rounding may make the difference
         smaller.
         """
@@ -141,7 +152,24 @@ class Spread(ABC):
 
 
 @pytree
-class PrimalSpread(Spread):
+class MappedSpread(Spread):
+    """A covariance whose coordinates are u = design·row_map − b·fixed_map."""
+
+    row_map: Float[Array, "c r"]
+    fixed_map: Float[Array, "q r"]
+
+    @property
+    def map_shape(self) -> tuple[int, ...]:
+        """The shape of `row_map`."""
+        return self.row_map.shape
+
+    def u_of(self, design: Float[Array, "m c"], b: Float[Array, "m q"]) -> Float[Array, "m r"]:
+        """Return the coordinates u, (m, r), by two products."""
+        return matmul(design, self.row_map) - matmul(b, self.fixed_map)
+
+
+@pytree
+class PrimalSpread(MappedSpread):
     """The covariance uuᵀ with u = √λ A⁻¹ψ.
 
     On landmarks `corrected` adds k − φφᵀ with φ = design·whitener.
@@ -149,7 +177,9 @@ class PrimalSpread(Spread):
 
     whitener: Float[Array, "c c"] | None = None
 
-    def coordinates(self, X, design, b, corrected):
+    def coordinates(
+        self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool
+    ) -> NewRows:
         """Return the coordinates with `added` from u, and, if `corrected`, with X and
         `taken` = φ.
         """
@@ -161,58 +191,71 @@ class PrimalSpread(Spread):
 
 
 @pytree
-class DualSpread(Spread):
+class KernelSpread(Spread):
     """The covariance k̃ − uuᵀ, with k̃ the kernel after the fixed effects are projected out.
 
-    With fit = design·share, which is what the fixed effects fit of k(·, x),
+    With fitted = design·fixed_map_of_rows, which is what the fixed effects fit of k(·, x),
 
-        k̃(x, x') = k(x, x') − b·fit' − fit·b' + b·both·b'.
+        k̃(x, x') = k(x, x') − b·fitted' − fitted·b' + b·fixed_gram·b'.
     """
 
     shrinkage: Float[Array, "#r"]
-    share: Float[Array, "n q"]  # VB(BᵀVB)⁻¹
-    both: Float[Array, "q q"]  # shareᵀ K share
+    fixed_map_of_rows: Float[Array, "n q"]  # VB(BᵀVB)⁻¹
+    fixed_gram: Float[Array, "q q"]  # PᵀKP with P = fixed_map_of_rows
 
-    def coordinates(self, X, design, b, corrected):
-        """Return the coordinates with `taken` = [u, b, fit]."""
-        parts = self.u_of(design, b), b, matmul(design, self.share)
-        return NewRows(X, self.flat(b), jnp.concatenate(parts, axis=1))
+    def coordinates(
+        self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool
+    ) -> NewRows:
+        """Return the coordinates with `taken` = [u, b, fitted]."""
+        fitted = matmul(design, self.fixed_map_of_rows)
+        taken = jnp.concatenate([self.u_of(design, b), b, fitted], axis=1)
+        return NewRows(X, self.flat(b), taken)
 
-    def signed(self, taken):
-        """Return `taken`·J = [u, fit − b·both, b]."""
-        r = self.fixed_map.shape[1]
-        q = len(self.fixed_map)
-        u, b, fit = jnp.split(taken, [r, r + q], axis=1)
-        return jnp.concatenate([u, fit - matmul(b, self.both), b], axis=1)
+    def signed(self, taken: Float[Array, "m k"]) -> Float[Array, "m k"]:
+        """Return `taken`·J = [u, fitted − b·fixed_gram, b]."""
+        r = self.map_shape[1]
+        u, b, fitted = jnp.split(taken, [r, r + self.fixed.count], axis=1)
+        return jnp.concatenate([u, fitted - matmul(b, self.fixed_gram), b], axis=1)
 
-    def least(self, taken):
+    def least(self, taken: Float[Array, "m k"]) -> Any:
         """Return the lower bound of k̃ − uuᵀ, from u alone."""
-        return _left_of(self.shrinkage, taken[:, : self.fixed_map.shape[1]])
+        return _left_of(self.shrinkage, taken[:, : self.map_shape[1]])
 
 
 @pytree
-class SolvedSpread(DualSpread):
+class DualSpread(KernelSpread, MappedSpread):
+    """The covariance k̃ − uuᵀ, with u by two products."""
+
+
+@pytree
+class SolvedSpread(KernelSpread):
     """The covariance k̃ − uuᵀ, with u by a triangular solve.
 
-        u = L⁻¹(I − HHᵀ)√v(design − b·fit)
+        u = L⁻¹(I − HHᵀ)√v(design − b·fitted)
 
-    Here `row_map` is L and `fixed_map` is fit. L⁻¹ has entries as large as 1/√λ, so that u by a
-    product with L⁻¹ has an error 50 times as large. In k̃ − uuᵀ nearly all digits cancel if λ is
-    small.
+    L⁻¹ has entries as large as 1/√λ, so that u by a product with L⁻¹ has an error 50 times as
+    large. In k̃ − uuᵀ nearly all digits cancel if λ is small.
     """
 
+    lower: Float[Array, "n n"]  # L
+    fitted: Float[Array, "q n"]  # what the fixed effects fit of K
     root: Float[Array, " n"]  # √v
     H: Float[Array, "n q"]
 
-    def u_of(self, design, b):
-        """Return the coordinates u, (m, r), by the triangular solve."""
-        scaled = (design - matmul(b, self.fixed_map)) * self.root
+    @property
+    def map_shape(self) -> tuple[int, ...]:
+        """The shape of L."""
+        return self.lower.shape
+
+    def u_of(self, design: Float[Array, "m c"], b: Float[Array, "m q"]) -> Float[Array, "m r"]:
+        """Return the coordinates u, (m, n), by the triangular solve."""
+        scaled = (design - matmul(b, self.fitted)) * self.root
         left = scaled - matmul(matmul(scaled, self.H), self.H.T)
-        return triangular_solve(self.row_map, left, lower=True, transpose_a=True)
+        return triangular_solve(self.lower, left, lower=True, transpose_a=True)
 
 
 @pytree
-class FeatureSpread(Spread):
+class FeatureSpread(MappedSpread):
     """The covariance ψψᵀ − uuᵀ on explicit features.
 
     ψ = φ − b·origin are the features minus what the fixed effects fit of them.
@@ -221,21 +264,23 @@ class FeatureSpread(Spread):
     shrinkage: Float[Array, "#r"]
     origin: Float[Array, "q c"]
 
-    def coordinates(self, X, design, b, corrected):
+    def coordinates(
+        self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool
+    ) -> NewRows:
         """Return the coordinates with ψ as rows of the linear kernel, and `taken` = u."""
         psi = design - matmul(b, self.origin)
         return NewRows(psi, self.flat(b), self.u_of(design, b))
 
-    def prior(self, kernel):
+    def prior(self, kernel: Kernel | None) -> Linear:
         """Return the linear kernel, whose values at ψ are ψψᵀ."""
         return Linear()
 
-    def least(self, taken):
+    def least(self, taken: Float[Array, "m k"]) -> Any:
         """Return the lower bound of ψψᵀ − uuᵀ, from all of `taken`, which is u."""
         return _left_of(self.shrinkage, taken)
 
 
-def _left_of(shrinkage, u) -> Float[Array, " m"]:
+def _left_of(shrinkage: Float[Array, "#r"], u: Float[Array, "m r"]) -> Float[Array, " m"]:
     """Return a lower bound of k̃ − uuᵀ, with `shrinkage` = λ/(s + λ) of every coordinate of u.
 
     With a = G⁻¹k̃ and G = K̃ + λI,
@@ -270,7 +315,7 @@ def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
 
 
 @spread.register(DenseSpectrum)
-def _of_dense_spectrum(factor: DenseSpectrum, lam):
+def _of_dense_spectrum(factor: DenseSpectrum, lam: Number) -> Spread:
     """Return the covariance from a spectrum of K of all rows, or of the features of few rows."""
     if factor.feature_directions is not None:
         return _of_basis(factor, lam)
@@ -278,14 +323,14 @@ def _of_dense_spectrum(factor: DenseSpectrum, lam):
     return _of_matrix(factor, lam, row_map, fixed_map, shrinkage, factor.training_design())
 
 
-def _kept(factor, lam):
+def _kept(factor: Spectrum, lam: Number) -> tuple[Any, Any, Any]:
     """Return directions/√(s + λ), what the fixed effects fit of these, and λ/(s + λ)."""
     root = jnp.sqrt(factor.s + lam)
     return factor.directions / root, factor.fixed_directions / root, lam / (factor.s + lam)
 
 
 @spread.register(PrimalSpectrum)
-def _of_primal_spectrum(factor: PrimalSpectrum, lam):
+def _of_primal_spectrum(factor: PrimalSpectrum, lam: Number) -> Spread:
     """Return the covariance from a spectrum on features or on landmarks."""
     if factor.trace_residual is None:
         return _of_basis(factor, lam)
@@ -294,12 +339,11 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam):
     row_map = factor.directions * scale
     fixed_map = factor.fixed_directions * scale
     whitener = factor.directions / root
-    return PrimalSpread(
-        factor.expansion, factor.fixed.without_values(), row_map, fixed_map, lam, whitener
-    )
+    fixed = factor.fixed.without_values()
+    return PrimalSpread(factor.expansion, fixed, lam, row_map, fixed_map, whitener)
 
 
-def _of_basis(factor, lam) -> Spread:
+def _of_basis(factor: DenseSpectrum | PrimalSpectrum, lam: Number) -> Spread:
     """Return the covariance on explicit features, from the coefficients of every direction."""
     basis = factor.directions
     fixed = factor.fixed.without_values()
@@ -307,16 +351,16 @@ def _of_basis(factor, lam) -> Spread:
     if c > r:
         row_map, fixed_map, shrinkage = _kept(factor, lam)
         return FeatureSpread(
-            factor.expansion, fixed, row_map, fixed_map, lam, shrinkage, factor.origin
+            factor.expansion, fixed, lam, row_map, fixed_map, shrinkage, factor.origin
         )
     second = matmul(basis, basis.T)  # of features minus their fit by the fixed effects
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
     row_map = jnp.sqrt(lam) * triangular_inverse(A).T
-    return PrimalSpread(factor.expansion, fixed, row_map, matmul(factor.origin, row_map), lam)
+    return PrimalSpread(factor.expansion, fixed, lam, row_map, matmul(factor.origin, row_map))
 
 
 @spread.register(CholeskyGram)
-def _of_cholesky(factor: CholeskyGram, lam):
+def _of_cholesky(factor: CholeskyGram, lam: Number) -> Spread:
     """Return the covariance from a Cholesky factor of K with the fixed effects projected out.
 
     This is one more factor than the factor itself.
@@ -330,37 +374,52 @@ def _of_cholesky(factor: CholeskyGram, lam):
     G = factor.with_effects(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
     lower = None if factor.lift is not None else factor.lower(G)
     if lower is not None:
-        root = weights.root
-        H = factor.H
-        share, both = _of_effects(factor, factor.K)
-        maps = lower, effects_coef, lam, shrinkage
-        return SolvedSpread(factor.expansion, fixed.without_values(), *maps, share, both, root, H)
+        fixed_map_of_rows, fixed_gram = _of_effects(factor, factor.K)
+        return SolvedSpread(
+            expansion=factor.expansion,
+            fixed=fixed.without_values(),
+            lam=lam,
+            shrinkage=shrinkage,
+            fixed_map_of_rows=fixed_map_of_rows,
+            fixed_gram=fixed_gram,
+            lower=lower,
+            fitted=effects_coef,
+            root=weights.root,
+            H=factor.H,
+        )
     row_map = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
     K = factor.K if factor.lift is None else None
     return _of_matrix(factor, lam, row_map, matmul(effects_coef, row_map), shrinkage, K)
 
 
 @spread.register(CholeskyFeatures)
-def _of_cholesky_features(factor: CholeskyFeatures, lam):
+def _of_cholesky_features(factor: CholeskyFeatures, lam: Number) -> Spread:
     """Return the covariance from the Cholesky factor of the moments itself."""
     maps = factor.maps_at(lam, factor.second[:, :0])
     root = jnp.sqrt(lam)
     row_map = root * maps.row_map
     fixed_map = root * maps.fixed_map
     fixed = factor.fixed.without_values()
-    return PrimalSpread(factor.expansion, fixed, row_map, fixed_map, lam, factor.map.whitener)
+    return PrimalSpread(factor.expansion, fixed, lam, row_map, fixed_map, factor.map.whitener)
 
 
-def _of_effects(factor, K) -> tuple[Any, Any]:
-    """Return `share` and `both` of a `DualSpread`. `both` is None if K is."""
+def _of_effects(factor: Factor, K: Square | None) -> tuple[Any, Any]:
+    """Return `fixed_map_of_rows` and `fixed_gram` of a `KernelSpread`, the latter None if K is."""
     fixed = factor.fixed
     q = factor.fixed.count
     B = fixed.fitted(fixed.values, fixed.solve(jnp.eye(q, dtype=factor.dtype)))
-    share = factor.weights.array[:, None] * jnp.broadcast_to(B, (factor.n, q))
-    return share, None if K is None else matmul(share.T, matmul(K, share))
+    map_of_rows = factor.weights.array[:, None] * jnp.broadcast_to(B, (factor.n, q))
+    return map_of_rows, None if K is None else matmul(map_of_rows.T, matmul(K, map_of_rows))
 
 
-def _of_matrix(factor, lam, row_map, fixed_map, shrinkage, K) -> Spread:
+def _of_matrix(
+    factor: Factor,
+    lam: Number,
+    row_map: Float[Array, "n r"],
+    fixed_map: Float[Array, "q r"],
+    shrinkage: Float[Array, "#r"],
+    K: Square | None,
+) -> Spread:
     """Return the covariance from a factor of K of all rows.
 
     K is None if it is not known, or if it is not the kernel matrix of the expansion.
@@ -370,9 +429,9 @@ def _of_matrix(factor, lam, row_map, fixed_map, shrinkage, K) -> Spread:
     if expansion.origin is None:
         K = gram(factor.training[0], expansion.points) if K is None else K
         effects = _of_effects(factor, K)
-        return DualSpread(expansion, fixed, row_map, fixed_map, lam, shrinkage, *effects)
-    share, _ = _of_effects(factor, None)
+        return DualSpread(expansion, fixed, lam, row_map, fixed_map, shrinkage, *effects)
+    fixed_map_of_rows, _ = _of_effects(factor, None)
     phi = factor.training[0].features(expansion.points)
     row_map = matmul((phi - expansion.origin).T, row_map)
-    origin = matmul(share.T, phi)
-    return FeatureSpread(Primal(), fixed, row_map, fixed_map, lam, shrinkage, origin)
+    origin = matmul(fixed_map_of_rows.T, phi)
+    return FeatureSpread(Primal(), fixed, lam, row_map, fixed_map, shrinkage, origin)

@@ -9,6 +9,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
 from support import ANY_PRECISION, refused
@@ -165,6 +166,20 @@ def test_extra_goes_along(tmp_path):
     extra = {"columns": ["größe"], "means": [0.1, 1e300], "classes": None, "nested": {"a": [True]}}
     rls.save(tmp_path / "k", rls.Linear(), extra=extra)
     assert rls.load(tmp_path / "k", with_extra=True) == (rls.Linear(), extra)
+
+
+def test_predictions_of_classes_are_written_with_their_scores(tmp_path):
+    """With the classes that `encode` returned: two have one column of scores, three have three."""
+    x = np.linspace(0, 1, 12)[:, None]
+    for labels in (np.repeat(["no", "yes"], 6), np.repeat(["a", "b", "c"], 4)):
+        codes, classes = rls.classes.encode(labels)
+        fit = rls.fit(rls.Gaussian(0.2), x, codes, lams=[0.1])
+        path = tmp_path / "predictions.csv"
+        rls.predict_to_file(fit, x, path, classes=classes)
+        written = pd.read_csv(path)
+        assert list(written["prediction"]) == list(labels)
+        scores = ["score"] if len(classes) == 2 else [f"score_{name}" for name in classes]
+        assert list(written.columns[1:]) == scores
 
 
 def test_classes_are_those_that_are_known(tmp_path):

@@ -511,23 +511,23 @@ def test_a_walk_goes_up_from_nothing_and_down_from_the_best(patch):
 
 def test_a_walk_ends_where_errors_rise_on_both_sides():
     """At the minimum of one parabola, at an end of the line, and next to what broke down."""
-    step, log = lam_walk.STEP, lam_walk.next_step
-    assert log(np.array([0.0]), np.array([2.0]), 1e-3, -9, 9) == step
-    assert log(np.array([0.0]), np.array([2.0]), 1e-3, -9, 0) == -step
-    assert log(np.array([0.0, step]), np.array([1.0, 1.3]), 0.1, -9, 9) == -step
-    assert np.isnan(log(np.array([0.0, step]), np.array([1.0, 1.07]), 0.1, -9, 9))  # convex
-    assert log(np.array([0.0, step]), np.array([1.0, 1.01]), 0.1, -9, 9) == -step  # a plateau
-    assert log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1e-3, -9, 9) == -2 * step
-    assert log(np.array([0.0, -step]), np.array([1.0, 2.0]), 1e-3, -9, 9) == step
-    assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1e-3, -step, 9))
-    assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1.1, -9, 9))  # by chance
-    assert np.isnan(log(np.array([0.0, -step]), np.array([1.25, 1.0]), 1e-3, -9, 9))  # by a fifth
+    step, log, line = lam_walk.STEP, lam_walk.next_step, (-9.0, 9.0)
+    assert log(np.array([0.0]), np.array([2.0]), 1e-3, *line) == step
+    assert log(np.array([0.0]), np.array([2.0]), 1e-3, -9.0, 0.0) == -step
+    assert log(np.array([0.0, step]), np.array([1.0, 1.3]), 0.1, *line) == -step
+    assert np.isnan(log(np.array([0.0, step]), np.array([1.0, 1.07]), 0.1, *line))  # convex
+    assert log(np.array([0.0, step]), np.array([1.0, 1.01]), 0.1, *line) == -step  # a plateau
+    assert log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1e-3, *line) == -2 * step
+    assert log(np.array([0.0, -step]), np.array([1.0, 2.0]), 1e-3, *line) == step
+    assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1e-3, -step, 9.0))
+    assert np.isnan(log(np.array([0.0, -step]), np.array([2.0, 1.0]), 1.1, *line))  # by chance
+    assert np.isnan(log(np.array([0.0, -step]), np.array([1.25, 1.0]), 1e-3, *line))  # by a fifth
     places = np.array([0.0, -step, -2 * step])
-    assert abs(log(places, (places + step * 1.3) ** 2 + 0.1, 1e-3, -9, 9) + 1.3 * step) < 1e-9
-    assert np.isnan(log(places, (places + step) ** 2 + 0.1, 1e-3, -9, 9))
-    assert np.isnan(log(places, np.array([2.0, 1.0, np.nan]), 1e-3, -9, 9))
+    assert abs(log(places, (places + step * 1.3) ** 2 + 0.1, 1e-3, *line) + 1.3 * step) < 1e-9
+    assert np.isnan(log(places, (places + step) ** 2 + 0.1, 1e-3, *line))
+    assert np.isnan(log(places, np.array([2.0, 1.0, np.nan]), 1e-3, *line))
     once = np.array([*places, -1.3 * step])
-    assert np.isnan(log(once, (once + 1.2 * step) ** 2, 1e-3, -9, 9))
+    assert np.isnan(log(once, (once + 1.2 * step) ** 2, 1e-3, *line))
 
 
 @pytest.mark.slow

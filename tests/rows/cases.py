@@ -32,7 +32,7 @@ class Moved(Case):
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
             weights = extend.Weights.of(v, len(x), x.dtype)
             data = extend.Data(rls.rows.DenseRows(x), weights, summed.fixed)
-            summed = summed.changed(summed.moments_of(data, y), sign)
+            summed = summed.with_moments(summed.moments_of(data, y), sign)
         return summed.solution(False)
 
 

@@ -102,9 +102,17 @@ def test_the_script_of_the_docs_runs_under_slurm(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("sums*")) == ["sums.0-of-2", "sums.1-of-2"]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What processes that nothing happens to find, one file for each."""
+    folder = tmp_path_factory.mktemp("whole")
+    said(started(2, folder, "resume"))
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["die", "hang"])
-def test_a_killed_worker_ends_the_others_and_its_checkpoint_goes_on(tmp_path, task):
+def test_a_killed_worker_ends_the_others_and_its_checkpoint_goes_on(tmp_path, whole, task):
     processes = started(2, tmp_path, task)
     try:
         while not (tmp_path / "gone").exists() and processes[0].poll() is None:
@@ -117,10 +125,7 @@ def test_a_killed_worker_ends_the_others_and_its_checkpoint_goes_on(tmp_path, ta
             one.kill()
         printed = said(processes)
     assert task == "hang" or "another process has ended" in printed[0]
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    for folder in (tmp_path, whole):
-        said(started(2, folder, "resume"))
+    said(started(2, tmp_path, "resume"))
     for index in range(2):
         resumed, straight = (np.load(folder / f"resume{index}.npz") for folder in (tmp_path, whole))
         assert all((resumed[name] == straight[name]).all() for name in straight)

@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pandas
 import pytest
+import scipy.sparse
 from contract.cases import WIDTH, draw, gaussian
 from support import DTYPE, EDGE, EPS, FLOAT64, X64, array, assert_close, refused, wide
 
@@ -107,6 +108,69 @@ def test_a_fit_with_other_rows_is_that_of_a_refit(kind, weights, intercept):
         assert getattr(found, name) == getattr(again, name)
     if kind == "points":
         assert_close(found.trace_residual, again.trace_residual, tolerance(kind) * N)
+
+
+@EDGE
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    [("points", ZEROS), pytest.param("linear", None, marks=pytest.mark.slow)],
+)
+def test_rows_are_predicted_before_they_are_added(kind, weights, tmp_path):
+    """Over two updates, by refits to what there was before each; of a fit that was saved too."""
+    features, v = KINDS[kind][2], np.ones(N) if weights is None else weights
+    first = fit(kind, "first", weights)
+    squares = np.zeros((N, 2))
+    for known, more in ((ROWS["first"], np.r_[24:36]), (np.r_[:36], np.r_[36:48])):
+        w, b = oracle.refit(features(X[known]), Y[known], LAM, v[known], True)
+        squares[more] = (Y[more] - features(X[more]) @ w - b) ** 2
+    rest = some("rest", weights)
+    part = lambda rows: {name: values[rows] for name, values in rest.items()}
+    once = first.update(**part(np.s_[:12]))
+    mean = lambda rows: v[rows] @ squares[rows] / v[rows].sum()
+    assert first.prequential_error is None
+    close = 100 * tolerance(kind)
+    assert_close(once.prequential_error, mean(np.r_[24:36]), close)
+    rls.save(tmp_path / "once", once)
+    for updated in (once, rls.load(tmp_path / "once")):
+        twice = updated.update(**part(np.s_[12:]))
+        assert_close(twice.prequential_error, mean(ROWS["rest"]), close)
+    assert_close(twice.summary()["prequential_error"], mean(ROWS["rest"]), close)
+    assert f"prequential error {twice.prequential_error.mean():.3g}, " in repr(twice)
+    less = twice.forget(**part(np.s_[:12]))
+    assert_close(less.prequential_error, twice.prequential_error, 0)
+
+
+@EDGE
+@FLOAT64
+@pytest.mark.slow
+def test_rows_are_predicted_with_their_fixed_effects_from_streams_and_inside_jit():
+    levels, y = np.arange(N) % 3, Y[:, 0]
+    first, rest = ROWS["first"], ROWS["rest"]
+    of_levels = rls.fit(
+        rls.Linear(), X[first], y[first], fixed_effects=rls.levels(levels[first]), **KEPT
+    )
+    missed = y[rest] - of_levels.predict(X[rest], fixed_effects=levels[rest])
+    found = of_levels.update(X[rest], y[rest], fixed_effects=levels[rest], weights=V[rest])
+    assert_close(found.prequential_error, V[rest] @ missed**2 / V[rest].sum(), 1e-9)
+    plain = rls.fit(rls.Linear(), X[first], y[first], **KEPT)
+    missed = y[rest] - plain.predict(X[rest])
+    blocks = [(X[rest][:9], y[rest][:9]), (X[rest][9:], y[rest][9:])]
+    for rows in ((rls.rows.stream(blocks),), (scipy.sparse.csr_array(X[rest]), y[rest])):
+        assert_close(plain.update(*rows).prequential_error, np.mean(missed**2), 1e-9)
+    inside = jax.jit(lambda X, y: plain.update(X, y).prequential_error)
+    assert_close(inside(array(X[rest]), array(y[rest])), np.mean(missed**2), 1e-9)
+    mean_square = float(np.mean(missed**2))
+    want = np.asarray(plain.update(X[rest], y[rest]).predict(X)) + 1e6
+    with jax.enable_x64(False):  # float32 rows with labels far from 0, given or of a stream
+        far = y + 1e6
+        rows = X.astype(np.float32)
+        distant = rls.fit(rls.Linear(), rows[first], far[first], **KEPT)
+        assert distant.label_offset is not None
+        blocks = [(rows[rest][:9], far[rest][:9]), (rows[rest][9:], far[rest][9:])]
+        for added in ((rows[rest], far[rest]), (rls.rows.stream(blocks),)):
+            moved = distant.update(*added)
+            assert_close(moved.prequential_error, mean_square, 1e-3)
+            assert np.abs(np.asarray(moved.predict(rows), float) - want).max() < 0.1
 
 
 def test_nothing_stays_that_is_no_longer_true():

@@ -7,7 +7,7 @@ spectrum, by Cholesky factors or by an iteration. Begin with `factor.py`.
 from jaxrls.core.factors.cholesky import CholeskyGram, DualOneByOne
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures, CoordinateMaps
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal, kernel_matrix
-from jaxrls.core.factors.factor import Factor
+from jaxrls.core.factors.factor import AtLam, Factor
 from jaxrls.core.factors.factorize import SOLVER_OF_OPTION, SOLVERS_WITHOUT_K, named_solver
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
 from jaxrls.core.factors.lams import (
@@ -15,6 +15,7 @@ from jaxrls.core.factors.lams import (
     OfLeftOutRows,
     PerLam,
     PerRow,
+    PerTarget,
     as_columns,
     matmul_lams,
     over_lams,

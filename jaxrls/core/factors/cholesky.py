@@ -73,8 +73,8 @@ class DualOneByOne(OneByOne):
         """Compute all results at one λ from `solve_at`."""
         return self.results(lam, solution, self.solve_at(lam, solution))
 
-    def results(self, lam: Number, solution: Solution, inverse: InverseParts) -> AtLam:
-        """Compute all results at one λ from G⁻¹[ỹ, H], diag G⁻¹ and log |G|.
+    def results(self, lam: Number, solution: Solution, inverse: Any) -> AtLam:
+        """Compute all results at one λ from `InverseParts`, or from what has its fields.
 
         With U = G⁻¹H and S = HᵀU = LLᵀ:
 

@@ -18,6 +18,7 @@ from jaxrls.core.fit.result import (
     Diagnostics,
     Number,
     PerTarget,
+    Prequential,
     Result,
     r_squared,
     result_at,

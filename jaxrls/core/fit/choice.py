@@ -181,11 +181,7 @@ class Choice:
 def standard_error(
     criterion: Any, solution: Solution, lam: Float[Array, "*#t"]
 ) -> Float[Array, "*t"]:
-    """Return the standard error of a mean loss over rows, or over groups.
-
-    Let m_g be the loss of row g, or the mean loss of group g, and V_g the sum of its weights. Let m
-    be the mean Σ V_g m_g / Σ V_g over the G rows or groups. The standard error of m is
-    √(Σ V_g² (m_g − m)² · G/(G − 1)) / Σ V_g.
+    """Return the standard error of the criterion at λ, as `error_of_mean` defines it.
 
     Args:
         criterion: a criterion with `loss` and `groups`.
@@ -199,7 +195,20 @@ def standard_error(
     left_out = solution.held_out_residuals(lam.reshape(1, -1), groups)[0]
     left_out, weights = counted_residuals(left_out, solution.factor.weights, groups)
     losses = criterion.loss(left_out, solution.labels.Y)
-    losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
+    if lam.ndim:
+        return error_of_mean(losses, weights, groups)
+    return error_of_mean(jnp.mean(losses, axis=1, keepdims=True), weights, groups)[0]
+
+
+def error_of_mean(
+    losses: Float[Array, "n t"], weights: Weights, groups: Folds | None
+) -> Float[Array, " t"]:
+    """Return the standard error (t,) of a mean loss over rows, or over groups.
+
+    Let m_g be the loss of row g, or the mean loss of group g, and V_g the sum of its weights. Let m
+    be the mean Σ V_g m_g / Σ V_g over the G rows or groups. The standard error of m is
+    √(Σ V_g² (m_g − m)² · G/(G − 1)) / Σ V_g.
+    """
     v = weights.array[:, None]
     away = v * (losses - jnp.sum(v * losses, axis=0) / weights.total)
     count = weights.count
@@ -207,7 +216,7 @@ def standard_error(
         away = groups.sums(away)
         count = jnp.sum(groups.sums(v) > 0).astype(v.dtype)
     spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
-    return (spread if lam.ndim else spread[0]) / weights.total
+    return spread / weights.total
 
 
 def counted_residuals(

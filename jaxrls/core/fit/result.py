@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 from jaxrls.core.criteria import LeaveOneOut
 from jaxrls.core.data import Weights
 from jaxrls.core.factors import Outcome, Solution
-from jaxrls.core.fit.choice import Chosen, counted_residuals
+from jaxrls.core.fit.choice import Chosen, counted_residuals, error_of_mean
 from jaxrls.core.fit.function import Function, Numbers
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel
@@ -22,6 +22,32 @@ from jaxrls.core.support import pytree, static
 
 Number = Float[Numbers, ""]
 PerTarget = Float[Numbers, "*#t"]  # (), or (t,) if each target has its own λ
+
+
+@pytree
+class Prequential:
+    """The mean squared error of predictions of rows before they were added to a fit.
+
+    Args:
+        error: Σ v (y − f)² / Σ v over all rows that were added, () or (t,).
+        weight: Σ v, ().
+    """
+
+    error: Float[Numbers, "*t"]
+    weight: Number
+
+    @classmethod
+    def of(cls, before: "Prequential | None", missed: Any, weights: Weights) -> "Prequential":
+        """Return the error of `before`, pooled with that of further rows.
+
+        `missed` are the residuals (b, *t) of these rows, and `before` may be None.
+        """
+        weight = weights.total
+        squares = weights.sum(missed**2)
+        if before is not None:
+            squares += before.weight * before.error
+            weight += before.weight
+        return cls(squares / weight, weight)
 
 
 @pytree
@@ -46,9 +72,12 @@ class Diagnostics:
     loo_standard_error: PerTarget | None = None
     r2: Number | None = None
     r2_of_targets: Float[Numbers, "*t"] | None = None
-    error_of_targets: Float[Numbers, "*t"] | None = None  # where it is a mean of losses
+    # Of each target, where the criterion is a mean of losses that are exact.
+    error_of_targets: Float[Numbers, "*t"] | None = None
+    standard_error_of_targets: Float[Numbers, "*t"] | None = None
     loo_rms: Float[Numbers, "*t"] | None = None
     amplitude: Float[Numbers, "*t"] | None = None
+    prequential: Prequential | None = None
 
 
 @pytree
@@ -108,9 +137,14 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
     if outcome.held_out is not None:
         residuals, counted = counted_residuals(outcome.held_out[0], weights, criterion.groups)
         of_targets = _scores(residuals, counted, labels.Y)
-        if isinstance(criterion, LeaveOneOut):
+        if isinstance(criterion, LeaveOneOut) and solution.factor.exact:
             losses = criterion.loss(residuals, labels.Y)
+            spread = error_of_mean(losses, counted, criterion.groups)
             of_targets["error_of_targets"] = counted.mean(losses)
+            of_targets["standard_error_of_targets"] = spread
+            mean_losses = jnp.mean(losses, axis=1, keepdims=True)
+            of_mean = error_of_mean(mean_losses, counted, criterion.groups)[0]
+            more["loo_standard_error"] = spread if lam.ndim else of_mean
         more["r2"] = jnp.mean(of_targets["r2_of_targets"])
         more |= {name: labels.drop_axis(values) for name, values in of_targets.items()}
     return replace(result, diagnostics=replace(result.diagnostics, **more))

@@ -126,19 +126,21 @@ def squared_distances(X: Any, Z: Any, inverse: Float[Array, " d"]) -> Gram:
     return near_product(x, z, NEAR, _by_differences, (X, Z, inverse))
 
 
-def near_product(x: Any, z: Any, near: float, far: Callable, rows: Any) -> Gram:
-    """Compute squared distances of scaled rows by one product, or by `far` where that loses digits.
+def near_product(x: Any, z: Any, near: float, fallback: Callable, rows: Any) -> Gram:
+    """Compute squared distances of scaled rows by one product, or by `fallback` where that loses
+    digits.
 
     The product gives ‖x‖² + ‖z‖² − 2⟨x, z⟩. This formula loses digits where rows of both x and z
-    are longer than √near. In that case the result is `far(scaled, rows)`, where `scaled` is (x, z,
-    ‖x‖², ‖z‖²).
+    are longer than √near. In that case the result is `fallback(scaled, rows)`, where `scaled` is
+    (x, z, ‖x‖², ‖z‖²).
 
-    `far` should be a function of a module. Outside of jit the conditional then compiles only once.
+    `fallback` should be a function of a module. Outside of jit the conditional then compiles only
+    once.
     """
     squares = squared_lengths(x), squared_lengths(z)
     farthest = jnp.minimum(squares[0].max(), squares[1].max())
     is_near = _for_all(jax.lax.stop_gradient(farthest) <= near)
-    return jax.lax.cond(is_near, _by_product, far, (x, z, *squares), rows)
+    return jax.lax.cond(is_near, _by_product, fallback, (x, z, *squares), rows)
 
 
 @singledispatch
@@ -180,7 +182,7 @@ def _by_product(scaled: tuple[Any, ...], _: Any) -> Gram:
 
 
 def _by_differences(_: Any, rows: tuple) -> Gram:
-    """Compute squared distances from differences, as the `far` of `near_product`."""
+    """Compute squared distances from differences, as the `fallback` of `near_product`."""
     return _by_columns(squared_gap, *rows)
 
 

@@ -66,6 +66,10 @@ class View(ABC):
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
         """Return R_ij for indices i and j. Entries have no meaning where j is a query."""
 
+    def take(self, rows: Int[Array, " b"]) -> "View":
+        """Return the view of some of the rows, which folds of rows on several devices need."""
+        raise ValueError(f"a {type(self).__name__} is of all rows: give X on one device")
+
 
 @pytree
 class LowRankView(View):
@@ -180,7 +184,7 @@ def orthonormal(W: Float[Array, "b r"]) -> Float[Array, "b r"]:
 
 
 def fold_residuals(
-    view: Any, weights: Weights, folds: Folds, shards: int = 1
+    view: View, weights: Weights, folds: Folds, shards: int = 1
 ) -> Float[Array, "k b t"]:
     """Return the held-out residuals of every fold at one λ.
 

@@ -221,7 +221,7 @@ def test_fits_without_a_row_leave_out_what_no_fit_can_reach():
     @jax.jit
     def both(factor, lam):
         fits = factor.solve(jnp.eye(N)).coefficients(lam[None])
-        return smoother(factor, lam).steps, jnp.concatenate([fits.coef[0], fits.intercept])
+        return smoother(factor, lam).label_map, jnp.concatenate([fits.coef[0], fits.intercept])
 
     assert_allclose(*both(factor, array(0.3)), atol=1e-12)
 

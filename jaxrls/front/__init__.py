@@ -2,10 +2,10 @@
 
 `fit` has four steps, each a module. `read` turns the arguments into a `Problem` of arrays. `plan`
 chooses a solver and the way to search λ, from shapes and options. `run` executes the plan by
-compiled programs. `report` makes a `Fit` of the result.
+compiled programs. `finish` makes a `Fit` of the result.
 
 `tune` also begins with `read`. Then `start` chooses a first kernel and λ, `descent` improves them
-by gradients, and `report` makes a `Fit`. Begin reading with `fit.py`.
+by gradients, and `finish` makes a `Fit`. Begin reading with `fit.py`.
 """
 
 from jaxrls.front.descent import (
@@ -16,6 +16,8 @@ from jaxrls.front.descent import (
     first_point,
     step,
 )
+from jaxrls.front.finish import add_names_and_offset, with_plan
+from jaxrls.front.fit import run_trials
 from jaxrls.front.fitted import Fit, Kept, check_no_std_options
 from jaxrls.front.history import History, Stage
 from jaxrls.front.inspection import inspect_fit, inspect_lam
@@ -26,8 +28,8 @@ from jaxrls.front.model import Model, with_constant
 from jaxrls.front.objective import best_lam
 from jaxrls.front.plan import KEPT_ROWS
 from jaxrls.front.read import read_problem, warn_of_far_labels
-from jaxrls.front.report import add_names_and_offset, with_plan
 from jaxrls.front.sampling import Sample, sample_of
 from jaxrls.front.scores import as_predicted, r_squared_of
-from jaxrls.front.start import lam_on_few
+from jaxrls.front.start import Guesses, lam_on_few
+from jaxrls.front.tune import CANNOT_GROW, SAMPLE_ROWS, descend_in_memory, search_kernel
 from jaxrls.front.widths import from_median, median_distance, start_from_data

@@ -6,7 +6,7 @@ translates θ to kernel and λ. Begin with `descend`; `step` is one step of the 
 
 from dataclasses import fields, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.core.data import compiled
 from jaxrls.core.fit import Problem
-from jaxrls.core.kernels import Kernel
+from jaxrls.core.kernels import Kernel, Scaled
 from jaxrls.core.support import on_device, progress_bar, pytree, static
 from jaxrls.front.history import History
-from jaxrls.front.start import Guess
+from jaxrls.front.start import Guess, Guesses
 from jaxrls.front.vanished import vanished_scales, with_scales_raised
 
 # A logarithm may move by 16 of its units from the start, that is, a width by a factor of
@@ -44,49 +44,68 @@ def default_optimizer() -> Any:
     return optax.lbfgs(memory_size=10, linesearch=search)
 
 
-def _units(kernel: Kernel) -> list[float | None]:
-    """Return how a search treats each leaf of the kernel, in order.
+class Leaf(NamedTuple):
+    """How a search treats one leaf of the kernel, or λ.
 
-    * A number above 0: the logarithm is searched, in this unit.
-    * 0: the parameter itself is searched, without a logarithm.
-    * None: the parameter stays fixed, such as an offset that is at its limit 0.
+    * "log": it moves the logarithm, in units of `unit`.
+    * "plain": it moves the parameter itself.
+    * "fixed": the parameter stays as it is, such as an offset that is at its limit 0.
     """
-    units: list[float | None] = []
+
+    kind: Literal["log", "plain", "fixed"]
+    unit: float = 1.0
+    is_scale: bool = False  # whether it is the number a of a part `a * k` of the kernel
+
+
+def _leaves_of(kernel: Kernel) -> list[Leaf]:
+    """Return a `Leaf` for each leaf of the kernel, in the order of `jax.tree.leaves`."""
+    leaves: list[Leaf] = []
     for f in fields(kernel):  # type: ignore[arg-type]
         value = getattr(kernel, f.name)
-        positive = f.name in kernel.positive
         if isinstance(value, Kernel):
-            units += _units(value)
+            leaves += _leaves_of(value)
         elif f.name in kernel.constants:
-            units += [None] * len(jax.tree.leaves(value))
+            leaves += [Leaf("fixed")] * len(jax.tree.leaves(value))
         elif not f.metadata.get("static"):
-            for leaf in jax.tree.leaves(value):
-                above = bool(np.all(np.asarray(leaf) > 0))
-                units.append((1.0 if above else None) if positive else 0.0)
-    return units
+            for numbers in jax.tree.leaves(value):
+                kind = _kind_of(numbers) if f.name in kernel.positive else "plain"
+                leaves.append(Leaf(kind, is_scale=isinstance(kernel, Scaled)))
+    return leaves
+
+
+def _kind_of(numbers: Any) -> Literal["log", "fixed"]:
+    """Return how a search treats a positive parameter: a parameter at its limit 0 is fixed."""
+    return "log" if np.all(np.asarray(numbers) > 0) else "fixed"
 
 
 @pytree
 class Space:
     """The space of parameters θ of a search, with its start, and the map from θ to kernel and λ.
 
-    θ has an array for each leaf of the kernel and one for λ, in the units of `_units`. If λ is held,
-    it has no unit, and `floor` is 0.
+    θ has an array for each leaf of the kernel and one for λ, as `leaves` describes them. If λ is
+    held, its leaf is "fixed", and `floor` is 0.
     """
 
-    guess: tuple[Kernel, Any]  # the kernel at the start, and λ − floor there
+    kernel: Kernel  # at the start
+    above_floor: Any  # λ − floor at the start
     floor: Any  # the precision of K, which λ stays above; 0 if λ is held
-    units: tuple[float | None, ...] = static()
+    leaves: tuple[Leaf, ...] = static()
 
     @classmethod
     def around(cls, guess: Guess, holds_lam: bool = False) -> "Space":
         """Return the space of a search that starts at the guess, and that moves λ unless held."""
-        of_lam = None if holds_lam else LAM_UNIT
-        units = *_units(guess.kernel), of_lam
+        leaves = _leaves_of(guess.kernel)
         if holds_lam:
-            return cls((guess.kernel, np.asarray(guess.lam)), np.zeros_like(guess.floor), units)
+            lam = np.asarray(guess.lam)
+            return cls(guess.kernel, lam, np.zeros_like(guess.floor), (*leaves, Leaf("fixed")))
         above = np.maximum(guess.lam - guess.floor, 1e-2 * guess.floor)
-        return cls((guess.kernel, np.asarray(above)), np.asarray(guess.floor), units)
+        leaves.append(Leaf("log", LAM_UNIT))
+        return cls(guess.kernel, np.asarray(above), np.asarray(guess.floor), tuple(leaves))
+
+    @property
+    def start(self) -> tuple[Kernel, Any]:
+        """The kernel and λ − floor at the start, whose leaves `leaves` describes."""
+        return self.kernel, self.above_floor
 
     def first(self, key: Any = None) -> list:
         """Return θ at the start of the search, or with a random key near it.
@@ -95,11 +114,12 @@ class Space:
         parameter that is searched without logarithm.
         """
         params = []
-        for i, (unit, leaf) in enumerate(zip(self.units, jax.tree.leaves(self.guess), strict=True)):
-            param = np.log(leaf) / unit if unit else leaf
+        starts = jax.tree.leaves(self.start)
+        for i, (leaf, start) in enumerate(zip(self.leaves, starts, strict=True)):
+            param = np.log(start) / leaf.unit if leaf.kind == "log" else start
             if key is not None:
                 draw = jax.random.normal(jax.random.fold_in(key, i), np.shape(param), param.dtype)
-                param = param + draw / (unit or 1)
+                param = param + draw / leaf.unit
             params.append(param)
         return params
 
@@ -113,16 +133,17 @@ class Space:
 
     def unpack(self, params: list) -> tuple[Kernel, Any]:
         """Return the kernel and λ at θ."""
-        leaves, tree = jax.tree.flatten(self.guess)
+        starts, tree = jax.tree.flatten(self.start)
         values = []
-        for unit, guess, param in zip(self.units, leaves, params, strict=True):
-            if unit:
-                middle = jnp.log(guess)
-                most = REACH * unit
-                param = jnp.exp(jnp.clip(unit * param, middle - most, middle + most))
-            values.append(guess if unit is None else param)
-        kernel, above = jax.tree.unflatten(tree, values)
-        return kernel, above + self.floor
+        for leaf, start, param in zip(self.leaves, starts, params, strict=True):
+            if leaf.kind == "log":
+                middle = jnp.log(start)
+                most = REACH * leaf.unit
+                values.append(jnp.exp(jnp.clip(leaf.unit * param, middle - most, middle + most)))
+            else:
+                values.append(start if leaf.kind == "fixed" else param)
+        kernel, above_floor = jax.tree.unflatten(tree, values)
+        return kernel, above_floor + self.floor
 
 
 class SearchOptions(NamedTuple):
@@ -169,15 +190,15 @@ class Point(NamedTuple):
 class Tuned(NamedTuple):
     """The result of `descend`: the best kernel and λ, and the history of the walk that found them.
 
-    `problem` is the problem that was searched. `learned` is the last point of the walk, from which
-    a later search takes the curvature.
+    `problem` is the problem that was searched. `last_point` is the last point of the walk, from
+    which a later search takes the curvature.
     """
 
     kernel: Kernel
     lam: np.ndarray
     history: History
     problem: Problem
-    learned: Point
+    last_point: Point
 
 
 class Walk(NamedTuple):
@@ -197,20 +218,19 @@ class Walk(NamedTuple):
 
 
 def descend(
-    problem: Problem, guesses: list[Guess], way: SearchOptions, learned: Point | None = None
+    problem: Problem, guesses: Guesses, options: SearchOptions, last_point: Point | None = None
 ) -> Tuned:
     """Search for the best kernel and λ, from the best of the guesses.
 
-    If `way.starts` is above 1, further searches begin at random multiples of the best guess. A
+    If `options.starts` is above 1, further searches begin at random multiples of the best guess. A
     likelihood of few rows is also searched from every other guess. The best result is kept.
 
     Args:
         problem: the problem, whose kernel the search replaces.
-        guesses: kernels and λ at which the search may start. The first is the kernel that the user
-            gave.
-        way: options of the search.
-        learned: the last point of an earlier search, which ended at the last guess; None for
-            nothing. If the last guess is the best, the search begins with the curvature there.
+        guesses: kernels and λ at which the search may start.
+        options: options of the search.
+        last_point: the last point of an earlier search, which ended at `guesses.best`; None for
+            nothing. If no guess is better here, the search begins with the curvature there.
 
     Returns:
         The best kernel and λ, with the history.
@@ -218,32 +238,30 @@ def descend(
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
         of_likelihood = problem.criterion.is_likelihood
         if of_likelihood:
-            way = way._replace(tol=_tolerance_per_row(problem, way.tol))
-        guessed = [_first_of_walk(_around(guess, way), problem, way) for guess in guesses]
-        start_value = guessed[0].lowest.value
-        number = int(np.argmin([float(walk.lowest.value) for walk in guessed]))
-        ends_earlier_search = number == len(guessed) - 1
-        best = guessed.pop(number)
-        if learned is not None and ends_earlier_search and way.optimizer is default_optimizer():
-            best = _with_curvature(learned, best)
-        starts = [best, *_random_starts(best.space, problem, way)]
-        if of_likelihood and problem.weights.count <= FEW_ROWS:
-            starts += guessed
-        walks = [_walk(start, problem, way) for start in starts]
-        walk = min(walks, key=lambda walk: float(walk.lowest.value))
+            options = options._replace(tol=_tolerance_per_row(problem, options.tol))
+        lowest_value = lambda walk: float(walk.lowest.value)
+        space_of = lambda guess: Space.around(guess, options.holds_lam)
+        given = better = _first_of_walk(space_of(guesses.given), problem, options)
+        if guesses.better is not None:
+            better = _first_of_walk(space_of(guesses.better), problem, options)
+        best = min(given, better, key=lowest_value)
+        starts = [best, *_random_starts(best.space, problem, options)]
+        is_default = options.optimizer is default_optimizer()
+        if last_point is not None and best is better and is_default:
+            starts[0] = _with_curvature(last_point, best)
+        is_small = of_likelihood and problem.weights.count <= FEW_ROWS
+        if is_small and guesses.better is not None:
+            starts.append(better if best is given else given)
+        walks = [_walk(start, problem, options) for start in starts]
+        walk = min(walks, key=lowest_value)
         words = ""
         if of_likelihood:
-            walk, vanished = _revive_scales(walk, problem, way)
+            walk, vanished = _revive_scales(walk, problem, options)
             if vanished:
                 words = f"; {vanished} of the kernel's scales vanished, as if it were 0"
-        found = _best_of(walk.points, problem, way, start_value)
+        found = _best_of(walk.points, problem, options, given.lowest.value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
-
-
-def _around(guess: Guess, way: SearchOptions) -> Space:
-    """Return the space of a search that starts at the guess, with λ held if the options say so."""
-    return Space.around(guess, way.holds_lam)
 
 
 def _tolerance_per_row(problem: Problem, tol: float) -> float:
@@ -256,22 +274,22 @@ def _tolerance_per_row(problem: Problem, tol: float) -> float:
 
 
 def _first_of_walk(
-    space: Space, problem: Problem, way: SearchOptions, key: PRNGKeyArray | None = None
+    space: Space, problem: Problem, options: SearchOptions, key: PRNGKeyArray | None = None
 ) -> Walk:
     """Return a walk of one point: the start of the space, or with a key a random one."""
-    point = first_point(space.first(key), space, problem, optimizer=way.optimizer)
+    point = first_point(space.first(key), space, problem, optimizer=options.optimizer)
     return Walk([point], space)
 
 
-def _random_starts(space: Space, problem: Problem, way: SearchOptions) -> list[Walk]:
-    """Return walks of one point each, random multiples of the start, for `way.starts` above 1."""
-    if way.starts == 1:
+def _random_starts(space: Space, problem: Problem, options: SearchOptions) -> list[Walk]:
+    """Return walks of one point each: random multiples of the start, if `options.starts` > 1."""
+    if options.starts == 1:
         return []
-    keys = jax.random.split(way.key, way.starts)[1:]
-    return [_first_of_walk(space, problem, way, key) for key in keys]
+    keys = jax.random.split(options.key, options.starts)[1:]
+    return [_first_of_walk(space, problem, options, key) for key in keys]
 
 
-def _revive_scales(walk: Walk, problem: Problem, way: SearchOptions) -> tuple[Walk, int]:
+def _revive_scales(walk: Walk, problem: Problem, options: SearchOptions) -> tuple[Walk, int]:
     """Try to improve a walk whose best kernel has vanished scales; return it and their number.
 
     A scale vanished if the likelihood is the same without its part of the kernel (`vanished.py`).
@@ -283,27 +301,27 @@ def _revive_scales(walk: Walk, problem: Problem, way: SearchOptions) -> tuple[Wa
     """
     space = walk.space
     value_of = lambda params: float(_value(params, space, problem))
-    vanished = vanished_scales(walk.lowest.params, space, value_of, way.tol)
+    vanished = vanished_scales(walk.lowest.params, space, value_of, options.tol)
     if vanished:
         raised = with_scales_raised(walk.lowest.params, vanished, space, problem.rows)
-        walk = _continued(walk, raised, problem, way)
-        vanished = vanished_scales(walk.lowest.params, space, value_of, way.tol)
+        walk = _continued(walk, raised, problem, options)
+        vanished = vanished_scales(walk.lowest.params, space, value_of, options.tol)
     if vanished:
         without = space.without(walk.lowest.params, vanished)
-        walk = _continued(walk, without, problem, way)
+        walk = _continued(walk, without, problem, options)
     return walk, len(vanished)
 
 
-def _continued(walk: Walk, params: list, problem: Problem, way: SearchOptions) -> Walk:
+def _continued(walk: Walk, params: list, problem: Problem, options: SearchOptions) -> Walk:
     """Return the walk, continued from these parameters if a walk from there gets lower.
 
-    The continuation has the steps that the walk left of `way.steps`.
+    The continuation has the steps that the walk left of `options.steps`.
     """
-    left = way.steps - len(walk.points)
+    left = options.steps - len(walk.points)
     if left < 0:
         return walk
-    point = first_point(params, walk.space, problem, optimizer=way.optimizer)
-    more = _walk(Walk([point], walk.space), problem, way._replace(steps=left))
+    point = first_point(params, walk.space, problem, optimizer=options.optimizer)
+    more = _walk(Walk([point], walk.space), problem, options._replace(steps=left))
     if more.lowest.value >= walk.lowest.value:
         return walk
     end = walk.points[-1]._replace(state=None)
@@ -335,8 +353,8 @@ def first_point(params: Any, space: Any, problem: Problem, *, optimizer: Any) ->
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _with_curvature(learned: Point, walk: Walk) -> Walk:
-    """Return a walk of one point with the L-BFGS state of `learned`, the end of another walk.
+def _with_curvature(last_point: Point, walk: Walk) -> Walk:
+    """Return a walk of one point with the L-BFGS state of `last_point`, the end of another walk.
 
     At the next step, optax computes the pair
 
@@ -352,12 +370,12 @@ def _with_curvature(learned: Point, walk: Walk) -> Walk:
     (point,) = walk.points
 
     def moved(name: str, end: list, new_end: list) -> Any:
-        begin = tree_utils.tree_get(learned.state, name)
+        begin = tree_utils.tree_get(last_point.state, name)
         return jax.tree.map(lambda a, b, c: jnp.asarray(a + (c - b), a.dtype), begin, end, new_end)
 
-    params = moved("params", learned.params, point.params)
-    updates = moved("updates", learned.grad, point.grad)
-    state = tree_utils.tree_set(learned.state, params=params, updates=updates)
+    params = moved("params", last_point.params, point.params)
+    updates = moved("updates", last_point.grad, point.grad)
+    state = tree_utils.tree_set(last_point.state, params=params, updates=updates)
     return Walk([point._replace(state=state)], walk.space, has_curvature=True)
 
 
@@ -381,17 +399,17 @@ def step(point: Point, space: Any, problem: Problem, *, optimizer: Any) -> Point
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(first: Walk, problem: Problem, way: SearchOptions) -> Walk:
+def _walk(first: Walk, problem: Problem, options: SearchOptions) -> Walk:
     """Descend from the one point of `first` until a condition of `SearchOptions` ends the walk."""
     patience = 1 if first.has_curvature else 3
-    least = 0.5 * way.tol if first.has_curvature else 0.05 * way.tol
+    least = 0.5 * options.tol if first.has_curvature else 0.05 * options.tol
     (point,) = first.points
     visited = [point]
     stalled = 0
-    with progress_bar(way.progress, way.steps, "tune", "step") as reached:
-        while len(visited) <= way.steps and point.norm > way.tol and stalled < patience:
+    with progress_bar(options.progress, options.steps, "tune", "step") as reached:
+        while len(visited) <= options.steps and point.norm > options.tol and stalled < patience:
             before = point
-            point = step(point, first.space, problem, optimizer=way.optimizer)
+            point = step(point, first.space, problem, optimizer=options.optimizer)
             gain = float(before.value) - float(point.value)
             stalled = stalled + 1 if abs(gain) <= least else 0
             visited[-1] = before._replace(state=None)  # a state holds ten gradients
@@ -400,7 +418,9 @@ def _walk(first: Walk, problem: Problem, way: SearchOptions) -> Walk:
     return Walk(visited, first.space)
 
 
-def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_value: Any) -> Tuned:
+def _best_of(
+    visited: list[Point], problem: Problem, options: SearchOptions, start_value: Any
+) -> Tuned:
     """Return the best of all points, with the history of the walk."""
     values = np.array([point.value for point in visited])
     norms = np.array([point.norm for point in visited])
@@ -414,18 +434,18 @@ def _best_of(visited: list[Point], problem: Problem, way: SearchOptions, start_v
     kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *points)
     error_of = lambda value: on_device(problem.from_search(np.asarray(value)))
     # The gradient may be small at the best point, or at a later one that is nearly as good.
-    near = values[best:] <= values[best] + 0.05 * way.tol
-    converged = bool((near & (norms[best:] <= way.tol)).any())
-    reason = "gradient norm below tol" if converged else _why_not(norms, way)
+    near = values[best:] <= values[best] + 0.05 * options.tol
+    converged = bool((near & (norms[best:] <= options.tol)).any())
+    reason = "gradient norm below tol" if converged else _why_not(norms, options)
     start = error_of(start_value)
     history = History(error_of(values), on_device(norms), lams, kernels, start, converged, reason)
     kernel, lam = jax.tree.map(on_device, points[best])
     return Tuned(kernel, lam, history, problem, visited[-1])
 
 
-def _why_not(norms: np.ndarray, way: SearchOptions) -> str:
+def _why_not(norms: np.ndarray, options: SearchOptions) -> str:
     """Return in words why a search ended without convergence."""
-    if not norms[-1] > way.tol:
+    if not norms[-1] > options.tol:
         return "the search left for where the gradient vanishes or is not finite"
     used = len(norms) - 1
-    return f"all {used} steps used" if used == way.steps else "no further progress"
+    return f"all {used} steps used" if used == options.steps else "no further progress"

@@ -1,31 +1,30 @@
 """`fit`, the main function of the package.
 
 It reads its arguments into a `Problem` (`read.py`), plans how λ is chosen and by which solver
-(`plan.py`), runs the plan (`run.py`), and makes a `Fit` of the result (`report.py`).
+(`plan.py`), runs the plan (`run.py`), and makes a `Fit` of the result (`finish.py`).
 """
 
 from collections.abc import Callable
+from functools import singledispatch
 from typing import Any
-
-import numpy as np
 
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import column_names, is_concrete, progress_bar, public_call
 from jaxrls.front.expected import warn_of_long_fit
-from jaxrls.front.fitted import Fit, K
-from jaxrls.front.inspection import inspect_fit, labels_are_equal
-from jaxrls.front.plan import Request, Search, keeps, make_plan, with_solver_without_k
-from jaxrls.front.read import read_problem
-from jaxrls.front.report import (
+from jaxrls.front.finish import (
     add_names_and_offset,
     as_fit,
+    keep_solution,
     with_estimate_in_plan,
     with_prior_in_plan,
-    with_solution,
     words_for_grid,
 )
+from jaxrls.front.fitted import Fit, K
+from jaxrls.front.inspection import inspect_fit, labels_are_equal
+from jaxrls.front.plan import Request, Search, make_plan, with_solver_without_k
+from jaxrls.front.read import read_problem
 from jaxrls.front.run import fit_arrays_compiled, run
 
 
@@ -149,38 +148,48 @@ def fit(
     }
     request = Request(lams, per_target, conservative, keep)
     in_solver_dtype = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
-    if in_solver_dtype is not X:  # everything is computed in that dtype
+    if in_solver_dtype is not X:  # a new call, as `public_call` sets the precision by X
         result = fit(kernel, in_solver_dtype, Y, **options, **request._asdict(), progress=progress)
         return add_names_and_offset(result, column_names(X))
     problem = read_problem(kernel, X, Y, **options)
     if is_concrete(problem, lams, conservative):
-        fitted = plan_run_report(problem, request, progress)
+        fitted = plan_run_finish(problem, request, progress)
     else:
         fitted = fit_in_program(problem, request, progress)
     return add_names_and_offset(fitted, column_names(X), problem.label_offset)
 
 
-def plan_run_report(problem: Problem, request: Request, progress: bool) -> Fit:
+def plan_run_finish(problem: Problem, request: Request, progress: bool) -> Fit:
     """Return the fit with the best λ, checked and with its warnings given.
 
     If no solver was named and K is too large to factor, a solver that needs no K is used.
     """
-    smaller = (
-        None
-        if request.keep
-        else with_solver_without_k(problem, leaves_lam_open=request.leaves_lam_open)
-    )
-    if smaller:
-        warn_of_long_fit(smaller, request.leaves_lam_open)
-    problem = smaller or problem
+    may_change_lams = request.may_change_lams
+    without_k = None
+    if not request.keep:
+        without_k = with_solver_without_k(problem, may_change_lams=may_change_lams)
+    if without_k is not None:
+        warn_of_long_fit(without_k, may_change_lams)
+        problem = without_k
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
-        fit = problem.solver_or_default.run_trials(problem, plan_and_run, progress)
+        fit = run_trials(problem.solver_or_default, problem, plan_and_run, progress)
         reached(1)
-    default_grid = np.ndim(request.lams) == 0
-    inspect_fit(fit, default_grid, problem.solver, labels_are_equal(problem))
+    inspect_fit(fit, request.names_lams, problem.solver, labels_are_equal(problem))
     fit = with_prior_in_plan(fit)
-    return with_estimate_in_plan(fit) if smaller else fit
+    return fit if without_k is None else with_estimate_in_plan(fit)
+
+
+@singledispatch
+def run_trials(
+    solver: Any, problem: Problem, plan_and_run: Callable[[Problem], Fit], progress: bool
+) -> Fit:
+    """Return the fit with the best λ, which `plan_and_run` makes of a prepared problem.
+
+    For a class of solvers that trial fits choose, a room registers its own version. It calls
+    `plan_and_run` several times.
+    """
+    return plan_and_run(problem.prepare(progress))
 
 
 def fit_in_program(problem: Problem, request: Request, progress: bool) -> Fit:
@@ -194,7 +203,8 @@ def fit_in_program(problem: Problem, request: Request, progress: bool) -> Fit:
             "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
             "or call fit outside"
         )
-    kept = keeps(plan.problem, plan.keep)
-    result, solution = fit_arrays_compiled(plan.problem, plan.choice, kept=kept)
+    result, solution = fit_arrays_compiled(plan.problem, plan.choice, kept=plan.kept)
     fit = as_fit(result, plan.problem, words_for_grid(result, plan.problem))
-    return with_solution(fit, solution, plan.problem, plan.choice, plan.keep, len(problem.Y))
+    if not plan.kept:
+        return fit
+    return keep_solution(fit, solution, plan.problem, plan.choice, plan.saved)

@@ -58,13 +58,13 @@ def _all_equal_that_count(Y: Any, v: Any) -> Any:
 
 
 def inspect_fit(
-    fit: Fit, default_grid: bool, solver: Solver | None = None, equal_labels: bool = False
+    fit: Fit, names_lams: bool, solver: Solver | None = None, equal_labels: bool = False
 ) -> None:
     """Warn of what a user should know before trusting a fit; raise if its numbers are not finite.
 
     Args:
         fit: the fit.
-        default_grid: whether the caller left the values of λ open. Then there is no warning if the
+        names_lams: whether the caller named the values of λ. If not, there is no warning if the
             chosen λ is the smallest of the grid and above the floor: fits below it hardly differ.
         solver: the solver that was named, to explain why an iteration stopped; None for the
             default.
@@ -108,7 +108,7 @@ def inspect_fit(
     # At the floor, rounding may be the reason for this λ. Then a warning of rounding replaces the
     # warning that λ is the smallest of the grid.
     off = is_off_by_rounding(fit)
-    faults = faults_of_lam(fit, default_grid, warns_of_rounding=off)
+    faults = faults_of_lam(fit, names_lams, warns_of_rounding=off)
     for words in faults:
         warn(words)
     if off and not faults:
@@ -213,23 +213,23 @@ def _kernel_is_not_finite(fit: Fit) -> bool:
     return not np.isfinite(np.asarray(fit.model.kernel(some, some))).all()
 
 
-def inspect_lam(fit: Any, default_grid: bool) -> None:
+def inspect_lam(fit: Any, names_lams: bool) -> None:
     """Warn if the chosen λ is at the edge of the grid or below the floor.
 
     Args:
         fit: any result that has `lam`, `lams` and `floor`.
-        default_grid: whether the caller left the values of λ open, as in `inspect_fit`.
+        names_lams: whether the caller named the values of λ, as in `inspect_fit`.
     """
-    for words in faults_of_lam(fit, default_grid):
+    for words in faults_of_lam(fit, names_lams):
         warn(words)
 
 
-def faults_of_lam(fit: Any, default_grid: bool, warns_of_rounding: bool = False) -> list[str]:
+def faults_of_lam(fit: Any, names_lams: bool, warns_of_rounding: bool = False) -> list[str]:
     """Return in words where the chosen λ is at the edge of the grid or below the floor.
 
     Args:
         fit: any result that has `lam`, `lams` and `floor`.
-        default_grid: whether the caller left the values of λ open, as in `inspect_fit`.
+        names_lams: whether the caller named the values of λ, as in `inspect_fit`.
         warns_of_rounding: whether another warning explains a λ at the floor.
     """
     chosen = np.asarray(fit.lam)
@@ -242,7 +242,7 @@ def faults_of_lam(fit: Any, default_grid: bool, warns_of_rounding: bool = False)
     at_floor = lams.min() <= 1.01 * float(fit.floor)
     # The smallest λ needs no warning if fits below the default grid no longer differ, or if another
     # warning explains the floor.
-    if default_grid and not at_floor or at_floor and warns_of_rounding:
+    if not names_lams and not at_floor or at_floor and warns_of_rounding:
         is_smallest = np.zeros_like(is_smallest)
     remedy = "pass lams= that reach smaller values"
     if at_floor:

@@ -1,4 +1,4 @@
-"""`search` finds the best λ without a grid, from errors and slopes at about ten values of λ.
+"""`search_lam` finds the best λ without a grid, from errors and slopes at about ten values of λ.
 
 The first six λ are at fixed places. Each further λ is at the minimum of the piecewise cubic
 through the earlier values and slopes, as functions of log λ; see `next_place`.
@@ -28,18 +28,33 @@ LOW = 0.1
 
 
 class SearchResult(NamedTuple):
-    """What `search` returns: the chosen λ, the solution, and a description of the search."""
+    """What `search_lam` returns: the chosen λ, the solution, and a description of the search."""
 
     chosen: Chosen
     solution: Solution
     words: str
 
 
+class Curve(NamedTuple):
+    """The value that a search minimises at the λ of its evaluations, and its slope in log λ.
+
+    A slope is NaN if the criterion has none. A value is not finite if the factor broke down. The
+    curves of several searches side by side are the columns of such arrays.
+    """
+
+    log_lams: np.ndarray
+    values: np.ndarray
+    slopes: np.ndarray
+
+    def take(self, places: Any) -> "Curve":
+        """Return the part of the curve at these places, an index of its arrays."""
+        return Curve(*(part[places] for part in self))
+
+
 class Evaluation(NamedTuple):
     """What one evaluation at λ gives: the error of every target, and what each search needs.
 
-    Each search needs the value that it minimises, and its slope in log λ. The slope is NaN if the
-    criterion has none.
+    Each search needs the value that it minimises, and its slope in log λ, as `Curve` has them.
     """
 
     errors: Any
@@ -58,13 +73,13 @@ class Evaluations(NamedTuple):
 def search_lam(problem: Problem, solution: Solution, per_target: bool) -> SearchResult:
     """Search for the best λ, or for the best λ of each target, side by side."""
     factor = solution.factor
-    separate = per_target and problem.Y.ndim == 2
-    count = problem.Y.shape[1] if separate else 1
+    of_each_target = per_target and problem.Y.ndim == 2
+    count = problem.Y.shape[1] if of_each_target else 1
     log_lams, errors, solution = evaluate_lams(factor, problem, solution, count)
     log_lams, ascending = _ascending(log_lams, errors)
-    lams = jnp.asarray(np.exp(log_lams if separate else log_lams[:, 0]), factor.dtype)
+    lams = jnp.asarray(np.exp(log_lams if of_each_target else log_lams[:, 0]), factor.dtype)
     table = jnp.asarray(ascending.reshape(len(lams), *problem.Y.shape[1:]))
-    lam, error = choose_lam(lams, table, separate)
+    lam, error = choose_lam(lams, table, of_each_target)
     chosen = Chosen(lams, table, lam, error)
     return SearchResult(chosen, solution, _words(factor, len(errors), count))
 
@@ -98,67 +113,78 @@ def evaluate_lams(factor: Any, problem: Problem, solution: Solution, count: int)
     low, high = jax.device_get(_ends(solution.factor))
     low, high = np.log([low, high], dtype=float)
     errors: list[np.ndarray] = []
-    points = np.empty((0, count, 3))  # log λ, value and slope of every evaluation
+    curves = Curve(*np.empty((3, 0, count)))
     log_lams = np.full(count, low)
     while len(errors) < MOST:
-        wanted = np.array([next_place(points[:, j], low, high) for j in range(count)])
+        each = (curves.take(np.s_[:, j]) for j in range(count))
+        wanted = np.array([next_place(curve, low, high) for curve in each])
         if np.isnan(wanted).all():
             break
         log_lams = np.where(np.isnan(wanted), log_lams, wanted)
         evaluation: Any = jax.device_get(evaluate(problem, solution, jnp.asarray(log_lams, dtype)))
         errors.append(evaluation.errors.reshape(-1))
-        point = np.stack([log_lams, evaluation.value, evaluation.slope], axis=1)
-        points = np.concatenate([points, point[None]])
-    return Evaluations(points[:, :, 0], np.stack(errors), solution)
+        new = Curve(log_lams, evaluation.value, evaluation.slope)
+        curves = Curve(*(np.vstack(rows) for rows in zip(curves, new, strict=True)))
+    return Evaluations(curves.log_lams, np.stack(errors), solution)
 
 
 _ends = compiled(lambda_range)
 
 
-def next_place(points: np.ndarray, low: float, high: float) -> float:
+def next_place(curve: Curve, low: float, high: float) -> float:
     """Return the log λ between `low` and `high` to evaluate next, NaN if the search is over.
 
-    The rows of `points` are (log λ, value, slope) of the earlier evaluations. The next place is the
-    first of these that exists:
+    `curve` has the earlier evaluations, in their order. The next place is the first of these that
+    exists:
 
     1. the next of the COARSE places;
-    2. a minimum beside the best point, on the side where f falls. It is the minimum of the cubic
-       between the best point and its neighbour. If the best point has no neighbour there, the end
-       of the range takes its place, or half of the way to where the factor broke down;
+    2. a minimum beside the best evaluation, by `_step_from`;
     3. the middle of a wide gap that may hide another minimum.
     """
-    if len(points) < len(COARSE):
-        return low + (high - low) * COARSE[len(points)]
-    points = points[np.unique(points[:, 0], return_index=True)[1]]
-    finite = np.isfinite(points[:, 1])
-    if finite.sum() < 2:
+    evaluated = len(curve.log_lams)
+    if evaluated < len(COARSE):
+        return low + (high - low) * COARSE[evaluated]
+    curve = curve.take(np.unique(curve.log_lams, return_index=True)[1])
+    is_finite = np.isfinite(curve.values)
+    if is_finite.sum() < 2:
         return np.nan
-    x, values, slopes = points[finite].T
-    f, slopes = _as_logarithms(x, values, slopes)
-    best = np.flatnonzero(f == 0)[-1]
-    downhill = 1 if slopes[best] <= 0 else -1
+    f = _as_logarithms(curve.take(is_finite))
+    best = int(np.flatnonzero(f.values == 0)[-1])
+    # The search goes at most half of the way to where the factor broke down.
+    ends = np.array([low, high, *(curve.log_lams[~is_finite] + f.log_lams[best]) / 2])
+    step = _step_from(best, f, ends)
+    return _middle_of_gap(f) if np.isnan(step) else f.log_lams[best] + step
+
+
+def _step_from(best: int, f: Curve, ends: Float[np.ndarray, " k"]) -> float:
+    """Return the step from the best evaluation to a minimum of f, NaN if there is none.
+
+    The step goes to the side where f falls. It is to the minimum of the cubic between the best
+    evaluation and its neighbour. If there is no neighbour, it is to the nearest of the `ends` on
+    that side, unless that is near.
+    """
+    downhill = 1 if f.slopes[best] <= 0 else -1
     neighbour = best + downhill
-    if 0 <= neighbour < len(x):
-        step = _to_minimum(x[neighbour] - x[best], f[neighbour], slopes[best], slopes[neighbour])
-    else:  # to the end of the range, or half of the way to where the factor broke down
-        reach = np.array([low, high, *(points[~finite, 0] + x[best]) / 2]) - x[best]
-        step = min(reach[reach * downhill > 0], key=abs, default=0)
-        step = step if abs(step) > WIDE / 2 else np.nan
-    return _middle_of_gap(x, f) if np.isnan(step) else x[best] + step
+    if 0 <= neighbour < len(f.values):
+        gap = f.log_lams[neighbour] - f.log_lams[best]
+        return _to_minimum(gap, f.values[neighbour], f.slopes[best], f.slopes[neighbour])
+    reach = ends - f.log_lams[best]
+    step = min(reach[reach * downhill > 0], key=abs, default=0)
+    return step if abs(step) > WIDE / 2 else np.nan
 
 
-def _as_logarithms(
-    x: np.ndarray, values: np.ndarray, slopes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return f = log(1 + value − smallest value) and the slopes of f in log λ.
+def _as_logarithms(curve: Curve) -> Curve:
+    """Return the curve of f = log(1 + value − smallest value).
 
     On one side of the minimum, errors and evidence grow exponentially in log λ. There f is nearly
     a line, which a cubic fits well. A slope that is NaN is estimated from the neighbours.
     """
+    log_lams, values, slopes = curve
     above = values - values.min()
     f = np.log1p(above)
     slopes = slopes / (1 + above)
-    return f, np.where(np.isfinite(slopes), slopes, np.gradient(f, x))
+    slopes = np.where(np.isfinite(slopes), slopes, np.gradient(f, log_lams))
+    return Curve(log_lams, f, slopes)
 
 
 def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> float:
@@ -182,14 +208,15 @@ def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> fl
     return gap * np.clip(u, margin, 1 - margin)
 
 
-def _middle_of_gap(x: np.ndarray, f: np.ndarray) -> float:
+def _middle_of_gap(f: Curve) -> float:
     """Return the middle of the widest gap that may hide a minimum, NaN if there is none.
 
     A gap may hide a minimum if it is wider than WIDE, and f is below LOW at one of its ends.
     """
-    gaps = np.diff(x) * (np.minimum(f[:-1], f[1:]) < LOW)
+    is_low = np.minimum(f.values[:-1], f.values[1:]) < LOW
+    gaps = np.diff(f.log_lams) * is_low
     widest = np.argmax(gaps)
-    return x[widest] + gaps[widest] / 2 if gaps[widest] > WIDE else np.nan
+    return f.log_lams[widest] + gaps[widest] / 2 if gaps[widest] > WIDE else np.nan
 
 
 def _evaluate_at(problem: Problem, solution: Solution, log_lams: Float[Array, " k"]) -> Evaluation:
@@ -197,12 +224,12 @@ def _evaluate_at(problem: Problem, solution: Solution, log_lams: Float[Array, " 
 
     There is one search for all targets, or one for each target.
     """
-    separate = len(log_lams) > 1
+    several = len(log_lams) > 1
 
     def value_and_errors(log_lams: Float[Array, " k"]) -> tuple[Any, Any]:
         lams = jnp.exp(log_lams)
-        errors = problem.errors(solution, lams[None] if separate else lams)[0]
-        value = errors if separate else jnp.mean(errors)[None]
+        errors = problem.errors(solution, lams[None] if several else lams)[0]
+        value = errors if several else jnp.mean(errors)[None]
         return problem.to_search(value), errors
 
     if not (problem.traceable and problem.criterion.smooth and solution.factor.exact):

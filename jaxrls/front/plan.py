@@ -16,6 +16,7 @@ from jaxrls.core.factors import (
     LAMS_PER_SEARCH,
     SOLVERS_WITHOUT_K,
     Cholesky,
+    Solver,
     choose_route,
     suits_cholesky,
 )
@@ -43,10 +44,14 @@ class Request(NamedTuple):
     keep: bool | None = None
 
     @property
-    def leaves_lam_open(self) -> bool:
-        """Whether the caller left the values of λ open, so that a search may choose any."""
-        is_count = isinstance(self.lams, int | np.integer | str | None)
-        return is_count and not self.conservative
+    def names_lams(self) -> bool:
+        """Whether the caller named values of λ, and not only their number or "search"."""
+        return not isinstance(self.lams, int | np.integer | str | None)
+
+    @property
+    def may_change_lams(self) -> bool:
+        """Whether a search may choose any λ, in place of a grid."""
+        return not self.names_lams and not self.conservative
 
 
 # λ to try
@@ -91,27 +96,11 @@ def read_lams(lams: Any, problem: Problem) -> LamsToTry:
     return Given(as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True))
 
 
-def supported_lams(lams: LamsToTry, problem: Problem) -> LamsToTry:
-    """Return the λ to try, changed to what solver and criterion allow.
-
-    * A solver without a spectrum has no grid, so a search replaces a grid.
-    * A search needs slopes of the error. Without them it may miss the best λ, or read the rows more
-      often than a grid does. So a grid replaces a search if the solver has a spectrum.
-    """
-    solver = problem.solver
-    has_spectrum = solver is None or solver.has_spectrum
-    has_slopes = problem.criterion.smooth and problem.traceable
-    if isinstance(lams, Search) and has_spectrum and not has_slopes:
-        return Grid(GRID_SIZE)
-    if isinstance(lams, Grid) and not has_spectrum:
-        if not problem.criterion.smooth:
-            raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
-        return Search()
-    return lams
-
-
 # the plan
 # --------------------------------------------------------------------------------------------------
+
+
+Retry = Literal["below the floor", "by a spectrum"]
 
 
 class Plan(NamedTuple):
@@ -126,15 +115,17 @@ class Plan(NamedTuple):
             "below the floor": if the best λ of a grid is near the floor of the spectrum, search by
             Cholesky factors, whose floor is lower. "by a spectrum": if Cholesky factors for a few
             named λ break down or are inexact, compute a spectrum.
-        keep: whether the solution is kept; None for the default.
+        kept: whether the fit keeps its solution.
+        saved: whether `save` writes the solution.
     """
 
     problem: Problem
     lams: LamsToTry
     per_target: bool
     conservative: float
-    retry: Literal["below the floor", "by a spectrum"] | None = None
-    keep: bool | None = None
+    retry: Retry | None
+    kept: bool
+    saved: bool
 
     @property
     def choice(self) -> Choice:
@@ -146,43 +137,80 @@ class Plan(NamedTuple):
         return Choice(criterion, None, num, self.per_target, self.conservative)
 
 
-def make_plan(problem: Problem, request: Request) -> Plan:
-    """Make the plan for a request; if the problem has no solver, choose the cheapest exact one.
+class Way(NamedTuple):
+    """The part of a plan that depends on `lams`. The fields are those of `Plan`."""
 
-    | `lams` is       | the plan                                                             |
-    |-----------------|----------------------------------------------------------------------|
-    | values          | one spectrum, or a Cholesky factor for each λ if they are few        |
-    | a number        | a grid from one spectrum                                             |
-    | a number        | a search, if the solver has no spectrum                              |
-    | a number        | a search, if its Cholesky factors cost less than a spectrum          |
-    | "search"        | a search, if the criterion has slopes and X is in memory             |
-    | "search"        | else a grid of GRID_SIZE λ, if the solver has a spectrum             |
-    | "search"        | else a search by errors alone, without slopes                        |
-    """
-    lams = supported_lams(read_lams(request.lams, problem), problem)
-    check_conservative(request.conservative, problem.criterion, lams)
+    solver: Solver
+    lams: LamsToTry
+    retry: Retry | None = None
+
+
+def make_plan(problem: Problem, request: Request) -> Plan:
+    """Make the plan for a request; if the problem has no solver, choose the cheapest exact one."""
+    lams = read_lams(request.lams, problem)
+    check_conservative(request.conservative)
     per_target = request.per_target or isinstance(lams, Given) and lams.lams.ndim == 2
     may_factor = _may_take_cholesky(problem, per_target)
-    may_search = may_factor and problem.criterion.smooth and not request.conservative
-    # In place of a grid, Cholesky factors are used in a search.
-    allowed = may_search if isinstance(lams, Grid) else may_factor
-    takes_cholesky = allowed and _is_cheaper_by_cholesky(problem, lams)
-    solver = Cholesky() if takes_cholesky else problem.solver_or_default
-    planned = replace(problem, solver=solver)
-    _check_memory(planned, lams)
-    retry: Any = None
-    if isinstance(lams, Grid) and may_search:
-        retry = "below the floor"
-    elif isinstance(lams, Given) and takes_cholesky:
-        retry = "by a spectrum"
+    way = _way_to_try(lams, problem, may_factor, request.may_change_lams)
+    if request.conservative:
+        _check_standard_errors(problem.criterion, way.lams)
+    planned = replace(problem, solver=way.solver)
+    _check_memory(planned, way.lams)
     return Plan(
         problem=planned,
-        lams=Search() if isinstance(lams, Grid) and takes_cholesky else lams,
+        lams=way.lams,
         per_target=per_target,
         conservative=float(request.conservative),
-        retry=retry,
-        keep=request.keep,
+        retry=way.retry,
+        kept=keeps(problem, request.keep),
+        saved=bool(request.keep),
     )
+
+
+def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_lams: bool) -> Way:
+    """Return the solver, the λ to try, and what to try next.
+
+    The first line of the table that applies decides. "Factors are cheaper" means that
+    `may_factor` allows Cholesky factors of K + λI, and that they cost less than a spectrum.
+
+    | `lams` is | if                                          | the plan                         |
+    |-----------|---------------------------------------------|----------------------------------|
+    | values    | factors are cheaper                         | a Cholesky factor for each λ     |
+    |           | else                                        | the named solver, or a spectrum  |
+    | a number  | the solver has no spectrum                  | a search by that solver          |
+    |           | a search is allowed, factors are cheaper    | a search by Cholesky factors     |
+    |           | else                                        | a grid from one spectrum         |
+    | "search"  | no slopes, but the solver has a spectrum    | as for the number GRID_SIZE      |
+    |           | factors are cheaper                         | a search by Cholesky factors     |
+    |           | else                                        | a search by the solver           |
+
+    A search in place of a grid needs slopes of the error, and `may_change_lams`. A search without
+    slopes may miss the best λ, or read the rows more often than a grid does.
+    """
+    solver = problem.solver_or_default
+    criterion = problem.criterion
+    has_slopes = criterion.smooth and problem.traceable
+    n = problem.rows.shape[0]
+    cheaper = lambda count: may_factor and suits_cholesky(problem.kernel, n, count)
+    match lams:
+        case Given():
+            if cheaper(len(lams.lams)):
+                return Way(Cholesky(), lams, "by a spectrum")
+            return Way(solver, lams)
+        case Grid() if not solver.has_spectrum:
+            if not criterion.smooth:
+                raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
+            return Way(solver, Search())
+        case Grid():
+            if not (may_factor and may_change_lams and criterion.smooth):
+                return Way(solver, lams)
+            if cheaper(LAMS_PER_SEARCH):
+                return Way(Cholesky(), Search())
+            return Way(solver, lams, "below the floor")
+        case Search():
+            if solver.has_spectrum and not has_slopes:
+                return _way_to_try(Grid(GRID_SIZE), problem, may_factor, may_change_lams)
+            return Way(Cholesky() if cheaper(1) else solver, lams)
 
 
 def _may_take_cholesky(problem: Problem, per_target: bool) -> bool:
@@ -202,16 +230,6 @@ def _may_take_cholesky(problem: Problem, per_target: bool) -> bool:
     return choose_route(problem.kernel, rows.shape, rows.dtype) == "gram" and is_concrete(problem)
 
 
-def _is_cheaper_by_cholesky(problem: Problem, lams: LamsToTry) -> bool:
-    """Whether a Cholesky factor for each λ costs less than a spectrum."""
-    factors = 1
-    if isinstance(lams, Given):
-        factors = len(lams.lams)
-    elif isinstance(lams, Grid):
-        factors = LAMS_PER_SEARCH
-    return suits_cholesky(problem.kernel, problem.rows.shape[0], factors)
-
-
 def _check_memory(problem: Problem, lams: LamsToTry) -> None:
     """Raise if the matrices of the fit do not fit into memory."""
     if not is_concrete(problem.rows) or not problem.rows.has_pairs:
@@ -224,16 +242,20 @@ def _check_memory(problem: Problem, lams: LamsToTry) -> None:
     of_problem(problem, lams=at_once).check()
 
 
-def check_conservative(conservative: Any, criterion: Criterion, lams: LamsToTry) -> None:
-    """Raise unless `conservative` is a valid number, and 0 if there are no standard errors."""
+def check_conservative(conservative: Any) -> None:
+    """Raise unless `conservative` is a valid number of standard errors."""
     number = isinstance(conservative, bool | int | float | np.number)
     if not number or not 0 <= conservative < np.inf:
         raise ValueError(
             "conservative must be a number of standard errors, 0 or more, or True for one, and is "
             f"{conservative!r}"
         )
+
+
+def _check_standard_errors(criterion: Criterion, lams: LamsToTry) -> None:
+    """Raise unless the errors at these λ have standard errors, which `conservative` needs."""
     searches = isinstance(lams, Search)
-    if conservative and (searches or not isinstance(criterion, LeaveOneOut)):
+    if searches or not isinstance(criterion, LeaveOneOut):
         what = "those of a search" if searches else f"criterion {criterion.name}"
         raise ValueError(
             "conservative= needs standard errors, which loo and kfold have at λ of a grid or given "
@@ -246,7 +268,7 @@ def check_conservative(conservative: Any, criterion: Criterion, lams: LamsToTry)
 
 
 def with_solver_without_k(
-    problem: Problem, call: str = "fit", leaves_lam_open: bool = True
+    problem: Problem, call: str = "fit", may_change_lams: bool = True
 ) -> Problem | None:
     """Return the problem with a solver that needs no K, or None if it should be solved as it is.
 
@@ -254,18 +276,18 @@ def with_solver_without_k(
     held out, and a problem without a named solver. Such a problem gets a solver if
 
     * K is too large for the device in this `call`, "fit" or "gradient"; or
-    * the spectrum of K would take minutes on a CPU, and `leaves_lam_open` says that the values of λ
-      are left open.
+    * the spectrum of K would take minutes on a CPU, and `may_change_lams` says that a search may
+      choose any λ.
     """
     if not _may_take_solver_without_k(problem):
         return None
-    slow = leaves_lam_open and platform() == "cpu" and len(problem.Y) > MOST_ROWS
+    slow = may_change_lams and platform() == "cpu" and len(problem.Y) > MOST_ROWS
     if not slow and not of_problem(problem, call).why_not():
         return None
     for solver in SOLVERS_WITHOUT_K:
-        many = replace(problem, solver=solver())
-        if not of_problem(many).why_not():
-            return many
+        without_k = replace(problem, solver=solver())
+        if not of_problem(without_k).why_not():
+            return without_k
     return None
 
 

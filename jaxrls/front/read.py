@@ -6,7 +6,7 @@ are its steps.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -106,7 +106,11 @@ def read_problem(
     fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
     Y = rows.labels if Y is None else Y
     removable = fixed.intercept and criterion.ignores_offset
-    offset = label_offset_for_float32(Y, weights, fixed, removable)
+    offset = None
+    rounded = labels_to_round(Y, weights, fixed)
+    if rounded is not None:
+        offset = label_offset(rounded) if removable else None
+        warn_of_rounding(rounded, offset)
     Y = labels_without_gaps(read_labels(Y, rows, offset), weights)
     if standardize:
         kernel = standardized(kernel, rows, weights)
@@ -176,18 +180,28 @@ def _known_float64(Y: Any, weights: Weights) -> np.ndarray | None:
     return Y if right else None
 
 
-def label_offset_for_float32(
-    Y: Any, weights: Weights, fixed: FixedEffects | None = None, removable: bool = False
-) -> np.ndarray | None:
-    """Return what to subtract from float64 labels before they are rounded to float32.
+class LabelsToRound(NamedTuple):
+    """Labels in float64 that a fit rounds to float32, and numbers of each target, (t,) or ()."""
 
-    A target is far from 0 if rounding its mean to float32 loses more than `ROUNDED_SHARE` of the
-    spread of its labels. The spread is their standard deviation beyond the fixed effects. The
-    offset of such a target is its mean, rounded to float32; the offset of other targets is 0.
-    Returns None if no target has an offset, for example because the rows are in float64.
+    values: np.ndarray  # the labels of positive weight
+    mean: np.ndarray
+    spread: np.ndarray  # the standard deviation, beyond the fixed effects if these are columns
+    varies: np.ndarray  # whether the labels differ by more than rounding
+    beyond_columns: bool
 
-    The mean is subtracted only if it is `removable`: an intercept is fitted, and the criterion
-    stays the same when a constant is added to all labels. Warns if too much is lost even so.
+    @property
+    def far(self) -> np.ndarray:
+        """Whether rounding the mean to float32 loses more than `ROUNDED_SHARE` of the spread."""
+        rounding = np.finfo(np.float32).eps * np.abs(self.mean)
+        return self.varies & (rounding > ROUNDED_SHARE * self.spread)
+
+
+def labels_to_round(
+    Y: Any, weights: Weights, fixed: FixedEffects | None = None
+) -> LabelsToRound | None:
+    """Return the labels with their spread, if they are in float64 and the rows in float32.
+
+    None if they are not, or if they cannot be checked for rounding.
     """
     Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
     if Y is None or not np.abs(Y).max() <= LARGEST_LABEL:  # NaN is refused later
@@ -200,35 +214,41 @@ def label_offset_for_float32(
     # Labels that differ by rounding alone hold nothing that rounding could lose.
     exact = np.finfo(np.float64).eps * np.abs(Y).max(axis=0)
     varies = (spread > 100 * exact) & (spread > SMALLEST_SPREAD)
-    far = varies & (np.finfo(np.float32).eps * np.abs(mean) > ROUNDED_SHARE * spread)
-    offset = np.where(far & removable, mean.astype(np.float32), 0).astype(np.float64)
-    rounding = _rounding_in_float32((Y if v is None else Y[v > 0]) - offset)
-    may_lose = varies & (far | (columns is not None))
-    loses = may_lose & (rounding > ROUNDED_SHARE * spread)
-    if loses.any():
-        _warn_of_rounding(np.max(rounding), np.min(spread), columns is not None)
+    values = Y if v is None else Y[v > 0]
+    return LabelsToRound(values, mean, spread, varies, beyond_columns=columns is not None)
+
+
+def label_offset(labels: LabelsToRound) -> np.ndarray | None:
+    """Return what to subtract from labels before they are rounded to float32.
+
+    For a target that is far from 0 it is the mean, rounded to float32. For other targets it is 0.
+    None if no target has an offset. The offset may be subtracted only if an intercept is fitted,
+    and the criterion stays the same when a constant is added to all labels.
+    """
+    offset = np.where(labels.far, labels.mean.astype(np.float32), 0).astype(np.float64)
     return offset if offset.any() else None
 
 
-def _rounding_in_float32(Y: np.ndarray) -> np.ndarray:
-    """Return the largest rounding error of each target in float32."""
-    return np.abs(Y.astype(np.float32) - Y).max(axis=0)
+def warn_of_rounding(labels: LabelsToRound, offset: np.ndarray | None) -> None:
+    """Warn if labels minus the offset lose too much when they are rounded to float32."""
+    shifted = labels.values if offset is None else labels.values - offset
+    rounding = np.abs(shifted.astype(np.float32) - shifted).max(axis=0)
+    may_lose = labels.far | (labels.varies & labels.beyond_columns)
+    if not (may_lose & (rounding > ROUNDED_SHARE * labels.spread)).any():
+        return
+    beyond = " beyond the fixed effects" if labels.beyond_columns else ""
+    remedy = "their fit" if labels.beyond_columns else "the mean of Y"
+    warn(
+        f"float32, the dtype of X, rounds labels by up to {np.max(rounding):.2g}, and they vary by "
+        f"{np.min(labels.spread):.2g}{beyond}: give X in float64, or take {remedy} off first"
+    )
 
 
 def warn_of_far_labels(Y: Any, weights: Weights) -> None:
     """Warn if rounding labels to float32 loses too much, for callers that subtract no mean."""
-    label_offset_for_float32(Y, weights)
-
-
-def _warn_of_rounding(
-    rounding: float | np.floating, spread: float | np.floating, has_columns: bool
-) -> None:
-    beyond = " beyond the fixed effects" if has_columns else ""
-    remedy = "their fit" if has_columns else "the mean of Y"
-    warn(
-        f"float32, the dtype of X, rounds labels by up to {rounding:.2g}, and they vary by "
-        f"{spread:.2g}{beyond}: give X in float64, or take {remedy} off first"
-    )
+    labels = labels_to_round(Y, weights)
+    if labels is not None:
+        warn_of_rounding(labels, None)
 
 
 def _without_effects(Y: np.ndarray, weights: Weights, fixed: FixedEffects) -> np.ndarray:
@@ -269,11 +289,13 @@ def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
     if not kernel.evaluable or not rows.is_dense:
         what = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
         raise ValueError(f"standardize= is for columns of X, and X holds {what}: leave it out")
-    return Standardized(kernel, *_moments(rows, weights))
+    return Standardized(kernel, *_centre_and_scale(rows, weights))
 
 
 @compiled
-def _moments(rows: Rows, weights: Weights) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+def _centre_and_scale(
+    rows: Rows, weights: Weights
+) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
     """Return the mean and the scale of every column; the scale of a constant column is 1.
 
     The scale is the standard deviation. Both are computed from differences to one row, which are

@@ -13,6 +13,15 @@ from jaxrls.core.data import compiled
 from jaxrls.core.factors import ABOVE_ROUNDING, Cholesky, Solution, Spectral
 from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, fit_arrays, result_at
 from jaxrls.core.support import as_lam, on_device
+from jaxrls.front.finish import (
+    add_names_and_offset,
+    as_fit,
+    keep_solution,
+    with_plan,
+    with_prior_in_plan,
+    without_padding,
+    words_for_grid,
+)
 from jaxrls.front.fitted import Fit
 from jaxrls.front.inspection import (
     inspect_fit,
@@ -23,15 +32,7 @@ from jaxrls.front.inspection import (
 )
 from jaxrls.front.keeping import solution_of
 from jaxrls.front.lam_search import search_lam
-from jaxrls.front.plan import Plan, Search, keeps
-from jaxrls.front.report import (
-    add_names_and_offset,
-    as_fit,
-    with_plan,
-    with_prior_in_plan,
-    with_solution,
-    words_for_grid,
-)
+from jaxrls.front.plan import Plan, Search
 from jaxrls.front.sampling import padded
 
 # From this λ/floor on, by bytes of the dtype, a Cholesky factor of dependent features gives
@@ -43,29 +44,30 @@ WEIGHTS_RIGHT_FROM = {4: 100, 8: 1e6}
 class Attempt(NamedTuple):
     """A fit that `run` may return or replace by a better one.
 
-    `solution` is what the fit was computed from, None if it is not kept. `problem` has the solver
-    that was used.
+    `solution` is what the fit was computed from, None if the plan does not keep it and no search
+    needed it. `problem` has the solver that was used. `choice` is how λ was chosen, None for a
+    search.
     """
 
     fit: Fit
     solution: Solution | None
     problem: Problem
+    choice: Choice | None
 
 
 def run(plan: Plan) -> Fit:
     """Return the fit with the best λ, from a grid or from a search, as the plan says."""
-    n = len(plan.problem.Y)
     problem = padded(plan.problem)
-    choice: Choice | None = None
     if isinstance(plan.lams, Search):
         attempt = _by_search(problem, plan)
     else:
-        choice = plan.choice
         attempt = _by_grid(problem, plan)
         if plan.retry == "below the floor" and _is_near_floor(attempt.fit):
-            choice = None
             attempt = _by_search(replace(problem, solver=Cholesky()), plan)
-    return with_solution(attempt.fit, attempt.solution, attempt.problem, choice, plan.keep, n)
+    fit, solution, solved, choice = attempt
+    if plan.kept:
+        fit = keep_solution(fit, solution, solved, choice, plan.saved)
+    return without_padding(fit, len(plan.problem.Y))
 
 
 # a grid
@@ -77,17 +79,17 @@ def _by_grid(problem: Problem, plan: Plan) -> Attempt:
 
     If a Cholesky factor was inexact, and the plan allows it, the fit is computed by a spectrum.
     """
-    kept = keeps(problem, plan.keep)
-    attempt = fit_on_grid(problem, plan.choice, kept)
+    attempt = fit_on_grid(problem, plan.choice, plan.kept)
     if plan.retry == "by a spectrum" and _is_spoilt_by_rounding(attempt):
-        return fit_on_grid(replace(problem, solver=Spectral()), plan.choice, kept)
+        return fit_on_grid(replace(problem, solver=Spectral()), plan.choice, plan.kept)
     return attempt
 
 
 def fit_on_grid(problem: Problem, choice: Choice, kept: bool) -> Attempt:
     """Return the fit with the best λ of a choice, and its solution if `kept`."""
     result, solution = fit_arrays_compiled(problem, choice, kept=kept)
-    return Attempt(as_fit(result, problem, words_for_grid(result, problem)), solution, problem)
+    fit = as_fit(result, problem, words_for_grid(result, problem))
+    return Attempt(fit, solution, problem, choice)
 
 
 @compiled
@@ -135,7 +137,8 @@ def _by_search(problem: Problem, plan: Plan) -> Attempt:
     chosen, solution, words = search_lam(problem, _solution(problem), plan.per_target)
     fit = as_fit(_result_at(problem, solution, chosen), problem)
     name = problem.solver_or_default.name
-    attempt = Attempt(with_plan(fit, f"{name}, a search for λ: {words}"), solution, problem)
+    fit = with_plan(fit, f"{name}, a search for λ: {words}")
+    attempt = Attempt(fit, solution, problem, choice=None)
     if np.ndim(fit.lam) == 0 and is_off_by_rounding(fit):
         return _above_rounding(attempt)
     return attempt
@@ -150,7 +153,8 @@ def _above_rounding(attempt: Attempt) -> Attempt:
 
     The larger λ is the least at which held-out residuals of single rows are right.
     """
-    fit, _, problem = attempt
+    fit = attempt.fit
+    problem = attempt.problem
     lam = np.asarray([sound_lam(fit)], problem.rows.dtype)
     at_larger = fit_on_grid(problem, Choice(problem.criterion, on_device(lam)), kept=True)
     larger = at_larger.fit
@@ -159,7 +163,7 @@ def _above_rounding(attempt: Attempt) -> Attempt:
     chosen = replace(larger.chosen, **_both_ascending(fit.chosen, larger.chosen))
     larger = replace(larger, chosen=chosen)
     words = f"{fit.plan}; then at larger λ, where single rows are right"
-    return at_larger._replace(fit=with_plan(larger, words))
+    return at_larger._replace(fit=with_plan(larger, words), choice=None)
 
 
 def _both_ascending(first: Chosen, second: Chosen) -> dict:
@@ -191,10 +195,10 @@ def with_lam(fit: Fit, lam: Any) -> Fit:
     choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
     result = _result_of_choice(problem, solution, choice)
     changed = as_fit(result, problem, words_for_grid(result, problem))
-    inspect_fit(changed, False, problem.solver)
-    n = len(problem.Y if fit.loo_residuals is None else fit.loo_residuals)
-    keep = fit.kept.saved or None
-    changed = with_solution(changed, solution, problem, fit.kept.choice, keep, n)
+    inspect_fit(changed, True, problem.solver)
+    changed = keep_solution(changed, solution, problem, fit.kept.choice, fit.kept.saved)
+    if fit.loo_residuals is not None:  # they have no padding, which the problem may have
+        changed = without_padding(changed, n=len(fit.loo_residuals))
     changed = with_prior_in_plan(changed)
     return add_names_and_offset(changed, fit.model.names, fit.label_offset)
 

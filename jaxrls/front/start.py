@@ -1,4 +1,4 @@
-"""`first_guess` chooses the kernel and λ from which `tune` starts.
+"""`first_guesses` chooses the kernel and λ from which `tune` starts.
 
 It tries a few multiples of the kernel's widths on a sample of the rows, and keeps the best.
 """
@@ -39,9 +39,23 @@ class Guess(NamedTuple):
     error: Any
 
 
-def first_guess(
-    problem: Any, start: str, lams: Float[Array, " L"] | None, near: bool
-) -> list[Guess]:
+class Guesses(NamedTuple):
+    """The kernels and λ at which a search may start.
+
+    `given` has the kernel that the user gave. `better` has a kernel that was better on a sample of
+    the rows, such as the end of a search there. It is None if no kernel was better.
+    """
+
+    given: Guess
+    better: Guess | None = None
+
+    @property
+    def best(self) -> Guess:
+        """The better guess if there is one, else the given one."""
+        return self.given if self.better is None else self.better
+
+
+def first_guesses(problem: Any, start: str, lams: Float[Array, " L"] | None, near: bool) -> Guesses:
     """Return guesses for the start: the given kernel, and the best of others if it is better.
 
     The other kernels are those that the option `start` of `tune` asks for. All are judged on a
@@ -60,13 +74,14 @@ def first_guess(
     elif start == "screen" and sizes:
         kernels += [_multiple(kernel, factor, rows) for factor in SCREEN_FACTORS]
     error_of = lambda guess: guess.error
-    guesses = _guesses_of(problem, kernels, SCREEN_ROWS, lams)
-    best = min(guesses, key=error_of)
+    screened = _guesses_of(problem, kernels, SCREEN_ROWS, lams)
+    given = screened[0]
+    best = min(screened, key=error_of)
     # If there are several widths, the search moves each by itself, and they are left as they are.
     if near and start == "screen" and sum(sizes) == 1:
         close = [_multiple(best.kernel, factor, rows) for factor in NEAR_FACTORS]
         best = min(_guesses_of(problem, close, NEAR_ROWS, lams), key=error_of)
-    return [guesses[0]] if best is guesses[0] else [guesses[0], best]
+    return Guesses(given, better=None if best is given else best)
 
 
 def lam_on_few(problem: Any) -> float:

@@ -6,6 +6,7 @@ descends (`descent.py`). If rounding spoils the end, it goes on at larger λ.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import singledispatch
 from typing import Any
 
 import jax
@@ -14,7 +15,6 @@ import numpy as np
 
 from jaxrls.core.criteria import Criterion, OfPrior, loo
 from jaxrls.core.data import compiled, kind_of
-from jaxrls.core.factors import SAMPLE_ROWS
 from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, result_at
 from jaxrls.core.support import (
     as_lams,
@@ -27,7 +27,15 @@ from jaxrls.core.support import (
     warn,
 )
 from jaxrls.front.descent import SearchOptions, Tuned, default_optimizer, descend
-from jaxrls.front.fit import plan_run_report
+from jaxrls.front.finish import (
+    add_names_and_offset,
+    as_fit,
+    keep_solution,
+    with_plan,
+    with_prior_in_plan,
+    without_padding,
+)
+from jaxrls.front.fit import plan_run_finish
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import (
     EQUAL_LABELS,
@@ -39,17 +47,17 @@ from jaxrls.front.inspection import (
     sound_lam,
 )
 from jaxrls.front.memory import of_problem
-from jaxrls.front.plan import Request, with_solver_without_k
+from jaxrls.front.plan import Request, keeps, with_solver_without_k
 from jaxrls.front.read import read_problem
-from jaxrls.front.report import (
-    add_names_and_offset,
-    as_fit,
-    with_plan,
-    with_prior_in_plan,
-    with_solution,
-)
 from jaxrls.front.sampling import padded, sample_of
-from jaxrls.front.start import Guess, first_guess
+from jaxrls.front.start import Guess, Guesses, first_guesses
+
+# How many rows a search may begin on. They are enough to distinguish widths.
+SAMPLE_ROWS = 4000
+CANNOT_GROW = (
+    f"grow=True needs landmarks, more than {2 * SAMPLE_ROWS} rows, a criterion without groups or "
+    "pairs, and no fixed_effects=: leave it out"
+)
 
 
 @public_call(data="X")
@@ -175,55 +183,57 @@ def tune(
         landmarks=landmarks,
         block_size=block_size,
     )
-    way = SearchOptions(optimizer or default_optimizer(), steps, tol, starts, key, progress)
-    _check(problem, way, start)
+    options = SearchOptions(optimizer or default_optimizer(), steps, tol, starts, key, progress)
+    _check(problem, options, start)
     if _is_number(lams):
         _check_held(lams, criterion, problem)
         lams = np.reshape(lams, 1)
-        way = way._replace(holds_lam=True)
+        options = options._replace(holds_lam=True)
         problem = replace(problem, criterion=_with_noise_known(problem))
-    many = with_solver_without_k(problem, "gradient") if not keep else None
-    problem = sample_of(problem, SAMPLE_ROWS).problem if many else problem
+    all_rows = problem
+    on_sample = not keep and with_solver_without_k(problem, "gradient") is not None
+    if on_sample:
+        problem = sample_of(all_rows, SAMPLE_ROWS).problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
     ) as reached:
-        guesses = _beginning(problem, start, lams, way.holds_lam, near=landmarks is None)
+        guesses = _beginning(problem, start, lams, options.holds_lam, near=landmarks is None)
         reached(1)
-    fit = _tune(problem, guesses, way, grow, keep)
-    if many is not None:
-        many = replace(many, kernel=fit.kernel, solver=None)
-        request = Request(lams if way.holds_lam else "search", keep=keep)
-        whole = plan_run_report(many, request, progress)
+    fit = _tune(problem, guesses, options, grow, keep)
+    if on_sample:
+        request = Request(lams if options.holds_lam else "search", keep=keep)
+        whole = plan_run_finish(replace(all_rows, kernel=fit.kernel), request, progress)
         plan = f"{fit.plan}, on {SAMPLE_ROWS} rows; {whole.plan}"
         fit = with_plan(replace(whole, history=fit.history), plan)
     return add_names_and_offset(fit, column_names(X), problem.label_offset)
 
 
 def _tune(
-    problem: Problem, guesses: list[Guess], way: SearchOptions, grow: bool | None, keep: bool | None
+    problem: Problem, guesses: Guesses, options: SearchOptions, grow: bool | None, keep: bool | None
 ) -> Fit:
     """Return the fit at the best kernel and λ that a search finds, with the history."""
     n = len(problem.Y)
-    best = problem.solver.search_kernel(  # type: ignore[union-attr]
-        padded(problem), guesses, way, grow, _descend_in_memory
-    )
+    best = search_kernel(problem.solver, padded(problem), guesses, options, grow)
     fit, solution = _fit_of(best)
-    if is_off_by_rounding(fit) and not way.holds_lam:
-        best = _above_rounding(best, fit, way)
+    if is_off_by_rounding(fit) and not options.holds_lam:
+        best = _above_rounding(best, fit, options)
         fit, solution = _fit_of(best)
     scaled = _in_units_of_labels(best, fit)
     if scaled is not None:
         best = scaled
         fit, solution = _fit_of(best)
     history = best.history
-    held = ", λ held fixed" if way.holds_lam else ""
+    held = ", λ held fixed" if options.holds_lam else ""
     words = f"tuned in {len(history.errors) - 1} steps{held}: {history.reason}"
     fit = with_plan(replace(fit, history=history), words)
     problem = replace(best.problem, kernel=best.kernel)
-    _inspect(fit, problem, way.holds_lam)
-    choice = Choice(problem.criterion, fit.lams)
-    return with_solution(with_prior_in_plan(fit), solution, problem, choice, keep, n)
+    _inspect(fit, problem, options.holds_lam)
+    fit = with_prior_in_plan(fit)
+    if keeps(problem, keep):
+        choice = Choice(problem.criterion, fit.lams)
+        fit = keep_solution(fit, solution, problem, choice, saved=bool(keep))
+    return without_padding(fit, n)
 
 
 def _in_units_of_labels(best: Tuned, fit: Fit) -> Tuned | None:
@@ -298,7 +308,7 @@ def _fit_of(best: Tuned) -> tuple[Fit, Any]:
     return _fit_at(problem, jnp.asarray(best.lam), error)
 
 
-def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
+def _above_rounding(best: Tuned, fit: Fit, options: SearchOptions) -> Tuned:
     """Return the search, or one that goes on from its end at larger λ if that is about as good.
 
     At the larger λ held-out residuals of single rows are right. Unless labels have no noise,
@@ -306,7 +316,7 @@ def _above_rounding(best: Tuned, fit: Fit, way: SearchOptions) -> Tuned:
     """
     lowest = 2 * sound_lam(fit)
     here = Guess(best.kernel, 2 * lowest, lowest, fit.error)
-    again = descend(best.problem, [here], way._replace(starts=1))
+    again = descend(best.problem, Guesses(here), options._replace(starts=1))
     before = np.asarray(best.history.errors).min()
     after = np.asarray(again.history.errors).min()
     start = best.history.start_error
@@ -352,14 +362,14 @@ def _with_noise_known(problem: Problem) -> Criterion:
     return criterion
 
 
-def _beginning(problem: Problem, start: str, lams: Any, held: bool, near: bool) -> list[Guess]:
+def _beginning(problem: Problem, start: str, lams: Any, held: bool, near: bool) -> Guesses:
     """Return the kernels and λ at which the search may start.
 
     Warn if the best of the given λ is below the precision of K.
     """
     lams = None if lams is None else as_lams(lams, problem.rows.dtype)
-    guesses = first_guess(problem, start, lams, near)
-    given = guesses[0]
+    guesses = first_guesses(problem, start, lams, near)
+    given = guesses.given
     if lams is not None and not held and given.lam < given.floor:
         warn(
             f"lams={given.lam:.3g} is below the precision of the kernel matrix, "
@@ -368,10 +378,24 @@ def _beginning(problem: Problem, start: str, lams: Any, held: bool, near: bool) 
     return guesses
 
 
-def _descend_in_memory(problem: Problem, guesses: list, way: SearchOptions) -> Tuned:
+@singledispatch
+def search_kernel(
+    solver: Any, problem: Problem, guesses: Guesses, options: SearchOptions, grow: bool | None
+) -> Tuned:
+    """Return the best kernel and λ that a search from the guesses finds.
+
+    With `grow`, a search on landmarks may begin with fewer rows. The room of landmarks registers
+    this for its solver. For other solvers `grow=True` raises a `ValueError`.
+    """
+    if grow:
+        raise ValueError(CANNOT_GROW)
+    return descend_in_memory(problem, guesses, options)
+
+
+def descend_in_memory(problem: Problem, guesses: Guesses, options: SearchOptions) -> Tuned:
     """Call `descend`, or raise if memory does not suffice for a gradient."""
     of_problem(problem, call="gradient").check()
-    return descend(problem, guesses, way)
+    return descend(problem, guesses, options)
 
 
 def _fit_at(problem: Problem, lam: Any, error: Any) -> tuple[Fit, Any]:
@@ -388,7 +412,7 @@ def _fitted_at(problem: Problem, lam: Any, error: Any) -> Fitted:
     return Fitted(result_at(problem, solution, chosen), solution)
 
 
-def _check(problem: Problem, way: SearchOptions, start: Any) -> None:
+def _check(problem: Problem, options: SearchOptions, start: Any) -> None:
     """Raise if the problem cannot be searched, or an option of the search is wrong."""
     if not problem.traceable:
         raise ValueError(
@@ -406,15 +430,16 @@ def _check(problem: Problem, way: SearchOptions, start: Any) -> None:
         "with an optimiser there",
         problem,
     )
-    check_whole("steps", way.steps)
-    check_whole("starts", way.starts)
-    if not hasattr(way.optimizer, "update"):
+    check_whole("steps", options.steps)
+    check_whole("starts", options.starts)
+    if not hasattr(options.optimizer, "update"):
         raise ValueError(
-            f"optimizer must be one of optax's, such as optax.adam(0.1), and is {way.optimizer!r}"
+            "optimizer must be one of optax's, such as optax.adam(0.1), and is "
+            f"{options.optimizer!r}"
         )
     if start not in ("screen", "kernel", "data"):
         raise ValueError(f"start must be 'screen', 'kernel' or 'data', and is {start!r}")
-    if way.starts > 1 and way.key is None:
+    if options.starts > 1 and options.key is None:
         raise ValueError("starts > 1 draws random starts: pass key=jax.random.key(0)")
-    if not (isinstance(way.tol, int | float | np.number) and way.tol > 0):
-        raise ValueError(f"tol must be a number above 0, and is {way.tol!r}")
+    if not (isinstance(options.tol, int | float | np.number) and options.tol > 0):
+        raise ValueError(f"tol must be a number above 0, and is {options.tol!r}")

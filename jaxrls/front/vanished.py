@@ -6,7 +6,6 @@ large, so a gradient cannot tell which.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import jax
@@ -15,21 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Rows, compiled
-from jaxrls.core.kernels import Block, Kernel, Scaled
+from jaxrls.core.kernels import Block
 
 SOME = 100  # the prior variance of this many rows is near enough to that of all rows
-
-
-def scales_of(kernel: Kernel) -> list[bool]:
-    """Return for every leaf of a kernel, in order, whether it is a scale of a part."""
-    marks: list[bool] = []
-    for f in fields(kernel):  # type: ignore[arg-type]
-        value = getattr(kernel, f.name)
-        if isinstance(value, Kernel):
-            marks += scales_of(value)
-        elif not f.metadata.get("static"):
-            marks += [isinstance(kernel, Scaled)] * len(jax.tree.leaves(value))
-    return marks
 
 
 def vanished_scales(
@@ -45,8 +32,8 @@ def vanished_scales(
     """
     value = value_of(params)
     vanished = []
-    for place, is_scale in enumerate(scales_of(space.guess[0])):
-        if is_scale and value_of(space.without(params, [place])) - value <= most:
+    for place, leaf in enumerate(space.leaves):
+        if leaf.is_scale and value_of(space.without(params, [place])) - value <= most:
             vanished.append(place)
     return vanished
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxrls.core.factors import Solver, choose_route
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import pytree
-from jaxrls.front import Fit, of_problem, with_plan
+from jaxrls.front import Fit, of_problem, run_trials, with_plan
 from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.points import TOLERANCE, check_evaluable
 from jaxrls.landmarks.solver import Subset
@@ -34,25 +34,27 @@ class Enough(Solver):
 
     differentiable = prepare = solve = _refuse
 
-    def run_trials(self, problem: Problem, plan_and_run: Callable, progress: bool) -> Fit:
-        """Return the fit on as few landmarks as the certificate allows, or on all rows.
 
-        It uses all rows if landmarks would not be cheaper. `Fit.plan` gives the reason.
-        """
-        n = problem.rows.shape[0]
-        problem = replace(problem, solver=None)
-        if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
-            why = "no landmarks: the kernel's own features are fewer than the rows"
-            return on_all_rows(problem, plan_and_run, why)
-        if problem.rows.candidates()[1].shape[0] < n:
-            raise ValueError(
-                f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give their number'
-            )
-        check_evaluable(problem.kernel)
-        most = most_landmarks(problem)
-        if most < FEWEST:
-            return on_all_rows(problem, plan_and_run, f"all {n} rows: too few to save any")
-        return on_enough(problem, plan_and_run, most, progress)
+@run_trials.register
+def _(solver: Enough, problem: Problem, plan_and_run: Callable, progress: bool) -> Fit:
+    """Return the fit on as few landmarks as the certificate allows, or on all rows.
+
+    It uses all rows if landmarks would not be cheaper. `Fit.plan` gives the reason.
+    """
+    n = problem.rows.shape[0]
+    problem = replace(problem, solver=None)
+    if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
+        why = "no landmarks: the kernel's own features are fewer than the rows"
+        return on_all_rows(problem, plan_and_run, why)
+    if problem.rows.candidates()[1].shape[0] < n:
+        raise ValueError(
+            f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give their number'
+        )
+    check_evaluable(problem.kernel)
+    most = most_landmarks(problem)
+    if most < FEWEST:
+        return on_all_rows(problem, plan_and_run, f"all {n} rows: too few to save any")
+    return on_enough(problem, plan_and_run, most, progress)
 
 
 def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: bool) -> Fit:

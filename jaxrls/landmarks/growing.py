@@ -9,11 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.core.factors import CANNOT_GROW, SAMPLE_ROWS
 from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import check_whole
-from jaxrls.front import Sample, SearchOptions, Stage, Tuned, descend, sample_of
+from jaxrls.front import (
+    CANNOT_GROW,
+    SAMPLE_ROWS,
+    Guesses,
+    Sample,
+    SearchOptions,
+    Stage,
+    Tuned,
+    descend,
+    sample_of,
+)
 from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.points import Landmarks, as_landmarks
 
@@ -52,7 +61,9 @@ def begins_on_few(problem: Problem, m: int, grow: bool | None) -> bool:
     return bool(able and grow is not False and (grow or n * m**2 >= DEAR))
 
 
-def search_in_stages(whole: Problem, solver: Any, guesses: list, way: SearchOptions) -> Tuned:
+def search_in_stages(
+    whole: Problem, solver: Any, guesses: Guesses, options: SearchOptions
+) -> Tuned:
     """Search on few rows, then on the final landmarks with some rows for each, then on all rows.
 
     The second stage has `more` rows. It is left out unless SAMPLE_ROWS < `more` ≤ n/3.
@@ -62,32 +73,33 @@ def search_in_stages(whole: Problem, solver: Any, guesses: list, way: SearchOpti
     more = ROWS_A_LANDMARK * m
     between = SAMPLE_ROWS < more <= n / 3
     sample = sample_of(whole, more) if between else Sample(whole, np.arange(n))
-    best, stage = on_few_rows(whole, solver, min(m, LANDMARKS), guesses, way)
+    best, stage = on_few_rows(whole, solver, min(m, LANDMARKS), guesses, options)
     stages = [stage]
-    way = way._replace(starts=1)
-    final = final_landmarks(whole, solver, sample, best.kernel, way.progress)
+    options = options._replace(starts=1)
+    final = final_landmarks(whole, solver, sample, best.kernel, options.progress)
     if between:
         of_points = solver_on_given(solver, replace(final, indices=None))
         smaller = replace(sample.problem, solver=of_points)
-        here = [guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
-        best = descend(smaller, here, way, learned=best.learned)
+        here = Guesses(guesses.best._replace(kernel=best.kernel, lam=best.lam))
+        best = descend(smaller, here, options, last_point=best.last_point)
         stages.append(Stage(len(smaller.Y), len(final.points), best.history))
-    last = [guesses[0], guesses[-1]._replace(kernel=best.kernel, lam=best.lam)]
+    reached = guesses.best._replace(kernel=best.kernel, lam=best.lam)
+    last = Guesses(guesses.given, better=reached)
     whole = replace(whole, solver=solver_on_given(solver, final))
-    best = descend(whole, last, way, learned=best.learned)
+    best = descend(whole, last, options, last_point=best.last_point)
     return best._replace(history=replace(best.history, stages=tuple(stages)))
 
 
 def on_few_rows(
-    whole: Problem, solver: Any, num: int, guesses: list, way: SearchOptions
+    whole: Problem, solver: Any, num: int, guesses: Guesses, options: SearchOptions
 ) -> tuple[Tuned, Stage]:
     """Search on few rows, and on landmarks chosen by the best kernel at the start.
 
     Return the result and the `Stage` for the history.
     """
     few = sample_of(whole, SAMPLE_ROWS).problem
-    landmarks = chosen_for(guesses[-1].kernel, few, num, way.progress)
-    best = descend(replace(few, solver=solver_on_given(solver, landmarks)), guesses, way)
+    landmarks = chosen_for(guesses.best.kernel, few, num, options.progress)
+    best = descend(replace(few, solver=solver_on_given(solver, landmarks)), guesses, options)
     return best, Stage(len(few.Y), num, best.history)
 
 

@@ -4,7 +4,6 @@ It chooses the landmarks and states how much memory they take. It makes a spectr
 derivatives, Cholesky factors.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import IDENTITY, Kernel
 from jaxrls.core.linalg import Number, tall_matmul
 from jaxrls.core.support import pytree, static, values_unknown
+from jaxrls.front import Guesses, SearchOptions, Tuned, descend_in_memory, search_kernel
 from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.cholesky import cholesky_on_landmarks
 from jaxrls.landmarks.dictionary import Dictionary, keeps_rows, kept_features
@@ -123,18 +123,6 @@ class Subset(Solver):
         summed = left_out_sum(solve, total, kernel, chosen.points, lam, rest)
         return summed / problem.weights.total / problem.Y[0].size
 
-    def search_kernel(
-        self, problem: Problem, guesses: list, options: Any, grow: bool | None, descend: Callable
-    ) -> Any:
-        """Search for the best kernel and λ, on landmarks chosen by the best kernel at the start.
-
-        If the problem has many rows, the search runs in stages instead.
-        """
-        if begins_on_few(problem, self.count, grow):
-            return search_in_stages(problem, self, guesses, options)
-        chooses = replace(problem, kernel=guesses[-1].kernel)
-        return descend(chooses.prepare(options.progress), guesses, options)
-
     def points(self, rows: Any) -> Any:
         """Return the points of the landmarks."""
         return self.landmarks.points
@@ -153,6 +141,20 @@ class Subset(Solver):
         numbers = max(numbers + shape.gradient * kept, n * m)  # n·m: to choose landmarks
         words = "the landmarks' matrices and blocks of rows"
         return Footprint("cholesky landmarks", m, numbers, words)
+
+
+@search_kernel.register
+def _(
+    solver: Subset, problem: Problem, guesses: Guesses, options: SearchOptions, grow: bool | None
+) -> Tuned:
+    """Search for the best kernel and λ, on landmarks chosen by the best kernel at the start.
+
+    If the problem has many rows, the search runs in stages instead.
+    """
+    if begins_on_few(problem, solver.count, grow):
+        return search_in_stages(problem, solver, guesses, options)
+    chooses = replace(problem, kernel=guesses.best.kernel)
+    return descend_in_memory(chooses.prepare(options.progress), guesses, options)
 
 
 def coef_near_fit_on_landmarks(data: Data, corner: Float[Array, "m m"], kept: bool) -> Any:

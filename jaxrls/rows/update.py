@@ -273,7 +273,7 @@ def with_rows(
     )
     if known:
         _inspect_digits(float(changed.cancellation), coef.dtype)
-        inspect_fit(updated, choice is not None and choice.lams is None)
+        inspect_fit(updated, names_lams=choice is None or choice.lams is not None)
     return add_names_and_offset(updated, fit.model.names, fit.label_offset)
 
 

@@ -307,19 +307,19 @@ def fit_kernels(
         columns=column_names(X),
     )
     of_grid: Any = None if steps else grid  # the descent may leave the grid
-    _inspect(fit, of_grid, default_grid=lams is None)
+    _inspect(fit, of_grid, names_lams=lams is not None)
     if problem.label_offset is None:
         return fit
     return replace(fit, intercept=with_constant(fit.intercept, problem.label_offset))
 
 
 @where_known
-def _inspect(fit: KernelsFit, lams: Any, default_grid: bool) -> None:
+def _inspect(fit: KernelsFit, lams: Any, names_lams: bool) -> None:
     """Wait until all of the fit is computed. Warn of a chosen λ at an edge of the grid, or below
     the floor.
     """
     fit = jax.block_until_ready(fit)
-    inspect_lam(replace(fit, lams=lams, floor=np.max(fit.floor)), default_grid)
+    inspect_lam(replace(fit, lams=lams, floor=np.max(fit.floor)), names_lams)
 
 
 def _checked(kernels: Any, names: tuple) -> tuple[Kernel, ...]:

@@ -345,7 +345,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             standard_error_of_targets=None,
         )
         fit = replace(at_best, chosen=of_scores, diagnostics=without)
-        inspect_lam(fit, isinstance(self._lams(), int))
+        inspect_lam(fit, not isinstance(self._lams(), int))
         return fit
 
     def _estimator(

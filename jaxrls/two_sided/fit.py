@@ -104,13 +104,13 @@ def fit_kronecker(
     check_loss(loss)
     check_inputs("Y", Y)
     num = lams
-    default_grid = np.ndim(lams) == 0
-    if default_grid:
-        check_whole("lams, as their number,", lams)
-        lams = None
-    else:
+    names_lams = np.ndim(lams) > 0
+    if names_lams:
         lams = as_lams(lams, X1.dtype, zero=True)
         num = len(lams)
+    else:
+        check_whole("lams, as their number,", lams)
+        lams = None
     _check_memory(shape, num * (setting == "both"), keep, X1.dtype.itemsize)
     sides = (kernel1, X1, kernel2, X2)
     weights = side_weights(weights, shape, X1.dtype)
@@ -126,7 +126,7 @@ def fit_kronecker(
         keep=keep,
         names=names,
     )
-    _inspect(fit, max(shape), default_grid)
+    _inspect(fit, max(shape), names_lams)
     return fit
 
 
@@ -147,7 +147,7 @@ def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int
 
 
 @where_known
-def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
+def _inspect(fit: KroneckerFit, n: int, names_lams: bool) -> None:
     """Raise for errors that are not finite and for kernels that are not semidefinite. Warn of λ."""
     if not np.isfinite(np.asarray(fit.errors)).all():
         wider = "float64 (NumPy float64 input), " if fit.lam.dtype == np.float32 else ""
@@ -155,7 +155,7 @@ def _inspect(fit: KroneckerFit, n: int, default_grid: bool) -> None:
             f"errors are not finite: use {wider}a larger smallest λ, or a smaller kernel width"
         )
     check_semidefinite("the kernel matrix of a side", fit.indefinite, n)
-    inspect_lam(fit, default_grid)
+    inspect_lam(fit, names_lams)
 
 
 @compiled

@@ -11,7 +11,7 @@ from support import ANY_PRECISION, DTYPE, EDGE, FLOAT64, X64, array, refused, so
 import jaxrls as rls
 from jaxrls.core.factors import solvers
 from jaxrls.core.fit import choose_lam
-from jaxrls.front.lam_search import COARSE, GAIN, MOST, next_place
+from jaxrls.front.lam_search import COARSE, GAIN, MOST, Curve, next_place
 
 GAUSSIAN = rls.Gaussian(0.3)
 # A search promises errors within 1e-5; in float32 an error at one λ is itself known to so much of
@@ -176,7 +176,7 @@ def test_messages(data):
 def run(function, low=-30.0, high=8.0, slopes=True):
     """All places that a search sees of a function that gives value and slope, with the values."""
     seen = np.empty((0, 3))
-    while len(seen) < MOST and np.isfinite(place := next_place(seen, low, high)):
+    while len(seen) < MOST and np.isfinite(place := next_place(Curve(*seen.T), low, high)):
         assert low <= place <= high and place not in seen[:, 0]
         value, slope = function(place)
         seen = np.array([*seen, (place, value, slope if slopes else np.nan)])

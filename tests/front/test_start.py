@@ -132,30 +132,30 @@ def test_widths_follow_tiny_and_huge_units():
     assert_close(width / width[1], spread, 50 * EPS)
 
 
-# the first guess
+# the first guesses
 
 
-def guess(kernel, X, Y, weights=None, how="screen", near=False, **options):
+def guesses(kernel, X, Y, weights=None, how="screen", near=False, **options):
     weights = None if weights is None else jnp.asarray(weights)
     problem = extend.read_problem(
         kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights, **options
     )
-    return start.first_guess(problem, how, None, near)
+    return start.first_guesses(problem, how, None, near)
 
 
 @pytest.mark.parametrize("make", [rls.Gaussian, Own], ids=lambda cls: cls.__name__)
 def test_a_width_far_off_is_replaced_by_a_multiple_of_it(make):
     X = rows(60, 1)
     Y = np.sin(3 * X[:, 0])
-    given, *better = guess(make(array(64.0)), X, Y)
-    assert given.kernel == make(array(64.0)) and len(better) == 1
-    (width,) = (float(part) for part in better[0].kernel.__dict__.values())
+    given, better = guesses(make(array(64.0)), X, Y)
+    assert given.kernel == make(array(64.0))
+    (width,) = (float(part) for part in better.kernel.__dict__.values())
     assert width / 64 in start.SCREEN_FACTORS and width < 64
 
 
 def test_what_declares_no_length_scale_is_not_screened():
     X = rows(60, 1)
-    assert len(guess(Hidden(array(64.0)), X, np.sin(3 * X[:, 0]))) == 1
+    assert guesses(Hidden(array(64.0)), X, np.sin(3 * X[:, 0])).better is None
 
 
 @pytest.mark.slow
@@ -174,7 +174,8 @@ def test_a_kernel_matrix_is_judged_whole(monkeypatch):
     monkeypatch.setattr(start, "SCREEN_ROWS", 5)
     X = rows(20)
     K = X @ X.T + np.eye(20, dtype=DTYPE)
-    ((kernel, lam, floor, _),) = guess(rls.Precomputed(), K, X[:, 0])
+    (kernel, lam, floor, _), better = guesses(rls.Precomputed(), K, X[:, 0])
+    assert better is None
     assert kernel == rls.Precomputed() and np.isfinite(lam)
     fitted = rls.factorize(rls.Precomputed(), array(K)).precision_floor()
     assert_close(floor, fitted, 0.1)
@@ -183,8 +184,8 @@ def test_a_kernel_matrix_is_judged_whole(monkeypatch):
 def test_groups_of_all_rows_set_no_floor_on_a_sample():
     """Their row numbers are not the sample's: a search could not go below λ = .15."""
     X, groups = rows(900, 100), np.arange(900) // 300
-    (alone,), (grouped,) = (
-        guess(rls.Linear(), X, X[:, 0], **more) for more in ({}, {"groups": groups})
+    alone, grouped = (
+        guesses(rls.Linear(), X, X[:, 0], **more).given for more in ({}, {"groups": groups})
     )
     assert grouped.floor == alone.floor and grouped.lam == alone.lam
 

@@ -28,6 +28,7 @@ from support import (
 import jaxrls as rls
 from jaxrls.iterative import conjugate, lam_walk
 
+fit_module = importlib.import_module("jaxrls.front.fit")
 plan_module = importlib.import_module("jaxrls.front.plan")
 tune_module = importlib.import_module("jaxrls.front.tune")
 
@@ -435,7 +436,7 @@ class Planned(Exception):
 def test_it_is_taken_where_k_takes_long(patch):
     """A CPU; and any λ will do, of which nothing is kept."""
 
-    def planned(self, problem, *rest):
+    def planned(solver, problem, *rest):
         raise Planned(problem.solver)
 
     def solver_of(**options):
@@ -445,7 +446,7 @@ def test_it_is_taken_where_k_takes_long(patch):
 
     X, Y = (np.asarray(part) for part in drawn(200))
     v = np.linspace(0.5, 2, len(X)).astype(DTYPE)
-    patch.setattr(rls.extend.Solver, "run_trials", planned)
+    patch.setattr(fit_module, "run_trials", planned)
     assert solver_of() is None
     patch.setattr(plan_module, "MOST_ROWS", len(X) - 1)
     for count in ({}, {"lams": np.int64(100)}, {"lams": None}):

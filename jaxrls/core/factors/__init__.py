@@ -27,7 +27,7 @@ from jaxrls.core.factors.primal_spectrum import (
     spectrum_of,
 )
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
-from jaxrls.core.factors.solver import CANNOT_GROW, SAMPLE_ROWS, CallShape, Footprint, Solver
+from jaxrls.core.factors.solver import CallShape, Footprint, Solver
 from jaxrls.core.factors.solvers import (
     LAMS_PER_SEARCH,
     Cholesky,

@@ -4,7 +4,6 @@ A solver makes a factor of kernel, rows, weights and fixed effects. Rooms add so
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -14,13 +13,6 @@ from jaxrls.core.factors.expansion import stays_dual
 from jaxrls.core.factors.lams import COLUMNS_AT_ONCE
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.linalg import Number, wide_block_size
-
-# How many rows a search may begin on. They are enough to distinguish widths.
-SAMPLE_ROWS = 4000
-CANNOT_GROW = (
-    f"grow=True needs landmarks, more than {2 * SAMPLE_ROWS} rows, a criterion without groups or "
-    "pairs, and no fixed_effects=: leave it out"
-)
 
 
 class CallShape(NamedTuple):
@@ -126,26 +118,6 @@ class Solver(ABC):
         derivative in closed form overrides this method.
         """
         return jnp.mean(problem.errors(problem.solution(), lam[None]))
-
-    def run_trials(self, problem: Any, plan_and_run: Callable, progress: bool) -> Any:
-        """Return the `Fit` with the best λ.
-
-        `plan_and_run` makes it from a prepared problem. A solver that is chosen by trial fits calls
-        `plan_and_run` several times.
-        """
-        return plan_and_run(problem.prepare(progress))
-
-    def search_kernel(
-        self, problem: Any, guesses: list, options: Any, grow: bool | None, descend: Callable
-    ) -> Any:
-        """Return the best kernel and λ that `descend` finds from the `guesses`.
-
-        With `grow`, a solver that chooses landmarks may begin with fewer rows. Other solvers raise
-        a `ValueError` then.
-        """
-        if grow:
-            raise ValueError(CANNOT_GROW)
-        return descend(problem, guesses, options)
 
     def points(self, rows: Any) -> Any:
         """Return the rows or landmarks that dual coefficients belong to."""

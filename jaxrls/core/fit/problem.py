@@ -31,7 +31,8 @@ class Problem:
         Y: labels (n,) or (n, t).
         criterion: the criterion by which λ is chosen.
         block_size: the number of rows in a block; None to choose it by memory.
-        solver: how to factor; None for `Spectral()`.
+        solver: how to factor; None if the user named no solver. Then `fit` chooses one, and
+            `solution()` takes `Spectral()`.
         label_offset: the number subtracted from the labels of each target, (t,) or (), because
             labels far from 0 would lose digits by rounding; None if nothing was subtracted.
 

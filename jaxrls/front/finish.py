@@ -14,7 +14,6 @@ from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Choice, Problem, Result
 from jaxrls.front.fitted import About, Fit, Kept
 from jaxrls.front.model import Model
-from jaxrls.front.plan import keeps
 
 
 def as_fit(result: Result, problem: Problem, plan: str = "") -> Fit:
@@ -63,36 +62,30 @@ def with_estimate_in_plan(fit: Fit) -> Fit:
     return with_plan(fit, f"{fit.plan}; {why}")
 
 
-def with_solution(
-    fit: Fit,
-    solution: Solution | None,
-    problem: Problem,
-    choice: Choice | None,
-    keep: bool | None,
-    n: int,
+def keep_solution(
+    fit: Fit, solution: Solution | None, problem: Problem, choice: Choice | None, saved: bool
 ) -> Fit:
-    """Return the fit with its solution, if that is kept, and without padding.
+    """Return the fit with its solution, and with what another λ and other rows need.
 
     Args:
         fit: the fit to complete.
-        solution: what the fit was computed from; None if it is not kept.
+        solution: what the fit was computed from.
         problem: the problem that was solved.
         choice: how λ was chosen, so that `Fit.update` can choose it again; None after a search.
-        keep: whether the solution is kept, and saved by `save`; None for the default.
-        n: the number of rows that the caller gave. Rows after n are padding.
+        saved: whether `save` writes the solution.
     """
-    if keeps(problem, keep):
-        criterion = problem.criterion
-        again = choice if criterion.needs_only_sums else None
-        fit = replace(fit, kept=Kept(solution, problem, criterion.groups, again, bool(keep)))
-    residuals = fit.loo_residuals
-    if residuals is None or len(residuals) == n:
+    criterion = problem.criterion
+    again = choice if criterion.needs_only_sums else None
+    return replace(fit, kept=Kept(solution, problem, criterion.groups, again, saved))
+
+
+def without_padding(fit: Fit, n: int) -> Fit:
+    """Return the fit without the points, coefficients and residuals of rows after n.
+
+    n is the number of rows that the caller gave. The rows after it are padding.
+    """
+    if fit.loo_residuals is None or len(fit.loo_residuals) == n:
         return fit
-    return _without_padding(fit, n)
-
-
-def _without_padding(fit: Fit, n: int) -> Fit:
-    """Return the fit without the points, coefficients and residuals of rows after n."""
     model = fit.model
     if model.points is not None:
         points = first_rows(model.points, n)

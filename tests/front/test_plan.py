@@ -66,9 +66,9 @@ def test_the_plan_of_each_request(request_, options, wanted, monkeypatch):
 
 
 def test_the_number_of_lam():
-    assert plan_of({"lams": 9}).lams.count == 9
-    assert plan_of({"lams": None}).lams.count == GRID_SIZE
-    assert plan_of({"lams": "search"}, **STEPS).lams.count == GRID_SIZE
+    assert plan_of({"lams": 9}).lams.num == 9
+    assert plan_of({"lams": None}).lams.num == GRID_SIZE
+    assert plan_of({"lams": "search"}, **STEPS).lams.num == GRID_SIZE
 
 
 @pytest.mark.parametrize(

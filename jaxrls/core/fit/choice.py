@@ -4,7 +4,7 @@
 differ. `choose_lam` picks the best λ from their errors.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -199,27 +199,34 @@ def standard_error(
     left_out, weights = counted_residuals(left_out, solution.factor.weights, folds)
     losses = criterion.loss(left_out, solution.labels.Y)
     if lam.ndim:
-        return error_of_mean(losses, weights, folds)
-    return error_of_mean(jnp.mean(losses, axis=1, keepdims=True), weights, folds)[0]
+        return mean_loss(losses, weights, folds).standard_error
+    of_all_targets = jnp.mean(losses, axis=1, keepdims=True)
+    return mean_loss(of_all_targets, weights, folds).standard_error[0]
 
 
-def error_of_mean(
-    losses: Float[Array, "n t"], weights: Weights, folds: Folds | None
-) -> Float[Array, " t"]:
-    """Return the standard error (t,) of a mean loss over rows, or over groups.
+class MeanLoss(NamedTuple):
+    """A mean loss over rows, or over groups, with its standard error."""
+
+    mean: Float[Array, " t"]
+    standard_error: Float[Array, " t"]
+
+
+def mean_loss(losses: Float[Array, "n t"], weights: Weights, folds: Folds | None) -> MeanLoss:
+    """Return the mean loss over rows, or over groups, and its standard error.
 
     Let m_g be the loss of row g, or the mean loss of group g, and V_g the sum of its weights. Let m
     be the mean Σ V_g m_g / Σ V_g over the G rows or groups. The standard error of m is
     √(Σ V_g² (m_g − m)² · G/(G − 1)) / Σ V_g.
     """
     v = weights.array[:, None]
-    away = v * (losses - jnp.sum(v * losses, axis=0) / weights.total)
+    mean = jnp.sum(v * losses, axis=0) / weights.total
+    away = v * (losses - mean)
     count = weights.count
     if folds is not None:
         away = folds.sums(away)
         count = jnp.sum(folds.sums(v) > 0).astype(v.dtype)
     spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
-    return spread / weights.total
+    return MeanLoss(mean, spread / weights.total)
 
 
 def counted_residuals(

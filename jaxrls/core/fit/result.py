@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 from jaxrls.core.criteria import LeaveOneOut
 from jaxrls.core.data import Weights
 from jaxrls.core.factors import Outcome, Solution
-from jaxrls.core.fit.choice import Chosen, counted_residuals, error_of_mean
+from jaxrls.core.fit.choice import Chosen, counted_residuals, mean_loss
 from jaxrls.core.fit.function import Function, Numbers
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel
@@ -139,12 +139,17 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
         of_targets = _scores(residuals, counted, labels.Y)
         if isinstance(criterion, LeaveOneOut) and solution.factor.exact:
             losses = criterion.loss(residuals, labels.Y)
-            spread = error_of_mean(losses, counted, criterion.groups)
-            of_targets["error_of_targets"] = counted.mean(losses)
-            of_targets["standard_error_of_targets"] = spread
-            mean_losses = jnp.mean(losses, axis=1, keepdims=True)
-            of_mean = error_of_mean(mean_losses, counted, criterion.groups)[0]
-            more["loo_standard_error"] = spread if lam.ndim else of_mean
+            of_each = mean_loss(losses, counted, criterion.groups)
+            of_targets["error_of_targets"] = of_each.mean
+            of_targets["standard_error_of_targets"] = of_each.standard_error
+            if lam.ndim:
+                more["loo_standard_error"] = of_each.standard_error
+            elif losses.shape[1] == 1:
+                more["loo_standard_error"] = of_each.standard_error[0]
+            else:
+                of_all_targets = jnp.mean(losses, axis=1, keepdims=True)
+                of_all = mean_loss(of_all_targets, counted, criterion.groups)
+                more["loo_standard_error"] = of_all.standard_error[0]
         more["r2"] = jnp.mean(of_targets["r2_of_targets"])
         more |= {name: labels.drop_axis(values) for name, values in of_targets.items()}
     return replace(result, diagnostics=replace(result.diagnostics, **more))

@@ -204,17 +204,19 @@ def labels_to_round(
     None if they are not, or if they cannot be checked for rounding.
     """
     Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
-    if Y is None or not np.abs(Y).max() <= LARGEST_LABEL:  # NaN is refused later
+    if Y is None:
         return None
     v = None if weights.values is None else np.asarray(weights.values, np.float64)
+    values = Y if v is None else Y[v > 0]
+    if not np.abs(Y).max() < np.inf or not np.abs(values).max(initial=0) <= LARGEST_LABEL:
+        return None  # NaN is refused later
     mean = np.average(Y, axis=0, weights=v)
     columns = fixed if fixed and fixed.values is not None else None
     left = Y - mean if columns is None else _without_effects(Y, weights, columns)
     spread = np.sqrt(np.average(left**2, axis=0, weights=v))
     # Labels that differ by rounding alone hold nothing that rounding could lose.
-    exact = np.finfo(np.float64).eps * np.abs(Y).max(axis=0)
+    exact = np.finfo(np.float64).eps * np.abs(values).max(axis=0, initial=0)
     varies = (spread > 100 * exact) & (spread > SMALLEST_SPREAD)
-    values = Y if v is None else Y[v > 0]
     return LabelsToRound(values, mean, spread, varies, beyond_columns=columns is not None)
 
 

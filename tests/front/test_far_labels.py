@@ -134,6 +134,20 @@ def test_labels_that_rows_bring_are_as_far():
         assert_close(got.errors, want.errors, 1e-3)
 
 
+def test_a_label_without_weight_hides_no_offset():
+    """A huge label of weight 0 tells nothing of how far labels are rounded."""
+    weights = np.ones(N, np.float32)
+    weights[3] = 0
+    huge = Y[:, 2].copy()
+    huge[3] = 1e15
+    given, want = (
+        rls.fit(rls.Linear(), X, labels, weights=weights, lams=[0.1]) for labels in (huge, Y[:, 2])
+    )
+    assert want.label_offset is not None
+    assert (given.label_offset == want.label_offset).all()
+    assert (np.asarray(given.model.coef) == np.asarray(want.model.coef)).all()
+
+
 # Where rounding has taken all of them.
 @pytest.mark.filterwarnings("ignore:the labels are all equal")
 @pytest.mark.slow

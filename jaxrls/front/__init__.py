@@ -1,8 +1,9 @@
-"""The functions that a user calls: `fit`, `tune`, `objective` and `memory`.
+"""What a user calls (`fit`, `tune`, `objective`, `memory`), and the names of it that rooms import.
 
 `fit` has four steps, each a module. `read` turns the arguments into a `Problem` of arrays. `plan`
 chooses a solver and the way to search λ, from shapes and options. `run` executes the plan by
-compiled programs. `finish` makes a `Fit` of the result.
+compiled programs, and makes a `Fit` of their results by functions of `finish`. `inspection` looks
+at the numbers of the `Fit`, and warns.
 
 `tune` also begins with `read`. Then `start` chooses a first kernel and λ, `descent` improves them
 by gradients, and `finish` makes a `Fit`. Begin reading with `fit.py`.
@@ -17,7 +18,7 @@ from jaxrls.front.descent import (
     step,
 )
 from jaxrls.front.finish import add_names_and_offset, with_plan
-from jaxrls.front.fit import run_trials
+from jaxrls.front.fit import fit_prepared
 from jaxrls.front.fitted import Fit, Kept, check_no_std_options
 from jaxrls.front.history import History, Stage
 from jaxrls.front.inspection import inspect_fit, inspect_lam

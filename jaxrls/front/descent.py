@@ -1,7 +1,8 @@
 """`descend` searches for the best kernel and λ of one problem by gradients, from the best guess.
 
-A search minimises over parameters θ, mostly logarithms of kernel parameters and of λ; `Space`
-translates θ to kernel and λ. Begin with `descend`; `step` is one step of the optimiser.
+A search minimises over parameters θ. They are mostly logarithms of kernel parameters and of λ less
+the floor. `Space` translates θ to kernel and λ. Begin with `descend`; `step` is one step of the
+optimiser.
 """
 
 from dataclasses import fields, replace
@@ -181,7 +182,7 @@ class Point(NamedTuple):
     def norm(self) -> Any:
         """The largest absolute slope, ‖∇ log E‖∞; NaN if a slope is NaN.
 
-        θ holds log λ divided by its unit, so its slope is divided by the unit too.
+        θ holds log (λ − floor) divided by its unit, so its slope is divided by the unit too.
         """
         *leaves, slope = map(np.asarray, self.grad)
         return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
@@ -239,21 +240,10 @@ def descend(
         of_likelihood = problem.criterion.is_likelihood
         if of_likelihood:
             options = options._replace(tol=_tolerance_per_row(problem, options.tol))
-        lowest_value = lambda walk: float(walk.lowest.value)
-        space_of = lambda guess: Space.around(guess, options.holds_lam)
-        given = better = _first_of_walk(space_of(guesses.given), problem, options)
-        if guesses.better is not None:
-            better = _first_of_walk(space_of(guesses.better), problem, options)
-        best = min(given, better, key=lowest_value)
-        starts = [best, *_random_starts(best.space, problem, options)]
-        is_default = options.optimizer is default_optimizer()
-        if last_point is not None and best is better and is_default:
-            starts[0] = _with_curvature(last_point, best)
-        is_small = of_likelihood and problem.weights.count <= FEW_ROWS
-        if is_small and guesses.better is not None:
-            starts.append(better if best is given else given)
+        given = _first_of_walk(_around(guesses.given, options), problem, options)
+        starts = _starts(given, problem, guesses, options, last_point)
         walks = [_walk(start, problem, options) for start in starts]
-        walk = min(walks, key=lowest_value)
+        walk = min(walks, key=_lowest_value)
         words = ""
         if of_likelihood:
             walk, vanished = _revive_scales(walk, problem, options)
@@ -262,6 +252,44 @@ def descend(
         found = _best_of(walk.points, problem, options, given.lowest.value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
+
+
+def _around(guess: Guess, options: SearchOptions) -> Space:
+    """Return the space of a search that starts at the guess."""
+    return Space.around(guess, options.holds_lam)
+
+
+def _lowest_value(walk: Walk) -> float:
+    """Return the smallest value of a walk."""
+    return float(walk.lowest.value)
+
+
+def _starts(
+    given: Walk,
+    problem: Problem,
+    guesses: Guesses,
+    options: SearchOptions,
+    last_point: Point | None,
+) -> list[Walk]:
+    """Return walks of one point each, at which searches begin; the first is at the best guess.
+
+    `given` is the walk at the guess that the user gave. The other arguments are those of `descend`.
+    """
+    if guesses.better is None:
+        best = given
+        others = []
+    else:
+        better = _first_of_walk(_around(guesses.better, options), problem, options)
+        best, other = sorted([given, better], key=_lowest_value)
+        others = [other]
+    first = best
+    is_at_last_point = best is not given or guesses.better is None
+    if last_point is not None and is_at_last_point and options.optimizer is default_optimizer():
+        first = _with_curvature(last_point, best)
+    starts = [first, *_random_starts(best.space, problem, options)]
+    # A likelihood of few rows may have several minima: the other guess is a start too.
+    is_small = problem.criterion.is_likelihood and problem.weights.count <= FEW_ROWS
+    return [*starts, *others] if is_small else starts
 
 
 def _tolerance_per_row(problem: Problem, tol: float) -> float:

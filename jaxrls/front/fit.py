@@ -1,7 +1,8 @@
 """`fit`, the main function of the package.
 
-It reads its arguments into a `Problem` (`read.py`), plans how λ is chosen and by which solver
-(`plan.py`), runs the plan (`run.py`), and makes a `Fit` of the result (`finish.py`).
+It reads its arguments into a `Problem` (`read.py`), and plans how λ is chosen and by which solver
+(`plan.py`). It runs the plan (`run.py`), which makes a `Fit` by functions of `finish.py`. Then it
+looks at the numbers of the `Fit` (`inspection.py`).
 """
 
 from collections.abc import Callable
@@ -153,16 +154,17 @@ def fit(
         return add_names_and_offset(result, column_names(X))
     problem = read_problem(kernel, X, Y, **options)
     if is_concrete(problem, lams, conservative):
-        fitted = plan_run_finish(problem, request, progress)
+        fitted = fit_and_inspect(problem, request, progress)
     else:
         fitted = fit_in_program(problem, request, progress)
     return add_names_and_offset(fitted, column_names(X), problem.label_offset)
 
 
-def plan_run_finish(problem: Problem, request: Request, progress: bool) -> Fit:
-    """Return the fit with the best λ, checked and with its warnings given.
+def fit_and_inspect(problem: Problem, request: Request, progress: bool) -> Fit:
+    """Return the fit with the best λ, and warn of what its numbers show.
 
-    If no solver was named and K is too large to factor, a solver that needs no K is used.
+    If no solver was named and K is too large to factor, a solver that needs no K is used. It is not
+    used if the fit was asked to keep its solution, because then the factor is wanted.
     """
     may_change_lams = request.may_change_lams
     without_k = None
@@ -173,7 +175,7 @@ def plan_run_finish(problem: Problem, request: Request, progress: bool) -> Fit:
         problem = without_k
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
-        fit = run_trials(problem.solver_or_default, problem, plan_and_run, progress)
+        fit = fit_prepared(problem.solver_or_default, problem, plan_and_run, progress)
         reached(1)
     inspect_fit(fit, request.names_lams, problem.solver, labels_are_equal(problem))
     fit = with_prior_in_plan(fit)
@@ -181,13 +183,12 @@ def plan_run_finish(problem: Problem, request: Request, progress: bool) -> Fit:
 
 
 @singledispatch
-def run_trials(
+def fit_prepared(
     solver: Any, problem: Problem, plan_and_run: Callable[[Problem], Fit], progress: bool
 ) -> Fit:
-    """Return the fit with the best λ, which `plan_and_run` makes of a prepared problem.
+    """Prepare the problem, and call `plan_and_run` on it.
 
-    For a class of solvers that trial fits choose, a room registers its own version. It calls
-    `plan_and_run` several times.
+    `landmarks="auto"` registers a version that calls `plan_and_run` several times.
     """
     return plan_and_run(problem.prepare(progress))
 

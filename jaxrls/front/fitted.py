@@ -101,7 +101,10 @@ class Fit(Generic[K]):
 
     @property
     def lams(self) -> Float[Numbers, "L *#t"] | Any:
-        """All λ that were tried, ascending, (L,), or (L, t) where each target has its own."""
+        """All λ that were tried, (L,), or (L, t) if each target has its own.
+
+        Those of a grid or a search are ascending. Named ones keep their order.
+        """
         return self.chosen.lams
 
     @property

@@ -17,8 +17,8 @@ class History:
     Args:
         errors: the criterion at each point, (S,).
         gradient_norms: ‖∇ log E‖∞ at each point, (S,). E is the criterion, and ∇ is the gradient in
-            the logarithms of λ and of all positive parameters. For a likelihood E, it is ‖∇E‖∞
-            divided by the number of rows of positive weight.
+            the logarithms of λ − floor and of all positive parameters. For a likelihood it is the
+            gradient of E per row, without a logarithm.
         lams: λ at each point, (S,).
         kernels: the kernel at each point, every leaf with a leading axis S.
         start_error: the criterion at the kernel that the search was given, (); None if unknown.

@@ -199,8 +199,10 @@ def _to_minimum(gap: float, rise: float, slope: float, slope_there: float) -> fl
     end = slope_there * gap
     second = 3 * rise - 2 * start - end
     third = start + end - 2 * rise
-    # f′(u) = start + 2 second u + 3 third u² is 0 at
-    u = -start / (second + np.sqrt(second**2 - 3 * third * start) or 1)
+    # f′(u) = start + 2 second u + 3 third u² is 0 at −start/divisor. A divisor of 0 means a cubic
+    # that does not fall, with start = 0.
+    divisor = second + np.sqrt(second**2 - 3 * third * start)
+    u = -start / (divisor or 1)
     gain = -u * (start + u * (second + u * third))
     if gain < GAIN:
         return np.nan

@@ -131,10 +131,13 @@ class Plan(NamedTuple):
     def choice(self) -> Choice:
         """How `fit_arrays` chooses λ from a grid, or among the λ that were named."""
         criterion = self.problem.criterion
-        if isinstance(self.lams, Given):
-            return Choice(criterion, self.lams.lams, 1, self.per_target, self.conservative)
-        num = self.lams.num if isinstance(self.lams, Grid) else 1
-        return Choice(criterion, None, num, self.per_target, self.conservative)
+        match self.lams:
+            case Given(lams):
+                return Choice(criterion, lams, 1, self.per_target, self.conservative)
+            case Grid(num):
+                return Choice(criterion, None, num, self.per_target, self.conservative)
+            case Search():
+                raise TypeError("a search chooses λ by itself")
 
 
 class Way(NamedTuple):
@@ -168,24 +171,29 @@ def make_plan(problem: Problem, request: Request) -> Plan:
 
 
 def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_lams: bool) -> Way:
-    """Return the solver, the λ to try, and what to try next.
+    """Return the solver, the λ to try, and what `run` tries again if rounding spoils the result.
 
-    The first line of the table that applies decides. "Factors are cheaper" means that
-    `may_factor` allows Cholesky factors of K + λI, and that they cost less than a spectrum.
+    The first line of the table that applies decides. "Cheaper" means that `may_factor` allows
+    Cholesky factors of K + λI, and that factors for all λ cost less than one spectrum. "Allowed"
+    means that `may_factor` allows them, and that K is known to be positive semidefinite.
 
-    | `lams` is | if                                          | the plan                         |
-    |-----------|---------------------------------------------|----------------------------------|
-    | values    | factors are cheaper                         | a Cholesky factor for each λ     |
-    |           | else                                        | the named solver, or a spectrum  |
-    | a number  | the solver has no spectrum                  | a search by that solver          |
-    |           | a search is allowed, factors are cheaper    | a search by Cholesky factors     |
-    |           | else                                        | a grid from one spectrum         |
-    | "search"  | no slopes, but the solver has a spectrum    | as for the number GRID_SIZE      |
-    |           | factors are cheaper                         | a search by Cholesky factors     |
-    |           | else                                        | a search by the solver           |
+    | `lams` is | if                                 | the plan                        | again by   |
+    |-----------|------------------------------------|---------------------------------|------------|
+    | values    | factors are cheaper                | a Cholesky factor for each λ    | a spectrum |
+    |           | else                               | the named solver, or a spectrum |            |
+    | a number  | the solver has no spectrum         | a search by that solver         |            |
+    |           | a search in place of a grid may be | a search by Cholesky factors    |            |
+    |           | made, and is cheaper               |                                 |            |
+    |           | it may be made, but is not cheaper | a grid from one spectrum        | factors    |
+    |           | else                               | a grid from one spectrum        |            |
+    | "search"  | no slopes, but the solver has a    | as for the number GRID_SIZE     |            |
+    |           | spectrum                           |                                 |            |
+    |           | factors are allowed                | a search by Cholesky factors    |            |
+    |           | else                               | a search by the solver          |            |
 
-    A search in place of a grid needs slopes of the error, and `may_change_lams`. A search without
-    slopes may miss the best λ, or read the rows more often than a grid does.
+    A solver with a spectrum makes a search in place of a grid only if `may_factor`,
+    `may_change_lams`, and the error has slopes. A search without slopes may miss the best λ, or
+    read the rows more often than a grid does.
     """
     solver = problem.solver_or_default
     criterion = problem.criterion
@@ -210,7 +218,8 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
         case Search():
             if solver.has_spectrum and not has_slopes:
                 return _way_to_try(Grid(GRID_SIZE), problem, may_factor, may_change_lams)
-            return Way(Cholesky() if cheaper(1) else solver, lams)
+            allowed = may_factor and problem.kernel.is_semidefinite()
+            return Way(Cholesky() if allowed else solver, lams)
 
 
 def _may_take_cholesky(problem: Problem, per_target: bool) -> bool:
@@ -281,8 +290,9 @@ def with_solver_without_k(
     """
     if not _may_take_solver_without_k(problem):
         return None
-    slow = may_change_lams and platform() == "cpu" and len(problem.Y) > MOST_ROWS
-    if not slow and not of_problem(problem, call).why_not():
+    is_slow = may_change_lams and platform() == "cpu" and len(problem.Y) > MOST_ROWS
+    fits_into_memory = not of_problem(problem, call).why_not()
+    if fits_into_memory and not is_slow:
         return None
     for solver in SOLVERS_WITHOUT_K:
         without_k = replace(problem, solver=solver())

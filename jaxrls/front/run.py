@@ -36,8 +36,8 @@ from jaxrls.front.plan import Plan, Search
 from jaxrls.front.sampling import padded
 
 # From this λ/floor on, by bytes of the dtype, a Cholesky factor of dependent features gives
-# coefficients that are right to 1e-8, in float32 to 1e-3.
-# The relative error of the coefficients is about floor/(50 λ).
+# coefficients that are right to some 1e-8, in float32 to some 1e-4: their relative error is about
+# floor/(50 λ).
 WEIGHTS_RIGHT_FROM = {4: 100, 8: 1e6}
 
 

@@ -35,7 +35,7 @@ from jaxrls.front.finish import (
     with_prior_in_plan,
     without_padding,
 )
-from jaxrls.front.fit import plan_run_finish
+from jaxrls.front.fit import fit_and_inspect
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import (
     EQUAL_LABELS,
@@ -203,7 +203,7 @@ def tune(
     fit = _tune(problem, guesses, options, grow, keep)
     if on_sample:
         request = Request(lams if options.holds_lam else "search", keep=keep)
-        whole = plan_run_finish(replace(all_rows, kernel=fit.kernel), request, progress)
+        whole = fit_and_inspect(replace(all_rows, kernel=fit.kernel), request, progress)
         plan = f"{fit.plan}, on {SAMPLE_ROWS} rows; {whole.plan}"
         fit = with_plan(replace(whole, history=fit.history), plan)
     return add_names_and_offset(fit, column_names(X), problem.label_offset)
@@ -332,12 +332,13 @@ def _is_number(lams: Any) -> bool:
 
 
 def _check_held(lams: Any, criterion: Any, problem: Problem) -> None:
-    """Raise unless λ can be held at this number."""
+    """Raise unless λ can be held at this number. `criterion` is as the user gave it."""
     if np.asarray(lams).dtype.kind in "biu":
         raise ValueError(
             f"lams is the whole number {lams}, which fit takes for how many: give "
             f"lams={float(lams)} to hold λ there, or an array, from the best of which to start"
         )
+    # Some criteria estimate their scale by default. Only another scale was asked for.
     asked = getattr(criterion, "scale", None)
     by_default = getattr(type(criterion), "scale", None)
     estimates = isinstance(asked, str) and asked != by_default

@@ -12,7 +12,7 @@ import numpy as np
 from jaxrls.core.factors import Solver, choose_route
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import pytree
-from jaxrls.front import Fit, of_problem, run_trials, with_plan
+from jaxrls.front import Fit, fit_prepared, of_problem, with_plan
 from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.points import TOLERANCE, check_evaluable
 from jaxrls.landmarks.solver import Subset
@@ -35,7 +35,7 @@ class Enough(Solver):
     differentiable = prepare = solve = _refuse
 
 
-@run_trials.register
+@fit_prepared.register
 def _(solver: Enough, problem: Problem, plan_and_run: Callable, progress: bool) -> Fit:
     """Return the fit on as few landmarks as the certificate allows, or on all rows.
 

@@ -62,9 +62,9 @@ class OnLandmarks(Factor):
         squares = rho * rho
         if self.weights.values is not None:
             squares = self.weights.values[self.indices][:, None] * squares
-        remaining = d * remaining + squares
-        e = (d * (about - fitted) + rho * alpha) / remaining
-        return e, remaining / d
+        denominator = d * remaining + squares
+        e = (d * (about - fitted) + rho * alpha) / denominator
+        return e, denominator / d
 
     def jitter_effect(
         self,

@@ -4,15 +4,17 @@
 passes, and twice as many products. The value and all derivatives are those of `plain_error`; tests
 compare the two.
 
-Let C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK_RR and S⁻¹ = RRᵀ. A row has the
-coordinates uᵢ, row i of U = DR, and the labels have the coordinates q. The error of a row is a
-function of rᵢ = uᵢq, which is Dᵢβ, and of sᵢ = |uᵢ|², which is DᵢS⁻¹Dᵢᵀ. Let g and a be its
+Let C = k(X, points), Ψ = C − mean, S = Ψᵀ diag(v) Ψ + λK_RR = AAᵀ. A row has the coordinates uᵢ,
+row i of U = ΨA⁻ᵀ, and the labels y − ȳ have the coordinates q = Uᵀ diag(v) (y − ȳ). The error of a
+row is a function of rᵢ = uᵢq, its fitted value, and of sᵢ = |uᵢ|², its leverage. Let g and a be its
 derivatives in r and s. With z = Uᵀg, w = Uᵀ diag(a) U and t = −w − ½(zqᵀ + qzᵀ), the cotangents
 are:
 
-    of S:     R t Rᵀ
-    of Dᵢ:    R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ)))
-    of K_RR:  λ R t Rᵀ
+    of S:     A⁻ᵀ t A⁻¹
+    of Ψᵢ:    A⁻ᵀ (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ)))
+    of K_RR:  λ A⁻ᵀ t A⁻¹
+
+In the code A⁻ᵀ is `maps.row_map`, q is `maps.of_labels`, t is `of_S` and z is `of_labels`.
 
 Landmarks that are left out with their rows add to t, z and the cotangent of the mean. No Cholesky
 factor is differentiated, nor L⁻ᵀ. Derivatives of higher order differentiate these formulas.
@@ -162,8 +164,8 @@ def parts_of_rows(solution: Solution, u: Float[Array, "n m"] | None) -> RowParts
     """Return the `RowParts` of all rows."""
     factor = solution.factor
     labels = solution.labels
-    others = factor.indices is None
-    counted = factor.weights if others else factor.weights.without(factor.indices)
+    landmarks_stay = factor.indices is None
+    counted = factor.weights if landmarks_stay else factor.weights.without(factor.indices)
     return RowParts(u, counted.values, labels.scaled, labels.Y)
 
 

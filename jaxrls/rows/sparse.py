@@ -245,7 +245,7 @@ class SparseRows(Rows):
         return self
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
-        """Raise for unsuitable parameters, or if sampled rows lie outside of the kernel's domain.
+        """Raise for unsuitable parameters, or if the first rows lie outside of the kernel's domain.
 
         Entries were checked when the rows were made.
         """

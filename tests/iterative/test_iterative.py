@@ -446,7 +446,7 @@ def test_it_is_taken_where_k_takes_long(patch):
 
     X, Y = (np.asarray(part) for part in drawn(200))
     v = np.linspace(0.5, 2, len(X)).astype(DTYPE)
-    patch.setattr(fit_module, "run_trials", planned)
+    patch.setattr(fit_module, "fit_prepared", planned)
     assert solver_of() is None
     patch.setattr(plan_module, "MOST_ROWS", len(X) - 1)
     for count in ({}, {"lams": np.int64(100)}, {"lams": None}):

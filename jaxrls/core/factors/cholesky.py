@@ -1,20 +1,18 @@
-"""The dual problem, through K of all rows, by a Cholesky factor of K̃ + λI for each λ.
+"""The dual problem, through K of all rows, by a Cholesky factor for each λ.
 
-K̃ = √v K √v is K with weights. R = λP̃, where P̃ is the inverse of K̃ + λI with the fixed effects
-projected out.
+The matrix that is factored is G = K̃ + cHHᵀ + λI. Here K̃ = √v K √v is K with weights, and H is an
+orthonormal basis of the fixed effects. With Q = I − HHᵀ and any c > 0:
+
+    P̃ = (Q(K̃ + λI)Q)⁺, the inverse of K̃ + λI with the fixed effects projected out
+    |QGQ| = |G| |HᵀG⁻¹H|
+    R = λP̃
+
+None of these depends on c, nor do their derivatives. With c = 0 digits would be lost: with centred
+rows, K is singular along a constant, so that the inverse has a part of size 1/λ there.
 
 Everything is differentiable. Leave-one-out, GCV, k-fold, hold-out and the evidence have exact
 derivatives, of any order, in kernel parameters, λ, X, Y and weights. This holds even where
 eigenvalues repeat or vanish.
-
-The matrix that is factored is G = K̃ + cHHᵀ + λI. With centred rows, K is singular along a
-constant. The inverse of K̃ + λI would have a part of size 1/λ there, and all other parts would lose
-their digits. The result does not depend on c. With Q = I − HHᵀ:
-
-    P̃ = (Q(K̃ + λI)Q)⁺
-    |QGQ| = |G| |HᵀG⁻¹H|
-
-Neither depends on c, nor do their derivatives.
 
 Theory: `docs/theory.md`, "Gradients".
 """
@@ -151,7 +149,7 @@ class DualOneByOne(OneByOne):
 
 @pytree
 class CholeskyGram(DualOneByOne):
-    """The dual route with a Cholesky factor, K̃ + λI = LLᵀ, for one λ after another.
+    """The dual route with a Cholesky factor, K̃ + cHHᵀ + λI = LLᵀ, for one λ after another.
 
     It takes about n³ flops for each λ, and 1.9n³ more for a gradient.
 

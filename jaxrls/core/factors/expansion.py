@@ -72,6 +72,7 @@ class AtPoints(Expansion):
         numbers.
 
         Otherwise, or if w takes more numbers than points and c together, return the points and c.
+        Points of a linear kernel that are far from 0 are returned about an origin.
         """
         points = self.points if self.shifted is None else self.shifted
         count = kernel.num_features(points.shape[1], points.dtype)

@@ -2,7 +2,7 @@
 
 A `Factor` is a factorization of one kernel for given rows, weights and fixed effects. It knows
 neither λ nor labels. With labels it is a `Solution`, which gives coefficients, residuals and sums
-at any λ. Criteria and searches use the `Solution` only.
+at any λ. Criteria and searches are given the `Solution`.
 
 A new factor is one class. It defines coefficients, sums and residuals at given λ, and it gives the
 residual operator R as a `View`. Begin with `Factor`. `OneByOne` is for factors that handle one λ

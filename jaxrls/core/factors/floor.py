@@ -14,8 +14,9 @@ the fit interpolates these rows, and 1 − leverage goes to 0. Then R = I − HH
 is a difference that leaves the rounding of 1. The floor follows in steps, for a unit vector a over
 rows that are held out together:
 
-    w = aᵀUUᵀa and k = aᵀK̃a.
-    λ/(s + λ) is convex in s, so aᵀRa ≥ wλ/(λ + k/w).
+    aᵀRa ≥ Σⱼ (Uᵀa)ⱼ² λ/(sⱼ + λ), as I − HHᵀ − UUᵀ is positive semidefinite.
+    The weights (Uᵀa)ⱼ² sum to w = aᵀUUᵀa. Their mean of s is k/w with k = aᵀK̃a.
+    λ/(s + λ) is convex in s, so by Jensen's inequality the sum is at least wλ/(λ + k/w).
     So aᵀRa ≥ EXACT_ABOVE if λ ≥ EXACT_ABOVE·k/(w (w − EXACT_ABOVE)).
 
 If w itself is smaller than EXACT_ABOVE, no λ helps.
@@ -52,9 +53,9 @@ class Report:
         trace_residual: tr √v (K − K̂) √v on landmarks, else None.
         jitter: what was added to the diagonal of the landmarks' kernel matrix, relative to it; None
             without jitter.
-        informative: whether an eigenvalue is above the rounding of K before fixed effects were
-            projected out. If not, the fit is that of the fixed effects alone, at any λ, and the
-            floor is the trace of that K. None if it was not checked.
+        informative: whether anything of K is above rounding after the fixed effects are projected
+            out. The rounding is that of K before. If not, the fit is that of the fixed effects
+            alone, at any λ, and the floor is tr K before. None if it was not checked.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.factorize(rls.Precomputed(), jnp.eye(3)).report.route
@@ -69,10 +70,11 @@ class Report:
     informative: Bool[Array, ""] | None = None
 
     def with_information(self, largest: Number, least: Number, trace_before: Number) -> "Report":
-        """Return the report with `informative`: whether the `largest` eigenvalue is above `least`.
+        """Return the report with `informative`: whether `largest` is above `least`.
 
-        An eigenvalue below `least` cannot be distinguished from rounding. `trace_before` is tr K
-        before fixed effects were projected out. It becomes the floor if K has no information.
+        `largest` is the size of what is left of K, such as its largest eigenvalue or its trace. A
+        size below `least` cannot be distinguished from rounding. `trace_before` is tr K before
+        fixed effects were projected out. It becomes the floor if K has no information.
         """
         informative = largest > least
         floor = jnp.where(informative, self.floor, trace_before)

@@ -176,7 +176,7 @@ def spectrum_of(
 
     The type of `features` selects the function: this one is for explicit features, and landmarks
     register their own. `earlier_sums` are for moments that are differences of larger sums. If they
-    are larger than the diagonal of the moments, rounding is taken to be that of sums of this size.
+    are larger than what centring removes, rounding is taken to be that of sums of this size.
     """
     largest_earlier = jnp.max(jnp.asarray(earlier_sums, data.rows.dtype))
     removed = jnp.maximum(sums.removed(data.fixed), largest_earlier)

@@ -1,6 +1,6 @@
 """A factor with labels: `Solution` gives coefficients, residuals and sums at any λ.
 
-Criteria and searches read a fit only through this class.
+Criteria and searches are given a `Solution`. Some also read weights and fixed effects of its factor.
 """
 
 from collections.abc import Callable

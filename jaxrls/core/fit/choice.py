@@ -94,6 +94,7 @@ def choose_lam(
     may_be_chosen = (defined <= smallest + within) & (~undefined | undefined.all(axis=0))
     columns = lams if lams.ndim == errors.ndim else lams[:, None]
     lam = jnp.max(jnp.where(may_be_chosen, columns, 0), axis=0)
+    # The error at the chosen λ is at least `smallest`, which stands for all other λ.
     return lam, jnp.max(jnp.where(columns == lam, errors, smallest), axis=0)
 
 
@@ -107,7 +108,8 @@ class Chosen:
     of a fit that keeps its λ.
 
     Args:
-        lams: all λ that were tried, ascending, (L,), or (L, t) if each target has its own.
+        lams: all λ that were tried, (L,), or (L, t) if each target has its own. Those of a grid or
+            a search are ascending. Named ones keep their order.
         errors: the criterion at each of these λ, (L,) or (L, t); smaller is better.
         lam: the chosen λ, (), or (t,) if each target has its own.
         error: the criterion at the chosen λ, in the shape of `lam`.
@@ -172,7 +174,7 @@ class Choice:
 
         It is not evaluated in two cases:
 
-        * the factor gives no held-out residuals, which every criterion but `HoldOut` needs;
+        * the factor gives no held-out residuals, and the criterion is not `HoldOut`;
         * the factor only estimates held-out residuals. Then `result_at` gets the error together
           with the coefficients, at no further cost.
         """

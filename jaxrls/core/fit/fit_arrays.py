@@ -24,8 +24,8 @@ def fit_arrays(problem: Problem, choice: Choice) -> Fitted:
     It factors once and evaluates the criterion at every λ. At the best λ it computes the fitted
     function, the held-out residuals and the degrees of freedom. It never asks for the values of
     arrays, so that `jax.jit`, `jax.vmap` and `jax.grad` can trace it. Inside these
-    transformations `fit` only calls this function. Outside of them `fit` checks its arguments
-    first, and calls this function if λ is chosen from a grid.
+    transformations `fit` reads its arguments, prepares the solver, and calls this function. Outside
+    of them `fit` also checks values, and calls this function if λ is chosen from a grid.
 
     Args:
         problem: what `read_problem` makes of the arguments of `fit`.

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.core.criteria import LeaveOneOut
+from jaxrls.core.criteria import Criterion, LeaveOneOut
 from jaxrls.core.data import Weights
 from jaxrls.core.factors import Outcome, Solution
 from jaxrls.core.fit.choice import Chosen, counted_residuals, mean_loss
@@ -54,8 +54,8 @@ class Prequential:
 class Diagnostics:
     """Numbers that show how good a fit is, and how far rounding affects it.
 
-    The property of `Fit` with the name of a field describes it. A field is None if the number was
-    not computed.
+    Most fields are described by the property of `Fit` of the same name. A field is None if the
+    number was not computed. `…_of_targets` has a number for each target, for `Fit.summary`.
     """
 
     loo_residuals: Float[Numbers, "n *t"] | Any = None
@@ -127,41 +127,48 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
         errors = labels.drop_axis(outcome.held_out_sum / weights.total)
         chosen = replace(chosen, errors=errors, error=of_lam(errors))
     result = _result_of(problem.kernel, solution, chosen, outcome)
-    more: dict[str, Any] = {}
+    further: dict[str, Any] = {}
     amplitude = criterion.amplitude(solution, lam_row)
     if amplitude is not None:
-        more["amplitude"] = labels.drop_axis(amplitude[0])
+        further["amplitude"] = labels.drop_axis(amplitude[0])
     # A jackknife estimates the standard error. For a loss that is a step function it is not valid.
     if outcome.standard_error is not None and criterion.smooth:
-        more["loo_standard_error"] = of_lam(outcome.standard_error) / weights.total
+        further["loo_standard_error"] = of_lam(outcome.standard_error) / weights.total
     if outcome.held_out is not None:
-        residuals, counted = counted_residuals(outcome.held_out[0], weights, criterion.groups)
-        of_targets = _scores(residuals, counted, labels.Y)
-        if isinstance(criterion, LeaveOneOut) and solution.factor.exact:
-            losses = criterion.loss(residuals, labels.Y)
-            of_each = mean_loss(losses, counted, criterion.groups)
-            of_targets["error_of_targets"] = of_each.mean
-            of_targets["standard_error_of_targets"] = of_each.standard_error
-            if lam.ndim:
-                more["loo_standard_error"] = of_each.standard_error
-            elif losses.shape[1] == 1:
-                more["loo_standard_error"] = of_each.standard_error[0]
-            else:
-                of_all_targets = jnp.mean(losses, axis=1, keepdims=True)
-                of_all = mean_loss(of_all_targets, counted, criterion.groups)
-                more["loo_standard_error"] = of_all.standard_error[0]
-        more["r2"] = jnp.mean(of_targets["r2_of_targets"])
-        more |= {name: labels.drop_axis(values) for name, values in of_targets.items()}
-    return replace(result, diagnostics=replace(result.diagnostics, **more))
+        further |= _of_held_out(criterion, solution, outcome.held_out[0], lam)
+    return replace(result, diagnostics=replace(result.diagnostics, **further))
+
+
+def _of_held_out(
+    criterion: Criterion, solution: Solution, held_out: Float[Array, "n t"], lam: PerTarget
+) -> dict[str, Any]:
+    """Return the diagnostics that follow from the held-out residuals at the chosen λ."""
+    labels = solution.labels
+    folds = criterion.groups
+    residuals, counted = counted_residuals(held_out, solution.factor.weights, folds)
+    of_targets = _scores(residuals, counted, labels.Y)
+    further = {"r2": jnp.mean(of_targets["r2_of_targets"])}
+    if isinstance(criterion, LeaveOneOut) and solution.factor.exact:
+        losses = criterion.loss(residuals, labels.Y)
+        of_each = mean_loss(losses, counted, folds)
+        of_targets["error_of_targets"] = of_each.mean
+        of_targets["standard_error_of_targets"] = of_each.standard_error
+        standard_error = of_each.standard_error
+        if not lam.ndim:  # of the mean over targets, as they share λ
+            if losses.shape[1] > 1:
+                of_mean = jnp.mean(losses, axis=1, keepdims=True)
+                standard_error = mean_loss(of_mean, counted, folds).standard_error
+            standard_error = standard_error[0]
+        further["loo_standard_error"] = standard_error
+    return further | {name: labels.drop_axis(values) for name, values in of_targets.items()}
 
 
 def _scores(
     residuals: Float[Array, "n t"], weights: Weights, Y: Float[Array, "n t"]
 ) -> dict[str, Any]:
-    """Return the diagnostics `r2` and `loo_rms` of held-out residuals.
+    """Return the diagnostics `r2_of_targets` and `loo_rms` of held-out residuals.
 
-    `r2` is the R² of held-out predictions, averaged over targets. `loo_rms` is the root mean square
-    residual of each target, (t,).
+    They are the R² of held-out predictions and the root mean square residual, of each target (t,).
     """
     squares = weights.mean(residuals**2)
     even = weights.values is None or weights.padded

@@ -4,12 +4,17 @@ With a set S of rows left out and x = R_SS⁻¹ r_S, the held-out residuals of t
 residuals of queries z are r_z − R_zS x. `fold_residuals` computes both. A factor supplies R and r
 as a `View`.
 
-R = D − MMᵀ, and each index i has a row of M and a number Dᵢ:
+The hat matrix of the fitted rows is MMᵀ, where M has r + q columns, so R = D − MMᵀ with D = I.
+Each row i has
 
-    row of the data           M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ]   D = 1   r = √v (y − f)
-    query, row of weight 0    M_z = [A⁻¹φ_z, T⁻ᵀb_z]     D = 0   r = y − f
+    M_i = √vᵢ [A⁻¹φᵢ, T⁻ᵀbᵢ]   Dᵢ = 1   rᵢ = √vᵢ (yᵢ − f(xᵢ))
 
-Here φ are features, AAᵀ = ΦᵀVΦ + λI, and b are fixed effects with √v B = H T.
+Here φ are the r features of a row minus their fit by the fixed effects, and AAᵀ = ΦᵀVΦ + λI. The q
+fixed effects are b, with √v B = H T.
+
+A query z, which is a row of weight 0, is one more index. It takes no part in the fit:
+
+    M_z = [A⁻¹φ_z, T⁻ᵀb_z]     D_z = 0   r_z = y − f(z)
 
 A landmark k that is held out with its row is the constraint βₖ = 0. It is one more index, with D =
 0 and M_k = [−A⁻¹L⁻¹eₖ, 0]. Eliminating this index first means to project its direction out of every

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 KEY = "jaxrls"  # the name of the header in the file's metadata
-VERSION = 1  # the version of the format
+VERSION = 2  # of the format; files hold fields of classes by name, so a rename makes another
 MOST = 50 * 2**20  # the most bytes of a header: safetensors reads no header above 100 MB
 TYPES = "biuf"  # the kinds of arrays that are written, by NumPy's letters
 
@@ -135,13 +135,14 @@ def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[st
     declares with its true size before it reads anything.
 
     For a file that is truncated, changed or made by another program it raises whatever safetensors,
-    JSON and NumPy raise. For a later version of the format it raises `ValueError`.
+    JSON and NumPy raise. For another version of the format it raises `ValueError`.
     """
     with safe_open(path, "np") as file:
         content = json.loads((file.metadata() or {})[KEY])
         version = content["version"]
-        if not 1 <= version <= VERSION:
-            raise ValueError(f"its format is {version}, and this jaxrls reads {VERSION}")
+        if version != VERSION:
+            remedy = "fit and save again" if version < VERSION else "upgrade jaxrls"
+            raise ValueError(f"its format is {version}, and this jaxrls reads {VERSION}: {remedy}")
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if content.pop("checksum") != checksum(content, arrays):
         raise ValueError("its checksum is wrong")

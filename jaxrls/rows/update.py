@@ -303,7 +303,8 @@ def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects:
     summed.check_width(d)
     Y = rows.labels if Y is None else Y  # a stream has labels of its own
     if fit.label_offset is not None and Y is not None:
-        Y = np.asarray(Y, np.float64) - fit.label_offset
+        is_here = not isinstance(Y, jax.Array) or Y.is_fully_addressable
+        Y = np.asarray(Y, np.float64) - fit.label_offset if is_here else Y - fit.label_offset
     new = read_problem(kernel, rows, Y, weights=weights, intercept=False)
     if new.Y.shape != (expected := (n, *coef.shape[1:])):
         raise ValueError(

@@ -291,7 +291,7 @@ def _newton(data: tuple, start: Float[Array, "2"]) -> Float[Array, "2"]:
     """
     limits = jnp.finfo(start.dtype)
 
-    def has_curvature(state: tuple) -> Bool[Array, ""]:
+    def is_moving(state: tuple) -> Bool[Array, ""]:
         number, change, _ = state
         return (number < MOST_STEPS) & (change > limits.eps**0.5)
 
@@ -301,7 +301,7 @@ def _newton(data: tuple, start: Float[Array, "2"]) -> Float[Array, "2"]:
         return number + 1, r, point - step * jnp.log1p(r) / jnp.maximum(r, limits.tiny)
 
     start_state = 0, jnp.full_like(start[0], jnp.inf), start
-    _, _, point = jax.lax.while_loop(has_curvature, next_point, start_state)
+    _, _, point = jax.lax.while_loop(is_moving, next_point, start_state)
     return point
 
 

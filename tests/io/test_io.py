@@ -266,8 +266,9 @@ FOREIGN = {
     "JSON|header": lambda path: path.write_text("hello world, " * 9),
     "no 'jaxrls'": lambda path: save_file({"a": np.ones(3)}, path),
     "no 'version'": foreign,
-    "format is 2, and this jaxrls reads 1": lambda path: foreign(path, version=2),
-    "checksum": lambda path: foreign(path, version=1, checksum=0, header={}),
+    "format is 1, and this jaxrls reads 2: fit and save again": partial(foreign, version=1),
+    "format is 3, and this jaxrls reads 2: upgrade jaxrls": partial(foreign, version=3),
+    "checksum": partial(foreign, version=2, checksum=0, header={}),
 }
 
 

@@ -1,6 +1,6 @@
 """Helpers of all layers that do no mathematics.
 
-They are checks of arguments, the decorators `door` of public calls and `pytree` of classes,
+They are checks of arguments, the decorators `public_call` and `pytree` (of classes),
 questions about arrays and devices, warnings and progress bars.
 """
 

@@ -170,9 +170,9 @@ def tune_kernel(
 ) -> Kernel:
     """Tune the parameters of the kernel on the rows in memory, and return the tuned kernel.
 
-    If `lams` is a list of one λ, the kernel is tuned at this λ.
+    If `lams` is a list of one λ above 0, the kernel is tuned at this λ.
     """
-    one = isinstance(lams, list) and len(lams) == 1
+    one = isinstance(lams, list) and len(lams) == 1 and lams[0] != 0
     rows = getattr(table.X, "drawn", slice(None))
     m = landmarks_to_tune(landmarks, len(table.Y))
     Y, v, groups = (part if part is None else part[rows] for part in table[1:4])

@@ -183,9 +183,10 @@ class Fit(Generic[K]):
     def loo_standard_error(self) -> PerTarget | None:
         """The standard error of `error`, of the same shape.
 
-        None if the criterion is no mean of losses over held-out rows. For leave-one-out it is the
-        weighted standard deviation of the losses over √n. For folds or groups it is that of their
-        means.
+        It belongs to leave-one-out errors and to those of folds and groups. It is None for other
+        criteria, after `update` and `forget`, and for estimators with `scoring=`. For
+        leave-one-out it is the weighted standard deviation of the losses over √n. For folds or
+        groups it is that of their means.
 
         It is an approximation: fits without one row or another share nearly all rows, so that
         held-out residuals are dependent, and λ was chosen by them. For `Iterative`, `error` is
@@ -265,11 +266,11 @@ class Fit(Generic[K]):
         columns. `pandas.DataFrame(fit.summary())` makes a data frame of it.
 
         Returns:
-            Arrays (t,). Always `target`, counted from 0, `kernel`, `standardized`, `criterion` and
-            `lam`; where the fit knows them `rows`, `error`, `loo_standard_error`,
-            `prequential_error`, `r2` of held-out predictions and `dof`. What targets share is the same in all their rows. `error` and its
-            standard error are those of each target, and NaN where only the mean over several is
-            known.
+            Arrays (t,). They are always `target`, counted from 0, `kernel`, `standardized`,
+            `criterion` and `lam`. If the fit knows them, there are also `rows`, `error`,
+            `loo_standard_error`, `prequential_error`, `r2` of held-out predictions, and `dof`. What
+            targets share is repeated for each of them. `error` and its standard error are those of
+            each target, and NaN if only the mean over targets is known.
 
         Raises:
             ValueError: inside `jax.jit`, and for fits out of `jax.vmap`.

@@ -280,7 +280,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         if self._loss is rls.classes.zero_one_loss:
             options["criterion"] = rls.loo
         one = not isinstance(self.lams, str) and np.ndim(self.lams) == 0
-        held = float(self.lams) if one else None
+        # 0 stands for the floor of the factor, at which no search is held.
+        held = float(self.lams) if one and self.lams != 0 else None
         return rls.tune(kernel, X, Y, lams=held, **options, progress=self.progress).kernel
 
     def _fitted(self, kernel: Kernel, X: Any, Y: np.ndarray, options: dict[str, Any]) -> Fit:

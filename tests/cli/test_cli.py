@@ -546,6 +546,9 @@ def test_tune(folder, monkeypatch):
     rows = read("train.csv")
     want = TUNE(rls.Gaussian(30.0), rows[:, :2], rows[:, 2], standardize=True, lams=0.5)
     assert_allclose(rls.load("held").model.kernel.kernel.width, want.kernel.kernel.width, 1e-9)
+    run("fit train.csv --tune --width 30 --lams 0.0 --out floor")  # which no search holds
+    free = TUNE(rls.Gaussian(30.0), rows[:, :2], rows[:, 2], standardize=True)
+    assert_allclose(rls.load("floor").model.kernel.kernel.width, free.kernel.kernel.width, 1e-9)
 
 
 @pytest.mark.slow

@@ -157,8 +157,15 @@ def test_rows_are_predicted_with_their_fixed_effects_from_streams_and_inside_jit
     blocks = [(X[rest][:9], y[rest][:9]), (X[rest][9:], y[rest][9:])]
     for rows in ((rls.rows.stream(blocks),), (scipy.sparse.csr_array(X[rest]), y[rest])):
         assert_close(plain.update(*rows).prequential_error, np.mean(missed**2), 1e-9)
-    inside = jax.jit(lambda X, y: plain.update(X, y).prequential_error)
-    assert_close(inside(array(X[rest]), array(y[rest])), np.mean(missed**2), 1e-9)
+
+    def padded_first(X, y, padding):
+        """A batch of rows of weight 0, as padding may be, before the others."""
+        after = plain.update(X, y, weights=padding)
+        return after.update(X, y).prequential_error
+
+    inside = jax.jit(padded_first)
+    given = array(X[rest]), array(y[rest]), array(np.zeros(len(y[rest])))
+    assert_close(inside(*given), np.mean(missed**2), 1e-9)
     mean_square = float(np.mean(missed**2))
     want = np.asarray(plain.update(X[rest], y[rest]).predict(X)) + 1e6
     with jax.enable_x64(False):  # float32 rows with labels far from 0, given or of a stream

@@ -140,6 +140,9 @@ def test_tune():
     assert held.lam_ == 0.5 and np.array_equal(held.kernel_.width, of_lam.kernel.width)
     assert tuned.loo_error_ < 0.5 * start.loo_error_
     assert np.argmin(tuned.kernel_.width) == 0
+    at_floor = RLSRegressor(width=np.ones(6), tune=True, lams=0.0).fit(X, target)
+    assert at_floor.lam_ > 0
+    assert np.array_equal(at_floor.kernel_.width, tuned.kernel_.width)
 
 
 @CLASSES

@@ -45,7 +45,8 @@ class Prequential:
         weight = weights.total
         squares = weights.sum(missed**2)
         if before is not None:
-            squares += before.weight * before.error
+            # Before, rows of weight 0 alone may have been added, whose mean error is undefined.
+            squares += jnp.where(before.weight > 0, before.weight * before.error, 0)
             weight += before.weight
         return cls(squares / weight, weight)
 

@@ -282,7 +282,7 @@ class FeatureSpread(MappedSpread):
         return _left_of(self.shrinkage, taken)
 
 
-def _left_of(shrinkage: Float[Array, "#r"], u: Float[Array, "m r"]) -> Float[Array, " m"]:
+def _left_of(shrinkage: Float[Numbers, "#r"], u: Float[Array, "m r"]) -> Float[Array, " m"]:
     """Return a lower bound of k̃ − uuᵀ, with `shrinkage` = λ/(s + λ) of every coordinate of u.
 
     With a = G⁻¹k̃ and G = K̃ + λI,

@@ -32,6 +32,7 @@ from jaxrls.core.factors import (
     PrimalSpectrum,
     Spectrum,
 )
+from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import Number, Square, matmul, triangular_inverse
 from jaxrls.core.support import pytree

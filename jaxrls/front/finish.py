@@ -39,7 +39,7 @@ def with_plan(fit: Fit, words: str) -> Fit:
 
 
 def with_prior_in_plan(fit: Fit) -> Fit:
-    """Return the fit with the variance τ² of the prior added to its plan, if the criterion chose it."""
+    """Return the fit with the prior's variance τ² in its plan, if the criterion chose it."""
     if fit.amplitude is None:
         return fit
     variances = np.square(np.asarray(fit.amplitude, np.float64))

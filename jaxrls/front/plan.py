@@ -177,19 +177,19 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
     Cholesky factors of K + λI, and that factors for all λ cost less than one spectrum. "Allowed"
     means that `may_factor` allows them, and that K is known to be positive semidefinite.
 
-    | `lams` is | if                                 | the plan                        | again by   |
-    |-----------|------------------------------------|---------------------------------|------------|
-    | values    | factors are cheaper                | a Cholesky factor for each λ    | a spectrum |
-    |           | else                               | the named solver, or a spectrum |            |
-    | a number  | the solver has no spectrum         | a search by that solver         |            |
-    |           | a search in place of a grid may be | a search by Cholesky factors    |            |
-    |           | made, and is cheaper               |                                 |            |
-    |           | it may be made, but is not cheaper | a grid from one spectrum        | factors    |
-    |           | else                               | a grid from one spectrum        |            |
-    | "search"  | no slopes, but the solver has a    | as for the number GRID_SIZE     |            |
-    |           | spectrum                           |                                 |            |
-    |           | factors are allowed                | a search by Cholesky factors    |            |
-    |           | else                               | a search by the solver          |            |
+    | `lams` is | if                                | the plan                        | again by   |
+    |-----------|-----------------------------------|---------------------------------|------------|
+    | values    | factors are cheaper               | a Cholesky factor for each λ    | a spectrum |
+    |           | else                              | the named solver, or a spectrum |            |
+    | a number  | the solver has no spectrum        | a search by that solver         |            |
+    |           | a search in place of a grid may be| a search by Cholesky factors    |            |
+    |           | made, and is cheaper              |                                 |            |
+    |           | it may be made, but is not cheaper| a grid from one spectrum        | factors    |
+    |           | else                              | a grid from one spectrum        |            |
+    | "search"  | no slopes, but the solver has a   | as for the number GRID_SIZE     |            |
+    |           | spectrum                          |                                 |            |
+    |           | factors are allowed               | a search by Cholesky factors    |            |
+    |           | else                              | a search by the solver          |            |
 
     A solver with a spectrum makes a search in place of a grid only if `may_factor`,
     `may_change_lams`, and the error has slopes. A search without slopes may miss the best λ, or

@@ -89,7 +89,7 @@ class OnLandmarks(Factor):
         others = self.weights.without(self.indices)
         total = super().sum_left_out_rows(solution, fn, lams, others)
         Y = solution.labels.Y[self.indices]
-        v = self.weights.array[self.indices]
+        v = self.weights.block(self.weights.take(self.indices), len(self.indices)).array
         of_all_lams = jax.vmap(fn, in_axes=(0, 0, None, None))
         of_lams = lambda lams: of_all_lams(*self.landmarks_left_out(solution, lams), Y, v)
         return jax.tree.map(jnp.add, total, over_lams(of_lams, lams, Y.shape[1]))

@@ -78,8 +78,9 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         W = self.planes
         u = self.held
         z = solution.state[:, None]
-        share = self.residual_share(lams)
-        slope = jnp.sqrt((1 - share) * share)
+        residual_share = self.residual_share(lams)
+        fitted_share = 1 - residual_share
+        slope = jnp.sqrt(fitted_share * residual_share)
         weights = self.weights.block(self.weights.take(self.indices), len(self.indices))
         U = weights.scale(u)
         b = self.fixed.values_at(self.indices)
@@ -87,11 +88,11 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         of_lams = lambda A, columns: jnp.moveaxis(matmul_lams(A, columns), 1, 0)
         return self.left_out_at(
             solution,
-            d=of_lams(W * W, share),
+            d=of_lams(W * W, residual_share),
             rho=of_lams(W * u, slope),
             alpha=of_lams(W, slope * z),
-            fitted=of_lams(u, (1 - share) * z),
-            remaining=outside + of_lams(U * U, share),
+            fitted=of_lams(u, fitted_share * z),
+            remaining=outside + of_lams(U * U, residual_share),
         )
 
     def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:

@@ -318,7 +318,7 @@ def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects:
 
 
 def _prequential(fit: Fit, new: NewRows, block_size: int | None) -> Prequential:
-    """Return the error of new rows as the fit predicts them, pooled with that of earlier updates."""
+    """Return the error of new rows as the fit predicts them, pooled with earlier updates."""
     data = new.data
     model = fit.model
     if fit.label_offset is not None:  # which was taken off these labels too

@@ -1,4 +1,4 @@
-"""A fit as a table against fits and refits to each target alone, and what its standard errors are."""
+"""A fit as a table, against fits and refits to each target alone; and its standard errors."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""The criteria that have a name, and `as_criterion`, which reads what a user passes as `criterion=`."""
+"""The criteria that have a name, and `as_criterion`, which reads `criterion=` of public calls."""
 
 import inspect
 from collections import ChainMap

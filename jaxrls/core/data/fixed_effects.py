@@ -438,7 +438,7 @@ class Intercept(FixedEffects):
 
     def leverage(self, values: Any, v: Vector) -> Vector:
         """Return v/Σv."""
-        return v * self.inverse_T[0, 0] ** 2
+        return v * jnp.squeeze(self.inverse_T) ** 2
 
 
 @pytree

@@ -161,7 +161,7 @@ def sweep_dual_refits(
 class DualFits(NamedTuple):
     """The fits to the other rows of each fold.
 
-    The held-out residuals e of a fold are √v e = start − cross·(z/(s + λ)), with √v = 1 for queries.
+    The held-out residuals e of a fold are √v e = start − cross·(z/(s + λ)). Queries have √v = 1.
     """
 
     s: Any  # (k, c), eigenvalues of K̃ of the other rows

@@ -1,6 +1,7 @@
 """A factor with labels: `Solution` gives coefficients, residuals and sums at any λ.
 
-Criteria and searches are given a `Solution`. Some also read weights and fixed effects of its factor.
+Criteria and searches are given a `Solution`. Some also read weights and fixed effects of its
+factor.
 """
 
 from collections.abc import Callable

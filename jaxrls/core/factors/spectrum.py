@@ -118,7 +118,8 @@ class Spectrum(Factor):
         It is computed with λ as the first axis. Otherwise XLA moves the divisions into its product
         for CPUs, where they are slow.
         """
-        return jnp.moveaxis(lams[:, None] / (self.s[:, None] + lams[:, None]), 1, 0)
+        lams = lams[:, None]
+        return jnp.moveaxis(lams / (self.s[None, :, None] + lams), 1, 0)
 
     def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return directions (D ∘ z) and β = labels.beta − fixed_directions (D ∘ z).

@@ -220,13 +220,15 @@ def mean_loss(losses: Float[Array, "n t"], weights: Weights, folds: Folds | None
     be the mean Σ V_g m_g / Σ V_g over the G rows or groups. The standard error of m is
     √(Σ V_g² (m_g − m)² · G/(G − 1)) / Σ V_g.
     """
-    v = weights.array[:, None]
-    mean = jnp.sum(v * losses, axis=0) / weights.total
-    away = v * (losses - mean)
+    mean = weights.mean(losses)
+    away = losses - mean
+    if weights.values is not None:
+        away = weights.values[:, None] * away
     count = weights.count
     if folds is not None:
         away = folds.sums(away)
-        count = jnp.sum(folds.sums(v) > 0).astype(v.dtype)
+        has_weight = folds.sums(weights.array[:, None]) > 0
+        count = jnp.sum(has_weight).astype(losses.dtype)
     spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
     return MeanLoss(mean, spread / weights.total)
 

@@ -159,7 +159,7 @@ def _of_held_out(
             if losses.shape[1] > 1:
                 of_mean = jnp.mean(losses, axis=1, keepdims=True)
                 standard_error = mean_loss(of_mean, counted, folds).standard_error
-            standard_error = standard_error[0]
+            standard_error = standard_error.reshape(())
         further["loo_standard_error"] = standard_error
     return further | {name: labels.drop_axis(values) for name, values in of_targets.items()}
 

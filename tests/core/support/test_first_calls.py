@@ -7,7 +7,7 @@ from support import FLOAT64, OF_FITS, printed_by
 
 pytestmark = [FLOAT64, pytest.mark.slow]
 PROGRAMS = {"fit": 1, "landmarks": 2, "groups": 1, "linear": 1, "predict": 1, "tune": 4}
-EQUATIONS = {"equations": 350, "equations on landmarks": 820}
+EQUATIONS = {"equations": 350, "equations on landmarks": 800}
 
 
 def test_first_calls_compile_few_programs_and_small_ones():

@@ -28,7 +28,7 @@ from jaxrls.front.memory import Memory, of_problem
 from jaxrls.front.model import Model, with_constant
 from jaxrls.front.objective import best_lam
 from jaxrls.front.plan import KEPT_ROWS
-from jaxrls.front.read import read_problem, warn_of_far_labels
+from jaxrls.front.read import read_labels, read_problem, warn_of_far_labels
 from jaxrls.front.sampling import Sample, sample_of
 from jaxrls.front.scores import as_predicted, r_squared_of
 from jaxrls.front.start import Guesses, lam_on_few

@@ -182,9 +182,9 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
     | values    | factors are cheaper               | a Cholesky factor for each λ    | a spectrum |
     |           | else                              | the named solver, or a spectrum |            |
     | a number  | the solver has no spectrum        | a search by that solver         |            |
-    |           | a search in place of a grid may be| a search by Cholesky factors    |            |
-    |           | made, and is cheaper              |                                 |            |
-    |           | it may be made, but is not cheaper| a grid from one spectrum        | factors    |
+    |           | a search in place of a grid may   | a search by Cholesky factors    |            |
+    |           | be made, and is cheaper           |                                 |            |
+    |           | it may be made, but costs more    | a grid from one spectrum        | factors    |
     |           | else                              | a grid from one spectrum        |            |
     | "search"  | no slopes, but the solver has a   | as for the number GRID_SIZE     |            |
     |           | spectrum                          |                                 |            |

@@ -268,12 +268,12 @@ def _without_effects(Y: np.ndarray, weights: Weights, fixed: FixedEffects) -> np
 
 def read_labels(Y: Any, rows: Rows, offset: np.ndarray | None = None) -> Float[Array, "n *t"]:
     """Return the labels minus the offset, if any, in the dtype of the rows, and check them."""
-    Y = Y if offset is None else np.asarray(Y, np.float64) - offset
     if Y is None:
         raise ValueError(
             f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
             "none of its own"
         )
+    Y = Y if offset is None else np.asarray(Y, np.float64) - offset
     Y = as_floats("Y", Y)
     check_scale("Y", Y, rows.dtype)  # before they are rounded to 0
     Y = rows.column(as_floats("Y", Y, rows.dtype))

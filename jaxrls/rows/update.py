@@ -48,6 +48,7 @@ from jaxrls.front import (
     add_names_and_offset,
     inspect_fit,
     once_per_fit,
+    read_labels,
     read_problem,
     solution_of,
 )
@@ -301,10 +302,8 @@ def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects:
         )
     n, d = rows.shape
     summed.check_width(d)
-    Y = rows.labels if Y is None else Y  # a stream has labels of its own
-    if fit.label_offset is not None and Y is not None:
-        is_here = not isinstance(Y, jax.Array) or Y.is_fully_addressable
-        Y = np.asarray(Y, np.float64) - fit.label_offset if is_here else Y - fit.label_offset
+    if fit.label_offset is not None:  # a stream has labels of its own
+        Y = read_labels(rows.labels if Y is None else Y, rows, fit.label_offset)
     new = read_problem(kernel, rows, Y, weights=weights, intercept=False)
     if new.Y.shape != (expected := (n, *coef.shape[1:])):
         raise ValueError(

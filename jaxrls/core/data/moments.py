@@ -206,8 +206,9 @@ def _sums_of_block(
 
 
 def coef_near_fit(data: Data, feature_map: Any) -> Float[Array, "q r"] | None:
-    """Return coefficients close to those of the fit of φ(x) = `feature_map.features(x)` by the fixed
-    effects.
+    """Return coefficients close to those of the fit of features by the fixed effects.
+
+    The features are φ(x) = `feature_map.features(x)`.
 
     * Without fixed effects the result is None.
     * For an intercept alone it is the mean of φ over some of the rows.

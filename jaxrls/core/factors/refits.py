@@ -30,8 +30,8 @@ from jaxrls.core.support import platform
 class PrimalForm(NamedTuple):
     """A factor in terms of features φ of its rows, with the penalty λ‖w‖²/2.
 
-    The features are φ = (map(x) − B origin) rotation. If landmarks are held out with their row, row k
-    of `planes` gives βₖ as planesₖ·w.
+    The features are φ = (map(x) − B origin) rotation. If landmarks are held out with their row,
+    row k of `planes` gives βₖ as planesₖ·w.
     """
 
     data: Data

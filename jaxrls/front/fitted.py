@@ -262,8 +262,9 @@ class Fit(Generic[K]):
         return printable(fit_in_words(self))
 
     def summary(self) -> dict[str, np.ndarray]:
-        """What `print` says, as data: a table with a row for each target, by the names of its
-        columns. `pandas.DataFrame(fit.summary())` makes a data frame of it.
+        """Return what `print` says as a table: a dict of columns, with a row for each target.
+
+        `pandas.DataFrame(fit.summary())` makes a data frame of it.
 
         Returns:
             Arrays (t,). They are always `target`, counted from 0, `kernel`, `standardized`,
@@ -273,7 +274,7 @@ class Fit(Generic[K]):
             each target, and NaN if only the mean over targets is known.
 
         Raises:
-            ValueError: inside `jax.jit`, and for fits out of `jax.vmap`.
+            ValueError: inside `jax.jit`, and for several fits made by `jax.vmap`.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 20)[:, None]

@@ -9,7 +9,7 @@ from jaxrls.core.support import is_concrete, require_values
 
 
 def facts_of(fit: Any) -> dict[str, Any]:
-    """What a fit says of itself, as far as it knows it: numbers of all targets, or one of each."""
+    """Return what a fit knows of itself, by names: one value for all targets, or one for each."""
     kernel = fit.model.kernel
     facts = {
         "kernel": kernel.title,
@@ -31,7 +31,7 @@ def facts_of(fit: Any) -> dict[str, Any]:
 
 
 def table_of(fit: Any) -> dict[str, np.ndarray]:
-    """`Fit.summary`."""
+    """Return the columns of `Fit.summary`."""
     require_values("summary needs numbers: call it outside of jax.jit and jax.vmap", fit.lam)
     if np.ndim(fit.floor):
         raise ValueError(
@@ -52,7 +52,7 @@ def table_of(fit: Any) -> dict[str, np.ndarray]:
 
 
 def _error_of_each(fit: Any) -> Any:
-    """The criterion of each target at the chosen λ, NaN where only their mean is known."""
+    """Return the criterion of each target at the chosen λ, NaN if only their mean is known."""
     known = fit.diagnostics.error_of_targets
     if not np.ndim(fit.error) and np.ndim(fit.errors) == 2:
         known = np.asarray(fit.errors)[np.argmax(np.asarray(fit.lams) == np.asarray(fit.lam))]
@@ -60,7 +60,14 @@ def _error_of_each(fit: Any) -> Any:
 
 
 def _of_each(fit: Any, of_all: Any, known: Any) -> Any:
-    """What is known of each target in place of what all have: NaN for nothing."""
+    """Return a number for each target.
+
+    Args:
+        fit: the fit.
+        of_all: the number, for each target or shared by all targets.
+        known: the number of each target, to use if `of_all` is shared; None if it is not known, and
+            the result is NaN.
+    """
     one_target = np.size(fit.model.intercept) == 1
     if one_target or np.ndim(of_all):
         return of_all

@@ -18,8 +18,7 @@ from jaxrls.front import Fit, Model, solution_of
 
 @pytree
 class Influence:
-    """How much each row determines the fit: leverage, residuals, Cook's distance and DFFITS, as
-    `influence` returns them.
+    """How much each row determines the fit, as `influence` returns it.
 
     Args:
         leverage: hᵢ, (n,), which does not depend on the labels.
@@ -47,7 +46,7 @@ class Influence:
     noise_without: Float[Array, "n *t"]
 
 
-# Its fields with one value of every row.
+# The fields of `Influence` that have a value for each row.
 OF_ROWS = "leverage", "residuals", "cooks_distance", "studentised", "dffits", "noise_without"
 
 
@@ -57,8 +56,10 @@ def influence(
     Y: Float[Array, "n *t"] | Listed | None = None,
     lam: Float[Array, "..."] | float | None = None,
 ) -> Influence:
-    """Leverage, residuals, Cook's distance and DFFITS of every row: how far it determines its own
-    fitted value, deviates from it, and moves the whole fit and its own value.
+    """Compute leverage, residuals, Cook's distance and DFFITS of every row.
+
+    They say how far a row determines its own fitted value, how far it deviates from it, and how far
+    it moves the whole fit and its own value.
 
     With H(λ) the matrix from √v y to √v f, the fit of the intercept included, and r = √v (y − f):
 
@@ -72,17 +73,20 @@ def influence(
         DFFITS               √v (f − f₍without i₎) at row i / (σᵢ √[H²]ᵢᵢ)
                                 = rᵢ hᵢ / ((1 − hᵢ) σᵢ √[H²]ᵢᵢ)
 
-    The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias. For λ → 0 these are the
-    textbook formulas of least squares. σᵢ is that of a refit, from sums over rows: with R = I − H
-    and eᵢ = rᵢ/(1 − hᵢ), σᵢ² = (‖r‖² − 2eᵢ(Rr)ᵢ + eᵢ²[R²]ᵢᵢ) / (tr R² − 2[R³]ᵢᵢ/Rᵢᵢ +
-    ([R²]ᵢᵢ/Rᵢᵢ)²). With landmarks, f without row i keeps all of them. A row of weight 0 has no
-    influence: all values are 0 there, but for σᵢ, which is σ.
+    The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ if f has no bias. For λ → 0 these are the textbook
+    formulas of least squares. σᵢ is that of a refit without row i. It is computed from sums over
+    rows, with R = I − H and eᵢ = rᵢ/(1 − hᵢ):
+
+        σᵢ² = (‖r‖² − 2eᵢ(Rr)ᵢ + eᵢ²[R²]ᵢᵢ) / (tr R² − 2[R³]ᵢᵢ/Rᵢᵢ + ([R²]ᵢᵢ/Rᵢᵢ)²)
+
+    With landmarks, f without row i keeps all landmarks. A row of weight 0 has no influence: all of
+    its values are 0, except σᵢ, which is σ.
 
     Args:
         fit: a fit that kept its solution; or a factor of the rows, such as `factorize` makes.
-        Y: labels (n,) or (n, t) for a factor; a fit has its own.
-        lam: λ ≥ 0, one number; 0 is taken as the floor of the factor. Of a fit by default the
-            chosen one.
+        Y: labels (n,) or (n, t), for a factor. A fit has its own labels.
+        lam: λ ≥ 0, one number; 0 stands for the floor of the factor. For a fit the default is its
+            chosen λ.
 
     Returns:
         An `Influence`, in the precision of the fit or factor.
@@ -128,30 +132,32 @@ def _influence(solution: Solution, lam: Float[Array, ""]) -> Influence:
     spectrum = solution.factor
     used = spectrum.weights.used
     r = solution.training_residuals(jnp.atleast_1d(lam))[0]
-    leverage, moving, remaining, left, cubed = _diagonals(spectrum, lam).T
+    leverage, diagonal_H2, diagonal_R, diagonal_R2, diagonal_R3 = _diagonals(spectrum, lam).T
 
     def ratio(A: Float[Array, "n t"], scale: Float[Array, " n"]) -> Float[Array, "n t"]:
-        known = (used & (scale > 0))[:, None]  # 0 elsewhere
+        """Return A/scale, and 0 for rows of weight 0 and where the scale is 0."""
+        known = (used & (scale > 0))[:, None]
         return jnp.where(known, A / jnp.where(known, scale[:, None], 1), 0)
 
     dof = jnp.sum(leverage)
     squares = jnp.sum(r * r, axis=0)
-    trace = jnp.sum(jnp.where(used, left, 0))
-    noise = safe_sqrt(squares / trace)
-    standardised = ratio(r / noise, safe_sqrt(left))
-    moved = ratio(r / noise * safe_sqrt(moving)[:, None], remaining) ** 2 / dof
-    # Without each row; one without which fixed effects cannot be fitted has no residual, and leaves
-    # those of the others as they are.
+    trace_R2 = jnp.sum(jnp.where(used, diagonal_R2, 0))
+    noise = safe_sqrt(squares / trace_R2)
+    standardised = ratio(r / noise, safe_sqrt(diagonal_R2))
+    moved = ratio(r / noise * safe_sqrt(diagonal_H2)[:, None], diagonal_R) ** 2 / dof
+    # σᵢ of the fit without each row. Without some rows the fixed effects cannot be fitted. Such a
+    # row has no held-out residual, and the residuals of the others stay.
     stays = _keeps_rank(spectrum)[:, None]
-    held_out = jnp.where(stays, ratio(r, remaining), 0)
-    again = _residuals_of(spectrum, r, lam)
-    less = 2 * held_out * again - held_out**2 * left[:, None]
-    twice = jnp.where(stays, ratio(left[:, None], remaining), 0)
-    fewer = 2 * jnp.where(stays, ratio(cubed[:, None], remaining), 0) - twice**2
-    noise_without = safe_sqrt(jnp.maximum(squares - less, 0) / (trace - fewer))
-    studentised = ratio(r / noise_without, safe_sqrt(left))
-    own = held_out * leverage[:, None] / noise_without
-    dffits = ratio(own, safe_sqrt(moving))
+    held_out = jnp.where(stays, ratio(r, diagonal_R), 0)
+    Rr = _residuals_of(spectrum, r, lam)
+    squares_of_row = 2 * held_out * Rr - held_out**2 * diagonal_R2[:, None]
+    R2_over_R = jnp.where(stays, ratio(diagonal_R2[:, None], diagonal_R), 0)
+    R3_over_R = jnp.where(stays, ratio(diagonal_R3[:, None], diagonal_R), 0)
+    trace_of_row = 2 * R3_over_R - R2_over_R**2
+    noise_without = safe_sqrt(jnp.maximum(squares - squares_of_row, 0) / (trace_R2 - trace_of_row))
+    studentised = ratio(r / noise_without, safe_sqrt(diagonal_R2))
+    change_of_own = held_out * leverage[:, None] / noise_without
+    dffits = ratio(change_of_own, safe_sqrt(diagonal_H2))
     drop = solution.labels.drop_axis
     return Influence(
         leverage=leverage,
@@ -177,7 +183,7 @@ def _keeps_rank(spectrum: Spectrum) -> Bool[Array, " n"]:
 def _residuals_of(
     spectrum: Spectrum, r: Float[Array, "n t"], lam: Float[Array, ""]
 ) -> Float[Array, "n t"]:
-    """R r, the residuals of residuals."""
+    """Return R r, the residuals of a fit to the residuals r."""
     weights = spectrum.weights
     labels = Labels.unchecked(weights.unscale(r), weights, spectrum.fixed, flat=False)
     return spectrum.solve_labels(labels).training_residuals(jnp.atleast_1d(lam))[0]

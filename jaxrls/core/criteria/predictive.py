@@ -114,7 +114,8 @@ class CRPS(OfPredictive, Positive):
     Args:
         scale: τ². "loo", the default, takes the mean of e²(1 − h)v/λ for every λ and target. The
             chosen λ then does not depend on the unit of the labels. A number is τ² itself; 1 makes
-            λ the variance of the noise.
+            λ the variance of the noise. None means 1 if the criterion is called on a factor, and
+            "loo" in `fit` and `tune`.
 
     Raises:
         ValueError: for the iterative route, which has no exact leverage; for rows that are read
@@ -156,7 +157,7 @@ class CRPS(OfPredictive, Positive):
             solution, unit = solution.of_unit_labels()
 
         def of_lam(lam: Float[Array, " k"]) -> Float[Array, " t"]:
-            scale = self.scale
+            scale: Any = self.given_scale
             if self.takes_best:
                 scale = at_least_tiny(self.sums(solution, lam[None])[1][0])
             score = partial(_crps, scale * lam)

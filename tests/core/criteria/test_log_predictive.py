@@ -76,8 +76,9 @@ def test_the_ranked_probability_score_is_that_of_predictive_distributions():
     factor = factorize(KERNEL, X, weights=v)
     for at, lam in enumerate(LAMS[::3]):
         kept = rls.fit(KERNEL, X, Y, weights=v, lams=[lam], keep=True)
-        for scale in ("loo", 2.0):
-            want = np.nanmean(kept.loo_predictive(scale=scale).crps, axis=0)
+        for scale in ("loo", 2.0, None):
+            of_fit = 1.0 if scale is None else scale
+            want = np.nanmean(kept.loo_predictive(scale=of_fit).crps, axis=0)
             found = rls.extend.CRPS(scale)(factor, Y, [lam])[0]
             assert_close(found, want, 1e-10)
         assert_close(

@@ -20,7 +20,7 @@ from jaxrls.core.data import (
     Rows,
     Weights,
     as_fixed_effects,
-    as_rows,
+    as_training_rows,
     compiled,
 )
 from jaxrls.core.factors import Solver, named_solver
@@ -98,7 +98,7 @@ def read_problem(
     kernel = columns_by_number(kernel, names)
     landmarks = by_names("landmarks", landmarks, names)
     solver = named_solver(solver, landmarks)
-    rows = as_rows(kernel, X)
+    rows = as_training_rows(kernel, X)
     weights = Weights.of_rows(weights, rows)
     check_ratio(weights.values)
     criterion = as_criterion(criterion, groups)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxrls.core.data import DenseRows, Rows, Weights, as_rows, compiled, gram
+from jaxrls.core.data import DenseRows, Rows, Weights, as_training_rows, compiled, gram
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import default_block_size, matmul, triangular_inverse
 from jaxrls.core.support import check_whole, is_concrete, progress_bar, public_call
@@ -102,7 +102,7 @@ def choose_landmarks(
     >>> sorted(R.points[:, 0].tolist()), float(R.trace_residual) < 1e-6
     ([0.0, 1.0], True)
     """
-    rows = as_rows(kernel, X)
+    rows = as_training_rows(kernel, X)
     weights = Weights.of_rows(weights, rows)
     drawn, some = rows.candidates()
     if drawn is not None:

@@ -18,6 +18,7 @@ from support import (
     array,
     assert_close,
     differences,
+    no_fit,
     refused,
     solver_of,
 )
@@ -384,6 +385,25 @@ def test_export_for_any_number_of_rows():
     of_three = lambda new: models[0].predict(new, block_size=3)
     any_rows = functools.partial(jax.eval_shape, of_three, jax.ShapeDtypeStruct((m, 3), new.dtype))
     refused((any_rows, "block_size must be None where the number of rows is a symbol, m, and is 3"))
+
+
+@ANY_PRECISION
+def test_a_symbolic_number_of_rows_to_fit_is_refused_and_of_data_sets_taken():
+    (n,) = jax.export.symbolic_shape("n")
+    X, y = jax.ShapeDtypeStruct((n, 2), jnp.float32), jax.ShapeDtypeStruct((n,), jnp.float32)
+    K = rls.Gaussian(1.0)
+    calls = [
+        lambda X, y: rls.objective(K, X, y, 0.1),
+        lambda X, y: rls.fit(K, X, y, lams=[0.1]).error,
+        lambda X, y: rls.factorize(K, X).spectrum().s,
+        lambda X, y: rls.choose_landmarks(K, X, 3).points,
+    ]
+    with no_fit():
+        for call in calls:
+            export = functools.partial(jax.eval_shape, call, X, y)
+            refused((export, "X must have a known number of rows to fit, and has the symbol n"))
+    sets = [jax.ShapeDtypeStruct((n, 6, 2), jnp.float32), jax.ShapeDtypeStruct((n, 6), jnp.float32)]
+    assert jax.eval_shape(jax.vmap(calls[0]), *sets).shape == (n,)
 
 
 # derivatives

@@ -23,6 +23,7 @@ from jaxrls.core.data.rows import (
     GramRows,
     Rows,
     as_rows,
+    as_training_rows,
     kind_of,
 )
 from jaxrls.core.data.weights import SummedWeights, Weights

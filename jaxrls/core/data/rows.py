@@ -22,6 +22,7 @@ from jaxrls.core.support import (
     check_matrix,
     check_row_numbers,
     check_symmetric,
+    is_symbolic,
     on_device,
     pytree,
     shards_of,
@@ -372,3 +373,14 @@ def as_rows(
     X = as_array(name, X, dtype)
     check_matrix(name, X)
     return DenseRows(X, shards_of(X, devices)) if kernel.evaluable else GramRows(GramBlock.of(X))
+
+
+def as_training_rows(kernel: Kernel, X: Any) -> Rows:
+    """Return X as `Rows` to fit. Raise if their number is a symbol, as `jax.export` takes them."""
+    rows = as_rows(kernel, X)
+    if is_symbolic(rows.shape[0]):
+        raise ValueError(
+            f"X must have a known number of rows to fit, and has the symbol {rows.shape[0]}: pad "
+            "it with rows of weight 0; only rows to predict may be of any number"
+        )
+    return rows

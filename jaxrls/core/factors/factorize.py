@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from jaxrls.core.data import Data, Labels, Weights, as_fixed_effects, as_rows
+from jaxrls.core.data import Data, Labels, Weights, as_fixed_effects, as_training_rows
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.solver import Solver
 from jaxrls.core.factors.solvers import Spectral
@@ -70,7 +70,7 @@ def factorize(
     ('gram', (4,))
     """
     check_kernel(kernel)
-    rows = as_rows(kernel, X)
+    rows = as_training_rows(kernel, X)
     rows.check(kernel)
     v = Weights.of_rows(weights, rows)
     data = Data(rows, v, as_fixed_effects(fixed_effects, intercept, v))

@@ -18,7 +18,7 @@ from jaxrls.cli.report import at_terminal, count, left_out_in_words, report, sho
 from jaxrls.core.criteria import CRITERIA, Criterion
 from jaxrls.core.kernels import PLAIN, POLYNOMIAL, RADIAL, Kernel, Standardized
 from jaxrls.core.support import check_inputs, check_weights, check_whole, in_words, memory_bytes
-from jaxrls.front import Fit, add_names_and_offset
+from jaxrls.front import Fit, with_names
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.rows.files import check_replaceable, replacing
 from jaxrls.rows.sources import ColumnChoice, Files, open_files, paths_of
@@ -110,7 +110,7 @@ def write(args: Namespace, fit: Fit, table: Table) -> None:
         layout = known["layout"]
         if args.rank:  # `predict` cannot compare scores with the target
             layout["target"] = False
-        fit = add_names_and_offset(fit, names_of(known))
+        fit = with_names(fit, names_of(known))
         rls.save(args.out, fit, extra={"table": known})
         show("saved", args.out)
     if args.plot:

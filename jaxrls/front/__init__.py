@@ -1,9 +1,9 @@
 """What a user calls (`fit`, `tune`, `objective`, `memory`), and the names of it that rooms import.
 
-`fit` has four steps, each a module. `read` turns the arguments into a `Problem` of arrays. `plan`
+`fit` has five steps, each a module. `read` turns the arguments into a `Problem` of arrays. `plan`
 chooses a solver and the way to search λ, from shapes and options. `run` executes the plan by
-compiled programs, and makes a `Fit` of their results by functions of `finish`. `inspection` looks
-at the numbers of the `Fit`, and warns.
+compiled programs, and makes an `Attempt` of their results. `inspection` looks at its numbers, and
+warns. `finish` makes a `Fit` of it.
 
 `tune` also begins with `read`. Then `start` chooses a first kernel and λ, `descent` improves them
 by gradients, and `finish` makes a `Fit`. Begin reading with `fit.py`.
@@ -17,11 +17,11 @@ from jaxrls.front.descent import (
     first_point,
     step,
 )
-from jaxrls.front.finish import add_names_and_offset, with_plan
+from jaxrls.front.finish import Attempt, model_of, with_names, with_offset
 from jaxrls.front.fit import fit_prepared
 from jaxrls.front.fitted import Fit, Kept, check_no_std_options
 from jaxrls.front.history import History, Stage
-from jaxrls.front.inspection import inspect_fit, inspect_lam
+from jaxrls.front.inspection import inspect_lam, inspect_result
 from jaxrls.front.keeping import once_per_fit, solution_of, without_solution
 from jaxrls.front.lam_search import Evaluations, evaluate_lams
 from jaxrls.front.memory import Memory, of_problem

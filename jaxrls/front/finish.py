@@ -1,27 +1,129 @@
-"""Functions that make a `Fit` of a `Result`, and complete it.
+"""`finish` makes a `Fit` of what was computed: an `Attempt`.
 
-They add the plan in words, the solution if it is kept, the names of columns, and the offset that
-was subtracted from the labels. They remove rows of padding.
+The phrases of the plan are joined, the model takes the names of columns and the offset that was
+subtracted from the labels, and the solution is kept with what later calls need.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrls.core.data import first_rows
 from jaxrls.core.factors import Solution
-from jaxrls.core.fit import Choice, Problem, Result
+from jaxrls.core.fit import Choice, Function, Problem, Result
+from jaxrls.core.support import is_concrete
 from jaxrls.front.fitted import About, Fit, Kept
+from jaxrls.front.history import History
 from jaxrls.front.model import Model
 
 
-def as_fit(result: Result, problem: Problem, plan: str = "") -> Fit:
-    """Make a `Fit` of a result, with criterion and plan in words."""
+class Attempt(NamedTuple):
+    """What a fit computed. It may be replaced by a better attempt; the last one becomes a `Fit`.
+
+    Args:
+        result: the fitted function, the chosen λ, and diagnostics.
+        solution: what the result was computed from; None if the fit does not keep it.
+        problem: the problem that was solved, with the solver that was used.
+        choice: how λ was chosen, so that `Fit.update` can choose it again; None for a search.
+        words: the phrases of the plan: the solver, how λ was searched, and why.
+    """
+
+    result: Result
+    solution: Solution | None
+    problem: Problem
+    choice: Choice | None
+    words: tuple[str, ...]
+
+    @property
+    def why_stopped(self) -> str:
+        """Why an iteration stopped before its tolerance, and what to do; "" if it did not."""
+        run = self.result.diagnostics.run
+        solver = self.problem.solver
+        return "" if run is None or solver is None else solver.explain(run)
+
+    def adding(self, words: str) -> "Attempt":
+        """Return the attempt with one more phrase of the plan."""
+        return self._replace(words=(*self.words, words))
+
+    def without_padding(self, n: int) -> "Attempt":
+        """Return the attempt without points, coefficients and residuals of rows after n.
+
+        n is the number of rows that the caller gave. The rows after it are padding.
+        """
+        result = self.result
+        residuals = result.diagnostics.loo_residuals
+        if residuals is None or len(residuals) == n:
+            return self
+        function = result.function
+        if function.points is not None:
+            points = first_rows(function.points, n)
+            function = replace(function, points=points, coef=first_rows(function.coef, n))
+        diagnostics = replace(result.diagnostics, loo_residuals=first_rows(residuals, n))
+        return self._replace(result=replace(result, function=function, diagnostics=diagnostics))
+
+
+def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None = None) -> Fit:
+    """Make the `Fit` of an attempt.
+
+    Args:
+        attempt: what was computed. Its solution, if there is one, is kept.
+        names: the names of the columns of X; () if it has none.
+        saved: whether `save` writes the solution.
+        history: the history of a search by `tune`.
+    """
+    result, solution, problem, choice, words = attempt
     criterion = problem.criterion
-    about = About(criterion.name, criterion.title, criterion.unit, plan)
-    model = Model(**vars(result.function))
-    return Fit(model, result.chosen, result.diagnostics, about)
+    plan = "; ".join((*words, *words_for_prior(result.diagnostics.amplitude)))
+    kept = Kept()
+    if solution is not None:
+        again = choice if criterion.needs_only_sums else None
+        kept = Kept(solution, problem, criterion.groups, again, saved)
+    return Fit(
+        model=model_of(result.function, names, problem.label_offset),
+        chosen=result.chosen,
+        diagnostics=result.diagnostics,
+        about=About(criterion.name, criterion.title, criterion.unit, plan),
+        history=history,
+        kept=kept,
+        label_offset=problem.label_offset,
+    )
+
+
+# the model
+# --------------------------------------------------------------------------------------------------
+
+
+def model_of(function: Function, names: tuple, offset: Any) -> Model:
+    """Return the model of a fitted function.
+
+    Args:
+        function: the function that was fitted.
+        names: the names of the columns of X; () if it has none.
+        offset: what was subtracted from the labels before the fit; None for nothing.
+    """
+    model = Model(**vars(function), names=names)
+    return model if offset is None else with_offset(model, offset)
+
+
+def with_offset(model: Model, offset: Any) -> Model:
+    """Return the model with an offset added to its predictions, and its intercept in float64."""
+    intercept = np.asarray(model.intercept, np.float64) + offset
+    model = replace(model, intercept=intercept)
+    if model.beta is None:
+        return model
+    beta = np.array(model.beta, np.float64)
+    beta[0] += offset  # the intercept: without one, nothing is subtracted from labels
+    return replace(model, beta=beta)
+
+
+def with_names(fit: Fit, names: tuple) -> Fit:
+    """Return the fit with other names of columns, or with its own if there are none."""
+    return replace(fit, model=replace(fit.model, names=names)) if names else fit
+
+
+# the plan in words
+# --------------------------------------------------------------------------------------------------
 
 
 def words_for_grid(result: Result, problem: Problem) -> str:
@@ -33,79 +135,27 @@ def words_for_grid(result: Result, problem: Problem) -> str:
     return f"{solver.name} ({result.diagnostics.route}), {count} λ{how}"
 
 
-def with_plan(fit: Fit, words: str) -> Fit:
-    """Return the fit with other words for its plan."""
-    return replace(fit, about=replace(fit.about, plan=words))
+def words_for_estimate(attempt: Attempt) -> str:
+    """Return in words that K is not factored, so that the error is an estimate with this standard
+    error.
+    """
+    result = attempt.result
+    standard_error = result.diagnostics.loo_standard_error
+    how_exact = ""
+    if result.chosen.error is not None and standard_error is not None:
+        error = np.asarray(result.chosen.error).mean()
+        spread = np.asarray(standard_error).mean()
+        how_exact = f", {error:.3g} ± {spread:.1g}"
+    title = attempt.problem.criterion.title
+    return f"K of all rows is not factored, so the {title} is an estimate{how_exact}"
 
 
-def with_prior_in_plan(fit: Fit) -> Fit:
-    """Return the fit with the prior's variance τ² in its plan, if the criterion chose it."""
-    if fit.amplitude is None:
-        return fit
-    variances = np.square(np.asarray(fit.amplitude, np.float64))
+def words_for_prior(amplitude: Any) -> list[str]:
+    """Return in words the variance τ² of the prior, if the criterion chose it and it is known."""
+    if amplitude is None or not is_concrete(amplitude):
+        return []
+    variances = np.square(np.asarray(amplitude, np.float64))
     low = f"{np.min(variances):.3g}"
     high = f"{np.max(variances):.3g}"
     of_targets = "" if low == high else f" to {high}"
-    return with_plan(fit, f"{fit.plan}; variance of the prior τ² = {low}{of_targets}")
-
-
-def with_estimate_in_plan(fit: Fit) -> Fit:
-    """Return the fit with two facts added to its plan: K is not factored, so the error is an
-    estimate; and the standard error of this estimate.
-    """
-    how_exact = ""
-    if fit.error is not None and fit.loo_standard_error is not None:
-        error = np.asarray(fit.error).mean()
-        spread = np.asarray(fit.loo_standard_error).mean()
-        how_exact = f", {error:.3g} ± {spread:.1g}"
-    why = f"K of all rows is not factored, so the {fit.title} is an estimate{how_exact}"
-    return with_plan(fit, f"{fit.plan}; {why}")
-
-
-def keep_solution(
-    fit: Fit, solution: Solution | None, problem: Problem, choice: Choice | None, saved: bool
-) -> Fit:
-    """Return the fit with its solution, and with what another λ and other rows need.
-
-    Args:
-        fit: the fit to complete.
-        solution: what the fit was computed from.
-        problem: the problem that was solved.
-        choice: how λ was chosen, so that `Fit.update` can choose it again; None after a search.
-        saved: whether `save` writes the solution.
-    """
-    criterion = problem.criterion
-    again = choice if criterion.needs_only_sums else None
-    return replace(fit, kept=Kept(solution, problem, criterion.groups, again, saved))
-
-
-def without_padding(fit: Fit, n: int) -> Fit:
-    """Return the fit without the points, coefficients and residuals of rows after n.
-
-    n is the number of rows that the caller gave. The rows after it are padding.
-    """
-    if fit.loo_residuals is None or len(fit.loo_residuals) == n:
-        return fit
-    model = fit.model
-    if model.points is not None:
-        points = first_rows(model.points, n)
-        model = replace(model, points=points, coef=first_rows(model.coef, n))
-    residuals = first_rows(fit.loo_residuals, n)
-    return replace(fit, model=model, diagnostics=replace(fit.diagnostics, loo_residuals=residuals))
-
-
-def add_names_and_offset(fit: Fit, names: tuple, offset: Any = None) -> Fit:
-    """Return the fit with the names of columns, and with the label offset in its intercept.
-
-    The offset is what was subtracted from the labels before the fit; None for nothing. An intercept
-    with an offset is in float64.
-    """
-    model = replace(fit.model, names=names) if names else fit.model
-    if offset is None:
-        return replace(fit, model=model)
-    model = replace(model, intercept=np.asarray(model.intercept, np.float64) + offset)
-    if model.beta is not None:  # beta[0] is the intercept: without one, nothing is subtracted
-        beta = np.array(model.beta, np.float64)
-        beta[0] += offset
-        model = replace(model, beta=beta)
-    return replace(fit, model=model, label_offset=offset)
+    return [f"variance of the prior τ² = {low}{of_targets}"]

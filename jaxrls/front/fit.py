@@ -14,19 +14,12 @@ from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import column_names, is_concrete, progress_bar, public_call
 from jaxrls.front.expected import warn_of_long_fit
-from jaxrls.front.finish import (
-    add_names_and_offset,
-    as_fit,
-    keep_solution,
-    with_estimate_in_plan,
-    with_prior_in_plan,
-    words_for_grid,
-)
+from jaxrls.front.finish import Attempt, finish, with_names, words_for_estimate
 from jaxrls.front.fitted import Fit, K
-from jaxrls.front.inspection import inspect_fit, labels_are_equal
+from jaxrls.front.inspection import inspect_result, labels_are_equal
 from jaxrls.front.plan import Request, Search, make_plan, with_solver_without_k
 from jaxrls.front.read import read_problem
-from jaxrls.front.run import fit_arrays_compiled, run
+from jaxrls.front.run import fit_on_grid, run
 
 
 @public_call(data="X")
@@ -150,18 +143,18 @@ def fit(
     request = Request(lams, per_target, conservative, keep)
     in_solver_dtype = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if in_solver_dtype is not X:  # a new call, as `public_call` sets the precision by X
-        result = fit(kernel, in_solver_dtype, Y, **options, **request._asdict(), progress=progress)
-        return add_names_and_offset(result, column_names(X))
+        fitted = fit(kernel, in_solver_dtype, Y, **options, **request._asdict(), progress=progress)
+        return with_names(fitted, column_names(X))
     problem = read_problem(kernel, X, Y, **options)
     if is_concrete(problem, lams, conservative):
-        fitted = fit_and_inspect(problem, request, progress)
+        attempt = compute_and_inspect(problem, request, progress)
     else:
-        fitted = fit_in_program(problem, request, progress)
-    return add_names_and_offset(fitted, column_names(X), problem.label_offset)
+        attempt = compute_in_program(problem, request, progress)
+    return finish(attempt, column_names(X), saved=bool(keep))
 
 
-def fit_and_inspect(problem: Problem, request: Request, progress: bool) -> Fit:
-    """Return the fit with the best λ, and warn of what its numbers show.
+def compute_and_inspect(problem: Problem, request: Request, progress: bool) -> Attempt:
+    """Compute the fit with the best λ, and warn of what its numbers show.
 
     If no solver was named and K is too large to factor, a solver that needs no K is used. It is not
     used if the fit was asked to keep its solution, because then the factor is wanted.
@@ -175,17 +168,22 @@ def fit_and_inspect(problem: Problem, request: Request, progress: bool) -> Fit:
         problem = without_k
     plan_and_run = lambda problem: run(make_plan(problem, request))
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
-        fit = fit_prepared(problem.solver_or_default, problem, plan_and_run, progress)
+        attempt = fit_prepared(problem.solver_or_default, problem, plan_and_run, progress)
         reached(1)
-    inspect_fit(fit, request.names_lams, problem.solver, labels_are_equal(problem))
-    fit = with_prior_in_plan(fit)
-    return fit if without_k is None else with_estimate_in_plan(fit)
+    inspect_result(
+        attempt.result,
+        problem.criterion.name,
+        names_lams=request.names_lams,
+        why_stopped=attempt.why_stopped,
+        equal_labels=labels_are_equal(problem),
+    )
+    return attempt if without_k is None else attempt.adding(words_for_estimate(attempt))
 
 
 @singledispatch
 def fit_prepared(
-    solver: Any, problem: Problem, plan_and_run: Callable[[Problem], Fit], progress: bool
-) -> Fit:
+    solver: Any, problem: Problem, plan_and_run: Callable[[Problem], Attempt], progress: bool
+) -> Attempt:
     """Prepare the problem, and call `plan_and_run` on it.
 
     `landmarks="auto"` registers a version that calls `plan_and_run` several times.
@@ -193,10 +191,10 @@ def fit_prepared(
     return plan_and_run(problem.prepare(progress))
 
 
-def fit_in_program(problem: Problem, request: Request, progress: bool) -> Fit:
-    """Return the fit inside of `jax.jit` or `jax.vmap`, where arrays have no values yet.
+def compute_in_program(problem: Problem, request: Request, progress: bool) -> Attempt:
+    """Compute the fit inside of `jax.jit` or `jax.vmap`, where arrays have no values yet.
 
-    It calls `fit_arrays`, and no check or warning depends on a value.
+    No check or warning depends on a value.
     """
     plan = make_plan(problem.prepare(progress), request)
     if isinstance(plan.lams, Search):
@@ -204,8 +202,4 @@ def fit_in_program(problem: Problem, request: Request, progress: bool) -> Fit:
             "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
             "or call fit outside"
         )
-    result, solution = fit_arrays_compiled(plan.problem, plan.choice, kept=plan.kept)
-    fit = as_fit(result, plan.problem, words_for_grid(result, plan.problem))
-    if not plan.kept:
-        return fit
-    return keep_solution(fit, solution, plan.problem, plan.choice, plan.saved)
+    return fit_on_grid(plan.problem, plan.choice, plan.kept)

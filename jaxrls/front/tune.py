@@ -5,17 +5,18 @@ descends (`descent.py`). If rounding spoils the end, it goes on at larger λ.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, OfPrior, loo
 from jaxrls.core.data import compiled, kind_of
-from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, result_at
+from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, result_at
 from jaxrls.core.support import (
     as_lams,
     check_whole,
@@ -27,28 +28,15 @@ from jaxrls.core.support import (
     warn,
 )
 from jaxrls.front.descent import SearchOptions, Tuned, default_optimizer, descend
-from jaxrls.front.finish import (
-    add_names_and_offset,
-    as_fit,
-    keep_solution,
-    with_plan,
-    with_prior_in_plan,
-    without_padding,
-)
-from jaxrls.front.fit import fit_and_inspect
+from jaxrls.front.finish import Attempt, finish
+from jaxrls.front.fit import compute_and_inspect
 from jaxrls.front.fitted import Fit, K
-from jaxrls.front.inspection import (
-    EQUAL_LABELS,
-    inspect_rounding,
-    is_as_good,
-    is_off_by_rounding,
-    labels_are_equal,
-    share_of_rounding,
-    sound_lam,
-)
+from jaxrls.front.history import History
+from jaxrls.front.inspection import EQUAL_LABELS, faults_of_rounding, labels_are_equal
 from jaxrls.front.memory import of_problem
-from jaxrls.front.plan import Request, keeps, with_solver_without_k
+from jaxrls.front.plan import Given, Request, keeps, with_solver_without_k
 from jaxrls.front.read import read_problem
+from jaxrls.front.rounding import Rounding, is_as_good, rounding_of
 from jaxrls.front.sampling import padded, sample_of
 from jaxrls.front.start import Guess, Guesses, first_guesses
 
@@ -185,9 +173,8 @@ def tune(
     )
     options = SearchOptions(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     _check(problem, options, start)
-    if _is_number(lams):
-        _check_held(lams, criterion, problem)
-        lams = np.reshape(lams, 1)
+    starting = read_start(lams, problem, criterion)
+    if isinstance(starting, Held):
         options = options._replace(holds_lam=True)
         problem = replace(problem, criterion=_with_noise_known(problem))
     all_rows = problem
@@ -198,137 +185,45 @@ def tune(
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
     ) as reached:
-        guesses = _beginning(problem, start, lams, options.holds_lam, near=landmarks is None)
+        guesses = _beginning(problem, start, starting, near=landmarks is None)
         reached(1)
-    fit = _tune(problem, guesses, options, grow, keep)
+    attempt, history = _search(problem, guesses, options, grow)
     if on_sample:
-        request = Request(lams if options.holds_lam else "search", keep=keep)
-        whole = fit_and_inspect(replace(all_rows, kernel=fit.kernel), request, progress)
-        plan = f"{fit.plan}, on {SAMPLE_ROWS} rows; {whole.plan}"
-        fit = with_plan(replace(whole, history=fit.history), plan)
-    return add_names_and_offset(fit, column_names(X), problem.label_offset)
+        request = Request(starting.lam if isinstance(starting, Held) else "search", keep=keep)
+        of_best_kernel = replace(all_rows, kernel=attempt.problem.kernel)
+        (searched,) = attempt.words
+        attempt = compute_and_inspect(of_best_kernel, request, progress)
+        words = (f"{searched}, on {SAMPLE_ROWS} rows", *attempt.words)
+        attempt = attempt._replace(words=words)
+    elif not keeps(attempt.problem, keep):
+        attempt = attempt._replace(solution=None)
+    return finish(attempt, column_names(X), saved=bool(keep), history=history)
 
 
-def _tune(
-    problem: Problem, guesses: Guesses, options: SearchOptions, grow: bool | None, keep: bool | None
-) -> Fit:
-    """Return the fit at the best kernel and λ that a search finds, with the history."""
-    n = len(problem.Y)
-    best = search_kernel(problem.solver, padded(problem), guesses, options, grow)
-    fit, solution = _fit_of(best)
-    if is_off_by_rounding(fit) and not options.holds_lam:
-        best = _above_rounding(best, fit, options)
-        fit, solution = _fit_of(best)
-    scaled = _in_units_of_labels(best, fit)
-    if scaled is not None:
-        best = scaled
-        fit, solution = _fit_of(best)
-    history = best.history
-    held = ", λ held fixed" if options.holds_lam else ""
-    words = f"tuned in {len(history.errors) - 1} steps{held}: {history.reason}"
-    fit = with_plan(replace(fit, history=history), words)
-    problem = replace(best.problem, kernel=best.kernel)
-    _inspect(fit, problem, options.holds_lam)
-    fit = with_prior_in_plan(fit)
-    if keeps(problem, keep):
-        choice = Choice(problem.criterion, fit.lams)
-        fit = keep_solution(fit, solution, problem, choice, saved=bool(keep))
-    return without_padding(fit, n)
+# λ at the start
+# --------------------------------------------------------------------------------------------------
 
 
-def _in_units_of_labels(best: Tuned, fit: Fit) -> Tuned | None:
-    """Return the end of a search with λ and the kernel's scales multiplied by the prior variance.
+@dataclass(frozen=True)
+class Held:
+    """The λ at which the search stays, (1,)."""
 
-    The likelihood of the search chose this variance τ². None if the criterion chooses none, or if
-    the kernel cannot be multiplied: see `multiplied_in_range`.
+    lam: Float[Array, "1"]
+
+
+def read_start(lams: Any, problem: Problem, criterion: Any) -> Held | Given | None:
+    """Return what the argument `lams` of `tune` stands for, checked.
+
+    `criterion` is as the user gave it. None stands for a search that starts at the best λ of a
+    grid.
     """
-    variance = _mean_variance(fit)
-    if variance is None:
+    if lams is None:
         return None
-    kernel = multiplied_in_range(best.kernel, fit.lam, variance)
-    if kernel is None:
-        return None
-    history = best.history
-    kernels = history.kernels.multiplied(variance)
-    history = replace(history, kernels=kernels, lams=history.lams * variance)
-    return best._replace(kernel=kernel, lam=best.lam * variance, history=history)
-
-
-def _inspect(fit: Fit, problem: Problem, held: bool) -> None:
-    """Warn if the labels are all equal, or if λ is near the precision of the factor."""
-    if labels_are_equal(problem):
-        warn(EQUAL_LABELS)
-        return
-    lam = float(fit.lam)
-    floor = float(fit.floor)
-    if lam < 0.99 * floor:
-        wider = ", or use float64" if fit.lam.dtype == np.float32 else ""
-        remedy = "hold a larger λ, or start" if held else "start"
-        warn(
-            f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
-            f"{remedy} from a narrower kernel{wider}"
-        )
-    inspect_rounding(fit)
-
-
-def _mean_variance(fit: Fit) -> Any:
-    """Return the variance τ² of the prior that the criterion chose; None if it chooses none.
-
-    It is averaged over targets, as one kernel has to serve all of them.
-    """
-    if fit.amplitude is None:
-        return None
-    variance = np.mean(np.square(np.asarray(fit.amplitude, np.float64)))
-    return fit.lam.dtype.type(variance)
-
-
-def multiplied_in_range(kernel: K, lam: Any, factor: Any) -> K | None:
-    """Return the kernel with its scales multiplied by a factor.
-
-    None if the kernel has no scale of its own, or if a scale or λ leaves the range of the dtype.
-    """
-    kernel = jax.device_get(kernel)
-    scaled = kernel.multiplied(factor)
-    if scaled is None:
-        return None
-    limits = np.finfo(factor.dtype)
-    before = jax.tree.leaves((kernel, lam))
-    after = jax.tree.leaves((scaled, lam * factor))
-    for old, new in zip(before, after, strict=True):
-        changed = np.abs(new) != np.abs(old)
-        if (changed & ~((limits.tiny < np.abs(new)) & (np.abs(new) < limits.max))).any():
-            return None
-    return jax.tree.map(on_device, scaled)
-
-
-def _fit_of(best: Tuned) -> tuple[Fit, Any]:
-    """Return the fit at the end of a search, and its solution."""
-    problem = replace(best.problem, kernel=best.kernel)
-    error = on_device(np.asarray(best.history.errors).min())  # on the host: nothing is compiled
-    return _fit_at(problem, jnp.asarray(best.lam), error)
-
-
-def _above_rounding(best: Tuned, fit: Fit, options: SearchOptions) -> Tuned:
-    """Return the search, or one that goes on from its end at larger λ if that is about as good.
-
-    At the larger λ held-out residuals of single rows are right. Unless labels have no noise,
-    widths can shrink as λ grows, with nearly the same fitted function.
-    """
-    lowest = 2 * sound_lam(fit)
-    here = Guess(best.kernel, 2 * lowest, lowest, fit.error)
-    again = descend(best.problem, Guesses(here), options._replace(starts=1))
-    before = np.asarray(best.history.errors).min()
-    after = np.asarray(again.history.errors).min()
-    start = best.history.start_error
-    if after > start or not is_as_good(after, before, share_of_rounding(fit), best.problem):
-        return best
-    reason = f"{again.history.reason}, and in {len(best.history.errors) - 1} before, with less λ"
-    return again._replace(history=replace(again.history, reason=reason, start_error=start))
-
-
-def _is_number(lams: Any) -> bool:
-    """Whether `lams` is one number, at which λ is held."""
-    return lams is not None and not isinstance(lams, str) and np.ndim(lams) == 0
+    dtype = problem.rows.dtype
+    if isinstance(lams, str) or np.ndim(lams) > 0:
+        return Given(as_lams(lams, dtype))
+    _check_held(lams, criterion, problem)
+    return Held(as_lams(np.reshape(lams, 1), dtype))
 
 
 def _check_held(lams: Any, criterion: Any, problem: Problem) -> None:
@@ -363,20 +258,147 @@ def _with_noise_known(problem: Problem) -> Criterion:
     return criterion
 
 
-def _beginning(problem: Problem, start: str, lams: Any, held: bool, near: bool) -> Guesses:
+def _beginning(problem: Problem, start: str, lams: Held | Given | None, near: bool) -> Guesses:
     """Return the kernels and λ at which the search may start.
 
     Warn if the best of the given λ is below the precision of K.
     """
-    lams = None if lams is None else as_lams(lams, problem.rows.dtype)
-    guesses = first_guesses(problem, start, lams, near)
+    match lams:
+        case Held(lam):
+            return first_guesses(problem, start, lam, near)
+        case None:
+            return first_guesses(problem, start, None, near)
+        case Given(of_caller):
+            guesses = first_guesses(problem, start, of_caller, near)
     given = guesses.given
-    if lams is not None and not held and given.lam < given.floor:
+    if given.lam < given.floor:
         warn(
             f"lams={given.lam:.3g} is below the precision of the kernel matrix, "
             f"{given.floor:.3g}: the search starts above it"
         )
     return guesses
+
+
+# the search
+# --------------------------------------------------------------------------------------------------
+
+
+def _search(
+    problem: Problem, guesses: Guesses, options: SearchOptions, grow: bool | None
+) -> tuple[Attempt, History]:
+    """Compute the fit at the best kernel and λ that a search finds, and return the history too."""
+    best = search_kernel(problem.solver, padded(problem), guesses, options, grow)
+    attempt = _at_end_of(best, options)
+    rounding = rounding_of(attempt.result)
+    if rounding.is_too_large and not options.holds_lam:
+        best = _above_rounding(best, attempt.result, rounding, options)
+        attempt = _at_end_of(best, options)
+    scaled = _in_units_of_labels(best, attempt.result)
+    if scaled is not None:
+        best = scaled
+        attempt = _at_end_of(best, options)
+    _inspect(attempt, options.holds_lam)
+    return attempt.without_padding(len(problem.Y)), best.history
+
+
+def _at_end_of(best: Tuned, options: SearchOptions) -> Attempt:
+    """Compute the fit at the end of a search, which knows the error there."""
+    history = best.history
+    problem = replace(best.problem, kernel=best.kernel)
+    error = on_device(np.asarray(history.errors).min())  # on the host: nothing is compiled
+    result, solution = _fitted_at(problem, jnp.asarray(best.lam), error)
+    choice = Choice(problem.criterion, result.chosen.lams)
+    held = ", λ held fixed" if options.holds_lam else ""
+    words = f"tuned in {len(history.errors) - 1} steps{held}: {history.reason}"
+    return Attempt(result, solution, problem, choice, (words,))
+
+
+@compiled
+def _fitted_at(problem: Problem, lam: Any, error: Any) -> Fitted:
+    """Return the result and the solution at a known λ with a known error."""
+    solution = problem.solution()
+    chosen = Chosen(lam[None], error[None], lam, error)
+    return Fitted(result_at(problem, solution, chosen), solution)
+
+
+def _above_rounding(
+    best: Tuned, result: Result, rounding: Rounding, options: SearchOptions
+) -> Tuned:
+    """Return the search, or one that goes on from its end at larger λ if that is about as good.
+
+    At the larger λ held-out residuals of single rows are right. Unless labels have no noise,
+    widths can shrink as λ grows, with nearly the same fitted function. `result` is that of the end.
+    """
+    lowest = 2 * rounding.sound_lam
+    here = Guess(best.kernel, 2 * lowest, lowest, result.chosen.error)
+    again = descend(best.problem, Guesses(here), options._replace(starts=1))
+    before = np.asarray(best.history.errors).min()
+    after = np.asarray(again.history.errors).min()
+    start = best.history.start_error
+    if after > start or not is_as_good(after, before, rounding.share, best.problem):
+        return best
+    reason = f"{again.history.reason}, and in {len(best.history.errors) - 1} before, with less λ"
+    return again._replace(history=replace(again.history, reason=reason, start_error=start))
+
+
+def _in_units_of_labels(best: Tuned, result: Result) -> Tuned | None:
+    """Return the end of a search with λ and the kernel's scales multiplied by the prior variance.
+
+    The likelihood of the search chose this variance τ². None if the criterion chooses none, or if
+    the kernel cannot be multiplied: see `multiplied_in_range`. `result` is that of the end.
+    """
+    if result.diagnostics.amplitude is None:
+        return None
+    # The mean over targets, as one kernel has to serve all of them.
+    lam = result.chosen.lam
+    amplitude = np.asarray(result.diagnostics.amplitude, np.float64)
+    variance = lam.dtype.type(np.mean(np.square(amplitude)))
+    kernel = multiplied_in_range(best.kernel, lam, variance)
+    if kernel is None:
+        return None
+    history = best.history
+    kernels = history.kernels.multiplied(variance)
+    history = replace(history, kernels=kernels, lams=history.lams * variance)
+    return best._replace(kernel=kernel, lam=best.lam * variance, history=history)
+
+
+def multiplied_in_range(kernel: K, lam: Any, factor: Any) -> K | None:
+    """Return the kernel with its scales multiplied by a factor.
+
+    None if the kernel has no scale of its own, or if a scale or λ leaves the range of the dtype.
+    """
+    kernel = jax.device_get(kernel)
+    scaled = kernel.multiplied(factor)
+    if scaled is None:
+        return None
+    limits = np.finfo(factor.dtype)
+    before = jax.tree.leaves((kernel, lam))
+    after = jax.tree.leaves((scaled, lam * factor))
+    for old, new in zip(before, after, strict=True):
+        changed = np.abs(new) != np.abs(old)
+        if (changed & ~((limits.tiny < np.abs(new)) & (np.abs(new) < limits.max))).any():
+            return None
+    return jax.tree.map(on_device, scaled)
+
+
+def _inspect(attempt: Attempt, held: bool) -> None:
+    """Warn if the labels are all equal, or if λ is near the precision of the factor."""
+    result = attempt.result
+    lam = float(result.chosen.lam)
+    floor = float(result.diagnostics.floor)
+    if labels_are_equal(attempt.problem):
+        faults = [EQUAL_LABELS]
+    elif lam < 0.99 * floor:
+        wider = ", or use float64" if result.chosen.lam.dtype == np.float32 else ""
+        remedy = "hold a larger λ, or start" if held else "start"
+        faults = [
+            f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
+            f"{remedy} from a narrower kernel{wider}"
+        ]
+    else:
+        faults = faults_of_rounding(result, rounding_of(result))
+    for words in faults:
+        warn(words)
 
 
 @singledispatch
@@ -397,20 +419,6 @@ def descend_in_memory(problem: Problem, guesses: Guesses, options: SearchOptions
     """Call `descend`, or raise if memory does not suffice for a gradient."""
     of_problem(problem, call="gradient").check()
     return descend(problem, guesses, options)
-
-
-def _fit_at(problem: Problem, lam: Any, error: Any) -> tuple[Fit, Any]:
-    """Return the fit at λ, whose error the search knows, and its solution."""
-    result, solution = _fitted_at(problem, lam, error)
-    return as_fit(result, problem), solution
-
-
-@compiled
-def _fitted_at(problem: Problem, lam: Any, error: Any) -> Fitted:
-    """Return the result and the solution at a known λ with a known error."""
-    solution = problem.solution()
-    chosen = Chosen(lam[None], error[None], lam, error)
-    return Fitted(result_at(problem, solution, chosen), solution)
 
 
 def _check(problem: Problem, options: SearchOptions, start: Any) -> None:

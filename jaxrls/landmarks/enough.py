@@ -12,7 +12,7 @@ import numpy as np
 from jaxrls.core.factors import Solver, choose_route
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import pytree
-from jaxrls.front import Fit, fit_prepared, of_problem, with_plan
+from jaxrls.front import Attempt, fit_prepared, of_problem
 from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.points import TOLERANCE, check_evaluable
 from jaxrls.landmarks.solver import Subset
@@ -36,8 +36,8 @@ class Enough(Solver):
 
 
 @fit_prepared.register
-def _(solver: Enough, problem: Problem, plan_and_run: Callable, progress: bool) -> Fit:
-    """Return the fit on as few landmarks as the certificate allows, or on all rows.
+def _(solver: Enough, problem: Problem, plan_and_run: Callable, progress: bool) -> Attempt:
+    """Compute the fit on as few landmarks as the certificate allows, or on all rows.
 
     It uses all rows if landmarks would not be cheaper. `Fit.plan` gives the reason.
     """
@@ -57,8 +57,8 @@ def _(solver: Enough, problem: Problem, plan_and_run: Callable, progress: bool) 
     return on_enough(problem, plan_and_run, most, progress)
 
 
-def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: bool) -> Fit:
-    """Return the fit on as few landmarks as suffice, but on at most `most`.
+def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: bool) -> Attempt:
+    """Compute the fit on as few landmarks as suffice, but on at most `most`.
 
     Landmarks suffice if tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
     few landmarks give a first λ. This λ determines how small the trace must be, and so how many
@@ -75,26 +75,26 @@ def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: boo
     while True:
         m = len(chosen.points)
         words = f"{m} landmarks of {n} rows{', where memory ends' if last else ''}"
-        fit = plan_and_run(replace(problem, solver=Subset(chosen)))
-        lam = float(np.asarray(fit.lam).min())
-        trace = float(fit.trace_residual)
+        attempt = plan_and_run(replace(problem, solver=Subset(chosen)))
+        lam = float(np.asarray(attempt.result.chosen.lam).min())
+        missed: Any = attempt.result.diagnostics.trace_residual
+        trace = float(missed)
         if last or trace <= TOLERANCE * lam:
             left = f"tr(K − K̂)/λ = {trace / lam:.2g}"
-            return with_plan(fit, f"{fit.plan}; {words}, {left}")
+            return attempt.adding(f"{words}, {left}")
         wanted = 0.5 * TOLERANCE * lam
         chosen = choose(most, tol=min(wanted / mass, 0.5))
         # Memory may not hold that many landmarks, or no further row may be independent.
-        missed: Any = chosen.trace_residual
+        missed = chosen.trace_residual
         last = float(missed) > wanted or len(chosen.points) <= m
         if last and not of_problem(problem).why_not():
             words = f"{len(chosen.points)} landmarks would not do, and more cost as much or are not"
             return on_all_rows(problem, plan_and_run, f"all {n} rows: {words} there")
 
 
-def on_all_rows(problem: Problem, plan_and_run: Callable, why: str) -> Fit:
-    """Return the fit to all rows, with the reason `why` in its plan."""
-    fit = plan_and_run(problem)
-    return with_plan(fit, f"{fit.plan}; {why}")
+def on_all_rows(problem: Problem, plan_and_run: Callable, why: str) -> Attempt:
+    """Compute the fit to all rows, with the reason `why` in its plan."""
+    return plan_and_run(problem).adding(why)
 
 
 def most_landmarks(problem: Problem) -> int:

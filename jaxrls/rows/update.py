@@ -44,13 +44,13 @@ from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
 from jaxrls.front import (
     Fit,
     Kept,
-    Model,
-    add_names_and_offset,
-    inspect_fit,
+    inspect_result,
+    model_of,
     once_per_fit,
     read_labels,
     read_problem,
     solution_of,
+    with_offset,
 )
 
 # A sum may have been up to this many times as large as it is now: the digits that it thereby lacks
@@ -264,18 +264,19 @@ def with_rows(
             "these labels and weights"
         )
     result = changed.result
-    updated: Fit = Fit(
-        model=Model(**vars(result.function)),
+    if known:
+        _inspect_digits(float(changed.cancellation), coef.dtype)
+        names_lams = choice is None or choice.lams is not None
+        inspect_result(result, fit.criterion, names_lams=names_lams)
+    return Fit(
+        model=model_of(result.function, fit.model.names, fit.label_offset),
         chosen=result.chosen,
         diagnostics=replace(result.diagnostics, prequential=prequential),
         about=replace(fit.about, plan="sums over rows that were added or removed"),
         kept=Kept(changed.solution, choice=choice, saved=fit.kept.saved),
+        label_offset=fit.label_offset,
         stored={summed_of.__name__: changed.summed},
     )
-    if known:
-        _inspect_digits(float(changed.cancellation), coef.dtype)
-        inspect_fit(updated, names_lams=choice is None or choice.lams is not None)
-    return add_names_and_offset(updated, fit.model.names, fit.label_offset)
 
 
 class NewRows(NamedTuple):
@@ -321,7 +322,7 @@ def _prequential(fit: Fit, new: NewRows, block_size: int | None) -> Prequential:
     data = new.data
     model = fit.model
     if fit.label_offset is not None:  # which was taken off these labels too
-        model = add_names_and_offset(fit, (), -fit.label_offset).model
+        model = with_offset(model, -fit.label_offset)
         model = replace(model, intercept=jnp.asarray(model.intercept, model.coef.dtype))
         if model.beta is not None:
             model = replace(model, beta=jnp.asarray(model.beta, model.coef.dtype))

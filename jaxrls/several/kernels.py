@@ -319,7 +319,7 @@ def _inspect(fit: KernelsFit, lams: Any, names_lams: bool) -> None:
     the floor.
     """
     fit = jax.block_until_ready(fit)
-    inspect_lam(replace(fit, lams=lams, floor=np.max(fit.floor)), names_lams)
+    inspect_lam(replace(fit, lams=lams, floor=np.max(fit.floor)), names_lams=names_lams)
 
 
 def _checked(kernels: Any, names: tuple) -> tuple[Kernel, ...]:

@@ -22,7 +22,7 @@ from jaxrls.core.criteria import CRITERIA, as_criterion
 from jaxrls.core.data import folds, of_splits
 from jaxrls.core.kernels import KERNELS, Kernel, columns_by_number
 from jaxrls.core.support import check_unmasked, column_names, hints_at_names
-from jaxrls.front import KEPT_ROWS, Fit, add_names_and_offset, inspect_lam, without_solution
+from jaxrls.front import KEPT_ROWS, Fit, inspect_lam, with_names, without_solution
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel
 from jaxrls.sklearn.scoring import (
@@ -159,7 +159,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         """Set the fitted attributes from a `Fit`, and return the estimator."""
         for name in NOT_ALWAYS:
             self.__dict__.pop(name, None)
-        self.path_: Any = add_names_and_offset(jax.tree.map(np.asarray, fit), self._column_names)
+        self.path_: Any = with_names(jax.tree.map(np.asarray, fit), self._column_names)
         model = self.path_.model
         self.lam_ = self.path_.lam[()]
         self.kernel_ = model.kernel
@@ -346,7 +346,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             standard_error_of_targets=None,
         )
         fit = replace(at_best, chosen=of_scores, diagnostics=without)
-        inspect_lam(fit, not isinstance(self._lams(), int))
+        inspect_lam(fit, names_lams=not isinstance(self._lams(), int))
         return fit
 
     def _estimator(

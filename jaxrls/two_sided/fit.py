@@ -155,7 +155,7 @@ def _inspect(fit: KroneckerFit, n: int, names_lams: bool) -> None:
             f"errors are not finite: use {wider}a larger smallest λ, or a smaller kernel width"
         )
     check_semidefinite("the kernel matrix of a side", fit.indefinite, n)
-    inspect_lam(fit, names_lams)
+    inspect_lam(fit, names_lams=names_lams)
 
 
 @compiled

@@ -15,8 +15,9 @@ from extended import LONG, Fits, Truth
 from support import ANY_PRECISION, EDGE, FLOAT64, assert_close, refused
 
 import jaxrls as rls
+from jaxrls.core.fit import Result
 from jaxrls.core.linalg import solve_diag
-from jaxrls.front import inspect_fit as inspect
+from jaxrls.front import inspect_result
 from jaxrls.iterative.conjugate import ALL_STEPS, CONVERGED
 from jaxrls.iterative.refined import (
     CLOSE,
@@ -138,8 +139,9 @@ def test_a_refined_fit_says_where_it_did_not_come_near():
         UserWarning,
         match="the iteration stopped at a residual of 0.05: all steps were used: take a larger λ",
     ):
-        diagnostics = replace(fit.diagnostics, run=run)
-        inspect(replace(fit, diagnostics=diagnostics), False, rls.Refined())
+        result = Result(fit.model, fit.chosen, replace(fit.diagnostics, run=run))
+        why = rls.Refined().explain(run)
+        inspect_result(result, fit.criterion, names_lams=False, why_stopped=why)
 
 
 def test_frames_are_refined_in_float64_too():

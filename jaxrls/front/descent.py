@@ -240,7 +240,7 @@ def descend(
         of_likelihood = problem.criterion.is_likelihood
         if of_likelihood:
             options = options._replace(tol=_tolerance_per_row(problem, options.tol))
-        given = _first_of_walk(_around(guesses.given, options), problem, options)
+        given = _first_of_walk(Space.around(guesses.given, options.holds_lam), problem, options)
         starts = _starts(given, problem, guesses, options, last_point)
         walks = [_walk(start, problem, options) for start in starts]
         walk = min(walks, key=_lowest_value)
@@ -252,11 +252,6 @@ def descend(
         found = _best_of(walk.points, problem, options, given.lowest.value)
         reason = found.history.reason + words
         return found._replace(history=replace(found.history, reason=reason))
-
-
-def _around(guess: Guess, options: SearchOptions) -> Space:
-    """Return the space of a search that starts at the guess."""
-    return Space.around(guess, options.holds_lam)
 
 
 def _lowest_value(walk: Walk) -> float:
@@ -275,21 +270,20 @@ def _starts(
 
     `given` is the walk at the guess that the user gave. The other arguments are those of `descend`.
     """
-    if guesses.better is None:
-        best = given
-        others = []
-    else:
-        better = _first_of_walk(_around(guesses.better, options), problem, options)
-        best, other = sorted([given, better], key=_lowest_value)
-        others = [other]
+    hoped = given  # the walk at `guesses.best`, where `last_point` lies
+    if guesses.better is not None:
+        space = Space.around(guesses.better, options.holds_lam)
+        hoped = _first_of_walk(space, problem, options)
+    best, other = sorted([given, hoped], key=_lowest_value)
     first = best
-    is_at_last_point = best is not given or guesses.better is None
-    if last_point is not None and is_at_last_point and options.optimizer is default_optimizer():
+    if last_point is not None and best is hoped and options.optimizer is default_optimizer():
         first = _with_curvature(last_point, best)
     starts = [first, *_random_starts(best.space, problem, options)]
     # A likelihood of few rows may have several minima: the other guess is a start too.
     is_small = problem.criterion.is_likelihood and problem.weights.count <= FEW_ROWS
-    return [*starts, *others] if is_small else starts
+    if is_small and other is not best:
+        starts.append(other)
+    return starts
 
 
 def _tolerance_per_row(problem: Problem, tol: float) -> float:

@@ -1,8 +1,8 @@
 """`fit`, the main function of the package.
 
 It reads its arguments into a `Problem` (`read.py`), and plans how λ is chosen and by which solver
-(`plan.py`). It runs the plan (`run.py`), which makes a `Fit` by functions of `finish.py`. Then it
-looks at the numbers of the `Fit` (`inspection.py`).
+(`plan.py`). It runs the plan (`run.py`), which makes an `Attempt`, and looks at its numbers
+(`inspection.py`). At the end it makes a `Fit` of the attempt (`finish.py`).
 """
 
 from collections.abc import Callable
@@ -87,12 +87,14 @@ def fit(
             fit close to the fit with the full K. A landmark is held out with its row, except with
             `Iterative()`, where it stays.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`. By default the cheapest
-            exact solver for the shapes is taken. If K is too large to be factored, the default is
-            `Iterative()`, whose leave-one-out error is an estimate. `fit.plan` names the solver.
+            exact solver for the shapes is taken. If K is too large to be factored, or has more
+            than 16,384 rows on a CPU and λ is searched, the default is `Iterative()`, whose
+            leave-one-out error is an estimate. `fit.plan` names the solver.
         keep: whether the fit keeps its solution, n² numbers, or n·r with r features or landmarks.
-            These need it: `posterior`, `predict(return_std=True)`, `intervals`, `loo_predictive`,
-            `update`, `forget` and `with_lam`. By default it is kept up to 2000 rows, outside of
-            `jax.jit`. `save` writes the solution only with `keep=True`.
+            These need it: `posterior`, `predict(return_std=True)`, `effects`, `effect`,
+            `intervals`, `loo_predictive`, `update`, `forget`, `with_lam` and
+            `diagnostics.influence`. By default it is kept up to 2000 rows, outside of `jax.jit`.
+            `save` writes the solution only with `keep=True`.
         block_size: the number of rows processed at a time in K and in sums over rows.
         progress: whether to show progress bars for the fit and for the choice of landmarks
             (needs tqdm).
@@ -156,13 +158,10 @@ def fit(
 def compute_and_inspect(problem: Problem, request: Request, progress: bool) -> Attempt:
     """Compute the fit with the best λ, and warn of what its numbers show.
 
-    If no solver was named and K is too large to factor, a solver that needs no K is used. It is not
-    used if the fit was asked to keep its solution, because then the factor is wanted.
+    If no solver was named and K is too large to factor, a solver that needs no K is used.
     """
     may_change_lams = request.may_change_lams
-    without_k = None
-    if not request.keep:
-        without_k = with_solver_without_k(problem, may_change_lams=may_change_lams)
+    without_k = with_solver_without_k(problem, request.keep, may_change_lams=may_change_lams)
     if without_k is not None:
         warn_of_long_fit(without_k, may_change_lams)
         problem = without_k

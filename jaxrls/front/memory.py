@@ -12,7 +12,6 @@ from jaxrls.core.factors import (
     Cholesky,
     Solver,
     Spectral,
-    choose_route,
     named_solver,
     suits_cholesky,
 )
@@ -162,12 +161,19 @@ def memory(
     _check_counts(counts, n)
     if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
-    of_call = CallShape(kernel, n, d, dtype, targets, lams, call == "gradient")
+    of_call = CallShape(kernel, n, d, dtype, targets, lams, gradient=call == "gradient")
     solver = cheapest(of_call, named_solver(solver, landmarks))
     if call == "predict":
         return of_predictions(of_call, solver, rows or n)
     return of_training(
-        of_call, solver, weights, bool(fixed_effects), keep, landmarks is not None, groups, pairs
+        of_call,
+        solver,
+        weights=weights,
+        fixed_effects=bool(fixed_effects),
+        keep=keep,
+        on_landmarks=landmarks is not None,
+        groups=groups,
+        pairs=pairs,
     )
 
 
@@ -186,12 +192,11 @@ def cheapest(shape: CallShape, solver: Solver | None) -> Solver:
 
     For the call "gradient", return its differentiable form.
     """
-    kernel = shape.kernel
-    n = shape.rows
     if solver is None:
-        whole = choose_route(kernel, (n, shape.columns), shape.dtype) == "gram"
-        few = whole and suits_cholesky(kernel, n, shape.lams or LAMS_PER_SEARCH)
-        solver = Cholesky() if few else Spectral()
+        of_rows = shape.rows, shape.columns
+        num = shape.lams or LAMS_PER_SEARCH
+        takes_factors = suits_cholesky(shape.kernel, of_rows, shape.dtype, num)
+        solver = Cholesky() if takes_factors else Spectral()
     return solver.differentiable() if shape.gradient else solver
 
 
@@ -207,6 +212,7 @@ def of_predictions(shape: CallShape, solver: Solver, rows: int) -> Memory:
 def of_training(
     shape: CallShape,
     solver: Solver,
+    *,
     weights: bool,
     fixed_effects: bool,
     keep: bool = False,
@@ -269,8 +275,11 @@ def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> 
     n, d = problem.rows.shape
     targets = int(np.prod(problem.Y.shape[1:]))
     dtype = jnp.dtype(problem.rows.dtype)
-    shape = CallShape(problem.kernel, n, d, dtype, targets, lams, call == "gradient")
-    solver = cheapest(shape, problem.solver)
-    has_weights = problem.weights.values is not None
-    left_out = problem.criterion.memory_options()
-    return of_training(shape, solver, has_weights, problem.fixed.count > 1, **left_out)
+    shape = CallShape(problem.kernel, n, d, dtype, targets, lams, gradient=call == "gradient")
+    return of_training(
+        shape,
+        cheapest(shape, problem.solver),
+        weights=problem.weights.values is not None,
+        fixed_effects=problem.fixed.count > 1,
+        **problem.criterion.memory_options(),
+    )

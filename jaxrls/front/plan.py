@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut
 from jaxrls.core.factors import (
+    GRID_SIZE,
     LAMS_PER_SEARCH,
     SOLVERS_WITHOUT_K,
     Cholesky,
@@ -26,8 +27,6 @@ from jaxrls.front.memory import of_problem
 
 # Up to this many rows a CPU factors K if no solver is named, which takes minutes.
 MOST_ROWS = 2**14
-# The size of the default grid, also in place of a search if the criterion has no slopes.
-GRID_SIZE = 100
 # A fit to at most this many rows keeps its solution by default.
 KEPT_ROWS = 2000
 
@@ -192,14 +191,16 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
     |           | else                              | a search by the solver          |            |
 
     A solver with a spectrum makes a search in place of a grid only if `may_factor`,
-    `may_change_lams`, and the error has slopes. A search without slopes may miss the best λ, or
-    read the rows more often than a grid does.
+    `may_change_lams`, and the criterion is smooth. A search may miss the best λ of an error that is
+    constant between steps. The slopes of a smooth criterion need not be known: those of an error of
+    held-out rows from a stream are estimated. For "search" they must be known. Without them a
+    search reads such rows at every λ, and a grid reads them once.
     """
     solver = problem.solver_or_default
     criterion = problem.criterion
     has_slopes = criterion.smooth and problem.traceable
-    n = problem.rows.shape[0]
-    cheaper = lambda count: may_factor and suits_cholesky(problem.kernel, n, count)
+    rows = problem.rows
+    cheaper = lambda num: may_factor and suits_cholesky(problem.kernel, rows.shape, rows.dtype, num)
     match lams:
         case Given():
             if cheaper(len(lams.lams)):
@@ -277,18 +278,19 @@ def _check_standard_errors(criterion: Criterion, lams: LamsToTry) -> None:
 
 
 def with_solver_without_k(
-    problem: Problem, call: str = "fit", may_change_lams: bool = True
+    problem: Problem, keep: bool | None, *, call: str = "fit", may_change_lams: bool = True
 ) -> Problem | None:
     """Return the problem with a solver that needs no K, or None if it should be solved as it is.
 
     This is only for dense rows in memory, a kernel without explicit features, single rows that are
-    held out, and a problem without a named solver. Such a problem gets a solver if
+    held out, and a problem without a named solver. It is not for a fit that was asked to `keep` its
+    solution, because then the factor is wanted. Such a problem gets a solver if
 
     * K is too large for the device in this `call`, "fit" or "gradient"; or
     * the spectrum of K would take minutes on a CPU, and `may_change_lams` says that a search may
       choose any λ.
     """
-    if not _may_take_solver_without_k(problem):
+    if keep or not _may_take_solver_without_k(problem):
         return None
     is_slow = may_change_lams and platform() == "cpu" and len(problem.Y) > MOST_ROWS
     fits_into_memory = not of_problem(problem, call).why_not()

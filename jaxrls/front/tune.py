@@ -178,7 +178,7 @@ def tune(
         options = options._replace(holds_lam=True)
         problem = replace(problem, criterion=_with_noise_known(problem))
     all_rows = problem
-    on_sample = not keep and with_solver_without_k(problem, "gradient") is not None
+    on_sample = with_solver_without_k(problem, keep, call="gradient") is not None
     if on_sample:
         problem = sample_of(all_rows, SAMPLE_ROWS).problem
     problem = replace(problem, solver=problem.solver_or_default.differentiable())

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.core.data import Data, Labels, Weights, kernel_times, square_times
 from jaxrls.core.factors import (
+    GRID_SIZE,
     SOLVERS_WITHOUT_K,
     AtPoints,
     CallShape,
@@ -157,7 +158,7 @@ class Iterative(Solver):
         `each` is the count of vectors for each column that is solved for.
         """
         t = shape.targets
-        L = shape.lams or 100
+        L = shape.lams or GRID_SIZE
         p = self.vectors(shape.rows)
         return shape.rows * (each * (t + p) + p**2 + L * t * p)
 

@@ -131,13 +131,12 @@ class Subset(Solver):
         """Return the memory of the landmarks' matrices, of blocks of rows, and of kept features."""
         n = shape.rows
         m = self.count
-        L = 1 if shape.gradient else shape.lams or 100
         kept = n * m * keeps_rows(n, m, jnp.dtype(shape.dtype).itemsize)
         if not self.cholesky:
             numbers = 8 * m**2 + shape.block(m) + kept
             words = "the landmarks' matrices and rows"
             return Footprint("subset", m, max(numbers, n * m), words)
-        numbers = shape.twice * ((9 + 2 * L) * m**2 + 3 * shape.block(m) // 2)
+        numbers = shape.twice * ((9 + 2 * shape.count_of_lams) * m**2 + 3 * shape.block(m) // 2)
         numbers = max(numbers + shape.gradient * kept, n * m)  # n·m: to choose landmarks
         words = "the landmarks' matrices and blocks of rows"
         return Footprint("cholesky landmarks", m, numbers, words)

@@ -136,7 +136,8 @@ def test_counts_of_wrong_labels_have_no_slope(data):
 def test_what_was_measured_on_a_gpu_has_large_grids_searched(monkeypatch):
     """From 8000 rows on, where an eigendecomposition took as long as 23 factors and more."""
     monkeypatch.setattr(solvers, "platform", lambda: "gpu")
-    searched = [solvers.suits_cholesky(GAUSSIAN, n, solvers.LAMS_PER_SEARCH) for n in (7999, 8000)]
+    suits = lambda n: solvers.suits_cholesky(GAUSSIAN, (n, 3), DTYPE, solvers.LAMS_PER_SEARCH)
+    searched = [suits(n) for n in (7999, 8000)]
     assert searched == [False, True]
 
 

@@ -5,9 +5,9 @@ import pytest
 from support import ANY_PRECISION, DTYPE, EDGE
 
 import jaxrls as rls
-from jaxrls.core.factors import solvers
+from jaxrls.core.factors import GRID_SIZE, solvers
 from jaxrls.extend import LeaveOneOut, read_problem
-from jaxrls.front.plan import GRID_SIZE, Given, Grid, Request, Search, make_plan
+from jaxrls.front.plan import Given, Grid, Request, Search, make_plan
 
 pytestmark = [ANY_PRECISION, EDGE]
 X = np.linspace(0, 1, 20, dtype=DTYPE)[:, None]

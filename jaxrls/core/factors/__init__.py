@@ -11,6 +11,7 @@ from jaxrls.core.factors.factor import AtLam, Factor
 from jaxrls.core.factors.factorize import SOLVER_OF_OPTION, SOLVERS_WITHOUT_K, named_solver
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
 from jaxrls.core.factors.lams import (
+    GRID_SIZE,
     OfLeftOut,
     OfLeftOutRows,
     PerLam,

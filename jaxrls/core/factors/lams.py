@@ -39,6 +39,8 @@ OfLeftOutRows = Callable[[Float[Array, "b t"], Float[Array, "b k"], Float[Array,
 # `fn(e, labels, v)` of held-out residuals e of folds, for all λ.
 OfFolds = Callable[[Float[Array, "b L t"], Float[Array, "b t"], Any], Any]
 
+# The number of λ of a grid, unless a caller gives another.
+GRID_SIZE = 100
 # How many columns, λ times targets, one matrix product has. They are enough for its full rate, and
 # few enough that n rows of them fit into memory with U.
 COLUMNS_AT_ONCE = 1024

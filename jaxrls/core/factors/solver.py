@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxrls.core.data import Data, Labels, Weights
 from jaxrls.core.factors.expansion import stays_dual
-from jaxrls.core.factors.lams import COLUMNS_AT_ONCE
+from jaxrls.core.factors.lams import COLUMNS_AT_ONCE, GRID_SIZE
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.linalg import Number, wide_block_size
 
@@ -36,10 +36,14 @@ class CallShape(NamedTuple):
         """2 if derivatives are taken, else 1."""
         return 1 + self.gradient
 
+    @property
+    def count_of_lams(self) -> int:
+        """The number of λ: one if derivatives are taken, and GRID_SIZE if it is not given."""
+        return 1 if self.gradient else self.lams or GRID_SIZE
+
     def lam_columns(self) -> int:
         """Return how many columns of products, for all λ and targets, are in memory at once."""
-        count = 1 if self.gradient else self.lams or 100
-        return max(self.targets, min(count * self.targets, COLUMNS_AT_ONCE))
+        return max(self.targets, min(self.count_of_lams * self.targets, COLUMNS_AT_ONCE))
 
     def coefficients(self) -> int:
         """Return how many numbers a model keeps as coefficients."""

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from jaxrls.core.data import Data, Labels
+from jaxrls.core.data import Data, Labels, Rows
 from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import solve_cholesky
 from jaxrls.core.factors.expansion import kernel_matrix
@@ -41,14 +41,16 @@ def choose_route(kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
     return "covariance" if n >= 8 * r else "features"
 
 
-def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
-    """Whether Cholesky factors for `num` values of λ take less time than the spectrum of K.
+def suits_cholesky(kernel: Kernel, shape: tuple[int, int], dtype: Any, num: int) -> bool:
+    """Whether Cholesky factors of K for `num` values of λ take less time than any spectrum.
 
-    The kernel must also be known to be positive semidefinite, as only eigenvalues show whether K
-    is.
+    K must be what is factored at these shapes. The kernel must also be known to be positive
+    semidefinite, as only eigenvalues show whether K is.
     """
+    if choose_route(kernel, shape, dtype) != "gram":
+        return False
     steps = LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"])
-    most = max((few for rows, few in steps if rows <= n), default=1)
+    most = max((few for rows, few in steps if rows <= shape[0]), default=1)
     return num <= most and kernel.is_semidefinite()
 
 
@@ -78,8 +80,19 @@ class Spectral(Solver):
                 f"{self.of!r}"
             )
 
-    def route(self, kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
-        """Return what is decomposed, as it was named or by the shapes.
+    def route(self, kernel: Kernel, rows: Rows) -> str:
+        """Return what is decomposed for these rows, as it was named or by their kind and shape.
+
+        Explicit features of rows that are read in blocks are not kept, so that their covariance is
+        decomposed. K is decomposed in their place if it is cheaper, and the rows can be paired.
+        """
+        route = self.route_of_shape(kernel, rows.shape, rows.dtype)
+        if self.of is not None or rows.in_memory or rows.num_features(kernel) is None:
+            return route
+        return route if route == "gram" and rows.has_pairs else "covariance"
+
+    def route_of_shape(self, kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
+        """Return what is decomposed for rows in memory, as it was named or by the shapes.
 
         Raise a `ValueError` if the kernel has no explicit features but they were named.
         """
@@ -93,13 +106,8 @@ class Spectral(Solver):
     def solve(
         self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
     ) -> Solution:
-        """Factor by the decomposition that was named, or by the one that suits the shapes."""
-        rows = data.rows
-        route = self.route(kernel, rows.shape, rows.dtype)
-        has_features = rows.num_features(kernel) is not None
-        takes_pairs = route == "gram" and rows.has_pairs
-        if self.of is None and has_features and not rows.in_memory and not takes_pairs:
-            route = "covariance"  # the only route that reads rows in blocks
+        """Factor by the decomposition that was named, or by the one that suits the rows."""
+        route = self.route(kernel, data.rows)
         if route == "gram":
             matrix = kernel_matrix(kernel, data, block_size)
             return factor_symmetric(matrix, kernel.is_semidefinite()).solve_labels(labels)
@@ -115,7 +123,7 @@ class Spectral(Solver):
         """Return the memory of K with its eigenvectors, of features, or of their covariance."""
         n = shape.rows
         r = shape.num_features or shape.rows
-        route = self.route(shape.kernel, (n, shape.columns), shape.dtype)
+        route = self.route_of_shape(shape.kernel, (n, shape.columns), shape.dtype)
         if route == "gram":
             numbers = 4 * n**2 + 2 * n * shape.lam_columns()
             words = "K, its eigenvectors and LAPACK's workspace"
@@ -162,7 +170,6 @@ class Cholesky(Solver):
             words = "K, its Cholesky factor and inverse"
             return Footprint("cholesky gram", n, numbers, words, of_kernel=True)
         r = shape.num_features or n
-        L = 1 if shape.gradient else shape.lams or 100
-        numbers = shape.twice * ((3 + 2 * L) * r**2 + shape.block(r))
+        numbers = shape.twice * ((3 + 2 * shape.count_of_lams) * r**2 + shape.block(r))
         words = "the features' covariance, its factors and blocks of rows"
         return Footprint("cholesky features", r, numbers, words)

@@ -12,14 +12,14 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, HoldOut
 from jaxrls.core.data import Folds, Weights
-from jaxrls.core.factors import Factor, Solution
+from jaxrls.core.factors import GRID_SIZE, Factor, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
 from jaxrls.core.support import check_whole, public_call, pytree, static
 
 
 @public_call(arrays_of="factor")
-def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
+def lambda_grid(factor: Factor, num: int = GRID_SIZE) -> Float[Array, " num"]:
     """Make a geometric grid of λ, ascending, that covers all fits the factor can distinguish.
 
     Let s be the eigenvalues of the factor. The largest λ is 10·Σs. There the effective degrees of
@@ -143,7 +143,7 @@ class Choice:
 
     criterion: Criterion
     lams: Float[Array | np.ndarray, "L *#t"] | None = None
-    num: int = static(default=100)
+    num: int = static(default=GRID_SIZE)
     per_target: bool = static(default=False)
     conservative: float = static(default=0.0)
 

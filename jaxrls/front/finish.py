@@ -39,8 +39,7 @@ class Attempt(NamedTuple):
     def why_stopped(self) -> str:
         """Why an iteration stopped before its tolerance, and what to do; "" if it did not."""
         run = self.result.diagnostics.run
-        solver = self.problem.solver
-        return "" if run is None or solver is None else solver.explain(run)
+        return "" if run is None else self.problem.solver_or_default.explain(run)
 
     def adding(self, words: str) -> "Attempt":
         """Return the attempt with one more phrase of the plan."""

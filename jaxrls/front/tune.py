@@ -173,8 +173,8 @@ def tune(
     )
     options = SearchOptions(optimizer or default_optimizer(), steps, tol, starts, key, progress)
     _check(problem, options, start)
-    starting = read_start(lams, problem, criterion)
-    if isinstance(starting, Held):
+    wanted = _read_lams(lams, problem, criterion)
+    if isinstance(wanted, Held):
         options = options._replace(holds_lam=True)
         problem = replace(problem, criterion=_with_noise_known(problem))
     all_rows = problem
@@ -185,11 +185,11 @@ def tune(
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
     ) as reached:
-        guesses = _beginning(problem, start, starting, near=landmarks is None)
+        guesses = _beginning(problem, start, wanted, near=landmarks is None)
         reached(1)
     attempt, history = _search(problem, guesses, options, grow)
     if on_sample:
-        request = Request(starting.lam if isinstance(starting, Held) else "search", keep=keep)
+        request = Request(wanted.lam if isinstance(wanted, Held) else "search", keep=keep)
         of_best_kernel = replace(all_rows, kernel=attempt.problem.kernel)
         (searched,) = attempt.words
         attempt = compute_and_inspect(of_best_kernel, request, progress)
@@ -211,7 +211,7 @@ class Held:
     lam: Float[Array, "1"]
 
 
-def read_start(lams: Any, problem: Problem, criterion: Any) -> Held | Given | None:
+def _read_lams(lams: Any, problem: Problem, criterion: Any) -> Held | Given | None:
     """Return what the argument `lams` of `tune` stands for, checked.
 
     `criterion` is as the user gave it. None stands for a search that starts at the best λ of a
@@ -264,14 +264,15 @@ def _beginning(problem: Problem, start: str, lams: Held | Given | None, near: bo
     Warn if the best of the given λ is below the precision of K.
     """
     match lams:
-        case Held(lam):
-            return first_guesses(problem, start, lam, near)
         case None:
-            return first_guesses(problem, start, None, near)
-        case Given(of_caller):
-            guesses = first_guesses(problem, start, of_caller, near)
+            to_try = None
+        case Held(lam):
+            to_try = lam
+        case Given(values):
+            to_try = values
+    guesses = first_guesses(problem, start, to_try, near)
     given = guesses.given
-    if given.lam < given.floor:
+    if isinstance(lams, Given) and given.lam < given.floor:
         warn(
             f"lams={given.lam:.3g} is below the precision of the kernel matrix, "
             f"{given.floor:.3g}: the search starts above it"

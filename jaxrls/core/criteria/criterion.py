@@ -42,10 +42,20 @@ class Criterion(ABC):
     fields hold its data. Its method `values(solution, lams, kernel)` returns (L, t), computed by
     the methods of a `Solution`. These attributes may be set too:
 
-    * `larger_is_better`: whether the criterion is maximised;
-    * `smooth`: whether it has a gradient;
-    * `groups`: which rows it leaves out together;
-    * `title`: the label of its axis in plots.
+    * `larger_is_better`: whether the criterion is maximised; by default it is minimised.
+    * `smooth`: whether it has a gradient; by default it has.
+    * `groups`: which rows it leaves out together; by default single rows.
+    * `title` and `unit`: the label of its axis in plots, and the unit of what is minimised. "nats"
+      make it a log likelihood.
+
+    A fit relies on three more, which are False by default:
+
+    * `fits_samples`: whether it can be computed on a sample of the rows, because it holds no data
+      about each row. If so, the rows may be padded, and `tune` may begin on few of them.
+    * `needs_only_sums`: whether sums over the whole fit suffice, as for GCV. If so, `Fit.update`
+      chooses λ by it again, without the rows.
+    * `ignores_offset`: whether nothing changes if a constant is added to all labels and an
+      intercept is fitted. If so, `fit` subtracts a constant from labels that are far from 0.
 
     >>> from jaxrls import extend
     >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
@@ -65,13 +75,10 @@ class Criterion(ABC):
     # "AUC" they are 1 − AUC, the share of pairs in the wrong order.
     unit: ClassVar[str] = "error"
     larger_is_better: ClassVar[bool] = False
-    # Whether sums over the whole fit suffice, so that rows need not be read again.
-    needs_only_sums: ClassVar[bool] = False
-    # Whether it can be computed on a sample of the rows, because it holds no data about each row.
-    fits_samples: bool = False
     # Rows that are left out together: `Folds` after `bind`; None for single rows.
     groups: Any = None
-    # Whether adding a constant to all labels changes nothing if an intercept is fitted.
+    fits_samples: bool = False
+    needs_only_sums: ClassVar[bool] = False
     ignores_offset: bool = False
 
     @public_call(arrays_of="factor")

@@ -139,7 +139,8 @@ def kernel_times(
 ) -> Float[Array, "n *t"]:
     """Return K·V of an array or any `Rows`.
 
-    The first of `PRODUCTS` that applies makes it. If none does, it is made in blocks of rows.
+    The first of `PRODUCTS` that applies makes it. If none does, it is made in blocks of rows. With
+    a `block_size` it is always made in blocks, of this size.
     """
     for product in PRODUCTS if block_size is None else ():
         if (result := product(kernel, _one_array(X), _one_array(Z), V)) is not None:

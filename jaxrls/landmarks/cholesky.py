@@ -117,10 +117,10 @@ def landmarks_rounding(
 ) -> Float[Array, ""]:
     """Compute the floor of λ on landmarks, the larger of two rounding errors.
 
-    One is the rounding of the moments. The other is the rounding of k(x, landmarks), which L⁻ᵀ
-    amplifies.
+    One is twice the rounding of the moments. The other is 6 times the rounding of k(x, landmarks),
+    which L⁻ᵀ amplifies.
     """
-    largest = jnp.linalg.norm(second)[None]
+    largest = jnp.linalg.norm(second)
     m = len(second)
     diag = dictionary.kernel.diag(dictionary.points)
     amplified = jnp.linalg.norm(jnp.sqrt(diag)[:, None] * dictionary.whitener)

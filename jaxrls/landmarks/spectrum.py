@@ -5,10 +5,8 @@ eigendecomposition is that of the moments of a `Dictionary`.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -125,7 +123,7 @@ def floor_on_landmarks(
     amplified = jnp.sum(dictionary.whitener**2, axis=0)
     features = total * matmul((eps * largest) ** 2 * amplified, V**2)
     jitter = dictionary.jitter * largest * total / len(s)
-    mean = 2 * jnp.mean(rounding_of_moments) - eigh_rounding(len(s), s) + jitter
+    mean = 2 * jnp.mean(rounding_of_moments) - eigh_rounding(len(s), jnp.max(s)) + jitter
     of_kept = jnp.minimum(s, NOISES * features)
     noise = jnp.where(s <= rounding_of_moments, rounding_of_moments, of_kept)
     return jnp.maximum(2 * mean, jnp.max(noise))
@@ -148,7 +146,7 @@ def spectrum_on_landmarks(
     sums = sums.centred(data.fixed)
     s, V = eigh(sums.second)
     diagonal = jnp.maximum(diagonal_of(sums.second), earlier_sums)
-    level = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(diagonal, V**2))
+    level = eigh_rounding(len(s), jnp.maximum(jnp.max(s), matmul(diagonal, V**2)))
     level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
     hidden = s < level
     s = jnp.maximum(s, level)

@@ -522,9 +522,9 @@ def factor_kronecker(
     equal = v1.values is None and v2.values is None
     products = None if equal else jnp.outer(v1.array, v2.array).ravel()
     v = Weights(products, v1.n * v2.n, K1.dtype)
-    floor1 = rounding(v1.n, first.s)
-    floor2 = rounding(v2.n, second.s)
-    floor = floor1 * jnp.max(second.s) + floor2 * jnp.max(first.s)
+    largest1 = jnp.max(first.s)
+    largest2 = jnp.max(second.s)
+    floor = rounding(v1.n, largest1) * largest2 + rounding(v2.n, largest2) * largest1
     report = Report("kronecker", floor, jnp.maximum(below1, below2))
     fixed = as_fixed_effects(None, intercept, v)
     return Kronecker(first, second, Data(None, v, fixed), Primal(), report)

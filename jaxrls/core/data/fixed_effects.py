@@ -57,6 +57,10 @@ class Centred(NamedTuple):
     * `coef` is ΠK, of shape (q, n): the coefficients of the fit of K's columns by B.
     * `removed` is a number, the size of what was subtracted from √v K √v. Rounding errors in
       proportion to it remain in `K`.
+
+    With G = ΠKΠᵀ, `removed` is ‖G‖ (Σv − v_max). For an intercept it is how much K had along the
+    constant: G Σv is the norm of √v BGBᵀ √v. The heaviest row does not count. A fit to a row of
+    nearly all of the weight is nearly its own value, and the repeated projection corrects it.
     """
 
     K: Any

@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import Data
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import OneByOne
-from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
+from jaxrls.core.factors.floor import ABOVE_ROUNDING, CHOLESKY_ROUNDINGS, Report
 from jaxrls.core.factors.lams import OfResiduals, PerLam, PerTarget, one_by_one
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.leave_out import DenseView
@@ -178,7 +178,7 @@ class CholeskyGram(DualOneByOne):
         largest = jnp.max(diagonal_of(K))
         if self.weights.values is not None:
             largest = jnp.minimum(largest, 3 * _largest_that_costs(K))
-        floor = 6 * rounding(self.weights.count, largest[None])
+        floor = CHOLESKY_ROUNDINGS * rounding(self.weights.count, largest)
         report = Report(self.name, floor, jnp.zeros_like(floor))
         left = jax.lax.stop_gradient(self.trace())
         return report.with_information(left, ABOVE_ROUNDING * floor, jnp.sum(diagonal_of(K)))

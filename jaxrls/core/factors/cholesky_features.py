@@ -209,7 +209,8 @@ def solve_cholesky(
     sums = sums.centred(data.fixed)
     known, removed = jax.lax.stop_gradient((sums, removed))
     largest = jnp.linalg.norm(known.second)  # bounds s_max
-    floor = roundings_of_moments(known) * rounding(len(known.second), largest[None], removed)
+    size = jnp.maximum(largest, removed)
+    floor = roundings_of_moments(known) * rounding(len(known.second), size)
     report = Report("cholesky", floor, jnp.zeros_like(floor))
     factor = CholeskyFeatures(
         data=data,

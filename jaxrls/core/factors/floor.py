@@ -9,17 +9,37 @@ hundred data sets. Leave-one-out errors of 9 in 10 were right to 4 to 10 % at th
 from 30 times the floor on. Single rows were right to 1 % from 100 times on. `front/inspection.py`
 estimates this error for a fit.
 
+The first reason for a floor is the rounding of what is factored. E is √n·eps times its largest
+eigenvalue s_max, or times what centring removed if that is larger. n counts rows, or features where
+ΦᵀΦ is factored. E is larger if a GPU computes eigenvalues. c = 2·eps·√Σv|φ|² is the rounding of
+singular values by centring. A direction is absent, without coefficients, if its eigenvalue is below
+the third column. K has information if its largest eigenvalue is above the last column:
+
+| factor                     | floor                       | absent below | informative above |
+|----------------------------|-----------------------------|--------------|-------------------|
+| spectrum of K              | E                           | –            | 5E                |
+| K of features              | E                           | E            | 5E                |
+| K that may be indefinite   | E                           | −E           | 5E                |
+| SVD of Φ, E of σ           | max(20E, 5c)²               | max(2E, c)²  | c²                |
+| spectrum of ΦᵀΦ            | 2E, or 18E for few rows     | max(E, c²)   | max(5E′, c²)      |
+| Cholesky factors of ΦᵀΦ    | 2E, or 18E for few rows     | –            | max(5E′, c²)      |
+| Cholesky factors of K      | 6E, with the largest Kᵢᵢ    | –            | 30E, by the trace |
+
+E′ is the rounding of what centring removed alone. If the spectrum of ΦΦᵀ replaces that of ΦᵀΦ, its
+floor is at least E with the number of features in place of rows. On landmarks the features are
+rounded too, so that their factors have floors of their own.
+
 Features have a second reason for a floor: the rows that stay may hardly determine a fit. As λ → 0
 the fit interpolates these rows, and 1 − leverage goes to 0. Then R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ
-is a difference that leaves the rounding of 1. The floor follows in steps, for a unit vector a over
-rows that are held out together:
+is a difference that leaves the rounding of 1. So aᵀRa must be at least ε = EXACT_ABOVE·eps for a
+unit vector a over rows that are held out together. The floor follows in steps:
 
     aᵀRa ≥ Σⱼ (Uᵀa)ⱼ² λ/(sⱼ + λ), as I − HHᵀ − UUᵀ is positive semidefinite.
     The weights (Uᵀa)ⱼ² sum to w = aᵀUUᵀa. Their mean of s is k/w with k = aᵀK̃a.
     λ/(s + λ) is convex in s, so by Jensen's inequality the sum is at least wλ/(λ + k/w).
-    So aᵀRa ≥ EXACT_ABOVE if λ ≥ EXACT_ABOVE·k/(w (w − EXACT_ABOVE)).
+    So aᵀRa ≥ ε if λ ≥ ε·k/(w (w − ε)).
 
-If w itself is smaller than EXACT_ABOVE, no λ helps.
+If w itself is smaller than ε, no λ helps.
 """
 
 from dataclasses import replace
@@ -37,6 +57,12 @@ from jaxrls.core.support import pytree, static
 # From this multiple of the rounding of K on, held-out residuals are right to 1 %. K is informative
 # if its largest eigenvalue is above it.
 ABOVE_ROUNDING = 5
+# A floor of at least this many times the rounding of σ, squared. σ is then off by at most 5 % of √λ.
+SVD_ROUNDINGS = 20
+# The same for the rounding of σ by centring, which is itself a bound.
+CENTRING_ROUNDINGS = 5
+# The floor of Cholesky factors of K, in roundings of the largest entry of its diagonal.
+CHOLESKY_ROUNDINGS = 6
 # How many eps of 1 − leverage must remain for sums of squared residuals to be right to 5 %. It was
 # measured in float32 on 20 to 1000 rows. Rounding alone left 4 eps for rows and 17 eps for folds.
 EXACT_ABOVE = 100
@@ -87,9 +113,9 @@ class Report:
 
         `removed` is how much centring subtracted from them.
         """
-        rounding = ABOVE_ROUNDING * eigh_rounding(len(sums.second), removed[None])
+        of_removed = ABOVE_ROUNDING * eigh_rounding(len(sums.second), removed)
         square_before = sums.square_before
-        least = jnp.maximum(jnp.maximum(least, rounding), centred_rounding(square_before) ** 2)
+        least = jnp.maximum(jnp.maximum(least, of_removed), centred_rounding(square_before) ** 2)
         return self.with_information(largest, least, square_before)
 
     def where_informative(self, values: Array, else_: Any = 0) -> Array:
@@ -118,12 +144,15 @@ def roundings_of_moments(sums: Moments) -> Any:
 
 
 class LeftOut(NamedTuple):
-    """For each row, or fold, that is held out: bounds over unit vectors a on its rows."""
+    """For each row, or fold, that is held out: bounds over unit vectors a on its rows.
+
+    `inside` and `variance` are w and k of the derivation at the top of this module.
+    """
 
     count: Any  # the number of rows
     remaining: Any  # the least aᵀRa as λ → 0
-    least_w: Any  # the least aᵀUUᵀa over vectors a for which aᵀRa → 0
-    most_k: Any  # the largest aᵀK̃a
+    inside: Any  # the least aᵀUUᵀa over vectors a for which aᵀRa → 0
+    variance: Any  # the largest aᵀK̃a
 
 
 def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
@@ -138,23 +167,25 @@ def interpolation_floor(factor: Any, folds: Folds | None) -> Number:
     U = jnp.where(kept, factor.U, 0)
     held = _bounds_of_rows(factor, U) if folds is None else _bounds_of_folds(factor, U, folds)
     stay = factor.residual_dimensions() - held.count
-    least = EXACT_ABOVE * eps
+    least_exact = EXACT_ABOVE * eps  # ε
     others_interpolate = stay < jnp.sum(kept, dtype=s.dtype)
-    is_rounding = held.remaining < least
-    helped_by_lam = held.least_w > least  # otherwise no λ lets more than rounding remain
+    is_rounding = held.remaining < least_exact
+    helped_by_lam = held.inside > least_exact  # otherwise no λ lets more than rounding remain
     raised = (others_interpolate | is_rounding) & helped_by_lam
-    w = jnp.where(raised, held.least_w, 1)
-    # If w is below twice `least`, w/2 replaces w − least, so that the floor stays bounded.
-    floors = least * held.most_k / (w * jnp.maximum(w - least, w / 2))
+    inside = jnp.where(raised, held.inside, 1)
+    # If w is below 2ε, w/2 replaces w − ε, so that the floor stays bounded.
+    above_exact = jnp.maximum(inside - least_exact, inside / 2)
+    floors = least_exact * held.variance / (inside * above_exact)
     return jnp.max(jnp.where(raised, floors, 0))
 
 
 def _bounds_of_rows(factor: Any, U: Float[Array, "n r"]) -> LeftOut:
     """Return the bounds for single rows."""
-    h = factor.fixed.leverage(factor.fixed.values, factor.weights.array)
-    w = jnp.sum(U * U, axis=1)
-    k = matmul(U * U, factor.s)
-    return LeftOut(1, 1 - h - w, jnp.where(factor.weights.used, w, 0), k)
+    by_effects = factor.fixed.leverage(factor.fixed.values, factor.weights.array)
+    inside = jnp.sum(U * U, axis=1)
+    variance = matmul(U * U, factor.s)
+    remaining = 1 - by_effects - inside
+    return LeftOut(1, remaining, jnp.where(factor.weights.used, inside, 0), variance)
 
 
 def _bounds_of_folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftOut:
@@ -166,13 +197,13 @@ def _bounds_of_folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftO
     def of_fold(fold: tuple[Int[Array, " b"], Float[Array, " b"]]) -> LeftOut:
         rows, mask = fold
         mask = jnp.where(used[rows], mask, 0).astype(U.dtype)[:, None]
-        inside = U[rows] * mask
+        left = U[rows] * mask
         level = H[rows] * mask
         level = level * (1 - levels_inside(level))  # effects inside are held out with the fold
-        remaining = _smallest(jnp.concatenate([inside, level], axis=1))
-        least_w = _smallest(level)  # where nothing remains, aᵀUUᵀa = 1 − aᵀHHᵀa
-        most_k = jnp.linalg.norm(_squares(inside * root))
-        return LeftOut(jnp.sum(mask), remaining, least_w, most_k)
+        remaining = _smallest(jnp.concatenate([left, level], axis=1))
+        inside = _smallest(level)  # where nothing remains, aᵀUUᵀa = 1 − aᵀHHᵀa
+        variance = jnp.linalg.norm(_squares(left * root))
+        return LeftOut(jnp.sum(mask), remaining, inside, variance)
 
     return jax.lax.map(of_fold, (folds.left_out, folds.left_out_mask))
 

@@ -104,7 +104,7 @@ class PrimalSpectrum(Spectrum):
         ) -> Float[Array, "r L t"]:
             s, V = eigh(second)
             # Columns may be dependent without the fold. Then some directions are only rounding.
-            z = jnp.where((s > eigh_rounding(len(s), s))[:, None], matmul(V.T, cross), 0)
+            z = jnp.where((s > eigh_rounding(len(s), jnp.max(s)))[:, None], matmul(V.T, cross), 0)
             z = z[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
             return matmul_lams(V, z)
 
@@ -183,13 +183,12 @@ def spectrum_of(
     sums = sums.centred(data.fixed)
     s, V = eigh(sums.second)
     s, below = clip_negative(s, removed)
-    of_eigh = eigh_rounding(len(s), s, removed)
-    floor = roundings_of_moments(sums) * of_eigh
+    rounding = eigh_rounding(len(s), jnp.maximum(jnp.max(s), removed))
+    floor = roundings_of_moments(sums) * rounding
     report = Report("covariance", floor, below).with_information_from_moments(
         sums, removed, jnp.max(s)
     )
-    of_centring = centred_rounding(sums.square_before) ** 2
-    is_present = s > jnp.maximum(of_eigh, of_centring)
+    is_present = s > jnp.maximum(rounding, centred_rounding(sums.square_before) ** 2)
     s = report.where_informative(jnp.where(is_present, s, 0))
     kept = s > 0
     directions = V * jnp.sqrt(s)
@@ -218,11 +217,11 @@ def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> OuterSpectrum:
     def of_block(
         block: DataBlock, scaled: Float[Array, "b r"]
     ) -> tuple[Float[Array, "p r"], Float[Array, "q p"]]:
-        of_effects = fixed.sums(block.b, block.weights.array, block.x)
-        return transposed_matmul(block.x - origin, scaled), of_effects
+        by_effects = fixed.sums(block.b, block.weights.array, block.x)
+        return transposed_matmul(block.x - origin, scaled), by_effects
 
     directions, sums = Data(features, data.weights, fixed).sum(of_block, dual.directions)
-    floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
+    floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), jnp.max(dual.s)))
     report = replace(dual.report, route="covariance", floor=floor)
     return OuterSpectrum(
         data=dual.data,

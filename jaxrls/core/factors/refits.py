@@ -240,7 +240,7 @@ def fit_to_others(of_fold: RowsOfFold, of_others: RowsOfFold, drops_rounding: bo
     s, V = eigh(without_effects(without_effects(K).T))
     V = without_effects(V)
     if drops_rounding:
-        V = jnp.where(s > eigh_rounding(len(s), s), V, 0)
+        V = jnp.where(s > eigh_rounding(len(s), jnp.max(s)), V, 0)
     return DualFits(
         s=jnp.maximum(s, 0),
         z=matmul(V.T, without_effects(Y)),

@@ -32,6 +32,8 @@ from jaxrls.core.factors.expansion import Expansion, KernelMatrix, Primal
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.floor import (
     ABOVE_ROUNDING,
+    CENTRING_ROUNDINGS,
+    SVD_ROUNDINGS,
     Report,
     centred_rounding,
     interpolation_floor,
@@ -291,9 +293,10 @@ class GramSpectrum(DenseSpectrum):
     """A spectrum of K of all rows. U is square.
 
     Args:
-        present: (n,), 1 for directions that get coefficients and 0 for others; None if all do. Left
-            out are directions of negative eigenvalues of K, and directions of features that are
-            rounding.
+        present: (n,), 1 for directions that get coefficients and 0 for others. If K may be
+            indefinite, 0 marks its negative directions. If K is semidefinite and of features, 0
+            marks directions that are rounding. For any other K all directions get coefficients,
+            and this is None.
     """
 
     is_dual: ClassVar[bool] = True
@@ -307,7 +310,11 @@ class GramSpectrum(DenseSpectrum):
 
     @property
     def drops_rounding(self) -> bool:
-        """Whether a fit to some of the rows drops directions that are only rounding."""
+        """Whether a fit to some of the rows drops directions that are not above rounding.
+
+        It does unless all directions of K get coefficients. Negative directions are not above
+        rounding either.
+        """
         return self.present is not None
 
     def sweep_folds(
@@ -367,24 +374,26 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSp
     weights = matrix.data.weights
     fixed = matrix.data.fixed
     trace_before = weights.sum(diagonal_of(matrix.K))
-    K, effects_coef, removed = fixed.centre_both(weights, matrix.K)
+    centred = fixed.centre_both(weights, matrix.K)
+    effects_coef = centred.coef
     if matrix.lift is not None:
         constant: Any = fixed.constant_coef
         effects_coef = effects_coef + constant[:, None] * matrix.lift
-    s, U = eigh(weights.scale_both(K))
+    s, U = eigh(weights.scale_both(centred.K))
     U = fixed.project(weights, U)
-    # What centring removes from the entries of K is rounded entry by entry: 4√n·eps of one entry.
+    # What centring removes is rounded entry by entry, which moves eigenvalues by 4√n·eps of one
+    # entry. So does the rounding of an eigenvalue as large as 4 of these entries.
     heaviest = weights.largest / weights.total
-    centring_rounding = 4 * jnp.sqrt(heaviest / weights.count) * removed
-    floor = eigh_rounding(weights.count, s, centring_rounding)
+    removed = 4 * jnp.sqrt(heaviest / weights.count) * centred.removed
+    floor = eigh_rounding(weights.count, jnp.maximum(jnp.max(s), removed))
     fixed_directions = matmul(effects_coef, weights.scale(U))
     rows = matrix.data.rows
     has_features = matrix.kernel.num_features(rows.shape[1], rows.dtype) is not None
     present = _present_directions(s, floor, has_features, semidefinite)
+    s, below = clip_negative(s, removed)
     if present is not None:
         fixed_directions = fixed_directions * present
-    s, below = clip_negative(s, centring_rounding)
-    s = s * present if has_features else s
+        s = s * present
     report = Report("gram", floor, below).with_information(
         jnp.max(s), ABOVE_ROUNDING * floor, trace_before
     )
@@ -403,13 +412,17 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSp
 def _present_directions(
     s: Float[Array, " r"], floor: Number, has_features: bool, semidefinite: bool
 ) -> Float[Array, " r"] | None:
-    """Return 1 for directions of K that get coefficients, 0 for others; None if all get them."""
-    if semidefinite and not has_features:
+    """Return 1 for directions of K that get coefficients, 0 for others; None if all get them.
+
+    `floor` is the size of rounding.
+    """
+    if not semidefinite:
+        is_absent = s < -floor  # negative by more than rounding
+    elif has_features:
+        is_absent = s < floor  # K of features may have a low rank, and the rest is rounding
+    else:
         return None
-    # `floor` is the size of rounding. A semidefinite K of features keeps the directions above it.
-    # Any other K loses only those whose eigenvalue is negative by more than it.
-    smallest_kept = floor if semidefinite else -floor
-    return jnp.where(s < smallest_kept, 0, 1).astype(s.dtype)
+    return jnp.where(is_absent, 0, 1).astype(s.dtype)
 
 
 def factor_svd(kernel: Kernel, data: Data) -> Factor:
@@ -427,12 +440,14 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     origin = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
     square_before = jnp.sum(weights.scale(Phi) ** 2)
-    svd_rounding = rounding(len(sigma), sigma)
+    largest = jnp.max(sigma)
+    svd_rounding = rounding(len(sigma), largest)
     centring_rounding = centred_rounding(square_before)
-    # √floor is at least 20 times the rounding of σ, so that σ is off by at most 5 % of √λ.
-    floor = jnp.maximum(20 * svd_rounding, 5 * centring_rounding) ** 2
+    of_svd = SVD_ROUNDINGS * svd_rounding
+    of_centring = CENTRING_ROUNDINGS * centring_rounding
+    floor = jnp.maximum(of_svd, of_centring) ** 2
     report = Report("features", floor, jnp.zeros_like(floor))
-    report = report.with_information(jnp.max(sigma), centring_rounding, square_before)
+    report = report.with_information(largest, centring_rounding, square_before)
     is_present = sigma > jnp.maximum(2 * svd_rounding, centring_rounding)
     sigma = jnp.where(is_present, sigma, 0)
     directions = Vt.T * sigma

@@ -52,35 +52,32 @@ eigh.defjvp(_refuse)
 svd.defjvp(_refuse)
 
 
-def clip_negative(s: Float[Array, " n"], centred_size: Number | float = 0.0) -> tuple[Any, Number]:
+def clip_negative(s: Float[Array, " n"], removed: Number | float = 0.0) -> tuple[Any, Number]:
     """Return the eigenvalues with negative ones set to 0, and how negative the smallest was.
 
     Args:
         s: the eigenvalues.
-        centred_size: how large the part is that centring subtracted from the matrix, in the units
-            of s.
+        removed: how large the part is that centring removed from the matrix, in the units of s.
 
     Returns:
         `(clipped, below)`. `below` is minus the smallest eigenvalue, relative to the largest |s| or
-        to `centred_size`, whichever is larger. It is 0 if no eigenvalue is negative.
+        to `removed`, whichever is larger. It is 0 if no eigenvalue is negative.
     """
-    largest = jnp.maximum(jnp.max(jnp.abs(s)), centred_size)
+    largest = jnp.maximum(jnp.max(jnp.abs(s)), removed)
     below = jnp.maximum(-jnp.min(s), 0) / jnp.maximum(largest, jnp.finfo(s.dtype).tiny)
     return jnp.maximum(s, 0), below
 
 
-def rounding(
-    n: Number | float | int, s: Float[Array, " k"], centred_size: Number | float = 0.0
-) -> Number:
-    """Return √n·eps·s_max, the error that rounding may cause in the eigenvalues of an n×n matrix.
+def rounding(n: Number | float | int, largest: Float[Array, "*r"]) -> Float[Array, "*r"]:
+    """Return √n·eps·largest, the error that rounding may cause in eigenvalues of an n×n matrix.
 
-    `centred_size` stands for s_max if it is larger. It is the size of the part that centring
-    subtracted from the matrix, which was rounded too.
+    `largest` is the largest eigenvalue. If centring removed a larger part from the matrix, which
+    was rounded too, it is the size of this part.
 
     In measurements, ‖K − U diag(s) Uᵀ‖ was .2 to .7 of the returned value for n = 600 to 2000, and
     .3 to 1.3 for n = 160. The factor is √n and not n, because rounding errors have random signs.
     """
-    return n**0.5 * float(jnp.finfo(s.dtype).eps) * jnp.maximum(jnp.max(s), centred_size)
+    return n**0.5 * float(jnp.finfo(largest.dtype).eps) * largest
 
 
 # How many times `rounding` the eigenvalues of a platform's library may be off. It is 1 for LAPACK.
@@ -90,8 +87,6 @@ def rounding(
 EIGH_ROUNDINGS = {"gpu": 4.0}
 
 
-def eigh_rounding(
-    n: Number | float | int, s: Float[Array, " k"], centred_size: Number | float = 0.0
-) -> Number:
+def eigh_rounding(n: Number | float | int, largest: Float[Array, "*r"]) -> Float[Array, "*r"]:
     """Return `rounding` for eigenvalues that the library of the current platform computes."""
-    return EIGH_ROUNDINGS.get(platform(), 1.0) * rounding(n, s, centred_size)
+    return EIGH_ROUNDINGS.get(platform(), 1.0) * rounding(n, largest)

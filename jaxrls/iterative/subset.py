@@ -85,13 +85,13 @@ class IterativeSubset(Solver):
         whitener = dictionary.whitener
         cross = lambda block: fixed.sums(block.b, block.weights.array, dictionary.design(block.x))
         cross = data.sum(cross, temporaries=m, block_size=block_size)
-        origin = matmul(fixed.solve(cross), whitener)
+        fixed_fit = matmul(fixed.solve(cross), whitener)
         some, share = some_rows(data, SAMPLED * m)
         sums = moments(
             some,
             dictionary,
             left_over=dictionary.left_over,
-            origin=origin,
+            origin=fixed_fit,
             block_size=block_size,
         )
         second = share * sums.second
@@ -103,7 +103,7 @@ class IterativeSubset(Solver):
             kernel=kernel,
             expansion=AtPoints(dictionary.points),
             whitener=whitener,
-            origin=origin,
+            fixed_fit=fixed_fit,
             second=second,
             report=report,
             signs=self.iteration.signs(data.weights),
@@ -164,7 +164,7 @@ class IterativeLandmarks(ByProducts):
     kernel: Kernel
     expansion: Expansion
     whitener: Float[Array, "m m"]  # L⁻ᵀ
-    origin: Float[Array, "q m"]  # the fit of φ by the fixed effects
+    fixed_fit: Float[Array, "q m"]  # the fit of φ by the fixed effects
     second: Float[Array, "m m"]  # Φ̃ᵀΦ̃, estimated from some of the rows
     report: Report
     signs: Float[Array, "n p"]
@@ -198,7 +198,7 @@ class IterativeLandmarks(ByProducts):
 
         hints = {"temporaries": len(self.whitener), "block_size": self.block_size}
         of_rows, of_fixed = self.data.sum(sums, *columns, **hints)
-        return matmul(self.whitener.T, of_rows) - matmul(self.origin.T, of_fixed)
+        return matmul(self.whitener.T, of_rows) - matmul(self.fixed_fit.T, of_fixed)
 
     def iterate(self, lam: Number, B: Float[Array, "n k"], signs: Float[Array, "n p"]) -> Iterated:
         """Compute the fits to B at λ, with a product by K_TR and one by its transpose a step."""
@@ -213,13 +213,13 @@ class IterativeLandmarks(ByProducts):
 
         def apply(W: Float[Array, "m k"]) -> Float[Array, "m k"]:
             coef = matmul(self.whitener, W)
-            beta = matmul(self.origin, W)
+            beta = matmul(self.fixed_fit, W)
             f = lambda block, psi: matmul(psi, coef) - fixed.fitted(block.b, beta)
             return self.gathered(f) + lam * W
 
         W, run = self.conjugate_gradients(apply, right, near, self.measure(lam, B, right))
         coef = matmul(self.whitener, W)
-        f = self.times_kernel(coef) - fixed.fitted(fixed.values, matmul(self.origin, W))
+        f = self.times_kernel(coef) - fixed.fitted(fixed.values, matmul(self.fixed_fit, W))
         return Iterated(W, coef, B - weights.scale(f), run)
 
     def measure(self, lam: Number, B: Float[Array, "n k"], right: Float[Array, "m k"]) -> Callable:

@@ -39,7 +39,7 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
     @property
     def planes(self):
         """L⁻ᵀ, so that βₖ = planesₖ·w."""
-        return self.map.whitener
+        return self.feature_map.whitener
 
     def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return held-out residuals and 1 − leverage of the landmarks, for one λ after another."""
@@ -55,7 +55,7 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
         """
         b = self.fixed.values_at(self.indices)
         v = self.weights.array[self.indices]
-        corner = self.map.design(self.map.points) if corner is None else corner
+        corner = self.feature_map.design(self.feature_map.points) if corner is None else corner
         u = self.coordinates(corner, b, maps)
         W = unit_rows(maps)
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
@@ -93,9 +93,9 @@ def cholesky_on_landmarks(
     report = landmarks_report(*jax.lax.stop_gradient((dictionary, sums, removed)))
     factor = CholeskyLandmarks(
         data=data,
-        map=dictionary,
+        feature_map=dictionary,
         second=sums.second,
-        origin=sums.origin,
+        fixed_fit=sums.origin,
         expansion=AtPoints(dictionary.points),
         report=replace(report, trace_residual=sums.trace, jitter=dictionary.jitter),
         block_size=block_size,

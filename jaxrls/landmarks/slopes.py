@@ -200,7 +200,7 @@ def slopes_of(solution: Solution, summed_loss: Callable, lam: Number) -> Slopes:
     of_corner = jnp.zeros_like(sums.of_S)
     if factor.indices is not None:
         unmoved = jax.tree.map(jnp.zeros_like, sums)
-        corner = factor.map.design(factor.map.points)
+        corner = factor.feature_map.design(factor.feature_map.points)
         of_landmarks = partial(landmarks_error, solution, maps, summed_loss)
         value, pull = jax.vjp(of_landmarks, unmoved, corner)
         more, of_corner = pull(jnp.ones_like(value))

@@ -79,7 +79,7 @@ class Subset(Solver):
         kept = None if self.cholesky else kept_features(dictionary, rows, block_size)
         features = rows.through(dictionary) if kept is None else rows.like(kept)
         of_features = replace(data, rows=features)
-        origin = coef_near_fit_on_landmarks(of_features, corner, kept is not None)
+        near_fit = coef_near_fit_on_landmarks(of_features, corner, kept is not None)
         trace = None if self.cholesky else chosen.trace_residual
         left_over = dictionary.left_over if trace is None else None
         sums = moments(
@@ -88,7 +88,7 @@ class Subset(Solver):
             labels.Y,
             kept=kept,
             left_over=left_over,
-            origin=origin,
+            origin=near_fit,
             label_origin=labels.beta,
             block_size=block_size,
         )

@@ -163,7 +163,7 @@ def spectrum_on_landmarks(
         expansion=AtPoints(dictionary.points),
         report=report,
         rotation=report.where_informative(V / root),
-        origin=sums.origin,
+        fixed_fit=sums.origin,
         directions=matmul(dictionary.whitener, V) * root,
         hidden=hidden,
     )

@@ -261,17 +261,17 @@ class SolvedSpread(KernelSpread):
 class FeatureSpread(MappedSpread):
     """The covariance ψψᵀ − uuᵀ on explicit features.
 
-    ψ = φ − b·origin are the features minus what the fixed effects fit of them.
+    ψ = φ − b·fixed_fit are the features minus what the fixed effects fit of them.
     """
 
     shrinkage: Float[Array, "#r"]
-    origin: Float[Array, "q c"]
+    fixed_fit: Float[Array, "q c"]
 
     def coordinates(
         self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool
     ) -> NewRows:
         """Return the coordinates with ψ as rows of the linear kernel, and `taken` = u."""
-        psi = design - matmul(b, self.origin)
+        psi = design - matmul(b, self.fixed_fit)
         return NewRows(psi, self.flat(b), self.u_of(design, b))
 
     def prior(self, kernel: Kernel | None) -> Linear:
@@ -354,12 +354,12 @@ def _of_basis(factor: Any, lam: Number) -> Spread:
     if c > r:
         row_map, fixed_map, shrinkage = _kept(factor, lam)
         return FeatureSpread(
-            factor.expansion, fixed, lam, row_map, fixed_map, shrinkage, factor.origin
+            factor.expansion, fixed, lam, row_map, fixed_map, shrinkage, factor.fixed_fit
         )
     second = matmul(basis, basis.T)  # of features minus their fit by the fixed effects
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
     row_map = jnp.sqrt(lam) * triangular_inverse(A).T
-    return PrimalSpread(factor.expansion, fixed, lam, row_map, matmul(factor.origin, row_map))
+    return PrimalSpread(factor.expansion, fixed, lam, row_map, matmul(factor.fixed_fit, row_map))
 
 
 @spread.register(CholeskyGram)
@@ -402,7 +402,9 @@ def _of_cholesky_features(factor: CholeskyFeatures, lam: Number) -> Spread:
     row_map = root * maps.row_map
     fixed_map = root * maps.fixed_map
     fixed = factor.fixed.without_values()
-    return PrimalSpread(factor.expansion, fixed, lam, row_map, fixed_map, factor.map.whitener)
+    return PrimalSpread(
+        factor.expansion, fixed, lam, row_map, fixed_map, factor.feature_map.whitener
+    )
 
 
 def _of_effects(factor: Factor, K: Square | None) -> tuple[Any, Any]:
@@ -435,5 +437,5 @@ def _of_matrix(
     fixed_map_of_rows, _ = _of_effects(factor, None)
     phi = factor.kernel.features(expansion.points)
     row_map = matmul((phi - expansion.origin).T, row_map)
-    origin = matmul(fixed_map_of_rows.T, phi)
-    return FeatureSpread(Primal(), fixed, lam, row_map, fixed_map, shrinkage, origin)
+    fixed_fit = matmul(fixed_map_of_rows.T, phi)
+    return FeatureSpread(Primal(), fixed, lam, row_map, fixed_map, shrinkage, fixed_fit)

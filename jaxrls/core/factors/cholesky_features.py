@@ -4,10 +4,10 @@ Everything is differentiable.
 
 A row has features ψ, which the coefficients multiply, and φ = ψ·whitener, whose weights the penalty
 measures. For explicit features φ = ψ. Let Φ be the weighted φ minus their fit by the fixed effects,
-which is b·origin at a row. Then
+which is b·fixed_fit at a row. Then
 
     ΦᵀΦ + λI = AAᵀ
-    row_map = whitener·A⁻ᵀ and fixed_map = origin·A⁻ᵀ
+    row_map = whitener·A⁻ᵀ and fixed_map = fixed_fit·A⁻ᵀ
     u = ψ·row_map − b·fixed_map   the coordinates of a row
     ℓ = A⁻¹Φᵀ√v y                 the coordinates of the labels
 
@@ -62,9 +62,9 @@ class CholeskyFeatures(OneByOne):
     """
 
     data: Data
-    map: Features
+    feature_map: Features
     second: Float[Array, "r r"]  # ΦᵀΦ of weighted features, minus their fit by the fixed effects
-    origin: Float[Array, "q r"]  # coefficients of the fit of φ by the fixed effects
+    fixed_fit: Float[Array, "q r"]  # coefficients of the fit of φ by the fixed effects
     expansion: Expansion
     report: Report
     block_size: int | None = static()
@@ -72,7 +72,7 @@ class CholeskyFeatures(OneByOne):
     @property
     def kernel(self):
         """The kernel, to predict the rows as if they were new."""
-        return self.map.kernel
+        return self.feature_map.kernel
 
     @property
     def hints(self) -> dict:
@@ -87,7 +87,7 @@ class CholeskyFeatures(OneByOne):
         """Compute Φᵀ√v y. Cost: O(n r t)."""
 
         def of_block(block: DataBlock, y: Float[Array, "b t"]) -> Float[Array, "r t"]:
-            phi = self.map.features(block.x) - self.fixed.fitted(block.b, self.origin)
+            phi = self.feature_map.features(block.x) - self.fixed.fitted(block.b, self.fixed_fit)
             return matmul(phi.T, block.weights.scale(y))
 
         return self.data.sum(of_block, labels.scaled, **self.hints)
@@ -96,10 +96,10 @@ class CholeskyFeatures(OneByOne):
         """Return the `CoordinateMaps` at one λ."""
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         inverse_A = triangular_inverse(A)
-        whitener = self.map.whitener
+        whitener = self.feature_map.whitener
         return CoordinateMaps(
             row_map=inverse_A.T if whitener is None else matmul(inverse_A, whitener.T).T,
-            fixed_map=matmul(self.origin, inverse_A.T),
+            fixed_map=matmul(self.fixed_fit, inverse_A.T),
             of_labels=matmul(inverse_A, state),
             inverse_A=inverse_A,
         )
@@ -134,7 +134,7 @@ class CholeskyFeatures(OneByOne):
 
     def coordinates_of_block(self, block: DataBlock, maps: "CoordinateMaps") -> Float[Array, "n r"]:
         """Return u of a block of rows."""
-        return self.coordinates(self.map.design(block.x), block.b, maps)
+        return self.coordinates(self.feature_map.design(block.x), block.b, maps)
 
     def sweep(
         self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
@@ -143,7 +143,7 @@ class CholeskyFeatures(OneByOne):
         maps = map_lams_with_columns(self.maps_at, lams, solution.state)
 
         def of_block(block: DataBlock, y: Float[Array, "b t"], *columns) -> Any:
-            psi = self.map.design(block.x)
+            psi = self.feature_map.design(block.x)
             weights = block.weights
             h = self.fixed.leverage(block.b, weights.array)
 
@@ -174,7 +174,7 @@ class CholeskyFeatures(OneByOne):
 
             return with_lams_inside(map_lams_with_columns(of_lam, lams, cross), lams)
 
-        return PrimalForm(self.data, self.map, eye, self.origin, solve)
+        return PrimalForm(self.data, self.feature_map, eye, self.fixed_fit, solve)
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R = I − HHᵀ − UUᵀ with U = √v u, and r."""
@@ -202,9 +202,14 @@ def solve_cholesky(
     It reads the rows once, and once more if there are weights or columns of fixed effects.
     """
     features = Features(kernel)
-    origin = jax.lax.stop_gradient(coef_near_fit(data, features))
-    origins: dict = {"origin": origin, "label_origin": labels.beta}
-    sums = moments(data, features, labels.Y, block_size=block_size, **origins)
+    sums = moments(
+        data,
+        features,
+        labels.Y,
+        origin=jax.lax.stop_gradient(coef_near_fit(data, features)),
+        label_origin=labels.beta,
+        block_size=block_size,
+    )
     removed = sums.removed(data.fixed)
     sums = sums.centred(data.fixed)
     known, removed = jax.lax.stop_gradient((sums, removed))
@@ -214,9 +219,9 @@ def solve_cholesky(
     report = Report("cholesky", floor, jnp.zeros_like(floor))
     factor = CholeskyFeatures(
         data=data,
-        map=features,
+        feature_map=features,
         second=sums.second,
-        origin=sums.origin,
+        fixed_fit=sums.origin,
         expansion=Primal(),
         report=report.with_information_from_moments(known, removed, largest),
         block_size=block_size,

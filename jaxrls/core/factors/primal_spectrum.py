@@ -31,20 +31,20 @@ class PrimalSpectrum(Spectrum):
     """A spectrum of moments of features. U is made from the rows, block by block.
 
     Args:
-        rotation: (p, r), with U = √v (features − B origin) rotation.
-        origin: (q, p), coefficients of the fit of the features by the fixed effects.
+        rotation: (p, r), with U = √v (features − B fixed_fit) rotation.
+        fixed_fit: (q, p), coefficients of the fit of the features by the fixed effects.
         directions: (c, r), the coefficients of each direction.
         sums: centred `Moments`, if the rows are not kept; else None.
     """
 
     rotation: Float[Array, "p r"]
-    origin: Float[Array, "q p"]
+    fixed_fit: Float[Array, "q p"]
     directions: Float[Array, "c r"]
     sums: Moments | None = None
 
     def centred(self, block: DataBlock) -> Float[Array, "b p"]:
-        """Return features − B origin of a block of rows."""
-        return block.x - self.fixed.fitted(block.b, self.origin)
+        """Return features − B fixed_fit of a block of rows."""
+        return block.x - self.fixed.fitted(block.b, self.fixed_fit)
 
     def coordinates(self, block: DataBlock) -> Float[Array, "b r"]:
         """Return the rows of U/√v of a block: its centred features, rotated."""
@@ -94,7 +94,7 @@ class PrimalSpectrum(Spectrum):
         return solution.labels.Y - solution.labels.by_effects - jnp.moveaxis(f, 1, 0)
 
     def primal_form(self):
-        """Return the factor in terms of φ = (features − B origin) V.
+        """Return the factor in terms of φ = (features − B fixed_fit) V.
 
         A fit to the other rows of a fold takes their spectrum, which serves every λ.
         """
@@ -109,7 +109,7 @@ class PrimalSpectrum(Spectrum):
             return matmul_lams(V, z)
 
         rotation = self.rotation * jnp.sqrt(self.s)  # V
-        return PrimalForm(self.data, IDENTITY, rotation, self.origin, solve)
+        return PrimalForm(self.data, IDENTITY, rotation, self.fixed_fit, solve)
 
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R = I − HHᵀ − U diag(sD) Uᵀ with D = 1/(s + λ), and r."""
@@ -127,12 +127,12 @@ class OuterSpectrum(GramSpectrum):
 
     Args:
         feature_directions: (c, n), the coefficients of each direction.
-        origin: (q, c), coefficients of the fit of the features by the fixed effects.
+        fixed_fit: (q, c), coefficients of the fit of the features by the fixed effects.
     """
 
     is_dual: ClassVar[bool] = False
     feature_directions: Float[Array, "c n"]
-    origin: Float[Array, "q c"]
+    fixed_fit: Float[Array, "q c"]
 
     @property
     def directions(self):
@@ -164,8 +164,8 @@ def feature_moments(data: Data, labels: Labels) -> Moments:
 
     They are taken about a point near the fit of the features by the fixed effects.
     """
-    origin = coef_near_fit(data, IDENTITY)
-    return moments(data, IDENTITY, labels.Y, origin=origin, label_origin=labels.beta)
+    near_fit = coef_near_fit(data, IDENTITY)
+    return moments(data, IDENTITY, labels.Y, origin=near_fit, label_origin=labels.beta)
 
 
 @singledispatch
@@ -199,7 +199,7 @@ def spectrum_of(
         expansion=Primal(),
         report=report,
         rotation=jnp.where(kept, V / jnp.sqrt(jnp.where(kept, s, 1)), 0),
-        origin=sums.origin,
+        fixed_fit=sums.origin,
         directions=directions,
     )
 
@@ -233,5 +233,5 @@ def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> OuterSpectrum:
         U=dual.U,
         present=dual.present,
         feature_directions=directions,
-        origin=fixed.solve(sums),
+        fixed_fit=fixed.solve(sums),
     )

@@ -30,14 +30,14 @@ from jaxrls.core.support import platform
 class PrimalForm(NamedTuple):
     """A factor in terms of features φ of its rows, with the penalty λ‖w‖²/2.
 
-    The features are φ = (map(x) − B origin) rotation. If landmarks are held out with their row,
-    row k of `planes` gives βₖ as planesₖ·w.
+    The features are φ = (ψ(x) − B fixed_fit) rotation, and `feature_map` gives ψ. If landmarks are
+    held out with their row, row k of `planes` gives βₖ as planesₖ·w.
     """
 
     data: Data
-    map: Any  # has `features(x)`
+    feature_map: Any  # ψ(x) = `feature_map.features(x)`
     rotation: Float[Array, "p r"]
-    origin: Float[Array, "q p"]  # coefficients of the fit of map(x) by the fixed effects
+    fixed_fit: Float[Array, "q p"]  # coefficients of the fit of ψ by the fixed effects
     # `solve(S, C, lams)` returns (S + λI)⁻¹ C for every λ and all targets, (r, L, t).
     solve: Callable
     planes: Any = None  # None if no landmarks are held out
@@ -60,7 +60,7 @@ def sweep_primal_refits(
     fits = primal_refits(form, labels, folds, lams)
 
     def of_block(block: DataBlock, Y: Float[Array, "b t"], predicted_by: Int[Array, " b"]) -> Any:
-        phi = form.map.features(block.x)
+        phi = form.feature_map.features(block.x)
 
         def fill_in_fold(
             e: Float[Array, "b L t"], fit: PrimalFits
@@ -113,7 +113,9 @@ def moments_of_others(
     data = form.data
     v = jnp.where(folds.holds(number), 0, data.weights.array)
     others = replace(data, weights=data.weights.block(v, len(v)))
-    return moments(others, form.map, labels.Y, origin=form.origin, label_origin=labels.beta)
+    return moments(
+        others, form.feature_map, labels.Y, origin=form.fixed_fit, label_origin=labels.beta
+    )
 
 
 # folds of K --------------------------------------------------------------------------------------

@@ -334,11 +334,11 @@ class FeatureSpectrum(DenseSpectrum):
 
     Args:
         feature_directions: (c, r), the coefficients of each direction.
-        origin: (q, c), coefficients of the fit of the features by the fixed effects.
+        fixed_fit: (q, c), coefficients of the fit of the features by the fixed effects.
     """
 
     feature_directions: Float[Array, "c r"]
-    origin: Float[Array, "q c"]
+    fixed_fit: Float[Array, "q c"]
 
     @property
     def directions(self):
@@ -437,7 +437,7 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     weights = data.weights
     fixed = data.fixed
     Phi = data.rows.feature_rows(kernel).dense()
-    origin = fixed.fit(weights, Phi)
+    fixed_fit = fixed.fit(weights, Phi)
     U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
     square_before = jnp.sum(weights.scale(Phi) ** 2)
     largest = jnp.max(sigma)
@@ -454,12 +454,12 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     factor = FeatureSpectrum(
         data=data,
         s=report.where_informative(sigma**2),
-        fixed_directions=matmul(origin, directions),
+        fixed_directions=matmul(fixed_fit, directions),
         expansion=Primal(),
         report=report,
         kernel=kernel,
         U=fixed.project(weights, U),
         feature_directions=directions,
-        origin=origin,
+        fixed_fit=fixed_fit,
     )
     return factor.raise_floor(None)

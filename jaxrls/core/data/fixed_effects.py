@@ -4,8 +4,8 @@ The model is f(x) + b(x)·β. The rows b(x) form the matrix B. An intercept is a
 Factors use B only through the matrix H, with √v B = H T and HᵀH = I.
 
 The columns C that a user gives may be far from 0 and nearly dependent. So B does not contain C
-itself. B contains a constant, if there is one, and combinations (C − 1m) S. They are orthonormal
-over the rows of the fit. Users get the coefficients of C, from `FixedEffects.as_given`.
+itself. B contains a constant, if there is one, and `Combinations` (C − 1m) S. They are
+orthonormal over the rows of the fit. Users get the coefficients of C, from `FixedEffects.as_given`.
 
 Begin with the class `FixedEffects`. Theory: `docs/theory.md`, "One matrix".
 """
@@ -19,6 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxrls.core.data.combinations import (
+    Combinations,
+    Independence,
+    check_independent,
+    orthonormal,
+)
 from jaxrls.core.data.compiled import compiled
 from jaxrls.core.data.effects_given import (
     Columns,
@@ -76,16 +82,16 @@ class FixedEffects:
     `as_fixed_effects` makes the instance for the argument of a user. The subclass `Intercept` has
     only a constant. The subclass `FixedLevels` has one column for each group.
 
-    Many methods take `values`: the field of this name, or its part for a block of rows. So rows
-    that are streamed or distributed over devices are never needed all at once.
+    The methods for a block of rows take `values`: the part of the block in the field of this name.
+    So rows that are streamed or distributed over devices are never needed all at once. The methods
+    for all rows of the fit read the field itself.
     """
 
     values: Any  # (n, p), the columns (C − 1m) S of B; None if B has no column but the constant
     inverse_T: Float[Array, "q q"]  # T⁻¹, upper triangular
     intercept: bool = static(default=False)  # whether B has a column of ones
     terms: tuple[EffectsTerm, ...] = ()  # the names of the columns C, for each part as given
-    centre: Any = None  # m, as the sum of two rows (2, p); None if B has no combinations
-    scale: Any = None  # S, (p, p), upper triangular; None if B has no combinations
+    combinations: Combinations | None = None  # m and S; None if B has no combinations
 
     @classmethod
     def none(cls, dtype: Any) -> "FixedEffects":
@@ -113,8 +119,8 @@ class FixedEffects:
         constant = intercept or any(term.levels for term in terms)
         moves = [constant and term.levels is None for term in terms for _ in term.names]
         moved = on_device(np.array(moves, bool))
-        fixed, independence = _about_means(C, weights, moved, intercept=intercept)
-        _check_independent(independence, intercept)
+        fixed, independence = _of_combinations(C, weights, moved, intercept=intercept)
+        check_independent(independence, intercept)
         return replace(fixed, terms=terms)
 
     @property
@@ -136,6 +142,8 @@ class FixedEffects:
     def titles(self) -> tuple:
         """The name of each coefficient: "intercept", the name of a column, or a level."""
         return ("intercept",) * self.intercept + sum((term.names for term in self.terms), ())
+
+    # the constant ---------------------------------------------------------------------------------
 
     @property
     def only_intercept(self) -> bool:
@@ -165,15 +173,11 @@ class FixedEffects:
         0: if C e = 1, then a = S⁻¹e.
         """
         given = self.constant_as_given
-        if self.intercept or self.scale is None:
+        if self.intercept or self.combinations is None:
             return given
-        return jax.scipy.linalg.solve_triangular(self.scale, given)
+        return jax.scipy.linalg.solve_triangular(self.combinations.scale, given)
 
-    # B, and products with it ----------------------------------------------------------------------
-
-    def combine(self, C: GivenColumns) -> Columns:
-        """Return the `values` of rows, (C − 1m) S, from their columns C as given."""
-        return matmul(C.about(self.centre), self.scale)
+    # of a block of rows, by its part of `values` --------------------------------------------------
 
     def dense(self, values: Any, m: int) -> Columns:
         """Return B of m rows, of shape (m, q)."""
@@ -207,29 +211,15 @@ class FixedEffects:
         """
         return self.sums(values, v, self.dense(values, len(v)))
 
-    def solve(self, A: PerEffect) -> PerEffect:
-        """Return (Bᵀ V B)⁻¹ A."""
-        return matmul(self.inverse_T, matmul(self.inverse_T.T, A))
-
-    def from_gram(self, gram: PerEffect) -> "FixedEffects":
-        """Return the same columns over other rows, without `values`, given Bᵀ V B of these rows."""
-        if not self.count:
-            return self
-        return replace(
-            self.without_values(), inverse_T=triangular_inverse(jnp.linalg.cholesky(gram)).T
-        )
-
-    @property
-    def log_volume(self) -> Any:
-        """log |Cᵀ V C|, where C has the constant, if there is one, and the columns as given."""
-        of_combined = -2 * jnp.sum(jnp.log(diagonal_of(self.inverse_T)))
-        if self.scale is None:
-            return of_combined
-        return of_combined - 2 * jnp.sum(jnp.log(diagonal_of(self.scale)))
-
     def leverage(self, values: Any, v: Vector) -> Vector:
         """Return the diagonal of H Hᵀ for a block of rows."""
         return v * jnp.sum(self.basis(values, len(v)) ** 2, axis=1)
+
+    # of all rows of the fit -----------------------------------------------------------------------
+
+    def solve(self, A: PerEffect) -> PerEffect:
+        """Return (Bᵀ V B)⁻¹ A."""
+        return matmul(self.inverse_T, matmul(self.inverse_T.T, A))
 
     def fit(self, weights: Weights, A: Columns) -> PerEffect:
         """Return the coefficients of the fit of A by B, (Bᵀ V B)⁻¹ Bᵀ V A.
@@ -283,11 +273,27 @@ class FixedEffects:
         coef = self.solve(self.sums(self.values, weights.root, U))
         return U - weights.scale(self.fitted(self.values, coef))
 
-    # rows of B, and coefficients ------------------------------------------------------------------
-
     def values_at(self, indices: Int[Array, " b"]) -> Any:
         """Return the `values` of the rows of these numbers; None if `values` is None."""
         return None if self.values is None else self.values[indices]
+
+    @property
+    def log_volume(self) -> Any:
+        """log |Cᵀ V C|, where C has the constant, if there is one, and the columns as given."""
+        of_combined = -2 * jnp.sum(jnp.log(diagonal_of(self.inverse_T)))
+        return (
+            of_combined if self.combinations is None else of_combined - self.combinations.log_volume
+        )
+
+    # other rows, and coefficients -----------------------------------------------------------------
+
+    def from_gram(self, gram: PerEffect) -> "FixedEffects":
+        """Return the same columns over other rows, without `values`, given Bᵀ V B of these rows."""
+        if not self.count:
+            return self
+        return replace(
+            self.without_values(), inverse_T=triangular_inverse(jnp.linalg.cholesky(gram)).T
+        )
 
     def without_values(self) -> "FixedEffects":
         """Return the same fixed effects without the data of their rows, as models keep them."""
@@ -302,8 +308,8 @@ class FixedEffects:
             ValueError: for columns or levels of other shapes or names than those of the fit, and
                 for any if the fit had none.
         """
-        if self.terms:
-            return self.combine(columns_given(given, self.terms, m, dtype))
+        if self.combinations is not None:
+            return self.combinations.of(columns_given(given, self.terms, m, dtype))
         if given is not None:
             raise ValueError(
                 "fixed_effects= was given, and the model was fitted without: leave it out"
@@ -320,14 +326,14 @@ class FixedEffects:
         So the columns C have S β₁, and the constant has β₀ − m S β₁. If levels take the place of
         the constant, m S β₁ is subtracted from the coefficient of every level.
         """
-        if self.scale is None:
+        if self.combinations is None:
             return beta
         constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
-        free = matmul(self.scale, free)
+        free = matmul(self.combinations.scale, free)
         beta = jnp.concatenate([constant, free], axis=-2)
         if not self.has_constant:
             return beta
-        for mean in self.centre:
+        for mean in self.combinations.centre:
             beta = beta - self.constant_as_given[:, None] * matmul(mean[None], free)
         return beta
 
@@ -583,118 +589,21 @@ def as_fixed_effects(
     return FixedEffects.from_columns(C, weights, intercept, terms_given([given]))
 
 
-# columns made orthonormal, and checked to be independent
-# --------------------------------------------------------------------------------------------------
-
-
-class Independence(NamedTuple):
-    """The numbers that decide whether given columns are linearly independent.
-
-    `_about_means` computes them, and `_check_independent` looks at them. σ are the singular values
-    of the columns after centring, each scaled to length 1.
-    """
-
-    gram: Float[Array, "p p"]  # a matrix with the eigenvalues σ²/(σ² + shift)
-    rounding: Float[Array, " p"]  # the rounding error of each column as given, over its spread
-
-
-def _shift(p: int, dtype: Any) -> float:
-    """Return a bound on the rounding errors of the singular values of p columns of length 1."""
-    return 64 * p * float(jnp.finfo(dtype).eps)
-
-
 @compiled
-def _about_means(
+def _of_combinations(
     C: GivenColumns, weights: Weights, moves: Bool[Array, " p"], *, intercept: bool
 ) -> tuple[FixedEffects, Independence]:
-    """Make fixed effects of orthonormal combinations (C − 1m) S, and the numbers for their check.
+    """Make fixed effects of orthonormal combinations of columns, and the numbers for their check.
 
-    m has the means of the columns that `moves` marks, and 0 for the others. The fitted function
-    does not depend on m and S. So derivatives treat m and S as constants.
+    `moves` marks the columns that are centred.
     """
-    constant_C, constant_weights = jax.lax.stop_gradient((C, weights))
-    centre = _mean_in_two(constant_C, constant_weights, moves)
-    about = constant_weights.scale(constant_C.about(centre))
-    scale, gram = _orthonormalizing(about)
+    combinations, independence = orthonormal(C, weights, moves)
     unfitted = FixedEffects(
         values=None,
-        inverse_T=jnp.eye(len(moves) + intercept, dtype=scale.dtype),
+        inverse_T=jnp.eye(len(moves) + intercept, dtype=weights.dtype),
         intercept=intercept,
-        centre=centre,
-        scale=scale,
+        combinations=combinations,
     )
-    values = unfitted.combine(C)
+    values = combinations.of(C)
     fixed = unfitted.from_gram(unfitted.gram(values, weights.array))
-    lengths_as_given = jnp.linalg.norm(constant_weights.scale(constant_C.rounded), axis=0)
-    rounding = C.eps[0] * lengths_as_given / jnp.linalg.norm(about, axis=0)
-    return replace(fixed, values=values), Independence(gram, rounding)
-
-
-def _mean_in_two(
-    C: GivenColumns, weights: Weights, moves: Bool[Array, " p"]
-) -> Float[Array, "2 p"]:
-    """Return the means of columns as the sum of two rows, (2, p).
-
-    The second row is the mean of the columns minus the first row. It corrects the rounding error of
-    the first. Both are 0 for columns that `moves` does not mark.
-    """
-    mean = lambda A: jnp.where(moves, matmul(weights.array, A) / weights.total, 0)
-    first = mean(C.rounded)
-    nothing = jnp.zeros_like(first)
-    second = mean(C.about(jnp.stack([first, nothing])))
-    return jnp.stack([first, second])
-
-
-def _orthonormalizing(A: Columns) -> tuple[Float[Array, "p p"], Float[Array, "p p"]]:
-    """Return an upper triangular S such that AS has orthonormal columns, and a Gram matrix.
-
-    Three rounds of Cholesky factors make S. They need only sums over rows. The second result is the
-    Gram matrix of the columns after the first round. It serves to check their independence.
-
-    A Gram matrix has the squares of the singular values σ. So rounding hides half of the digits of
-    a small σ, and AᵀA may have no Cholesky factor. The first round scales the columns to length 1
-    and adds a shift s:
-
-        AᵀA + sI = RᵀR, and AR⁻¹ has the singular values σ/√(σ² + s).
-
-    If σ > s, these are far enough above rounding for two rounds without a shift. Their squares,
-    the eigenvalues of the second result, determine σ down to s.
-
-    Source: Fukaya, Kannan, Nakatsukasa, Yamamoto and Yanagisawa 2020 (shifted CholeskyQR).
-    """
-    lengths = jnp.linalg.norm(A, axis=0)
-    S = jnp.diag(1 / jnp.where(lengths > 0, lengths, 1))
-    S, _ = _one_round(A, S, _shift(A.shape[1], A.dtype))
-    S, gram = _one_round(A, S)
-    S, _ = _one_round(A, S)
-    return S, gram
-
-
-def _one_round(
-    A: Columns, S: Float[Array, "p p"], shift: float = 0.0
-) -> tuple[Float[Array, "p p"], Float[Array, "p p"]]:
-    """Return SR⁻¹ and RᵀR, where RᵀR = (AS)ᵀAS + shift·I."""
-    columns = matmul(A, S)
-    gram = matmul(columns.T, columns) + shift * jnp.eye(len(S), dtype=S.dtype)
-    return matmul(S, triangular_inverse(jnp.linalg.cholesky(gram)).T), gram
-
-
-@where_known
-def _check_independent(independence: Independence, intercept: bool) -> None:
-    """Raise `ValueError` if the columns are linearly dependent up to rounding."""
-    columns = jax.device_get(independence)
-    p = len(columns.gram)
-    if not p:
-        return
-    shift = _shift(p, columns.gram.dtype)
-    # The smallest eigenvalue is a = σ²/(σ² + shift), so that σ² = shift · a/(1 − a).
-    squares = np.linalg.eigvalsh(np.asarray(columns.gram, np.float64))[0]
-    smallest = np.sqrt(max(squares, 0) / max(1 - squares, shift) * shift)
-    # A column without spread has infinite rounding, or NaN if the column as given is 0.
-    if not smallest > max(shift, 4 * np.max(columns.rounding)):
-        constant = ", the constant of intercept=True among them," if intercept else ""
-        raise ValueError(
-            f"the {p + intercept} columns of fixed_effects{constant} are linearly dependent over "
-            "the rows of positive weight: drop a column, or give levels(labels) for an indicator "
-            "of each group"
-        )
+    return replace(fixed, values=values), independence

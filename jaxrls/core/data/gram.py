@@ -63,20 +63,17 @@ def gram(
     X = X if isinstance(X, Rows) else as_block("X", X)
     Z = Z if isinstance(Z, Rows | None) else as_block("Z", Z)
     _check_pair(kernel, X, Z)
-    if Z is None:
-        return _of_itself(kernel, X, block_size)
-    if isinstance(Z, Rows):
-        return _by_columns(kernel, X, Z)
-    return _by_rows(kernel, X, Z, block_size)
-
-
-# How K of X with Z is cut into blocks. A kernel matrix that was given is not cut.
-#
-# | X                             | Z is an array or a `Block` | Z is `Rows`                |
-# |-------------------------------|----------------------------|----------------------------|
-# | an array                      | by rows of X               | by rows of Z               |
-# | `Rows`                        | by rows of X               | by rows of Z, then of X    |
-# | a `Block`, or a kernel matrix | not at all                 | by rows of Z               |
+    match X, Z:
+        case _, None:
+            return _of_itself(kernel, X, block_size)
+        case Rows(), Rows():  # by rows of Z, and these by rows of X
+            return _by_columns(kernel, Z, lambda z: _by_rows(kernel, X, z).T)
+        case _, Rows():  # by rows of Z
+            return _by_columns(kernel, Z, lambda z: kernel(z, X))
+        case _ if not _is_cut(kernel, X):  # X is a `Block`, or a kernel matrix
+            return kernel(X, Z)
+        case _:  # by rows of X
+            return _by_rows(kernel, X, Z, block_size)
 
 
 def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "n m"]:
@@ -89,7 +86,8 @@ def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "
 
     def with_diagonal(x: Any, number: Int[Array, " b"]) -> Float[Array, "b n"]:
         same = number[:, None] == jnp.arange(n)
-        K = _by_columns(kernel, x, X) if isinstance(X, Rows) else kernel(x, X)
+        pairs = lambda z: kernel(z, x)
+        K = _by_columns(kernel, X, pairs) if isinstance(X, Rows) else kernel(x, X)
         return jnp.where(same, kernel.diag(x)[:, None], K)
 
     size = _block_size(X, X, block_size)
@@ -98,15 +96,15 @@ def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "
 
 def _by_rows(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None) -> Float[Array, "n m"]:
     """Return K of X with an array or a `Block` Z, one block of rows of X at a time."""
-    if not _is_cut(kernel, X):
-        return kernel(X, Z)
     of_block = lambda x: _of_blocks(kernel, x, Z)
     return _blocks_of(kernel, X).map(of_block, block_size=_block_size(X, Z, block_size))
 
 
-def _by_columns(kernel: Kernel, X: Any, Z: Rows) -> Float[Array, "n m"]:
-    """Return K of X with `Rows` Z, one block of rows of Z, that is of columns of K, at a time."""
-    of_block = lambda z: _by_rows(kernel, X, z).T if isinstance(X, Rows) else kernel(z, X)
+def _by_columns(kernel: Kernel, Z: Rows, of_block: Callable) -> Float[Array, "n m"]:
+    """Return K with a column for each row of Z, one block of rows of Z at a time.
+
+    `of_block(z)` returns the columns of a block, each as a row.
+    """
     return Z.for_pairs(kernel).map(of_block).T
 
 

@@ -39,9 +39,12 @@ class Rows(ABC):
 
     * `shape` and `dtype`.
     * `over`, which computes a sum or a map.
-    * `few_rows(num)`, which returns at most `num` rows, from which means are estimated.
-    * `take(indices)`, which returns the rows of these numbers, if it can.
-    * `as_one_block()`, which returns all rows in a `Block`, if zeros are not stored.
+    * `few_rows`, from which means are estimated.
+    * `take`, if it can return rows by their numbers.
+    * `as_one_block`, if zeros are not stored.
+    * What it can do, where it differs: `traceable`, `in_memory` and `is_dense`.
+
+    The other methods have defaults, which suit rows that are read in blocks.
 
     `jaxrls.rows` has the subclasses for rows that are not one array. It also has the class from
     which the data source of a user inherits.
@@ -56,13 +59,26 @@ class Rows(ABC):
     shards: Any = 1  # the number of equal parts of the rows, which may lie on different devices
     labels: Any = None  # (n,) or (n, t), if the source of the rows has labels
     row_weights: Any = None  # (n,), if the source of the rows has weights
-    few_rows: Callable
-    as_one_block: Callable
-    take: Callable
 
     @abstractmethod
     def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
         """Compute `sum(fn, *columns)` or `map(fn, *columns)`, for the `kind` "sum" or "map"."""
+
+    def few_rows(self, num: int) -> Any:
+        """Return at most `num` rows, in one array."""
+        raise self._lacks("few_rows(num)")
+
+    def take(self, indices: Array | np.ndarray) -> Any:
+        """Return the rows of these numbers, in one array."""
+        raise self._lacks("take(indices)")
+
+    def as_one_block(self) -> Any:
+        """Return all rows in one `Block`."""
+        raise self._lacks("as_one_block()")
+
+    def _lacks(self, method: str) -> ValueError:
+        """Return the error for a method that this kind of rows does not define."""
+        return ValueError(f"this needs {method} of the rows, and X {self.lies} without it")
 
     def call(self, fn: Callable, args: tuple, options: dict) -> Any:
         """Return `fn(*args, **options)`, for rows that cannot be an argument of `jax.jit`.

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria import Criterion, FunctionCriterion, LeaveOneOut
+from jaxrls.core.criteria import Criterion
 from jaxrls.core.factors import (
     GRID_SIZE,
     LAMS_PER_SEARCH,
@@ -234,7 +234,7 @@ def _may_take_cholesky(problem: Problem, per_target: bool) -> bool:
     * the problem has values now (outside of `jax.jit`), so that a search can look at errors.
     """
     rows = problem.rows
-    asks_for_factor = isinstance(problem.criterion, FunctionCriterion)
+    asks_for_factor = problem.criterion.asks_for_factor
     if problem.solver is not None or asks_for_factor or per_target or not rows.in_memory:
         return False
     return choose_route(problem.kernel, rows.shape, rows.dtype) == "gram" and is_concrete(problem)
@@ -265,7 +265,7 @@ def check_conservative(conservative: Any) -> None:
 def _check_standard_errors(criterion: Criterion, lams: LamsToTry) -> None:
     """Raise unless the errors at these λ have standard errors, which `conservative` needs."""
     searches = isinstance(lams, Search)
-    if searches or not isinstance(criterion, LeaveOneOut):
+    if searches or not criterion.has_standard_error:
         what = "those of a search" if searches else f"criterion {criterion.name}"
         raise ValueError(
             "conservative= needs standard errors, which loo and kfold have at λ of a grid or given "
@@ -311,7 +311,7 @@ def _may_take_solver_without_k(problem: Problem) -> bool:
         return False
     if not (rows.in_memory and rows.is_dense and problem.kernel.evaluable):
         return False
-    holds_out_rows = isinstance(criterion, LeaveOneOut) and criterion.groups is None
+    holds_out_rows = criterion.summand is not None
     return holds_out_rows and problem.num_features is None
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria import HoldOut, LeaveOneOut, loo
+from jaxrls.core.criteria import LeaveOneOut, loo
 from jaxrls.core.data import Rows, compiled
 from jaxrls.core.fit import Problem, lambda_grid
 from jaxrls.core.kernels import Kernel
@@ -107,9 +107,8 @@ def _guesses_of(
     criterion: Any = problem.criterion
     n = problem.rows.shape[0]
     guesses = []
-    has_loss = isinstance(criterion, LeaveOneOut | HoldOut)
     measured = criterion if criterion.needs_only_sums else loo
-    measured = LeaveOneOut(criterion.loss) if has_loss else measured
+    measured = LeaveOneOut(criterion.loss) if criterion.averages_loss else measured
     few = replace(problem, criterion=measured)
     judged = n
     if problem.kernel.evaluable:  # a kernel matrix cannot be sampled by rows alone

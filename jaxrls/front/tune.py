@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria import Criterion, OfPrior, loo
+from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.data import compiled, kind_of
 from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, result_at
 from jaxrls.core.support import (
@@ -251,9 +251,9 @@ def _with_noise_known(problem: Problem) -> Criterion:
     If a number multiplies the kernel, tuning that number gives the variance of the prior. So the
     prior is the kernel itself, and λ is the variance of the noise.
     """
-    criterion = problem.criterion
+    criterion: Any = problem.criterion
     has_scale = problem.kernel.multiplied(1.0) is not None
-    if has_scale and isinstance(criterion, OfPrior) and isinstance(criterion.scale, str):
+    if has_scale and criterion.takes_best:
         return replace(criterion, scale=1.0)
     return criterion
 

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria import LeaveOneOut
 from jaxrls.core.data import compiled
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Problem, lambda_range
@@ -40,7 +39,7 @@ def _(factor: ByProducts, problem: Problem, solution: Solution, count: int) -> E
     Other criteria, one λ per target, and factors without probes are handled as for other factors.
     """
     criterion = problem.criterion
-    by_loo = isinstance(criterion, LeaveOneOut) and criterion.groups is None
+    by_loo = criterion.summand is not None
     if count != 1 or not by_loo or not factor.has_residuals:
         return evaluate_lams.dispatch(object)(factor, problem, solution, count)
     return _walk(problem, solution)
@@ -86,7 +85,7 @@ def _evaluate_at(
     """Return the estimated errors of all targets at λ, their standard errors, and the columns."""
     factor = solution.factor
     solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
-    summand: Any = problem.criterion.summand  # never None: the criterion is `LeaveOneOut`
+    summand: Any = problem.criterion.summand  # not None, as `evaluate_lams` asked
     total, spread = sum_and_error(solution, solved, summand)
     return total[0] / factor.weights.total, spread[0] / factor.weights.total, solved.columns[0]
 

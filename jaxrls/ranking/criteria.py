@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, Positive
+from jaxrls.core.criteria import NAMED, PIECEWISE_CONSTANT, OfLoss
 from jaxrls.core.data import Folds, Rows, Weights, as_folds, check_groups, compiled, folds
 from jaxrls.core.factors import Factor, Solution, as_columns
 from jaxrls.core.kernels import Kernel
@@ -91,7 +91,7 @@ def in_order_of_ends(times: np.ndarray, events: np.ndarray) -> np.ndarray:
     return 2 * np.stack(ranks, axis=1) + censored
 
 
-class Ordered(Positive):
+class Ordered(OfLoss):
     """The base class of both ranking criteria.
 
     Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs (i, j) whose order is known, with the held-out

@@ -3,7 +3,7 @@
 `fit` and `tune` minimise a criterion. Begin reading at `Criterion`, the base class.
 """
 
-from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, Positive, as_grid
+from jaxrls.core.criteria.criterion import Criterion, FunctionCriterion, OfLoss, as_grid
 from jaxrls.core.criteria.evidence import Evidence, OfPrior
 from jaxrls.core.criteria.gcv import GCV
 from jaxrls.core.criteria.hold_out import HoldOut

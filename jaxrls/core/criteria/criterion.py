@@ -80,6 +80,12 @@ class Criterion(ABC):
     fits_samples: bool = False
     needs_only_sums: ClassVar[bool] = False
     ignores_offset: bool = False
+    # What the criteria of this package are, where a fit needs to know.
+    averages_loss: ClassVar[bool] = False  # whether it is a mean of `loss` over single predictions
+    has_standard_error: ClassVar[bool] = False  # whether this mean is over rows of the fit
+    has_own_rows: ClassVar[bool] = False  # whether it predicts further rows instead
+    takes_best: bool = False  # whether it chooses the variance τ² of the prior
+    asks_for_factor: ClassVar[bool] = False  # whether it may need a factor of a certain class
 
     @public_call(arrays_of="factor")
     def __call__(
@@ -268,10 +274,20 @@ def _check_held_out(folds: Folds, weights: Weights) -> None:
 
 
 class Positive(Criterion):
-    """A criterion that cannot be negative, such as a mean of losses.
+    """A criterion that cannot be negative. Searches minimise its logarithm."""
 
-    Searches minimise its logarithm. `loss` is the squared error by default.
-    """
+    def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
+        """Return log error, with an error of 0 replaced by the smallest normal number."""
+        return jnp.log(at_least_tiny(jnp.asarray(error)))
+
+    def from_search(self, value: np.ndarray, count: float) -> Any:
+        """Return exp of the value, which is infinite for the huge value of a failed search step."""
+        with np.errstate(over="ignore"):
+            return np.exp(value)
+
+
+class OfLoss(Positive):
+    """A criterion that averages a loss, by default the squared error."""
 
     loss: Callable = squared_error
 
@@ -288,15 +304,6 @@ class Positive(Criterion):
         """Whether the loss has a gradient."""
         return self.loss not in PIECEWISE_CONSTANT
 
-    def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
-        """Return log error, with an error of 0 replaced by the smallest normal number."""
-        return jnp.log(at_least_tiny(jnp.asarray(error)))
-
-    def from_search(self, value: np.ndarray, count: float) -> Any:
-        """Return exp of the value, which is infinite for the huge value of a failed search step."""
-        with np.errstate(over="ignore"):
-            return np.exp(value)
-
 
 @pytree
 class FunctionCriterion(Criterion):
@@ -306,6 +313,7 @@ class FunctionCriterion(Criterion):
     """
 
     fn: Callable = static()
+    asks_for_factor = True
 
     @property
     def name(self):  # type: ignore[override]

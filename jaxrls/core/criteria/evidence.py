@@ -47,7 +47,7 @@ class OfPrior(Criterion):
             )
 
     @property
-    def takes_best(self) -> bool:
+    def takes_best(self) -> bool:  # type: ignore[override]
         """Whether τ² is the best one for every λ and target, and not a number."""
         return self.scale == self.best_scale
 

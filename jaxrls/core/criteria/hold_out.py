@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.criterion import Criterion, Positive
+from jaxrls.core.criteria.criterion import Criterion, OfLoss
 from jaxrls.core.criteria.losses import squared_error
 from jaxrls.core.data import Rows, Weights, as_rows
 from jaxrls.core.factors import Solution
@@ -18,7 +18,7 @@ from jaxrls.core.support import as_floats, by_names, check_finite, check_index, 
 
 
 @pytree
-class HoldOut(Positive):
+class HoldOut(OfLoss):
     """A criterion that is the mean loss on given held-out rows. `holdout` makes it.
 
     The fields X, Y, weights and loss are the arguments of `holdout`.
@@ -34,7 +34,7 @@ class HoldOut(Positive):
     loss: Callable = static(default=squared_error)
     name = "holdout"
     title = "hold-out error"
-    fits_samples = True
+    fits_samples = averages_loss = has_own_rows = True
 
     def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> Criterion:
         """Return the criterion with X, Y and weights read, and checked against the fitted data.

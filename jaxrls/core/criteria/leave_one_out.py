@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria.criterion import Positive
+from jaxrls.core.criteria.criterion import OfLoss
 from jaxrls.core.criteria.losses import squared_error
 from jaxrls.core.data import folds
 from jaxrls.core.factors import Solution
@@ -19,7 +19,7 @@ from jaxrls.core.support import pytree, static
 
 
 @pytree
-class LeaveOneOut(Positive):
+class LeaveOneOut(OfLoss):
     """The exact leave-one-out error, or leave-one-group-out error, at every λ.
 
     It is Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, where every row, or every group of rows, is left out in turn.
@@ -51,6 +51,7 @@ class LeaveOneOut(Positive):
 
     loss: Callable = static(default=squared_error)
     groups: Any = None  # `Folds`, made from labels
+    averages_loss = has_standard_error = True
 
     def __post_init__(self):
         super().__post_init__()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.criteria import Criterion, HoldOut
+from jaxrls.core.criteria import Criterion
 from jaxrls.core.data import Folds, Weights
 from jaxrls.core.factors import GRID_SIZE, Factor, Solution
 from jaxrls.core.kernels import Kernel
@@ -174,11 +174,11 @@ class Choice:
 
         It is not evaluated in two cases:
 
-        * the factor gives no held-out residuals, and the criterion is not `HoldOut`;
+        * the factor gives no held-out residuals, and the criterion has no rows of its own;
         * the factor only estimates held-out residuals. Then `result_at` gets the error together
           with the coefficients, at no further cost.
         """
-        can_be_evaluated = factor.has_residuals or isinstance(self.criterion, HoldOut)
+        can_be_evaluated = factor.has_residuals or self.criterion.has_own_rows
         comes_with_model = not factor.exact and self.criterion.summand is not None
         return can_be_evaluated and not comes_with_model
 
@@ -199,11 +199,17 @@ def standard_error(
     folds = criterion.groups
     left_out = solution.held_out_residuals(lam.reshape(1, -1), folds)[0]
     left_out, weights = counted_residuals(left_out, solution.factor.weights, folds)
-    losses = criterion.loss(left_out, solution.labels.Y)
-    if lam.ndim:
-        return mean_loss(losses, weights, folds).standard_error
-    of_all_targets = jnp.mean(losses, axis=1, keepdims=True)
-    return mean_loss(of_all_targets, weights, folds).standard_error[0]
+    losses = mean_if_shared(criterion.loss(left_out, solution.labels.Y), lam)
+    return mean_loss(losses, weights, folds).standard_error.reshape(lam.shape)
+
+
+def mean_if_shared(
+    values: Float[Array, "*n t"], lam: Float[Array | np.ndarray, "*#t"]
+) -> Float[Array, "*n u"]:
+    """Return values of all targets, or their mean over targets, (…, 1), if targets share λ."""
+    if lam.ndim or values.shape[-1] == 1:
+        return values
+    return jnp.mean(values, axis=-1, keepdims=True)
 
 
 class MeanLoss(NamedTuple):

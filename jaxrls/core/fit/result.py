@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.core.criteria import Criterion, LeaveOneOut
 from jaxrls.core.data import Weights
 from jaxrls.core.factors import Outcome, Solution
-from jaxrls.core.fit.choice import Chosen, counted_residuals, mean_loss
+from jaxrls.core.fit.choice import Chosen, counted_residuals, mean_if_shared, mean_loss
 from jaxrls.core.fit.function import Function, Numbers
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel
@@ -123,59 +122,56 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
     lam = chosen.lam
     lam_row = lam.reshape(1, -1)
     outcome = solution.outcome(lam_row, criterion.groups, criterion.summand)
-    of_lam = lambda sums: sums[0] if lam.ndim else jnp.mean(sums)
     if chosen.error is None and outcome.held_out_sum is not None:
-        errors = labels.drop_axis(outcome.held_out_sum / weights.total)
-        chosen = replace(chosen, errors=errors, error=of_lam(errors))
+        errors = outcome.held_out_sum / weights.total
+        error = mean_if_shared(errors[0], lam).reshape(lam.shape)
+        chosen = replace(chosen, errors=labels.drop_axis(errors), error=error)
     result = _result_of(problem.kernel, solution, chosen, outcome)
-    further: dict[str, Any] = {}
+    diagnostics = result.diagnostics
     amplitude = criterion.amplitude(solution, lam_row)
     if amplitude is not None:
-        further["amplitude"] = labels.drop_axis(amplitude[0])
+        diagnostics = replace(diagnostics, amplitude=labels.drop_axis(amplitude[0]))
     # A jackknife estimates the standard error. For a loss that is a step function it is not valid.
     if outcome.standard_error is not None and criterion.smooth:
-        further["loo_standard_error"] = of_lam(outcome.standard_error) / weights.total
+        of_sum = mean_if_shared(outcome.standard_error[0], lam).reshape(lam.shape)
+        diagnostics = replace(diagnostics, loo_standard_error=of_sum / weights.total)
     if outcome.held_out is not None:
-        further |= _of_held_out(criterion, solution, outcome.held_out[0], lam)
-    return replace(result, diagnostics=replace(result.diagnostics, **further))
+        diagnostics = _with_held_out(diagnostics, criterion, solution, outcome.held_out[0], lam)
+    return replace(result, diagnostics=diagnostics)
 
 
-def _of_held_out(
-    criterion: Criterion, solution: Solution, held_out: Float[Array, "n t"], lam: PerTarget
-) -> dict[str, Any]:
-    """Return the diagnostics that follow from the held-out residuals at the chosen λ."""
+def _with_held_out(
+    diagnostics: Diagnostics,
+    criterion: Any,
+    solution: Solution,
+    held_out: Float[Array, "n t"],
+    lam: PerTarget,
+) -> Diagnostics:
+    """Return the diagnostics with those that follow from held-out residuals at the chosen λ."""
     labels = solution.labels
+    Y = labels.Y
+    drop = labels.drop_axis
     folds = criterion.groups
     residuals, counted = counted_residuals(held_out, solution.factor.weights, folds)
-    of_targets = _scores(residuals, counted, labels.Y)
-    further = {"r2": jnp.mean(of_targets["r2_of_targets"])}
-    if isinstance(criterion, LeaveOneOut) and solution.factor.exact:
-        losses = criterion.loss(residuals, labels.Y)
-        of_each = mean_loss(losses, counted, folds)
-        of_targets["error_of_targets"] = of_each.mean
-        of_targets["standard_error_of_targets"] = of_each.standard_error
-        standard_error = of_each.standard_error
-        if not lam.ndim:  # of the mean over targets, as they share λ
-            if losses.shape[1] > 1:
-                of_mean = jnp.mean(losses, axis=1, keepdims=True)
-                standard_error = mean_loss(of_mean, counted, folds).standard_error
-            standard_error = standard_error.reshape(())
-        further["loo_standard_error"] = standard_error
-    return further | {name: labels.drop_axis(values) for name, values in of_targets.items()}
-
-
-def _scores(
-    residuals: Float[Array, "n t"], weights: Weights, Y: Float[Array, "n t"]
-) -> dict[str, Any]:
-    """Return the diagnostics `r2_of_targets` and `loo_rms` of held-out residuals.
-
-    They are the R² of held-out predictions and the root mean square residual, of each target (t,).
-    """
-    squares = weights.mean(residuals**2)
-    even = weights.values is None or weights.padded
-    one_label = Y[:1] if even else Y[jnp.argmax(weights.array)]
-    r2 = r_squared(squares, Y - one_label, weights.mean, jnp)
-    return {"r2_of_targets": r2, "loo_rms": jnp.sqrt(squares)}
+    squares = counted.mean(residuals**2)
+    even = counted.values is None or counted.padded
+    one_label = Y[:1] if even else Y[jnp.argmax(counted.array)]
+    r2 = r_squared(squares, Y - one_label, counted.mean, jnp)
+    diagnostics = replace(
+        diagnostics, r2=jnp.mean(r2), r2_of_targets=drop(r2), loo_rms=drop(jnp.sqrt(squares))
+    )
+    if not criterion.has_standard_error or not solution.factor.exact:
+        return diagnostics
+    losses = criterion.loss(residuals, Y)
+    of_targets = mean_loss(losses, counted, folds)
+    shared = mean_if_shared(losses, lam)
+    of_chosen = of_targets if shared is losses else mean_loss(shared, counted, folds)
+    return replace(
+        diagnostics,
+        error_of_targets=drop(of_targets.mean),
+        standard_error_of_targets=drop(of_targets.standard_error),
+        loo_standard_error=of_chosen.standard_error.reshape(lam.shape),
+    )
 
 
 def result_of_moments(kernel: Kernel, solution: Solution, chosen: Chosen) -> Result:

@@ -79,7 +79,7 @@ class DualOneByOne(OneByOne):
 
     @abstractmethod
     def solve_at(self, lam: Number, solution: Solution) -> InverseParts:
-        """Return G⁻¹[ỹ, H], diag G⁻¹ and log |G|, as `InverseParts`."""
+        """Return G⁻¹B with B = [ỹ, H], diag G⁻¹ and log |G|, as `InverseParts`."""
 
     def at_lam(self, lam: Number, solution: Solution) -> DualAtLam:
         """Compute all results at one λ from `solve_at`."""
@@ -99,14 +99,16 @@ class DualOneByOne(OneByOne):
         scaled = solution.labels.scaled
         H = self.H
         t = scaled.shape[1]
-        U_white, inverse_L = whitened(inverse.times_B[:, t:], H)  # UL⁻ᵀ and L⁻¹
-        of_labels = matmul(U_white.T, scaled)
-        dual = inverse.times_B[:, :t] - matmul(U_white, of_labels)
+        times_labels = inverse.times_B[:, :t]  # G⁻¹ỹ
+        times_H = inverse.times_B[:, t:]  # U
+        U_white, inverse_L = whitened(times_H, H)  # UL⁻ᵀ and L⁻¹
+        labels_along_U = matmul(U_white.T, scaled)
+        dual = times_labels - matmul(U_white, labels_along_U)
         diagonal = inverse.diagonal - jnp.sum(U_white * U_white, axis=1)
         unused = self.n - self.weights.count
         coef = self.weights.scale(dual)
         logdet_S = -2 * jnp.sum(jnp.log(diagonal_of(inverse_L)))
-        fitted = matmul(H, matmul(inverse_L.T, of_labels))  # HS⁻¹Uᵀỹ
+        fitted = matmul(H, matmul(inverse_L.T, labels_along_U))  # HS⁻¹Uᵀỹ
         return DualAtLam(
             coef=coef,
             beta=solution.labels.beta + self.effects(fitted, coef),
@@ -170,9 +172,17 @@ class CholeskyGram(DualOneByOne):
     solve_diag: ClassVar[Any] = staticmethod(solve_diag)
 
     @property
+    def route(self):
+        """How the factor was made, by name, without the product K·H that the report takes."""
+        return self.name
+
+    @property
     def report(self):
         """The report, with a floor from the diagonal of K̃, as a Cholesky factor is rounded entry
         by entry.
+
+        It is computed where it is read, because errors at a given λ and their derivatives do not
+        need it.
         """
         K = self.weights.scale_both(jax.lax.stop_gradient(self.K))
         largest = jnp.max(diagonal_of(K))
@@ -232,9 +242,9 @@ class CholeskyGram(DualOneByOne):
         used = weights.used
         column = used[:, None]
         basis = self.fixed_basis
-        of_kernel = matmul(self.K * weights.root, P)
-        of_effects = self.H.T - matmul(self.H.T, weights.scale(of_kernel))
-        to_f = of_kernel + matmul(basis, of_effects)
+        kernel_part = matmul(self.K * weights.root, P)  # A
+        effects_part = self.H.T - matmul(self.H.T, weights.scale(kernel_part))
+        to_f = kernel_part + matmul(basis, effects_part)
         unseen = self.query_residuals(solution, lam.reshape(1, 1))[0]
         return DenseView(
             residuals=jnp.where(column, view.residuals, unseen),

@@ -443,9 +443,7 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     largest = jnp.max(sigma)
     svd_rounding = rounding(len(sigma), largest)
     centring_rounding = centred_rounding(square_before)
-    of_svd = SVD_ROUNDINGS * svd_rounding
-    of_centring = CENTRING_ROUNDINGS * centring_rounding
-    floor = jnp.maximum(of_svd, of_centring) ** 2
+    floor = jnp.maximum(SVD_ROUNDINGS * svd_rounding, CENTRING_ROUNDINGS * centring_rounding) ** 2
     report = Report("features", floor, jnp.zeros_like(floor))
     report = report.with_information(largest, centring_rounding, square_before)
     is_present = sigma > jnp.maximum(2 * svd_rounding, centring_rounding)

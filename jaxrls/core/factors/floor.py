@@ -9,25 +9,26 @@ hundred data sets. Leave-one-out errors of 9 in 10 were right to 4 to 10 % at th
 from 30 times the floor on. Single rows were right to 1 % from 100 times on. `front/inspection.py`
 estimates this error for a fit.
 
-The first reason for a floor is the rounding of what is factored. E is √n·eps times its largest
-eigenvalue s_max, or times what centring removed if that is larger. n counts rows, or features where
-ΦᵀΦ is factored. E is larger if a GPU computes eigenvalues. c = 2·eps·√Σv|φ|² is the rounding of
+The first reason for a floor is the rounding of what is factored. ρ is √n·eps times its largest
+eigenvalue, or times what centring removed if that is larger. n counts rows, or features where ΦᵀΦ
+is factored. ρ is larger if a GPU computes eigenvalues. c = 2·eps·√Σv|φ|² is the rounding of
 singular values by centring. A direction is absent, without coefficients, if its eigenvalue is below
 the third column. K has information if its largest eigenvalue is above the last column:
 
 | factor                     | floor                       | absent below | informative above |
 |----------------------------|-----------------------------|--------------|-------------------|
-| spectrum of K              | E                           | –            | 5E                |
-| K of features              | E                           | E            | 5E                |
-| K that may be indefinite   | E                           | −E           | 5E                |
-| SVD of Φ, E of σ           | max(20E, 5c)²               | max(2E, c)²  | c²                |
-| spectrum of ΦᵀΦ            | 2E, or 18E for few rows     | max(E, c²)   | max(5E′, c²)      |
-| Cholesky factors of ΦᵀΦ    | 2E, or 18E for few rows     | –            | max(5E′, c²)      |
-| Cholesky factors of K      | 6E, with the largest Kᵢᵢ    | –            | 30E, by the trace |
+| spectrum of K              | ρ                           | –            | 5ρ                |
+| … if K is of features      | ρ                           | ρ            | 5ρ                |
+| … if K may be indefinite   | ρ                           | −ρ           | 5ρ                |
+| SVD of Φ, with ρ of σ      | max(20ρ, 5c)²               | max(2ρ, c)²  | c²                |
+| spectrum of ΦᵀΦ            | 2ρ, or 18ρ for few rows     | max(ρ, c²)   | max(5ρ′, c²)      |
+| Cholesky factors of ΦᵀΦ    | 2ρ, or 18ρ for few rows     | –            | max(5ρ′, c²)      |
+| Cholesky factors of K      | 6ρ                          | –            | 30ρ               |
 
-E′ is the rounding of what centring removed alone. If the spectrum of ΦΦᵀ replaces that of ΦᵀΦ, its
-floor is at least E with the number of features in place of rows. On landmarks the features are
-rounded too, so that their factors have floors of their own.
+ρ′ is the rounding of what centring removed alone. If the spectrum of ΦΦᵀ replaces that of ΦᵀΦ, its
+floor is at least ρ with the number of features in place of rows. Cholesky factors do not know the
+largest eigenvalue. ‖ΦᵀΦ‖ stands for it, and for K the largest Kᵢᵢ in ρ, and the trace in the last
+column. On landmarks the features are rounded too, so that their factors have floors of their own.
 
 Features have a second reason for a floor: the rows that stay may hardly determine a fit. As λ → 0
 the fit interpolates these rows, and 1 − leverage goes to 0. Then R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ

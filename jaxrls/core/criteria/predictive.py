@@ -157,9 +157,8 @@ class CRPS(OfPredictive, Positive):
             solution, unit = solution.of_unit_labels()
 
         def of_lam(lam: Float[Array, " k"]) -> Float[Array, " t"]:
-            scale: Any = self.given_scale
-            if self.takes_best:
-                scale = at_least_tiny(self.sums(solution, lam[None])[1][0])
+            best = lambda: at_least_tiny(self.sums(solution, lam[None])[1][0])
+            scale: Any = best() if self.takes_best else self.given_scale
             score = partial(_crps, scale * lam)
             return solution.sum_with_remaining(score, lam[None])[0] / count
 

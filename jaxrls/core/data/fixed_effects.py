@@ -38,7 +38,7 @@ from jaxrls.core.data.effects_given import (
 )
 from jaxrls.core.data.folds import Folds, words_for_fold
 from jaxrls.core.data.weights import Weights
-from jaxrls.core.linalg import diagonal_of, matmul, triangular_inverse
+from jaxrls.core.linalg import diagonal_of, matmul, safe_sqrt, triangular_inverse
 from jaxrls.core.support import (
     as_floats,
     check_finite,
@@ -64,9 +64,9 @@ class Centred(NamedTuple):
     * `removed` is a number, the size of what was subtracted from √v K √v. Rounding errors in
       proportion to it remain in `K`.
 
-    With G = ΠKΠᵀ, `removed` is ‖G‖ (Σv − v_max). For an intercept it is how much K had along the
-    constant: G Σv is the norm of √v BGBᵀ √v. The heaviest row does not count. A fit to a row of
-    nearly all of the weight is nearly its own value, and the repeated projection corrects it.
+    `removed` is ‖HᵀK̃H‖ (1 − v_max/Σv), how much K̃ = √v K √v had along the fixed effects. The
+    heaviest row does not count. A fit to a row of nearly all of the weight is nearly its own value,
+    and the repeated projection corrects it.
     """
 
     K: Any
@@ -263,7 +263,10 @@ class FixedEffects:
         G = self.fit(weights, F.T)
         of_G = self.fitted(self.values, G.T).T  # GBᵀ
         A = self.fitted(self.values, F - of_G / 2)
-        removed = jnp.linalg.norm(G) * (weights.total - weights.largest)
+        # With M = BᵀVB = TᵀT, HᵀK̃H = TGTᵀ, and its squared norm is the trace of (MG)(MG).
+        MG = self.sums(self.values, weights.array, F.T)
+        along_effects = safe_sqrt(jnp.sum(MG * MG.T))
+        removed = along_effects * (1 - weights.largest / weights.total)
         return Centred(K - A - A.T, F, removed)
 
     def project(self, weights: Weights, U: Columns) -> Columns:

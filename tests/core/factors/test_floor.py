@@ -134,6 +134,30 @@ def test_heavy_rows_do_not_raise_the_floor_of_a_cholesky_factor():
         assert heavy == 16 or float(floor) <= 4 * usual
 
 
+def test_the_floor_depends_on_what_fixed_effects_span_and_not_on_their_form():
+    """A constant as an intercept and as a column, levels and their indicators; it grows as the
+    weights do.
+    """
+    rng = np.random.default_rng(0)
+    X, level = array(rng.normal(size=(60, 2))), np.arange(60) % 4
+    ones, indicators = array(np.ones((60, 1))), array(np.eye(4)[level])
+    floors = []
+    weights = rng.uniform(1.0, 2.0, 60)
+    for unit in (1.0, 100.0):
+        floor = lambda v=array(unit * weights), **options: float(
+            factorize(rls.Gaussian(3.0), X, weights=v, **options).precision_floor()
+        )
+        columns = lambda B, floor=floor: floor(intercept=False, fixed_effects=B)
+        pairs = [
+            (columns(ones), floor()),
+            (columns(indicators), floor(fixed_effects=rls.levels(level))),
+        ]
+        for of_columns, want in pairs:
+            assert_allclose(of_columns, want, rtol=0.1)
+        floors.append([want for _, want in pairs])
+    assert_allclose(floors[1], 100 * np.array(floors[0]), rtol=0.1)
+
+
 @pytest.mark.slow
 def test_the_grid_on_landmarks_in_float32_holds_the_best_of_float64():
     """It lies below n·eps·s_max, where the grid stopped once. (Of K and of covariances it begins at

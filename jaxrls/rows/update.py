@@ -367,7 +367,8 @@ def _changed(
     summed = summed.with_moments(more, sign)
     solution = summed.solution(flat)
     chosen = Chosen(None, None, lam) if choice is None else choice.of(solution, kernel)
-    result = result_of_moments(kernel, solution, chosen)
+    criterion = None if choice is None else choice.criterion
+    result = result_of_moments(kernel, solution, chosen, criterion)
     cancellation = summed.cancellation(chosen.lam)
     return Changed(result, solution, summed, summed.can_exist(), cancellation)
 

@@ -222,6 +222,9 @@ def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, lams):
     assert (
         one.searchsorted(found.lam) == other.searchsorted(again.lam)
     ).all() and found.error.shape == again.error.shape
+    assert (found.amplitude is None) == (criterion is rls.gcv)
+    if found.amplitude is not None:
+        assert_close(found.amplitude, again.amplitude, tolerance(kind, float(again.lam)))
 
 
 @pytest.mark.slow

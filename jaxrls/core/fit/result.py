@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxrls.core.criteria import Criterion
 from jaxrls.core.data import Weights
 from jaxrls.core.factors import Outcome, Solution
 from jaxrls.core.fit.choice import Chosen, counted_residuals, mean_if_shared, mean_loss
@@ -127,10 +128,7 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
         error = mean_if_shared(errors[0], lam).reshape(lam.shape)
         chosen = replace(chosen, errors=labels.drop_axis(errors), error=error)
     result = _result_of(problem.kernel, solution, chosen, outcome)
-    diagnostics = result.diagnostics
-    amplitude = criterion.amplitude(solution, lam_row)
-    if amplitude is not None:
-        diagnostics = replace(diagnostics, amplitude=labels.drop_axis(amplitude[0]))
+    diagnostics = _with_amplitude(result.diagnostics, criterion, solution, lam_row)
     # A jackknife estimates the standard error. For a loss that is a step function it is not valid.
     if outcome.standard_error is not None and criterion.smooth:
         of_sum = mean_if_shared(outcome.standard_error[0], lam).reshape(lam.shape)
@@ -174,15 +172,35 @@ def _with_held_out(
     )
 
 
-def result_of_moments(kernel: Kernel, solution: Solution, chosen: Chosen) -> Result:
+def result_of_moments(
+    kernel: Kernel, solution: Solution, chosen: Chosen, criterion: Criterion | None
+) -> Result:
     """Return the result at the chosen λ for a solution made of moments.
 
-    Its rows are not kept, so that the result has no held-out residuals.
+    Its rows are not kept, so that the result has no held-out residuals. `criterion` is what chose
+    λ, None if it was not chosen.
     """
     lam_row = chosen.lam.reshape(1, -1)
     coef, beta = solution.factor.coef_and_beta(solution, lam_row)
     outcome = Outcome(coef, beta, None, solution.dof(lam_row))
-    return _result_of(kernel, solution, chosen, outcome)
+    result = _result_of(kernel, solution, chosen, outcome)
+    if criterion is None:
+        return result
+    diagnostics = _with_amplitude(result.diagnostics, criterion, solution, lam_row)
+    return replace(result, diagnostics=diagnostics)
+
+
+def _with_amplitude(
+    diagnostics: Diagnostics,
+    criterion: Criterion,
+    solution: Solution,
+    lam_row: Float[Array, "1 k"],
+) -> Diagnostics:
+    """Return the diagnostics with the amplitude τ at which the criterion chose λ, if it has one."""
+    amplitude = criterion.amplitude(solution, lam_row)
+    if amplitude is None:
+        return diagnostics
+    return replace(diagnostics, amplitude=solution.labels.drop_axis(amplitude[0]))
 
 
 def _result_of(kernel: Kernel, solution: Solution, chosen: Chosen, outcome: Outcome) -> Result:

@@ -144,9 +144,8 @@ def test_the_floor_depends_on_what_fixed_effects_span_and_not_on_their_form():
     floors = []
     weights = rng.uniform(1.0, 2.0, 60)
     for unit in (1.0, 100.0):
-        floor = lambda v=array(unit * weights), **options: float(
-            factorize(rls.Gaussian(3.0), X, weights=v, **options).precision_floor()
-        )
+        factor = partial(factorize, rls.Gaussian(3.0), X, weights=array(unit * weights))
+        floor = lambda factor=factor, **options: float(factor(**options).precision_floor())
         columns = lambda B, floor=floor: floor(intercept=False, fixed_effects=B)
         pairs = [
             (columns(ones), floor()),

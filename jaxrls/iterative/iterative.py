@@ -150,7 +150,7 @@ class Iterative(Solver):
         m = self.enough(n) if landmarks is None else Subset(landmarks).count
         numbers = 4 * n * m + 3 * m**2 + self.vector_numbers(shape, 16)
         words = "rows of landmarks, blocks of near rows, and vectors for targets and probes"
-        return Footprint("iterative", m, max(numbers, n * m), words)
+        return Footprint("iterative", m, numbers, words)
 
     def vector_numbers(self, shape: CallShape, each: int) -> int:
         """Return how many numbers the vectors over the rows hold.

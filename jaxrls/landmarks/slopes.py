@@ -212,9 +212,7 @@ def slopes_of(solution: Solution, summed_loss: Callable, lam: Number) -> Slopes:
 
 
 class ErrorSums(NamedTuple):
-    """The error and its cotangents in the coordinates u: t of S, z of Dᵀ diag(v) y, and of the
-    mean.
-    """
+    """The error and its cotangents in the coordinates u: of S, of Ψᵀ diag(v) y and of the mean."""
 
     value: Float[Array, ""]
     of_S: Float[Array, "m m"]
@@ -260,7 +258,7 @@ def landmarks_error(
     """Compute the sum of the errors over the rows that are landmarks.
 
     It is a function of `corner`, which is k(points, points), and of `changes`. Those are changes of
-    S, of Dᵀ diag(v) y and of the mean, in the coordinates u.
+    S, of Ψᵀ diag(v) y and of the mean, in the coordinates u.
     """
     factor: CholeskyLandmarks = solution.factor
     A = jnp.linalg.cholesky(jnp.eye(len(changes.of_S), dtype=corner.dtype) + changes.of_S)

@@ -132,8 +132,8 @@ def as_side(
     check_kernel(kernel)
     if not kernel.evaluable:
         raise ValueError(
-            f"{name} must be a kernel of rows, and is {type(kernel).__name__}(): give kernel "
-            "matrices to factor_kronecker"
+            f"the kernel of {name} must be one of rows, and is {type(kernel).__name__}(): give "
+            "kernel matrices to factor_kronecker"
         )
     X = as_array(name, by_names(name, X, names), dtype)
     check_matrix(name, X)

@@ -224,9 +224,9 @@ class Fit(Generic[K]):
 
     @property
     def amplitude(self) -> Float[Numbers, "*t"] | None:
-        """τ of the prior τ²k, () or (t,), if the criterion estimates it, as the evidence; else
-        None.
+        """τ of the prior τ²k, () or (t,), if the criterion has one, as the evidence; else None.
 
+        It is an estimate, or the root of the number that was given as `scale=` of the criterion.
         `error` and `errors` are computed at τ². The variance of the noise is τ²λ.
         """
         return self.diagnostics.amplitude

@@ -348,7 +348,7 @@ def _in_units_of_labels(best: Tuned, result: Result) -> Tuned | None:
     The likelihood of the search chose this variance τ². None if the criterion chooses none, or if
     the kernel cannot be multiplied: see `multiplied_in_range`. `result` is that of the end.
     """
-    if result.diagnostics.amplitude is None:
+    if not best.problem.criterion.takes_best:
         return None
     # The mean over targets, as one kernel has to serve all of them.
     lam = result.chosen.lam

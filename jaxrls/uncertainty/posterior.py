@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxrls.core.criteria import Evidence
 from jaxrls.core.data import Rows, compiled, pad_rows
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Numbers
@@ -128,9 +129,9 @@ def _drawn(posterior: Posterior, key: PRNGKeyArray, *, num: int) -> Float[Array,
 class GaussianProcess:
     """The Gaussian process of a fit at its λ.
 
-    `evidence` and `loo` are estimates of the amplitude τ, by the evidence and by held-out
-    residuals. `loo` is None if these residuals are not known. `spread` is the posterior covariance
-    in units of the kernel, where τ = 1.
+    `evidence` and `loo` are amplitudes τ, by the evidence and by held-out residuals. `evidence` is
+    that of the fit if the evidence chose it. `loo` is None if held-out residuals are not known.
+    `spread` is the posterior covariance in units of the kernel, where τ = 1.
     """
 
     lam: Float[Numbers, ""]
@@ -183,17 +184,21 @@ class GaussianProcess:
 
 @compiled
 def process_at(
-    solution: Solution, lam: Number, left_out: Float[Numbers, "..."] | None
+    solution: Solution,
+    lam: Number,
+    left_out: Float[Numbers, "..."] | None,
+    chosen: Float[Numbers, "*t"] | None = None,
 ) -> GaussianProcess:
     """Return the Gaussian process of a solution at one λ.
 
-    The amplitude where the evidence is largest has τ² = ỹᵀP̃ỹ/(n − q). The amplitude by held-out
-    residuals has τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
+    The amplitude where the evidence is largest has τ² = ỹᵀP̃ỹ/(n − q). If the evidence chose λ, its
+    τ is the `chosen` one, which may be a given number. The amplitude by held-out residuals has
+    τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
     """
     factor = solution.factor
     drop = solution.labels.drop_axis
     lams = lam.reshape(1, 1)
-    by_evidence = solution.amplitude(lams)[0]
+    by_evidence = drop(solution.amplitude(lams)[0]) if chosen is None else chosen
     by_loo = None
     if left_out is not None:
         r = solution.training_residuals(lams)[0]
@@ -202,7 +207,7 @@ def process_at(
         products = jnp.where(known, factor.weights.scale(e) * r, 0)
         squares = jnp.sum(products, axis=0) / lam / jnp.sum(known.astype(e.dtype), axis=0)
         by_loo = drop(safe_sqrt(squares))
-    return GaussianProcess(lam, drop(by_evidence), by_loo, spread(factor, lam))
+    return GaussianProcess(lam, by_evidence, by_loo, spread(factor, lam))
 
 
 # of a fit
@@ -218,7 +223,8 @@ def process_of(fit: Fit) -> GaussianProcess:
             "variances need one λ, and this fit has one for each target: fit with one for "
             "all, or each target alone"
         )
-    return process_at(solution, jnp.asarray(fit.lam), residuals_of_all(fit))
+    chosen = fit.amplitude if fit.criterion == Evidence.name else None
+    return process_at(solution, jnp.asarray(fit.lam), residuals_of_all(fit), chosen)
 
 
 def residuals_of_all(fit: Fit) -> Any:
@@ -237,10 +243,12 @@ def residuals_of_all(fit: Fit) -> Any:
 def warn_of_groups(fit: Fit) -> tuple:
     """Warn, once for each fit, if groups were held out and the kernel has no part for them.
 
-    Such a part, `Levels`, is what the rows of a group share. The function returns an empty tuple.
+    Such a part, `Levels`, is what the rows of a group share. Splits into training and test rows are
+    no groups. The function returns an empty tuple.
     """
     parts = jax.tree.leaves(fit.kernel, is_leaf=lambda part: isinstance(part, Levels))
-    if fit.kept.folds is not None and not any(isinstance(part, Levels) for part in parts):
+    has_groups = fit.kept.folds is not None and fit.kept.folds.are_groups
+    if has_groups and not any(isinstance(part, Levels) for part in parts):
         warn(
             "variances take rows as independent given f, and this fit held out groups: where the "
             "rows of a group share more, add 1.0 * Levels().on([j]) to the kernel, with the "

@@ -218,6 +218,8 @@ def test_variances_of_a_fit_that_held_out_groups_warn_once_unless_the_kernel_kno
         ask(bare)
     knows = GAUSSIAN.on([0, 1]) + 0.5 * rls.Levels().on([2])
     ask(rls.fit(knows, rows, OUTPUT, groups=group, **KEPT))
+    with_buffer = [(np.flatnonzero(group > k + 1), np.flatnonzero(group == k)) for k in range(3)]
+    ask(rls.fit(GAUSSIAN.on([0, 1]), rows, OUTPUT, criterion=rls.kfold(with_buffer), **KEPT))
 
 
 def test_samples_have_this_mean_and_covariance():

@@ -62,9 +62,12 @@ class OfPrior(Criterion):
 
     def amplitude(
         self, solution: Solution, lams: Float[Array, "L *k"]
-    ) -> Float[Array, "L t"] | None:
-        """Return the best τ for every λ and target, or None if τ² is a number."""
-        return self.best_amplitude(solution, lams) if self.takes_best else None
+    ) -> Float[Array, "L t"]:
+        """Return τ for every λ and target: the best one, or that of the given τ²."""
+        if self.takes_best:
+            return self.best_amplitude(solution, lams)
+        count = len(lams), solution.labels.Y.shape[1]
+        return jnp.full(count, math.sqrt(self.given_scale), lams.dtype)
 
     @abstractmethod
     def best_amplitude(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:

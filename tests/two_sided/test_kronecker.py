@@ -286,7 +286,10 @@ def test_errors_of_the_call_name_the_argument(monkeypatch):
             r"Y must have shape \(4, 5\), a label for every pair .*, and has shape \(5, 4\)",
         ),
         (fit(X2=WIDE.x2[:, 0]), "X2 must have shape"),
-        (fit(kernel1=rls.Precomputed()), "the kernel of X1 must be one of rows, and is Precomputed"),
+        (
+            fit(kernel1=rls.Precomputed()),
+            "the kernel of X1 must be one of rows, and is Precomputed",
+        ),
         (fit(lams=0.1), "lams, as their number, must be a whole number"),
         (fit(lams=[[1.0, 2.0]]), r"lams must have shape \(L,\), and has shape \(1, 2\)"),
         (fit(**one), "leaving an entry out with an intercept needs two entries"),

@@ -60,9 +60,7 @@ class OfPrior(Criterion):
         """Return the criterion with the best τ², unless the user gave a number."""
         return replace(self, scale=self.best_scale) if self.scale is None else self
 
-    def amplitude(
-        self, solution: Solution, lams: Float[Array, "L *k"]
-    ) -> Float[Array, "L t"]:
+    def amplitude(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
         """Return τ for every λ and target: the best one, or that of the given τ²."""
         if self.takes_best:
             return self.best_amplitude(solution, lams)

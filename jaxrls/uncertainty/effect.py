@@ -260,7 +260,7 @@ def _coordinates(spread: Spread, kernel: Kernel, X: Float[Array, "m d"]) -> NewR
     """Return the coordinates of new rows without fixed effects."""
     design = spread.expansion.design(kernel, X)
     nothing = jnp.zeros((len(X), spread.fixed.count), design.dtype)
-    return spread.coordinates(X, design, nothing, True)
+    return spread.coordinates(X, design, nothing)
 
 
 def _prior(
@@ -271,7 +271,7 @@ def _prior(
     shares: Float[Array, " m"],
 ) -> Number:
     """Return the average of the prior covariances of a row with all rows."""
-    a, b = (_coordinates(spread, kernel, rows).X for rows in (x, X))
+    a, b = (_coordinates(spread, kernel, rows).prior_points for rows in (x, X))
     return jnp.zeros((), X.dtype) if a is None else jnp.sum(spread.prior(kernel)(a, b) * shares)
 
 

@@ -12,8 +12,9 @@ digits of its factor:
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.lax.linalg import triangular_solve
@@ -46,10 +47,10 @@ class NewRows:
 
         added·added' + k(x, x') − taken·J taken'
 
-    with J the symmetric matrix of `Spread.signed`.
+    with J the symmetric matrix of `Spread.signed`, and with the kernel k of `Spread.prior`.
     """
 
-    X: Any  # None if the covariance has no term k(x, x')
+    prior_points: Any  # what k is a function of: rows, or ψ; None if there is no term k(x, x')
     added: Float[Array, "m s"]
     taken: Float[Array, "m c"]
 
@@ -60,8 +61,7 @@ class Spread(ABC):
 
     Every subclass computes coordinates u of a new row, which are linear in its design and in its
     columns b of fixed effects. The argument `effects` of methods is the fixed effects' data of new
-    rows, None for an intercept. On landmarks, `corrected` adds to the covariance what the landmarks
-    leave of k, which is k − φφᵀ.
+    rows, None for an intercept. The argument `kernel` may be None for rows without `prior_points`.
     """
 
     expansion: Expansion
@@ -82,16 +82,19 @@ class Spread(ABC):
     ) -> NewRows:
         """Return the coordinates of new rows, O(m c r).
 
-        They are computed once, and used for covariances with any other rows.
+        They are computed once, and used for covariances with any other rows. On landmarks,
+        `corrected` adds to the covariance what the landmarks miss of k, which is k − φφᵀ.
         """
+        spread = self if corrected else self.uncorrected()
         design = self.expansion.design(kernel, X)
-        return self.coordinates(X, design, self.fixed.dense(effects, design.shape[0]), corrected)
+        return spread.coordinates(X, design, self.fixed.dense(effects, design.shape[0]))
 
     def between(self, kernel: Kernel | None, rows: NewRows, others: NewRows) -> Float[Array, "m k"]:
         """Return the covariance of rows with other rows."""
         known = matmul(self.signed(rows.taken), others.taken.T)
-        if rows.X is not None:
-            known -= gram(self.prior(kernel), rows.X, None if rows is others else others.X)
+        if rows.prior_points is not None:
+            points = None if rows is others else others.prior_points
+            known -= gram(self.prior(kernel), rows.prior_points, points)
         return matmul(rows.added, others.added.T) - known
 
     def variances(
@@ -102,8 +105,8 @@ class Spread(ABC):
         `diag` is k(x, x) if the kernel does not know it, else None.
         """
         prior: Any = 0
-        if rows.X is not None:
-            prior = self.prior(kernel).diag(rows.X) if diag is None else diag
+        if rows.prior_points is not None:
+            prior = self.prior(kernel).diag(rows.prior_points) if diag is None else diag
         rest = prior - jnp.sum(self.signed(rows.taken) * rows.taken, axis=1)
         return jnp.sum(rows.added**2, axis=1) + jnp.maximum(rest, self.least(rows.taken))
 
@@ -121,9 +124,8 @@ class Spread(ABC):
         """
         b = self.fixed.as_given(jnp.eye(self.fixed.count, dtype=self.fixed.dtype))
         design = jnp.zeros((len(b), self.map_shape[0]), b.dtype)
-        rows = self.coordinates(None, design, b, False)
+        rows = self.uncorrected().coordinates(None, design, b)
         unknown = jnp.diag(jnp.all(self.flat(b) == 0, axis=1))
-        # The rows have no X, so no kernel is needed.
         return jnp.where(unknown, jnp.inf, self.covariance(None, rows))
 
     def flat(self, b: Float[Array, "m q"]) -> Float[Array, "m q"]:
@@ -131,13 +133,15 @@ class Spread(ABC):
         return jnp.sqrt(self.lam) * self.fixed.basis_of(b)
 
     def prior(self, kernel: Kernel | None) -> Any:
-        """Return the kernel whose values at `NewRows.X` enter the covariance."""
+        """Return the kernel whose values at `NewRows.prior_points` enter the covariance."""
         return kernel
 
+    def uncorrected(self) -> "Spread":
+        """Return the covariance without what landmarks miss of k. Here nothing is missed."""
+        return self
+
     @abstractmethod
-    def coordinates(
-        self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool
-    ) -> NewRows:
+    def coordinates(self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"]) -> NewRows:
         """Return the coordinates of rows with this design and these columns b of fixed effects.
 
         Without X, k(x, x') counts as 0.
@@ -175,22 +179,22 @@ class MappedSpread(Spread):
 class PrimalSpread(MappedSpread):
     """The covariance uuᵀ with u = √λ A⁻¹ψ.
 
-    On landmarks `corrected` adds k − φφᵀ with φ = design·whitener.
+    On landmarks k − φφᵀ is added to it, with φ = design·whitener.
     """
 
     whitener: Float[Array, "c c"] | None = None
 
-    def coordinates(
-        self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool
-    ) -> NewRows:
-        """Return the coordinates with `added` from u, and, if `corrected`, with X and
-        `taken` = φ.
-        """
+    def coordinates(self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"]) -> NewRows:
+        """Return the coordinates with `added` from u, and on landmarks with X and `taken` = φ."""
         u = self.u_of(design, b)
         added = jnp.concatenate([u, self.flat(b)], axis=1)
-        if self.whitener is None or not corrected:
-            return NewRows(None, added, u[:, :0])
-        return NewRows(X, added, matmul(design, self.whitener))
+        if self.whitener is None:
+            return NewRows(prior_points=None, added=added, taken=u[:, :0])
+        return NewRows(prior_points=X, added=added, taken=matmul(design, self.whitener))
+
+    def uncorrected(self) -> "PrimalSpread":
+        """Return the covariance uuᵀ alone."""
+        return replace(self, whitener=None)
 
 
 @pytree
@@ -206,13 +210,11 @@ class KernelSpread(Spread):
     fixed_map_of_rows: Float[Array, "n q"]  # VB(BᵀVB)⁻¹
     fixed_gram: Float[Array, "q q"]  # PᵀKP with P = fixed_map_of_rows
 
-    def coordinates(
-        self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool
-    ) -> NewRows:
+    def coordinates(self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"]) -> NewRows:
         """Return the coordinates with `taken` = [u, b, fitted]."""
         fitted = matmul(design, self.fixed_map_of_rows)
         taken = jnp.concatenate([self.u_of(design, b), b, fitted], axis=1)
-        return NewRows(X, self.flat(b), taken)
+        return NewRows(prior_points=X, added=self.flat(b), taken=taken)
 
     def signed(self, taken: Float[Array, "m k"]) -> Float[Array, "m k"]:
         """Return `taken`·J = [u, fitted − b·fixed_gram, b]."""
@@ -234,14 +236,14 @@ class DualSpread(KernelSpread, MappedSpread):
 class SolvedSpread(KernelSpread):
     """The covariance k̃ − uuᵀ, with u by a triangular solve.
 
-        u = L⁻¹(I − HHᵀ)√v(design − b·fitted)
+        u = L⁻¹(I − HHᵀ)√v(design − b·effects_coef)
 
     L⁻¹ has entries as large as 1/√λ, so that u by a product with L⁻¹ has an error 50 times as
     large. In k̃ − uuᵀ nearly all digits cancel if λ is small.
     """
 
     lower: Float[Array, "n n"]  # L
-    fitted: Float[Array, "q n"]  # what the fixed effects fit of K
+    effects_coef: Float[Array, "q n"]  # of the fit of K by the fixed effects
     root: Float[Array, " n"]  # √v
     H: Float[Array, "n q"]
 
@@ -252,7 +254,7 @@ class SolvedSpread(KernelSpread):
 
     def u_of(self, design: Float[Array, "m c"], b: Float[Array, "m q"]) -> Float[Array, "m r"]:
         """Return the coordinates u, (m, n), by the triangular solve."""
-        scaled = (design - matmul(b, self.fitted)) * self.root
+        scaled = (design - matmul(b, self.effects_coef)) * self.root
         left = scaled - matmul(matmul(scaled, self.H), self.H.T)
         return triangular_solve(self.lower, left, lower=True, transpose_a=True)
 
@@ -267,12 +269,10 @@ class FeatureSpread(MappedSpread):
     shrinkage: Float[Array, "#r"]
     fixed_fit: Float[Array, "q c"]
 
-    def coordinates(
-        self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"], corrected: bool
-    ) -> NewRows:
+    def coordinates(self, X: Any, design: Float[Array, "m c"], b: Float[Array, "m q"]) -> NewRows:
         """Return the coordinates with ψ as rows of the linear kernel, and `taken` = u."""
         psi = design - matmul(b, self.fixed_fit)
-        return NewRows(psi, self.flat(b), self.u_of(design, b))
+        return NewRows(prior_points=psi, added=self.flat(b), taken=self.u_of(design, b))
 
     def prior(self, kernel: Kernel | None) -> Linear:
         """Return the linear kernel, whose values at ψ are ψψᵀ."""
@@ -317,17 +317,31 @@ def spread(factor: Factor, lam: Float[Array, ""]) -> Any:
     )
 
 
+class _Maps(NamedTuple):
+    """The maps to the coordinates u of all directions, and the share that λ takes of each."""
+
+    row_map: Float[Array, "c r"]
+    fixed_map: Float[Array, "q r"]  # what the fixed effects fit of the coordinates
+    shrinkage: Float[Array, "#r"]  # λ/(s + λ)
+
+
 @spread.register(GramSpectrum)
 def _of_gram_spectrum(factor: GramSpectrum, lam: Number) -> Spread:
     """Return the covariance from a spectrum of K of all rows."""
-    row_map, fixed_map, shrinkage = _kept(factor, lam)
-    return _of_matrix(factor, lam, row_map, fixed_map, shrinkage, factor.training_design())
+    maps = _maps_of_spectrum(factor, lam)
+    if factor.expansion.origin is not None:
+        return _of_centred_features(factor, lam, maps)
+    return _of_matrix(factor, lam, maps, factor.training_design())
 
 
-def _kept(factor: Spectrum, lam: Number) -> tuple[Any, Any, Any]:
-    """Return directions/√(s + λ), what the fixed effects fit of these, and λ/(s + λ)."""
+def _maps_of_spectrum(factor: Spectrum, lam: Number) -> _Maps:
+    """Return the maps to u = (s + λ)^(−½) Uᵀk̃."""
     root = jnp.sqrt(factor.s + lam)
-    return factor.directions / root, factor.fixed_directions / root, lam / (factor.s + lam)
+    return _Maps(
+        row_map=factor.directions / root,
+        fixed_map=factor.fixed_directions / root,
+        shrinkage=lam / (factor.s + lam),
+    )
 
 
 @spread.register(PrimalSpectrum)
@@ -337,11 +351,14 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam: Number) -> Spread:
         return _of_basis(factor, lam)
     root = jnp.sqrt(factor.s)  # directions hidden by rounding keep their prior variance
     scale = jnp.sqrt(lam / (factor.s_above_rounding + lam)) / root
-    row_map = factor.directions * scale
-    fixed_map = factor.fixed_directions * scale
-    whitener = factor.directions / root
-    fixed = factor.fixed.without_values()
-    return PrimalSpread(factor.expansion, fixed, lam, row_map, fixed_map, whitener)
+    return PrimalSpread(
+        expansion=factor.expansion,
+        fixed=factor.fixed.without_values(),
+        lam=lam,
+        row_map=factor.directions * scale,
+        fixed_map=factor.fixed_directions * scale,
+        whitener=factor.directions / root,
+    )
 
 
 @spread.register(FeatureSpectrum)
@@ -349,17 +366,25 @@ def _of_primal_spectrum(factor: PrimalSpectrum, lam: Number) -> Spread:
 def _of_basis(factor: Any, lam: Number) -> Spread:
     """Return the covariance on explicit features, from the coefficients of every direction."""
     basis = factor.directions
-    fixed = factor.fixed.without_values()
-    c, r = factor.directions.shape
+    c, r = basis.shape
     if c > r:
-        row_map, fixed_map, shrinkage = _kept(factor, lam)
         return FeatureSpread(
-            factor.expansion, fixed, lam, row_map, fixed_map, shrinkage, factor.fixed_fit
+            expansion=factor.expansion,
+            fixed=factor.fixed.without_values(),
+            lam=lam,
+            fixed_fit=factor.fixed_fit,
+            **_maps_of_spectrum(factor, lam)._asdict(),
         )
     second = matmul(basis, basis.T)  # of features minus their fit by the fixed effects
     A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=factor.dtype))
     row_map = jnp.sqrt(lam) * triangular_inverse(A).T
-    return PrimalSpread(factor.expansion, fixed, lam, row_map, matmul(factor.fixed_fit, row_map))
+    return PrimalSpread(
+        expansion=factor.expansion,
+        fixed=factor.fixed.without_values(),
+        lam=lam,
+        row_map=row_map,
+        fixed_map=matmul(factor.fixed_fit, row_map),
+    )
 
 
 @spread.register(CholeskyGram)
@@ -376,22 +401,27 @@ def _of_cholesky(factor: CholeskyGram, lam: Number) -> Spread:
     shrinkage = (lam / (jnp.trace(weights.scale_both(K)) + lam))[None]
     G = factor.with_effects(K) + lam * jnp.eye(factor.n, dtype=factor.dtype)
     if factor.lift is None and not factor.refines:
-        fixed_map_of_rows, fixed_gram = _of_effects(factor, factor.K)
+        fixed_map_of_rows = _fixed_map_of_rows(factor)
         return SolvedSpread(
             expansion=factor.expansion,
             fixed=fixed.without_values(),
             lam=lam,
             shrinkage=shrinkage,
             fixed_map_of_rows=fixed_map_of_rows,
-            fixed_gram=fixed_gram,
+            fixed_gram=_fixed_gram(fixed_map_of_rows, factor.K),
             lower=jnp.linalg.cholesky(G),
-            fitted=effects_coef,
+            effects_coef=effects_coef,
             root=weights.root,
             H=factor.H,
         )
     row_map = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
-    K = factor.K if factor.lift is None else None
-    return _of_matrix(factor, lam, row_map, matmul(effects_coef, row_map), shrinkage, K)
+    maps = _Maps(row_map=row_map, fixed_map=matmul(effects_coef, row_map), shrinkage=shrinkage)
+    if factor.expansion.origin is not None:
+        return _of_centred_features(factor, lam, maps)
+    # With a lift, the K of the factor is not that of the expansion.
+    of_expansion = factor.lift is None
+    K = factor.K if of_expansion else gram(factor.kernel, factor.expansion.points)
+    return _of_matrix(factor, lam, maps, K)
 
 
 @spread.register(CholeskyFeatures)
@@ -399,43 +429,53 @@ def _of_cholesky_features(factor: CholeskyFeatures, lam: Number) -> Spread:
     """Return the covariance from the Cholesky factor of the moments itself."""
     maps = factor.maps_at(lam, factor.second[:, :0])
     root = jnp.sqrt(lam)
-    row_map = root * maps.row_map
-    fixed_map = root * maps.fixed_map
-    fixed = factor.fixed.without_values()
     return PrimalSpread(
-        factor.expansion, fixed, lam, row_map, fixed_map, factor.feature_map.whitener
+        expansion=factor.expansion,
+        fixed=factor.fixed.without_values(),
+        lam=lam,
+        row_map=root * maps.row_map,
+        fixed_map=root * maps.fixed_map,
+        whitener=factor.feature_map.whitener,
     )
 
 
-def _of_effects(factor: Factor, K: Square | None) -> tuple[Any, Any]:
-    """Return `fixed_map_of_rows` and `fixed_gram` of a `KernelSpread`, the latter None if K is."""
-    fixed = factor.fixed
-    q = factor.fixed.count
-    B = fixed.fitted(fixed.values, fixed.solve(jnp.eye(q, dtype=factor.dtype)))
-    map_of_rows = factor.weights.array[:, None] * jnp.broadcast_to(B, (factor.n, q))
-    return map_of_rows, None if K is None else matmul(map_of_rows.T, matmul(K, map_of_rows))
+def _of_matrix(factor: Factor, lam: Number, maps: _Maps, K: Square) -> Spread:
+    """Return the covariance from the kernel matrix of all rows, which is that of the expansion."""
+    fixed_map_of_rows = _fixed_map_of_rows(factor)
+    return DualSpread(
+        expansion=factor.expansion,
+        fixed=factor.fixed.without_values(),
+        lam=lam,
+        fixed_map_of_rows=fixed_map_of_rows,
+        fixed_gram=_fixed_gram(fixed_map_of_rows, K),
+        **maps._asdict(),
+    )
 
 
-def _of_matrix(
-    factor: Factor,
-    lam: Number,
-    row_map: Float[Array, "n r"],
-    fixed_map: Float[Array, "q r"],
-    shrinkage: Float[Array, "#r"],
-    K: Square | None,
-) -> Spread:
-    """Return the covariance from a factor of K of all rows.
+def _of_centred_features(factor: Factor, lam: Number, maps: _Maps) -> Spread:
+    """Return the covariance on the explicit features of a dual factor.
 
-    K is None if it is not known, or if it is not the kernel matrix of the expansion.
+    Its kernel matrix is that of features minus the origin of the expansion.
     """
-    fixed = factor.fixed.without_values()
-    expansion = factor.expansion
-    if expansion.origin is None:
-        K = gram(factor.kernel, expansion.points) if K is None else K
-        effects = _of_effects(factor, K)
-        return DualSpread(expansion, fixed, lam, row_map, fixed_map, shrinkage, *effects)
-    fixed_map_of_rows, _ = _of_effects(factor, None)
-    phi = factor.kernel.features(expansion.points)
-    row_map = matmul((phi - expansion.origin).T, row_map)
-    fixed_fit = matmul(fixed_map_of_rows.T, phi)
-    return FeatureSpread(Primal(), fixed, lam, row_map, fixed_map, shrinkage, fixed_fit)
+    phi = factor.kernel.features(factor.expansion.points)
+    return FeatureSpread(
+        expansion=Primal(),
+        fixed=factor.fixed.without_values(),
+        lam=lam,
+        row_map=matmul((phi - factor.expansion.origin).T, maps.row_map),
+        fixed_map=maps.fixed_map,
+        shrinkage=maps.shrinkage,
+        fixed_fit=matmul(_fixed_map_of_rows(factor).T, phi),
+    )
+
+
+def _fixed_map_of_rows(factor: Factor) -> Float[Array, "n q"]:
+    """Return VB(BᵀVB)⁻¹, whose transpose fits the fixed effects to values at rows."""
+    fixed = factor.fixed
+    B = fixed.fitted(fixed.values, fixed.solve(jnp.eye(fixed.count, dtype=factor.dtype)))
+    return factor.weights.array[:, None] * jnp.broadcast_to(B, (factor.n, fixed.count))
+
+
+def _fixed_gram(fixed_map_of_rows: Float[Array, "n q"], K: Square) -> Float[Array, "q q"]:
+    """Return PᵀKP with P = fixed_map_of_rows."""
+    return matmul(fixed_map_of_rows.T, matmul(K, fixed_map_of_rows))

@@ -2,6 +2,7 @@
 `KroneckerFit`, which says how its λ was chosen.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from jaxrls.core.support import (
     static,
 )
 from jaxrls.front import check_no_std_options
-from jaxrls.two_sided.kronecker import SidesSpread
+from jaxrls.two_sided.kronecker import ColumnPart, RowPart, SidesSpread
 from jaxrls.uncertainty.posterior import GaussianProcess, Posterior
 
 
@@ -81,8 +82,7 @@ class KroneckerModel:
         **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), in blocks of rows of X2. For p pairs the second
         term is O(p n₂(d₂ + 1)), in blocks of pairs.
         """
-        mean, _ = _predict(None, self, self.read(X1, X2, pairs))
-        return mean
+        return _means(self, self.read(X1, X2, pairs))
 
     def read(self, X1: Any, X2: Any, pairs: Any) -> "NewPairs":
         """Check new rows of both sides and the numbers of pairs, and return them as arrays."""
@@ -145,41 +145,72 @@ def as_side(
 
 
 @compiled
-def _predict(spread: SidesSpread | None, model: KroneckerModel, new: NewPairs) -> tuple[Any, Any]:
-    """Compute the means of f + b, and their variances if a spread is given.
+def _means(model: KroneckerModel, new: NewPairs) -> Float[Array, "..."]:
+    """Compute the means of f + b, (m₁, m₂), or (p,) for p pairs."""
+    K1 = gram(model.kernel1, new.X1, model.points1)
 
-    The work is done in blocks of rows of X2, or of pairs if `new` names pairs.
+    def columns(x: Float[Array, "b d2"]) -> Float[Array, "b n2"]:
+        return gram(model.kernel2, x, model.points2)
+
+    def mean(row: Float[Array, " n2"], column: Float[Array, " n2"]) -> Number:
+        return matmul(row, column) + model.intercept
+
+    return _of_pairs(mean, matmul(K1, model.coef), columns, model, new)
+
+
+@compiled
+def _means_and_variances(
+    spread: SidesSpread, model: KroneckerModel, new: NewPairs
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Compute the means of f + b, and the variances for τ² = 1.
+
+    Both have shape (m₁, m₂), or (p,) for p pairs.
+    """
+    K1 = gram(model.kernel1, new.X1, model.points1)
+    rows = matmul(K1, model.coef), spread.row_part(K1, model.kernel1.diag(new.X1))
+
+    def columns(x: Float[Array, "b d2"]) -> tuple[Float[Array, "b n2"], ColumnPart]:
+        K2 = gram(model.kernel2, x, model.points2)
+        return K2, spread.column_part(K2, model.kernel2.diag(x))
+
+    def mean_and_variance(
+        row: tuple[Float[Array, " n2"], RowPart], column: tuple[Float[Array, " n2"], ColumnPart]
+    ) -> tuple[Number, Number]:
+        (coef, row_part), (k, column_part) = row, column
+        return matmul(coef, k) + model.intercept, spread.variance(row_part, column_part)
+
+    return _of_pairs(mean_and_variance, rows, columns, model, new)
+
+
+def _of_pairs(
+    of_pair: Callable, rows: Any, columns: Callable, model: KroneckerModel, new: NewPairs
+) -> Any:
+    """Return `of_pair(row, column)` for all new pairs, in blocks of rows of X2, or of pairs.
+
+    Args:
+        of_pair: a function of the parts of one row of side 1 and of one row of side 2.
+        rows: the parts of all rows of X1, arrays with an axis of rows first.
+        columns: a function that computes the parts of a block of rows of X2.
+        model: the model, whose size sets the size of blocks.
+        new: the new rows and pairs.
 
     Returns:
-        (mean, variance), each (m₁, m₂), or (p,) for p pairs. The variance is for τ² = 1. It is None
-        without a spread.
+        The results of `of_pair` as arrays (m₁, m₂), or (p,) if `new` names p pairs.
     """
     X1, X2, pairs = new
-    K1 = gram(model.kernel1, X1, model.points1)
-    first = matmul(K1, model.coef), spread and spread.rows_part(K1, model.kernel1.diag(X1))
-
-    def second(x: Float[Array, "*b d2"]) -> tuple[Any, Any]:
-        K = gram(model.kernel2, x, model.points2)
-        return K, spread and (model.kernel2.diag(x), matmul(K, spread.basis2))
-
-    def of_pair(
-        first: tuple[Float[Array, " n2"], Any], second: tuple[Float[Array, " n2"], Any]
-    ) -> tuple[Number, Any]:
-        coef, of_first = first
-        k, of_second = second
-        return matmul(coef, k) + model.intercept, spread and spread.variance(of_first, of_second)
-
-    def columns(x: Float[Array, "b d2"]) -> tuple[Any, Any]:
-        return jax.vmap(jax.vmap(of_pair, (0, None)), (None, 0))(first, second(x))
-
-    def listed(pairs: Int[Array, "b 2"]) -> tuple[Any, Any]:
-        i, j = pairs.T
-        return jax.vmap(of_pair)(jax.tree.map(lambda A: A[i], first), second(X2[j]))
-
     row_bytes = 16 * (4 * len(model.points2) + len(X1))
+
+    def of_columns(x: Float[Array, "b d2"]) -> Any:
+        of_column = jax.vmap(of_pair, (0, None))
+        return jax.vmap(of_column, (None, 0))(rows, columns(x))
+
+    def of_listed(pairs: Int[Array, "b 2"]) -> Any:
+        i, j = pairs.T
+        return jax.vmap(of_pair)(jax.tree.map(lambda A: A[i], rows), columns(X2[j]))
+
     if pairs is not None:
-        return map_rows(listed, pairs, default_block_size(len(pairs), row_bytes))
-    table = map_rows(columns, X2, default_block_size(len(X2), row_bytes))
+        return map_rows(of_listed, pairs, default_block_size(len(pairs), row_bytes))
+    table = map_rows(of_columns, X2, default_block_size(len(X2), row_bytes))
     return jax.tree.map(jnp.transpose, table)
 
 
@@ -280,7 +311,7 @@ class KroneckerFit:
             return self.model.predict(X1, X2, pairs=pairs)
         process = self._process()
         new = self.model.read(X1, X2, pairs)
-        mean, variance = _predict(process.spread, self.model, new)
+        mean, variance = _means_and_variances(process.spread, self.model, new)
         return mean, process.label_std(variance, scale)
 
     @public_call(fitted="self.model.coef")
@@ -322,7 +353,7 @@ class KroneckerFit:
         new = self.model.read(X1, X2, pairs)
         if pairs is None:
             new = new._replace(pairs=jnp.indices((len(new.X1), len(new.X2))).reshape(2, -1).T)
-        mean, _ = _predict(None, self.model, new)
+        mean = _means(self.model, new)
         return process.posterior(mean, _covariance(process.spread, self.model, new), scale)
 
     def _process(self) -> GaussianProcess:

@@ -2,10 +2,13 @@
 
 Begin with `factor_kronecker`. It makes a `Kronecker`, from two small eigendecompositions. With
 √v₁K₁√v₁ = U₁ diag(s₁) U₁ᵀ and likewise on side 2, K̃ = √v K √v has the eigenvectors U = U₁ ⊗ U₂,
-which are never formed, and the eigenvalues s₁s₂ᵀ.
+which are never formed, and the eigenvalues s₁s₂ᵀ. Labels are a matrix Y (n₁, n₂). These matrices
+have the same shape:
 
-Labels are a matrix Y (n₁, n₂). Its coordinates are z = U₁ᵀ√v(Y − ȳ)U₂, and c are the coordinates of
-√v. The share of each coordinate that stays in the residuals is D = λ/(s₁s₂ᵀ + λ):
+    z = U₁ᵀ√v(Y − ȳ)U₂   the coordinates of labels
+    c = U₁ᵀ√vU₂          the coordinates of the constant 1
+    D = λ/(s₁s₂ᵀ + λ)    the share of each coordinate that stays in the residuals
+    E = 1/(s₁s₂ᵀ + λ)    the eigenvalues of (K̃ + λI)⁻¹, which are D/λ
 
     residuals √v(y − f) = U₁(D ∘ ζ)U₂ᵀ,   ζ = z − bc,   b = Σ D∘c∘z / Σ D∘c∘c,
     1 − leverage = (U₁∘U₁) D (U₂∘U₂)ᵀ − w²,   w = U₁(D ∘ c)U₂ᵀ / √(Σ D∘c∘c).
@@ -79,8 +82,8 @@ class Side:
         return self.weights.scale(self.U)
 
     @property
-    def constant(self) -> Float[Array, " n"]:
-        """Uᵀ√v, the coordinates of √v, (n,)."""
+    def c(self) -> Float[Array, " n"]:
+        """Uᵀ√v, the coordinates of the constant 1 on this side, (n,)."""
         return matmul(self.weights.root, self.U)
 
 
@@ -177,9 +180,9 @@ class RowOut(NamedTuple):
         """Return the residual of every entry j of the row, by the fit without row and column j.
 
         In the basis V, direction a is a problem on side 2 alone, with the eigenvalues σₐs₂. With
-        w = s₂/(σₐs₂ + λ) and D = λ/(σₐs₂ + λ), its prediction at the held-out column j is
+        D = λ/(σₐs₂ + λ) and F = s₂/(σₐs₂ + λ), its prediction at the held-out column j is
 
-            σₐ (U₂wU₂ᵀy − y diag U₂wU₂ᵀ)ⱼ / (diag U₂DU₂ᵀ)ⱼ.
+            σₐ (U₂FU₂ᵀy − y diag U₂FU₂ᵀ)ⱼ / (diag U₂DU₂ᵀ)ⱼ.
 
         The prediction for the row is the sum of these over a, times k₁ᵀVₐ/σₐ. There σₐ cancels, so
         that no division by it is needed.
@@ -191,9 +194,9 @@ class RowOut(NamedTuple):
         """
         denominator = side.s[:, None] * self.eigenvalues + lam
         Z = matmul(side.U.T, self.others)
-        w = side.s[:, None] / denominator
+        F = side.s[:, None] / denominator
         out = rows_out(side.U, lam / denominator, Z, intercept)
-        fits = matmul(side.U, w * Z) - self.others * matmul(side.U * side.U, w)
+        fits = matmul(side.U, F * Z) - self.others * matmul(side.U * side.U, F)
         residuals = self.itself - matmul(fits / out.diagonal, self.across)
         return less_constant(residuals[..., None], out.products)[..., 0]
 
@@ -224,15 +227,30 @@ class SidesView(View):
         return R - matmul(self.w[i], self.w[j].T)
 
 
+class RowPart(NamedTuple):
+    """What a new row a of side 1 adds to the variances of its pairs."""
+
+    prior: Any  # k₁(a, a), ()
+    squares: Any  # Σᵢ pᵢ² Eᵢⱼ, (n₂,)
+    constant: Any  # Σᵢ pᵢ (E ∘ c)ᵢⱼ/√ΣEc², (q, n₂)
+
+
+class ColumnPart(NamedTuple):
+    """What a new row b of side 2 adds to the variances of its pairs."""
+
+    prior: Any  # k₂(b, b), ()
+    q: Any  # (n₂,)
+
+
 @pytree
 class SidesSpread:
     """The posterior covariance of f + b at pairs of new rows, at one λ and for τ² = 1.
 
     For a pair of a new row a of side 1 and a new row b of side 2, let p = U₁ᵀ√v₁ k₁(X₁, a) and
-    q = U₂ᵀ√v₂ k₂(X₂, b). With w = 1/(s₁s₂ᵀ + λ) and the coordinates c of √v,
+    q = U₂ᵀ√v₂ k₂(X₂, b). With E = 1/(s₁s₂ᵀ + λ) and the coordinates c of the constant,
 
-        cov[f(a, b), f(a', b')] = k₁(a, a') k₂(b, b') − Σᵢⱼ pᵢp'ᵢ wᵢⱼ qⱼq'ⱼ + dd',
-        d = (1 − Σᵢⱼ pᵢ wᵢⱼ cᵢⱼ qⱼ)/√(Σᵢⱼ wᵢⱼ cᵢⱼ²).
+        cov[f(a, b), f(a', b')] = k₁(a, a') k₂(b, b') − Σᵢⱼ pᵢp'ᵢ Eᵢⱼ qⱼq'ⱼ + dd',
+        d = (1 − Σᵢⱼ pᵢ Eᵢⱼ cᵢⱼ qⱼ)/√(Σᵢⱼ Eᵢⱼ cᵢⱼ²).
 
     The last term comes from the flat prior on the intercept. The variances for all pairs of new
     rows and new columns take two products of matrices, with one number in memory for each pair.
@@ -240,42 +258,33 @@ class SidesSpread:
 
     basis1: Float[Array, "n1 n1"]  # √v₁U₁
     basis2: Float[Array, "n2 n2"]  # √v₂U₂
-    inverse: Float[Array, "n1 n2"]  # w
-    constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²; q is 1 with an intercept, else 0
-    slack: Float[Array, " q"]  # 1/√Σwc²
+    inverse: Float[Array, "n1 n2"]  # E
+    constant: Float[Array, "q n1 n2"]  # (E ∘ c)/√ΣEc²; q is 1 with an intercept, else 0
+    slack: Float[Array, " q"]  # 1/√ΣEc²
 
-    def rows_part(
-        self, K: Float[Array, "m n1"], prior: Float[Array, " m"]
-    ) -> tuple[Float[Array, " m"], Float[Array, "m n2"], Float[Array, "m q n2"]]:
-        """Compute the part of variances that depends only on m new rows of side 1.
+    def row_part(self, K: Float[Array, "m n1"], prior: Float[Array, " m"]) -> RowPart:
+        """Compute the parts of m new rows of side 1, in O(m n₁(n₁ + n₂)).
 
         Args:
             K: k₁(a, X₁) of the new rows, (m, n₁).
             prior: k₁(a, a), (m,).
 
         Returns:
-            `prior`, Σᵢ pᵢ² wᵢⱼ as (m, n₂), and Σᵢ pᵢ (w ∘ c)ᵢⱼ/√Σwc² as (m, q, n₂).
-
-        **Cost** O(m n₁(n₁ + n₂)).
+            A `RowPart` whose arrays have an axis of new rows first.
         """
         p = matmul(K, self.basis1)
-        return prior, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
+        of_constant = jnp.swapaxes(matmul(p, self.constant), 0, 1)
+        return RowPart(prior=prior, squares=matmul(p * p, self.inverse), constant=of_constant)
 
-    def variance(
-        self,
-        first: tuple[Number, Float[Array, " n2"], Float[Array, "q n2"]],
-        second: tuple[Number, Float[Array, " n2"]],
-    ) -> Number:
-        """Return the variance of one pair.
+    def column_part(self, K: Float[Array, "m n2"], prior: Float[Array, " m"]) -> ColumnPart:
+        """Compute the parts of m new rows of side 2, in O(m n₂²), from k₂(b, X₂) and k₂(b, b)."""
+        return ColumnPart(prior=prior, q=matmul(K, self.basis2))
 
-        Args:
-            first: what `rows_part` returned, at the row of side 1.
-            second: k₂(b, b) and q (n₂,) of the row of side 2.
-        """
-        (prior1, squares, constant) = first
-        (prior2, q) = second
-        known = jnp.maximum(prior1 * prior2 - matmul(squares, q * q), 0)
-        return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
+    def variance(self, row: RowPart, column: ColumnPart) -> Number:
+        """Return the variance of one pair, from the parts of its two rows."""
+        q = column.q
+        known = jnp.maximum(row.prior * column.prior - matmul(row.squares, q * q), 0)
+        return known + jnp.sum((self.slack - matmul(row.constant, q)) ** 2)
 
     def covariance(
         self, K1: Float[Array, "m n1"], K2: Float[Array, "m n2"], prior: Float[Array, "m m"]
@@ -307,7 +316,8 @@ class Kronecker(DualOneByOne):
         first: the eigenvalues, eigenvectors and weights of side 1, of n₁ rows.
         second: the eigenvalues, eigenvectors and weights of side 2, of n₂ columns.
         data: the weights of all n₁n₂ pairs, and the intercept if there is one. It has no rows.
-        expansion: what the coefficients multiply.
+        expansion: `Primal()`, as for a kernel matrix that was given. So coefficients are returned
+            as they are. They multiply the kernel of new pairs, which whoever asks computes.
         report: how the factor was made, and its floor.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -334,9 +344,9 @@ class Kronecker(DualOneByOne):
         return self.first.s[:, None] * self.second.s
 
     @property
-    def constant(self) -> Float[Array, "q n1 n2"]:
-        """c, the coordinates of √v, (q, n₁, n₂): q is 1 with an intercept, else 0."""
-        return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
+    def c(self) -> Float[Array, "q n1 n2"]:
+        """The coordinates of the constant 1, (q, n₁, n₂): q is 1 with an intercept, else 0."""
+        return (self.first.c[:, None] * self.second.c)[None][: self.fixed.count]
 
     @property
     def root(self) -> Float[Array, "1 n1 n2"]:
@@ -358,7 +368,7 @@ class Kronecker(DualOneByOne):
     def trace(self) -> Number:
         """Return the trace of K̃ with the intercept projected out: Σ s − Σ s c² / Σ v."""
         s = self.eigenvalues
-        return jnp.sum(s) - jnp.sum(s * self.constant**2) / self.weights.total
+        return jnp.sum(s) - jnp.sum(s * self.c**2) / self.weights.total
 
     def state_of(self, labels: Labels) -> Float[Array, "n t"]:
         """Return the coordinates of labels, z = U₁ᵀ√v(Y − ȳ)U₂, as (n, t)."""
@@ -371,12 +381,10 @@ class Kronecker(DualOneByOne):
 
         The coordinates of H are c/√Σv.
         """
-        w = 1 / (self.eigenvalues + lam)
-        Z = jnp.concatenate(
-            [self.tables(solution.state), self.constant / jnp.sqrt(self.weights.total)]
-        )
-        diagonal = two_sided_product(self.first.U**2, self.second.U**2, w).ravel()
-        return InverseParts(self.from_coordinates(w * Z), diagonal, -total(jnp.log(w)))
+        E = 1 / (self.eigenvalues + lam)
+        Z = jnp.concatenate([self.tables(solution.state), self.c / jnp.sqrt(self.weights.total)])
+        diagonal = two_sided_product(self.first.U**2, self.second.U**2, E).ravel()
+        return InverseParts(self.from_coordinates(E * Z), diagonal, -total(jnp.log(E)))
 
     def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """Return y − f of all pairs. All weights are positive, so √v divides the residuals."""
@@ -392,10 +400,10 @@ class Kronecker(DualOneByOne):
             results.residuals,
             results.diagonal[:, 0],
             self.H,
-            self.first.U,
-            self.second.U,
-            lam / (self.eigenvalues + lam),
-            half * jnp.sqrt(lam),
+            first=self.first.U,
+            second=self.second.U,
+            residual_share=lam / (self.eigenvalues + lam),
+            w=half * jnp.sqrt(lam),
         )
 
     def facing(self, swapped: bool) -> tuple[tuple[Side, Side], Callable]:
@@ -434,7 +442,7 @@ class Kronecker(DualOneByOne):
         if setting == "both":
             return self.both_left_out(solution, lam[None])[0]
         (held, other), facing = self.facing(setting == "columns")
-        Z = jnp.concatenate([self.tables(solution.state), self.constant])
+        Z = jnp.concatenate([self.tables(solution.state), self.c])
         residual_share = facing(lam / (self.eigenvalues + lam))
         out = rows_out(held.U, residual_share, facing(Z), self.intercept)
         return facing(less_constant(matmul(out.residuals, other.U.T), out.products)) / self.root
@@ -448,8 +456,8 @@ class Kronecker(DualOneByOne):
         this costs O(n₁⁴ + L n₁²n₂²t).
         """
         (smaller, larger), facing = self.facing(self.shape[0] > self.shape[1])
-        constant = self.root[: self.fixed.count]
-        stack = jnp.concatenate([self.tables(solution.labels.scaled), constant])
+        scaled_constant = self.root[: self.fixed.count]  # √v, or nothing without an intercept
+        stack = jnp.concatenate([self.tables(solution.labels.scaled), scaled_constant])
         stack = facing(stack).swapaxes(1, 2)
 
         def residuals_of_row(i: Int[Array, ""]) -> Float[Array, "L t n2"]:
@@ -463,10 +471,15 @@ class Kronecker(DualOneByOne):
 @spread.register(Kronecker)
 def _of_sides(factor: Kronecker, lam: Number) -> SidesSpread:
     """Return the posterior covariance at pairs of new rows, for a factor of two-sided data."""
-    w = 1 / (factor.eigenvalues + lam)
-    slack = 1 / jnp.sqrt(total(w * factor.constant**2))
-    constant = w * factor.constant * slack[:, None, None]
-    return SidesSpread(factor.first.basis, factor.second.basis, w, constant, slack)
+    E = 1 / (factor.eigenvalues + lam)
+    slack = 1 / jnp.sqrt(total(E * factor.c**2))
+    return SidesSpread(
+        basis1=factor.first.basis,
+        basis2=factor.second.basis,
+        inverse=E,
+        constant=E * factor.c * slack[:, None, None],
+        slack=slack,
+    )
 
 
 @public_call()
@@ -527,7 +540,8 @@ def factor_kronecker(
     floor = rounding(v1.n, largest1) * largest2 + rounding(v2.n, largest2) * largest1
     report = Report("kronecker", floor, jnp.maximum(below1, below2))
     fixed = as_fixed_effects(None, intercept, v)
-    return Kronecker(first, second, Data(None, v, fixed), Primal(), report)
+    data = Data(None, v, fixed)
+    return Kronecker(first=first, second=second, data=data, expansion=Primal(), report=report)
 
 
 def _side(name: str, K: Float[Array, "..."], v: Weights) -> tuple[Side, Any]:

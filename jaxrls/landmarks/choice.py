@@ -38,10 +38,10 @@ class _State(NamedTuple):
     """A growing partial Cholesky factor K̂ = FFᵀ. Columns of F past `total` are 0."""
 
     F: Any  # (n, c)
-    residual: Any  # (n,), diag(K − FFᵀ); None before the first round
+    residual: Any  # (n,), diag(K − FFᵀ)
     indices: Any  # (c,), row numbers of the landmarks
     total: Any  # how many landmarks are chosen
-    key: PRNGKeyArray | None  # None for the key of seed 0, made in `_grow`
+    key: PRNGKeyArray
 
 
 @public_call(data="X")
@@ -107,16 +107,18 @@ def choose_landmarks(
     drawn, some = rows.candidates()
     if drawn is not None:
         weights = Weights.of(weights.take(drawn), len(drawn), rows.dtype)
+    # Traced rows may count as several shards. Single rows are taken from anywhere among them, so
+    # they are treated as one array.
     X = rows if drawn is None and rows.shards == 1 else DenseRows(some)
     check_evaluable(kernel, X)
     known = is_concrete(kernel, X, weights, key)
     _check(kernel, X, num, tol, method, known)
-    limit = num or X.shape[0]
-    shown = progress and known
-    with progress_bar(shown, limit, "landmarks", "row") as reached:
-        stages = _stages(limit, known and tol is not None, shown)
-        grow = partial(_grow, kernel, X, weights, method=method, fill=not known)
-        chosen = _chosen(grow, X, tol, key, known, stages, reached)
+    most = num or X.shape[0]
+    grow = partial(_grow, kernel, X, weights, np.asarray(tol or 0, X.dtype), key, method=method)
+    if known:
+        chosen = _grown_in_stages(grow, most, tol is not None, progress)
+    else:
+        _, chosen = grow(np.int32(most), None, capacity=most, fill=True)
     if drawn is not None:
         return Landmarks(jnp.asarray(drawn, jnp.int32)[chosen.indices], chosen.points, None)
     return chosen
@@ -150,49 +152,39 @@ def resolve_landmarks(
     )
 
 
-def _chosen(
-    grow: Callable,
-    X: Rows,
-    tol: Any,
-    key: PRNGKeyArray | None,
-    known: bool,
-    stages: Iterator[tuple[int, int]],
-    reached: Callable,
-) -> Landmarks:
-    """Return landmarks from a factor that grows in stages, and stop as soon as they suffice.
+def _grown_in_stages(grow: Callable, most: int, by_tolerance: bool, progress: bool) -> Landmarks:
+    """Return at most `most` landmarks, from a factor that grows stage by stage.
 
-    Inside `jax.jit` there is one stage.
+    It stops as soon as a stage ends early: the landmarks suffice, or no other row is independent.
     """
-    state = _State(
-        np.zeros((X.shape[0], 0), X.dtype), None, np.zeros(0, np.int32), np.int32(0), key
-    )
-    tol = np.asarray(tol or 0, X.dtype)
-    for stop, room in stages:
-        state, chosen = grow(np.int32(stop), tol, state, capacity=room)
-        if not known:
-            return chosen
-        reached(count := int(state.total))
-        if count < stop:
-            break
-    indices, points = (a if count == room else a[:count] for a in (chosen.indices, chosen.points))
-    return replace(chosen, indices=indices, points=points)
+    state = None
+    with progress_bar(progress, most, "landmarks", "row") as move_bar:
+        for stop, capacity in _stages(most, by_tolerance, progress):
+            state, chosen = grow(np.int32(stop), state, capacity=capacity, fill=False)
+            count = int(state.total)
+            move_bar(count)
+            if count < stop:
+                break
+    if count == capacity:
+        return chosen
+    return replace(chosen, indices=chosen.indices[:count], points=chosen.points[:count])
 
 
-def _stages(limit: int, by_tolerance: bool, shown: bool) -> Iterator[tuple[int, int]]:
+def _stages(most: int, by_tolerance: bool, shown: bool) -> Iterator[tuple[int, int]]:
     """Yield pairs: how many landmarks to stop at, and how many the factor has room for.
 
-    With a tolerance the room grows from stage to stage, because each size compiles a program of its
-    own. Without one, all landmarks have room from the start. If a bar is shown, twenty stops on the
-    way move it.
+    With a tolerance the capacity grows from stage to stage, because each size compiles a program of
+    its own. Without one, all landmarks have room from the start. If a bar is shown, twenty stops on
+    the way move it.
     """
-    reached = 0
-    room = 2 * LARGEST_BLOCK if by_tolerance else limit
-    while reached < limit:
-        room = min(room, limit)
-        for stop in np.linspace(reached, room, 21 if shown else 2)[1:]:
-            yield int(stop), room
-        reached = room
-        room = GROWTH * room
+    begin = 0
+    capacity = 2 * LARGEST_BLOCK if by_tolerance else most
+    while begin < most:
+        capacity = min(capacity, most)
+        for stop in np.linspace(begin, capacity, 21 if shown else 2)[1:]:
+            yield int(stop), capacity
+        begin = capacity
+        capacity = GROWTH * capacity
 
 
 def _check(
@@ -225,9 +217,10 @@ def _grow(
     kernel: Kernel,
     X: Rows,
     weights: Weights,
-    stop: Int[Array, ""] | np.integer,
     tol: Float[Array | np.ndarray, ""],
-    state: _State,
+    key: PRNGKeyArray | None,
+    stop: Int[Array, ""] | np.integer,
+    begun: _State | None,
     *,
     capacity: int,
     method: str,
@@ -239,8 +232,20 @@ def _grow(
     * They miss no more than `tol` of the trace.
     * No other row is independent of them.
 
-    Return the state, and `Landmarks` with `capacity` places. With `fill`, other rows take free
-    places.
+    Args:
+        kernel: the kernel.
+        X: the rows.
+        weights: the weights of the rows.
+        tol: the share of the trace.
+        key: the key to begin with, None for that of seed 0.
+        stop: the number of landmarks.
+        begun: the state of the stage before, None for the first stage.
+        capacity: how many landmarks the factor has room for.
+        method: one of METHODS.
+        fill: whether other rows take the places without a landmark.
+
+    Returns:
+        The state, and `Landmarks` with `capacity` places.
     """
     v = weights.array
     diag = X.map(kernel.diag, block_size=X.shape[0])
@@ -249,9 +254,10 @@ def _grow(
     # All rounds have blocks of equal size. There are at least four rounds.
     block = -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
     draw = _Draw(kernel, X, v, floor, method == "rpcholesky", capacity, block)
-    if state.key is None:
-        state = state._replace(key=jax.random.key(0))
-    state = _with_room(state, (-(-capacity // block) + 1) * block, diag)
+    # A round writes a whole block of columns wherever it starts. So F has whole blocks of columns,
+    # and one block to spare.
+    columns = (-(-capacity // block) + 1) * block
+    state = _first_state(key, diag, columns) if begun is None else _with_room(begun, columns)
 
     def unfinished(state: _State) -> Bool[Array, ""]:
         few = (state.total < stop) & (jnp.sum(v * state.residual) > tol * whole)
@@ -265,16 +271,22 @@ def _grow(
     return state, Landmarks(indices, X.take(indices), missed)
 
 
-def _with_room(state: _State, columns: int, diag: Float[Array, " n"]) -> _State:
-    """Return the state with room for this many columns of F.
+def _first_state(key: PRNGKeyArray | None, diag: Float[Array, " n"], columns: int) -> _State:
+    """Return the state without landmarks, with room for this many columns of F."""
+    return _State(
+        F=jnp.zeros((len(diag), columns), diag.dtype),
+        residual=diag,
+        indices=jnp.zeros(columns, jnp.int32),
+        total=jnp.int32(0),
+        key=jax.random.key(0) if key is None else key,
+    )
 
-    A round writes a whole block of columns wherever it starts. So `columns` is a number of whole
-    blocks, with one block to spare.
-    """
+
+def _with_room(state: _State, columns: int) -> _State:
+    """Return the state with room for this many columns of F."""
     missing = columns - len(state.indices)
     return state._replace(
         F=jnp.pad(state.F, ((0, 0), (0, missing))),
-        residual=diag if state.residual is None else state.residual,
         indices=jnp.pad(state.indices, (0, missing)),
     )
 
@@ -304,7 +316,7 @@ class _Proposals(NamedTuple):
 
     rows: Any  # (p,)
     H: Any  # (p, p), the block of K − K̂ for these rows
-    bar: Any  # (p,), a row is accepted if its chances still exceed this
+    threshold: Any  # (p,), a row is accepted if its chances still exceed this
 
 
 class _Pivots(NamedTuple):
@@ -317,7 +329,7 @@ class _Pivots(NamedTuple):
 
 def _round(draw: _Draw, state: _State) -> _State:
     """Run one round: propose rows, accept some of them, and add their columns to F."""
-    key, pick, toss = jax.random.split(state.key, 3)  # type: ignore[arg-type]
+    key, pick, toss = jax.random.split(state.key, 3)
     proposals = _propose(draw, state, pick, toss)
     pivots = _accept(draw, proposals, jnp.minimum(draw.block, draw.capacity - state.total))
     return _update(draw, state._replace(key=key), pivots)
@@ -330,7 +342,8 @@ def _propose(draw: _Draw, state: _State, pick: PRNGKeyArray, toss: PRNGKeyArray)
     shape = (PROPOSALS_PER_PIVOT * draw.block,)
     rows = jax.random.choice(pick, len(chances), shape, p=chances / jnp.sum(chances))
     H = gram(draw.kernel, draw.X.take(rows)) - matmul(F[rows], F[rows].T)
-    return _Proposals(rows, H, jax.random.uniform(toss, shape, H.dtype) * chances[rows])
+    threshold = jax.random.uniform(toss, shape, H.dtype) * chances[rows]
+    return _Proposals(rows=rows, H=H, threshold=threshold)
 
 
 def _accept(draw: _Draw, proposals: _Proposals, most: Int[Array, ""]) -> _Pivots:
@@ -339,14 +352,14 @@ def _accept(draw: _Draw, proposals: _Proposals, most: Int[Array, ""]) -> _Pivots
     The loop computes a sequential Cholesky factor L of H that skips the rejected rows. Row i of
     `L_transposed` is column i of L, over all proposals.
     """
-    rows, H, bar = proposals
+    rows, H, threshold = proposals
 
     def consider(
         j: Int[Array, ""], carry: tuple[Float[Array, "c p"], Int[Array, " b"], Int[Array, ""]]
     ) -> tuple[Float[Array, "c p"], Int[Array, " b"], Int[Array, ""]]:
         L_transposed, accepted, count = carry
         row = H[j] - matmul(L_transposed[:, j], L_transposed)
-        takes = (draw.chances(row[j], rows[j]) > bar[j]) & (count < most)
+        takes = (draw.chances(row[j], rows[j]) > threshold[j]) & (count < most)
         row = jnp.where(takes, row / jnp.sqrt(jnp.where(takes, row[j], 1)), 0)
         accepted = accepted.at[count].set(j)  # a rejected j is overwritten next
         L_transposed = L_transposed.at[count].set(row)

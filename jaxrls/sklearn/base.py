@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 import jaxrls as rls
 from jaxrls.core.criteria import CRITERIA, as_criterion
-from jaxrls.core.data import folds, of_splits
+from jaxrls.core.data import Folds, folds, of_splits
 from jaxrls.core.kernels import KERNELS, Kernel, columns_by_number
 from jaxrls.core.support import check_unmasked, column_names, hints_at_names
 from jaxrls.front import KEPT_ROWS, Fit, inspect_lam, with_names, without_solution
@@ -54,6 +54,30 @@ NOT_ALWAYS = [
     "_rows",
     "_conformal",
 ]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call of `fit` or `partial_fit` asks for, checked: rows, and arguments of `rls.fit`.
+
+    Targets are the numbers or ±1 codes that are fitted. For a regressor they are the labels.
+    """
+
+    X: Any
+    labels: np.ndarray  # as the caller gave them
+    targets: np.ndarray
+    row_weights: np.ndarray | None  # that the caller gave, None if there are none
+    weights: np.ndarray | None  # of the fit: row weights, times class weights for a classifier
+    criterion: Any
+    lams: Any
+    groups: Folds | None = None
+    fixed_effects: Any = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of `rls.fit` and `rls.tune` that are the same in both."""
+        names = "weights", "criterion", "groups", "fixed_effects"
+        return {name: getattr(self, name) for name in names}
 
 
 def adds_rows(estimator: "RLSEstimator") -> None:
@@ -151,9 +175,11 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         check_unmasked("sample_weight", sample_weight)
         return _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
 
-    def _weights(self, X: Any, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
+    def _weights(
+        self, labels: np.ndarray, row_weights: np.ndarray | None, dtype: Any
+    ) -> np.ndarray | None:
         """Return the weights with which rows are fitted. A classifier multiplies class weights."""
-        return self._row_weights(X, sample_weight)
+        return row_weights
 
     def _set_fitted(self, fit: Fit) -> "RLSEstimator":
         """Set the fitted attributes from a `Fit`, and return the estimator."""
@@ -173,60 +199,89 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     def _fit(
         self,
         X: Any,
-        y: np.ndarray,
-        Y: np.ndarray,
-        sample_weight: Any,
+        labels: np.ndarray,
+        targets: np.ndarray,
+        row_weights: np.ndarray | None,
         groups: Any,
         fixed_effects: Any = None,
     ) -> "RLSEstimator":
-        """Fit the targets Y, set the fitted attributes and return the estimator.
+        """Fit the targets, set the fitted attributes and return the estimator.
 
-        For a regressor Y is y. For a classifier Y are the codes of the labels y.
+        For a regressor the targets are the labels, for a classifier codes of the labels.
         """
-        weights = self._weights(X, y, sample_weight)
-        options: dict[str, Any] = {"weights": weights, "intercept": self.fit_intercept}
-        options |= {"fixed_effects": fixed_effects, **self._criterion(X, y, groups)}
-        kernel = self._tuned(X, Y, options)
-        options["landmarks"] = self.landmarks
+        call = Call(
+            X=X,
+            labels=labels,
+            targets=targets,
+            row_weights=row_weights,
+            weights=self._weights(labels, row_weights, X.dtype),
+            criterion=self._criterion(),
+            groups=self._folds(X, labels, groups),
+            fixed_effects=fixed_effects,
+            lams=self._lams(),
+        )
+        kernel = self._tuned(call)
         if self.scoring is None and not self.store_cv_results:
-            return self._set_fitted(self._fitted(kernel, X, Y, options))._set_held_out(Y, weights)
-        fit, held_out = self._swept(kernel, X, Y, options)
+            self._set_fitted(self._fitted(kernel, call, keep=self.keep, landmarks=self.landmarks))
+        else:
+            self._set_swept(kernel, call)
+        return self._set_held_out(call)
+
+    def _set_swept(self, kernel: Kernel, call: Call) -> None:
+        """Fit, predict the held-out rows for every λ, and set the fitted attributes.
+
+        Scores of these predictions choose λ, or `cv_results_` holds them, or both.
+        """
+        self._check_sweep(call)
+        fit = self._sweep(kernel, call)
+        held_out = np.asarray(call.targets, fit.model.intercept.dtype) - np.asarray(left_out(fit))
         if self.scoring is not None:
-            known = predicted(held_out[0])
-            folds = options["groups"].predicted_by if self.by_fold else None
-            of_rows = take(known, y, Y, self._row_weights(X, sample_weight), folds)
-            fit = self._at_best_score(fit, HeldOut(held_out[:, known], *of_rows))
-        kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
+            fit = self._at_best_score(fit, call, self._held_out(call, held_out))
+        kept = call.X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
         self._set_fitted(fit if kept else without_solution(fit))
         if self.scoring is not None:
             self.best_score_ = -self.path_.error[()]
         if self.store_cv_results:
-            self.cv_results_ = self._cv_results(held_out, Y)
-        return self._set_held_out(Y, weights)
+            self.cv_results_ = self._cv_results(held_out, call.targets)
 
-    def _cv_results(self, held_out: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    def _held_out(self, call: Call, predictions: np.ndarray) -> HeldOut:
+        """Return the rows that have held-out predictions, (L, n) or (L, n, t), for a scorer."""
+        known = predicted(predictions[0])
+        folds = call.groups.predicted_by if self.by_fold and call.groups is not None else None
+        labels, targets, weights, folds = take(
+            known, call.labels, call.targets, call.row_weights, folds
+        )
+        return HeldOut(
+            predictions=predictions[:, known],
+            labels=labels,
+            targets=targets,
+            weights=weights,
+            folds=folds,
+        )
+
+    def _cv_results(self, held_out: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Return the attribute `cv_results_`, (n, L) or (n, t, L).
 
         These are held-out predictions with `scoring` or if the user asked for them, else losses.
         """
         if self.scoring is None and self.store_cv_results != "predictions":
-            Y = np.asarray(Y, held_out.dtype)
+            Y = np.asarray(targets, held_out.dtype)
             held_out = np.stack([losses(self._loss, Y - part, Y) for part in held_out])
         return np.moveaxis(held_out, 0, -1)
 
-    def _set_held_out(self, Y: np.ndarray, weights: np.ndarray | None) -> "RLSEstimator":
+    def _set_held_out(self, call: Call) -> "RLSEstimator":
         """Set the attributes of held-out rows at the chosen λ, and return the estimator.
 
         `loo_error_` is the criterion if it is "loo" or "kfold" and no scores chose λ. Otherwise it
         is the weighted mean of squared held-out residuals.
         """
         residuals = self.path_.loo_residuals
-        Y = np.asarray(Y, self.intercept_.dtype)  # float64 where labels are far from 0
+        targets = np.asarray(call.targets, self.intercept_.dtype)  # float64 if far from 0
         self.loo_error_ = self.path_.error[()]
-        self.loo_predictions_ = Y - residuals
+        self.loo_predictions_ = targets - residuals
         if self.scoring is not None or self.path_.criterion not in ("loo", "kfold"):
             known = predicted(residuals)
-            residuals, weights = take(known, residuals, weights)
+            residuals, weights = take(known, residuals, call.weights)
             errors = np.average(residuals**2, axis=0, weights=weights)
             self.loo_error_ = errors if np.ndim(self.lam_) else errors.mean()
         return self
@@ -258,17 +313,16 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             return 100 if self.lams == "auto" else self.lams
         return np.atleast_1d(self.lams)
 
-    def _tuned(self, X: Any, Y: np.ndarray, options: dict[str, Any]) -> Kernel:
+    def _tuned(self, call: Call) -> Kernel:
         """Return the kernel to fit with. If `tune`, its parameters are tuned.
 
         The parameter `kernel` may be a name, a kernel, or a function as in `FunctionKernel`.
         """
         kernel = self.kernel
-        v = options["weights"]
         if isinstance(kernel, str):
-            counted = slice(None) if v is None else v > 0
+            counted = slice(None) if call.weights is None else call.weights > 0
             numbers = {name: getattr(self, name) for name in ("width", "gamma", "degree", "coef0")}
-            kernel = named_kernel(kernel, X[counted], **numbers)
+            kernel = named_kernel(kernel, call.X[counted], **numbers)
         elif isinstance(kernel, type):
             raise ValueError(f"kernel must be an object, and is the class {kernel.__name__}")
         elif not isinstance(kernel, rls.extend.Kernel):
@@ -276,30 +330,48 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         kernel = columns_by_number(kernel, self._column_names)
         if not (self.tune and jax.tree.leaves(kernel)):
             return kernel
-        options = options | {"landmarks": landmarks_to_tune(self.landmarks, len(Y)), "keep": False}
         if self._loss is rls.classes.zero_one_loss:
-            options["criterion"] = rls.loo
+            call = replace(call, criterion=rls.loo)
         one = not isinstance(self.lams, str) and np.ndim(self.lams) == 0
         # 0 stands for the floor of the factor, at which no search is held.
         held = float(self.lams) if one and self.lams != 0 else None
-        return rls.tune(kernel, X, Y, lams=held, **options, progress=self.progress).kernel
+        return rls.tune(
+            kernel,
+            call.X,
+            call.targets,
+            lams=held,
+            intercept=self.fit_intercept,
+            landmarks=landmarks_to_tune(self.landmarks, len(call.targets)),
+            keep=False,
+            progress=self.progress,
+            **call.options,
+        ).kernel
 
-    def _fitted(self, kernel: Kernel, X: Any, Y: np.ndarray, options: dict[str, Any]) -> Fit:
-        """Call `jaxrls.fit` with the parameters of the estimator, and return its `Fit`."""
-        names = "per_target", "conservative", "keep", "progress"
-        how = {name: getattr(self, name) for name in names}
-        return rls.fit(kernel, X, Y, lams=self._lams(), **how | options)
+    def _fitted(self, kernel: Kernel, call: Call, **options) -> Fit:
+        """Call `jaxrls.fit` with the parameters of the estimator, and return its `Fit`.
 
-    def _swept(
-        self, kernel: Kernel, X: Any, Y: np.ndarray, options: dict[str, Any]
-    ) -> tuple[Fit, np.ndarray]:
-        """Fit, and predict the held-out rows for every λ.
-
-        Returns:
-            (fit, predictions): a fit that keeps its solution, and predictions (L, n) or (L, n, t).
+        Args:
+            kernel: the kernel.
+            call: the rows, and what is fitted to them.
+            **options: `keep`, `landmarks` and `solver` of `jaxrls.fit`.
         """
-        named = isinstance(self.landmarks, str) or isinstance(self._lams(), str)
-        if named or not isinstance(options["criterion"], rls.extend.LeaveOneOut):
+        return rls.fit(
+            kernel,
+            call.X,
+            call.targets,
+            lams=call.lams,
+            intercept=self.fit_intercept,
+            per_target=self.per_target,
+            conservative=self.conservative,
+            progress=self.progress,
+            **call.options,
+            **options,
+        )
+
+    def _check_sweep(self, call: Call) -> None:
+        """Raise if held-out predictions for every λ are not known, or if two options conflict."""
+        named = isinstance(self.landmarks, str) or isinstance(call.lams, str)
+        if named or not isinstance(call.criterion, rls.extend.LeaveOneOut):
             raise ValueError(
                 "scoring= and store_cv_results= need criterion='loo' or 'kfold', without "
                 "lams='search' and landmarks='auto'"
@@ -309,33 +381,37 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
                 f"scoring={self.scoring!r} chooses λ by scores, and conservative= and loss= by "
                 "losses: leave one of them out"
             )
-        if self.by_fold and options["groups"] is None:
+        if self.by_fold and call.groups is None:
             raise ValueError("by_fold=True needs folds: give cv= or groups=")
-        options = options | {"keep": self.keep or X.shape[0] > KEPT_ROWS or None}
-        with warnings.catch_warnings():
-            if self.scoring is not None:  # scores choose another λ, so do not warn of this one
-                warnings.simplefilter("ignore", UserWarning)
-                options["solver"] = rls.Spectral()
-            fit = self._fitted(kernel, X, Y, options)
-        return fit, np.asarray(Y, fit.model.intercept.dtype) - np.asarray(left_out(fit))
 
-    def _at_best_score(self, fit: Fit, rows: HeldOut) -> Fit:
+    def _sweep(self, kernel: Kernel, call: Call) -> Fit:
+        """Return a fit that keeps its solution, from which every λ is predicted."""
+        keep = self.keep or call.X.shape[0] > KEPT_ROWS or None
+        fitted = partial(self._fitted, kernel, call, keep=keep, landmarks=self.landmarks)
+        if self.scoring is None:
+            return fitted()
+        with warnings.catch_warnings():  # scores choose another λ, so do not warn of this one
+            warnings.simplefilter("ignore", UserWarning)
+            return fitted(solver=rls.Spectral())
+
+    def _at_best_score(self, fit: Fit, call: Call, rows: HeldOut) -> Fit:
         """Return the fit at the λ of the best score. Its errors are minus the scores.
 
         With several targets that each have a λ, each is scored by itself.
         """
-        by_target = rows.Y.ndim == 2 and (self.per_target or fit.lams.ndim == 2)
+        targets = rows.targets
+        by_target = targets.ndim == 2 and (self.per_target or fit.lams.ndim == 2)
         if by_target and is_classifier(self):
             raise ValueError("scoring= chooses one λ for all classes: leave per_target= out")
-        score = partial(scores, self.scoring, partial(self._estimator, rows.Y, rows.weights))
+        score = partial(scores, self.scoring, partial(self._estimator, targets, rows.weights))
         if by_target:
             errors = -np.stack([score(target) for target in rows.of_targets()], axis=1)
-            squares = np.average((rows.predictions - rows.Y) ** 2, axis=1, weights=rows.weights)
+            squares = np.average((rows.predictions - targets) ** 2, axis=1, weights=rows.weights)
         else:
             errors = squares = -score(rows)
         lam, error = chosen(np.asarray(fit.lams), errors, squares, self.scoring, self.by_fold)
-        if errors.ndim < rows.Y.ndim:
-            errors = np.broadcast_to(errors[:, None], (len(errors), rows.Y.shape[1]))
+        if errors.ndim < targets.ndim:
+            errors = np.broadcast_to(errors[:, None], (len(errors), targets.shape[1]))
         errors, error = (part.astype(fit.model.coef.dtype) for part in (errors, error))
         at_best = fit.with_lam(lam)
         of_scores = replace(at_best.chosen, lams=fit.lams, errors=errors, error=error)
@@ -346,11 +422,11 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             standard_error_of_targets=None,
         )
         fit = replace(at_best, chosen=of_scores, diagnostics=without)
-        inspect_lam(fit, names_lams=not isinstance(self._lams(), int))
+        inspect_lam(fit, names_lams=not isinstance(call.lams, int))
         return fit
 
     def _estimator(
-        self, Y: np.ndarray, weights: np.ndarray | None, held_out: np.ndarray
+        self, targets: np.ndarray, weights: np.ndarray | None, held_out: np.ndarray
     ) -> BaseEstimator:
         """Return the stand-in for an estimator to which a scorer passes held-out predictions."""
         return Regressed()
@@ -366,44 +442,59 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         return hasattr(self, "loo_predictions_") or not hasattr(self, "path_")
 
     def _partial_fit(
-        self, X: Any, y: np.ndarray, Y: np.ndarray, sample_weight: Any, first: bool
+        self,
+        X: Any,
+        labels: np.ndarray,
+        targets: np.ndarray,
+        row_weights: np.ndarray | None,
+        first: bool,
     ) -> "RLSEstimator":
         """Fit the first rows, or add rows to the moments of the rows before them."""
-        weights = self._weights(X, y, sample_weight)
+        weights = self._weights(labels, row_weights, X.dtype)
         if not first:
-            return self._set_fitted(self.path_.update(X, Y, weights=weights))
-        options = {"weights": weights, "intercept": self.fit_intercept, "criterion": rls.gcv}
-        kernel = self._tuned(X, Y, options)
+            return self._set_fitted(self.path_.update(X, targets, weights=weights))
+        call = Call(
+            X=X,
+            labels=labels,
+            targets=targets,
+            row_weights=row_weights,
+            weights=weights,
+            criterion=rls.gcv,
+            lams=self._lams(),
+        )
+        kernel = self._tuned(call)
         landmarks = self.landmarks
         if landmarks is None or isinstance(landmarks, str):
             explicit = kernel.num_features(X.shape[1], X.dtype) is not None
             landmarks = None if explicit else min(X.shape[0], MOST_LANDMARKS)
-        options |= {"keep": True, "landmarks": landmarks}
         with warnings.catch_warnings():  # the first rows may be of one class
             warnings.filterwarnings("ignore", message="the labels are all equal")
-            return self._set_fitted(self._fitted(kernel, X, Y, options))
+            return self._set_fitted(self._fitted(kernel, call, keep=True, landmarks=landmarks))
 
-    def _criterion(self, X: Any, y: np.ndarray, groups: Any) -> dict[str, Any]:
-        """Return the arguments `criterion` and `groups` of `jaxrls.fit` as a dictionary.
-
-        The criterion contains the loss. If the caller gives `cv` or `groups`, or the criterion is
-        "kfold", folds are held out.
-        """
+    def _criterion(self) -> Any:
+        """Return the argument `criterion` of `jaxrls.fit`, which contains the loss."""
         criterion = rls.loo if self.criterion == "kfold" else as_criterion(self.criterion)
         if isinstance(criterion, rls.extend.LeaveOneOut):
-            criterion = replace(criterion, loss=self._loss)
-        elif self.cv is not None or self.loss != "squared_error":
+            return replace(criterion, loss=self._loss)
+        if self.cv is not None or self.loss != "squared_error":
             raise ValueError(
                 f"cv= and loss= are for criterion='loo' or 'kfold', and it is {self.criterion!r}: "
                 "leave one of them out"
             )
+        return criterion
+
+    def _folds(self, X: Any, labels: np.ndarray, groups: Any) -> Folds | None:
+        """Return the argument `groups` of `jaxrls.fit`, None if single rows are held out.
+
+        If the caller gives `cv` or `groups`, or the criterion is "kfold", folds are held out.
+        """
         if self.cv is None and (self.criterion != "kfold" or groups is not None):
-            return {"criterion": criterion, "groups": None if groups is None else folds(groups)}
-        cv: Any = check_cv(self.cv, y, classifier=is_classifier(self))
+            return None if groups is None else folds(groups)
+        cv: Any = check_cv(self.cv, labels, classifier=is_classifier(self))
         if self.random_state is not None and isinstance(self.cv, int | None):
             cv.shuffle = True
             cv.random_state = self.random_state
-        return {"criterion": criterion, "groups": of_splits(cv.split(X, y, groups), X.shape[0])}
+        return of_splits(cv.split(X, labels, groups), X.shape[0])
 
     def _of_path(self, method: str, X: Any, *args, **options) -> Any:
         """Call a method of the `Fit` on new rows, and return its results as NumPy arrays."""

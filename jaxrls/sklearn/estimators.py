@@ -165,7 +165,8 @@ callable, default="loo"
         or `jaxrls.levels(labels)`, are not penalised.
         """
         X, y = self._checked(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
-        return self._fit(X, y, y, sample_weight, groups, fixed_effects)
+        weights = self._row_weights(X, sample_weight)
+        return self._fit(X, y, y, weights, groups, fixed_effects)
 
     @available(adds_rows)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None):
@@ -181,7 +182,7 @@ callable, default="loo"
         X, y = self._checked(
             X, y, reset=first, ensure_min_samples=1 + first, multi_output=True, y_numeric=True
         )
-        return self._partial_fit(X, y, y, sample_weight, first)
+        return self._partial_fit(X, y, y, self._row_weights(X, sample_weight), first)
 
     def predict(
         self,
@@ -345,9 +346,9 @@ scoring, by_fold, store_cv_results, progress
         X, y = self._labelled(X, y, ensure_min_samples=2)
         codes, self.classes_ = self._coded(y)
         self.multilabel_ = y.ndim == 2
-        self._fit(X, y, codes, sample_weight, groups)
-        codes = codes.astype(X.dtype)
         weights = self._row_weights(X, sample_weight)
+        self._fit(X, y, codes, weights, groups)
+        codes = codes.astype(X.dtype)
         if self.probability is not None:
             known = predicted(self.loo_predictions_)
             scored = take(known, self.loo_predictions_, codes, weights)
@@ -381,7 +382,7 @@ scoring, by_fold, store_cv_results, progress
             _check_partial_fit_first_call(self, classes)
         codes, self.classes_ = self._coded(y, getattr(self, "classes_", None))
         self.multilabel_ = y.ndim == 2
-        self._partial_fit(X, y, codes, sample_weight, first)
+        self._partial_fit(X, y, codes, self._row_weights(X, sample_weight), first)
         return self
 
     def _labelled(self, X: Any, y: Any, **options) -> tuple[Any, np.ndarray]:
@@ -414,19 +415,20 @@ scoring, by_fold, store_cv_results, progress
             )
         return 2.0 * y - 1, np.arange(y.shape[1])
 
-    def _weights(self, X: Any, y: np.ndarray, sample_weight: Any) -> np.ndarray | None:
+    def _weights(
+        self, labels: np.ndarray, row_weights: np.ndarray | None, dtype: Any
+    ) -> np.ndarray | None:
         """Return the weights with which rows are fitted: row weights times class weights."""
-        rows = self._row_weights(X, sample_weight)
         if self.class_weight is None:
-            return rows
-        of_classes = self._of_classes(y, rows).astype(X.dtype)
-        return of_classes if rows is None else rows * of_classes
+            return row_weights
+        of_classes = self._of_classes(labels, row_weights).astype(dtype)
+        return of_classes if row_weights is None else row_weights * of_classes
 
     def _estimator(
-        self, Y: np.ndarray, weights: np.ndarray | None, held_out: np.ndarray
+        self, targets: np.ndarray, weights: np.ndarray | None, held_out: np.ndarray
     ) -> BaseEstimator:
         """Return the stand-in for a classifier to which a scorer passes held-out scores."""
-        calibrate = partial(CALIBRATIONS[self.probability or "sigmoid"], held_out, Y, weights)
+        calibrate = partial(CALIBRATIONS[self.probability or "sigmoid"], held_out, targets, weights)
         return Classified(self.classes_, self.multilabel_, calibrate)
 
     def _of_classes(self, y: np.ndarray, rows: np.ndarray | None) -> np.ndarray:

@@ -117,15 +117,19 @@ class HeldOut(NamedTuple):
     """The held-out predictions of rows for every λ, with what scorers compare them with."""
 
     predictions: Any  # (L, n) or (L, n, t)
-    y: Any  # labels, as the caller gave them
-    Y: Any  # targets: the numbers or ±1 codes that were fitted
+    labels: Any  # as the caller gave them
+    targets: Any  # the numbers or ±1 codes that were fitted
     weights: Any  # sample weights (n,), or None
     folds: Any  # the number of each row's fold if each fold is scored by itself, else None
 
     def of_targets(self) -> Iterator["HeldOut"]:
         """Yield the rows with one target after another."""
-        for t in range(self.Y.shape[1]):
-            yield self._replace(predictions=self.predictions[..., t], y=self.y[:, t])
+        for t in range(self.targets.shape[1]):
+            yield self._replace(
+                predictions=self.predictions[..., t],
+                labels=self.labels[:, t],
+                targets=self.targets[:, t],
+            )
 
 
 def scores(scoring: Any, make: Callable, rows: HeldOut) -> np.ndarray:
@@ -142,7 +146,7 @@ def scores(scoring: Any, make: Callable, rows: HeldOut) -> np.ndarray:
 
     def score(held_out: np.ndarray, part: slice | Bool[Numbers, " n"]) -> Any:
         weighted = {} if rows.weights is None else {"sample_weight": rows.weights[part]}
-        return scorer(make(held_out), held_out[part], rows.y[part], **weighted)
+        return scorer(make(held_out), held_out[part], rows.labels[part], **weighted)
 
     by_lam = [[score(held_out, part) for part in parts] for held_out in rows.predictions]
     return np.mean(by_lam, axis=1)

@@ -20,7 +20,6 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import default_block_size, sum_rows
 from jaxrls.core.support import (
     as_floats,
-    check_row_numbers,
     is_concrete,
     known_and,
     on_device,
@@ -30,7 +29,7 @@ from jaxrls.core.support import (
     value_of,
     where_known,
 )
-from jaxrls.ranking.pairs import Held, Pairs, sum_pairs
+from jaxrls.ranking.pairs import AllPairs, Held, ListedPairs, Pairs, PairsBetween, sum_pairs
 
 
 def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
@@ -84,7 +83,7 @@ def in_order_of_ends(times: np.ndarray, events: np.ndarray) -> np.ndarray:
     """Return numbers (n, t) that increase with the times of each column.
 
     Of two equal times, a censored one gets a larger number than the time of an event. So row i is
-    known to end before row j if i has an event and its number is smaller.
+    known to end before row j, by `ends_before`, if i has an event and its number is smaller.
     """
     ranks = [np.unique(column, return_inverse=True)[1] for column in times.T]
     censored = (events == 0)[:, None]
@@ -100,7 +99,7 @@ class Ordered(OfLoss):
 
     unit = "AUC"
     ignores_offset = True
-    pairs: Any  # `Pairs`, None for all
+    pairs: Any  # `Pairs`
     events: Any = None  # (n,), 1 for the time of an event, 0 for a censored time; None: not times
 
     @where_known
@@ -110,7 +109,6 @@ class Ordered(OfLoss):
         Every column of labels needs a pair of rows of positive weight whose order is known. Arrays
         without values, inside `jax.jit`, are not checked.
         """
-        pairs = self.pairs
         events = self.events
         n = len(Y)
         Y = np.asarray(Y).reshape(n, -1)
@@ -122,14 +120,7 @@ class Ordered(OfLoss):
             Y = in_order_of_ends(Y, events)
         low = np.where(timed[:, None], Y, np.inf)
         high = np.where(used[:, None], Y, -np.inf)
-        if pairs is not None and pairs.listed:
-            i = np.asarray(pairs.first)
-            j = np.asarray(pairs.second)
-            check_row_numbers(np.concatenate([i, j]), n)
-            known = ((low[i] < high[j]) | (low[j] < high[i])).any(axis=0)
-        else:
-            known = low.min(axis=0) < high.max(axis=0)
-        if not known.all():
+        if not self.pairs.have_order(low, high).all():
             raise ValueError(
                 "Y has no pair of rows of positive weight whose order is known, in some column: "
                 "give labels that differ, weight to more rows, or events before the last time"
@@ -150,9 +141,10 @@ class Ordered(OfLoss):
         if first.event is None:
             weight = jnp.where(order == 0, 0, weight)
         else:
-            known = ends_before(first, second) | ends_before(second, first)
-            weight = jnp.where(known, weight, 0)
-            sign = jnp.where(ends_before(second, first), -1, 1).astype(order.dtype)
+            in_order = ends_before(first, second)
+            reversed_order = ends_before(second, first)
+            weight = jnp.where(in_order | reversed_order, weight, 0)
+            sign = jnp.where(reversed_order, -1, 1).astype(order.dtype)
             rounding = tie_below(first.residual, second.residual)
             tied = (order == 0) & (jnp.abs(difference) <= rounding)
             order = sign * order
@@ -203,7 +195,7 @@ class PairsOut(Ordered):
     [0.25]
     """
 
-    pairs: Any = None  # `Pairs`, made from row numbers (p, 2)
+    pairs: Any = None  # `Pairs`, made from row numbers (p, 2) or None
     events: Any = None
     within: Any = None  # `Folds`, made from labels (n,)
     loss: Callable = static(default=misordered)
@@ -212,12 +204,18 @@ class PairsOut(Ordered):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.pairs is None and self.within is not None:
+        pairs: Any = self.pairs
+        if isinstance(pairs, Pairs):
+            return
+        if pairs is not None:
+            pairs = ListedPairs.of(pairs)
+        elif self.within is None:
+            pairs = AllPairs()
+        else:
             plan = check_groups(folds(self.within), "PairsOut needs")
             object.__setattr__(self, "within", plan)
-            object.__setattr__(self, "pairs", within(plan))
-        elif self.pairs is not None:
-            object.__setattr__(self, "pairs", Pairs.of(self.pairs))
+            pairs = pairs_within(plan)
+        object.__setattr__(self, "pairs", pairs)
 
     @property
     def groups(self):
@@ -241,11 +239,11 @@ class PairsOut(Ordered):
             place = on_device if rows is None else rows.column
             events = place(as_floats("events", events, Y.dtype))
             check_events(events, n)
-        if pairs is None and events is None and Y.size == n and is_concrete(Y):
+        if isinstance(pairs, AllPairs) and events is None and Y.size == n and is_concrete(Y):
             labels, number = np.unique(np.asarray(Y), return_inverse=True)
             if len(labels) == 2:
-                classes = [np.flatnonzero(number.reshape(-1) == k) for k in (0, 1)]
-                pairs = Pairs.between(*sorted(classes, key=len, reverse=True))
+                classes = [jnp.asarray(np.flatnonzero(number.reshape(-1) == k)) for k in (0, 1)]
+                pairs = PairsBetween(*sorted(classes, key=len, reverse=True))
         return replace(self, pairs=pairs, events=events, within=plan)
 
     def memory_options(self) -> dict[str, Any]:
@@ -288,7 +286,7 @@ class QueriesOut(Ordered):
 
     groups: Any = None  # `Folds`, made from labels (n,) of queries
     loss: Callable = static(default=misordered)
-    pairs: Any = None  # `Pairs` of rows of the same query
+    pairs: Any = None  # `ListedPairs` of rows of the same query
     name = "query_ranking_error"
     title = "AUC (concordance), queries left out"
 
@@ -296,7 +294,7 @@ class QueriesOut(Ordered):
         super().__post_init__()
         object.__setattr__(self, "groups", check_groups(folds(self.groups), "QueriesOut needs"))
         if self.pairs is None:
-            object.__setattr__(self, "pairs", within(self.groups))
+            object.__setattr__(self, "pairs", pairs_within(self.groups))
 
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
@@ -360,7 +358,7 @@ def check_events(events: Float[Array | np.ndarray, "..."], n: int) -> None:
         raise ValueError(f"{must}and include {neither[0]:.3g}")
 
 
-def within(folds: Folds) -> Pairs:
+def pairs_within(folds: Folds) -> ListedPairs:
     """Return all pairs of two rows of the same group, listed on the host.
 
     Raise inside `jax.jit`, where groups have no values, and if no group has two rows.
@@ -381,4 +379,4 @@ def within(folds: Folds) -> Pairs:
         rows[used][np.stack(np.triu_indices(used.sum(), 1), axis=1)]
         for rows, used in zip(left_out, mask, strict=True)
     ]
-    return Pairs.of(np.concatenate(listed))
+    return ListedPairs.of(np.concatenate(listed))

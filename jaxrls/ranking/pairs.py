@@ -8,6 +8,7 @@ whose coefficients are held out with the rows.
 Theory: `docs/theory.md`, "One matrix".
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,7 +28,102 @@ from jaxrls.core.linalg import (
     sum_rows,
     wide_block_size,
 )
-from jaxrls.core.support import pytree, static, where_known
+from jaxrls.core.support import check_row_numbers, pytree, where_known
+
+
+class Pairs(ABC):
+    """A set of pairs of rows: `AllPairs`, `PairsBetween` or `ListedPairs`."""
+
+    @abstractmethod
+    def sum(self, system: "PairSystem") -> Any:
+        """Return the sum over all pairs of the set, (t,)."""
+
+    def have_order(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Whether some row has its `low` below the `high` of another, for each of their columns.
+
+        Both are (n, t), and infinite where a row does not count.
+        """
+        return low.min(axis=0) < high.max(axis=0)
+
+
+@pytree
+class AllPairs(Pairs):
+    """All pairs of rows, each counted once."""
+
+    def sum(self, system: "PairSystem") -> Any:
+        """Return the sum over all pairs i > j, panel by panel of the triangle."""
+        below = [
+            system.sum_rectangle(jnp.greater, np.arange(*ends), jnp.arange(ends[1]))
+            for ends in panels(len(system.inverse_root))
+        ]
+        return jax.tree.map(lambda *sums: sum(sums), *below)
+
+
+@pytree
+class PairsBetween(Pairs):
+    """The pairs of every row of `first` with every row of `second`, such as those of two classes.
+
+    No row is paired with itself.
+    """
+
+    first: Int[Array, " a"]
+    second: Int[Array, " b"]
+
+    def sum(self, system: "PairSystem") -> Any:
+        """Return the sum over the rectangle of `first` and `second`."""
+        return system.sum_rectangle(jnp.not_equal, self.first, self.second)
+
+
+@pytree
+class ListedPairs(Pairs):
+    """Pairs that are listed: pair k is (first[k], second[k]).
+
+    >>> ListedPairs.of([[0, 2], [1, 2]]).second.tolist()
+    [2, 2]
+    """
+
+    first: Int[Array, " p"]
+    second: Int[Array, " p"]
+
+    @classmethod
+    def of(cls, pairs: Any) -> "ListedPairs":
+        """Make listed pairs from row numbers (p, 2).
+
+        Raise for another shape or dtype. Raise for a pair of one row twice, if the numbers have
+        values now (outside of `jax.jit`).
+        """
+        pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
+        are_numbers = np.issubdtype(pairs.dtype, np.integer)
+        if not are_numbers or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+            raise ValueError(
+                "pairs must have shape (p, 2), two row numbers each, and have shape "
+                f"{pairs.shape} and dtype {pairs.dtype}"
+            )
+        pairs = jnp.asarray(pairs)
+        _check_different(pairs)
+        return cls(first=pairs[:, 0], second=pairs[:, 1])
+
+    def sum(self, system: "PairSystem") -> Any:
+        """Return the sum over the listed pairs, in blocks of pairs."""
+
+        def sum_listed(numbers: tuple[Int[Array, " p"], Int[Array, " p"]]) -> Any:
+            # Each pair is a rectangle of its own.
+            of_pair = lambda i, j: system.sum_block(jnp.not_equal, i[None], j[None])
+            return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), jax.vmap(of_pair)(*numbers))
+
+        row_bytes = system.view.width * system.view.residuals.dtype.itemsize
+        size = default_block_size(len(self.first), 2 * row_bytes)
+        return sum_rows(sum_listed, (self.first, self.second), size)
+
+    def have_order(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Whether one row of a listed pair has its `low` below the `high` of the other.
+
+        Raise if a pair names a row that does not exist.
+        """
+        i = np.asarray(self.first)
+        j = np.asarray(self.second)
+        check_row_numbers(np.concatenate([i, j]), len(low))
+        return ((low[i] < high[j]) | (low[j] < high[i])).any(axis=0)
 
 
 @where_known
@@ -39,49 +135,6 @@ def _check_different(pairs: Int[Array, "p 2"]) -> None:
             f"pairs must be of two different rows each, and pair {same[0]} is row "
             f"{pairs[same[0], 0]} twice"
         )
-
-
-@pytree
-class Pairs:
-    """Pairs of rows, stored in one of two ways.
-
-    * If `listed`, pair k is (first[k], second[k]).
-    * Otherwise the pairs are every row of `first` with every row of `second`.
-
-    >>> Pairs.of([[0, 2], [1, 2]]).second.tolist()
-    [2, 2]
-    """
-
-    first: Int[Array, " a"]
-    second: Int[Array, " b"]
-    listed: bool = static()
-
-    @classmethod
-    def of(cls, pairs: Any) -> "Pairs":
-        """Make listed pairs from row numbers (p, 2), or return pairs that are `Pairs` already.
-
-        Raise for another shape or dtype. Raise for a pair of one row twice, if the numbers have
-        values now (outside of `jax.jit`).
-        """
-        if isinstance(pairs, Pairs):
-            return pairs
-        pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
-        are_numbers = np.issubdtype(pairs.dtype, np.integer)
-        if not are_numbers or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
-            raise ValueError(
-                "pairs must have shape (p, 2), two row numbers each, and have shape "
-                f"{pairs.shape} and dtype {pairs.dtype}"
-            )
-        pairs = jnp.asarray(pairs)
-        _check_different(pairs)
-        return cls(pairs[:, 0], pairs[:, 1], True)
-
-    @classmethod
-    def between(
-        cls, first: Int[Array | np.ndarray, " a"], second: Int[Array | np.ndarray, " b"]
-    ) -> "Pairs":
-        """Make the pairs of every row of `first` with every row of `second`."""
-        return cls(jnp.asarray(first), jnp.asarray(second), False)
 
 
 class Held(NamedTuple):
@@ -114,7 +167,7 @@ def sum_pairs(
     solution: Solution,
     terms: Callable,
     lams: Float[Array, "L *k"],
-    pairs: Pairs | None,
+    pairs: Pairs,
     events: Float[Array, " n"] | None,
 ) -> Any:
     """Sum a function over pairs of rows for every λ, with both rows of each pair left out together.
@@ -124,7 +177,7 @@ def sum_pairs(
         terms: the function `terms(first, second)` of two `Held`. Its results must broadcast to
             shape (t, a, b) of the pairs, and be 0 where a weight is 0.
         lams: λ (L,), or (L, t).
-        pairs: `Pairs`, or None for all pairs of rows, each counted once.
+        pairs: the pairs.
         events: (n,), the field `event` of `Held`; None for labels that are not times.
 
     Returns:
@@ -140,7 +193,7 @@ def sum_pairs(
         columns = Held(targets.labels.Y.T, weights.array, events)
         landmarks = None if view.constraints is None else PairLandmarks.of(view.constraints)
         inverse_root = weights.unscale(jnp.ones_like(weights.array))
-        return PairSystem(terms, view, landmarks, levels, inverse_root, columns).sum(pairs)
+        return pairs.sum(PairSystem(terms, view, landmarks, levels, inverse_root, columns))
 
     sums = solution.at_each(solution.lam_columns(lams), sum_at)
     if not fixed.has_constant or levels is not None:
@@ -253,7 +306,7 @@ def angles(directions: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[
 
 
 class PairSystem(NamedTuple):
-    """All that the sum over pairs needs at one λ: `sum` computes it.
+    """All that a sum over pairs needs at one λ.
 
     `terms` is the function that is summed. `view` has R and r.
     """
@@ -316,27 +369,6 @@ class PairSystem(NamedTuple):
         size = wide_block_size(len(first), len(second) * self.view.residuals.dtype.itemsize)
         of_block = lambda i: self.sum_block(counts, i, second)
         return sum_rows(of_block, jnp.asarray(first), size)
-
-    def sum(self, pairs: Pairs | None) -> Any:
-        """Return the sum over `pairs`, (t,); None stands for all pairs i > j."""
-        if pairs is None:
-            below = [
-                self.sum_rectangle(jnp.greater, np.arange(*ends), jnp.arange(ends[1]))
-                for ends in panels(len(self.inverse_root))
-            ]
-            return jax.tree.map(lambda *sums: sum(sums), *below)
-        if not pairs.listed:
-            return self.sum_rectangle(jnp.not_equal, pairs.first, pairs.second)
-
-        def sum_listed(
-            numbers: tuple[Int[Array, " p"], Int[Array, " p"]],
-        ) -> Any:  # each pair is a rectangle of its own
-            of_pair = lambda i, j: self.sum_block(jnp.not_equal, i[None], j[None])
-            return jax.tree.map(lambda sums: jnp.sum(sums, axis=0), jax.vmap(of_pair)(*numbers))
-
-        row_bytes = self.view.width * self.view.residuals.dtype.itemsize
-        size = default_block_size(len(pairs.first), 2 * row_bytes)
-        return sum_rows(sum_listed, (pairs.first, pairs.second), size)
 
 
 def _facing(columns: Any, i: Int[Array, " a"], j: Int[Array, " b"]) -> tuple[Any, Any]:

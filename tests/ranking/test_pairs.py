@@ -130,9 +130,9 @@ def test_blocks_and_lists_and_targets_of_their_own_agree(monkeypatch):
 
     def run(X, v, Y, lams):
         solution = case.solution(X, Y, v, True)
-        listed = replace(SQUARED, pairs=in_pairs.Pairs.of(numbers))
+        listed = replace(SQUARED, pairs=in_pairs.ListedPairs.of(numbers))
         # Every pair twice, and no row with itself.
-        crossed = replace(SQUARED, pairs=in_pairs.Pairs.between(np.arange(N), np.arange(N)))
+        crossed = replace(SQUARED, pairs=in_pairs.PairsBetween(jnp.arange(N), jnp.arange(N)))
         whole = SQUARED.values(solution, lams[PICK], None)
         monkeypatch.setattr(in_pairs, "panels", lambda n: [(0, 4), (4, 9), (9, n)])
         monkeypatch.setattr(in_pairs, "wide_block_size", lambda n, width: 3)

@@ -6,6 +6,13 @@ leaves an equation `reading_p` in the traced program. The traced program is then
 readings. The equations between two readings become one compiled program. The host does each
 reading.
 
+For example, a function with one sum is run in three steps:
+
+    def fn(rows, a):
+        b = a + 1                        # a compiled program, from a to b
+        s = rows.sum(lambda x: b * x)    # a reading, `reading_p` from b to s: a loop of the host
+        return s / 2                     # a compiled program, from s to the result
+
 JAX caches what it has traced, and so these programs: another stream of the same shape compiles
 nothing.
 """
@@ -56,10 +63,7 @@ def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return fn(*args, **options)
     sources: Any = [leaf for leaf in leaves if isinstance(leaf, Rows)]
-    forms = {
-        id(rows): Form(i, (rows.shape, rows.dtype, rows.lies, rows.block_sizes, rows.few_at_most))
-        for i, rows in enumerate(sources)
-    }
+    forms = {id(rows): Form(i, Attributes.of(rows)) for i, rows in enumerate(sources)}
     args_of_trace = jax.tree.map(lambda leaf: forms.get(id(leaf), leaf), args)
     try:
         traced = _of_forms(fn).trace(*args_of_trace, **options)
@@ -75,12 +79,41 @@ def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
+class Attributes(NamedTuple):
+    """The attributes of rows that a trace knows, by the names that they have in rows."""
+
+    shape: tuple
+    dtype: Any
+    lies: str
+    block_sizes: tuple[int, ...]
+    few_at_most: int
+
+    @classmethod
+    def of(cls, rows: Any) -> "Attributes":
+        """Return the attributes of rows that only the host reads."""
+        return cls(**{name: getattr(rows, name) for name in cls._fields})
+
+
 @pytree
 class Form:
-    """The static description of rows in a trace: which source they are, and their shapes."""
+    """The static description of rows in a trace: which source they are, and their attributes."""
 
     number: int = static()
-    attributes: tuple = static()  # (shape, dtype, lies, block_sizes, few_at_most) of these rows
+    attributes: Attributes = static()
+
+
+class BlockProgram(NamedTuple):
+    """A function of a block of rows, traced for one size of block."""
+
+    run: Callable  # from `closed_over` and the leaves of its arguments to the leaves of its result
+    closed_over: list  # the arrays that the function closes over
+    result: Any  # the shapes and dtypes of its result
+
+    @classmethod
+    def of(cls, fn: Callable, args: Any) -> "BlockProgram":
+        """Trace the function for arguments of these shapes and dtypes."""
+        traced, result = jax.make_jaxpr(fn, return_shape=True)(*args)
+        return cls(jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr)), traced.consts, result)
 
 
 class RowsInTrace(Rows):
@@ -89,8 +122,13 @@ class RowsInTrace(Rows):
     lies = ""
 
     def __init__(self, form: Form):
+        known = form.attributes
         self.form = form
-        self.shape, self.dtype, self.lies, self.block_sizes, self.few_at_most = form.attributes
+        self.shape = known.shape
+        self.dtype = known.dtype
+        self.lies = known.lies
+        self.block_sizes = known.block_sizes
+        self.few_at_most = known.few_at_most
 
     def few_rows(self, num: int) -> Any:
         """Leave a reading that calls `few_rows(num)` of the rows."""
@@ -105,22 +143,22 @@ class RowsInTrace(Rows):
         the reading.
         """
         of_block = lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints)
-        trace = jax.make_jaxpr(of_block, return_shape=True)
-        programs = {}
-        closed_over = {}
-        for size in self.block_sizes:
-            traced, result = trace(*_with_rows(size, (self, *columns)))
-            programs[size] = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
-            closed_over[size] = traced.consts
+        programs = {
+            size: BlockProgram.of(of_block, _with_rows(size, (self, *columns)))
+            for size in self.block_sizes
+        }
+        closed_over = {size: program.closed_over for size, program in programs.items()}
+        result = programs[self.block_sizes[0]].result
+        structure = jax.tree.structure(result)
 
         def read(rows: Any, closed_over: dict, columns: tuple) -> Any:
             def run(x: Array, *parts) -> Any:
-                leaves = programs[len(x)](closed_over[len(x)], x, *jax.tree.leaves(parts))
+                size = len(x)
+                leaves = programs[size].run(closed_over[size], x, *jax.tree.leaves(parts))
                 return jax.tree.unflatten(structure, leaves)
 
             return rows.read_blocks(kind, run, columns)
 
-        structure = jax.tree.structure(result)
         result = _with_rows(self.shape[0], result) if kind == "map" else result
         return self._leave_reading(read, (closed_over, columns), result)
 

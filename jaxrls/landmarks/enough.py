@@ -70,26 +70,42 @@ def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: boo
     choose = partial(
         resolve_landmarks, problem.kernel, problem.rows, weights=problem.weights, progress=progress
     )
+    fit_on = lambda chosen: plan_and_run(replace(problem, solver=Subset(chosen)))
+
     chosen = choose(FEWEST)
-    last = False
-    while True:
-        m = len(chosen.points)
-        words = f"{m} landmarks of {n} rows{', where memory ends' if last else ''}"
-        attempt = plan_and_run(replace(problem, solver=Subset(chosen)))
-        lam = float(np.asarray(attempt.result.chosen.lam).min())
-        missed: Any = attempt.result.diagnostics.trace_residual
-        trace = float(missed)
-        if last or trace <= TOLERANCE * lam:
-            left = f"tr(K − K̂)/λ = {trace / lam:.2g}"
-            return attempt.adding(f"{words}, {left}")
-        wanted = 0.5 * TOLERANCE * lam
+    attempt = fit_on(chosen)
+    memory_ends = False
+    while not (_suffices(attempt) or memory_ends):
+        before = len(chosen.points)
+        wanted = 0.5 * TOLERANCE * _smallest_lam(attempt)
         chosen = choose(most, tol=min(wanted / mass, 0.5))
         # Memory may not hold that many landmarks, or no further row may be independent.
-        missed = chosen.trace_residual
-        last = float(missed) > wanted or len(chosen.points) <= m
-        if last and not of_problem(problem).why_not():
+        missed: Any = chosen.trace_residual
+        memory_ends = float(missed) > wanted or len(chosen.points) <= before
+        if memory_ends and not of_problem(problem).why_not():
             words = f"{len(chosen.points)} landmarks would not do, and more cost as much or are not"
             return on_all_rows(problem, plan_and_run, f"all {n} rows: {words} there")
+        attempt = fit_on(chosen)
+
+    words = f"{len(chosen.points)} landmarks of {n} rows{', where memory ends' * memory_ends}"
+    missed_over_lam = _missed_trace(attempt) / _smallest_lam(attempt)
+    return attempt.adding(f"{words}, tr(K − K̂)/λ = {missed_over_lam:.2g}")
+
+
+def _suffices(attempt: Attempt) -> bool:
+    """Whether the landmarks of a fit suffice at its (smallest) λ."""
+    return _missed_trace(attempt) <= TOLERANCE * _smallest_lam(attempt)
+
+
+def _missed_trace(attempt: Attempt) -> float:
+    """Return tr(K − K̂) of the landmarks of a fit."""
+    missed: Any = attempt.result.diagnostics.trace_residual
+    return float(missed)
+
+
+def _smallest_lam(attempt: Attempt) -> float:
+    """Return the (smallest) chosen λ of a fit."""
+    return float(np.asarray(attempt.result.chosen.lam).min())
 
 
 def on_all_rows(problem: Problem, plan_and_run: Callable, why: str) -> Attempt:

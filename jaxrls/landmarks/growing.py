@@ -66,28 +66,34 @@ def search_in_stages(
 ) -> Tuned:
     """Search on few rows, then on the final landmarks with some rows for each, then on all rows.
 
-    The second stage has `more` rows. It is left out unless SAMPLE_ROWS < `more` ≤ n/3.
+    The second stage has `more` rows. It is left out unless SAMPLE_ROWS < `more` ≤ n/3. Each stage
+    starts where the stage before it ended.
     """
     n = len(whole.Y)
     m = solver.count
     more = ROWS_A_LANDMARK * m
-    between = SAMPLE_ROWS < more <= n / 3
-    sample = sample_of(whole, more) if between else Sample(whole, np.arange(n))
-    best, stage = on_few_rows(whole, solver, min(m, LANDMARKS), guesses, options)
-    stages = [stage]
+    end_of = lambda stage: guesses.best._replace(kernel=stage.kernel, lam=stage.lam)
+
+    # 1. Few rows, and few landmarks.
+    first, record = on_few_rows(whole, solver, min(m, LANDMARKS), guesses, options)
+    records = [record]
     options = options._replace(starts=1)
-    final = final_landmarks(whole, solver, sample, best.kernel, options.progress)
-    if between:
-        of_points = solver_on_given(solver, replace(final, indices=None))
-        smaller = replace(sample.problem, solver=of_points)
-        here = Guesses(guesses.best._replace(kernel=best.kernel, lam=best.lam))
-        best = descend(smaller, here, options, last_point=best.last_point)
-        stages.append(Stage(len(smaller.Y), len(final.points), best.history))
-    reached = guesses.best._replace(kernel=best.kernel, lam=best.lam)
-    last = Guesses(guesses.given, better=reached)
-    whole = replace(whole, solver=solver_on_given(solver, final))
-    best = descend(whole, last, options, last_point=best.last_point)
-    return best._replace(history=replace(best.history, stages=tuple(stages)))
+
+    # 2. The final landmarks, with some rows for each. Landmarks are rows of this sample.
+    second = first
+    sample = sample_of(whole, more) if SAMPLE_ROWS < more <= n / 3 else None
+    landmarks = final_landmarks(whole, solver, sample, first.kernel, options.progress)
+    if sample is not None:
+        of_points = solver_on_given(solver, replace(landmarks, indices=None))
+        some = replace(sample.problem, solver=of_points)
+        second = descend(some, Guesses(end_of(first)), options, last_point=first.last_point)
+        records.append(Stage(len(some.Y), len(landmarks.points), second.history))
+
+    # 3. The final landmarks, with all rows. Here the kernel that was given is compared too.
+    whole = replace(whole, solver=solver_on_given(solver, landmarks))
+    either = Guesses(guesses.given, better=end_of(second))
+    final = descend(whole, either, options, last_point=second.last_point)
+    return final._replace(history=replace(final.history, stages=tuple(records)))
 
 
 def on_few_rows(
@@ -118,16 +124,17 @@ def chosen_for(kernel: Kernel, problem: Problem, count: int, progress: bool) -> 
 
 
 def final_landmarks(
-    whole: Problem, solver: Any, sample: Sample, kernel: Kernel, progress: bool
+    whole: Problem, solver: Any, sample: Sample | None, kernel: Kernel, progress: bool
 ) -> Landmarks:
-    """Return the landmarks that the user gave, or choose rows of the sample.
+    """Return the landmarks that the user gave, or choose rows of the sample, if any, or of all.
 
     `kernel` is the kernel found so far, which chooses them.
     """
     landmarks = solver.landmarks
-    if not np.ndim(landmarks) and not isinstance(landmarks, Landmarks):
-        most = whole.rows.candidates()[1].shape[0]
-        check_whole("landmarks, as their number,", solver.count, most)
-        chosen = chosen_for(kernel, sample.problem, solver.count, progress)
-        landmarks = sample.numbers[np.asarray(chosen.indices)]
-    return as_landmarks(whole.rows, landmarks)
+    if np.ndim(landmarks) or isinstance(landmarks, Landmarks):
+        return as_landmarks(whole.rows, landmarks)
+    most = whole.rows.candidates()[1].shape[0]
+    check_whole("landmarks, as their number,", solver.count, most)
+    of_rows = whole if sample is None else sample.problem
+    numbers = np.asarray(chosen_for(kernel, of_rows, solver.count, progress).indices)
+    return as_landmarks(whole.rows, numbers if sample is None else sample.numbers[numbers])

@@ -8,7 +8,7 @@ out.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,15 +55,16 @@ def effect(fit: Fit, X: Any, column: Any, values: Any, weights: Any, scale: Any)
     """Compute `Fit.effect`."""
     X, column = rows_and_column(fit, X, column)
     ends: Any = _two_values(fit.model, X, column) if values is None else _checked(values)
-    move: Callable = _difference
+    change: Derivative | Difference
     if ends is None:
         _check_smooth(fit.kernel, X, column)
-        move = _derivative
-    ends = None if ends is None else ends.astype(X.dtype)
+        change = Derivative(column)
+    else:
+        before, after = ends.astype(X.dtype)
+        change = Difference(column, before, after)
     process = process_for_rows(fit)
-    shares = _shares(weights, X)
-    mean, variance = _posterior_of(process, fit.model, X, column, ends, shares, move=move)
-    return _effect(process, scale, mean, variance)
+    mean, variance = _posterior_of(process, fit.model, X, change, _shares(weights, X))
+    return Effect(mean, deviation(variance, process.amplitude(scale)))
 
 
 @public_call(fitted="fit.model.coef")
@@ -76,9 +77,8 @@ def partial_effects(fit: Fit, X: Any, column: Any, values: Any, scale: Any = "ev
     X, column = rows_and_column(fit, X, column)
     values = jnp.asarray(values, fit.model.coef.dtype)
     process = process_for_rows(fit)
-    shares = _shares(None, X)
-    mean, variance = _posteriors_of(process, fit.model, X, column, values, shares)
-    return _effect(process, scale, mean, variance)
+    mean, variance = _posteriors_of(process, fit.model, X, column, values, _shares(None, X))
+    return Effect(mean, deviation(variance, process.amplitude(scale)))
 
 
 @public_call(fitted="fit.model.coef")
@@ -146,16 +146,6 @@ def _shares(weights: Any, X: Float[Numbers, "m d"]) -> Float[Array, " m"]:
     return array / jnp.sum(array)
 
 
-def _effect(
-    process: GaussianProcess,
-    scale: Any,
-    mean: Float[Numbers, "..."],
-    variance: Float[Numbers, "..."],
-) -> Effect:
-    """Return mean and standard error, from the variance in units of the kernel."""
-    return Effect(mean, deviation(variance, process.amplitude(scale)))
-
-
 def _check_smooth(kernel: Kernel, X: Float[Numbers, "m d"], column: int) -> None:
     """Raise if the functions of a kernel have no derivative in the column.
 
@@ -194,22 +184,27 @@ def _difference_along(
 # --------------------------------------------------------------------------------------------------
 
 
-def _derivative(
-    fn: Callable, X: Float[Array, "m d"], column: Int[Array, ""] | int, ends: None
-) -> Any:
-    """Return the derivative of `fn(X)` as the column of all rows moves."""
-    return jax.jvp(fn, (X,), (jnp.zeros_like(X).at[:, column].set(1),))[1]
+class Derivative(NamedTuple):
+    """The derivative as the column of all rows moves."""
+
+    column: Int[Array, ""] | int
+
+    def of(self, fn: Callable, X: Float[Array, "m d"]) -> Any:
+        """Return the derivative of `fn(X)`."""
+        return jax.jvp(fn, (X,), (jnp.zeros_like(X).at[:, self.column].set(1),))[1]
 
 
-def _difference(
-    fn: Callable, X: Float[Array, "m d"], column: Int[Array, ""] | int, ends: Float[Array, " e"]
-) -> Any:
-    """Return `fn(X)` with the column at the last of `ends`, minus `fn(X)` with it at the first.
+class Difference(NamedTuple):
+    """The difference between two values of the column in all rows."""
 
-    If `ends` has a single value, `fn(X)` at X itself is subtracted.
-    """
-    before = X if len(ends) == 1 else X.at[:, column].set(ends[0])
-    return jax.tree.map(jnp.subtract, fn(X.at[:, column].set(ends[-1])), fn(before))
+    column: Int[Array, ""] | int
+    before: Any  # None for the column as it is
+    after: Any
+
+    def of(self, fn: Callable, X: Float[Array, "m d"]) -> Any:
+        """Return `fn(X)` with the column at `after`, minus `fn(X)` with it at `before`."""
+        start = X if self.before is None else X.at[:, self.column].set(self.before)
+        return jax.tree.map(jnp.subtract, fn(X.at[:, self.column].set(self.after)), fn(start))
 
 
 @compiled
@@ -217,15 +212,18 @@ def _posterior_of(
     process: GaussianProcess,
     model: Model,
     X: Float[Array, "m d"],
-    column: Int[Array, ""] | int,
-    ends: Float[Array, " e"] | None,
+    change: Derivative | Difference,
     shares: Float[Array, " m"],
-    *,
-    move: Callable,
 ) -> tuple[Float[Array, "*t"], Number]:
-    """Return mean and variance of the average over rows with these shares.
+    """Return mean and variance of L f, the average over rows with these shares of a change of f.
 
-    The variance is in units of the kernel, where τ = 1.
+    The posterior covariance of f is c(x, x') = added·added' + k(x, x') − taken·J taken', see
+    `NewRows`. With L that acts on x, and L' that acts on x',
+
+        var = L L' c = |L added|² + L L' k − L taken · J L' taken'.
+
+    The coordinates are averaged before they are changed. For k, L' is applied first for each row x,
+    and then L. The variance is in units of the kernel, where τ = 1.
     """
     spread = process.spread
     kernel = model.kernel
@@ -241,17 +239,17 @@ def _posterior_of(
 
         return DenseRows(X).sum(of_block, shares, temporaries=2 * len(model.coef))
 
-    def moved_with_rows(x: Float[Array, "1 d"]) -> Number:
-        """Return the average prior covariance of one row x with all rows as these move."""
-        return move(lambda X: _prior(spread, kernel, x, X, shares), X, column, ends)
+    def changed_by_rows(x: Float[Array, "1 d"]) -> Number:
+        """Return L' k(x, ·) at one row x."""
+        return change.of(lambda X: _prior(spread, kernel, x, X, shares), X)
 
-    def moved_with_all(x: Float[Array, " d"]) -> Number:
-        """Return the same as the row moves too."""
-        return move(moved_with_rows, x[None], column, ends)
+    def changed_by_both(x: Float[Array, " d"]) -> Number:
+        """Return the change of L' k(x, ·) as x changes too."""
+        return change.of(changed_by_rows, x[None])
 
-    mean, added, taken = move(averages, X, column, ends)
+    mean, added, taken = change.of(averages, X)
     at_once = max(1, min(m, ROWS_AT_ONCE // m))
-    prior = jnp.sum(shares * jax.lax.map(moved_with_all, X, batch_size=at_once))
+    prior = jnp.sum(shares * jax.lax.map(changed_by_both, X, batch_size=at_once))
     known = jnp.sum(spread.signed(taken[None])[0] * taken)
     return mean, jnp.sum(added**2) + prior - known
 
@@ -287,7 +285,8 @@ def _posteriors_of(
     """Return mean and variance as `_posterior_of` does, for each value that all rows take."""
 
     def of_value(value: Number) -> tuple[Float[Array, "*t"], Number]:
-        return _posterior_of(process, model, X, column, value[None], shares, move=_difference)
+        change = Difference(column, before=None, after=value)
+        return _posterior_of(process, model, X, change, shares)
 
     return jax.lax.map(of_value, values)
 

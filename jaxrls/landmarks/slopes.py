@@ -4,17 +4,18 @@
 passes, and twice as many products. The value and all derivatives are those of `plain_error`; tests
 compare the two.
 
-Let C = k(X, points), Ψ = C − mean, S = Ψᵀ diag(v) Ψ + λK_RR = AAᵀ. A row has the coordinates uᵢ,
-row i of U = ΨA⁻ᵀ, and the labels y − ȳ have the coordinates q = Uᵀ diag(v) (y − ȳ). The error of a
+Let C = k(X, points), Ψ = C − mean, S = Ψᵀ diag(v) Ψ + λK_RR = FFᵀ. Here F = LA, with LLᵀ = K_RR and
+A as for all factors on features φ = L⁻¹ψ: AAᵀ = Φᵀ diag(v) Φ + λI. A row has the coordinates uᵢ,
+row i of U = ΨF⁻ᵀ, and the labels y − ȳ have the coordinates q = Uᵀ diag(v) (y − ȳ). The error of a
 row is a function of rᵢ = uᵢq, its fitted value, and of sᵢ = |uᵢ|², its leverage. Let g and a be its
 derivatives in r and s. With z = Uᵀg, w = Uᵀ diag(a) U and t = −w − ½(zqᵀ + qzᵀ), the cotangents
 are:
 
-    of S:     A⁻ᵀ t A⁻¹
-    of Ψᵢ:    A⁻ᵀ (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ)))
-    of K_RR:  λ A⁻ᵀ t A⁻¹
+    of S:     F⁻ᵀ t F⁻¹
+    of Ψᵢ:    F⁻ᵀ (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ)))
+    of K_RR:  λ F⁻ᵀ t F⁻¹
 
-In the code A⁻ᵀ is `maps.row_map`, q is `maps.of_labels`, t is `of_S` and z is `of_labels`.
+In the code F⁻ᵀ is `maps.row_map`, A⁻¹ is `maps.inverse_A` and q is `maps.of_labels`.
 
 Landmarks that are left out with their rows add to t, z and the cotangent of the mean. No Cholesky
 factor is differentiated, nor L⁻ᵀ. Derivatives of higher order differentiate these formulas.
@@ -68,7 +69,7 @@ def left_out_sum(
         if _moves(tangents[3]):
             of_rest = partial(plain_error, solve, summed_loss, kernel, points, lam)
             change = change + jax.jvp(of_rest, (rest,), (by_rest,))[1]
-        return slopes.value, change
+        return slopes.sums.value, change
 
     return error(kernel, points, *jax.tree.map(jnp.asarray, (lam, rest)))
 
@@ -98,6 +99,15 @@ class RowErrors(NamedTuple):
     a: Float[Array, " b"]
 
 
+class ErrorSums(NamedTuple):
+    """The error and its cotangents in the coordinates u, as sums over rows."""
+
+    value: Float[Array, ""]
+    t: Float[Array, "m m"]  # of S
+    z: Float[Array, "m t"]  # of Ψᵀ diag(v) y
+    of_mean: Float[Array, " m"]  # of the mean of Ψ
+
+
 class Slopes(NamedTuple):
     """The error at λ and its cotangents in the coordinates u, from one pass over the rows."""
 
@@ -106,17 +116,15 @@ class Slopes(NamedTuple):
     lam: Float[Array, ""]
     maps: CoordinateMaps
     u: Any  # of all rows, kept for the second pass if memory holds it, else None
-    value: Float[Array, ""]
-    of_S: Float[Array, "m m"]  # t
-    of_labels: Float[Array, "m t"]  # z
+    sums: ErrorSums
     of_mean: Float[Array, " m"]  # per unit of weight
     of_corner: Float[Array, "m m"]  # of k(points, points), for rows that are landmarks
 
     @property
     def of_lam(self) -> Float[Array, ""]:
-        """The derivative in λ."""
-        root = self.maps.inverse_A
-        return jnp.sum(self.of_S * matmul(root, root.T))
+        """The derivative in λ, tr K_RR F⁻ᵀ t F⁻¹ = tr t A⁻¹A⁻ᵀ."""
+        inverse_A = self.maps.inverse_A
+        return jnp.sum(self.sums.t * matmul(inverse_A, inverse_A.T))
 
     def of_kernel_rows(
         self, psi: Float[Array, "b m"], v: Float[Array, " b"] | None, part: "RowParts"
@@ -128,7 +136,7 @@ class Slopes(NamedTuple):
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
         _, g, a = row_errors(factor, self.summed_loss, q, v, part._replace(u=u))
         about = part.Y - self.solution.labels.by_effects
-        by_sums = 2 * matmul(u, self.of_S) + matmul(about, self.of_labels.T) + self.of_mean
+        by_sums = 2 * matmul(u, self.sums.t) + matmul(about, self.sums.z.T) + self.of_mean
         by_sums = by_sums if v is None else v[:, None] * by_sums
         return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, row_map.T)
 
@@ -146,7 +154,7 @@ class Slopes(NamedTuple):
         i = jnp.arange(len(row_map))
         jitter = factor.report.jitter
         K_moved = moved(gram)[1].at[i, i].multiply(1 + jitter)
-        of_penalty = jnp.sum(self.lam * matmul(matmul(row_map, self.of_S), row_map.T) * K_moved)
+        of_penalty = jnp.sum(self.lam * matmul(matmul(row_map, self.sums.t), row_map.T) * K_moved)
         corner_moved = moved(lambda kernel, points: kernel(points, points))[1]
         return of_rows + of_penalty + jnp.sum(self.of_corner * corner_moved)
 
@@ -197,27 +205,30 @@ def slopes_of(solution: Solution, summed_loss: Callable, lam: Number) -> Slopes:
     factor: CholeskyLandmarks = solution.factor
     maps = factor.maps_at(lam, solution.state)
     u, sums = sums_of_rows(solution, maps, summed_loss)
-    of_corner = jnp.zeros_like(sums.of_S)
+    of_corner = jnp.zeros_like(sums.t)
     if factor.indices is not None:
-        unmoved = jax.tree.map(jnp.zeros_like, sums)
+        unmoved = Moved(*jax.tree.map(jnp.zeros_like, (sums.t, sums.z, sums.of_mean)))
         corner = factor.feature_map.design(factor.feature_map.points)
         of_landmarks = partial(landmarks_error, solution, maps, summed_loss)
         value, pull = jax.vjp(of_landmarks, unmoved, corner)
-        more, of_corner = pull(jnp.ones_like(value))
-        more = more._replace(value=value, of_S=(more.of_S + more.of_S.T) / 2)
-        sums = jax.tree.map(jnp.add, sums, more)
+        of_moved, of_corner = pull(jnp.ones_like(value))
+        sums = ErrorSums(
+            value=sums.value + value,
+            t=sums.t + (of_moved.S + of_moved.S.T) / 2,
+            z=sums.z + of_moved.labels,
+            of_mean=sums.of_mean + of_moved.mean,
+        )
     of_mean = sums.of_mean / factor.weights.total * int(factor.intercept)
-    cotangents = sums.of_S, sums.of_labels, of_mean, of_corner
-    return Slopes(solution, summed_loss, lam, maps, u, sums.value, *cotangents)
-
-
-class ErrorSums(NamedTuple):
-    """The error and its cotangents in the coordinates u: of S, of Ψᵀ diag(v) y and of the mean."""
-
-    value: Float[Array, ""]
-    of_S: Float[Array, "m m"]
-    of_labels: Float[Array, "m t"]
-    of_mean: Float[Array, " m"]
+    return Slopes(
+        solution=solution,
+        summed_loss=summed_loss,
+        lam=lam,
+        maps=maps,
+        u=u,
+        sums=sums,
+        of_mean=of_mean,
+        of_corner=of_corner,
+    )
 
 
 def sums_of_rows(
@@ -245,30 +256,38 @@ def sums_of_rows(
     both = matmul(z, q.T)
     t = -from_panels(w) - (both + both.T) / 2
     mean = -(2 * by_a + matmul(q, g))
-    return u, ErrorSums(value, t, z, mean)
+    return u, ErrorSums(value=value, t=t, z=z, of_mean=mean)
+
+
+class Moved(NamedTuple):
+    """Changes of S, of Ψᵀ diag(v) y and of the mean, in the coordinates u."""
+
+    S: Float[Array, "m m"]
+    labels: Float[Array, "m t"]
+    mean: Float[Array, " m"]
 
 
 def landmarks_error(
     solution: Solution,
     maps: CoordinateMaps,
     summed_loss: Callable,
-    changes: ErrorSums,
+    moved: Moved,
     corner: Float[Array, "m m"],
 ) -> Float[Array, ""]:
     """Compute the sum of the errors over the rows that are landmarks.
 
-    It is a function of `corner`, which is k(points, points), and of `changes`. Those are changes of
-    S, of Ψᵀ diag(v) y and of the mean, in the coordinates u.
+    It is a function of `corner`, which is k(points, points), and of changes of the sums over rows.
+    In the coordinates u, S is I plus its change.
     """
     factor: CholeskyLandmarks = solution.factor
-    A = jnp.linalg.cholesky(jnp.eye(len(changes.of_S), dtype=corner.dtype) + changes.of_S)
-    solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
-    row_map = solve(maps.row_map.T).T
-    q = solve(maps.of_labels + changes.of_labels)
-    moved = maps._replace(
-        row_map=row_map, of_labels=q, fixed_map=solve((maps.fixed_map + changes.of_mean).T).T
+    root = jnp.linalg.cholesky(jnp.eye(len(moved.S), dtype=corner.dtype) + moved.S)
+    by_inverse = partial(jax.lax.linalg.triangular_solve, root, left_side=True, lower=True)
+    maps = maps._replace(
+        row_map=by_inverse(maps.row_map.T).T,
+        of_labels=by_inverse(maps.of_labels + moved.labels),
+        fixed_map=by_inverse((maps.fixed_map + moved.mean).T).T,
     )
-    e, _ = factor.left_out_by(solution, moved, corner)
+    e, _ = factor.left_out_by(solution, maps, corner)
     Y = solution.labels.Y[factor.indices]
     v = factor.weights.array[factor.indices]
     return jnp.sum(summed_loss(e, Y, v))

@@ -11,7 +11,6 @@ at both ends of the spectrum. It is known as the partially independent training 
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -40,7 +39,7 @@ SMALLEST = 16  # a block of at most this many rows is never halved
 class NearInverse:
     """M⁻¹ at one λ, with the fixed effects projected out as in generalised least squares."""
 
-    D: Float[Array, "g b b"]  # the inverses of the blocks
+    inverse_D: Float[Array, "g b b"]  # block by block
     W: Float[Array, "g b r"]
     blocks: "Blocks"
     diagonal: Float[Array, " n"]
@@ -53,14 +52,21 @@ class NearInverse:
         """
         narrow = V.astype(self.W.dtype)
         along_effects = matmul(self.projection, transposed_matmul(self.projection, narrow))
-        return (self._whole(narrow) - along_effects).astype(V.dtype)
+        whole = inverse_times(self.inverse_D, self.W, self.blocks, narrow)
+        return (whole - along_effects).astype(V.dtype)
 
-    def _whole(self, V: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """Compute M⁻¹V before the projection."""
-        V = filled(V, self.blocks.order)
-        W = self.W.reshape(-1, self.W.shape[2])
-        across = matmul(W, transposed_matmul(W, V.reshape(len(W), V.shape[2])))
-        return self.blocks.to_rows(matmul(self.D, V) - across.reshape(V.shape))
+
+def inverse_times(
+    inverse_D: Float[Array, "g b b"],
+    W: Float[Array, "g b r"],
+    blocks: "Blocks",
+    V: Float[Array, "n k"],
+) -> Float[Array, "n k"]:
+    """Compute M⁻¹V = D⁻¹V − WWᵀV, without fixed effects."""
+    V = filled(V, blocks.order)
+    flat = W.reshape(-1, W.shape[2])
+    across = matmul(flat, transposed_matmul(flat, V.reshape(len(flat), V.shape[2])))
+    return blocks.to_rows(matmul(inverse_D, V) - across.reshape(V.shape))
 
 
 @pytree
@@ -158,18 +164,26 @@ class Near:
         blocks = self.blocks
 
         def of_block(S: Square, rows: Int[Array, " b"]) -> tuple[Square, tuple]:
-            D, D_B = self.inverse_of_block(lam, rows)
-            return S + matmul(filled(self.B, rows).T, D_B), (D, D_B)
+            inverse_D, times_B = self.inverse_of_block(lam, rows)
+            return S + matmul(filled(self.B, rows).T, times_B), (inverse_D, times_B)
 
-        S, (D, D_B) = jax.lax.scan(of_block, jnp.eye(self.B.shape[1], dtype=dtype), blocks.order)
+        identity = jnp.eye(self.B.shape[1], dtype=dtype)
+        S, (inverse_D, times_B) = jax.lax.scan(of_block, identity, blocks.order)
         root = triangular_inverse(jnp.linalg.cholesky((S + S.T) / 2))
         # Compute W block by block, in place: D⁻¹B is as large as all that was kept before.
-        W = jax.lax.fori_loop(0, len(D), lambda i, W: W.at[i].set(matmul(W[i], root.T)), D_B)
-        diagonal = blocks.to_rows(jnp.diagonal(D, axis1=1, axis2=2) - jnp.sum(W**2, axis=2))
-        whole = NearInverse(D, W, blocks, diagonal, self.H[:, :0])
-        projection, _ = whitened(whole(self.H), self.H)
-        diagonal = diagonal - jnp.sum(projection**2, axis=1)
-        return replace(whole, diagonal=diagonal, projection=projection)
+        in_place = lambda i, W: W.at[i].set(matmul(W[i], root.T))
+        W = jax.lax.fori_loop(0, len(inverse_D), in_place, times_B)
+        own = jnp.diagonal(inverse_D, axis1=1, axis2=2)
+        diagonal = blocks.to_rows(own - jnp.sum(W**2, axis=2))
+        times_H = inverse_times(inverse_D, W, blocks, self.H.astype(dtype)).astype(self.H.dtype)
+        projection, _ = whitened(times_H, self.H)
+        return NearInverse(
+            inverse_D=inverse_D,
+            W=W,
+            blocks=blocks,
+            diagonal=diagonal - jnp.sum(projection**2, axis=1),
+            projection=projection,
+        )
 
     def inverse_of_block(
         self, lam: Number, rows: Int[Array, " b"]
@@ -177,9 +191,9 @@ class Near:
         """Return D⁻¹ of one block, and D⁻¹B."""
         X, B, root = (filled(a, rows) for a in (self.X, self.B, self.root_weights))
         rest = root[:, None] * self.kernel(X, X) * root - matmul(B, B.T)
-        D = inverse(rest + lam * jnp.eye(len(X), dtype=B.dtype))
+        inverse_D = inverse(rest + lam * jnp.eye(len(X), dtype=B.dtype))
         # For nearly dependent landmarks, rounding may put K̂ above K. Then take only the diagonal
         # of the block.
         alone = jnp.diag(1 / (lam + jnp.maximum(jnp.diagonal(rest), 0)))
-        D = jnp.where(jnp.isfinite(D).all(), D, alone)
-        return D, matmul(D, B)
+        inverse_D = jnp.where(jnp.isfinite(inverse_D).all(), inverse_D, alone)
+        return inverse_D, matmul(inverse_D, B)

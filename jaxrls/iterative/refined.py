@@ -72,29 +72,54 @@ def inverse_root(G: Float[Array, "n n"]) -> InverseRoot:
     2009, "Inversion of extremely ill-conditioned matrices in floating-point"; Ogita and Oishi 2012,
     "Accurate and robust inverse Cholesky factorization".
     """
-    start = InverseRoot(None, jnp.zeros((), G.dtype), jnp.full(STEPS, jnp.inf, G.dtype))
-    number, F, last = jax.lax.while_loop(_unfinished, _following, _following((0, G, start)))
-    root, logdet = _polished(F, last)
-    sound = last.distances[number - 1] <= USELESS
+    last = jax.lax.while_loop(_unfinished, _next_step, _first_step(G))
+    root, logdet = _polished(last)
+    sound = last.distances[last.number - 1] <= USELESS
     root = jnp.where(sound, root, jnp.nan)
     logdet = jnp.where(sound, logdet, jnp.nan)
     return InverseRoot(root, logdet, last.distances)
 
 
-def _unfinished(state: tuple) -> Bool[Array, ""]:
+class Steps(NamedTuple):
+    """Where the steps have come. `logdet` and `distances` mean the same as in `InverseRoot`."""
+
+    number: Any  # how many steps were run
+    F: Any  # W G Wᵀ, (n, n)
+    root: Any  # W, (n, n); None before the first step, which stands for I
+    logdet: Any
+    distances: Any
+
+
+def _unfinished(steps: Steps) -> Bool[Array, ""]:
     """Whether one more step is needed and allowed."""
-    number, _, last = state
-    return (last.distances[number - 1] > CLOSE) & (number < STEPS)
+    return (steps.distances[steps.number - 1] > CLOSE) & (steps.number < STEPS)
 
 
-def _following(state: tuple) -> tuple[Array, Square, InverseRoot]:
-    """Run one more step, from its number, F = W G Wᵀ and the `InverseRoot` so far.
+def _first_step(G: Square) -> Steps:
+    """Run the first step. It does not multiply by a root, which is I, and so saves a product."""
+    none = Steps(
+        number=jnp.asarray(0),
+        F=G,
+        root=None,
+        logdet=jnp.zeros((), G.dtype),
+        distances=jnp.full(STEPS, jnp.inf, G.dtype),
+    )
+    change = _narrow_root(G)
+    return _after(none, change, root=change)
 
-    Before the first step F is G, and `root` is None, which stands for I. To factor F in float32, it
-    is scaled to ones on the diagonal, and 4√n·eps is added to them. Afterwards W is multiplied by
-    √(1 + 4√n·eps), so that an F which is I stays I.
+
+def _next_step(steps: Steps) -> Steps:
+    """Run one more step."""
+    change = _narrow_root(steps.F)
+    return _after(steps, change, root=matmul(change, steps.root))
+
+
+def _narrow_root(F: Square) -> Square:
+    """Return the inverse of the Cholesky factor of F in float32, in the dtype of F.
+
+    F is scaled to ones on the diagonal, and 4√n·eps is added to them, so that it can be factored.
+    Afterwards the inverse is multiplied by √(1 + 4√n·eps), so that an F which is I stays I.
     """
-    number, F, (root, logdet, distances) = state
     n = len(F)
     length = jnp.sqrt(jnp.diagonal(F))
     eps = float(jnp.finfo(jnp.float32).eps)
@@ -102,22 +127,30 @@ def _following(state: tuple) -> tuple[Array, Square, InverseRoot]:
     scaled = (F / length[:, None] / length).astype(jnp.float32)
     scaled = scaled + jitter * jnp.eye(n, dtype=jnp.float32)
     narrow = triangular_inverse(jax.lax.linalg.cholesky(scaled, symmetrize_input=False))
-    W = (1 + jitter) ** 0.5 * narrow.astype(F.dtype) / length
-    F = matmul(matmul(W, F), W.T)
+    return (1 + jitter) ** 0.5 * narrow.astype(F.dtype) / length
+
+
+def _after(steps: Steps, change: Square, root: Square) -> Steps:
+    """Return the steps with one more, which multiplied the root by `change`, and so made `root`."""
+    F = matmul(matmul(change, steps.F), change.T)
     F = (F + F.T) / 2
-    logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(W)))
-    distances = distances.at[number].set(jnp.linalg.norm(F - jnp.eye(n, dtype=F.dtype)))
-    root = W if root is None else matmul(W, root)
-    return jnp.asarray(number + 1), F, InverseRoot(root, logdet, distances)
+    distance = jnp.linalg.norm(F - jnp.eye(len(F), dtype=F.dtype))
+    return Steps(
+        number=steps.number + 1,
+        F=F,
+        root=root,
+        logdet=steps.logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(change))),
+        distances=steps.distances.at[steps.number].set(distance),
+    )
 
 
-def _polished(F: Square, last: InverseRoot) -> tuple[Any, Any]:
+def _polished(last: Steps) -> tuple[Any, Any]:
     """Return B and log |G| after the last step, with F = I + rest.
 
     (I + rest)^(-1/2) is taken as I − rest/2 + 3 rest²/8 − 5 rest³/16. The logarithm is expanded to
     the fourth power of the rest.
     """
-    rest = F - jnp.eye(len(F), dtype=F.dtype)
+    rest = last.F - jnp.eye(len(last.F), dtype=last.F.dtype)
     square = matmul(rest, rest)
     change = rest / 2 - 0.375 * square + 0.3125 * matmul(rest, square)
     series = rest * square / 3 - rest * rest / 2 - square * square / 4

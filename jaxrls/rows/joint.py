@@ -199,5 +199,10 @@ def merged(everyones: list[Known], most: int) -> Known:
     for known in everyones:
         samples.append(known.drawn._replace(numbers=known.drawn.numbers + n))
         n += int(known.n)
-    labels, weights = (together([known[i] for known in everyones]) for i in (1, 2))
-    return Known(n, labels, weights, drawn_of(samples, most), 0)
+    return Known(
+        n=n,
+        labels=together([known.labels for known in everyones]),
+        weights=together([known.weights for known in everyones]),
+        drawn=drawn_of(samples, most),
+        checksum=0,  # each process keeps that of its own rows
+    )

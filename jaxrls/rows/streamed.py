@@ -84,10 +84,12 @@ class StreamedRows(HostRows):
         self.progress = progress
         self.readings = 0
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
-        self.known = known = self._first_reading(sample, seed)
+        known = self._first_reading(sample, seed)
         self.labels = known.labels
         self.row_weights = known.weights
-        self.drawn, self.sample, _ = known.drawn
+        self.drawn = known.drawn.numbers
+        self.sample = known.drawn.rows
+        self.checksum = known.checksum
         self.shape = int(known.n), self.sample.shape[1]
         self.host_dtype = self.sample.dtype  # float32 if every block was, else float64
 
@@ -165,7 +167,7 @@ class StreamedRows(HostRows):
                 if not any(map(np.any, jax.tree.leaves(out))):
                     continue  # zeros, of rows of weight 0, identify no sum
                 parts = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
-                key = key_of(out, (parts, self.block_sizes), self.known.checksum)
+                key = key_of(out, (parts, self.block_sizes), self.checksum)
                 if (before := self.checkpoint.find(key)) is not None:
                     done, leaves = before
                     total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
@@ -291,7 +293,8 @@ def _arrays_of(piece: Piece, form: dict | None) -> dict[str, np.ndarray]:
     Raise if they are unusable, or if their form differs from `form`, the form of the piece before.
     """
     arrays = {}
-    for name, part in zip(("X", "Y", "weights"), piece, strict=False):
+    given = {"X": piece.X, "Y": piece.Y, "weights": piece.weights}
+    for name, part in given.items():
         if part is not None:
             words = f"{piece.place}: {name}"
             arrays[name] = np.asarray(as_floats(words, _wide(words, part)))

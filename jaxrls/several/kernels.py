@@ -288,9 +288,9 @@ def fit_kernels(
         )
     of_rows = problem.rows, problem.weights
     kernels = tuple(from_median(kernel, *of_rows) for kernel in kernels)
-    to_try = _weights_to_try(len(kernels), num, shares, key, problem.rows.dtype)
+    tried = _shares_to_try(len(kernels), num, shares, key, problem.rows.dtype)
     grid = None if lams is None else as_lams(lams, problem.rows.dtype)
-    best, grid, errors = _try_all(problem, kernels, to_try, grid, progress)
+    best, grid, errors = _try_all(problem, kernels, tried, grid, progress)
     if steps:
         check_whole("steps", steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
@@ -300,7 +300,7 @@ def fit_kernels(
         problem.solver_or_default.points(problem.rows),
         **best._asdict(),
         lams=grid,
-        tried=to_try,
+        tried=tried,
         errors=errors,
         r2=_r2(problem, best.error),
         names=names,
@@ -341,12 +341,12 @@ def _checked(kernels: Any, names: tuple) -> tuple[Kernel, ...]:
     return tuple(columns_by_number(kernel, names) for kernel in kernels)
 
 
-def _weights_to_try(
+def _shares_to_try(
     count: int, num: int, shares: Any, key: PRNGKeyArray | None, dtype: Any
 ) -> Float[Array, "s k"]:
-    """Return the weights to try: `shares` if given, else equal weights and then random ones.
+    """Return the shares to try: `shares` if given, else equal shares and then random ones.
 
-    Each row of the result sums to 1. Raise for a missing key, for another shape and for weights
+    Each row of the result sums to 1. Raise for a missing key, for another shape and for shares
     below 0.
     """
     if shares is None:
@@ -371,7 +371,7 @@ def _weights_to_try(
 
 
 class AtBestLam(NamedTuple):
-    """The model at the best λ of every target, for some weights of the kernels.
+    """The model at the best λ of every target, for some shares of the kernels.
 
     The fields mean the same as in `KernelsFit`. The last axis of each is the axis of targets.
     """
@@ -385,28 +385,28 @@ class AtBestLam(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The result of trying several weights."""
+    """The result of trying several rows of shares."""
 
-    best: AtBestLam  # the best of these weights for every target
+    best: AtBestLam  # the best of these shares for every target
     lams: Any  # the grid, (L,)
-    errors: Any  # of each of the weights and every target, (S, t)
+    errors: Any  # of each row of shares and every target, (S, t)
 
 
 def _try_all(
     problem: Problem,
     kernels: tuple[Kernel, ...],
-    to_try: Float[Array, "s k"],
+    tried: Float[Array, "s k"],
     lams: Float[Array, " L"] | None,
     progress: bool,
 ) -> Tried:
-    """Try all weights, and return the best for every target.
+    """Try all shares, and return the best for every target.
 
     One program tries all of them. With `progress`, one program is called for each, under a bar.
     """
     best: Any = None
     errors: list = []
-    with progress_bar(progress, len(to_try), "weights", "draw") as reached:
-        for i, part in enumerate(to_try[:, None] if progress else to_try[None], start=1):
+    with progress_bar(progress, len(tried), "weights", "draw") as reached:
+        for i, part in enumerate(tried[:, None] if progress else tried[None], start=1):
             new, lams, of_part = _try_in_program(problem, kernels, part, lams)
             best = new if best is None else _better(best, new)
             errors.append(of_part)
@@ -425,7 +425,7 @@ def _at_best_lam(
     Args:
         problem: the data, whose kernel is replaced.
         kernels: the K kernels.
-        shares: their weights, (K,).
+        shares: their shares, (K,).
         lams: the grid, (L,).
 
     Returns:
@@ -452,15 +452,15 @@ def _better(old: AtBestLam, new: AtBestLam) -> AtBestLam:
 def _try_in_program(
     problem: Problem,
     kernels: tuple[Kernel, ...],
-    to_try: Float[Array, "s k"],
+    tried: Float[Array, "s k"],
     lams: Float[Array, " L"] | None,
 ) -> Tried:
-    """Try the weights `to_try`, (S, K), in one program, and return the best for every target.
+    """Try the shares `tried`, (S, K), in one program, and return the best for every target.
 
-    `lams` may be None. Then λ are a grid from the spectrum at the first weights.
+    `lams` may be None. Then λ are a grid from the spectrum at the first shares.
     """
     if lams is None:
-        at_first = replace(problem, kernel=weighted(kernels, to_try[0]))
+        at_first = replace(problem, kernel=weighted(kernels, tried[0]))
         lams = lambda_grid(at_first.solution().factor)
 
     def try_one(
@@ -469,8 +469,8 @@ def _try_in_program(
         new = _at_best_lam(problem, kernels, shares, lams)
         return _better(best, new), new.error
 
-    first = _at_best_lam(problem, kernels, to_try[0], lams)
-    best, errors = jax.lax.scan(try_one, first, to_try[1:])
+    first = _at_best_lam(problem, kernels, tried[0], lams)
+    best, errors = jax.lax.scan(try_one, first, tried[1:])
     return Tried(best, lams, jnp.concatenate([first.error[None], errors]))
 
 

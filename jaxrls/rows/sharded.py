@@ -34,8 +34,7 @@ from jaxrls.core.support import (
     static,
 )
 from jaxrls.front import warn_of_far_labels
-
-SAMPLE = 10_000  # the number of rows that landmarks are chosen from
+from jaxrls.rows.streamed import SAMPLE
 
 
 @pytree

@@ -197,7 +197,7 @@ class ColumnChoice:
         keep = find(self.keep, "columns to keep")
         return FileColumns(targets, weights, numbers, yearly, one_hot, groups, keep, labels)
 
-    def settle(self, file: Table, missing: str | None = "drop") -> "ColumnChoice":
+    def settle(self, file: Table, missing: str | None) -> "ColumnChoice":
         """Return the same choice for further files, with the columns of this file in place of
         defaults.
 

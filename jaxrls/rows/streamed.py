@@ -33,7 +33,7 @@ from jaxrls.core.support import (
 from jaxrls.rows.files import read_arrays, reading, write_arrays
 from jaxrls.rows.host import HostRows, added
 
-SAMPLE = 10_000  # the number of rows in a sample
+SAMPLE = 10_000  # the number of rows in a sample, from which landmarks are chosen
 END = object()  # marks the end of an iterator
 
 

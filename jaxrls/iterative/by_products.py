@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Folds, kernel_times
-from jaxrls.core.factors import Factor, OfLeftOut, Outcome, PerLam, PerTarget, Solution
+from jaxrls.core.factors import Factor, Outcome, PerLam, PerTarget, Solution, Summand
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
 from jaxrls.iterative.conjugate import Run, conjugate_gradients
@@ -132,7 +132,7 @@ class ByProducts(Factor):
         return self.weights.count - solution.estimated(lams).dof
 
     def outcome(
-        self, solution: Solution, lams: PerLam, folds: Folds | None, fn: OfLeftOut | None
+        self, solution: Solution, lams: PerLam, folds: Folds | None, summand: Summand | None
     ) -> Outcome:
         """Return all results from one iteration.
 
@@ -149,7 +149,7 @@ class ByProducts(Factor):
         if self.weights.values is not None:
             fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.values))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
-        total, error = (None, None) if fn is None else sum_and_error(solution, solved, fn)
+        total, error = (None, None) if summand is None else sum_and_error(solution, solved, summand)
         return Outcome(coef, beta, e, solved.dof, total, error, run)
 
     def _refuse(self, *asked, **how):
@@ -211,14 +211,14 @@ def in_one_row(run: Run) -> Run:
     return Run(run.residuals.ravel(), history, jnp.max(run.steps), run.reason.ravel())
 
 
-def sum_and_error(solution: Solution, solved: Solved, fn: OfLeftOut) -> tuple[Any, Any]:
-    """Sum `fn` over held-out rows for each λ, and estimate the standard error of the sum.
+def sum_and_error(solution: Solution, solved: Solved, summand: Summand) -> tuple[Any, Any]:
+    """Sum `summand` over held-out rows for each λ, and estimate the standard error of the sum.
 
     The standard error comes from the jackknife over probes.
     """
     labels = solution.labels.Y
     v = solution.factor.weights.array
-    total = jax.vmap(lambda e: fn(e, labels, v))
+    total = jax.vmap(lambda e: summand(e, labels, v))
     every = total(solved.e)
     p = max(solved.others.shape[1], 1)
 

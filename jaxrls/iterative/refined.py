@@ -23,11 +23,11 @@ from jaxrls.core.factors import (
     CholeskyGram,
     DualAtLam,
     Footprint,
-    OfLeftOut,
     Outcome,
     PerLam,
     Solution,
     Solver,
+    Summand,
     kernel_matrix,
 )
 from jaxrls.core.linalg import (
@@ -212,7 +212,7 @@ class RefinedGram(CholeskyGram):
         return inverse_root(G).root
 
     def outcome(
-        self, solution: Solution, lams: PerLam, folds: Folds | None, fn: OfLeftOut | None
+        self, solution: Solution, lams: PerLam, folds: Folds | None, summand: Summand | None
     ) -> Outcome:
         """Return all results from one inverse, and how it was found.
 

@@ -44,7 +44,8 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
     def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return held-out residuals and 1 − leverage of the landmarks, for one λ after another."""
         of_lam = lambda lam, target: self.left_out_by(target, self.maps_at(lam, target.state))
-        return solution.at_each(lams, of_lam)
+        e, remaining = solution.at_each(lams, of_lam)
+        return jnp.moveaxis(e, 0, 1), jnp.moveaxis(remaining, 0, 1)
 
     def left_out_by(
         self, solution: Solution, maps: CoordinateMaps, corner: Float[Array, "m m"] | None = None
@@ -61,8 +62,8 @@ class CholeskyLandmarks(OnLandmarks, CholeskyFeatures):
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = (jnp.sum(W * a, axis=1, keepdims=True) for a in (W, u))
         alpha = matmul(W, maps.of_labels)
-        fitted = matmul(u, maps.of_labels)
-        return self.left_out_at(solution, d, rho, alpha, fitted, remaining[:, None])
+        missed = self.about_landmarks(solution) - matmul(u, maps.of_labels)
+        return self.left_out_at(d, rho, alpha, missed, remaining[:, None])
 
     def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
         """Return the constraints βₖ = 0 and Mᵀỹ, both in the coordinates u."""

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Weights
-from jaxrls.core.factors import Factor, OfLeftOutRows, PerLam, PerRow, Solution, over_lams
+from jaxrls.core.factors import Factor, HeldOut, PerLam, PerRow, Score, Solution, over_lams
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import Constraints, LowRankView, landmark_of_row
-from jaxrls.core.linalg import Number
+from jaxrls.core.linalg import SUM, Number
 from jaxrls.landmarks.dictionary import jitter_effect
 
 
@@ -36,34 +36,39 @@ class OnLandmarks(Factor):
     def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return held-out residuals and 1 − leverage of the m rows that are landmarks.
 
-        Each row is left out together with its landmark. The held-out residuals are (L, m, t). 1 −
-        leverage belongs to the fit without the landmark. The leading axis of both is λ.
+        Each row is left out together with its landmark. The held-out residuals are (m, L, t), and
+        1 − leverage, (m, L, k), belongs to the fit without the landmark.
         """
 
     @abstractmethod
     def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
         """Return the constraints βₖ = 0 in the coordinates of the view, of any length, and Mᵀỹ."""
 
+    @property
+    def weights_of_landmarks(self) -> Weights:
+        """The weights of the rows that are landmarks."""
+        return self.weights.block(self.weights.take(self.indices), len(self.indices))
+
+    def about_landmarks(self, solution: Solution) -> Float[Array, "m t"]:
+        """Return the labels of the rows that are landmarks, minus the fit of the fixed effects
+        alone.
+        """
+        return (solution.labels.Y - solution.labels.by_effects)[self.indices]
+
     def left_out_at(
         self,
-        solution: Solution,
-        d: Float[Array, "*L m k"],
-        rho: Float[Array, "*L m k"],
-        alpha: Float[Array, "*L m t"],
-        fitted: Float[Array, "*L m t"],
-        remaining: Float[Array, "*L m k"],
+        d: Float[Array, "m *L k"],
+        rho: Float[Array, "m *L k"],
+        alpha: Float[Array, "m *L t"],
+        missed: Float[Array, "m *L t"],
+        remaining: Float[Array, "m *L k"],
     ) -> tuple[Any, Any]:
         """Compute `landmarks_left_out` from d, ρ and α of these rows.
 
-        `fitted` is the fit without the fixed effects, and `remaining` is Rᵢᵢ. All arrays are (…, m,
-        t), or (…, m, k) with k = 1 for all targets.
+        `missed` is y − f, and `remaining` is Rᵢᵢ. With k = 1, an array is for all targets.
         """
-        about = (solution.labels.Y - solution.labels.by_effects)[self.indices]
-        squares = rho * rho
-        if self.weights.values is not None:
-            squares = self.weights.values[self.indices][:, None] * squares
-        denominator = d * remaining + squares
-        e = (d * (about - fitted) + rho * alpha) / denominator
+        denominator = d * remaining + self.weights_of_landmarks.times(rho * rho)
+        e = (d * missed + rho * alpha) / denominator
         return e, denominator / d
 
     def jitter_effect(
@@ -80,19 +85,23 @@ class OnLandmarks(Factor):
         diag = kernel.diag(self.points)
         return jitter_effect(self.planes, diag, self.report.jitter, coef, lams, missed)
 
-    def sum_left_out_rows(
-        self, solution: Solution, fn: OfLeftOutRows, lams: PerLam, counted: Weights | None = None
+    def sum_held_out_rows(
+        self, solution: Solution, lams: PerLam, score: Score, counted: Weights | None = None
     ) -> Any:
         """Sum over the other rows, and over the rows that are landmarks."""
         if self.indices is None:
-            return super().sum_left_out_rows(solution, fn, lams, counted)
+            return super().sum_held_out_rows(solution, lams, score, counted)
         others = self.weights.without(self.indices)
-        total = super().sum_left_out_rows(solution, fn, lams, others)
-        Y = solution.labels.Y[self.indices]
-        v = self.weights.block(self.weights.take(self.indices), len(self.indices)).array
-        of_all_lams = jax.vmap(fn, in_axes=(0, 0, None, None))
-        of_lams = lambda lams: of_all_lams(*self.landmarks_left_out(solution, lams), Y, v)
-        return jax.tree.map(jnp.add, total, over_lams(of_lams, lams, Y.shape[1]))
+        total = super().sum_held_out_rows(solution, lams, score, others)
+        labels = solution.labels.Y[self.indices]
+        weights = self.weights_of_landmarks
+
+        def of_lams(lams: PerLam) -> Any:
+            e, remaining = self.landmarks_left_out(solution, lams)
+            return score(HeldOut(e, remaining, labels, weights))
+
+        of_landmarks = over_lams(SUM, of_lams, lams, labels.shape[1])
+        return jax.tree.map(jnp.add, total, of_landmarks)
 
     def held_out_rows(self, solution: Solution, lams: PerLam) -> PerRow:
         """Return held-out residuals of all rows, with landmarks left out with their rows."""
@@ -100,7 +109,7 @@ class OnLandmarks(Factor):
         if self.indices is None:
             return e
         of_landmarks, _ = self.landmarks_left_out(solution, lams)
-        return e.at[:, self.indices].set(of_landmarks)
+        return e.at[self.indices].set(of_landmarks)
 
     def primal_form(self):
         """Return the primal form, with the landmarks that are left out with their rows."""

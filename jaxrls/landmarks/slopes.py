@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import DataBlock, gram
+from jaxrls.core.data import DataBlock, Weights, gram
 from jaxrls.core.factors import CoordinateMaps, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number, from_panels, gram_panels, matmul, transposed_matmul
@@ -127,18 +127,17 @@ class Slopes(NamedTuple):
         return jnp.sum(self.sums.t * matmul(inverse_A, inverse_A.T))
 
     def of_kernel_rows(
-        self, psi: Float[Array, "b m"], v: Float[Array, " b"] | None, part: "RowParts"
+        self, psi: Float[Array, "b m"], weights: Weights, part: "RowParts"
     ) -> Float[Array, "b m"]:
         """Compute the cotangents of rows k(x, points)."""
         factor = self.solution.factor
         row_map = self.maps.row_map
         q = self.maps.of_labels
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
-        _, g, a = row_errors(factor, self.summed_loss, q, v, part._replace(u=u))
+        _, g, a = row_errors(factor, self.summed_loss, q, weights, part._replace(u=u))
         about = part.Y - self.solution.labels.by_effects
         by_sums = 2 * matmul(u, self.sums.t) + matmul(about, self.sums.z.T) + self.of_mean
-        by_sums = by_sums if v is None else v[:, None] * by_sums
-        return matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, row_map.T)
+        return matmul(2 * a[:, None] * u + matmul(g, q.T) + weights.times(by_sums), row_map.T)
 
     def along(self, start: tuple, change: tuple) -> Float[Array, ""]:
         """Compute the derivative along a change of (kernel, points), by one more pass over rows."""
@@ -148,7 +147,7 @@ class Slopes(NamedTuple):
 
         def of_block(block: DataBlock, part: RowParts) -> Number:
             psi, psi_moved = moved(lambda kernel, points: kernel(block.x, points))
-            return jnp.sum(self.of_kernel_rows(psi, block.v, part) * psi_moved)
+            return jnp.sum(self.of_kernel_rows(psi, block.weights, part) * psi_moved)
 
         of_rows = factor.data.sum(of_block, parts_of_rows(self.solution, self.u), **factor.hints)
         i = jnp.arange(len(row_map))
@@ -181,14 +180,12 @@ def row_errors(
     factor: CholeskyLandmarks,
     summed_loss: Callable,
     q: Float[Array, "m t"],
-    v: Float[Array, " b"] | None,
+    weights: Weights,
     part: RowParts,
 ) -> RowErrors:
     """Compute the errors of a block of rows from their coordinates u."""
     u = part.u
-    n = len(part.u)
-    weights = factor.weights.block(v, n)
-    counted = factor.weights.block(part.counted, n)
+    counted = factor.weights.block(part.counted, len(u))
     h = factor.fixed.leverage(None, weights.array)
 
     def error(r: Float[Array, "b t"], s: Float[Array, " b"]) -> Number:
@@ -248,7 +245,7 @@ def sums_of_rows(
 
     def of_block(block: DataBlock, part: RowParts) -> tuple:
         u = coordinates(block) if part.u is None else part.u
-        value, g, a = row_errors(factor, summed_loss, q, block.v, part._replace(u=u))
+        value, g, a = row_errors(factor, summed_loss, q, block.weights, part._replace(u=u))
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.data import Data, DataBlock, Moments
+from jaxrls.core.data import Data, Moments
 from jaxrls.core.factors import (
     ABOVE_ROUNDING,
     AtPoints,
@@ -55,8 +55,8 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         """
         if indices is None:
             return self
-        block = DataBlock(corner, None, self.fixed.values_at(indices))
-        return replace(self, indices=indices, held=self.coordinates(block))
+        held = self.coordinates(corner, self.fixed.values_at(indices))
+        return replace(self, indices=indices, held=held)
 
     @property
     def s_above_rounding(self):
@@ -79,18 +79,15 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         residual_share = self.residual_share(lams)
         fitted_share = 1 - residual_share
         slope = jnp.sqrt(fitted_share * residual_share)
-        weights = self.weights.block(self.weights.take(self.indices), len(self.indices))
+        weights = self.weights_of_landmarks
         U = weights.scale(u)
-        b = self.fixed.values_at(self.indices)
-        outside = self.outside(U, weights.values, b)[:, None]
-        of_lams = lambda A, columns: jnp.moveaxis(matmul_lams(A, columns), 1, 0)
+        outside = self.outside(U, weights, self.fixed.values_at(self.indices))[:, None, None]
         return self.left_out_at(
-            solution,
-            d=of_lams(W * W, residual_share),
-            rho=of_lams(W * u, slope),
-            alpha=of_lams(W, slope * z),
-            fitted=of_lams(u, fitted_share * z),
-            remaining=outside + of_lams(U * U, residual_share),
+            d=matmul_lams(W * W, residual_share),
+            rho=matmul_lams(W * u, slope),
+            alpha=matmul_lams(W, slope * z),
+            missed=self.about_landmarks(solution)[:, None] - matmul_lams(u, fitted_share * z),
+            remaining=outside + matmul_lams(U * U, residual_share),
         )
 
     def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import DenseRows, Rows
-from jaxrls.core.linalg import check_block_size, default_block_size
+from jaxrls.core.linalg import SUM, Reduction, check_block_size, default_block_size
 from jaxrls.core.support import is_concrete
 from jaxrls.rows.readings import run_between_readings
 
@@ -56,24 +56,24 @@ class HostRows(Rows):
 
     call = staticmethod(run_between_readings)
 
-    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
-        """Sum or stack `fn(block, *parts)` over blocks of rows, as `kind` is "sum" or "map".
+    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
+        """Sum or stack `fn(block, *parts)` over blocks of rows.
 
         `fn` is compiled once for each size of block.
         """
-        of_block = jax.jit(lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints))
-        return self.read_blocks(kind, of_block, columns)
+        of_block = jax.jit(lambda x, *parts: DenseRows(x).over(reduction, fn, parts, **hints))
+        return self.read_blocks(reduction, of_block, columns)
 
-    def read_blocks(self, kind: str, of_block: Callable, columns: tuple) -> Any:
+    def read_blocks(self, reduction: Reduction, of_block: Callable, columns: tuple) -> Any:
         """Read all rows once, and sum or stack the results of the blocks.
 
         Args:
-            kind: "sum" or "map", which stacks.
+            reduction: `SUM`, or `MAP`, which stacks.
             of_block: a compiled function of a block and its part of each column.
             columns: arrays with one entry for each row, or pytrees of such arrays.
         """
         results = one_behind(of_block(*block) for _, block in self.with_columns(columns))
-        if kind == "sum":
+        if reduction is SUM:
             return reduce(added, results)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 

@@ -25,6 +25,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxrls.core.linalg import SUM, Reduction
 from jaxrls.rows.streamed import Known, StreamedRows, drawn_of, together
 
 
@@ -157,15 +158,15 @@ class JointRows(StreamedRows):
         self.first = sum(int(other.n) for other in everyones[: jax.process_index()])
         return merged(everyones, sample)._replace(checksum=known.checksum)
 
-    def read_blocks(self, kind: str, run: Callable, columns: tuple) -> Any:
+    def read_blocks(self, reduction: Reduction, run: Callable, columns: tuple) -> Any:
         """Read the rows of this process once, and return the results for the rows of all processes.
 
         It takes the arguments of `HostRows.read_blocks`. A sum takes one all-reduce for each array.
         The results of a map, a few numbers for each row, are gathered by all processes.
         """
         with in_unison():
-            part = super().read_blocks(kind, run, columns)
-        if kind == "sum":
+            part = super().read_blocks(reduction, run, columns)
+        if reduction is SUM:
             return add_up(part)
         gathered = gather(jax.tree.map(np.asarray, part))
         return jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts)), *gathered)

@@ -28,6 +28,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive
 
 from jaxrls.core.data import DenseRows, Rows, static_names
+from jaxrls.core.linalg import MAP, Reduction
 from jaxrls.core.support import on_device, pytree, static
 
 reading_p = Primitive("reading")
@@ -136,13 +137,13 @@ class RowsInTrace(Rows):
         few = jax.ShapeDtypeStruct(shape, self.dtype)
         return self._leave_reading(lambda rows: rows.few_rows(num), (), few)
 
-    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
+    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
         """Leave a reading that sums or stacks `fn(block, *parts)` over blocks of rows.
 
         `fn` is traced once for each size of block. Arrays that `fn` closes over become operands of
         the reading.
         """
-        of_block = lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints)
+        of_block = lambda x, *parts: DenseRows(x).over(reduction, fn, parts, **hints)
         programs = {
             size: BlockProgram.of(of_block, _with_rows(size, (self, *columns)))
             for size in self.block_sizes
@@ -157,9 +158,9 @@ class RowsInTrace(Rows):
                 leaves = programs[size].run(closed_over[size], x, *jax.tree.leaves(parts))
                 return jax.tree.unflatten(structure, leaves)
 
-            return rows.read_blocks(kind, run, columns)
+            return rows.read_blocks(reduction, run, columns)
 
-        result = _with_rows(self.shape[0], result) if kind == "map" else result
+        result = _with_rows(self.shape[0], result) if reduction is MAP else result
         return self._leave_reading(read, (closed_over, columns), result)
 
     def _leave_reading(self, read: Callable, operands: tuple, result: Any) -> Any:

@@ -29,7 +29,7 @@ from jaxrls.core.kernels import (
     squared_lengths,
     times,
 )
-from jaxrls.core.linalg import REDUCTIONS, split
+from jaxrls.core.linalg import Reduction, split
 from jaxrls.core.support import (
     as_floats,
     check_inputs,
@@ -251,8 +251,8 @@ class SparseRows(Rows):
         """
         kernel.check(self.few_rows(max(1, BLOCK_NUMBERS // self.shape[1])))
 
-    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
-        """Sum or stack `fn(block, *parts)` over blocks, as `kind` is "sum" or "map".
+    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
+        """Sum or stack `fn(block, *parts)` over blocks.
 
         It is one compiled loop over the blocks as they are stored, each a `SparseBlock`.
         """
@@ -263,8 +263,8 @@ class SparseRows(Rows):
             block = jax.tree.map(lambda a: jnp.asarray(a)[number], self.blocks)
             return fn(replace(block, shape=(len(numbers), self.shape[1])), *parts)
 
-        over_blocks, _ = REDUCTIONS[kind]
-        return over_blocks(of_block, *split((jnp.arange(self.shape[0]), *columns), self.block))
+        blocks = split((jnp.arange(self.shape[0]), *columns), self.block)
+        return reduction.over_blocks(of_block, *blocks)
 
     def as_one_block(self) -> SparseBlock:
         """Return all rows as one `SparseBlock`."""

@@ -20,6 +20,7 @@ from jaxtyping import Array
 
 from jaxrls.core.data import DenseRows
 from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import MAP, Reduction
 from jaxrls.core.support import (
     as_floats,
     by_names,
@@ -147,14 +148,14 @@ class StreamedRows(HostRows):
                 done += size(item)
                 reached(done)
 
-    def read_blocks(self, kind: str, run: Callable, columns: tuple) -> Any:
+    def read_blocks(self, reduction: Reduction, run: Callable, columns: tuple) -> Any:
         """Read all rows once, and sum or stack the results.
 
         The arguments are those of `HostRows.read_blocks`. With a checkpoint, a sum continues after
         the rows that it already contains.
         """
-        if self.checkpoint is None or kind == "map":
-            return super().read_blocks(kind, run, columns)
+        if self.checkpoint is None or reduction is MAP:
+            return super().read_blocks(reduction, run, columns)
         key = ""
         done = 0
         total = None

@@ -40,6 +40,7 @@ from jaxrls.core.fit import (
     result_of_moments,
 )
 from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import Reduction
 from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
 from jaxrls.front import (
     Fit,
@@ -73,7 +74,7 @@ class NoRows(Rows):
         """The dtype of the moments."""
         return self.kind
 
-    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
+    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
         """Raise, because the rows are not kept."""
         raise ValueError(
             "this needs the rows, and the fit kept only their moments: fit all rows again"

@@ -43,6 +43,7 @@ from jaxrls.core.factors import (
 from jaxrls.core.fit import Numbers
 from jaxrls.core.leave_out import View
 from jaxrls.core.linalg import (
+    MAP,
     InverseParts,
     Number,
     Square,
@@ -388,7 +389,8 @@ class Kronecker(DualOneByOne):
 
     def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """Return y − f of all pairs. All weights are positive, so √v divides the residuals."""
-        return solution.training_residuals(lams) / self.weights.root[:, None]
+        r = self.sweep(MAP, solution, lams, lambda residuals: residuals.r)
+        return r / self.weights.root[:, None, None]
 
     def view(self, solution: Solution, lam: Number) -> SidesView:
         """Return R = U diag(D) Uᵀ − wwᵀ and r at one λ, as a `SidesView`."""

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.criteria import known_lam
-from jaxrls.core.data import Labels, compiled, first_rows
+from jaxrls.core.data import Labels, Weights, compiled, first_rows
 from jaxrls.core.factors import AtPoints, Factor, Solution, Spectrum
-from jaxrls.core.linalg import matmul, safe_sqrt
+from jaxrls.core.linalg import MAP, matmul, safe_sqrt
 from jaxrls.core.support import Listed, as_array, check_whole, column_names, public_call, pytree
 from jaxrls.front import Fit, Model, solution_of
 
@@ -197,15 +197,14 @@ def _diagonals(spectrum: Spectrum, lam: Float[Array, ""]) -> Float[Array, "n 5"]
     kept = spectrum.s / (spectrum.s + lam)
     left = lam / (spectrum.s + lam)
     shares = jnp.stack([kept, kept**2, left, left**2, left**3], axis=1)
-    weights = spectrum.weights
 
-    def of_block(U: Any, v: Any, b: Any) -> Float[Array, "b 5"]:
-        of_fixed = spectrum.fixed.leverage(b, weights.block(v, len(U)).array)
-        outside = jnp.maximum(spectrum.outside(U, v, b), 0)
+    def of_block(U: Any, weights: Weights, b: Any) -> Float[Array, "b 5"]:
+        of_fixed = spectrum.fixed.leverage(b, weights.array)
+        outside = jnp.maximum(spectrum.outside(U, weights, b), 0)
         fixed_and_rest = jnp.stack([of_fixed, of_fixed, outside, outside, outside], axis=1)
         return matmul(U**2, shares) + fixed_and_rest
 
-    return spectrum.read_left(True, of_block)
+    return spectrum.read_left(MAP, of_block)
 
 
 class Eigenfunctions(NamedTuple):

@@ -51,7 +51,7 @@ from jaxrls.core.factors import Expansion, Factor, Solution
 from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import landmark_of_row, orthonormal
-from jaxrls.core.linalg import FEWEST_ROWS, Number, matmul, safe_sqrt
+from jaxrls.core.linalg import FEWEST_ROWS, MAP, Number, matmul, safe_sqrt
 from jaxrls.core.support import as_floats, known_and, public_call, pytree, static, where_known
 from jaxrls.front import Fit, once_per_fit, solution_of, with_constant
 from jaxrls.uncertainty.posterior import (
@@ -171,7 +171,7 @@ def smoother(factor: Factor, lam: Float[Array, ""]) -> Smoother:
     lams = lam.reshape(1, 1)
     eye = jnp.eye(factor.n, dtype=factor.dtype)
     unlabelled = factor.solve_labels(Labels.none(weights, factor.fixed))
-    R = factor.sweep(unlabelled, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
+    R = factor.sweep(MAP, unlabelled, lams, lambda residuals: residuals.diagonal)[:, 0, 0]
     solution = factor.solve_labels(Labels.unchecked(eye, weights, factor.fixed, False))
     label_map = jnp.concatenate([part[0] for part in factor.coef_and_beta(solution, lams)])
     indices = jnp.zeros(0, int)

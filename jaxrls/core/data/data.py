@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data.fixed_effects import FixedEffects
 from jaxrls.core.data.weights import Weights
+from jaxrls.core.linalg import MAP, SUM, Reduction
 from jaxrls.core.support import (
     as_array,
     as_floats,
@@ -26,13 +27,8 @@ class DataBlock(NamedTuple):
     """A block of rows with their weights and fixed effects."""
 
     x: Any  # the rows
-    v: Any  # their weights; None if all are 1
+    weights: Weights
     b: Any  # their part of `FixedEffects.values`
-
-    @property
-    def weights(self) -> Weights:
-        """The weights of the rows, as `Weights`."""
-        return Weights(self.v, self.x.shape[0], self.x.dtype)
 
 
 @pytree
@@ -57,19 +53,23 @@ class Data:
 
         `block` is a `DataBlock`.
         """
-        return self._over("sum", fn, columns, hints)
+        return self.over(SUM, fn, columns, **hints)
 
     def map(self, fn: Callable, *columns, **hints) -> Any:
         """Stack `fn(block, *parts)` over blocks of rows, as `Rows.map` does.
 
         `block` is a `DataBlock`.
         """
-        return self._over("map", fn, columns, hints)
+        return self.over(MAP, fn, columns, **hints)
 
-    def _over(self, kind: str, fn: Callable, columns: tuple, hints: dict) -> Any:
-        of_block = lambda x, v, b, *parts: fn(DataBlock(x, v, b), *parts)
+    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
+        """Compute `sum(fn, *columns)` for `SUM`, or `map(fn, *columns)` for `MAP`."""
+
+        def of_block(x: Any, v: Float[Array, " b"] | None, b: Any, *parts) -> Any:
+            return fn(DataBlock(x, self.weights.block(v, x.shape[0]), b), *parts)
+
         columns = self.weights.values, self.fixed.values, *columns
-        return self.rows.over(kind, of_block, columns, **hints)
+        return self.rows.over(reduction, of_block, columns, **hints)
 
 
 @pytree

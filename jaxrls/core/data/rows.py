@@ -14,7 +14,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.kernels import GramBlock, Kernel, as_dense
-from jaxrls.core.linalg import check_block_size, over_rows, wide_block_size
+from jaxrls.core.linalg import (
+    MAP,
+    SUM,
+    Reduction,
+    check_block_size,
+    over_rows,
+    wide_block_size,
+)
 from jaxrls.core.support import (
     as_array,
     check_finite,
@@ -61,8 +68,8 @@ class Rows(ABC):
     row_weights: Any = None  # (n,), if the source of the rows has weights
 
     @abstractmethod
-    def over(self, kind: str, fn: Callable, columns: tuple, **hints) -> Any:
-        """Compute `sum(fn, *columns)` or `map(fn, *columns)`, for the `kind` "sum" or "map"."""
+    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
+        """Compute `sum(fn, *columns)` for `SUM`, or `map(fn, *columns)` for `MAP`."""
 
     def few_rows(self, num: int) -> Any:
         """Return at most `num` rows, in one array."""
@@ -106,14 +113,14 @@ class Rows(ABC):
             columns: arrays (n, …), pytrees of arrays, or None. They are cut like the rows.
             hints: `temporaries`, how many numbers `fn` makes for each row, and `block_size`.
         """
-        return self.over("sum", fn, columns, **hints)
+        return self.over(SUM, fn, columns, **hints)
 
     def map(self, fn: Callable, *columns, **hints) -> Any:
         """Stack `fn(block, *parts)` over blocks of rows.
 
         The arguments are those of `sum`. `fn` returns arrays with as many rows as the block.
         """
-        return self.over("map", fn, columns, **hints)
+        return self.over(MAP, fn, columns, **hints)
 
     def check(  # noqa: B027
         self, kernel: Kernel, name: str = "X", *, training: bool = True
@@ -241,7 +248,7 @@ class DenseRows(Rows):
 
     def over(
         self,
-        kind: str,
+        reduction: Reduction,
         fn: Callable,
         columns: tuple,
         temporaries: int = 0,
@@ -253,7 +260,9 @@ class DenseRows(Rows):
         row = (self.shape[1] + temporaries) * self.dtype.itemsize
         size = check_block_size(block_size, n) or wide_block_size(n, row)
         columns = self.X, *columns
-        return over_rows(kind, lambda args: fn(*args), columns, size, self.shards, self._placed)
+        return over_rows(
+            reduction, lambda args: fn(*args), columns, size, self.shards, self._placed
+        )
 
     def _placed(self, arrays: Any, whole: bool = False) -> Any:
         """Return arrays as they are, because these rows lie on one device.
@@ -337,11 +346,13 @@ class MappedRows(Rows):
         """How the source is stored, in words."""
         return self.source.lies
 
-    def over(self, kind: str, fn: Callable, columns: tuple, temporaries: int = 0, **hints) -> Any:
+    def over(
+        self, reduction: Reduction, fn: Callable, columns: tuple, temporaries: int = 0, **hints
+    ) -> Any:
         """Compute `Rows.over` over blocks of the source, of which φ is computed."""
         hints["temporaries"] = temporaries + self.shape[1]
         mapped = lambda x, *parts: fn(self.feature_map.features(x), *parts)
-        return self.source.over(kind, mapped, columns, **hints)
+        return self.source.over(reduction, mapped, columns, **hints)
 
     def few_rows(self, num: int) -> Float[Array, "m r"]:
         """Return φ of at most `num` rows of the source."""

@@ -116,6 +116,10 @@ class Weights:
         """Return Σ v A / Σ v."""
         return self.sum(A) / self.total
 
+    def times(self, A: Float[Array, "#n *t"]) -> Float[Array, "#n *t"]:
+        """Return v A, row by row."""
+        return A if self.values is None else _along_columns(self.values, A) * A
+
     def scale(self, A: Float[Array, "#n *t"]) -> Float[Array, "#n *t"]:
         """Return √v A, row by row."""
         return A if self.values is None else A * _along_columns(self.root, A)

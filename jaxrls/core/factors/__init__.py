@@ -12,8 +12,6 @@ from jaxrls.core.factors.factorize import SOLVER_OF_OPTION, SOLVERS_WITHOUT_K, n
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
 from jaxrls.core.factors.lams import (
     GRID_SIZE,
-    OfLeftOut,
-    OfLeftOutRows,
     PerLam,
     PerRow,
     PerTarget,
@@ -27,6 +25,7 @@ from jaxrls.core.factors.primal_spectrum import (
     feature_moments,
     spectrum_of,
 )
+from jaxrls.core.factors.residuals import HeldOut, Score, Summand
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solver import CallShape, Footprint, Solver
 from jaxrls.core.factors.solvers import (

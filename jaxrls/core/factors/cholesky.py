@@ -18,6 +18,7 @@ Theory: `docs/theory.md`, "Gradients".
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,12 +30,14 @@ from jaxrls.core.data import Data
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.factor import OneByOne
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, CHOLESKY_ROUNDINGS, Report
-from jaxrls.core.factors.lams import OfResiduals, PerLam, PerTarget, one_by_one
+from jaxrls.core.factors.lams import PerLam, PerTarget, one_by_one
+from jaxrls.core.factors.residuals import Residuals
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.leave_out import DenseView
 from jaxrls.core.linalg import (
     InverseParts,
     Number,
+    Reduction,
     Square,
     diagonal_of,
     inverse,
@@ -124,7 +127,7 @@ class DualOneByOne(OneByOne):
         return self.at_lams(solution, lams, "data_fit")
 
     def sweep(
-        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
+        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, *columns
     ) -> Any:
         """Apply `fn` to the residuals of all rows at once, for one λ after another."""
         results = attrgetter("residuals", "diagonal")
@@ -132,9 +135,9 @@ class DualOneByOne(OneByOne):
 
         def of_lam(lam: Float[Array, " k"]) -> Any:
             r, diagonal = solution.per_target(lam, of_rows)
-            return fn(r[:, None], diagonal[:, None], self.weights.values, *columns)
+            return fn(Residuals(r[:, None], diagonal[:, None], self.weights), *columns)
 
-        return one_by_one(of_lam, lams, stack)
+        return one_by_one(reduction, of_lam, lams)
 
     def effects(
         self, fitted: Float[Array, "n t"], coef: Float[Array, "n t"]
@@ -245,7 +248,7 @@ class CholeskyGram(DualOneByOne):
         kernel_part = matmul(self.K * weights.root, P)  # A
         effects_part = self.H.T - matmul(self.H.T, weights.scale(kernel_part))
         to_f = kernel_part + matmul(basis, effects_part)
-        unseen = self.query_residuals(solution, lam.reshape(1, 1))[0]
+        unseen = self.query_residuals(solution, lam.reshape(1, 1))[:, 0]
         return DenseView(
             residuals=jnp.where(column, view.residuals, unseen),
             diagonal=jnp.where(used, view.diagonal, 1),

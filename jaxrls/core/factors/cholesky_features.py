@@ -17,6 +17,7 @@ and the leverage is v|u|², apart from the fixed effects.
 Theory: `docs/theory.md`, "One matrix".
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -28,18 +29,19 @@ from jaxrls.core.factors.expansion import Expansion, Features, Primal
 from jaxrls.core.factors.factor import AtLam, OneByOne
 from jaxrls.core.factors.floor import Report, roundings_of_moments
 from jaxrls.core.factors.lams import (
-    OfResiduals,
     PerLam,
     PerTarget,
     map_lams_with_columns,
     with_lams_inside,
 )
 from jaxrls.core.factors.refits import PrimalForm
+from jaxrls.core.factors.residuals import Residuals
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import (
     Number,
+    Reduction,
     diagonal_of,
     matmul,
     rounding,
@@ -137,12 +139,12 @@ class CholeskyFeatures(OneByOne):
         return self.coordinates(self.feature_map.design(block.x), block.b, maps)
 
     def sweep(
-        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
+        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, *columns
     ) -> Any:
-        """Sum `fn` of residuals over rows, in one pass for all λ. Cost: O(n r² L)."""
+        """Sum or map `fn` of residuals over rows, in one pass for all λ. Cost: O(n r² L)."""
         maps = map_lams_with_columns(self.maps_at, lams, solution.state)
 
-        def of_block(block: DataBlock, y: Float[Array, "b t"], *columns) -> Any:
+        def of_block(block: DataBlock, y: Float[Array, "b t"], *parts) -> Any:
             psi = self.feature_map.design(block.x)
             weights = block.weights
             h = self.fixed.leverage(block.b, weights.array)
@@ -153,10 +155,11 @@ class CholeskyFeatures(OneByOne):
                 return matmul(u, maps.of_labels), (1 - leverage - h)[:, None]
 
             f, diagonal = with_lams_inside(jax.lax.map(fitted, maps), lams)
-            return fn(y[:, None] - weights.scale(f), diagonal, block.v, *columns)
+            r = y[:, None] - weights.scale(f)
+            return fn(Residuals(r, diagonal, weights), *parts)
 
-        read = self.data.map if stack else self.data.sum
-        return read(of_block, solution.labels.scaled, *columns, **self.hints)
+        columns = solution.labels.scaled, *columns
+        return self.data.over(reduction, of_block, columns, **self.hints)
 
     def primal_form(self):
         """Return the factor in terms of φ minus its fit by the fixed effects.

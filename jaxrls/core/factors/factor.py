@@ -24,7 +24,7 @@ All ways to compute held-out residuals give the same numbers. A factor takes the
 
 | rows that are held out | method | how |
 |---|---|---|
-| single rows, summed over | `sum_left_out_rows` | e = r/(R√v) from a `sweep` over rows, for all λ |
+| single rows, summed over | `sum_held_out_rows` | e = r/(R√v) from a `sweep` over rows, for all λ |
 | single rows, one by one | `held_out_rows` | the same; `query_residuals` for rows of weight 0 |
 | folds of few rows | `sweep_folds` | a solve with R_SS of a `view` for each λ, `core/leave_out` |
 | folds of more rows than features | `sweep_folds` | fits to the other rows, from `primal_form` |
@@ -33,8 +33,8 @@ All ways to compute held-out residuals give the same numbers. A factor takes the
 | landmarks with their rows | `landmarks/held_out.py` | one more index of R for each landmark |
 | single rows, by an iteration | `outcome` | an estimate with its standard error |
 
-Several methods take a function of a block of rows. `lams.py` defines the types of these functions:
-`OfResiduals`, `OfLeftOut`, `OfLeftOutRows` and `OfFolds`.
+Several methods take a function of a block of rows, and a reduction: `SUM` adds its results over
+blocks, and `MAP` concatenates them. `residuals.py` says what these functions get.
 
 Theory: `docs/theory.md`, "One matrix".
 """
@@ -53,19 +53,16 @@ from jaxrls.core.data import Data, FixedEffects, Folds, Labels, Weights
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.lams import (
     Lams,
-    OfFolds,
-    OfLeftOut,
-    OfLeftOutRows,
-    OfResiduals,
     PerLam,
     PerRow,
     PerTarget,
     one_by_one,
 )
 from jaxrls.core.factors.refits import PrimalForm, sweep_primal_refits
+from jaxrls.core.factors.residuals import HeldOut, Residuals, Score, Summand
 from jaxrls.core.factors.solution import Outcome, Solution
 from jaxrls.core.leave_out import View, fold_residuals
-from jaxrls.core.linalg import Number, matmul
+from jaxrls.core.linalg import MAP, SUM, Number, Reduction, matmul
 
 
 class Factor(ABC):
@@ -115,7 +112,7 @@ class Factor(ABC):
 
     def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Compute Σ vᵢ (yᵢ − f(xᵢ))² from the residuals of all rows, which avoids cancellation."""
-        return self.sweep(solution, lams, lambda r, diagonal, v: jnp.sum(r * r, axis=0))
+        return self.sweep(SUM, solution, lams, lambda residuals: jnp.sum(residuals.r**2, axis=0))
 
     @abstractmethod
     def data_fit(self, solution: Solution, lams: PerLam) -> PerTarget:
@@ -134,15 +131,14 @@ class Factor(ABC):
 
     @abstractmethod
     def sweep(
-        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
+        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, *columns
     ) -> Any:
-        """Sum `fn(r, diagonal, v, *parts)` over blocks of rows, for all λ in one pass over the
+        """Sum or map `fn(residuals, *parts)` over blocks of rows, for all λ in one pass over the
         rows.
 
-        For a block of b rows, `fn` gets the residuals r (b, L, t), the diagonal of R (b, L, k) and
-        the weights v (b,), None if all are 1. It also gets the block's part of each of `columns`,
-        arrays (n, …). With `stack`, the results of `fn` have an axis of rows first, and blocks are
-        stacked along it instead of summed.
+        For a block of rows, `fn` gets its `Residuals`, and its part of each of `columns`, arrays
+        (n, …). Its results have an axis of λ: the first axis for `SUM`, the second for `MAP`, after
+        that of rows.
         """
 
     def view(self, solution: Solution, lam: Number) -> View:
@@ -159,43 +155,36 @@ class Factor(ABC):
 
     # held-out rows --------------------------------------------------------------------------------
 
-    def sum_left_out_rows(
-        self, solution: Solution, fn: OfLeftOutRows, lams: PerLam, counted: Weights | None = None
+    def sum_held_out_rows(
+        self, solution: Solution, lams: PerLam, score: Score, counted: Weights | None = None
     ) -> Any:
-        """Sum `fn(e, 1 − leverage, labels, weights)` over rows, for all λ.
+        """Sum a score over single rows that are held out, for all λ.
 
-        Here e are held-out residuals of single rows at one λ. Results have a leading axis of λ.
-        `counted` are the weights that `fn` gets, by default those of the fit. Rows of weight 0 in
-        `counted` or in the fit have e = 0.
+        `counted` are the weights that the score gets, by default those of the fit. Rows of weight 0
+        in `counted` or in the fit have e = 0.
         """
         counted = self.weights if counted is None else counted
-        of_all_lams = jax.vmap(fn, in_axes=(1, 1, None, None))
 
         def of_block(
-            r: Float[Array, "b L t"],
-            diagonal: Float[Array, "b L k"],
-            v: Float[Array, " b"] | None,
-            counted_v: Float[Array, " b"] | None,
-            Y: Float[Array, "b t"],
+            residuals: Residuals, v: Float[Array, " b"] | None, labels: Float[Array, "b t"]
         ) -> Any:
-            counts = self.weights.block(counted_v, len(Y))
-            e, remaining = held_out(r, diagonal, self.weights.block(v, len(Y)))
-            if counted_v is not None:
-                e = jnp.where(counts.used[:, None, None], e, 0)
-            return of_all_lams(e, remaining, Y, counts.array)
+            weights = counted.block(v, len(labels))
+            e, remaining = residuals.held_out()
+            if v is not None:
+                e = jnp.where(weights.used[:, None, None], e, 0)
+            return score(HeldOut(e, remaining, labels, weights))
 
-        return self.sweep(solution, lams, of_block, counted.values, solution.labels.Y)
+        return self.sweep(SUM, solution, lams, of_block, counted.values, solution.labels.Y)
 
     def held_out_rows(self, solution: Solution, lams: PerLam) -> PerRow:
         """Compute the held-out residual of every row.
 
         A row of weight 0 is predicted as if it were new. Padding is not: its residuals are 0.
         """
-        of_block = lambda r, diagonal, v: held_out(r, diagonal, self.weights.block(v, len(r)))[0]
-        e = jnp.moveaxis(self.sweep(solution, lams, of_block, stack=True), 1, 0)
+        e = self.sweep(MAP, solution, lams, lambda residuals: residuals.held_out()[0])
         if self.weights.values is None or self.weights.padded:
             return e
-        return jnp.where(self.weights.used[:, None], e, self.query_residuals(solution, lams))
+        return jnp.where(self.weights.used[:, None, None], e, self.query_residuals(solution, lams))
 
     def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """Compute y − f of all rows, each predicted as if it were new.
@@ -210,33 +199,29 @@ class Factor(ABC):
             missed_at = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(b, beta)
             return jax.vmap(missed_at, out_axes=1)(*fits)
 
-        missed = self.data.rows.map(of_block, fixed.values, solution.labels.Y)
-        return jnp.moveaxis(missed, 1, 0)
+        return self.data.rows.map(of_block, fixed.values, solution.labels.Y)
 
     def sweep_folds(
-        self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
+        self, reduction: Reduction, solution: Solution, lams: PerLam, score: Score, folds: Folds
     ) -> Any:
-        """Apply `fn(e, labels, weights)` to the residuals e (b, L, t) of rows held out by fold.
+        """Sum or map a score over rows that are held out by fold, for all λ.
 
         Folds of more rows than there are features take fits to the other rows. Smaller folds take
         the closed form, for one λ after another.
-
-        Returns:
-            Sums over rows with a leading axis of λ; or with `stack` the results of all rows,
-            stacked.
         """
         form = self.primal_form()
         if form is not None and folds.width > form.rotation.shape[1]:
-            return sweep_primal_refits(form, solution, fn, lams, folds, stack)
+            return sweep_primal_refits(reduction, form, solution, lams, score, folds)
 
         def left_out(lam: Number, solution: Solution) -> Float[Array, "k b t"]:
             return fold_residuals(self.view(solution, lam), self.weights, folds, self.shards)
 
         def of_lam(lam: Float[Array, " k"]) -> Any:
             e = folds.in_row_order(solution.per_target(lam, left_out))
-            return fn(e[:, None], solution.labels.Y, folds.weights_of_predicted(self.weights).array)
+            weights = folds.weights_of_predicted(self.weights)
+            return score(HeldOut(e[:, None], None, solution.labels.Y, weights))
 
-        return one_by_one(of_lam, lams, stack)
+        return one_by_one(reduction, of_lam, lams)
 
     def raise_floor(self, folds: Folds | None) -> "Factor":
         """Return the factor with a floor from which on these folds are held out exactly.
@@ -246,7 +231,7 @@ class Factor(ABC):
         return self
 
     def outcome(
-        self, solution: Solution, lams: PerLam, folds: Folds | None, fn: OfLeftOut | None
+        self, solution: Solution, lams: PerLam, folds: Folds | None, summand: Summand | None
     ) -> Any:
         """Compute the `Outcome` that `Solution.outcome` returns.
 
@@ -411,15 +396,3 @@ class OneByOne(Factor):
     def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
         """Compute tr R for one λ after another."""
         return self.at_lams(solution, lams, "residual_dof")
-
-
-def held_out(
-    r: Float[Array, "b L t"], diagonal: Float[Array, "b L k"], weights: Weights
-) -> tuple[Any, Any]:
-    """Return the held-out residuals e = r/(R√v) of rows, and the diagonal of R, 1 − leverage.
-
-    Rows of weight 0 get e = 0 and a diagonal of 1, so that derivatives are finite.
-    """
-    if weights.values is not None:
-        diagonal = jnp.where(weights.used[:, None, None], diagonal, 1)
-    return weights.unscale(r / diagonal), diagonal

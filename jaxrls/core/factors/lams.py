@@ -1,7 +1,7 @@
 """λ and targets as axes of arrays, and loops over λ.
 
 λ are columns (L, k): k = 1 if all targets share λ, and k = t if each target has its own. Results
-have an axis L of λ and an axis t of targets.
+have an axis L of λ and an axis t of targets. An axis of rows, if there is one, comes first.
 
 | loop over λ | what the function takes |
 |---|---|
@@ -19,25 +19,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.linalg import map_blocks, matmul, split
+from jaxrls.core.linalg import MAP, Reduction, map_blocks, matmul, split
 from jaxrls.core.support import Listed
 
 # λ as a caller gives them. `as_columns` refuses a single number.
 Lams = Float[Array, "L *k"] | Listed | float
 PerLam = Float[Array, "L k"]  # λ as columns, or one number for each λ
 PerTarget = Float[Array, "L t"]
-PerRow = Float[Array, "L n t"]
-
-# Functions that callers pass in, which take a block of b rows. v are the weights of the rows, None
-# if all are 1.
-# `fn(r, diagonal of R, v, *parts of further columns)`, for `sweep`.
-OfResiduals = Callable[..., Any]
-# `fn(e, labels, v)` of held-out residuals e at one λ, such as a criterion's `summand`.
-OfLeftOut = Callable[[Float[Array, "b t"], Float[Array, "b t"], Any], Any]
-# `fn(e, 1 − leverage, labels, v)` of held-out residuals e at one λ.
-OfLeftOutRows = Callable[[Float[Array, "b t"], Float[Array, "b k"], Float[Array, "b t"], Any], Any]
-# `fn(e, labels, v)` of held-out residuals e of folds, for all λ.
-OfFolds = Callable[[Float[Array, "b L t"], Float[Array, "b t"], Any], Any]
+PerRow = Float[Array, "n L t"]
 
 # The number of λ of a grid, unless a caller gives another.
 GRID_SIZE = 100
@@ -62,25 +51,27 @@ def matmul_lams(A: Float[Array, "b r"], B: Float[Array, "r L t"]) -> Float[Array
     return matmul(A, B.reshape(len(B), -1)).reshape(len(A), *B.shape[1:])
 
 
-def over_lams(fn: Callable, lams: PerLam, columns: int) -> Any:
-    """Apply `fn` to λ in equal chunks, and return results with a leading axis L.
+def over_lams(reduction: Reduction, fn: Callable, lams: PerLam, columns: int) -> Any:
+    """Apply `fn`, which reduces rows, to many λ at once.
 
-    `fn` makes `columns` matrix columns for each λ. Chunks keep at most `COLUMNS_AT_ONCE` columns in
-    memory at once.
+    `fn` makes `columns` matrix columns for each λ. For sums it takes λ in equal chunks, which keep
+    at most `COLUMNS_AT_ONCE` columns in memory at once. A map keeps its columns anyway.
     """
+    if reduction is MAP:
+        return fn(lams)
     chunks = -(-len(lams) // max(1, COLUMNS_AT_ONCE // max(1, columns)))
     return fn(lams) if chunks == 1 else map_blocks(fn, *split(lams, -(-len(lams) // chunks)))
 
 
-def one_by_one(fn: Callable, lams: PerLam, stack: bool) -> Any:
-    """Apply `fn` to one λ after another, each as an axis of length one.
+def one_by_one(reduction: Reduction, fn: Callable, lams: PerLam) -> Any:
+    """Apply `fn`, which reduces rows, to one λ after another.
 
-    Results are sums, with a leading axis of λ. With `stack` they are of rows, (n, L, …).
+    Results of `fn` have an axis of λ, of length one.
     """
-    axis = 1 if stack else 0  # the axis of length one
+    axis = reduction.axes_of_rows
     of_one = lambda lam: jax.tree.map(lambda a: jnp.squeeze(a, axis), fn(lam))
     results = jax.lax.map(of_one, lams)
-    return jnp.moveaxis(results, 0, 1) if stack else results
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), results)
 
 
 def map_lams_with_columns(fn: Callable, lams: PerLam, A: Float[Array, "r t"]) -> Any:

@@ -22,7 +22,15 @@ from jaxrls.core.factors.solution import Solution
 from jaxrls.core.factors.spectrum import GramSpectrum, Spectrum, factor_symmetric
 from jaxrls.core.kernels import IDENTITY, Kernel
 from jaxrls.core.leave_out import LowRankView
-from jaxrls.core.linalg import Number, clip_negative, eigh, eigh_rounding, matmul, transposed_matmul
+from jaxrls.core.linalg import (
+    Number,
+    Reduction,
+    clip_negative,
+    eigh,
+    eigh_rounding,
+    matmul,
+    transposed_matmul,
+)
 from jaxrls.core.support import pytree
 
 
@@ -42,27 +50,33 @@ class PrimalSpectrum(Spectrum):
     directions: Float[Array, "c r"]
     sums: Moments | None = None
 
-    def centred(self, block: DataBlock) -> Float[Array, "b p"]:
+    def centred(self, x: Float[Array, "b p"], b: Any) -> Float[Array, "b p"]:
         """Return features − B fixed_fit of a block of rows."""
-        return block.x - self.fixed.fitted(block.b, self.fixed_fit)
+        return x - self.fixed.fitted(b, self.fixed_fit)
 
-    def coordinates(self, block: DataBlock) -> Float[Array, "b r"]:
+    def coordinates(self, x: Float[Array, "b p"], b: Any) -> Float[Array, "b r"]:
         """Return the rows of U/√v of a block: its centred features, rotated."""
-        return matmul(self.centred(block), self.rotation)
+        return matmul(self.centred(x, b), self.rotation)
 
-    def left(self, block: DataBlock) -> Float[Array, "b r"]:
-        """Return the rows of U of a block: its coordinates times √v."""
-        return block.weights.scale(self.coordinates(block))
+    def coordinates_of_block(self, block: DataBlock) -> Float[Array, "b r"]:
+        """Return the rows of U/√v of a block."""
+        return self.coordinates(block.x, block.b)
 
-    def read_left(self, stack: bool, fn: Callable, *columns) -> Any:
-        """Make the rows of U block by block."""
-        of_block = lambda block, *parts: fn(self.left(block), block.v, block.b, *parts)
-        read = self.data.map if stack else self.data.sum
-        return read(of_block, *columns)
+    def read_left(self, reduction: Reduction, fn: Callable, *columns) -> Any:
+        """Make the rows of U block by block: coordinates times √v."""
+
+        def of_block(block: DataBlock, *parts) -> Any:
+            U = block.weights.scale(self.coordinates_of_block(block))
+            return fn(U, block.weights, block.b, *parts)
+
+        return self.data.over(reduction, of_block, columns)
 
     def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
-        cross = lambda block, y: transposed_matmul(self.centred(block), block.weights.scale(y))
+
+        def cross(block: DataBlock, y: Float[Array, "b t"]) -> Float[Array, "p t"]:
+            return transposed_matmul(self.centred(block.x, block.b), block.weights.scale(y))
+
         return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
@@ -90,8 +104,8 @@ class PrimalSpectrum(Spectrum):
     def query_residuals(self, solution: Solution, lams: PerLam) -> PerRow:
         """Compute y − f of all rows as if they were new, in one pass for all λ."""
         kept = self.fitted_part(solution, lams)
-        f = self.data.map(lambda block: matmul_lams(self.coordinates(block), kept))
-        return solution.labels.Y - solution.labels.by_effects - jnp.moveaxis(f, 1, 0)
+        f = self.data.map(lambda block: matmul_lams(self.coordinates_of_block(block), kept))
+        return (solution.labels.Y - solution.labels.by_effects)[:, None] - f
 
     def primal_form(self):
         """Return the factor in terms of φ = (features − B fixed_fit) V.
@@ -114,7 +128,7 @@ class PrimalSpectrum(Spectrum):
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R = I − HHᵀ − U diag(sD) Uᵀ with D = 1/(s + λ), and r."""
         root = jnp.sqrt(self.s / (self.s + lam))
-        u = self.data.map(lambda block: self.coordinates(block) * root)
+        u = self.data.map(lambda block: self.coordinates_of_block(block) * root)
         label_coordinates = root[:, None] * solution.state
         return LowRankView.from_features(
             u, label_coordinates, solution.labels, self.weights, self.fixed

@@ -21,9 +21,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import Data, DataBlock, Folds, Labels, Moments, moments
-from jaxrls.core.factors.lams import OfFolds, PerLam, matmul_lams, over_lams
+from jaxrls.core.factors.lams import PerLam, matmul_lams, over_lams
+from jaxrls.core.factors.residuals import HeldOut, Score
 from jaxrls.core.leave_out import orthonormal
-from jaxrls.core.linalg import eigh, eigh_rounding, matmul, whitened
+from jaxrls.core.linalg import Reduction, eigh, eigh_rounding, matmul, whitened
 from jaxrls.core.support import platform
 
 
@@ -45,9 +46,14 @@ class PrimalForm(NamedTuple):
 
 
 def sweep_primal_refits(
-    form: PrimalForm, solution: Any, fn: OfFolds, lams: PerLam, folds: Folds, stack: bool
+    reduction: Reduction,
+    form: PrimalForm,
+    solution: Any,
+    lams: PerLam,
+    score: Score,
+    folds: Folds,
 ) -> Any:
-    """Apply `fn` to held-out residuals by fold, as `Factor.sweep_folds`, by fits on features.
+    """Apply `score` to held-out residuals by fold, as `Factor.sweep_folds`, by fits on features.
 
     One pass over the rows for each fold makes moments, and one more pass makes the residuals for
     all λ. Cost: k n r², and k eigendecompositions of r×r matrices. If derivatives are needed,
@@ -71,10 +77,11 @@ def sweep_primal_refits(
 
         e, _ = jax.lax.scan(fill_in_fold, jnp.zeros((len(Y), L, t), Y.dtype), fits)
         counted = predicted_by < len(folds.left_out)  # as `Folds.weights_of_predicted`, of a block
-        return fn(e, Y, jnp.where(counted, block.weights.array, 0))
+        weights = block.weights.block(jnp.where(counted, block.weights.array, 0), len(Y))
+        return score(HeldOut(e, None, Y, weights))
 
-    read = data.map if stack else data.sum
-    return read(of_block, labels.Y, folds.predicted_by, temporaries=2 * L * t)
+    columns = labels.Y, folds.predicted_by
+    return data.over(reduction, of_block, columns, temporaries=2 * L * t)
 
 
 class PrimalFits(NamedTuple):
@@ -138,9 +145,9 @@ def pays_to_refit(folds: Folds, lams: int) -> bool:
 
 
 def sweep_dual_refits(
-    factor: Any, solution: Any, fn: OfFolds, lams: PerLam, folds: Folds, stack: bool
+    reduction: Reduction, factor: Any, solution: Any, lams: PerLam, score: Score, folds: Folds
 ) -> Any:
-    """Apply `fn` to held-out residuals by fold, as `Factor.sweep_folds`, for a square U of K.
+    """Apply `score` to held-out residuals by fold, as `Factor.sweep_folds`, for a square U of K.
 
     Rows of weight 0 are queries.
     """
@@ -155,9 +162,9 @@ def sweep_dual_refits(
             return fit.start[:, None] - matmul_lams(fit.cross, shrunk)
 
         e = folds.in_row_order(jax.lax.map(left_out, fits)) / unit[:, None]
-        return fn(e, labels.Y, folds.weights_of_predicted(weights).array)
+        return score(HeldOut(e, None, labels.Y, folds.weights_of_predicted(weights)))
 
-    return of_lams(lams) if stack else over_lams(of_lams, lams, labels.Y.shape[1])
+    return over_lams(reduction, of_lams, lams, labels.Y.shape[1])
 
 
 class DualFits(NamedTuple):

@@ -15,14 +15,17 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import Folds, Labels
 from jaxrls.core.factors.lams import (
     Lams,
-    OfLeftOut,
-    OfLeftOutRows,
     PerLam,
-    PerRow,
     PerTarget,
     as_columns,
 )
-from jaxrls.core.linalg import safe_sqrt
+from jaxrls.core.factors.residuals import (
+    Summand,
+    SummandWithRemaining,
+    score_by,
+    score_with_remaining,
+)
+from jaxrls.core.linalg import MAP, SUM, safe_sqrt
 from jaxrls.core.support import pytree
 
 
@@ -164,7 +167,7 @@ class Solution:
 
     # held-out rows -------------------------------------------------------------------------------
 
-    def sum_held_out(self, fn: OfLeftOut, lams: Lams, groups: Folds | None = None) -> Any:
+    def sum_held_out(self, fn: Summand, lams: Lams, groups: Folds | None = None) -> Any:
         """Sum a function of held-out residuals over rows, for every λ.
 
         A held-out residual is yᵢ − f₍without i₎(xᵢ). Each row, or each group of rows, is left out
@@ -189,12 +192,10 @@ class Solution:
         lams = self.lam_columns(lams)
         if groups is None:
             return self.estimated(lams, fn).held_out_sum
-        of_all_lams = jax.vmap(fn, in_axes=(1, None, None))
-        return self.nan_where_rank_drops(
-            self.factor.sweep_folds(self, of_all_lams, lams, groups), groups
-        )
+        total = self.factor.sweep_folds(SUM, self, lams, score_by(fn), groups)
+        return self.nan_where_rank_drops(total, groups)
 
-    def sum_with_remaining(self, fn: OfLeftOutRows, lams: Lams) -> Any:
+    def sum_with_remaining(self, fn: SummandWithRemaining, lams: Lams) -> Any:
         """Sum a function of held-out residuals and leverages over rows, for every λ.
 
         This is `sum_held_out` of single rows, with one more argument for `fn`. For the prior k and
@@ -212,11 +213,12 @@ class Solution:
         Raises:
             ValueError: as `sum_held_out` does.
         """
+        lams = self.lam_columns(lams)
         return self.nan_where_rank_drops(
-            self.factor.sum_left_out_rows(self, fn, self.lam_columns(lams))
+            self.factor.sum_held_out_rows(self, lams, score_with_remaining(fn))
         )
 
-    def held_out_residuals(self, lams: Lams, groups: Folds | None = None) -> PerRow:
+    def held_out_residuals(self, lams: Lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
         """Return the held-out residuals of every row, yᵢ − f₍without i, or without its group₎(xᵢ).
 
         Rows of weight 0 have held-out residuals too.
@@ -238,12 +240,12 @@ class Solution:
         factor = self.factor
         factor.fixed.check_rank(factor.weights, groups)
         if groups is not None:
-            e = factor.sweep_folds(self, lambda e, Y, v: e, lams, groups, stack=True)
+            e = factor.sweep_folds(MAP, self, lams, lambda held: held.e, groups)
             e = jnp.moveaxis(e, 1, 0)
             if not groups.are_groups:
                 e = jnp.where(groups.predicted[:, None], e, jnp.nan)
         elif factor.exact:
-            e = factor.held_out_rows(self, lams)
+            e = jnp.moveaxis(factor.held_out_rows(self, lams), 1, 0)
         else:
             return self.estimated(lams).held_out
         if factor.fixed.surely_keeps_rank(factor.weights, groups):
@@ -252,7 +254,7 @@ class Solution:
         full = full if groups is None else full[groups.predicted_by]
         return jnp.where(full[:, None], e, jnp.nan)
 
-    def estimated(self, lams: Lams, fn: OfLeftOut | None = None) -> Outcome:
+    def estimated(self, lams: Lams, fn: Summand | None = None) -> Outcome:
         """Return the `Outcome` with single rows left out, from a factor that estimates held-out
         residuals.
         """
@@ -263,14 +265,13 @@ class Solution:
             )
         return self.factor.outcome(self, lams, None, fn)
 
-    def training_residuals(self, lams: Lams) -> PerRow:
+    def training_residuals(self, lams: Lams) -> Float[Array, "L n t"]:
         """Return the training residuals √v (y − f) of every row, (L, n, t)."""
-        r = self.factor.sweep(self, self.lam_columns(lams), lambda r, R, v: r, stack=True)
+        lams = self.lam_columns(lams)
+        r = self.factor.sweep(MAP, self, lams, lambda residuals: residuals.r)
         return jnp.moveaxis(r, 1, 0)
 
-    def outcome(
-        self, lam: Lams, folds: Folds | None = None, fn: OfLeftOut | None = None
-    ) -> Outcome:
+    def outcome(self, lam: Lams, folds: Folds | None = None, fn: Summand | None = None) -> Outcome:
         """Return coefficients, held-out residuals and degrees of freedom at one λ, or at one per
         target.
 

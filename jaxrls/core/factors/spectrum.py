@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, Folds, Labels
+from jaxrls.core.data import Data, Folds, Labels, Weights
 from jaxrls.core.factors.expansion import Expansion, KernelMatrix, Primal
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.floor import (
@@ -38,13 +38,16 @@ from jaxrls.core.factors.floor import (
     centred_rounding,
     interpolation_floor,
 )
-from jaxrls.core.factors.lams import OfFolds, OfResiduals, PerLam, PerTarget, matmul_lams, over_lams
+from jaxrls.core.factors.lams import PerLam, PerTarget, matmul_lams, over_lams
 from jaxrls.core.factors.refits import pays_to_refit, sweep_dual_refits
+from jaxrls.core.factors.residuals import Residuals, Score
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import (
+    MAP,
     Number,
+    Reduction,
     clip_negative,
     diagonal_of,
     eigh,
@@ -86,16 +89,16 @@ class Spectrum(Factor):
     report: Report
 
     @abstractmethod
-    def read_left(self, stack: bool, fn: Callable, *columns) -> Any:
-        """Sum `fn(U, v, b, *parts)` over blocks of rows, or with `stack` stack the results.
+    def read_left(self, reduction: Reduction, fn: Callable, *columns) -> Any:
+        """Sum or map `fn(U, weights, b, *parts)` over blocks of rows.
 
-        For a block of rows, `fn` gets the rows of U, the weights v, None if all are 1, the fixed
-        effects' part b, and the block's part of each of `columns`.
+        For a block of rows, `fn` gets the rows of U, their `Weights`, the fixed effects' part b, and
+        the block's part of each of `columns`.
         """
 
     def left_vectors(self) -> Float[Array, "n r"]:
         """Return U, (n, r)."""
-        return self.read_left(True, lambda U, v, b: U)
+        return self.read_left(MAP, lambda U, weights, b: U)
 
     def spectrum(self):
         """Return the factor itself."""
@@ -160,42 +163,38 @@ class Spectrum(Factor):
         return jnp.sum(inside, axis=0) + missing * outside
 
     def sweep(
-        self, solution: Solution, lams: PerLam, fn: OfResiduals, *columns, stack: bool = False
+        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, *columns
     ) -> Any:
-        """Sum `fn` of residuals over rows, in one pass for all λ. Cost: O(n r L (t + 1))."""
+        """Sum or map `fn` of residuals over rows, in one pass for all λ.
+
+        Cost: O(n r L (t + 1)).
+        """
         z = solution.state
         t = solution.labels.Y.shape[1]
 
         def of_block(
-            U: Float[Array, "b r"],
-            v: Float[Array, " b"] | None,
-            b: Any,
-            y: Float[Array, "b t"],
-            *columns,
+            U: Float[Array, "b r"], weights: Weights, b: Any, y: Float[Array, "b t"], *parts
         ) -> Any:
             missed: Any = 0.0
             outside: Any = 0.0
             if not self.complete:
                 missed = (y - matmul(U, z))[:, None]
-                outside = self.outside(U, v, b)[:, None, None]
+                outside = self.outside(U, weights, b)[:, None, None]
 
             def of_lams(lams: PerLam) -> Any:
                 residual_share = self.residual_share(lams)
                 r = missed + matmul_lams(U, residual_share * z[:, None])
                 diagonal = outside + matmul_lams(U * U, residual_share)
-                return fn(r, diagonal, v, *columns)
+                return fn(Residuals(r, diagonal, weights), *parts)
 
-            return of_lams(lams) if stack else over_lams(of_lams, lams, t)
+            return over_lams(reduction, of_lams, lams, t)
 
-        return self.read_left(stack, of_block, solution.labels.scaled, *columns)
+        return self.read_left(reduction, of_block, solution.labels.scaled, *columns)
 
-    def outside(
-        self, U: Float[Array, "b r"], v: Float[Array, " b"] | None, b: Any
-    ) -> Float[Array, " b"]:
+    def outside(self, U: Float[Array, "b r"], weights: Weights, b: Any) -> Float[Array, " b"]:
         """Return the diagonal of I − HHᵀ − UUᵀ for a block of rows."""
         if self.complete:
             return jnp.zeros_like(U[:, 0])
-        weights = self.weights.block(v, len(U))
         return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, weights.array)
 
 
@@ -222,9 +221,9 @@ class DenseSpectrum(Spectrum):
     def directions(self) -> Float[Array, "c r"]:
         """The coefficients (c, r) of every direction."""
 
-    def read_left(self, stack: bool, fn: Callable, *columns) -> Any:
+    def read_left(self, reduction: Reduction, fn: Callable, *columns) -> Any:
         """Apply `fn` to all rows at once, in one large product."""
-        return fn(self.U, self.weights.values, self.fixed.values, *columns)
+        return fn(self.U, self.weights, self.fixed.values, *columns)
 
     def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
@@ -272,8 +271,8 @@ class DenseSpectrum(Spectrum):
         self, solution: Solution, lam: Number
     ) -> tuple[Float[Array, "n t"], Float[Array, " n"]]:
         """Return r and the diagonal of R of every row, without cancellation."""
-        of_rows = lambda r, diagonal, v: (r[:, 0], diagonal[:, 0, 0])
-        return self.sweep(solution, lam.reshape(1, 1), of_rows, stack=True)
+        of_rows = lambda residuals: (residuals.r[:, 0], residuals.diagonal[:, 0, 0])
+        return self.sweep(MAP, solution, lam.reshape(1, 1), of_rows)
 
     def training_design(self) -> Float[Array, "n c"]:
         """Compute what coefficients multiply at the rows: K, or their features."""
@@ -318,14 +317,14 @@ class GramSpectrum(DenseSpectrum):
         return self.present is not None
 
     def sweep_folds(
-        self, solution: Solution, fn: OfFolds, lams: PerLam, folds: Folds, *, stack: bool = False
+        self, reduction: Reduction, solution: Solution, lams: PerLam, score: Score, folds: Folds
     ) -> Any:
-        """Apply `fn` to held-out residuals by fold, by fits to the other rows if these cost less
+        """Apply `score` to held-out residuals by fold, by fits to the other rows if these cost less
         than R_SS at every λ.
         """
         if pays_to_refit(folds, len(lams)):
-            return sweep_dual_refits(self, solution, fn, lams, folds, stack)
-        return super().sweep_folds(solution, fn, lams, folds, stack=stack)
+            return sweep_dual_refits(reduction, self, solution, lams, score, folds)
+        return super().sweep_folds(reduction, solution, lams, score, folds)
 
 
 @pytree

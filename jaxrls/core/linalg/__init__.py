@@ -6,7 +6,9 @@ with exact derivatives, and maps and sums over blocks of rows.
 
 from jaxrls.core.linalg.blocks import (
     FEWEST_ROWS,
-    REDUCTIONS,
+    MAP,
+    SUM,
+    Reduction,
     block_bytes,
     check_block_size,
     default_block_size,

@@ -5,7 +5,7 @@ Begin reading at `over_rows`.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -143,13 +143,20 @@ def in_parts(run: Callable, arrays: Any, parts: int, place: Callable) -> Any:
     return jax.jit(lambda arrays: place(side_by_side(place(arrays))))(arrays)
 
 
-# For each kind of reduction: the function over blocks, and the function that joins the results of
-# all parts.
-REDUCTIONS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, join_blocks)}
+class Reduction(NamedTuple):
+    """How the results of blocks of rows become one result: `SUM` adds them, `MAP` concatenates."""
+
+    over_blocks: Callable  # applies a function to blocks, and reduces its results
+    join_parts: Callable  # reduces results (parts, …)
+    axes_of_rows: int  # how many axes of rows a result has; its axis of λ follows
+
+
+SUM = Reduction(sum_blocks, lambda a: jnp.sum(a, axis=0), axes_of_rows=0)
+MAP = Reduction(map_blocks, join_blocks, axes_of_rows=1)
 
 
 def over_rows(
-    kind: str,
+    reduction: Reduction,
     fn: Callable,
     arrays: Any,
     block_size: int,
@@ -159,7 +166,7 @@ def over_rows(
     """Sum or map `fn` over blocks of rows.
 
     Args:
-        kind: "sum" adds the results of all blocks; "map" concatenates them to (n, …).
+        reduction: `SUM` adds the results of all blocks; `MAP` concatenates them to (n, …).
         fn: a function of a block of the arrays.
         arrays: a pytree of arrays (n, …).
         block_size: the number of rows in a block.
@@ -167,14 +174,13 @@ def over_rows(
             is cut into its own blocks.
         place: a function that puts arrays on the devices of the parts.
     """
-    over_blocks, together = REDUCTIONS[kind]
     if parts > 1:
-        of_part = lambda part: over_rows(kind, fn, part, block_size)
-        return jax.tree.map(together, in_parts(of_part, arrays, parts, place))
+        of_part = lambda part: over_rows(reduction, fn, part, block_size)
+        return jax.tree.map(reduction.join_parts, in_parts(of_part, arrays, parts, place))
     if block_size >= jax.tree.leaves(arrays)[0].shape[0]:
         return fn(arrays)
-    return over_blocks(fn, *split(arrays, block_size))
+    return reduction.over_blocks(fn, *split(arrays, block_size))
 
 
-map_rows = partial(over_rows, "map")
-sum_rows = partial(over_rows, "sum")
+map_rows = partial(over_rows, MAP)
+sum_rows = partial(over_rows, SUM)

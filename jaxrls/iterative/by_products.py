@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Folds, kernel_times
-from jaxrls.core.factors import Factor, Outcome, PerLam, PerTarget, Solution, Summand
+from jaxrls.core.factors import Factor, Outcome, PerLam, PerRow, PerTarget, Solution, Summand
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
 from jaxrls.iterative.conjugate import Run, conjugate_gradients
@@ -129,7 +129,32 @@ class ByProducts(Factor):
 
     def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
         """Estimate Σ Rᵢᵢ."""
-        return self.weights.count - solution.estimated(lams).dof
+        return self.weights.count - self.estimated(solution, lams, None).dof
+
+    def sum_held_out(
+        self, solution: Solution, lams: PerLam, summand: Summand, folds: Folds | None
+    ) -> Any:
+        """Estimate the sum over single rows that are held out."""
+        return self.estimated(solution, lams, folds, summand).held_out_sum
+
+    def held_out_residuals(self, solution: Solution, lams: PerLam, folds: Folds | None) -> PerRow:
+        """Estimate the held-out residual of every row."""
+        return jnp.moveaxis(self.estimated(solution, lams, folds).held_out, 0, 1)
+
+    def estimated(
+        self,
+        solution: Solution,
+        lams: PerLam,
+        folds: Folds | None,
+        summand: Summand | None = None,
+    ) -> Outcome:
+        """Return the `Outcome`, or raise if there are no probes to estimate held-out residuals."""
+        if folds is None and not self.has_residuals:
+            raise ValueError(
+                "leave-one-out needs probes, and the solver has probes=0: give probes=32, a "
+                "single λ as lams=, or criterion=holdout(X, Y)"
+            )
+        return self.outcome(solution, lams, folds, summand)
 
     def outcome(
         self, solution: Solution, lams: PerLam, folds: Folds | None, summand: Summand | None

@@ -229,12 +229,10 @@ class RefinedGram(CholeskyGram):
         count = jnp.sum(jnp.isfinite(distances), axis=0)
         last = jnp.take_along_axis(distances, jnp.maximum(count - 1, 0)[None], axis=0)[0]
         run = Run(last, distances, jnp.max(count), jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS))
-        plain = folds is None and self.weights.values is None
-        e = (
-            (results.residuals / results.diagonal)[None]
-            if plain
-            else solution.held_out_residuals(lams, folds)
-        )
+        if folds is None and self.weights.values is None:
+            e = (results.residuals / results.diagonal)[None]
+        else:
+            e = jnp.moveaxis(self.held_out_residuals(solution, lams, folds), 1, 0)
         dof = self.weights.count - results.residual_dof[None]
         return Outcome(results.coef[None], results.beta[None], e, dof, run=run)
 

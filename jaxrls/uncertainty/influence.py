@@ -173,11 +173,8 @@ def _influence(solution: Solution, lam: Float[Array, ""]) -> Influence:
 
 def _keeps_rank(spectrum: Spectrum) -> Bool[Array, " n"]:
     """Whether the fixed effects can be fitted without each row."""
-    fixed = spectrum.fixed
-    weights = spectrum.weights
-    if fixed.surely_keeps_rank(weights, None):
-        return jnp.ones(weights.n, bool)
-    return jnp.asarray(fixed.keeps_rank(weights, None))
+    kept = spectrum.fixed.keeps_rank(spectrum.weights, None)
+    return jnp.ones(spectrum.n, bool) if kept is None else jnp.asarray(kept)
 
 
 def _residuals_of(

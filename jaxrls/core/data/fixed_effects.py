@@ -354,11 +354,9 @@ class FixedEffects:
     @where_known
     def check_rank(self, weights: Weights, folds: Folds | None) -> None:
         """Raise `ValueError` if the columns are linearly dependent without some row, or fold."""
-        if self.surely_keeps_rank(weights, folds):
-            return
         with jax.ensure_compile_time_eval():
             kept = self.keeps_rank(weights, folds)
-            if not value_of(lambda xp, kept: xp.all(kept), kept):
+            if kept is not None and not value_of(lambda xp, kept: xp.all(kept), kept):
                 raise ValueError(self._rank_message(words_for_fold(folds, int(jnp.argmin(kept)))))
 
     def _rank_message(self, rows: str) -> str:
@@ -373,18 +371,17 @@ class FixedEffects:
             "or a column, or take criterion=log_marginal_likelihood, which leaves none out"
         )
 
-    def surely_keeps_rank(self, weights: Weights, folds: Folds | None) -> bool:
-        """Whether shapes alone show that B keeps its rank, whichever row or fold is left out.
+    def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
+        """Return whether B keeps its rank without each row, (n,), or without each fold, (k,).
 
-        This is so if B has no column. It is also so if B is a constant and all rows have weight 1,
-        unless the folds are splits. One of two rows, or of two groups, always remains.
+        The result is None if shapes alone show that B keeps its rank. This is so if B has no
+        column. It is also so if B is a constant and all rows have weight 1, unless the folds are
+        splits. One of two rows, or of two groups, always remains.
         """
         of_groups = folds is None or folds.are_groups
         constant = self.values is None and weights.values is None and weights.n > 1
-        return not self.count or constant and of_groups
-
-    def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
-        """Return whether B keeps its rank without each row, (n,), or without each fold, (k,)."""
+        if not self.count or constant and of_groups:
+            return None
         if self.values is None:  # a constant keeps its rank if a row of positive weight remains
             all_count = weights.values is None
             used = np.ones(weights.n, int) if all_count else weights.used.astype(int)
@@ -538,13 +535,11 @@ class FixedLevels(FixedEffects):
         return numbers_of(given, known, m)
 
     def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
-        """Return whether each row has another row in its level, (n,), or True for each fold, (k,).
+        """Return whether each row has another row in its level, (n,), or None for folds.
 
         If all rows of a level are in one fold, the level is left out together with the fold.
         """
-        if folds is None:
-            return super().keeps_rank(weights, None)
-        return jnp.ones(len(folds.left_out), bool)
+        return super().keeps_rank(weights, None) if folds is None else None
 
     def _rank_message(self, rows: str) -> str:
         """Return the error message for a row, in words, that is the only one of its level."""

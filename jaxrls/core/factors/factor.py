@@ -31,7 +31,9 @@ All ways to compute held-out residuals give the same numbers. A factor takes the
 | large folds, all of K, many λ | `GramSpectrum.sweep_folds` | fits to the other rows |
 | pairs, and rows for intervals | `view` | the caller solves with R_SS |
 | landmarks with their rows | `landmarks/held_out.py` | one more index of R for each landmark |
-| single rows, by an iteration | `outcome` | an estimate with its standard error |
+| single rows, by an iteration | `iterative/by_products.py` | an estimate with its standard error |
+
+`sum_held_out` and `held_out_residuals` choose among them.
 
 Several methods take a function of a block of rows, and a reduction: `SUM` adds its results over
 blocks, and `MAP` concatenates them. `residuals.py` says what these functions get.
@@ -59,7 +61,7 @@ from jaxrls.core.factors.lams import (
     one_by_one,
 )
 from jaxrls.core.factors.refits import PrimalForm, sweep_primal_refits
-from jaxrls.core.factors.residuals import HeldOut, Residuals, Score, Summand
+from jaxrls.core.factors.residuals import HeldOut, Residuals, Score, Summand, score_by
 from jaxrls.core.factors.solution import Outcome, Solution
 from jaxrls.core.leave_out import View, fold_residuals
 from jaxrls.core.linalg import MAP, SUM, Number, Reduction, matmul
@@ -155,6 +157,22 @@ class Factor(ABC):
 
     # held-out rows --------------------------------------------------------------------------------
 
+    def sum_held_out(
+        self, solution: Solution, lams: PerLam, summand: Summand, folds: Folds | None
+    ) -> Any:
+        """Sum `summand` over rows that are held out, by fold or, without folds, one by one."""
+        score = score_by(summand)
+        if folds is None:
+            return self.sum_held_out_rows(solution, lams, score)
+        return self.sweep_folds(SUM, solution, lams, score, folds)
+
+    def held_out_residuals(self, solution: Solution, lams: PerLam, folds: Folds | None) -> PerRow:
+        """Compute the held-out residual of every row, NaN for a row that no split predicts."""
+        if folds is None:
+            return self.held_out_rows(solution, lams)
+        e = self.sweep_folds(MAP, solution, lams, lambda held: held.e, folds)
+        return e if folds.are_groups else jnp.where(folds.predicted[:, None, None], e, jnp.nan)
+
     def sum_held_out_rows(
         self, solution: Solution, lams: PerLam, score: Score, counted: Weights | None = None
     ) -> Any:
@@ -238,9 +256,9 @@ class Factor(ABC):
         The default assembles it from its parts. A factor that has a cheaper way, or that only
         estimates held-out residuals, overrides this method.
         """
-        e = solution.held_out_residuals(lams, folds)
+        e = self.held_out_residuals(solution, lams, folds)
         coef, beta = self.coef_and_beta(solution, lams)
-        return Outcome(coef, beta, e, solution.dof(lams))
+        return Outcome(coef, beta, jnp.moveaxis(e, 1, 0), solution.dof(lams))
 
     # with labels ----------------------------------------------------------------------------------
 

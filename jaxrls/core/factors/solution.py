@@ -22,11 +22,10 @@ from jaxrls.core.factors.lams import (
 from jaxrls.core.factors.residuals import (
     Summand,
     SummandWithRemaining,
-    score_by,
     score_with_remaining,
 )
-from jaxrls.core.linalg import MAP, SUM, safe_sqrt
-from jaxrls.core.support import pytree
+from jaxrls.core.linalg import MAP, safe_sqrt
+from jaxrls.core.support import is_concrete, pytree
 
 
 class Coefficients(NamedTuple):
@@ -187,12 +186,7 @@ class Solution:
             ValueError: outside `jax.jit`, if the fixed effects cannot be fitted without some row or
                 group.
         """
-        if groups is None and self.factor.exact:
-            return self.sum_with_remaining(lambda e, _, Y, v: fn(e, Y, v), lams)
-        lams = self.lam_columns(lams)
-        if groups is None:
-            return self.estimated(lams, fn).held_out_sum
-        total = self.factor.sweep_folds(SUM, self, lams, score_by(fn), groups)
+        total = self.factor.sum_held_out(self, self.lam_columns(lams), fn, groups)
         return self.nan_where_rank_drops(total, groups)
 
     def sum_with_remaining(self, fn: SummandWithRemaining, lams: Lams) -> Any:
@@ -213,10 +207,9 @@ class Solution:
         Raises:
             ValueError: as `sum_held_out` does.
         """
-        lams = self.lam_columns(lams)
-        return self.nan_where_rank_drops(
-            self.factor.sum_held_out_rows(self, lams, score_with_remaining(fn))
-        )
+        score = score_with_remaining(fn)
+        total = self.factor.sum_held_out_rows(self, self.lam_columns(lams), score)
+        return self.nan_where_rank_drops(total)
 
     def held_out_residuals(self, lams: Lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
         """Return the held-out residuals of every row, yᵢ − f₍without i, or without its group₎(xᵢ).
@@ -236,34 +229,8 @@ class Solution:
             ValueError: outside `jax.jit`, if the fixed effects cannot be fitted without some row or
                 group.
         """
-        lams = self.lam_columns(lams)
-        factor = self.factor
-        factor.fixed.check_rank(factor.weights, groups)
-        if groups is not None:
-            e = factor.sweep_folds(MAP, self, lams, lambda held: held.e, groups)
-            e = jnp.moveaxis(e, 1, 0)
-            if not groups.are_groups:
-                e = jnp.where(groups.predicted[:, None], e, jnp.nan)
-        elif factor.exact:
-            e = jnp.moveaxis(factor.held_out_rows(self, lams), 1, 0)
-        else:
-            return self.estimated(lams).held_out
-        if factor.fixed.surely_keeps_rank(factor.weights, groups):
-            return e
-        full = factor.fixed.keeps_rank(factor.weights, groups)
-        full = full if groups is None else full[groups.predicted_by]
-        return jnp.where(full[:, None], e, jnp.nan)
-
-    def estimated(self, lams: Lams, fn: Summand | None = None) -> Outcome:
-        """Return the `Outcome` with single rows left out, from a factor that estimates held-out
-        residuals.
-        """
-        if not self.factor.has_residuals:
-            raise ValueError(
-                "leave-one-out needs probes, and the solver has probes=0: give probes=32, a "
-                "single λ as lams=, or criterion=holdout(X, Y)"
-            )
-        return self.factor.outcome(self, lams, None, fn)
+        e = self.factor.held_out_residuals(self, self.lam_columns(lams), groups)
+        return _nan_in_rows(jnp.moveaxis(e, 1, 0), self.kept_rank(groups), groups)
 
     def training_residuals(self, lams: Lams) -> Float[Array, "L n t"]:
         """Return the training residuals √v (y − f) of every row, (L, n, t)."""
@@ -278,17 +245,46 @@ class Solution:
         If held-out residuals are estimates, the `Outcome` also has the estimate of
         `sum_held_out(fn)` and its standard error.
         """
-        return self.factor.outcome(self, self.lam_columns(lam), folds, fn)
+        outcome = self.factor.outcome(self, self.lam_columns(lam), folds, fn)
+        if outcome.held_out is None:
+            return outcome
+        kept = self.kept_rank(folds)
+        return outcome._replace(
+            held_out=_nan_in_rows(outcome.held_out, kept, folds),
+            held_out_sum=_nan_in_total(outcome.held_out_sum, kept),
+        )
+
+    # rows without which the fixed effects cannot be fitted ----------------------------------------
+
+    def kept_rank(self, folds: Folds | None) -> Any:
+        """Return whether the fixed effects can be fitted without each row, (n,), or fold, (k,).
+
+        If they surely can, return None. If they are known not to, outside `jax.jit`, raise.
+        """
+        fixed = self.factor.fixed
+        weights = self.factor.weights
+        fixed.check_rank(weights, folds)
+        return None if is_concrete(fixed, weights, folds) else fixed.keeps_rank(weights, folds)
 
     def nan_where_rank_drops(self, total: Any, folds: Folds | None = None) -> Any:
         """Return `total` if the fixed effects can be fitted without any one row, or any one group.
 
         Otherwise raise an error, or return NaN inside `jax.jit`.
         """
-        fixed = self.factor.fixed
-        weights = self.factor.weights
-        if fixed.surely_keeps_rank(weights, folds):
-            return total
-        fixed.check_rank(weights, folds)
-        defined = jnp.all(fixed.keeps_rank(weights, folds))
-        return jax.tree.map(lambda a: jnp.where(defined, a, jnp.nan), total)
+        return _nan_in_total(total, self.kept_rank(folds))
+
+
+def _nan_in_total(total: Any, kept: Any) -> Any:
+    """Return sums over rows, NaN unless `kept_rank` is true for all rows or folds."""
+    if kept is None:
+        return total
+    defined = jnp.all(kept)
+    return jax.tree.map(lambda a: jnp.where(defined, a, jnp.nan), total)
+
+
+def _nan_in_rows(e: Float[Array, "L n t"], kept: Any, folds: Folds | None) -> Float[Array, "L n t"]:
+    """Return held-out residuals, NaN for rows whose `kept_rank` is false."""
+    if kept is None:
+        return e
+    of_row = kept if folds is None else kept[folds.predicted_by]
+    return jnp.where(of_row[:, None], e, jnp.nan)

@@ -97,6 +97,7 @@ def predicted(
     level: float | None = None,
     classes: Any = None,
     sigmoid: Callable | None = None,
+    weights: Float[Numbers, " m"] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the predictions for a block of rows as columns, by the names to write them under.
 
@@ -107,12 +108,15 @@ def predicted(
         classes: the classes of the labels, for a column of predicted labels too. Predictions are
             then called scores.
         sigmoid: a function from scores to probabilities, for columns of probabilities too.
+        weights: the weights of the new labels, for the intervals.
     """
     has_classes = classes is not None
     n = len(X)
     # JAX compiles a program for every number of rows. So rows are repeated up to a power of two.
-    # If there are none, they are zeros.
-    X = np.resize(X, (2 ** (n - 1).bit_length(), X.shape[1]))
+    # If there are none, they are zeros of weight 1.
+    padded = 2 ** (n - 1).bit_length()
+    X = np.resize(X, (padded, X.shape[1]))
+    weights = None if weights is None else np.resize(weights if n else 1.0, padded)
     scores = np.asarray(model.predict(X))
     columns = {"prediction": decode(scores, classes)[:n]} if has_classes else {}
     if sigmoid is not None:
@@ -120,7 +124,8 @@ def predicted(
         columns |= name_columns(likely[:n], "probability", classes)
     columns |= name_columns(scores[:n], "score" if has_classes else "prediction", classes)
     if level is not None:
-        for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):
+        ends = model.intervals(X, level, weights=weights)
+        for name, end in zip(("lower", "upper"), ends, strict=True):
             columns |= name_columns(end[:n], name)
     return columns
 
@@ -156,7 +161,8 @@ def predict_to_file(
         rows: what `stream` returns (with `target=False` for files without labels), or X (m, d).
         path: the file, which is written completely or not at all. CSV, `.parquet`, `.arrow` and
             `.feather` are written by pyarrow. `.npy` needs all predictions in memory.
-        level: for columns `lower` and `upper` too, the ends of `Fit.intervals`.
+        level: for columns `lower` and `upper` too, the ends of `Fit.intervals`, with the weights of
+            a source of rows that has some.
         classes: the classes that `encode` returned. The file then has the predicted label first,
             and the scores after it.
 
@@ -182,9 +188,19 @@ def predict_to_file(
         )
     rows = by_names("rows", rows, inner.names if isinstance(inner, Model) else ())
     count = 0
-    blocks = rows.blocks() if isinstance(rows, HostRows) else [as_floats("rows", rows)]
     with writing(path) as write:
-        for X in blocks:
-            write(predicted(model, X, level, classes))
+        for X, weights in blocks_of(rows):
+            write(predicted(model, X, level, classes, weights=weights))
             count += len(X)
     return count
+
+
+def blocks_of(rows: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the rows in blocks, each with the weights of its rows, None without weights."""
+    if not isinstance(rows, HostRows):
+        yield as_floats("rows", rows), None
+        return
+    stop = rows.first
+    for X in rows.blocks():
+        own = slice(stop, stop := stop + len(X))
+        yield X, None if rows.row_weights is None else rows.row_weights[own]

@@ -123,6 +123,16 @@ def test_options_mean_what_they_mean_of_a_table(folder):
     assert widths[0] == widths[1]
 
 
+@pytest.mark.slow
+def test_intervals_take_no_weights_from_a_file(folder):
+    run(f"fit whole.csv {FIT} --intervals --out m")
+    ends = rls.load("m").intervals(table()[:, :2], 0.8)
+    for data in ("whole.csv", "parts"):
+        run(f"predict m {data} --interval 0.8 --out p.csv")
+        written = pandas.read_csv("p.csv")[["lower", "upper"]]
+        assert_allclose(written.T, ends, rtol=1e-9)
+
+
 def test_a_checkpoint_is_read(folder):
     """And gone on from, in test_streams.py."""
     Path("sums").write_bytes(b"noise")

@@ -182,6 +182,26 @@ def test_predictions_of_classes_are_written_with_their_scores(tmp_path):
         assert list(written.columns[1:]) == scores
 
 
+def test_intervals_of_weighted_rows_are_those_of_the_fit(tmp_path):
+    """Of a stream, and of a source of one's own, in blocks of several sizes."""
+    x, y = problem()
+    weights = np.random.default_rng(1).uniform(0.2, 5, len(x))
+    fit = rls.fit(rls.Gaussian(1.0), x, y, weights=weights, lams=[0.1])
+    pieces = slice(0, 7), slice(7, 7), slice(7, 12), slice(12, None)
+
+    class Own(rls.rows.Rows):
+        shape, dtype, row_weights = x.shape, x.dtype, weights
+        blocks = lambda self: (x[piece] for piece in pieces)
+
+    streamed = rls.rows.stream([(x[piece], y[piece], weights[piece]) for piece in pieces])
+    ends = fit.intervals(x, 0.8, weights=weights)
+    assert not np.allclose(ends, fit.intervals(x, 0.8))
+    for rows in streamed, Own():
+        rls.predict_to_file(fit, rows, tmp_path / "new.csv", level=0.8)
+        written = pd.read_csv(tmp_path / "new.csv")
+        np.testing.assert_allclose(written[["lower", "upper"]].T, ends, rtol=1e-12)
+
+
 def test_classes_are_those_that_are_known(tmp_path):
     """No module is imported for the caller: a file must not choose what runs."""
     rls.save(tmp_path / "k", 2.0 * Own(1.0))

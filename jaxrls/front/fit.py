@@ -84,8 +84,8 @@ def fit(
         landmarks: a few rows or points, for a fit to many rows. The fitted function is a sum of
             kernel functions at the landmarks alone. Give their number, row numbers (m,), points
             (m, d) or the result of `jaxrls.choose_landmarks`. `"auto"` takes as many as keep the
-            fit close to the fit with the full K. A landmark is held out with its row, except with
-            `Iterative()`, where it stays.
+            fit close to the fit with the full K, and needs all rows in memory: a stream takes a
+            number. A landmark is held out with its row, except with `Iterative()`, where it stays.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`. By default the cheapest
             exact solver for the shapes is taken. If K is too large to be factored, or has more
             than 16,384 rows on a CPU and λ is searched, the default is `Iterative()`, whose

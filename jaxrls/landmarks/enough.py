@@ -46,9 +46,10 @@ def _(solver: Enough, problem: Problem, plan_and_run: Callable, progress: bool) 
     if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
         why = "no landmarks: the kernel's own features are fewer than the rows"
         return on_all_rows(problem, plan_and_run, why)
-    if problem.rows.candidates()[1].shape[0] < n:
+    if problem.rows.candidates()[0] is not None:
         raise ValueError(
-            f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give their number'
+            f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give a number of '
+            "landmarks, or X as one array in memory"
         )
     check_evaluable(problem.kernel)
     most = most_landmarks(problem)

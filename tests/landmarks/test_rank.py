@@ -73,9 +73,12 @@ def test_errors():
         (fit(landmarks=np.full((2, 2), np.nan)), "landmarks"),
         (fit(kernel=rls.Precomputed(), X=np.eye(N, dtype=DTYPE)), r"and Precomputed\(\) cannot"),
         (lambda: jax.jit(lambda X: fit(X=X)().error)(array(X)), "inside jax.jit"),
-        (
-            fit(X=rls.rows.stream([(X, y)], sample=99), Y=None),
-            '"auto" looks at all rows, and X is a',
+        *(
+            (
+                fit(X=rls.rows.stream([(X, y)], sample=sample), Y=None),
+                '"auto" looks at all rows, and X is a stream: give a number of landmarks, or X as',
+            )
+            for sample in (99, 10_000)
         ),
     )
 

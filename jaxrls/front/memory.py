@@ -131,10 +131,12 @@ def memory(
 
     Returns:
         A `Memory`, whose text gives route, bytes and matrices. It counts the leading terms of the
-        largest matrices. X and Y, up to two copies of them, and compiled programs (50 to 80 MB) are
-        not counted. For n ≥ 2000 it is within a factor of 2 of measurements on a CPU
-        (`benchmarks/scaling.py --memory`). Without `solver=` it counts K, even if `fit` would take
-        `Iterative`.
+        largest matrices. X and Y, and up to two copies of them, are not counted, nor are compiled
+        programs and what compiling them takes. On a CPU the first fit of a process keeps 100 to 130
+        MB for these, a first fit with landmarks 190 to 250 MB, and a first `tune` 100 to 270 MB
+        more; programs that come from a folder of JAX take half of this or less. For n ≥ 2000 it is
+        within a factor of 2 of measurements on a CPU (`benchmarks/scaling.py --memory`). Without
+        `solver=` it counts K, even if `fit` would take `Iterative`.
 
     Raises:
         ValueError: for an unknown call, route or dtype, and for a number that is not whole or is

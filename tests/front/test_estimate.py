@@ -2,7 +2,11 @@
 refused, and what takes more is said to.
 """
 
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -128,6 +132,28 @@ def test_what_a_problem_asks_for_is_counted(asked, said, monkeypatch):
     fit = partial(rls.fit, LINEAR, X, y, lams=[1.0, 10.0, 100.0])
     fit()
     refused((partial(fit, **asked), "takes about"))
+
+
+OF_PROGRAMS = """
+import jaxrls as rls, numpy as np
+X = np.random.default_rng(0).normal(size=(600, 5))
+memory = lambda: int(open("/proc/self/status").read().split("VmRSS:")[1].split()[0]) / 1024
+before = memory()
+for options in {}, {"landmarks": 60}:
+    rls.fit(rls.Gaussian(2.0), X, np.sin(X[:, 0]), **options)
+    print(memory() - before)
+"""
+
+
+@ANY_PRECISION
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what is held")
+def test_programs_take_what_is_said_of_them():
+    """A fit and one with landmarks, with the 45 MB of the first computation of JAX."""
+    environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "0", "XLA_FLAGS": ""}
+    command = [sys.executable, "-c", OF_PROGRAMS]
+    fit, both = map(float, subprocess.check_output(command, env=environment).split())
+    assert 80 < fit < 240 and 160 < both < 400
 
 
 @ANY_PRECISION

@@ -185,7 +185,7 @@ def test_columns_of_a_frame_are_taken_by_name(tmp_path):
     Y = np.sin(X[:, 0]) + X[:, 2]
     kinds = (
         lambda A, names: pandas.DataFrame(A, columns=names),
-        lambda A, names: pa.table(dict(zip(names, A.T, strict=True))),
+        lambda A, names: pa.table([*A.T], names=names),
     )
     turned, path = new[:, [2, 0, 1]], tmp_path / "new.npy"
     choices = (
@@ -219,6 +219,13 @@ def test_columns_of_a_frame_are_taken_by_name(tmp_path):
         lacking = frame(new[:, 1:], names[1:])
         words = f"X lacks 1 of the 3 columns that were fitted, {names[0]!r}: give a frame"
         refused((partial(fit.predict, lacking), words), (partial(fit.posterior, lacking), words))
+        twice = frame(np.c_[new, new[:, 2]], [*names, names[2]])
+        words = f"X has 2 columns {names[2]!r}, and one was fitted: rename or drop"
+        refused((partial(fit.predict, twice), words))
+        twice = frame(new, [names[0], names[2], names[2]])
+        refused((partial(fit.predict, twice), words), (partial(fit.posterior, twice), words))
+        repeated = frame(np.c_[turned, new[:, 0], new], [*(names[i] for i in (2, 0, 1)), *"mmno"])
+        assert_close(fit.predict(repeated), want.predict(new), 1e-10, "of others")
     split = [rls.Linear().on(0), rls.Linear().on([1, 2])]
     frame, given = kinds[0](X, ["a", "b", "c"]), {"shares": [[0.5, 0.5]], "lams": [1.0]}
     several = rls.several.fit_kernels(split, frame, Y, **given)

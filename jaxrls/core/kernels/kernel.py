@@ -474,7 +474,8 @@ class On(Transformed):
             if isinstance(name, str):
                 raise ValueError(
                     f"column {name!r} goes by name, and names of columns are known to fit, tune "
-                    "and estimators alone, of data frames and files: give its number"
+                    "and estimators alone, of data frames and files in which no name is there "
+                    "twice: give its number"
                 )
         outside = [c for c in self.columns if not -X.shape[1] <= c < X.shape[1]]
         if outside:

@@ -94,23 +94,35 @@ def column_names(X: Any) -> tuple:
 
     Return () for anything else, and if two columns have the same name.
     """
+    names = _names_as_given(X)
+    return names if len({*names}) == len(names) else ()
+
+
+def _names_as_given(X: Any) -> tuple:
+    """Return the names of columns, which several columns may share; () if X has no names."""
     # pyarrow tables and streams have `column_names`, data frames have `columns`.
     names = getattr(X, "column_names", getattr(X, "columns", ()))
     if not hasattr(X, "shape") or callable(names):
         return ()
     names = tuple(names.tolist() if hasattr(names, "tolist") else names)
-    known = all(isinstance(name, str | int | tuple) for name in names)
-    return names if known and len({*names}) == len(names) else ()
+    return names if all(isinstance(name, str | int | tuple) for name in names) else ()
 
 
 def by_names(name: str, X: Any, names: tuple) -> Any:
     """Return a data frame or table with the columns of these names, in this order.
 
-    X without names of columns is returned unchanged. Raise if a name is missing.
+    X without names of columns is returned unchanged. Raise if a name is missing, or if two columns
+    have it.
     """
-    columns = column_names(X)
+    columns = _names_as_given(X)
     if not (names and columns) or columns == names:
         return X
+    for column in names:
+        if (count := columns.count(column)) > 1:
+            raise ValueError(
+                f"{name} has {count} columns {column!r}, and one was fitted: rename or drop the "
+                "others"
+            )
     if missing := [column for column in names if column not in columns]:
         listed = ", ".join(map(repr, missing[:5])) + (", …" if len(missing) > 5 else "")
         raise ValueError(

@@ -127,7 +127,8 @@ data DATA          file, files, pattern or folder; columns are found by name whe
 --unknown HOW      zero: rows with a category that the model was not fitted with have 0 in all its
                    indicators; by default an error
 --keep A,B,...     columns of DATA to write before the predictions, as text
---out FILE         file to write, .npy, .parquet, .arrow or CSV; by default predictions are printed
+--out FILE         file to write, .npy, .parquet, .arrow or CSV; - or by default predictions are
+                   printed
 """
 # What `add_argument` needs to know of options whose value is not text.
 KINDS: dict = {

@@ -24,6 +24,8 @@ def run_predict(args: Namespace) -> None:
 
     Also print the error of the predictions, if the files have the target.
     """
+    if args.out == "-":
+        args.out = None
     if args.out:
         check_replaceable(args.out)
     model, known = load_model(args.model, args.interval)

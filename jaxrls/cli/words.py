@@ -14,7 +14,7 @@ TYPED = (
     (r"\bintercept=False", "--no-intercept"),
     (r"\bkeep=True", "--intervals"),
     (r"\bsolver=Spectral\(\)", "--lams 100, a grid"),
-    (r" \((header=False|NumPy float64 input)\)", ""),
+    (r" \((header=False|NumPy float64 input|in Python: [^)]*)\)", ""),
     (r"\b(landmarks|lams|groups|weights|checkpoint|criterion)= ?", r"--\1 "),
 )
 

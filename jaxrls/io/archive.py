@@ -26,7 +26,8 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
 
     Kernels of your own are saved too, if their class is decorated with `jaxrls.extend.pytree`.
     Define the class in a module rather than in a script, because whoever loads it must import it.
-    Other programs read the arrays with `safetensors.numpy.load_file(path)["model.coef"]`.
+    Other programs read the arrays with `safetensors.numpy.load_file(path)`, by their places in
+    `obj`: the coefficients are `"model.coef"` of a fit, and `"coef"` of `fit.model`.
 
     Args:
         path: the file, under exactly this name. It is written whole or not at all, and replaces an

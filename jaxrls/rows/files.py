@@ -140,6 +140,8 @@ def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[st
     with safe_open(path, "np") as file:
         content = json.loads((file.metadata() or {})[KEY])
         version = content["version"]
+        if type(version) is not int:
+            raise ValueError(f"its version is {version!r}, and must be a whole number")
         if version != VERSION:
             remedy = "fit and save again" if version < VERSION else "upgrade jaxrls"
             raise ValueError(f"its format is {version}, and this jaxrls reads {VERSION}: {remedy}")

@@ -123,6 +123,8 @@ REMEDIES = {
     DATES: "take {it} as a number of days (--days {names}), as the part of the year (--yearly "
     "{names}), or not at all (--drop {names})",
 }
+# What it proposes to callers of `stream`; the command line leaves this out.
+IN_PYTHON = " (in Python: name other columns=, or give blocks of rows that you made usable)"
 FILL_IN = "leave such rows out (--missing drop), or fill in medians (--missing median)"
 LISTED = 20  # the most columns that a message lists
 
@@ -351,7 +353,7 @@ def check_inputs_read(file: Table, inputs: list[int], coded: set[int], missing: 
             names = ",".join(map(shlex.quote, of_kind))
             remedies.append(remedy.format(it="it" if single else kind, names=names))
     gaps = "" if missing else gaps_in_words(file, inputs)
-    raise ValueError(f"{file.path}: {what}: {'; '.join(remedies)}{gaps}")
+    raise ValueError(f"{file.path}: {what}: {'; '.join(remedies)}{gaps}{IN_PYTHON}")
 
 
 def gaps_in_words(file: Table, inputs: list[int]) -> str:
@@ -453,7 +455,7 @@ class Files:
             others = f", and others in {quoted(names[1:])}" if names[1:] else ""
             raise ValueError(
                 f"{file.path}: row {gaps[lacking[0]]}, column {names[0]!r}: the value is missing"
-                f"{others}: {self._remedy(columns, lacking[0])}"
+                f"{others}: {self._remedy(columns, lacking[0])}{IN_PYTHON}"
             )
         return slice(None) if used.all() else used
 

@@ -312,6 +312,7 @@ def test_messages_name_options_and_not_arguments_of_python():
         "take criterion='log_predictive_density'": "take --criterion log_predictive_density",
         "pass lams= that reach": "pass --lams that reach",
         "say --no-header (header=False)": "say --no-header",
+        "leave it out (in Python: name other columns=)": "leave it out",
     }.items():
         assert typed(message) == words
 
@@ -762,6 +763,7 @@ def test_predictions_are_printed_and_the_reader_may_leave(folder):
     run("fit train.csv --out m")
     out = run("predict m test.csv")
     assert len(out.splitlines()) == 21 and out.startswith('"prediction"\n')
+    assert run("predict m test.csv --out -") == out and not Path("-").exists()
     if os.name != "nt":
         command = f"'{sys.executable}' -m jaxrls predict m test.csv 2>err | true"
         subprocess.run(command, shell=True, env=ENVIRONMENT, check=True, timeout=300)

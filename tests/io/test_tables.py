@@ -262,10 +262,13 @@ def test_missing_values(write):
 
 
 ERRORS = [
-    ("a,b,y\n1,2,3\n4,x,6\n", "column 'b' holds text such as 'x', .*--drop b.*--one-hot b"),
+    (
+        "a,b,y\n1,2,3\n4,x,6\n",
+        "column 'b' holds text such as 'x', .*--drop b.*--one-hot b.*in Pyth",
+    ),
     ("a,b,y\n1,2,3\n4,,6\n", "row 2, column 'b': the value is missing: .*--missing drop"),
     ("a,b,y\n1,2,3\n4,-inf,6\n", "row 2, column 'b': the value is -inf: correct it"),
-    ("a,b,y\n1,2,3\n4,5,\n", "row 2, column 'y': the value is missing"),
+    ("a,b,y\n1,2,3\n4,5,\n", r"'y': the value is missing: .* \(in Python: .*give blocks of rows"),
     ("a,b,y\n1,2,3\n4,5\n", "cannot be read by --sep ',' .*: .*Row #3: Expected 3 columns, got 2"),
     ("", "cannot be read .*: .*[Ee]mpty"),
     ("a,b,a\n1,2,3\n", "cannot be read .* names in its first line: .*multiple columns named a"),

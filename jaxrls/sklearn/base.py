@@ -21,7 +21,12 @@ import jaxrls as rls
 from jaxrls.core.criteria import CRITERIA, as_criterion
 from jaxrls.core.data import Folds, folds, of_splits
 from jaxrls.core.kernels import KERNELS, Kernel, columns_by_number
-from jaxrls.core.support import check_unmasked, column_names, hints_at_names
+from jaxrls.core.support import (
+    check_unmasked,
+    column_names,
+    hints_at_names,
+    raise_for_wrong_column,
+)
 from jaxrls.front import KEPT_ROWS, Fit, inspect_lam, with_names, without_solution
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel
@@ -166,7 +171,11 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             self._validate_params()
             self._column_names = column_names(X)  # the fit gets an array without names
         options["accept_sparse"] = not self._pairwise and "csr"
-        return validate_data(self, X, *args, dtype=[np.float64, np.float32], **options)
+        try:
+            return validate_data(self, X, *args, dtype=[np.float64, np.float32], **options)
+        except (TypeError, ValueError):
+            raise_for_wrong_column("X", X)  # scikit-learn does not name the column of a frame
+            raise
 
     def _row_weights(self, X: Any, sample_weight: Any) -> np.ndarray | None:
         """Return the weights that the caller gave, checked; None if there are none."""

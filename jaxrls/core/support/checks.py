@@ -19,9 +19,13 @@ Listed = np.ndarray | Sequence[Any]
 INSTEAD = {
     "Y": ": for classes take encode(labels), or RLSClassifier",
     "fixed_effects": ": give levels(labels) for an intercept of each group, or indicators",
-    "X": ": give indicators of text, as pandas.get_dummies does; stream reads files",
+    "X": ": give indicators of text, as pandas.get_dummies does; for the kernel Levels number the "
+    "labels by one dictionary for old and new rows, numbers = {label: i for i, label in "
+    "enumerate(sorted(set(labels)))}, or give fixed_effects=levels(labels); stream reads files",
     "lams": ": give numbers such as [0.1, 1.0]",
 }
+# The remedy that the error names for dictionaries.
+TABLE = ": give lists of numbers, or a data frame, as pandas.DataFrame makes of dictionaries"
 # The remedy that the error names for dates.
 DAYS = ": give days, such as (dates - dates.min()) / np.timedelta64(1, 'D'), or parts of the year"
 # For each dtype: the largest allowed ratio of the largest weight to the smallest positive one.
@@ -61,9 +65,12 @@ def as_floats(name: str, value: Any, dtype: Any = None) -> Any:
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")
             value = _in_float64(value) if value.dtype.kind not in "fc" else value
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-            _raise_for_wrong_column(name, original)
+            raise_for_wrong_column(name, original)
             dates = getattr(value, "dtype", np.dtype(float)).kind in "mM"
             instead = DAYS if dates else INSTEAD.get(name.partition("[")[0], "")
+            first = original[0] if isinstance(original, list | tuple) else original
+            if isinstance(first, dict):
+                instead = TABLE
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
                 f"{'' if isinstance(error, RuntimeError) else instead}"
@@ -79,7 +86,7 @@ def as_floats(name: str, value: Any, dtype: Any = None) -> Any:
     return value if value.dtype == dtype else value.astype(dtype)
 
 
-def _raise_for_wrong_column(name: str, table: Any) -> None:
+def raise_for_wrong_column(name: str, table: Any) -> None:
     """Raise an error that names the first column of `table` that cannot be read as numbers.
 
     Return if `table` has no columns with names.

@@ -1,5 +1,7 @@
 """Wrong input is refused in one line that names the argument, what was found and what to do."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2))
 Y = np.sin(X[:, 0])
 DAYS = pd.date_range("2020", periods=12)
+TEXT = pd.DataFrame({"a": Y, "b": ["u"] * 12})
 TWICE = pd.DataFrame([[1.0, "u"]] * 12, columns=["a", "a"])
 HUGE = 10**400  # no float is as large
 K = rls.Gaussian(1.5)
@@ -55,9 +58,17 @@ REFUSED = [
     ),
     (lambda: rls.rows.stream(X), "fit takes arrays as they are"),
     (lambda: rls.save("a", RLSRegressor()), "pickle"),
-    (
-        lambda: rls.fit(K, pd.DataFrame({"a": Y, "b": ["u"] * 12}), Y),
-        r"X\['b'\] .*'u': .*get_dummies",
+    *(
+        (
+            lambda fit=fit, kind=kind: fit(TEXT.astype({"b": kind}), Y),
+            r"X\['b'\] .*'u': .*get_dummies.* Levels number the labels by one .*sorted",
+        )
+        for fit in (partial(rls.fit, K), RLSRegressor(K).fit)
+        for kind in ("object", "category")
+    ),
+    *(
+        (lambda X=X: rls.fit(K, X, Y), "X must hold .*give lists of numbers, or a data frame, as p")
+        for X in (pd.DataFrame(X).to_dict("records"), {"a": Y})
     ),
     (
         lambda: rls.fit(K, pd.DataFrame({"a": Y, "when": DAYS}), Y),

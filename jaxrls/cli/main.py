@@ -297,6 +297,11 @@ def exit_code(args: argparse.Namespace) -> int:
             args.run(args)
     except BrokenPipeError:
         raise
+    except KeyboardInterrupt:
+        checkpoint = getattr(args, "checkpoint", None)
+        if checkpoint and os.path.exists(checkpoint):
+            complain(f"stopped: the same command continues from {checkpoint}", args.copies)
+        raise
     except OSError as error:
         words = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return complain(words, args.copies)

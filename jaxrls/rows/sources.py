@@ -75,7 +75,8 @@ def stream(
     Returns:
         `Rows`, to pass as X. Its attributes are `labels` (n,) or (n, t) and `row_weights` (n,),
         None if the source has none, and `column_names` of the inputs, () if the source has no
-        names. By these names a model finds the columns of data frames.
+        names. By these names a model finds the columns of data frames. If a call is given labels
+        or weights besides, it takes those in place of the stream's.
 
     Raises:
         ValueError: for a value that is missing or not a number, naming file, row and column; and

@@ -3,6 +3,7 @@ something is wrong, and no more memory than a block.
 """
 
 import contextlib
+import io
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from test_cli import fails, run, told
 
 import jaxrls as rls
+from jaxrls import __main__ as process
 from jaxrls.cli import fitting
 from jaxrls.io.writing import writing
 
@@ -137,6 +139,21 @@ def test_a_checkpoint_is_read(folder):
     """And gone on from, in test_streams.py."""
     Path("sums").write_bytes(b"noise")
     assert "sums is no checkpoint" in fails(f"fit parts {FIT} --checkpoint=sums")
+
+
+def test_an_interrupted_fit_says_that_its_checkpoint_continues(folder, monkeypatch):
+    def stopped(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxrls.cli.main.run_fit", stopped)
+    line = "jaxrls fit parts --kernel=linear --no-cache --checkpoint=sums"
+    monkeypatch.setattr("sys.argv", line.split())
+    for said in "", "jaxrls: stopped: the same command continues from sums\n":
+        err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+        with contextlib.redirect_stderr(err):
+            assert process.run() == 130
+        assert err.buffer.getvalue().decode() == said
+        Path("sums").touch()
 
 
 def test_columns_of_later_files_are_found_by_name(folder):

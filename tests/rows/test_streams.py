@@ -293,6 +293,15 @@ def test_what_does_not_go_together_is_refused():
 
 
 @ANY_PRECISION
+def test_labels_and_weights_of_a_call_take_the_place_of_those_of_a_stream():
+    rows = rls.rows.stream(Blocks(X, Y, V))
+    for given, want in (({}, (Y, V)), ({"Y": -Y, "weights": V**2}, (-Y, V**2))):
+        problem = extend.read_problem("linear", rows, **given)
+        assert_array_equal(problem.Y, want[0])
+        assert_array_equal(problem.weights.array, want[1])
+
+
+@ANY_PRECISION
 def test_what_a_stream_cannot_do_is_said():
     source, labelled, parts = rls.rows.stream(Blocks(X)), rls.rows.stream(Blocks(X, Y)), [(X, Y)]
     changing = rls.rows.stream(parts)

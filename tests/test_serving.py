@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import FRESH
+from support import COMPILED, DTYPE, EPS, FRESH
 from test_readme import PAGES, blocks
 
 import jaxrls as rls
@@ -67,6 +67,70 @@ def test_numbers_of_rows_that_are_compiled_for():
     assert sorted({*sizes}) == [*powers, 5120, 6144, 7168, 8192]
     assert all(size >= m for m, size in enumerate(sizes, 1))
     assert models.LARGEST_PART == 32_768
+
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 3)).astype(DTYPE)
+Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=40)
+KIND = np.arange(40) % 3
+SLOPE = np.cos(X[:, :1])
+V = RNG.uniform(0.5, 2, 40)
+GAUSSIAN = rls.Gaussian(2.0)
+K = GAUSSIAN(X, X)
+# For each fit: kernel and rows, its options, and what the calls need for each row.
+FITS = {
+    "standardized": (GAUSSIAN, X, {"standardize": True}, {}),
+    "two kernels": (GAUSSIAN.on([0, 1]) + rls.Linear(), X, {}, {}),
+    "levels": (GAUSSIAN, X, {"fixed_effects": rls.levels(KIND)}, {"fixed_effects": KIND}),
+    "columns": (GAUSSIAN, X, {"fixed_effects": SLOPE}, {"fixed_effects": SLOPE}),
+    "levels and columns": (
+        GAUSSIAN,
+        X,
+        {"fixed_effects": [rls.levels(KIND), SLOPE]},
+        {"fixed_effects": [KIND, SLOPE]},
+    ),
+    "matrix": (rls.Precomputed(), np.asarray(K), {}, {}),
+}
+
+
+def first(given, m):
+    """The first m of all rows."""
+    return [part[:m] for part in given] if isinstance(given, list) else given[:m]
+
+
+def compiles_for_few_sizes(answer):
+    """After calls with 4 and 8 rows, calls with other numbers compile nothing, and each row has the
+    values that it has among 8, which are not padded.
+    """
+    answer(4)
+    whole = [np.asarray(part) for part in answer(8)]
+    COMPILED.clear()
+    for m in (3, 5, 7):
+        for found, want in zip(answer(m), whole, strict=True):
+            np.testing.assert_allclose(found, want[:m], rtol=1e5 * EPS)
+    assert COMPILED == []
+
+
+def asked(name, call, **of_rows):
+    """A call of a fit as a function of the number of rows."""
+    kernel, rows, options, more = FITS[name]
+    fit = rls.fit(kernel, rows, Y, lams=[0.1], **options)
+    more = more | of_rows
+    return lambda m: call(fit, rows[:m], **{key: first(part, m) for key, part in more.items()})
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_predictions_compile_for_few_numbers_of_rows(name):
+    compiles_for_few_sizes(asked(name, lambda fit, x, **more: [fit.predict(x, **more)]))
+
+
+def test_fits_compile_for_few_numbers_of_rows():
+    """A fit with standardized columns compiles their moments for each number."""
+    for options, programs in ({}, []), ({"standardize": True}, ["jit(_centre_and_scale)"]):
+        for n in (30, 35):
+            COMPILED.clear()
+            rls.fit(GAUSSIAN, X[:n], Y[:n], lams=[0.1], **options)
+        assert programs == COMPILED
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """`Model`, a fitted function that predicts new rows of any kind."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import (
     DenseRows,
     FixedEffects,
+    GramRows,
     Rows,
     as_rows,
     common_size,
@@ -90,8 +93,8 @@ class Model(Function):
 
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
         """
-        rows, columns = self.read(X, fixed_effects)
-        return self.of_rows(rows, columns, block_size, from_host=came_from_host(X))
+        of_rows = self.read(X, fixed_effects)
+        return self.of_rows(*of_rows, block_size, from_host=came_from_host(X))
 
     def of_rows(
         self, rows: Rows, columns: Any, block_size: int | None, *, from_host: bool
@@ -102,33 +105,39 @@ class Model(Function):
             rows: the new rows.
             columns: their fixed effects, as `read` returns them.
             block_size: rows at a time.
-            from_host: whether the rows came from the host. Such rows are padded to one of a few
-                sizes, so that a few compiled programs serve every number of rows.
+            from_host: as in `in_few_sizes`.
         """
-        wider = getattr(self.intercept, "dtype", self.coef.dtype) != self.coef.dtype
-        adds_constant = self.effects is None and not wider
-        nothing = np.zeros(np.shape(self.intercept), self.coef.dtype)
-        # This model has no names of columns, as other names would compile a program again.
-        smooth = Model(
-            self.kernel, self.points, self.coef, self.intercept if adds_constant else nothing
-        )
-        if from_host and type(rows) is DenseRows and rows.shards == 1 and is_concrete(self, rows):
-            values = evaluate_in_few_sizes(smooth, rows, block_size)
-        else:
-            values = evaluate(smooth, rows, block_size=block_size)
-        if self.effects is not None:
-            return self._with_effects(values, columns)
-        return values if adds_constant else with_constant(values, self.intercept)
+        function, constant = self._without_wider_constant()
+        if from_host and is_concrete(function):
+            function = _with_points_padded(function)
+        program = partial(evaluate, block_size=block_size)
+        values = in_few_sizes(program, (function,), (rows, columns), from_host=from_host)
+        return values if constant is None else with_constant(values, constant)
 
-    def _with_effects(self, varying: Float[Array, "m *t"], columns: Any) -> Any:
-        """Return the predictions plus the contribution of the fixed effects of the rows."""
-        effects: Any = self.effects
+    def _without_wider_constant(self) -> tuple["Model", Any]:
+        """Return the model with all numbers in the dtype of `coef`, and the constant that it lacks.
+
+        The constant is the intercept if that is in a wider dtype, else None. With fixed effects the
+        intercept is in `beta`. The model has no names of columns and of fixed effects, as other
+        names would compile a program again.
+        """
+        dtype = self.coef.dtype
+        constant: Any = None
+        intercept: Any = self.intercept
         beta: Any = self.beta
-        if beta.dtype == self.coef.dtype:
-            return varying + effects.fitted(columns, jnp.asarray(beta))
-        others = np.array(beta, self.coef.dtype)
-        others[0] = 0  # the intercept, which is in float64, is added at the end
-        return with_constant(varying + effects.fitted(columns, jnp.asarray(others)), beta[0])
+        effects = self.effects
+        if effects is not None:
+            effects = replace(effects, terms=())
+            intercept = np.zeros(np.shape(intercept), dtype)
+            if beta.dtype != dtype:
+                constant = beta[0]
+                beta = np.array(beta, dtype)
+                beta[0] = 0
+        elif getattr(intercept, "dtype", dtype) != dtype:
+            constant = intercept
+            intercept = np.zeros(np.shape(intercept), dtype)
+        of_features = self.kernel, self.points, self.coef, intercept
+        return Model(*of_features, effects=effects, beta=beta), constant
 
     def read(self, X: Any, fixed_effects: Any = None) -> tuple[Rows, Any]:
         """Return X as `Rows`, and the fixed effects in the form that `effects` takes, checked."""
@@ -200,38 +209,57 @@ def with_constant(predictions: Any, constant: Any) -> Any:
 
 
 @compiled
-def evaluate(function: Function, rows: Rows, *, block_size: int | None) -> Float[Array, "m *t"]:
-    """Compute the values of a function at rows, as a compiled program."""
-    return function.values(rows, block_size)
-
-
-def evaluate_in_few_sizes(
-    model: Model, rows: DenseRows, block_size: int | None
+def evaluate(
+    function: Function, rows: Rows, columns: Any, *, block_size: int | None
 ) -> Float[Array, "m *t"]:
-    """Compute the values of a model at rows from the host, in parts of at most LARGEST_PART rows.
+    """Compute the values of a function at rows, with their fixed effects, as a compiled program."""
+    values = function.values(rows, block_size)
+    if function.effects is None:
+        return values
+    return values + function.effects.fitted(columns, jnp.asarray(function.beta))
 
-    Rows and points are padded to common sizes, so that a few programs serve every number of rows.
+
+def in_few_sizes(program: Callable, fitted: tuple, of_rows: tuple, *, from_host: bool) -> Any:
+    """Return `program(*fitted, *of_rows)`, computed for one of a few numbers of rows.
+
+    So a few compiled programs serve every number of rows. Rows are padded to a common number by
+    copies of the last, in parts of at most LARGEST_PART rows.
+
+    Args:
+        program: a function that returns one or several arrays with a row for each row.
+        fitted: the arguments of it that have nothing for each row.
+        of_rows: the rows, as `Rows` or as an array, and then what each of them has: arrays (m, …),
+            or None.
+        from_host: whether the rows came from the host. Other rows are taken as they are, and so are
+            those that are not in memory on one device, and values that are not known.
     """
-    model = _with_points_padded(model)
-    if rows.shape[0] <= LARGEST_PART:
-        return _evaluate_padded(model, rows, block_size)
-    model = jax.tree.map(on_device, model)
-    X = np.asarray(rows.X)
-    parts = []
-    for first in range(0, len(X), LARGEST_PART):
-        part = DenseRows(on_device(X[first : first + LARGEST_PART]))
-        parts.append(np.asarray(_evaluate_padded(model, part, block_size)))
-    return jax.device_put(np.concatenate(parts))
-
-
-def _evaluate_padded(model: Model, rows: DenseRows, block_size: int | None) -> Float[Array, "m *t"]:
-    """Compute the values of a model at rows, padded to a common number by copies of the last."""
+    rows = of_rows[0]
+    in_one_place = type(rows) in (DenseRows, GramRows) or not isinstance(rows, Rows)
+    if not (from_host and in_one_place and is_concrete(fitted, of_rows)):
+        return program(*fitted, *of_rows)
     m = rows.shape[0]
-    size = _common_number(m)
-    if size == m:
-        return evaluate(model, rows, block_size=block_size)
-    padded = DenseRows(on_device(pad_rows(np.asarray(rows.X), size - m, "edge")))
-    return first_rows(evaluate(model, padded, block_size=block_size), m)
+    if m <= LARGEST_PART:
+        return _padded(program, fitted, of_rows, m)
+    fitted = jax.tree.map(on_device, fitted)
+    leaves, structure = jax.tree.flatten(of_rows)
+    leaves = [np.asarray(leaf) for leaf in leaves]
+    parts = []
+    for first in range(0, m, LARGEST_PART):
+        cut = [on_device(leaf[first : first + LARGEST_PART]) for leaf in leaves]
+        part = jax.tree.unflatten(structure, cut)
+        results = _padded(program, fitted, part, min(m - first, LARGEST_PART))
+        parts.append(jax.tree.map(np.asarray, results))
+    return jax.tree.map(lambda *parts: jax.device_put(np.concatenate(parts)), *parts)
+
+
+def _padded(program: Callable, fitted: tuple, of_rows: tuple, m: int) -> Any:
+    """Return `program(*fitted, *of_rows)` for m rows, computed for a common number of rows."""
+    missing = _common_number(m) - m
+    if not missing:
+        return program(*fitted, *of_rows)
+    pad = lambda a: on_device(pad_rows(np.asarray(a), missing, "edge"))
+    results = program(*fitted, *jax.tree.map(pad, of_rows))
+    return jax.tree.map(lambda a: first_rows(a, m), results)
 
 
 def _common_number(m: int) -> int:

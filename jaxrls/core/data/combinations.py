@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from jaxrls.core.data.effects_given import Columns, GivenColumns
 from jaxrls.core.data.weights import Weights
 from jaxrls.core.linalg import Number, diagonal_of, matmul, triangular_inverse
-from jaxrls.core.support import pytree, where_known
+from jaxrls.core.support import is_concrete, on_device, pytree, where_known
 
 
 @pytree
@@ -28,6 +28,16 @@ class Combinations:
     def of(self, C: GivenColumns) -> Columns:
         """Return (C − 1m) S of rows, from their columns C."""
         return matmul(C.about(self.centre), self.scale)
+
+    def of_new(self, C: GivenColumns) -> Columns:
+        """Return (C − 1m) S of new rows.
+
+        Columns in NumPy stay on the host, where a new number of rows compiles nothing.
+        """
+        if isinstance(C.rounded, jax.Array) or not is_concrete(self):
+            return self.of(C)
+        centred = C.about(np.asarray(self.centre))
+        return on_device(np.matmul(centred, np.asarray(self.scale)))
 
     @property
     def log_volume(self) -> Number:

@@ -18,7 +18,6 @@ from jaxrls.core.support import (
     by_names,
     check_finite,
     column_names,
-    on_device,
     pytree,
     require_values,
     static,
@@ -33,24 +32,25 @@ class GivenColumns(NamedTuple):
     So columns in float64 keep their digits in a fit in float32.
     """
 
-    rounded: Columns  # C, rounded to the dtype of the fit
-    rest: Columns  # C − rounded
+    rounded: Any  # (n, p), C, rounded to the dtype of the fit; on the host or on devices
+    rest: Any  # (n, p), C − rounded
     eps: Any  # (1, p), the eps of the dtype in which each column was given
 
     @classmethod
     def of(
-        cls, values: Float[Array | np.ndarray, "..."], dtype: Any, place: Callable = on_device
+        cls, values: Float[Array | np.ndarray, "..."], dtype: Any, place: Callable = lambda a: a
     ) -> "GivenColumns":
         """Make the columns from floating-point numbers.
 
-        The function `place` puts the arrays on the devices of the rows.
+        The function `place` puts the arrays on the devices of the rows. By default they stay where
+        they are.
         """
         rounded = values.astype(dtype)
         rest = (values - rounded.astype(values.dtype)).astype(dtype)
         eps = np.full((1, *values.shape[1:]), jnp.finfo(values.dtype).eps, dtype)
         return cls(place(rounded), place(rest), eps)
 
-    def about(self, centre: Any) -> Columns:
+    def about(self, centre: Any) -> Any:
         """Return the columns minus a centre, the sum of the two rows of an array (2, p)."""
         return (self.rounded - centre[0]) + (self.rest - centre[1])
 
@@ -110,8 +110,9 @@ class EffectsTerm:
         if self.levels is None:
             return _columns_of(given, self.names, m, dtype)
         known = {level: number for number, level in enumerate(self.levels)}
-        indicators = jax.nn.one_hot(numbers_of(given, known, m), len(known), dtype=dtype)
-        return GivenColumns.of(indicators[:, len(known) - len(self.names) :], dtype)
+        own = np.arange(len(known) - len(self.names), len(known))
+        indicators = numbers_of(given, known, m)[:, None] == own
+        return GivenColumns.of(indicators.astype(dtype), dtype)
 
 
 def terms_given(given: list | tuple) -> tuple[EffectsTerm, ...]:
@@ -149,10 +150,12 @@ def columns_given(given: Any, terms: tuple[EffectsTerm, ...], m: int, dtype: Any
         )
     pairs = zip(terms, given, strict=True)
     columns = [term.columns(values, m, dtype) for term, values in pairs]
-    return GivenColumns(*(jnp.concatenate(side, axis=1) for side in zip(*columns, strict=True)))
+    on_host = all(isinstance(side, np.ndarray) for side in jax.tree.leaves(columns))
+    xp: Any = np if on_host else jnp
+    return GivenColumns(*(xp.concatenate(side, axis=1) for side in zip(*columns, strict=True)))
 
 
-def numbers_of(given: Any, known: dict, m: int) -> Int[Array, " m"]:
+def numbers_of(given: Any, known: dict, m: int) -> Int[np.ndarray, " m"]:
     """Return the number of each row's level, from a `Grouping` or from labels.
 
     `known` maps the levels of the fit to their numbers.
@@ -162,7 +165,7 @@ def numbers_of(given: Any, known: dict, m: int) -> Int[Array, " m"]:
     labels = as_labels("fixed_effects", given)
     check_levels(labels, m)
     try:
-        return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
+        return np.array([known[label] for label in labels.tolist()], np.int32)
     except KeyError as error:
         raise ValueError(
             f"fixed_effects has the level {error}, which no fitted row that counts has: leave it "

@@ -312,7 +312,7 @@ class FixedEffects:
                 for any if the fit had none.
         """
         if self.combinations is not None:
-            return self.combinations.of(columns_given(given, self.terms, m, dtype))
+            return self.combinations.of_new(columns_given(given, self.terms, m, dtype))
         if given is not None:
             raise ValueError(
                 "fixed_effects= was given, and the model was fitted without: leave it out"
@@ -529,10 +529,10 @@ class FixedLevels(FixedEffects):
         a score that lacks the constant of a group.
         """
         if given is None:
-            return jnp.full(m, self.count, jnp.int32)
+            return on_device(np.full(m, self.count, np.int32))
         weighs = np.asarray(self.inverse_T) if is_concrete(self.inverse_T) else np.ones(self.count)
         known = {level: number for number, level in enumerate(self.titles) if weighs[number]}
-        return numbers_of(given, known, m)
+        return on_device(numbers_of(given, known, m))
 
     def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:
         """Return whether each row has another row in its level, (n,), or None for folds.

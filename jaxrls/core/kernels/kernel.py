@@ -22,7 +22,7 @@ from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.core.kernels.block import Block, Gram, as_block, as_dense
 from jaxrls.core.linalg import matmul, safe_sqrt
-from jaxrls.core.support import check_real, known_and, public_call, pytree, static
+from jaxrls.core.support import as_readable, check_real, known_and, public_call, pytree, static
 
 Matrix = Float[Array, "n d"]
 Method = TypeVar("Method", bound=Callable)
@@ -416,9 +416,13 @@ class Transformed(_OfKernels, ABC):
     takes_blocks = True
     kernel: Kernel
 
-    @abstractmethod
-    def transform(self, X: Matrix) -> Matrix:
+    def transform(self, X: Any) -> Any:
         """Compute the rows that the inner kernel is given."""
+        return self._transformed(X)
+
+    @abstractmethod
+    def _transformed(self, X: Any) -> Any:
+        """Compute the same of a JAX array, of a NumPy array on the host, or of a `Block`."""
 
     @property
     def title(self):
@@ -431,7 +435,11 @@ class Transformed(_OfKernels, ABC):
         return self.kernel.diag(self.transform(X))
 
     def check(self, X: Any) -> None:
-        self.kernel.check(self.transform(X))
+        # NumPy compiles nothing for a new number of rows.
+        readable = jax.tree.map(as_readable, self)
+        with np.errstate(over="ignore"):
+            transformed = readable._transformed(as_readable(X))
+        self.kernel.check(transformed)
 
     def map_length_scales(self, fn: Callable[[Kernel, str, Any], Any], X: Any) -> Kernel:
         kernel = self.kernel.map_length_scales(fn, self.transform(X))
@@ -468,7 +476,7 @@ class On(Transformed):
 
     columns: tuple[Any, ...] = static()
 
-    def transform(self, X: Any) -> Any:
+    def _transformed(self, X: Any) -> Any:
         """Return the columns of X that the inner kernel is given."""
         for name in self.columns:
             if isinstance(name, str):
@@ -538,6 +546,6 @@ class Standardized(Transformed):
     centre: Float[Array | np.ndarray, " d"]
     scale: Float[Array | np.ndarray, " d"]
 
-    def transform(self, X: Matrix) -> Matrix:
+    def _transformed(self, X: Any) -> Any:
         """Return the columns of X, centred and scaled."""
-        return (X - self.centre) / self.scale
+        return (as_dense(X) - self.centre) / self.scale

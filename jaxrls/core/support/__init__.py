@@ -29,6 +29,7 @@ from jaxrls.core.support.checks import (
     raise_for_wrong_column,
 )
 from jaxrls.core.support.device import (
+    as_readable,
     auto,
     is_concrete,
     is_symbolic,

@@ -96,14 +96,13 @@ def known_and(test: Callable[..., Any], *values: Any) -> bool:
         return False
     # Without this, operations on an array with values would be traced inside `jax.jit`.
     with jax.ensure_compile_time_eval():
-        return bool(test(*map(_where_it_can_be_read, values)))
+        return bool(test(*map(as_readable, values)))
 
 
-def _where_it_can_be_read(value: Any) -> Any:
-    """Return a JAX array on one device as a NumPy array, and anything else unchanged."""
-    if isinstance(value, jax.Array) and len(value.sharding.device_set) == 1:
-        return np.asarray(value)
-    return value
+def as_readable(value: Any) -> Any:
+    """Return a JAX array with values on one device as a NumPy array, and anything else unchanged."""
+    known = isinstance(value, jax.Array) and is_concrete(value)
+    return np.asarray(value) if known and len(value.sharding.device_set) == 1 else value
 
 
 def on_device(value: Any) -> jax.Array:

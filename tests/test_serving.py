@@ -124,6 +124,40 @@ def test_predictions_compile_for_few_numbers_of_rows(name):
     compiles_for_few_sizes(asked(name, lambda fit, x, **more: [fit.predict(x, **more)]))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FITS)
+def test_deviations_compile_for_few_numbers_of_rows(name):
+    diag = {"diag": np.ones(40)} if name == "matrix" else {}
+    deviations = lambda fit, x, **more: fit.predict(x, return_std=True, **more)
+    compiles_for_few_sizes(asked(name, deviations, weights=V, **diag))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FITS)
+def test_intervals_compile_for_few_numbers_of_rows(name):
+    compiles_for_few_sizes(asked(name, rls.extend.Fit.intervals, weights=V))
+
+
+@pytest.mark.slow
+def test_a_posterior_compiles_one_program_for_a_number_of_rows():
+    covariance = asked("levels", lambda fit, x, **more: fit.posterior(x, **more).unit_covariance)
+    whole = np.asarray(covariance(8))
+    COMPILED.clear()
+    np.testing.assert_allclose(covariance(5), whole[:5, :5], rtol=1e5 * EPS)
+    assert COMPILED == ["jit(_covariance)"]
+
+
+@pytest.mark.slow
+def test_probabilities_and_sets_compile_for_few_numbers_of_rows():
+    pytest.importorskip("sklearn")
+    from jaxrls.sklearn import RLSClassifier
+
+    machine = RLSClassifier(GAUSSIAN, lams=0.1, probability="sigmoid").fit(X, KIND)
+    compiles_for_few_sizes(lambda m: [machine.predict_proba(X[:m])])
+    compiles_for_few_sizes(lambda m: [machine.predict_set(X[:m])])
+    compiles_for_few_sizes(lambda m: [machine.predict_set(X[:m], method="jackknife")])
+
+
 def test_fits_compile_for_few_numbers_of_rows():
     """A fit with standardized columns compiles their moments for each number."""
     for options, programs in ({}, []), ({"standardize": True}, ["jit(_centre_and_scale)"]):

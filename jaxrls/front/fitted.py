@@ -472,10 +472,11 @@ class Fit(Generic[K]):
         self.model.check_effects("return_std", fixed_effects)
         from jaxrls.uncertainty.posterior import label_deviations
 
-        rows, effects = self.model.read(X, fixed_effects)
-        mean = self.model.of_rows(rows, effects, block_size, from_host=came_from_host(X))
+        of_rows = self.model.read(X, fixed_effects)
+        from_host = came_from_host(X)
+        mean = self.model.of_rows(*of_rows, block_size, from_host=from_host)
         return mean, label_deviations(
-            self, mean, rows, effects, weights, scale, corrected, diag, block_size
+            self, *of_rows, weights, scale, corrected, diag, block_size, from_host=from_host
         )
 
     @public_call(fitted="self.model.coef")

@@ -34,7 +34,7 @@ from jaxrls.core.support import (
     value_of,
     where_known,
 )
-from jaxrls.front import Fit, Model
+from jaxrls.front import Fit, Model, came_from_host, in_few_sizes
 from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
 from jaxrls.uncertainty.spread import NewRows, Spread
 
@@ -176,8 +176,15 @@ class Sigmoid:
         They have the precision of the slope.
         """
 
+        padded = came_from_host(scores) and any(np.shape(scores)[:1])  # not for a single number
         scores = as_array("scores", scores, self.slope.dtype)
-        return jax.nn.sigmoid(scores * self.slope + self.offset)
+        return in_few_sizes(_of_scores, (self,), (scores,), from_host=padded)
+
+
+@compiled
+def _of_scores(sigmoid: Sigmoid, scores: Float[Array, "m *t"]) -> Float[Array, "m *t"]:
+    """Return the probabilities of +1, shaped as the scores."""
+    return jax.nn.sigmoid(scores * sigmoid.slope + sigmoid.offset)
 
 
 @public_call(data="scores")
@@ -372,9 +379,18 @@ def label_p_values(
     check_finite("scores", new)
     _check_codes(c)
     conforming = _of_own_label(s, c)
+    from_host = came_from_host(scores)
+    return in_few_sizes(_shares_below, (conforming, v), (new,), from_host=from_host)
+
+
+@compiled
+def _shares_below(
+    conforming: Float[Array, " n"], v: Float[Array, " n"], scores: Float[Array, "m *T"]
+) -> Float[Array, "m _"]:
+    """Return the p-values (1 + Σ vᵢ [conformingᵢ ≤ score]) / (1 + Σ vᵢ) of the scores of new rows."""
     order = jnp.argsort(conforming)
     weight = jnp.concatenate([jnp.zeros(1, v.dtype), jnp.cumsum(v[order])])
-    above = jnp.searchsorted(conforming[order], _columns(new), side="right")
+    above = jnp.searchsorted(conforming[order], _columns(scores), side="right")
     return (1 + weight[above]) / (1 + weight[-1])
 
 
@@ -425,8 +441,10 @@ class ConformalLabels:
         **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows.
         """
         rows, _ = self.model.read(X)
-        scores = _columns(jnp.asarray(self.model.predict(rows)))
-        return _p_values(self, rows, scores, block_size=block_size)
+        from_host = came_from_host(X)
+        scores = self.model.of_rows(rows, None, None, from_host=from_host)
+        program = partial(_p_values, block_size=block_size)
+        return in_few_sizes(program, (self,), (rows, scores), from_host=from_host)
 
 
 @public_call(fitted="fit.model.coef")
@@ -540,12 +558,13 @@ def _with_variance(
 
 @compiled
 def _p_values(
-    labels: ConformalLabels, rows: Rows, scores: Float[Numbers, "m T"], *, block_size: int | None
-) -> Float[Array, "m T"]:
+    labels: ConformalLabels, rows: Rows, scores: Float[Numbers, "m *T"], *, block_size: int | None
+) -> Float[Array, "m _"]:
     """Return the p-values of new rows, computed in blocks of rows."""
     of_block = partial(_p_values_of_block, labels)
     temporaries = 6 * len(labels.weights)
-    return rows.map(of_block, scores, temporaries=temporaries, block_size=block_size)
+    columns = _columns(jnp.asarray(scores))
+    return rows.map(of_block, columns, temporaries=temporaries, block_size=block_size)
 
 
 def _p_values_of_block(

@@ -53,7 +53,14 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import landmark_of_row, orthonormal
 from jaxrls.core.linalg import FEWEST_ROWS, MAP, Number, matmul, safe_sqrt
 from jaxrls.core.support import as_floats, known_and, public_call, pytree, static, where_known
-from jaxrls.front import Fit, once_per_fit, solution_of, with_constant
+from jaxrls.front import (
+    Fit,
+    came_from_host,
+    in_few_sizes,
+    once_per_fit,
+    solution_of,
+    with_constant,
+)
 from jaxrls.uncertainty.posterior import (
     process_for_rows,
     process_of,
@@ -487,9 +494,10 @@ def intervals(
     rows, effects = fit.model.read(X, fixed_effects)
     weights = weights_of_new(weights, rows)
     level = as_levels("level", level, 0)
-    ends = _intervals(
-        jackknife, fit.kernel, spread, rows, effects, weights, level, block_size=block_size
-    )
+    program = partial(_intervals, block_size=block_size)
+    fitted = jackknife, fit.kernel, spread, level
+    of_rows = rows, effects, weights
+    ends = in_few_sizes(program, fitted, of_rows, from_host=came_from_host(X))
     return (
         ends
         if fit.label_offset is None
@@ -502,10 +510,10 @@ def _intervals(
     jackknife: Jackknife,
     kernel: Kernel,
     spread: Spread | None,
+    level: Float[Numbers, ""],
     rows: Rows,
     effects: Any,
     weights: Float[Array, " m"] | None,
-    level: Float[Numbers, ""],
     *,
     block_size: int | None,
 ) -> tuple:

@@ -4,6 +4,7 @@
 `predict`, `posterior` and `effects` of a `Fit` return.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ from jaxrls.core.support import (
     static,
     warn,
 )
-from jaxrls.front import Fit, once_per_fit, solution_of
+from jaxrls.front import Fit, came_from_host, in_few_sizes, once_per_fit, solution_of
 from jaxrls.uncertainty.spread import Spread, spread
 
 # Variances and amplitudes. NumPy makes numbers of arrays without axes.
@@ -161,12 +162,12 @@ class GaussianProcess:
         """Return the variance of labels of these weights, None for 1, in units of the kernel."""
         return self.lam if weights is None else self.lam / weights
 
-    def label_std(self, variance: Float[Numbers, "..."], scale: Any, weights: Any = None) -> Any:
-        """Return the standard deviation of a new label.
+    def label_std(self, variance: Float[Numbers, "..."], scale: Any) -> Any:
+        """Return the standard deviation of a new label of weight 1.
 
         `variance` is the variance of f + b in units of the kernel.
         """
-        return deviation(variance + self.noise(weights), self.amplitude(scale))
+        return deviation(variance + self.lam, self.amplitude(scale))
 
     def posterior(
         self,
@@ -291,7 +292,6 @@ def weights_of_new(weights: Any, rows: Rows) -> Any:
 
 def label_deviations(
     fit: Fit,
-    mean: Float[Numbers, "m *t"],
     rows: Rows,
     effects: Any,
     weights: Any,
@@ -299,23 +299,22 @@ def label_deviations(
     corrected: bool,
     diag: Any,
     block_size: int | None,
+    *,
+    from_host: bool,
 ) -> Any:
-    """Return the standard deviations of new labels at rows, shaped as the predictions `mean`."""
+    """Return the standard deviations of new labels at rows, shaped as their predictions.
+
+    `from_host` is as in `in_few_sizes`.
+    """
     process = process_for_rows(fit, diag)
     warn_of_groups(fit)
     if diag is not None:
-        diag = as_array("diag", diag, mean.dtype)
-        check_weights(diag, len(mean), "diag")
-    variance = _variances(
-        process.spread,
-        fit.kernel,
-        rows,
-        effects,
-        diag,
-        corrected=corrected,
-        block_size=block_size,
-    )
-    return process.label_std(variance, scale, weights_of_new(weights, rows))
+        diag = as_array("diag", diag, rows.dtype)
+        check_weights(diag, rows.shape[0], "diag")
+    program = partial(_label_deviations, corrected=corrected, block_size=block_size)
+    fitted = process, fit.kernel, process.amplitude(scale)
+    of_rows = rows, effects, weights_of_new(weights, rows), diag
+    return in_few_sizes(program, fitted, of_rows, from_host=from_host)
 
 
 def posterior_at(
@@ -325,9 +324,9 @@ def posterior_at(
     process = process_for_rows(fit)
     warn_of_groups(fit)
     rows, effects = fit.model.read(X, fixed_effects)
-    mean = fit.model.predict(rows, fixed_effects=fixed_effects)
-    X = rows.dense()
-    covariance = _covariance(process.spread, fit.kernel, X, effects, corrected=corrected)
+    mean = fit.model.of_rows(rows, effects, None, from_host=came_from_host(X))
+    fitted = process.spread, fit.kernel
+    covariance = _covariance(*fitted, rows.dense(), effects, corrected=corrected)
     return process.posterior(mean, covariance, scale, weights_of_new(weights, rows))
 
 
@@ -351,26 +350,31 @@ def posterior_of_effects(fit: Fit, scale: Any) -> Posterior:
 
 
 @compiled
-def _variances(
-    spread: Spread,
+def _label_deviations(
+    process: GaussianProcess,
     kernel: Kernel,
+    amplitude: Float[Numbers, "*t"],
     rows: Rows,
     effects: Any,
+    weights: Float[Array, " m"] | None,
     diag: Float[Numbers, " m"] | None,
     *,
     corrected: bool,
     block_size: int | None,
-) -> Float[Array, " m"]:
-    """Return the variances of f + b at rows, computed in blocks of rows.
+) -> Float[Array, "m *t"]:
+    """Return the standard deviations of new labels at rows, computed in blocks of rows.
 
     `diag` is k(x, x) if the kernel does not know it, else None.
     """
+    spread = process.spread
     temporaries = 2 * spread.map_shape[1]
 
     def of_block(x: Any, effects: Any, diag: Float[Array, " b"] | None) -> Float[Array, " b"]:
         return spread.variances(kernel, spread.new_rows(kernel, x, effects, corrected), diag)
 
-    return rows.map(of_block, effects, diag, temporaries=temporaries, block_size=block_size)
+    hints = {"temporaries": temporaries, "block_size": block_size}
+    variance = rows.map(of_block, effects, diag, **hints)
+    return deviation(variance + process.noise(weights), amplitude)
 
 
 @compiled

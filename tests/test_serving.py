@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import COMPILED, DTYPE, EPS, FRESH
@@ -62,7 +63,7 @@ def test_workers_answer_and_find_what_others_compiled(tmp_path):
 
 
 def test_numbers_of_rows_that_are_compiled_for():
-    sizes = [models._common_number(m) for m in range(1, 8193)]
+    sizes = [models.common_number(m) for m in range(1, 8193)]
     powers = [*2 ** np.arange(13)]
     assert sorted({*sizes}) == [*powers, 5120, 6144, 7168, 8192]
     assert all(size >= m for m, size in enumerate(sizes, 1))
@@ -156,6 +157,34 @@ def test_probabilities_and_sets_compile_for_few_numbers_of_rows():
     compiles_for_few_sizes(lambda m: [machine.predict_proba(X[:m])])
     compiles_for_few_sizes(lambda m: [machine.predict_set(X[:m])])
     compiles_for_few_sizes(lambda m: [machine.predict_set(X[:m], method="jackknife")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["standardized", "levels"])
+@pytest.mark.parametrize("criterion", ["loo", "gcv"])
+def test_updates_compile_for_few_numbers_of_rows(name, criterion):
+    """Arrays of JAX are not padded, and give the same fit."""
+    _, _, options, more = FITS[name]
+    few = rls.fit(rls.Linear(), X, Y, criterion=criterion, **options)
+    part = lambda m, x=np.asarray: (
+        {"X": x(X[:m]), "Y": Y[:m]} | {key: first(given, m) for key, given in more.items()}
+    )
+    for m in (4, 8):
+        few.update(**part(m)).update(**part(m)).forget(**part(m))
+    COMPILED.clear()
+    found = few.update(**part(3)).update(**part(5)).forget(**part(7))
+    assert COMPILED == []
+    want = few.update(**part(3, jnp.asarray)).update(**part(5, jnp.asarray))
+    want = want.forget(**part(7, jnp.asarray))
+    for number in ("lam", "prequential_error", "dof"):
+        np.testing.assert_allclose(getattr(found, number), getattr(want, number), rtol=1e5 * EPS)
+    np.testing.assert_allclose(found.model.coef, want.model.coef, rtol=1e5 * EPS)
+    if criterion == "gcv":
+        np.testing.assert_allclose(found.errors, want.errors, rtol=1e5 * EPS)
+    few.update(**part(4), weights=V[:4])
+    COMPILED.clear()
+    few.update(**part(3), weights=V[:3])
+    assert len(COMPILED) <= 3
 
 
 def test_fits_compile_for_few_numbers_of_rows():

@@ -25,7 +25,14 @@ from jaxrls.front.inspection import inspect_lam, inspect_result
 from jaxrls.front.keeping import once_per_fit, solution_of, without_solution
 from jaxrls.front.lam_search import Evaluations, evaluate_lams
 from jaxrls.front.memory import Memory, of_problem
-from jaxrls.front.model import Model, came_from_host, in_few_sizes, with_constant
+from jaxrls.front.model import (
+    LARGEST_PART,
+    Model,
+    came_from_host,
+    common_number,
+    in_few_sizes,
+    with_constant,
+)
 from jaxrls.front.objective import best_lam
 from jaxrls.front.plan import KEPT_ROWS
 from jaxrls.front.read import read_labels, read_problem, warn_of_far_labels

@@ -763,7 +763,8 @@ class Fit(Generic[K]):
             ValueError: for a fit that kept no solution, or factored K of all rows, and for shapes
                 that do not fit.
 
-        **Cost** O(b r²) for b rows, and O(r³). A stream is read twice. **Warns** if more than a
+        **Cost** O(b r²) for b rows, and O(r³). A stream is read twice. Up to 32,768 rows from the
+        host are padded to few sizes, as in `predict`, by rows of weight 0. **Warns** if more than a
         third of the digits are lost, and for a λ below the precision of the factor.
 
         >>> import numpy as np, jaxrls as rls

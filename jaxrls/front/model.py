@@ -26,7 +26,7 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import by_names, is_concrete, on_device, public_call, pytree, static
 
 LARGEST_PART = 2**15  # at most this many rows from the host are predicted at once
-QUARTERS_FROM = 4096  # see `_common_number`
+QUARTERS_FROM = 4096  # see `common_number`
 
 
 @pytree
@@ -254,7 +254,7 @@ def in_few_sizes(program: Callable, fitted: tuple, of_rows: tuple, *, from_host:
 
 def _padded(program: Callable, fitted: tuple, of_rows: tuple, m: int) -> Any:
     """Return `program(*fitted, *of_rows)` for m rows, computed for a common number of rows."""
-    missing = _common_number(m) - m
+    missing = common_number(m) - m
     if not missing:
         return program(*fitted, *of_rows)
     pad = lambda a: on_device(pad_rows(np.asarray(a), missing, "edge"))
@@ -262,7 +262,7 @@ def _padded(program: Callable, fitted: tuple, of_rows: tuple, m: int) -> Any:
     return jax.tree.map(lambda a: first_rows(a, m), results)
 
 
-def _common_number(m: int) -> int:
+def common_number(m: int) -> int:
     """Return the number of rows to which m rows are padded.
 
     Up to QUARTERS_FROM rows, it is the next power of two. For more rows padding costs more, so it

@@ -21,14 +21,17 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.data import (
     Data,
+    DenseRows,
     FixedEffects,
     Labels,
     Moments,
     Rows,
     SummedWeights,
+    Weights,
     as_rows,
     compiled,
     moments,
+    pad_rows,
 )
 from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
 from jaxrls.core.fit import (
@@ -41,10 +44,13 @@ from jaxrls.core.fit import (
 )
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Reduction
-from jaxrls.core.support import by_names, is_concrete, pytree, static, warn
+from jaxrls.core.support import by_names, is_concrete, on_device, pytree, static, warn
 from jaxrls.front import (
+    LARGEST_PART,
     Fit,
     Kept,
+    came_from_host,
+    common_number,
     inspect_result,
     model_of,
     once_per_fit,
@@ -250,6 +256,8 @@ def with_rows(
     coef = fit.model.coef
     X = by_names("X", X, fit.model.names)
     new = _read(summed, fit, X, Y, weights, fixed_effects)
+    if came_from_host(X) and _can_be_padded(new):
+        new = _in_few_sizes(new)
     prequential = fit.diagnostics.prequential
     if sign > 0:
         prequential = _prequential(fit, new, block_size)
@@ -316,6 +324,29 @@ def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects:
     if columns is not None:
         fixed = replace(fixed, values=new.rows.column(columns))
     return NewRows(Data(new.rows, new.weights, fixed), new.Y)
+
+
+def _can_be_padded(new: NewRows) -> bool:
+    """Whether rows are an array with values now, and few enough for copies to cost little."""
+    rows = new.data.rows
+    return type(rows) is DenseRows and rows.shape[0] <= LARGEST_PART and is_concrete(new)
+
+
+def _in_few_sizes(new: NewRows) -> NewRows:
+    """Return the rows with rows of weight 0 at their end, up to a common number of rows.
+
+    Sums over them stay the same. So a few compiled programs serve every number of rows.
+    """
+    weights = new.data.weights
+    fixed = new.data.fixed
+    n = weights.n
+    size = common_number(n)
+    more = lambda a, mode="edge": on_device(pad_rows(np.asarray(a), size - n, mode))
+    v = np.ones(n, weights.dtype) if weights.values is None else weights.values
+    padded = Weights(more(v, "constant"), size, weights.dtype, padded=weights.values is None)
+    if fixed.values is not None:
+        fixed = replace(fixed, values=more(fixed.values))
+    return NewRows(Data(DenseRows(more(new.data.rows.dense())), padded, fixed), more(new.Y))
 
 
 def _prequential(fit: Fit, new: NewRows, block_size: int | None) -> Prequential:

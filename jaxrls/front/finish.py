@@ -25,7 +25,8 @@ class Attempt(NamedTuple):
         result: the fitted function, the chosen λ, and diagnostics.
         solution: what the result was computed from; None if the fit does not keep it.
         problem: the problem that was solved, with the solver that was used.
-        choice: how λ was chosen, so that `Fit.update` can choose it again; None for a search.
+        choice: how λ was chosen, so that `Fit.update` can choose it again; None if a search by
+            `fit` chose it.
         words: the phrases of the plan: the solver, how λ was searched, and why.
     """
 

@@ -115,7 +115,6 @@ class Plan(NamedTuple):
             Cholesky factors, whose floor is lower. "by a spectrum": if Cholesky factors for a few
             named λ break down or are inexact, compute a spectrum.
         kept: whether the fit keeps its solution.
-        saved: whether `save` writes the solution.
     """
 
     problem: Problem
@@ -124,7 +123,6 @@ class Plan(NamedTuple):
     conservative: float
     retry: Retry | None
     kept: bool
-    saved: bool
 
     @property
     def choice(self) -> Choice:
@@ -165,7 +163,6 @@ def make_plan(problem: Problem, request: Request) -> Plan:
         conservative=float(request.conservative),
         retry=way.retry,
         kept=keeps(problem, request.keep),
-        saved=bool(request.keep),
     )
 
 

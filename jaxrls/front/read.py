@@ -185,7 +185,7 @@ class LabelsToRound(NamedTuple):
 
     values: np.ndarray  # the labels of positive weight
     mean: np.ndarray
-    spread: np.ndarray  # the standard deviation, beyond the fixed effects if these are columns
+    spread: np.ndarray  # the standard deviation, beyond columns and levels if there are any
     varies: np.ndarray  # whether the labels differ by more than rounding
     beyond_columns: bool
 

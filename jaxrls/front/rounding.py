@@ -42,7 +42,8 @@ def rounding_of(result: Result) -> Rounding:
 def _share_of_rounding(result: Result) -> float:
     """Return how far rounding may move residuals, as a share of their root mean square.
 
-    It is 0 for a fit that did not factor K of all rows. The estimate has three steps:
+    It is 0 for a fit that did not factor K of all rows, or that stores weights of features in
+    place of coefficients of the rows. The estimate has three steps:
 
     * Rounding adds a matrix E of random entries to K, and so changes R = λP̃ by RER/λ.
     * If most eigenvalues of K are below λ, R is close to a projection. Then residuals move by

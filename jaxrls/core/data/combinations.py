@@ -3,6 +3,8 @@
 The columns C may be far from 0 and nearly dependent. So fixed effects compute with (C − 1m) S, with
 means m and an upper triangular S. Begin with the class `Combinations`. The function `orthonormal`
 makes it.
+
+Theory: `docs/theory.md`, "One matrix".
 """
 
 from typing import Any, NamedTuple
@@ -136,8 +138,8 @@ def check_independent(independence: Independence, intercept: bool) -> None:
         return
     shift = _shift(p, columns.gram.dtype)
     # The smallest eigenvalue is a = σ²/(σ² + shift), so that σ² = shift · a/(1 − a).
-    squares = np.linalg.eigvalsh(np.asarray(columns.gram, np.float64))[0]
-    smallest = np.sqrt(max(squares, 0) / max(1 - squares, shift) * shift)
+    a = np.linalg.eigvalsh(np.asarray(columns.gram, np.float64))[0]
+    smallest = np.sqrt(max(a, 0) / max(1 - a, shift) * shift)
     # A column without spread has infinite rounding, or NaN if the column as given is 0.
     if not smallest > max(shift, 4 * np.max(columns.rounding)):
         constant = ", the constant of intercept=True among them," if intercept else ""

@@ -244,7 +244,7 @@ class FixedEffects:
         if not self.count:
             return Centred(K, K[:0], jnp.zeros((), K.dtype))
         once = self._centre_once(weights, K)
-        if weights.values is None or weights.padded:
+        if weights.are_equal:
             return once
         again = self._centre_once(weights, once.K)
         return Centred(again.K, once.coef + again.coef, once.removed + again.removed)

@@ -69,10 +69,14 @@ class Weights:
         return jnp.ones(self.n, self.dtype) if self.values is None else self.values
 
     @property
+    def are_equal(self) -> bool:
+        """Whether all weights are 1, but for padding, whose weight is 0."""
+        return self.values is None or self.padded
+
+    @property
     def root(self) -> Float[Array, " n"]:
         """√v."""
-        only_ones = self.values is None or self.padded  # with 0 for padding, and √v = v
-        return self.array if only_ones else safe_sqrt(self.values)
+        return self.array if self.are_equal else safe_sqrt(self.values)  # √v = v for 0 and 1
 
     @property
     def root_or_one(self) -> Float[Array, " n"]:
@@ -99,7 +103,7 @@ class Weights:
     @property
     def largest(self) -> Any:
         """The largest weight."""
-        return 1 if self.values is None or self.padded else jnp.max(self.values)
+        return 1 if self.are_equal else jnp.max(self.array)
 
     @property
     def log_product(self) -> Float[Array, ""]:

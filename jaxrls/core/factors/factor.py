@@ -200,7 +200,7 @@ class Factor(ABC):
         A row of weight 0 is predicted as if it were new. Padding is not: its residuals are 0.
         """
         e = self.sweep(MAP, solution, lams, lambda residuals: residuals.held_out()[0])
-        if self.weights.values is None or self.weights.padded:
+        if self.weights.are_equal:
             return e
         return jnp.where(self.weights.used[:, None, None], e, self.query_residuals(solution, lams))
 

@@ -10,10 +10,11 @@ from 30 times the floor on. Single rows were right to 1 % from 100 times on. `fr
 estimates this error for a fit.
 
 The first reason for a floor is the rounding of what is factored. ρ is √n·eps times its largest
-eigenvalue, or times what centring removed if that is larger. n counts rows, or features where ΦᵀΦ
-is factored. ρ is larger if a GPU computes eigenvalues. c = 2·eps·√Σv|φ|² is the rounding of
-singular values by centring. A direction is absent, without coefficients, if its eigenvalue is below
-the third column. K has information if its largest eigenvalue is above the last column:
+eigenvalue, or times what an entry of K lost by centring, in units of eigenvalues, if that is
+larger. n counts rows, or features where ΦᵀΦ is factored. ρ is larger if a GPU computes eigenvalues.
+c = 2·eps·√Σv|φ|² is the rounding of singular values by centring. A direction is absent, without
+coefficients, if its eigenvalue is below the third column. K has information if its largest
+eigenvalue is above the last column:
 
 | factor                     | floor                       | absent below | informative above |
 |----------------------------|-----------------------------|--------------|-------------------|

@@ -2,6 +2,8 @@
 
 `Factor.sweep` passes `Residuals` to a function. A score takes rows that are held out, as `HeldOut`.
 Both have all λ. `score_by` makes a score of a function of one λ, such as a criterion's `summand`.
+
+Theory: `docs/theory.md`, "One matrix".
 """
 
 from collections.abc import Callable

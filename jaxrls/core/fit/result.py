@@ -152,8 +152,7 @@ def _with_held_out(
     folds = criterion.groups
     residuals, counted = counted_residuals(held_out, solution.factor.weights, folds)
     squares = counted.mean(residuals**2)
-    even = counted.values is None or counted.padded
-    one_label = Y[:1] if even else Y[jnp.argmax(counted.array)]
+    one_label = Y[:1] if counted.are_equal else Y[jnp.argmax(counted.array)]
     r2 = r_squared(squares, Y - one_label, counted.mean, jnp)
     diagnostics = replace(
         diagnostics, r2=jnp.mean(r2), r2_of_targets=drop(r2), loo_rms=drop(jnp.sqrt(squares))

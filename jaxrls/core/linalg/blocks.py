@@ -1,6 +1,6 @@
 """Maps and sums over blocks of rows, so that temporary arrays are never larger than one block.
 
-Begin reading at `over_rows`.
+Begin reading at `over_rows`, the last function.
 """
 
 from collections.abc import Callable

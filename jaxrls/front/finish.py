@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrls.core.criteria import OfPrior
 from jaxrls.core.data import first_rows
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Choice, Function, Problem, Result
@@ -79,11 +80,14 @@ def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None 
     if solution is not None:
         again = choice if criterion.needs_only_sums else None
         kept = Kept(solution, problem, criterion.groups, again, saved)
+    scale = None
+    if isinstance(criterion, OfPrior) and not criterion.takes_best:
+        scale = criterion.given_scale
     return Fit(
         model=model_of(result.function, names, problem.label_offset),
         chosen=result.chosen,
         diagnostics=result.diagnostics,
-        about=About(criterion.name, criterion.title, criterion.unit, plan),
+        about=About(criterion.name, criterion.title, criterion.unit, plan, scale),
         history=history,
         kept=kept,
         label_offset=problem.label_offset,
@@ -151,7 +155,7 @@ def words_for_estimate(attempt: Attempt) -> str:
 
 
 def words_for_prior(amplitude: Any) -> list[str]:
-    """Return in words the variance τ² of the prior, if the criterion chose it and it is known."""
+    """Return in words the variance τ² of the prior, if the criterion has one and it is known."""
     if amplitude is None or not is_concrete(amplitude):
         return []
     variances = np.square(np.asarray(amplitude, np.float64))

@@ -34,12 +34,15 @@ class About:
         unit: the unit of the criterion's values: "error"; "nats" for minus a likelihood in nats; or
             "AUC" for 1 − AUC.
         plan: the solver, and how λ was searched.
+        scale: the variance τ² of the prior, if the criterion is a likelihood that was given it;
+            None if it estimates τ², or has none.
     """
 
     criterion: str = static(default="")
     title: str = static(default="")
     unit: str = static(default="")
     plan: str = static(default="")
+    scale: float | None = static(default=None)
 
 
 @pytree

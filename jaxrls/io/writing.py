@@ -170,7 +170,8 @@ def predict_to_file(
         The number of rows.
 
     Raises:
-        ValueError: as `predict` and `intervals` do.
+        ValueError: as `predict` and `intervals` do. With `level` so does a source of rows of which
+            some have weight 0.
 
     **Cost** reading the rows once, and `predict`. **Source**: none.
 

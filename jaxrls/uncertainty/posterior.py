@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.core.criteria import Evidence
 from jaxrls.core.data import Rows, compiled, pad_rows
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Numbers
@@ -131,7 +130,7 @@ class GaussianProcess:
     """The Gaussian process of a fit at its λ.
 
     `evidence` and `loo` are amplitudes τ, by the evidence and by held-out residuals. `evidence` is
-    that of the fit if the evidence chose it. `loo` is None if held-out residuals are not known.
+    the root of τ² if a likelihood was given it. `loo` is None if held-out residuals are not known.
     `spread` is the posterior covariance in units of the kernel, where τ = 1.
     """
 
@@ -188,18 +187,20 @@ def process_at(
     solution: Solution,
     lam: Number,
     left_out: Float[Numbers, "..."] | None,
-    chosen: Float[Numbers, "*t"] | None = None,
+    given: Number | None = None,
 ) -> GaussianProcess:
     """Return the Gaussian process of a solution at one λ.
 
-    The amplitude where the evidence is largest has τ² = ỹᵀP̃ỹ/(n − q). If the evidence chose λ, its
-    τ is the `chosen` one, which may be a given number. The amplitude by held-out residuals has
+    The amplitude where the evidence is largest has τ² = ỹᵀP̃ỹ/(n − q). If τ² is `given`, its root
+    takes the place of this estimate. The amplitude by held-out residuals has
     τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
     """
     factor = solution.factor
     drop = solution.labels.drop_axis
     lams = lam.reshape(1, 1)
-    by_evidence = drop(solution.amplitude(lams)[0]) if chosen is None else chosen
+    by_evidence = drop(solution.amplitude(lams)[0])
+    if given is not None:
+        by_evidence = jnp.full_like(by_evidence, jnp.sqrt(given))
     by_loo = None
     if left_out is not None:
         r = solution.training_residuals(lams)[0]
@@ -224,8 +225,10 @@ def process_of(fit: Fit) -> GaussianProcess:
             "variances need one λ, and this fit has one for each target: fit with one for "
             "all, or each target alone"
         )
-    chosen = fit.amplitude if fit.criterion == Evidence.name else None
-    return process_at(solution, jnp.asarray(fit.lam), residuals_of_all(fit), chosen)
+    lam = jnp.asarray(fit.lam)
+    scale = fit.about.scale
+    given = None if scale is None else on_device(np.asarray(scale, lam.dtype))
+    return process_at(solution, lam, residuals_of_all(fit), given)
 
 
 def residuals_of_all(fit: Fit) -> Any:

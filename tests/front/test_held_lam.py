@@ -95,10 +95,12 @@ def test_of_likelihoods_the_ratio_is_held_or_the_noise_where_the_kernel_has_a_sc
     noise = tuned(1.0 * rls.Gaussian(2.0), Y=y, criterion="evidence", lams=np.float64(0.05))
     at = float(noise.kernel.kernel.width), float(noise.kernel.scale)
     assert noise.lam == DTYPE(0.05) and noise.amplitude == 1
-    kept = tuned(1.0 * rls.Gaussian(2.0), Y=y, criterion="evidence", lams=0.05, keep=True)
-    deviations = kept.predict(X[:5], return_std=True)[1]
-    of_field = kept.posterior(X[:5], scale=1).std
-    assert_close(deviations**2, of_field**2 + 0.05, close(1e-8))  # the noise is as it was given
+    for criterion in ("evidence", "log_predictive_density"):
+        options = {"criterion": criterion, "lams": 0.05, "steps": 3, "keep": True}
+        kept = tuned(1.0 * rls.Gaussian(2.0), Y=y, **options)
+        deviations = kept.predict(X[:5], return_std=True)[1]
+        of_field = kept.posterior(X[:5], scale=1).std
+        assert_close(deviations**2, of_field**2 + 0.05, close(1e-8))  # the noise as it was given
     assert slope(lambda width, sill: nats(width, sill, 0.05), *at) < close(1e-3)
     free = scipy.optimize.minimize(lambda p: nats(*np.exp(p), 0.05), np.log(at))
     assert nats(*at, 0.05) < free.fun + close(1e-4)

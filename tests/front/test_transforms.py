@@ -371,6 +371,8 @@ def test_export_for_any_number_of_rows():
     for k in rls.Linear(), rls.FeatureMap(jnp.tanh):
         models.append(rls.extend.Model(k, None, p.Y[:3], p.Y[0]))
     fit = rls.fit(kernel(p), X, p.Y[:, 0], lams=[0.1], standardize=True, weights=p.weights)
+    levels = rls.levels(np.arange(len(X)) % 3)
+    models.append(rls.fit(kernel(p), X, p.Y[:, 0], lams=[0.1], fixed_effects=levels).model)
 
     def predictions(new):
         return [each.predict(new) for each in models], fit.predict(new, return_std=True)

@@ -228,6 +228,17 @@ def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, lams):
 
 
 @pytest.mark.slow
+def test_a_given_variance_of_the_prior_stays():
+    """Where λ was searched too, so that it is not chosen again."""
+    rows, labels = some("first").values()
+    given = rls.extend.Evidence(scale=100.0)
+    first = rls.fit(rls.Linear(), rows, labels[:, 0], criterion=given, lams="search", keep=True)
+    again = first.update(rows[:1], labels[:1, 0])
+    for fit in (first, again):
+        assert_close(fit.posterior(FRESH).amplitude, 10.0, tolerance("linear"))
+
+
+@pytest.mark.slow
 def test_streams_and_blocks_of_one_row():
     kind, rest = "points", some("rest", V)
     first = fit(kind, "first", V)

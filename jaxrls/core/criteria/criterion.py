@@ -144,9 +144,9 @@ class Criterion(ABC):
     def amplitude(
         self, solution: Solution, lams: Float[Array, "L *k"]
     ) -> Float[Array, "L t"] | None:
-        """Return the best τ of the prior τ²k, for every λ and target.
+        """Return τ of the prior τ²k, for every λ and target: the best one, or a given one.
 
-        None if the criterion does not choose τ.
+        None if the criterion has no τ.
         """
         return None
 

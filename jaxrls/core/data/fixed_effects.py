@@ -43,6 +43,7 @@ from jaxrls.core.support import (
     as_floats,
     check_finite,
     is_concrete,
+    is_symbolic,
     on_device,
     pytree,
     static,
@@ -529,7 +530,8 @@ class FixedLevels(FixedEffects):
         a score that lacks the constant of a group.
         """
         if given is None:
-            return on_device(np.full(m, self.count, np.int32))
+            xp: Any = jnp if is_symbolic(m) else np  # NumPy compiles nothing
+            return on_device(xp.full(m, self.count, np.int32))
         weighs = np.asarray(self.inverse_T) if is_concrete(self.inverse_T) else np.ones(self.count)
         known = {level: number for number, level in enumerate(self.titles) if weighs[number]}
         return on_device(numbers_of(given, known, m))

@@ -186,8 +186,9 @@ class Solution:
             ValueError: outside `jax.jit`, if the fixed effects cannot be fitted without some row or
                 group.
         """
+        kept = self.kept_rank(groups)
         total = self.factor.sum_held_out(self, self.lam_columns(lams), fn, groups)
-        return self.nan_where_rank_drops(total, groups)
+        return _nan_in_total(total, kept)
 
     def sum_with_remaining(self, fn: SummandWithRemaining, lams: Lams) -> Any:
         """Sum a function of held-out residuals and leverages over rows, for every λ.
@@ -207,9 +208,10 @@ class Solution:
         Raises:
             ValueError: as `sum_held_out` does.
         """
+        kept = self.kept_rank(None)
         score = score_with_remaining(fn)
         total = self.factor.sum_held_out_rows(self, self.lam_columns(lams), score)
-        return self.nan_where_rank_drops(total)
+        return _nan_in_total(total, kept)
 
     def held_out_residuals(self, lams: Lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
         """Return the held-out residuals of every row, yᵢ − f₍without i, or without its group₎(xᵢ).
@@ -229,8 +231,9 @@ class Solution:
             ValueError: outside `jax.jit`, if the fixed effects cannot be fitted without some row or
                 group.
         """
+        kept = self.kept_rank(groups)
         e = self.factor.held_out_residuals(self, self.lam_columns(lams), groups)
-        return _nan_in_rows(jnp.moveaxis(e, 1, 0), self.kept_rank(groups), groups)
+        return _nan_in_rows(jnp.moveaxis(e, 1, 0), kept, groups)
 
     def training_residuals(self, lams: Lams) -> Float[Array, "L n t"]:
         """Return the training residuals √v (y − f) of every row, (L, n, t)."""

@@ -24,6 +24,7 @@ from support import (
 )
 
 import jaxrls as rls
+from jaxrls.core.data import Weights, as_fixed_effects
 from jaxrls.uncertainty.intervals import smoother
 
 pytestmark = FLOAT64  # both precisions at once
@@ -155,6 +156,14 @@ def test_the_floor_depends_on_what_fixed_effects_span_and_not_on_their_form():
             assert_allclose(of_columns, want, rtol=0.1)
         floors.append([want for _, want in pairs])
     assert_allclose(floors[1], 100 * np.array(floors[0]), rtol=0.1)
+    # What centring removed, by NumPy: for q levels it was about q times as large.
+    v, K = Weights.of(array(weights), 60, X.dtype), gram(rls.Gaussian(50.0), X, X)
+    for given in (array(indicators), rls.levels(level)):
+        root = np.sqrt(weights)[:, None]
+        H = np.linalg.qr(root * np.eye(4)[level])[0]
+        want = np.linalg.norm(H.T @ (root * K * root.T) @ H)
+        removed = as_fixed_effects(given, False, v).centre_both(v, K).removed
+        assert_allclose(removed, want * (1 - weights.max() / weights.sum()), rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -68,7 +68,8 @@ class Iterative(Solver):
             given or chosen by held-out rows. Held-out residuals and degrees of freedom are then
             None.
         dtype: the dtype of K's entries and products, such as "float32". Vectors stay in the dtype
-            of X. By default both have the dtype of X.
+            of X. By default both have the dtype of X, but a search for λ in float64 compares most
+            λ by products in float32. The fit at the best λ is then in float64.
         key: a JAX random key for the probes, by default the same every time.
 
     **Source**: Snelson and Ghahramani 2007 for the approximate inverse; Hutchinson 1990 for random

@@ -2,7 +2,8 @@
 
 The walk begins at the best λ of some of the rows, and goes in steps. A step up begins its iteration
 with 0, because few products suffice there. A step down begins with the columns at the best λ so
-far.
+far. In float64, λ are compared by products in float32 where these are exact enough. The model then
+iterates in float64 from the columns at the best λ.
 """
 
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.data import compiled
 from jaxrls.core.factors import Solution
@@ -19,6 +20,8 @@ from jaxrls.core.fit import Problem, lambda_range
 from jaxrls.core.linalg import Number
 from jaxrls.front import Evaluations, evaluate_lams, lam_on_few
 from jaxrls.iterative.by_products import ByProducts, sum_and_error
+from jaxrls.iterative.conjugate import CONVERGED
+from jaxrls.iterative.iterative import IterativeGram
 
 STEP = np.log(3.0)
 MOST = 6  # the largest number of λ
@@ -30,6 +33,11 @@ MOST = 6  # the largest number of λ
 LAST = 0.3
 GAIN = 0.1
 FLAT = 0.02
+# Products in float32 compare λ if the tolerance is at least NARROW_TOL and λ at least NARROW_FROM
+# times their floor. On 17,000 rows of kin40k, errors then differ by 1e-5 of themselves, and an
+# iteration takes half of the time.
+NARROW_TOL = 1e-3
+NARROW_FROM = 2.0
 
 
 @evaluate_lams.register
@@ -50,27 +58,62 @@ def _walk(problem: Problem, solution: Solution) -> Evaluations:
     factor = solution.factor
     low, high = map(float, np.log(jax.device_get(lambda_range(factor))))
     place = np.clip(np.log(lam_on_few(problem)), low, high)
+    narrow = _with_narrow_products(problem, factor)
     places: list[float] = []
     errors: list[np.ndarray] = []
     best = np.inf
     at_best = np.inf
     least = 0.0
-    at_zero = nearest = _from(solution, factor.zero_columns(solution))
+    zeros = at_best_columns = factor.zero_columns(solution)
     while len(places) < MOST and not np.isnan(place):
         # An iteration that begins with the columns at a smaller λ may stall before it comes any
         # nearer.
-        begin = nearest if place <= at_best else at_zero
-        error, spread, columns = _evaluate_at(problem, begin, jnp.asarray(place, factor.dtype))
+        begin = at_best_columns if place <= at_best else zeros
+        error, spread, columns = _at(place, problem, solution, narrow, begin)
         places.append(float(place))
         errors.append(np.asarray(error))
         mean = float(np.mean(error))
         if mean < best:
             best = mean
             at_best = place
-            nearest = _from(solution, columns)
+            at_best_columns = columns
             least = max(GAIN * mean, float(np.linalg.norm(spread)) / len(spread))
         place = next_step(np.array(places), np.mean(errors, axis=1), least, low, high)
-    return Evaluations(np.array(places)[:, None], np.stack(errors), nearest)
+    found = _from(solution, at_best_columns)
+    return Evaluations(np.array(places)[:, None], np.stack(errors), found)
+
+
+def _with_narrow_products(problem: Problem, factor: ByProducts) -> Solution | None:
+    """Return the solution with products in float32, or None if λ are compared without them."""
+    solver: Any = problem.solver_or_default
+    is_wide = factor.dtype == jnp.float64 and isinstance(factor, IterativeGram)
+    if not is_wide or solver.dtype is not None or solver.tol < NARROW_TOL:
+        return None
+    return _solution(replace(problem, solver=replace(solver, dtype="float32")))
+
+
+_solution = compiled(Problem.solution)
+
+
+def _at(
+    place: float,
+    problem: Problem,
+    solution: Solution,
+    narrow: Solution | None,
+    begin: Float[Array, "c k"],
+) -> tuple[Float[Array, " t"], Float[Array, " t"], Float[Array, "c k"]]:
+    """Return the results of `_evaluate_at` at log λ = `place`, from an iteration that begins with
+    the columns `begin`.
+
+    Products are in float32, unless λ is near their floor, or they hide that the iteration has
+    converged.
+    """
+    log_lam = jnp.asarray(place, solution.factor.dtype)
+    if narrow is not None and place >= np.log(NARROW_FROM * narrow.factor.precision_floor()):
+        error, spread, columns, converged = _evaluate_at(problem, _from(narrow, begin), log_lam)
+        if converged:
+            return error, spread, columns
+    return _evaluate_at(problem, _from(solution, begin), log_lam)[:3]
 
 
 def _from(solution: Solution, columns: Float[Array, "c k"]) -> Solution:
@@ -81,13 +124,17 @@ def _from(solution: Solution, columns: Float[Array, "c k"]) -> Solution:
 @compiled
 def _evaluate_at(
     problem: Problem, solution: Solution, log_lam: Number
-) -> tuple[Float[Array, " t"], Float[Array, " t"], Float[Array, "c k"]]:
-    """Return the estimated errors of all targets at λ, their standard errors, and the columns."""
+) -> tuple[Float[Array, " t"], Float[Array, " t"], Float[Array, "c k"], Bool[Array, ""]]:
+    """Return the estimated errors of all targets at λ, their standard errors, the columns, and
+    whether the iteration has converged for all of these.
+    """
     factor = solution.factor
     solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
     summand: Any = problem.criterion.summand  # not None, as `evaluate_lams` asked
     total, spread = sum_and_error(solution, solved, summand)
-    return total[0] / factor.weights.total, spread[0] / factor.weights.total, solved.columns[0]
+    error = total[0] / factor.weights.total
+    spread = spread[0] / factor.weights.total
+    return error, spread, solved.columns[0], jnp.all(solved.run.reason == CONVERGED)
 
 
 def next_step(

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxrls.core.data import Data, DataBlock, Labels, Weights, gram, moments
 from jaxrls.core.factors import AtPoints, CallShape, Expansion, Footprint, Report, Solution, Solver
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.linalg import Number, matmul
+from jaxrls.core.linalg import Number, matmul, transposed_matmul
 from jaxrls.core.support import check_whole, is_concrete, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.conjugate import Run
@@ -194,7 +194,7 @@ class IterativeLandmarks(ByProducts):
             psi = self.kernel(block.x, self.points)
             v = block.weights.array
             u = of_block(block, psi, *columns)
-            return matmul(psi.T, v[:, None] * u), self.fixed.sums(block.b, v, u)
+            return transposed_matmul(psi, v[:, None] * u), self.fixed.sums(block.b, v, u)
 
         hints = {"temporaries": len(self.whitener), "block_size": self.block_size}
         of_rows, of_fixed = self.data.sum(sums, *columns, **hints)

@@ -500,13 +500,49 @@ def test_a_walk_goes_up_from_nothing_and_down_from_the_best(patch):
     def evaluate(problem, solution, log_lam):
         begins.append(float(jnp.max(solution.factor.begin)))
         columns = len(begins) * jnp.ones_like(solution.factor.begin)
-        return jnp.array([next(errors)]), jnp.array([1e-3]), columns
+        return jnp.array([next(errors)]), jnp.array([1e-3]), columns, True
 
     patch.setattr(lam_walk, "_evaluate_at", evaluate)
     found = lam_walk._walk(problem, jax.jit(lambda problem: problem.solution())(problem))
     steps = np.diff(np.ravel(found.log_lams)) / lam_walk.STEP
     assert_close(steps, np.array([1, -2, -1]), 1e-9)
     assert begins == [0, 0, 1, 3] and float(jnp.max(found.solution.factor.begin)) == 4
+
+
+@FLOAT64
+def test_a_walk_compares_lam_by_products_in_float32(patch):
+    """But near their floor, and where they end no iteration; the model is that of float64."""
+    X, y = (np.asarray(part, float) for part in drawn(200))
+    kernel, solver, dtypes = rls.Gaussian(1.5), rls.Iterative(40), []
+    plain = lam_walk._evaluate_at
+
+    def evaluate(problem, solution, log_lam):
+        dtypes.append(solution.factor.near.X.dtype.name)
+        return *plain(problem, solution, log_lam)[:3], dtypes[-1] == "float64" or converges
+
+    patch.setattr(lam_walk, "_evaluate_at", evaluate)
+    converges = True
+    fit = rls.fit(kernel, X, y, solver=solver)
+    assert len(dtypes) == len(fit.lams) and set(dtypes) == {"float32"}
+    at_lam = rls.fit(kernel, X, y, lams=[float(fit.lam)], solver=solver)
+    assert fit.model.coef.dtype == np.float64
+    exact = Solved(X, y[:, None], float(fit.lam), width=1.5).predict(X)[:, 0]
+    for one in (fit, at_lam):
+        off = np.asarray(one.predict(X)) - exact
+        assert np.linalg.norm(off) < 2 * solver.tol * np.linalg.norm(y - exact)
+    converges = False
+    dtypes.clear()
+    rls.fit(kernel, X, y, solver=solver)
+    assert dtypes == ["float32", "float64"] * (len(dtypes) // 2)
+    converges = True
+    dtypes.clear()
+    patch.setattr(lam_walk, "NARROW_FROM", 1e9)
+    rls.fit(kernel, X, y, solver=solver)
+    assert set(dtypes) == {"float64"}
+    for other in (rls.Iterative(40, tol=1e-4), rls.Iterative(40, dtype="float64")):
+        problem = rls.extend.read_problem(kernel, X, y, solver=other).prepare()
+        factor = jax.jit(lambda problem: problem.solution())(problem).factor
+        assert lam_walk._with_narrow_products(problem, factor) is None
 
 
 def test_a_walk_ends_where_errors_rise_on_both_sides():

@@ -31,23 +31,27 @@ def diagonal_of(A: Square) -> Float[Array, " n"]:
     return jnp.einsum("ii->i", A)
 
 
-# If either factor has fewer columns than this, no factor is transposed in memory first: that would
-# cost as much as it saves.
+# If either factor has fewer columns than this, the other is not transposed in memory first: that
+# would cost as much as it saves.
 FEW_COLUMNS = 128
 # The number m of block rows of a symmetric product. The work is (m + 1)/2m of the full product.
 PANELS = 4
 
 
 def transposed_matmul(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[Array, "a b"]:
-    """Return AᵀB. On CPUs a large A is first transposed in memory, which is faster."""
-    if min(A.shape[1], B.shape[1]) < FEW_COLUMNS or platform() != "cpu":
-        return matmul(A.T, B)
-    return _along_rows(A, B)
+    """Return AᵀB. On CPUs it is computed along the rows of A, which is faster by half for many
+    columns B, and several times as fast for one.
+    """
+    return _along_rows(A, B) if platform() == "cpu" else matmul(A.T, B)
 
 
 @jax.custom_jvp
 def _along_rows(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[Array, "a b"]:
-    """Return AᵀB, with A transposed in memory first."""
+    """Return AᵀB, as (BᵀA)ᵀ for few columns B, else with A transposed in memory first."""
+    if B.shape[1] < FEW_COLUMNS:
+        return _transposed(matmul(B.T, A))
+    if A.shape[1] < FEW_COLUMNS:
+        return matmul(A.T, B)
     return matmul(_transposed(A), B)
 
 

@@ -29,7 +29,7 @@ def is_barred(function, *arguments):
 def test_a_transposed_product(shapes, rng):
     A, B = (array(rng.normal(size=(ROWS, columns))) for columns in shapes)
     assert_close(jax.jit(transposed_matmul)(A, B), wide(A).T @ wide(B), 4 * ROWS * EPS)
-    transposes = min(shapes) >= 3 and jax.default_backend() == "cpu"
+    transposes = (min(shapes) >= 3 or shapes[1] < 3) and jax.default_backend() == "cpu"
     assert is_barred(transposed_matmul, A, B) == transposes
 
 

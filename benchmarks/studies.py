@@ -542,10 +542,61 @@ def unit_of(kernel, X) -> float:
     return times["product"].median * (len(X) / len(x)) ** 2
 
 
-IN_FLOAT64 = (tuning, intervals, landmarks, effects, products)
+def small(data, rows=(128, 300, 512, 1000), noise=0.1):
+    """Second calls of `fit` for few rows in milliseconds, beside NumPy by hand (eigh, 100 λ,
+    leave-one-out) and scikit-learn's `KernelRidge` at one λ and `RidgeCV` of K at 100 λ; labels
+    with noise, and without, where the best λ lies near the floor (one minute).
+    """
+    del data
+    from sklearn.kernel_ridge import KernelRidge
+    from sklearn.linear_model import RidgeCV
+
+    lams = np.geomspace(1e-6, 1e2, 100)
+    say(head("labels", "rows", "fit", "by hand", "ratio", "KernelRidge", "RidgeCV", "test RMSE"))
+    for words, scale in {"with noise": noise, "without": 0.0}.items():
+        for n in rows:
+            rng = np.random.default_rng(0)
+            X, X_new = rng.uniform(-2, 2, (n, 2)), rng.uniform(-2, 2, (2000, 2))
+            f = lambda X: np.sin(2 * X.sum(axis=1)) + X[:, 0]
+            y, kernel = f(X) + scale * rng.normal(size=n), rls.Gaussian(1.0)
+            ways = {
+                "fit": lambda: heard(kernel, X, y)[0],
+                "hand": lambda: path_by_hand(X, y),
+                "one": lambda: KernelRidge(alpha=0.1, kernel="rbf", gamma=0.5).fit(X, y),
+                "cv": lambda: RidgeCV(alphas=lams).fit(gaussian_by_hand(X, X), y),
+            }
+            found, results, _ = interleaved(ways, max(5, 10_000 // n))
+            times = {way: 1e3 * found[way].median for way in ways}
+            coef, mean = results["hand"]
+            by_hand_error = peers.mean_square(gaussian_by_hand(X_new, X) @ coef + mean, f(X_new))
+            errors = test_error(results["fit"], X_new, f(X_new)) ** 0.5, by_hand_error**0.5
+            ms = (f"{times[way]:.1f} ms" for way in ("fit", "hand"))
+            others = (f"{times[way]:.1f} ms" for way in ("one", "cv"))
+            ratio = f"{times['fit'] / times['hand']:.2f}"
+            judged = "{:.2g}, by hand {:.2g}".format(*errors)
+            say(line(words, n, *ms, ratio, *others, judged))
+
+
+def gaussian_by_hand(X, Z):
+    """K of width 1 in NumPy."""
+    squares = (X**2).sum(axis=1)[:, None] + (Z**2).sum(axis=1) - 2 * X @ Z.T
+    return np.exp(-np.maximum(squares, 0) / 2)
+
+
+def path_by_hand(X, y, count=100):
+    """Coefficients at the best of 100 λ by leave-one-out, and the mean, in NumPy."""
+    s, U = np.linalg.eigh(gaussian_by_hand(X, X))
+    floor = np.finfo(float).eps * len(X) ** 0.5 * s[-1]
+    inverses = 1 / (s[:, None] + np.geomspace(floor, 10 * s.sum(), count))
+    coef = U @ ((U.T @ (y - y.mean()))[:, None] * inverses)
+    left_out = coef / (U**2 @ inverses)
+    return coef[:, (left_out**2).mean(axis=0).argmin()], y.mean()
+
+
+IN_FLOAT64 = (tuning, intervals, landmarks, effects, products, small)
 STUDIES = (
     *(float32, search, tuning, intervals, landmarks, iterative, subset, effects, one_call),
-    *(products, units),
+    *(products, units, small),
 )
 
 

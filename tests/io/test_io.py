@@ -287,11 +287,11 @@ FOREIGN = {
     "JSON|header": lambda path: path.write_text("hello world, " * 9),
     "no 'jaxrls'": lambda path: save_file({"a": np.ones(3)}, path),
     "no 'version'": foreign,
-    "format is 1, and this jaxrls reads 3: fit and save again": partial(foreign, version=1),
-    "format is 4, and this jaxrls reads 3: upgrade jaxrls": partial(foreign, version=4),
+    "format is 1, and this jaxrls reads 4: fit and save again": partial(foreign, version=1),
+    "format is 5, and this jaxrls reads 4: upgrade jaxrls": partial(foreign, version=5),
     "its version is '3', and must be a whole number": partial(foreign, version="3"),
     "its version is None, and must be a whole number": partial(foreign, version=None),
-    "checksum": partial(foreign, version=3, checksum=0, header={}),
+    "checksum": partial(foreign, version=4, checksum=0, header={}),
 }
 
 

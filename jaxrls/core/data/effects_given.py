@@ -4,8 +4,8 @@ The argument is columns, `levels` of a grouping, or a list of both. The columns 
 side by side.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,43 +96,81 @@ def levels(labels: Any) -> Grouping:
 
 
 @pytree
-class EffectsTerm:
-    """One part of the argument `fixed_effects=`, columns or a grouping, without its rows.
+class ColumnsTerm:
+    """Columns as one part of the argument `fixed_effects=`, without their rows."""
 
-    It holds what is needed to read the same part for new rows.
-    """
-
-    names: tuple = static()  # of the columns; for a grouping the levels that have a column
-    levels: tuple | None = static(default=None)  # all levels, ending with `names`; None for columns
+    names: tuple = static()
+    sum_to_one: ClassVar[bool] = False
 
     def columns(self, given: Any, m: int, dtype: Any) -> GivenColumns:
-        """Return the columns of this part for m rows, from what a user gives for them."""
-        if self.levels is None:
-            return _columns_of(given, self.names, m, dtype)
+        """Return the columns of m rows that a user gives, checked.
+
+        The columns of a data frame are selected by `names`.
+        """
+        width = len(self.names)
+        names = self.names if self.names != _numbered(width) else ()
+        given = by_names("fixed_effects", given, names)
+        B = None if given is None else as_floats("fixed_effects", given)
+        if B is None or B.shape != (m, width):
+            shape = "is None" if B is None else f"has shape {B.shape}"
+            raise ValueError(
+                f"fixed_effects must be the columns ({m}, {width}) of the new rows, and {shape}"
+            )
+        columns = GivenColumns.of(B, dtype)
+        check_finite("fixed_effects", columns.rounded)
+        return columns
+
+
+@pytree
+class LevelsTerm:
+    """A grouping as one part of the argument `fixed_effects=`, without its rows.
+
+    The indicators of all levels sum to 1. So a grouping that is `further`, that is, not the first,
+    has no column for its first level.
+    """
+
+    levels: tuple = static()
+    further: bool = static(default=False)
+
+    @property
+    def names(self) -> tuple:
+        """The levels that have a column."""
+        return self.levels[int(self.further) :]
+
+    @property
+    def sum_to_one(self) -> bool:
+        """Whether the columns sum to 1 in every row, as those of all levels do."""
+        return not self.further
+
+    def columns(self, given: Any, m: int, dtype: Any) -> GivenColumns:
+        """Return the indicators of m rows, from what a user gives for them."""
         known = {level: number for number, level in enumerate(self.levels)}
-        own = np.arange(len(known) - len(self.names), len(known))
+        own = np.arange(int(self.further), len(known))
         indicators = numbers_of(given, known, m)[:, None] == own
         return GivenColumns.of(indicators.astype(dtype), dtype)
 
 
-def terms_given(given: list | tuple) -> tuple[EffectsTerm, ...]:
-    """Return an `EffectsTerm` for each part of a list of columns and groupings.
+EffectsTerm = ColumnsTerm | LevelsTerm
 
-    The indicators of every grouping sum to 1. So the first grouping has a column for every level,
-    and any other grouping has one for every level but its first.
-    """
+
+def terms_given(given: list | tuple) -> tuple[EffectsTerm, ...]:
+    """Return the term of each part of a list of columns and groupings."""
     terms: list[EffectsTerm] = []
     for part in given:
         if isinstance(part, Grouping):
-            is_further = any(term.levels for term in terms)
-            terms.append(EffectsTerm(part.names[int(is_further) :], part.names))
+            terms.append(LevelsTerm(part.names, further=has_levels(terms)))
         else:
             names = column_names(part)
             shape = np.shape(part)
             are_text = names and all(isinstance(name, str) for name in names)
             unnamed = _numbered(shape[-1] if shape[1:] else 1)
-            terms.append(EffectsTerm(names if are_text else unnamed))
+            terms.append(ColumnsTerm(names if are_text else unnamed))
     return tuple(terms)
+
+
+def has_levels(terms: Iterable[EffectsTerm]) -> bool:
+    """Whether a grouping is among the terms."""
+    return any(isinstance(term, LevelsTerm) for term in terms)
 
 
 def columns_given(given: Any, terms: tuple[EffectsTerm, ...], m: int, dtype: Any) -> GivenColumns:
@@ -140,7 +178,7 @@ def columns_given(given: Any, terms: tuple[EffectsTerm, ...], m: int, dtype: Any
 
     `given` is a list with one part for each term. Without groupings it is the columns themselves.
     """
-    if not any(term.levels for term in terms):
+    if not has_levels(terms):
         return terms[0].columns(given, m, dtype)
     if not isinstance(given, list | tuple) or len(given) != len(terms):
         what = f"has {len(given)}" if hasattr(given, "__len__") else f"is {given!r}"
@@ -179,24 +217,6 @@ def check_levels(levels: Array | np.ndarray, n: int) -> None:
         raise ValueError(
             f"fixed_effects must have a level for each of {n} rows, and has {len(levels)}"
         )
-
-
-def _columns_of(given: Any, names: tuple, m: int, dtype: Any) -> GivenColumns:
-    """Return the columns (m, q) that a user gives, checked.
-
-    The columns of a data frame are selected by `names`, the names of the fit.
-    """
-    width = len(names)
-    given = by_names("fixed_effects", given, names if names != _numbered(width) else ())
-    B = None if given is None else as_floats("fixed_effects", given)
-    if B is None or B.shape != (m, width):
-        shape = "is None" if B is None else f"has shape {B.shape}"
-        raise ValueError(
-            f"fixed_effects must be the columns ({m}, {width}) of the new rows, and {shape}"
-        )
-    columns = GivenColumns.of(B, dtype)
-    check_finite("fixed_effects", columns.rounded)
-    return columns
 
 
 def _numbered(count: int) -> tuple:

@@ -28,11 +28,14 @@ from jaxrls.core.data.combinations import (
 from jaxrls.core.data.compiled import compiled
 from jaxrls.core.data.effects_given import (
     Columns,
+    ColumnsTerm,
     EffectsTerm,
     GivenColumns,
     Grouping,
+    LevelsTerm,
     check_levels,
     columns_given,
+    has_levels,
     numbers_of,
     terms_given,
 )
@@ -117,8 +120,8 @@ class FixedEffects:
                 f"{n - intercept} independent columns: drop some"
             )
         # Indicators of levels are not centred. Other columns are, if B contains a constant.
-        constant = intercept or any(term.levels for term in terms)
-        moves = [constant and term.levels is None for term in terms for _ in term.names]
+        constant = intercept or has_levels(terms)
+        moves = [constant and isinstance(term, ColumnsTerm) for term in terms for _ in term.names]
         moved = on_device(np.array(moves, bool))
         fixed, independence = _of_combinations(C, weights, moved, intercept=intercept)
         check_independent(independence, intercept)
@@ -158,7 +161,7 @@ class FixedEffects:
 
     def _sum_to_constant(self) -> list[bool]:
         """For each column as given, whether it is one of those that sum to 1 in every row."""
-        of_terms = [term.levels == term.names for term in self.terms for _ in term.names]
+        of_terms = [term.sum_to_one for term in self.terms for _ in term.names]
         return [True] * self.intercept + of_terms
 
     @property
@@ -467,7 +470,7 @@ class FixedLevels(FixedEffects):
     def of(cls, names: tuple, numbers: Int[Array, " n"], weights: Weights) -> "FixedEffects":
         """Make the levels of these names, from the number of each row's level."""
         start = jnp.zeros(len(names), weights.dtype)
-        levels = cls(numbers, start, terms=(EffectsTerm(names, names),))
+        levels = cls(numbers, start, terms=(LevelsTerm(names),))
         return replace(levels.from_gram(levels.gram(numbers, weights.array)), values=numbers)
 
     @property

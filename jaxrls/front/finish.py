@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrls.core.criteria import OfPrior
 from jaxrls.core.data import first_rows
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Choice, Function, Problem, Result
@@ -80,14 +79,11 @@ def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None 
     if solution is not None:
         again = choice if criterion.needs_only_sums else None
         kept = Kept(solution, problem, criterion.groups, again, saved)
-    scale = None
-    if isinstance(criterion, OfPrior) and not criterion.takes_best:
-        scale = criterion.given_scale
     return Fit(
         model=model_of(result.function, names, problem.label_offset),
         chosen=result.chosen,
         diagnostics=result.diagnostics,
-        about=About(criterion.name, criterion.title, criterion.unit, plan, scale),
+        about=About(criterion.name, criterion.title, criterion.unit, plan, criterion.given_scale),
         history=history,
         kept=kept,
         label_offset=problem.label_offset,

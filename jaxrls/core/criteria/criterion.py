@@ -85,6 +85,7 @@ class Criterion(ABC):
     has_standard_error: ClassVar[bool] = False  # whether this mean is over rows of the fit
     has_own_rows: ClassVar[bool] = False  # whether it predicts further rows instead
     takes_best: bool = False  # whether it chooses the variance τ² of the prior
+    given_scale: float | None = None  # the number τ², if it has one
     asks_for_factor: ClassVar[bool] = False  # whether it may need a factor of a certain class
 
     @public_call(arrays_of="factor")

@@ -30,7 +30,8 @@ class OfPrior(Criterion):
     * the string `best_scale` of the class means the best τ² for every λ and target;
     * None means 1 if the criterion is called on a factor, and `best_scale` in `fit` and `tune`.
 
-    With the best τ², the chosen λ does not depend on the unit of the labels.
+    The property `given_scale` decides between them. With the best τ², the chosen λ does not depend
+    on the unit of the labels.
     """
 
     scale: Any = static(default=None)
@@ -47,14 +48,16 @@ class OfPrior(Criterion):
             )
 
     @property
-    def takes_best(self) -> bool:  # type: ignore[override]
-        """Whether τ² is the best one for every λ and target, and not a number."""
-        return self.scale == self.best_scale
+    def given_scale(self) -> float | None:  # type: ignore[override]
+        """The number τ²; None if the best τ² is taken for every λ and target."""
+        if self.scale == self.best_scale:
+            return None
+        return 1.0 if self.scale is None else self.scale
 
     @property
-    def given_scale(self) -> float:
-        """The number τ², unless the best τ² is taken. It is 1 for None."""
-        return 1.0 if self.scale is None else self.scale
+    def takes_best(self) -> bool:  # type: ignore[override]
+        """Whether τ² is the best one for every λ and target, and not a number."""
+        return self.given_scale is None
 
     def with_best_scale(self) -> "OfPrior":
         """Return the criterion with the best τ², unless the user gave a number."""
@@ -62,10 +65,10 @@ class OfPrior(Criterion):
 
     def amplitude(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
         """Return τ for every λ and target: the best one, or that of the given τ²."""
-        if self.takes_best:
+        scale = self.given_scale
+        if scale is None:
             return self.best_amplitude(solution, lams)
-        count = len(lams), solution.labels.Y.shape[1]
-        return jnp.full(count, math.sqrt(self.given_scale), lams.dtype)
+        return jnp.full((len(lams), solution.labels.Y.shape[1]), math.sqrt(scale), lams.dtype)
 
     @abstractmethod
     def best_amplitude(self, solution: Solution, lams: Float[Array, "L *k"]) -> Float[Array, "L t"]:
@@ -115,13 +118,14 @@ class Evidence(OfPrior):
         """
         factor = solution.factor
         dimensions = factor.residual_dimensions()
+        scale = self.given_scale
         log_scale: Any
-        if self.takes_best:
+        if scale is None:
             data_fit = dimensions
             log_scale = 2 * jnp.log(at_least_tiny(self.best_amplitude(solution, lams)))
         else:
-            data_fit = solution.data_fit(lams) / self.given_scale
-            log_scale = math.log(self.given_scale)
+            data_fit = solution.data_fit(lams) / scale
+            log_scale = math.log(scale)
         constant = factor.weights.log_product - factor.fixed.log_volume
         constant = constant - dimensions * (math.log(2 * math.pi) + log_scale)
         return 0.5 * (constant - data_fit - solution.logdet(lams))

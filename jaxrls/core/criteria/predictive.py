@@ -6,6 +6,7 @@ Theory: `docs/theory.md`, "Criteria".
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,18 @@ class OfPredictive(OfPrior):
         """Return τ, the root of the mean of eᵢ²/σᵢ², from one pass over the rows."""
         solution, unit = solution.of_unit_labels()
         return unit * safe_sqrt(self.sums(solution, lams)[1])
+
+    def in_units(self, solution: Solution) -> tuple[Solution, Any]:
+        """Return the solution for labels of unit size, and the unit, if the best τ² is taken.
+
+        A given τ² is in the units of the labels as they are, so that the unit is 1.
+        """
+        return solution.of_unit_labels() if self.takes_best else (solution, 1.0)
+
+    def variance(self, squares: Callable[[], Any]) -> Any:
+        """Return τ²: the given one, or the best one, from the mean of eᵢ²/σᵢ²."""
+        scale = self.given_scale
+        return at_least_tiny(squares()) if scale is None else scale
 
     def sums(self, solution: Solution, lams: Float[Array, "L *k"]) -> tuple[Any, Any]:
         """Return the means of log 1/σᵢ² and of eᵢ²/σᵢ² over the rows of positive weight.
@@ -91,11 +104,10 @@ class LogPredictive(OfPredictive):
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
         """Return the mean log density, from one pass over the rows."""
-        if not self.takes_best:
-            return _mean_density(*self.sums(solution, lams), self.given_scale)
-        solution, unit = solution.of_unit_labels()
+        solution, unit = self.in_units(solution)
         logs, squares = self.sums(solution, lams)
-        return _mean_density(logs, squares, at_least_tiny(squares)) - jnp.log(unit)
+        scale = self.variance(lambda: squares)
+        return 0.5 * (logs - jnp.log(2 * np.pi * scale) - squares / scale) - jnp.log(unit)
 
 
 @pytree
@@ -152,24 +164,14 @@ class CRPS(OfPredictive, Positive):
         best τ² each λ therefore takes two passes over the rows: one for τ², one for the scores.
         """
         count = solution.factor.weights.count
-        unit: Any = 1.0
-        if self.takes_best:
-            solution, unit = solution.of_unit_labels()
+        solution, unit = self.in_units(solution)
 
         def of_lam(lam: Float[Array, " k"]) -> Float[Array, " t"]:
-            best = lambda: at_least_tiny(self.sums(solution, lam[None])[1][0])
-            scale: Any = best() if self.takes_best else self.given_scale
+            scale = self.variance(lambda: self.sums(solution, lam[None])[1][0])
             score = partial(_crps, scale * lam)
             return solution.sum_with_remaining(score, lam[None])[0] / count
 
         return unit * jax.lax.map(of_lam, as_columns(lams))
-
-
-def _mean_density(
-    logs: Float[Array, "L #t"], squares: Float[Array, "L t"], scale: Float[Array, "L t"] | float
-) -> Float[Array, "L t"]:
-    """Return the mean log density, from the means of log 1/σᵢ² and of eᵢ²/σᵢ² and from τ²."""
-    return 0.5 * (logs - jnp.log(2 * np.pi * scale) - squares / scale)
 
 
 def _log_density(

@@ -330,7 +330,7 @@ def _of_gram_spectrum(factor: GramSpectrum, lam: Number) -> Spread:
     """Return the covariance from a spectrum of K of all rows."""
     maps = _maps_of_spectrum(factor, lam)
     if factor.expansion.origin is not None:
-        return _of_centred_features(factor, lam, maps)
+        return _of_features_about_origin(factor, lam, maps)
     return _of_matrix(factor, lam, maps, factor.training_design())
 
 
@@ -417,7 +417,7 @@ def _of_cholesky(factor: CholeskyGram, lam: Number) -> Spread:
     row_map = weights.scale(fixed.project(weights, factor.inverse_root(G).T))
     maps = _Maps(row_map=row_map, fixed_map=matmul(effects_coef, row_map), shrinkage=shrinkage)
     if factor.expansion.origin is not None:
-        return _of_centred_features(factor, lam, maps)
+        return _of_features_about_origin(factor, lam, maps)
     # With a lift, the K of the factor is not that of the expansion.
     of_expansion = factor.lift is None
     K = factor.K if of_expansion else gram(factor.kernel, factor.expansion.points)
@@ -452,10 +452,10 @@ def _of_matrix(factor: Factor, lam: Number, maps: _Maps, K: Square) -> Spread:
     )
 
 
-def _of_centred_features(factor: Factor, lam: Number, maps: _Maps) -> Spread:
+def _of_features_about_origin(factor: Factor, lam: Number, maps: _Maps) -> Spread:
     """Return the covariance on the explicit features of a dual factor.
 
-    Its kernel matrix is that of features minus the origin of the expansion.
+    Its kernel matrix is that of features about the origin of the expansion.
     """
     phi = factor.kernel.features(factor.expansion.points)
     return FeatureSpread(

@@ -4,8 +4,18 @@ The design is kernel functions at all rows or at landmarks (`AtPoints`), or expl
 (`Primal`). `Features` are the features φ whose weights the penalty measures. `kernel_matrix` makes
 K of all rows, with the expansion of its coefficients.
 
-For rows far from 0, K is made about an origin. Then column i of K differs from the kernel k(·, xᵢ)
-of f by a constant, `lift`ᵢ. In f this adds the constant Σᵢ liftᵢ cᵢ, which β subtracts.
+K of rows far from 0 is made about an origin o, a point near their features, to keep digits:
+
+    Kᵢⱼ = ⟨φᵢ − o, φⱼ − o⟩
+
+The expansion takes features of new rows as they are. This adds a constant to each column of K, the
+lift:
+
+    ⟨φ(x), φⱼ − o⟩ = ⟨φ(x) − o, φⱼ − o⟩ + liftⱼ,  liftⱼ = ⟨o, φⱼ − o⟩
+
+So values of the expansion at the rows are Kc and a constant, Σⱼ liftⱼ cⱼ, which β subtracts.
+
+Theory: `docs/theory.md`, "Dual and primal".
 """
 
 from abc import ABC, abstractmethod
@@ -35,7 +45,7 @@ class Expansion(ABC):
     """The form of the fitted function, f(x) = design(x) · coefficients."""
 
     points: Any = None  # the rows or landmarks of the coefficients; None for explicit features
-    origin: Any = None
+    origin: Any = None  # o; None if it is 0
 
     @abstractmethod
     def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
@@ -59,7 +69,7 @@ class AtPoints(Expansion):
 
     points: Any  # (n, d), or sparse rows
     origin: Float[Array, " r"] | None = None
-    shifted: Any = None  # sparse points minus an origin, from which `compact` makes w
+    about_origin: Any = None  # sparse points minus an origin, from which `compact` makes w
 
     def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
         """Return k(x, xᵢ), or ⟨φ(x), φ(xᵢ) − origin⟩ if there is an origin."""
@@ -74,7 +84,7 @@ class AtPoints(Expansion):
         Otherwise, or if w takes more numbers than points and c together, return the points and c.
         Points of a linear kernel that are far from 0 are returned about an origin.
         """
-        points = self.points if self.shifted is None else self.shifted
+        points = self.points if self.about_origin is None else self.about_origin
         count = kernel.num_features(points.shape[1], points.dtype)
         flat = coef.reshape(len(coef), -1)
         if count is None or stays_dual(len(flat), points.shape[1], count, flat.shape[1]):
@@ -134,8 +144,7 @@ class Features:
 class KernelMatrix(NamedTuple):
     """K of all rows, and the expansion that its coefficients belong to.
 
-    The kernel of this expansion is K + 1·lift, where `lift` is added to every row of K. `lift` is
-    None if this kernel is K itself.
+    The kernel of this expansion is K + 1·liftᵀ. `lift` is None if it is K itself.
     """
 
     K: Square
@@ -157,7 +166,7 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelM
     if has_features and not rows.has_pairs:
         rows.dense()  # raises: coefficients of features need all rows at once
     if has_features and has_constant and rows.in_memory:
-        return _of_features_about_mean(kernel, data)
+        return _of_features_about_origin(kernel, data)
     if has_constant and not rows.is_dense:
         return _of_sparse_about_origin(kernel, data)
     # For a matrix that the caller gave, the design is its rows k(new, training), as in `Primal`.
@@ -166,10 +175,10 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelM
     return KernelMatrix(K, data, expansion, None, kernel)
 
 
-def _of_features_about_mean(kernel: Kernel, data: Data) -> KernelMatrix:
+def _of_features_about_origin(kernel: Kernel, data: Data) -> KernelMatrix:
     """Return K = (Φ − 1o)(Φ − 1o)ᵀ of explicit features, with o near their mean."""
     rows = data.rows
-    K, origin, lift = centred_products(rows.feature_rows(kernel), data.fixed)
+    K, origin, lift = products_about_origin(rows.feature_rows(kernel), data.fixed)
     return KernelMatrix(K, data, AtPoints(rows.points, origin), lift, kernel)
 
 
@@ -178,31 +187,28 @@ def _of_sparse_about_origin(kernel: Kernel, data: Data) -> KernelMatrix:
     linear.
     """
     rows = data.rows
-    shifted, lift = rows.from_origin(kernel)
-    expansion = AtPoints(rows.points, shifted=shifted)
-    return KernelMatrix(gram(kernel, shifted), data, expansion, lift, kernel)
+    about_origin, lift = rows.from_origin(kernel)
+    expansion = AtPoints(rows.points, about_origin=about_origin)
+    return KernelMatrix(gram(kernel, about_origin), data, expansion, lift, kernel)
 
 
-class CentredProducts(NamedTuple):
-    """K = ΦΦᵀ of features about an origin.
-
-    To get the kernel of new rows with the rows of K, add `lift` to every row of K.
-    """
+class ProductsAboutOrigin(NamedTuple):
+    """K of features minus an origin, and the lift; 0 and None if features stay as they are."""
 
     K: Square
     origin: Any
     lift: Float[Array, " n"] | None
 
 
-def centred_products(features: Rows, fixed: FixedEffects) -> CentredProducts:
-    """Return ΦΦᵀ of features, about a point near their mean if a constant is fitted.
+def products_about_origin(features: Rows, fixed: FixedEffects) -> ProductsAboutOrigin:
+    """Return ΦΦᵀ of features, about an origin near their mean if a constant is fitted.
 
     With a constant only differences of features matter. For features far from 0, K about their mean
     keeps digits that K about 0 would lose to rounding.
     """
     if not fixed.has_constant:
-        return CentredProducts(gram(Linear(), features, features), 0.0, None)
+        return ProductsAboutOrigin(gram(Linear(), features, features), 0.0, None)
     origin = jax.lax.stop_gradient(jnp.mean(features.few_rows(512), axis=0))
     about = Standardized(Linear(), origin, jnp.ones_like(origin))
     lift = features.map(lambda phi: matmul(phi - origin, origin))
-    return CentredProducts(gram(about, features, features), origin, lift)
+    return ProductsAboutOrigin(gram(about, features, features), origin, lift)

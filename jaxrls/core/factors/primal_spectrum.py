@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Data, DataBlock, Labels, Moments, Rows, coef_near_fit, moments
-from jaxrls.core.factors.expansion import KernelMatrix, Primal, centred_products
+from jaxrls.core.factors.expansion import KernelMatrix, Primal, products_about_origin
 from jaxrls.core.factors.floor import Report, centred_rounding, roundings_of_moments
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
 from jaxrls.core.factors.refits import PrimalForm
@@ -223,7 +223,7 @@ def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> OuterSpectrum:
 
     Its dual coefficients are turned into weights of features, w = Φᵀ√v U (D ∘ z).
     """
-    K, origin, lift = centred_products(features, data.fixed)
+    K, origin, lift = products_about_origin(features, data.fixed)
     matrix = KernelMatrix(K, data, Primal(), lift, kernel)
     dual = factor_symmetric(matrix, semidefinite=True)
     fixed = data.fixed

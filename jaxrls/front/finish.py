@@ -107,14 +107,8 @@ def model_of(function: Function, names: tuple, offset: Any) -> Model:
 
 
 def with_offset(model: Model, offset: Any) -> Model:
-    """Return the model with an offset added to its predictions, and its intercept in float64."""
-    intercept = np.asarray(model.intercept, np.float64) + offset
-    model = replace(model, intercept=intercept)
-    if model.beta is None:
-        return model
-    beta = np.array(model.beta, np.float64)
-    beta[0] += offset  # the intercept: without one, nothing is subtracted from labels
-    return replace(model, beta=beta)
+    """Return the model with an offset added to its predictions, and its constant in float64."""
+    return replace(model, constant=np.asarray(model.constant, np.float64) + offset)
 
 
 def with_names(fit: Fit, names: tuple) -> Fit:

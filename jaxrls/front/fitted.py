@@ -98,7 +98,7 @@ class Fit(Generic[K]):
     about: About = About()
     history: History | None = None
     kept: Kept = Kept()
-    label_offset: Any = None  # the model's intercept has it included
+    label_offset: Any = None  # the model's constant has it included
     # Results of functions under `once_per_fit`, by the names of the functions.
     stored: dict[str, Any] = field(default_factory=dict)
 

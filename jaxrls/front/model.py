@@ -35,7 +35,7 @@ class Model(Function):
 
     It is a sum of kernel values, or a linear function of explicit features:
 
-        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept without points
+        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + constant, or ⟨φ(x), coef⟩ + constant without points
 
     If the kernel has r explicit features, the model usually keeps one coefficient for each feature
     and target. So a linear model predicts in O(d) a row. With t targets, it keeps the n rows (n, d)
@@ -45,17 +45,15 @@ class Model(Function):
         kernel: the kernel k.
         points: rows (q, d), dense or sparse; None if `coef` belongs to explicit features.
         coef: coefficients (q,) or (q, t).
-        intercept: () or (t,). It is in float64 if labels far from 0 were fitted in float32;
-            predictions then are in float64 too.
+        constant: () or (t,), 0 if none is fitted. It is in float64 if labels far from 0 were fitted
+            in float32; predictions then are in float64 too.
         free: coefficients of the fixed effects, (p,) or (p, t); None if there are none.
         effects: the kinds and columns of the fixed effects, without their rows; None if there are
             none. `predict` then takes the fixed effects of new rows.
-        beta: coefficients (b,) or (b, t) from which predictions are made; None without fixed
-            effects. They belong to the intercept, if there is one, and then to orthonormal
-            combinations of the centred columns, with which `effects` computes. `intercept` and
-            `free` give the same function in terms of the columns as the caller gave them. If these
-            columns are far from 0, that intercept is an extrapolation to 0, and has fewer digits
-            than predictions.
+        beta: coefficients from which predictions are made, (p,) or (p, t); None without fixed
+            effects. They belong to levels, or to orthonormal combinations of the centred columns,
+            with which `effects` computes. `constant` and `beta` give the same function as
+            `intercept` and `free`, which belong to the columns as the caller gave them.
         names: the names of the columns of X, if X was a data frame, a table or a stream. Columns of
             new rows are found by these names, in any order.
 
@@ -68,6 +66,19 @@ class Model(Function):
     """
 
     names: tuple = static(default=())
+
+    @property
+    def intercept(self) -> Any:
+        """The constant for columns of fixed effects that are 0 as the caller gave them, () or (t,).
+
+        `constant` itself is for columns at their means over the fitted rows. Without columns both
+        are the same. If columns are far from 0, the intercept is an extrapolation, and has fewer
+        digits than predictions.
+        """
+        effects = self.effects
+        if effects is None or effects.combinations is None or not effects.intercept:
+            return self.constant
+        return with_constant(-effects.combinations.at_means(self.free), self.constant)
 
     @public_call(fitted="self.coef")
     def predict(
@@ -85,7 +96,7 @@ class Model(Function):
             block_size: rows at a time.
 
         Returns:
-            Predictions (m,) or (m, t), in the dtype of the model; see `intercept` for float64.
+            Predictions (m,) or (m, t), in the dtype of the model; see `constant` for float64.
 
         Raises:
             ValueError: for a wrong number of columns, a column with an unknown name, NaN or
@@ -117,27 +128,18 @@ class Model(Function):
     def _without_wider_constant(self) -> tuple["Model", Any]:
         """Return the model with all numbers in the dtype of `coef`, and the constant that it lacks.
 
-        The constant is the intercept if that is in a wider dtype, else None. With fixed effects the
-        intercept is in `beta`. The model has no names of columns and of fixed effects, as other
-        names would compile a program again.
+        That constant is None unless it is in a wider dtype. The model has no names of columns and
+        of fixed effects, as other names would compile a program again.
         """
         dtype = self.coef.dtype
-        constant: Any = None
-        intercept: Any = self.intercept
-        beta: Any = self.beta
-        effects = self.effects
-        if effects is not None:
-            effects = replace(effects, terms=())
-            intercept = np.zeros(np.shape(intercept), dtype)
-            if beta.dtype != dtype:
-                constant = beta[0]
-                beta = np.array(beta, dtype)
-                beta[0] = 0
-        elif getattr(intercept, "dtype", dtype) != dtype:
-            constant = intercept
-            intercept = np.zeros(np.shape(intercept), dtype)
-        of_features = self.kernel, self.points, self.coef, intercept
-        return Model(*of_features, effects=effects, beta=beta), constant
+        constant: Any = self.constant
+        lacking: Any = None
+        if getattr(constant, "dtype", dtype) != dtype:
+            lacking = constant
+            constant = np.zeros(np.shape(constant), dtype)
+        of_features = self.kernel, self.points, self.coef, constant
+        effects = None if self.effects is None else replace(self.effects, terms=())
+        return Model(*of_features, effects=effects, beta=self.beta), lacking
 
     def read(self, X: Any, fixed_effects: Any = None) -> tuple[Rows, Any]:
         """Return X as `Rows`, and the fixed effects in the form that `effects` takes, checked."""
@@ -154,12 +156,12 @@ class Model(Function):
             raise ValueError(f"its kernel is a {type(self.kernel).__name__}")
         numbers = np.asarray(self.coef)
         of_points = self.points is None or len(numbers) == self.points.shape[0]
-        if not of_points or numbers.shape[1:] != np.shape(self.intercept):
+        if not of_points or numbers.shape[1:] != np.shape(self.constant):
             raise ValueError(
                 f"its coefficients have shape {numbers.shape}, and do not fit the points and the "
-                "intercept"
+                "constant"
             )
-        if not (np.isfinite(numbers).all() and np.isfinite(self.intercept).all()):
+        if not (np.isfinite(numbers).all() and np.isfinite(self.constant).all()):
             raise ValueError("its coefficients are not finite")
 
     def check_effects(self, call: str, fixed_effects: Any) -> None:
@@ -213,10 +215,7 @@ def evaluate(
     function: Function, rows: Rows, columns: Any, *, block_size: int | None
 ) -> Float[Array, "m *t"]:
     """Compute the values of a function at rows, with their fixed effects, as a compiled program."""
-    values = function.values(rows, block_size)
-    if function.effects is None:
-        return values
-    return values + function.effects.fitted(columns, jnp.asarray(function.beta))
+    return function.values(rows, columns, block_size)
 
 
 def in_few_sizes(program: Callable, fitted: tuple, of_rows: tuple, *, from_host: bool) -> Any:

@@ -68,7 +68,7 @@ def _of_each(fit: Any, of_all: Any, known: Any) -> Any:
         known: the number of each target, to use if `of_all` is shared; None if it is not known, and
             the result is NaN.
     """
-    one_target = np.size(fit.model.intercept) == 1
+    one_target = np.size(fit.model.constant) == 1
     if one_target or np.ndim(of_all):
         return of_all
     return np.nan if known is None else known

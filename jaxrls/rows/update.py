@@ -355,9 +355,7 @@ def _prequential(fit: Fit, new: NewRows, block_size: int | None) -> Prequential:
     model = fit.model
     if fit.label_offset is not None:  # which was taken off these labels too
         model = with_offset(model, -fit.label_offset)
-        model = replace(model, intercept=jnp.asarray(model.intercept, model.coef.dtype))
-        if model.beta is not None:
-            model = replace(model, beta=jnp.asarray(model.beta, model.coef.dtype))
+        model = replace(model, constant=jnp.asarray(model.constant, model.coef.dtype))
     predicted = model.of_rows(data.rows, data.fixed.values, block_size, from_host=False)
     missed = new.Y - jnp.asarray(predicted)
     return _with_errors(fit.diagnostics.prequential, missed, data.weights)

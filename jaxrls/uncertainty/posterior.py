@@ -338,16 +338,11 @@ def posterior_of_effects(fit: Fit, scale: Any) -> Posterior:
     model = fit.model
     process = process_of(fit)
     warn_of_groups(fit)
-    dtype = model.coef.dtype
-    offset = fit.label_offset
-    constant = model.intercept if offset is None else model.intercept - offset
     fixed = process.spread.fixed
-    mean: Any = jnp.asarray(constant, dtype)[None][: int(fixed.intercept)]
+    xp: Any = jnp if fit.label_offset is None else np  # labels far from 0 are in float64
+    mean = xp.asarray(model.intercept)[None][: int(fixed.intercept)]
     if model.free is not None:
-        mean = jnp.concatenate([mean, model.free])
-    if offset is not None:
-        mean = np.asarray(mean, np.float64)
-        mean = np.concatenate([mean[:1] + offset, mean[1:]])
+        mean = xp.concatenate([mean, model.free])
     covariance = process.spread.of_fixed_effects()
     return process.posterior(mean, covariance, scale, names=fixed.titles)
 

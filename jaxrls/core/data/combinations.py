@@ -41,6 +41,10 @@ class Combinations:
         centred = C.about(np.asarray(self.centre))
         return on_device(np.matmul(centred, np.asarray(self.scale)))
 
+    def at_means(self, free: Any) -> Any:
+        """Return m·free, () or (t,), for coefficients (p,) or (p, t) of the columns C."""
+        return sum((mean * free.T).sum(axis=-1) for mean in self.centre)
+
     @property
     def log_volume(self) -> Number:
         """log |S|²."""

@@ -201,8 +201,13 @@ class FixedEffects:
 
     def fitted(self, values: Any, A: PerEffect) -> Float[Array, "#n *t"]:
         """Return B A for a block of rows, or a single row if all rows of B A are equal."""
-        constant = A[: int(self.intercept)].sum(axis=0, keepdims=True)
-        return constant if values is None else constant + matmul(values, A[int(self.intercept) :])
+        constant, others = self._parts(A)
+        constant = constant.sum(axis=0, keepdims=True)
+        return constant if values is None else constant + self.varying(values, others)
+
+    def varying(self, values: Any, others: PerEffect) -> Float[Array, "n *t"]:
+        """Return B A for a block of rows without the constant, given the other rows of A."""
+        return matmul(values, others)
 
     def sums(self, values: Any, v: Vector, A: Columns) -> PerEffect:
         """Return Bᵀ diag(v) A, a sum over a block of rows."""
@@ -335,8 +340,8 @@ class FixedEffects:
         """
         if self.combinations is None:
             return beta
-        constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
-        free = matmul(self.combinations.scale, free)
+        constant, others = self._parts(beta)
+        free = matmul(self.combinations.scale, others)
         beta = jnp.concatenate([constant, free], axis=-2)
         if not self.has_constant:
             return beta
@@ -345,13 +350,18 @@ class FixedEffects:
         return beta
 
     def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
-        """Return the intercept and the other coefficients, for the columns as given.
+        """Return the coefficient of the constant and those of the other columns.
 
-        The intercept has shape (…, t), and is 0 if there is none. The other coefficients have shape
-        (…, p, t). They are None if there are no other columns.
+        The columns are those of B, or those as given if `beta` comes from `as_given`. The constant
+        has shape (…, t), and is 0 if there is none. The others have shape (…, p, t). They are None
+        if there are no other columns.
         """
-        constant, free = jnp.split(self.as_given(beta), [int(self.intercept)], axis=-2)
-        return constant.sum(axis=-2), None if self.values is None else free
+        constant, others = self._parts(beta)
+        return constant.sum(axis=-2), None if self.values is None else others
+
+    def _parts(self, beta: Float[Array, "*L q t"]) -> list[Float[Array, "*L _ t"]]:
+        """Return the coefficient of the constant, with an axis of length 1 or 0, and the others."""
+        return jnp.split(beta, [int(self.intercept)], axis=-2)
 
     # rows that are left out -----------------------------------------------------------------------
 
@@ -502,8 +512,12 @@ class FixedLevels(FixedEffects):
         return b * self.inverse_T
 
     def fitted(self, values: Any, A: PerEffect) -> Float[Array, "#n *t"]:
+        """Return B A, which has no constant."""
+        return self.varying(values, A)
+
+    def varying(self, values: Any, others: PerEffect) -> Float[Array, "n *t"]:
         """Return B A: the row of A for each row's level, and 0 for rows of no level."""
-        return A.at[values].get(mode="fill", fill_value=0)
+        return others.at[values].get(mode="fill", fill_value=0)
 
     def sums(self, values: Any, v: Vector, A: Columns) -> PerEffect:
         """Return Σ v A over the rows of each level."""

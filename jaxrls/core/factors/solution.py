@@ -129,7 +129,8 @@ class Solution:
         those of the other fixed effects, (L, p, t) or None.
         """
         coef, beta = self.factor.coef_and_beta(self, self.lam_columns(lams))
-        return Coefficients(coef, *self.factor.fixed.split(beta))
+        fixed = self.factor.fixed
+        return Coefficients(coef, *fixed.split(fixed.as_given(beta)))
 
     def residual_norm(self, lams: Lams) -> PerTarget:
         """Return Σ vᵢ (yᵢ − f(xᵢ))², (L, t)."""

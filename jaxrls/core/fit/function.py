@@ -18,38 +18,43 @@ Numbers = Array | np.ndarray  # NumPy arrays in the results of fits to float64 N
 class Function:
     """A fitted function f: a sum of kernel values, or a linear function of explicit features.
 
-        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept    with points
-        f(x) = ⟨φ(x), coef⟩ + intercept              without points
+        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + constant    with points
+        f(x) = ⟨φ(x), coef⟩ + constant              without points
 
-    The last three arguments are None if the fit has no fixed effects except the intercept.
+    Fixed effects b(x) of a row add b(x)·beta. The last three arguments are None if the fit has no
+    fixed effects except the constant.
 
     Args:
         kernel: the kernel k.
         points: rows (c, d), dense or sparse; None if `coef` are weights of explicit features φ.
         coef: coefficients (c,) or (c, t).
-        intercept: () or (t,).
+        constant: () or (t,); 0 if none is fitted.
         free: coefficients (p,) or (p, t) of the fixed effects as the user gave them.
         effects: the `FixedEffects`, without the values of the fitted rows.
-        beta: coefficients (q,) or (q, t) of the columns that `effects` makes of the fixed effects
-            of a row. The intercept, if there is one, comes first.
+        beta: coefficients (p,) or (p, t) of the columns b(x) that `effects` makes of the fixed
+            effects of a row.
     """
 
     kernel: Kernel
     points: Any
     coef: Float[Numbers, "c *t"]
-    intercept: Float[Numbers, "*t"]
+    constant: Float[Numbers, "*t"]
     free: Float[Numbers, "p *t"] | None = None
     effects: FixedEffects | None = None
-    beta: Float[Numbers, "q *t"] | None = None
+    beta: Float[Numbers, "p *t"] | None = None
 
-    def values(self, rows: Rows, block_size: int | None = None) -> Float[Array, "m *t"]:
-        """Return f of every row, (m,) or (m, t), computed in blocks of rows.
+    def values(
+        self, rows: Rows, columns: Any = None, block_size: int | None = None
+    ) -> Float[Array, "m *t"]:
+        """Return f of every row with its fixed effects, (m,) or (m, t), in blocks of rows.
 
-        Fixed effects other than the intercept are not added.
+        `columns` is what `effects.new_values` returns for the rows.
         """
-        if self.points is not None:
-            return self._sum_of_kernels(rows, block_size) + self.intercept
-        return self._linear_in_features(rows, block_size) + self.intercept
+        by_kernel = self._linear_in_features if self.points is None else self._sum_of_kernels
+        by_effects: Any = self.constant
+        if self.effects is not None:
+            by_effects = by_effects + self.effects.varying(columns, jnp.asarray(self.beta))
+        return by_kernel(rows, block_size) + by_effects
 
     def _sum_of_kernels(self, rows: Rows, block_size: int | None) -> Float[Array, "m *t"]:
         """Return Σⱼ k(x, pointsⱼ) coefⱼ for every row x."""

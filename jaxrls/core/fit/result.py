@@ -231,15 +231,16 @@ def _function_of(kernel: Kernel, solution: Solution, outcome: Outcome) -> Functi
     It holds weights w of explicit features if w has fewer numbers than points and coefficients.
     """
     factor = solution.factor
+    fixed = factor.fixed
     drop = solution.labels.drop_axis
-    beta = outcome.beta[0]
-    intercept, free = jax.tree.map(drop, factor.fixed.split(beta))
     points, coef = factor.expansion.compact(kernel, drop(outcome.coef[0]))
-    function = Function(kernel, points, coef, intercept)
-    if free is None:
+    beta = outcome.beta[0]
+    constant, others = jax.tree.map(drop, fixed.split(beta))
+    function = Function(kernel, points, coef, constant)
+    if others is None:
         return function
-    effects = factor.fixed.without_values()
-    return replace(function, free=free, effects=effects, beta=drop(beta))
+    _, free = fixed.split(fixed.as_given(beta))
+    return replace(function, free=drop(free), effects=fixed.without_values(), beta=others)
 
 
 def _jitter_effect(

@@ -184,20 +184,20 @@ class IterativeLandmarks(ByProducts):
         jitter: Any = self.report.jitter  # never None here: a dictionary has one
         return jitter_effect(self.whitener, diag, jitter, coef, lams, missed)
 
-    def gathered(self, of_block: Callable, *columns) -> Float[Array, "m k"]:
-        """Compute Φ̃ᵀ√v u with u = `of_block(block, ψ, *columns)`.
+    def gathered(self, of_block: Callable, added: Any = None) -> Float[Array, "m k"]:
+        """Compute Φ̃ᵀ√v u with u = `of_block(block, ψ)`, where `added` is as for `Data.sum`.
 
         Each block ψ of K_TR is made only once.
         """
 
-        def sums(block: DataBlock, *columns):
+        def sums(block: DataBlock) -> tuple[Float[Array, "m k"], Float[Array, "q k"]]:
             psi = self.kernel(block.x, self.points)
             v = block.weights.array
-            u = of_block(block, psi, *columns)
+            u = of_block(block, psi)
             return transposed_matmul(psi, v[:, None] * u), self.fixed.sums(block.b, v, u)
 
         hints = {"temporaries": len(self.whitener), "block_size": self.block_size}
-        of_rows, of_fixed = self.data.sum(sums, *columns, **hints)
+        of_rows, of_fixed = self.data.sum(sums, added, **hints)
         return matmul(self.whitener.T, of_rows) - matmul(self.fixed_fit.T, of_fixed)
 
     def iterate(self, lam: Number, B: Float[Array, "n k"], signs: Float[Array, "n p"]) -> Iterated:
@@ -209,7 +209,7 @@ class IterativeLandmarks(ByProducts):
         regularized = self.second + jnp.maximum(lam, self.report.floor) * eye
         root = jax.lax.linalg.cholesky(regularized, symmetrize_input=False)
         near = lambda R: jax.scipy.linalg.cho_solve((root, True), R)
-        right = self.gathered(lambda block, psi, u: u, weights.unscale(B))
+        right = self.gathered(lambda block, psi: block.added, weights.unscale(B))
 
         def apply(W: Float[Array, "m k"]) -> Float[Array, "m k"]:
             coef = matmul(self.whitener, W)

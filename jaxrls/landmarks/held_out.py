@@ -85,14 +85,11 @@ class OnLandmarks(Factor):
         diag = kernel.diag(self.points)
         return jitter_effect(self.planes, diag, self.report.jitter, coef, lams, missed)
 
-    def sum_held_out_rows(
-        self, solution: Solution, lams: PerLam, score: Score, counted: Weights | None = None
-    ) -> Any:
+    def sum_held_out_rows(self, solution: Solution, lams: PerLam, score: Score) -> Any:
         """Sum over the other rows, and over the rows that are landmarks."""
+        total = super().sum_held_out_rows(solution, lams, score)
         if self.indices is None:
-            return super().sum_held_out_rows(solution, lams, score, counted)
-        others = self.weights.without(self.indices)
-        total = super().sum_held_out_rows(solution, lams, score, others)
+            return total
         labels = solution.labels.Y[self.indices]
         weights = self.weights_of_landmarks
 

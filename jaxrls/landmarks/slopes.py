@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import DataBlock, Weights, gram
-from jaxrls.core.factors import CoordinateMaps, Solution
+from jaxrls.core.factors import CoordinateMaps, RowLabels, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number, from_panels, gram_panels, matmul, transposed_matmul
 from jaxrls.landmarks.cholesky import CholeskyLandmarks
@@ -135,7 +135,7 @@ class Slopes(NamedTuple):
         q = self.maps.of_labels
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
         _, g, a = row_errors(factor, self.summed_loss, q, weights, part._replace(u=u))
-        about = part.Y - self.solution.labels.by_effects
+        about = part.labels.Y - self.solution.labels.by_effects
         by_sums = 2 * matmul(u, self.sums.t) + matmul(about, self.sums.z.T) + self.of_mean
         return matmul(2 * a[:, None] * u + matmul(g, q.T) + weights.times(by_sums), row_map.T)
 
@@ -145,11 +145,12 @@ class Slopes(NamedTuple):
         row_map = self.maps.row_map
         moved = lambda fn: jax.jvp(fn, start, change)
 
-        def of_block(block: DataBlock, part: RowParts) -> Number:
+        def of_block(block: DataBlock) -> Number:
             psi, psi_moved = moved(lambda kernel, points: kernel(block.x, points))
-            return jnp.sum(self.of_kernel_rows(psi, block.weights, part) * psi_moved)
+            return jnp.sum(self.of_kernel_rows(psi, block.weights, block.added) * psi_moved)
 
-        of_rows = factor.data.sum(of_block, parts_of_rows(self.solution, self.u), **factor.hints)
+        parts = RowParts(self.u, factor.labels_of_rows(self.solution))
+        of_rows = factor.data.sum(of_block, parts, **factor.hints)
         i = jnp.arange(len(row_map))
         jitter = factor.report.jitter
         K_moved = moved(gram)[1].at[i, i].multiply(1 + jitter)
@@ -159,21 +160,10 @@ class Slopes(NamedTuple):
 
 
 class RowParts(NamedTuple):
-    """The parts of a block of rows that its errors depend on."""
+    """What the errors of a block of rows depend on besides its `DataBlock`."""
 
     u: Any  # coordinates, or None to compute them anew
-    counted: Any  # weights of the rows that count in the error, None for 1
-    y: Any  # √v (y − mean)
-    Y: Any
-
-
-def parts_of_rows(solution: Solution, u: Float[Array, "n m"] | None) -> RowParts:
-    """Return the `RowParts` of all rows."""
-    factor = solution.factor
-    labels = solution.labels
-    landmarks_stay = factor.indices is None
-    counted = factor.weights if landmarks_stay else factor.weights.without(factor.indices)
-    return RowParts(u, counted.values, labels.scaled, labels.Y)
+    labels: RowLabels
 
 
 def row_errors(
@@ -185,13 +175,14 @@ def row_errors(
 ) -> RowErrors:
     """Compute the errors of a block of rows from their coordinates u."""
     u = part.u
-    counted = factor.weights.block(part.counted, len(u))
+    labels = part.labels
+    counted = factor.weights.block(labels.counted, len(u))
     h = factor.fixed.leverage(None, weights.array)
 
     def error(r: Float[Array, "b t"], s: Float[Array, " b"]) -> Number:
         remaining = jnp.where(counted.used, 1 - weights.array * s - h, 1)
-        e = weights.unscale((part.y - weights.scale(r)) / remaining[:, None])
-        return jnp.sum(summed_loss(jnp.where(counted.used[:, None], e, 0), part.Y, counted.array))
+        e = weights.unscale((labels.scaled - weights.scale(r)) / remaining[:, None])
+        return jnp.sum(summed_loss(jnp.where(counted.used[:, None], e, 0), labels.Y, counted.array))
 
     value, (g, a) = jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
     return RowErrors(value, g, a)
@@ -243,13 +234,15 @@ def sums_of_rows(
     keeps = keeps_rows(rows.shape[0] // rows.shards, len(q), itemsize)
     u = factor.data.map(coordinates, **factor.hints) if keeps else None
 
-    def of_block(block: DataBlock, part: RowParts) -> tuple:
+    def of_block(block: DataBlock) -> tuple:
+        part: RowParts = block.added
         u = coordinates(block) if part.u is None else part.u
         value, g, a = row_errors(factor, summed_loss, q, block.weights, part._replace(u=u))
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
 
-    value, w, z, by_a, g = factor.data.sum(of_block, parts_of_rows(solution, u), **factor.hints)
+    parts = RowParts(u, factor.labels_of_rows(solution))
+    value, w, z, by_a, g = factor.data.sum(of_block, parts, **factor.hints)
     both = matmul(z, q.T)
     t = -from_panels(w) - (both + both.T) / 2
     mean = -(2 * by_a + matmul(q, g))

@@ -14,6 +14,7 @@ from jaxrls.core.data import Data, Moments
 from jaxrls.core.factors import (
     ABOVE_ROUNDING,
     AtPoints,
+    LeftBlock,
     PerLam,
     PrimalSpectrum,
     Report,
@@ -81,7 +82,8 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         slope = jnp.sqrt(fitted_share * residual_share)
         weights = self.weights_of_landmarks
         U = weights.scale(u)
-        outside = self.outside(U, weights, self.fixed.values_at(self.indices))[:, None, None]
+        of_landmarks = LeftBlock(U, weights, self.fixed.values_at(self.indices))
+        outside = self.outside(of_landmarks)[:, None, None]
         return self.left_out_at(
             d=matmul_lams(W * W, residual_share),
             rho=matmul_lams(W * u, slope),

@@ -56,38 +56,38 @@ class HostRows(Rows):
 
     call = staticmethod(run_between_readings)
 
-    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
-        """Sum or stack `fn(block, *parts)` over blocks of rows.
+    def over(self, reduction: Reduction, fn: Callable, columns: Any, **hints) -> Any:
+        """Compute `Rows.over` over the blocks that are read.
 
         `fn` is compiled once for each size of block.
         """
-        of_block = jax.jit(lambda x, *parts: DenseRows(x).over(reduction, fn, parts, **hints))
+        of_block = jax.jit(lambda x, part: DenseRows(x).over(reduction, fn, part, **hints))
         return self.read_blocks(reduction, of_block, columns)
 
-    def read_blocks(self, reduction: Reduction, of_block: Callable, columns: tuple) -> Any:
+    def read_blocks(self, reduction: Reduction, of_block: Callable, columns: Any) -> Any:
         """Read all rows once, and sum or stack the results of the blocks.
 
         Args:
             reduction: `SUM`, or `MAP`, which stacks.
-            of_block: a compiled function of a block and its part of each column.
-            columns: arrays with one entry for each row, or pytrees of such arrays.
+            of_block: a compiled function of a block and of the block's part of the columns.
+            columns: a pytree of arrays with one entry for each row.
         """
-        results = one_behind(of_block(*block) for _, block in self.with_columns(columns))
+        results = one_behind(of_block(x, part) for _, x, part in self.with_columns(columns))
         if reduction is SUM:
             return reduce(added, results)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 
-    def with_columns(self, columns: tuple) -> Iterator:
-        """Yield `(stop, (block, *parts))` for blocks of equal size.
+    def with_columns(self, columns: Any) -> Iterator:
+        """Yield `(stop, block, part)` for blocks of equal size.
 
-        `stop` is the number, among all rows, of the row after the block. `parts` are the entries of
+        `stop` is the number, among all rows, of the row after the block. `part` has the entries of
         the columns for the rows of the block.
         """
         stop = self.first
         for x in self.equal_blocks():
             rows = slice(stop, stop := stop + len(x))
-            parts = jax.tree.map(lambda a: a[rows], columns)  # noqa: B023
-            yield stop, (jnp.asarray(x, self.dtype), *parts)
+            part = jax.tree.map(lambda a: a[rows], columns)  # noqa: B023
+            yield stop, jnp.asarray(x, self.dtype), part
 
     @property
     def block_sizes(self) -> tuple[int, ...]:

@@ -158,7 +158,7 @@ class JointRows(StreamedRows):
         self.first = sum(int(other.n) for other in everyones[: jax.process_index()])
         return merged(everyones, sample)._replace(checksum=known.checksum)
 
-    def read_blocks(self, reduction: Reduction, run: Callable, columns: tuple) -> Any:
+    def read_blocks(self, reduction: Reduction, run: Callable, columns: Any) -> Any:
         """Read the rows of this process once, and return the results for the rows of all processes.
 
         It takes the arguments of `HostRows.read_blocks`. A sum takes one all-reduce for each array.

@@ -137,25 +137,25 @@ class RowsInTrace(Rows):
         few = jax.ShapeDtypeStruct(shape, self.dtype)
         return self._leave_reading(lambda rows: rows.few_rows(num), (), few)
 
-    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
-        """Leave a reading that sums or stacks `fn(block, *parts)` over blocks of rows.
+    def over(self, reduction: Reduction, fn: Callable, columns: Any, **hints) -> Any:
+        """Leave a reading that computes `Rows.over`.
 
         `fn` is traced once for each size of block. Arrays that `fn` closes over become operands of
         the reading.
         """
-        of_block = lambda x, *parts: DenseRows(x).over(reduction, fn, parts, **hints)
+        of_block = lambda x, part: DenseRows(x).over(reduction, fn, part, **hints)
         programs = {
-            size: BlockProgram.of(of_block, _with_rows(size, (self, *columns)))
+            size: BlockProgram.of(of_block, _with_rows(size, (self, columns)))
             for size in self.block_sizes
         }
         closed_over = {size: program.closed_over for size, program in programs.items()}
         result = programs[self.block_sizes[0]].result
         structure = jax.tree.structure(result)
 
-        def read(rows: Any, closed_over: dict, columns: tuple) -> Any:
-            def run(x: Array, *parts) -> Any:
+        def read(rows: Any, closed_over: dict, columns: Any) -> Any:
+            def run(x: Array, part: Any) -> Any:
                 size = len(x)
-                leaves = programs[size].run(closed_over[size], x, *jax.tree.leaves(parts))
+                leaves = programs[size].run(closed_over[size], x, *jax.tree.leaves(part))
                 return jax.tree.unflatten(structure, leaves)
 
             return rows.read_blocks(reduction, run, columns)

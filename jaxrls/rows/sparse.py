@@ -251,19 +251,19 @@ class SparseRows(Rows):
         """
         kernel.check(self.few_rows(max(1, BLOCK_NUMBERS // self.shape[1])))
 
-    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
-        """Sum or stack `fn(block, *parts)` over blocks.
+    def over(self, reduction: Reduction, fn: Callable, columns: Any, **hints) -> Any:
+        """Compute `Rows.over` over the blocks as they are stored, each a `SparseBlock`.
 
-        It is one compiled loop over the blocks as they are stored, each a `SparseBlock`.
+        It is one compiled loop.
         """
 
-        def of_block(parts: Any) -> Any:
-            numbers, *parts = parts
+        def of_block(arrays: tuple[Int[Array, " b"], Any]) -> Any:
+            numbers, part = arrays
             number = numbers[0] // self.block
             block = jax.tree.map(lambda a: jnp.asarray(a)[number], self.blocks)
-            return fn(replace(block, shape=(len(numbers), self.shape[1])), *parts)
+            return fn(replace(block, shape=(len(numbers), self.shape[1])), part)
 
-        blocks = split((jnp.arange(self.shape[0]), *columns), self.block)
+        blocks = split((jnp.arange(self.shape[0]), columns), self.block)
         return reduction.over_blocks(of_block, *blocks)
 
     def as_one_block(self) -> SparseBlock:

@@ -148,7 +148,7 @@ class StreamedRows(HostRows):
                 done += size(item)
                 reached(done)
 
-    def read_blocks(self, reduction: Reduction, run: Callable, columns: tuple) -> Any:
+    def read_blocks(self, reduction: Reduction, run: Callable, columns: Any) -> Any:
         """Read all rows once, and sum or stack the results.
 
         The arguments are those of `HostRows.read_blocks`. With a checkpoint, a sum continues after
@@ -159,16 +159,16 @@ class StreamedRows(HostRows):
         key = ""
         done = 0
         total = None
-        for stop, block in self.with_columns(columns):
+        for stop, x, part in self.with_columns(columns):
             if stop <= done:
                 continue
-            out = run(*block)
+            out = run(x, part)
             total = out if total is None else added(total, out)
             if not key:
                 if not any(map(np.any, jax.tree.leaves(out))):
                     continue  # zeros, of rows of weight 0, identify no sum
-                parts = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
-                key = key_of(out, (parts, self.block_sizes), self.checksum)
+                own = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
+                key = key_of(out, (own, self.block_sizes), self.checksum)
                 if (before := self.checkpoint.find(key)) is not None:
                     done, leaves = before
                     total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))

@@ -80,7 +80,7 @@ class NoRows(Rows):
         """The dtype of the moments."""
         return self.kind
 
-    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
+    def over(self, reduction: Reduction, fn: Callable, columns: Any, **hints) -> Any:
         """Raise, because the rows are not kept."""
         raise ValueError(
             "this needs the rows, and the fit kept only their moments: fit all rows again"

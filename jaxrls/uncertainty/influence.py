@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.criteria import known_lam
-from jaxrls.core.data import Labels, Weights, compiled, first_rows
-from jaxrls.core.factors import AtPoints, Factor, Solution, Spectrum
+from jaxrls.core.data import Labels, compiled, first_rows
+from jaxrls.core.factors import AtPoints, Factor, LeftBlock, Solution, Spectrum
 from jaxrls.core.linalg import MAP, matmul, safe_sqrt
 from jaxrls.core.support import Listed, as_array, check_whole, column_names, public_call, pytree
 from jaxrls.front import Fit, Model, solution_of
@@ -195,11 +195,11 @@ def _diagonals(spectrum: Spectrum, lam: Float[Array, ""]) -> Float[Array, "n 5"]
     left = lam / (spectrum.s + lam)
     shares = jnp.stack([kept, kept**2, left, left**2, left**3], axis=1)
 
-    def of_block(U: Any, weights: Weights, b: Any) -> Float[Array, "b 5"]:
-        of_fixed = spectrum.fixed.leverage(b, weights.array)
-        outside = jnp.maximum(spectrum.outside(U, weights, b), 0)
+    def of_block(block: LeftBlock) -> Float[Array, "b 5"]:
+        of_fixed = spectrum.fixed.leverage(block.b, block.weights.array)
+        outside = jnp.maximum(spectrum.outside(block), 0)
         fixed_and_rest = jnp.stack([of_fixed, of_fixed, outside, outside, outside], axis=1)
-        return matmul(U**2, shares) + fixed_and_rest
+        return matmul(block.U**2, shares) + fixed_and_rest
 
     return spectrum.read_left(MAP, of_block)
 

@@ -24,11 +24,12 @@ from jaxrls.core.support import (
 
 
 class DataBlock(NamedTuple):
-    """A block of rows with their weights and fixed effects."""
+    """A block of rows, and what belongs to them."""
 
     x: Any  # the rows
     weights: Weights
     b: Any  # their part of `FixedEffects.values`
+    added: Any  # their part of what the caller added
 
 
 @pytree
@@ -40,7 +41,7 @@ class Data:
     >>> rows = DenseRows(jnp.ones((3, 2)))
     >>> weights = Weights.of(None, 3, rows.dtype)
     >>> data = Data(rows, weights, FixedEffects.none(rows.dtype))
-    >>> float(data.sum(lambda block, y: jnp.sum(block.x[:, 0] * y), jnp.arange(3.0)))
+    >>> float(data.sum(lambda block: jnp.sum(block.x[:, 0] * block.added), jnp.arange(3.0)))
     3.0
     """
 
@@ -48,27 +49,33 @@ class Data:
     weights: Weights
     fixed: FixedEffects
 
-    def sum(self, fn: Callable, *columns, **hints) -> Any:
-        """Sum `fn(block, *parts)` over blocks of rows, as `Rows.sum` does.
+    def sum(self, fn: Callable, added: Any = None, **hints) -> Any:
+        """Sum `fn(block)` over blocks of rows, each a `DataBlock`.
 
-        `block` is a `DataBlock`.
+        Args:
+            fn: a function of a block. It returns a pytree of arrays.
+            added: what else `fn` reads of the rows, as `block.added`: an array (n, …), or a pytree
+                of arrays.
+            hints: those of `Rows.sum`.
         """
-        return self.over(SUM, fn, columns, **hints)
+        return self.over(SUM, fn, added, **hints)
 
-    def map(self, fn: Callable, *columns, **hints) -> Any:
-        """Stack `fn(block, *parts)` over blocks of rows, as `Rows.map` does.
+    def map(self, fn: Callable, added: Any = None, **hints) -> Any:
+        """Stack `fn(block)` over blocks of rows, each a `DataBlock`.
 
-        `block` is a `DataBlock`.
+        The arguments are those of `sum`. `fn` returns arrays with as many rows as the block.
         """
-        return self.over(MAP, fn, columns, **hints)
+        return self.over(MAP, fn, added, **hints)
 
-    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
-        """Compute `sum(fn, *columns)` for `SUM`, or `map(fn, *columns)` for `MAP`."""
+    def over(self, reduction: Reduction, fn: Callable, added: Any = None, **hints) -> Any:
+        """Compute `sum(fn, added)` for `SUM`, or `map(fn, added)` for `MAP`."""
 
-        def of_block(x: Any, v: Float[Array, " b"] | None, b: Any, *parts) -> Any:
-            return fn(DataBlock(x, self.weights.block(v, x.shape[0]), b), *parts)
+        def of_block(x: Any, cut: DataBlock) -> Any:
+            # The weights that were cut have the number of all rows.
+            weights = cut.weights.block(cut.weights.values, x.shape[0])
+            return fn(cut._replace(x=x, weights=weights))
 
-        columns = self.weights.values, self.fixed.values, *columns
+        columns = DataBlock(None, self.weights, self.fixed.values, added)
         return self.rows.over(reduction, of_block, columns, **hints)
 
 

@@ -6,7 +6,7 @@ sums BᵀVA. Begin with the function `moments`. Theory: `docs/theory.md`, "Dual 
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -162,19 +162,27 @@ def moments(
         row = jax.eval_shape(features.features, jax.ShapeDtypeStruct((1, d), dtype))
         origin = jnp.zeros((q, row.shape[1]), dtype)
 
-    def of_block(
-        block: DataBlock, phi: Float[Array, "b r"] | None, y: Float[Array, "b t"]
-    ) -> dict[str, Any]:
-        phi = features.features(block.x) if phi is None else phi
+    def of_block(block: DataBlock) -> dict[str, Any]:
+        known: FeaturesAndLabels = block.added
+        phi = features.features(block.x) if known.phi is None else known.phi
+        y = known.y
         beyond = 0 if left_over is None else left_over(block.x, phi)
         if q:
             phi = phi - data.fixed.fitted(block.b, origin)
             y = y - data.fixed.fitted(block.b, label_origin)
         return _sums_of_block(block, data.fixed, phi, y, beyond)
 
-    sums = data.sum(of_block, kept, Y, temporaries=origin.shape[1], block_size=block_size)
+    known = FeaturesAndLabels(kept, Y)
+    sums = data.sum(of_block, known, temporaries=origin.shape[1], block_size=block_size)
     sums["second"] = from_panels(sums["second"])
     return Moments(**sums, origin=origin, label_origin=label_origin)
+
+
+class FeaturesAndLabels(NamedTuple):
+    """What `moments` reads of a block of rows besides its `DataBlock`."""
+
+    phi: Float[Array, "b r"] | None  # the features, if they were computed before
+    y: Float[Array, "b t"]
 
 
 def _sums_of_block(

@@ -68,8 +68,11 @@ class Rows(ABC):
     row_weights: Any = None  # (n,), if the source of the rows has weights
 
     @abstractmethod
-    def over(self, reduction: Reduction, fn: Callable, columns: tuple, **hints) -> Any:
-        """Compute `sum(fn, *columns)` for `SUM`, or `map(fn, *columns)` for `MAP`."""
+    def over(self, reduction: Reduction, fn: Callable, columns: Any, **hints) -> Any:
+        """Sum (`SUM`) or stack (`MAP`) `fn(block, part)` over blocks of rows.
+
+        `columns` is a pytree of arrays (n, …), and `part` is this pytree for the rows of the block.
+        """
 
     def few_rows(self, num: int) -> Any:
         """Return at most `num` rows, in one array."""
@@ -113,14 +116,14 @@ class Rows(ABC):
             columns: arrays (n, …), pytrees of arrays, or None. They are cut like the rows.
             hints: `temporaries`, how many numbers `fn` makes for each row, and `block_size`.
         """
-        return self.over(SUM, fn, columns, **hints)
+        return self.over(SUM, lambda block, parts: fn(block, *parts), columns, **hints)
 
     def map(self, fn: Callable, *columns, **hints) -> Any:
         """Stack `fn(block, *parts)` over blocks of rows.
 
         The arguments are those of `sum`. `fn` returns arrays with as many rows as the block.
         """
-        return self.over(MAP, fn, columns, **hints)
+        return self.over(MAP, lambda block, parts: fn(block, *parts), columns, **hints)
 
     def check(  # noqa: B027
         self, kernel: Kernel, name: str = "X", *, training: bool = True
@@ -250,7 +253,7 @@ class DenseRows(Rows):
         self,
         reduction: Reduction,
         fn: Callable,
-        columns: tuple,
+        columns: Any,
         temporaries: int = 0,
         block_size: int | None = None,
         **hints,
@@ -259,10 +262,9 @@ class DenseRows(Rows):
         n = self.shape[0] // self.shards
         row = (self.shape[1] + temporaries) * self.dtype.itemsize
         size = check_block_size(block_size, n) or wide_block_size(n, row)
-        columns = self.X, *columns
-        return over_rows(
-            reduction, lambda args: fn(*args), columns, size, self.shards, self._placed
-        )
+        of_arrays = lambda arrays: fn(*arrays)
+        arrays = self.X, columns
+        return over_rows(reduction, of_arrays, arrays, size, self.shards, self._placed)
 
     def _placed(self, arrays: Any, whole: bool = False) -> Any:
         """Return arrays as they are, because these rows lie on one device.
@@ -347,11 +349,11 @@ class MappedRows(Rows):
         return self.source.lies
 
     def over(
-        self, reduction: Reduction, fn: Callable, columns: tuple, temporaries: int = 0, **hints
+        self, reduction: Reduction, fn: Callable, columns: Any, temporaries: int = 0, **hints
     ) -> Any:
         """Compute `Rows.over` over blocks of the source, of which φ is computed."""
         hints["temporaries"] = temporaries + self.shape[1]
-        mapped = lambda x, *parts: fn(self.feature_map.features(x), *parts)
+        mapped = lambda x, part: fn(self.feature_map.features(x), part)
         return self.source.over(reduction, mapped, columns, **hints)
 
     def few_rows(self, num: int) -> Float[Array, "m r"]:

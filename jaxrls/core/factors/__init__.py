@@ -25,7 +25,7 @@ from jaxrls.core.factors.primal_spectrum import (
     feature_moments,
     spectrum_of,
 )
-from jaxrls.core.factors.residuals import HeldOut, Residuals, Score, Summand
+from jaxrls.core.factors.residuals import HeldOut, RowLabels, Score, Summand
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solver import CallShape, Footprint, Solver
 from jaxrls.core.factors.solvers import (
@@ -35,4 +35,4 @@ from jaxrls.core.factors.solvers import (
     choose_route,
     suits_cholesky,
 )
-from jaxrls.core.factors.spectrum import FeatureSpectrum, GramSpectrum, Spectrum
+from jaxrls.core.factors.spectrum import FeatureSpectrum, GramSpectrum, LeftBlock, Spectrum

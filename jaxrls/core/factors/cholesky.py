@@ -126,16 +126,15 @@ class DualOneByOne(OneByOne):
         """Compute ỹᵀ P̃ ỹ for one λ after another."""
         return self.at_lams(solution, lams, "data_fit")
 
-    def sweep(
-        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, *columns
-    ) -> Any:
+    def sweep(self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable) -> Any:
         """Apply `fn` to the residuals of all rows at once, for one λ after another."""
         results = attrgetter("residuals", "diagonal")
         of_rows = lambda lam, solution: results(self.at_lam(lam, solution))
+        labels = self.labels_of_rows(solution)
 
         def of_lam(lam: Float[Array, " k"]) -> Any:
             r, diagonal = solution.per_target(lam, of_rows)
-            return fn(Residuals(r[:, None], diagonal[:, None], self.weights), *columns)
+            return fn(Residuals(r[:, None], diagonal[:, None], self.weights, labels))
 
         return one_by_one(reduction, of_lam, lams)
 

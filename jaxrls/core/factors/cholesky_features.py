@@ -35,7 +35,7 @@ from jaxrls.core.factors.lams import (
     with_lams_inside,
 )
 from jaxrls.core.factors.refits import PrimalForm
-from jaxrls.core.factors.residuals import Residuals
+from jaxrls.core.factors.residuals import Residuals, RowLabels
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRankView
@@ -88,9 +88,9 @@ class CholeskyFeatures(OneByOne):
     def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute Φᵀ√v y. Cost: O(n r t)."""
 
-        def of_block(block: DataBlock, y: Float[Array, "b t"]) -> Float[Array, "r t"]:
+        def of_block(block: DataBlock) -> Float[Array, "r t"]:
             phi = self.feature_map.features(block.x) - self.fixed.fitted(block.b, self.fixed_fit)
-            return matmul(phi.T, block.weights.scale(y))
+            return matmul(phi.T, block.weights.scale(block.added))
 
         return self.data.sum(of_block, labels.scaled, **self.hints)
 
@@ -138,13 +138,12 @@ class CholeskyFeatures(OneByOne):
         """Return u of a block of rows."""
         return self.coordinates(self.feature_map.design(block.x), block.b, maps)
 
-    def sweep(
-        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, *columns
-    ) -> Any:
+    def sweep(self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable) -> Any:
         """Sum or map `fn` of residuals over rows, in one pass for all λ. Cost: O(n r² L)."""
         maps = map_lams_with_columns(self.maps_at, lams, solution.state)
 
-        def of_block(block: DataBlock, y: Float[Array, "b t"], *parts) -> Any:
+        def of_block(block: DataBlock) -> Any:
+            labels: RowLabels = block.added
             psi = self.feature_map.design(block.x)
             weights = block.weights
             h = self.fixed.leverage(block.b, weights.array)
@@ -155,11 +154,10 @@ class CholeskyFeatures(OneByOne):
                 return matmul(u, maps.of_labels), (1 - leverage - h)[:, None]
 
             f, diagonal = with_lams_inside(jax.lax.map(fitted, maps), lams)
-            r = y[:, None] - weights.scale(f)
-            return fn(Residuals(r, diagonal, weights), *parts)
+            r = labels.scaled[:, None] - weights.scale(f)
+            return fn(Residuals(r, diagonal, weights, labels))
 
-        columns = solution.labels.scaled, *columns
-        return self.data.over(reduction, of_block, columns, **self.hints)
+        return self.data.over(reduction, of_block, self.labels_of_rows(solution), **self.hints)
 
     def primal_form(self):
         """Return the factor in terms of φ minus its fit by the fixed effects.

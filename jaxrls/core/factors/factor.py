@@ -61,7 +61,7 @@ from jaxrls.core.factors.lams import (
     one_by_one,
 )
 from jaxrls.core.factors.refits import PrimalForm, sweep_primal_refits
-from jaxrls.core.factors.residuals import HeldOut, Residuals, Score, Summand, score_by
+from jaxrls.core.factors.residuals import HeldOut, RowLabels, Score, Summand, score_by
 from jaxrls.core.factors.solution import Outcome, Solution
 from jaxrls.core.leave_out import View, fold_residuals
 from jaxrls.core.linalg import MAP, SUM, Number, Reduction, matmul
@@ -132,15 +132,11 @@ class Factor(ABC):
         """Compute tr R without cancellation."""
 
     @abstractmethod
-    def sweep(
-        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, *columns
-    ) -> Any:
-        """Sum or map `fn(residuals, *parts)` over blocks of rows, for all λ in one pass over the
-        rows.
+    def sweep(self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable) -> Any:
+        """Sum or map `fn(residuals)` over blocks of rows, for all λ in one pass over the rows.
 
-        For a block of rows, `fn` gets its `Residuals`, and its part of each of `columns`, arrays
-        (n, …). Its results have an axis of λ: the first axis for `SUM`, the second for `MAP`, after
-        that of rows.
+        `fn` gets the `Residuals` of a block. Its results have an axis of λ: the first axis for
+        `SUM`, the second for `MAP`, after that of rows.
         """
 
     def view(self, solution: Solution, lam: Number) -> View:
@@ -173,33 +169,28 @@ class Factor(ABC):
         e = self.sweep_folds(MAP, solution, lams, lambda held: held.e, folds)
         return e if folds.are_groups else jnp.where(folds.predicted[:, None, None], e, jnp.nan)
 
-    def sum_held_out_rows(
-        self, solution: Solution, lams: PerLam, score: Score, counted: Weights | None = None
-    ) -> Any:
+    def sum_held_out_rows(self, solution: Solution, lams: PerLam, score: Score) -> Any:
         """Sum a score over single rows that are held out, for all λ.
 
-        `counted` are the weights that the score gets, by default those of the fit. Rows of weight 0
-        in `counted` or in the fit have e = 0.
+        Rows that do not count have e = 0.
         """
-        counted = self.weights if counted is None else counted
+        return self.sweep(SUM, solution, lams, lambda residuals: score(residuals.held_out()))
 
-        def of_block(
-            residuals: Residuals, v: Float[Array, " b"] | None, labels: Float[Array, "b t"]
-        ) -> Any:
-            weights = counted.block(v, len(labels))
-            e, remaining = residuals.held_out()
-            if v is not None:
-                e = jnp.where(weights.used[:, None, None], e, 0)
-            return score(HeldOut(e, remaining, labels, weights))
+    @property
+    def counted(self) -> Weights:
+        """The weights of rows that are held out alone, 0 for rows held out with their landmark."""
+        return self.weights if self.indices is None else self.weights.without(self.indices)
 
-        return self.sweep(SUM, solution, lams, of_block, counted.values, solution.labels.Y)
+    def labels_of_rows(self, solution: Solution) -> RowLabels:
+        """Return what a sweep reads of all rows besides `data`."""
+        return RowLabels(solution.labels.Y, solution.labels.scaled, self.counted.values)
 
     def held_out_rows(self, solution: Solution, lams: PerLam) -> PerRow:
         """Compute the held-out residual of every row.
 
         A row of weight 0 is predicted as if it were new. Padding is not: its residuals are 0.
         """
-        e = self.sweep(MAP, solution, lams, lambda residuals: residuals.held_out()[0])
+        e = self.sweep(MAP, solution, lams, lambda residuals: residuals.held_out().e)
         if self.weights.are_equal:
             return e
         return jnp.where(self.weights.used[:, None, None], e, self.query_residuals(solution, lams))

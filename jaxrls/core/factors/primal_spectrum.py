@@ -19,7 +19,7 @@ from jaxrls.core.factors.floor import Report, centred_rounding, roundings_of_mom
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
 from jaxrls.core.factors.refits import PrimalForm
 from jaxrls.core.factors.solution import Solution
-from jaxrls.core.factors.spectrum import GramSpectrum, Spectrum, factor_symmetric
+from jaxrls.core.factors.spectrum import GramSpectrum, LeftBlock, Spectrum, factor_symmetric
 from jaxrls.core.kernels import IDENTITY, Kernel
 from jaxrls.core.leave_out import LowRankView
 from jaxrls.core.linalg import (
@@ -62,20 +62,21 @@ class PrimalSpectrum(Spectrum):
         """Return the rows of U/√v of a block."""
         return self.coordinates(block.x, block.b)
 
-    def read_left(self, reduction: Reduction, fn: Callable, *columns) -> Any:
+    def read_left(self, reduction: Reduction, fn: Callable, added: Any = None) -> Any:
         """Make the rows of U block by block: coordinates times √v."""
 
-        def of_block(block: DataBlock, *parts) -> Any:
+        def of_block(block: DataBlock) -> Any:
             U = block.weights.scale(self.coordinates_of_block(block))
-            return fn(U, block.weights, block.b, *parts)
+            return fn(LeftBlock(U, block.weights, block.b, block.added))
 
-        return self.data.over(reduction, of_block, columns)
+        return self.data.over(reduction, of_block, added)
 
     def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""
 
-        def cross(block: DataBlock, y: Float[Array, "b t"]) -> Float[Array, "p t"]:
-            return transposed_matmul(self.centred(block.x, block.b), block.weights.scale(y))
+        def cross(block: DataBlock) -> Float[Array, "p t"]:
+            y = block.weights.scale(block.added)
+            return transposed_matmul(self.centred(block.x, block.b), y)
 
         return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
 
@@ -228,11 +229,9 @@ def _factor_outer(kernel: Kernel, data: Data, features: Rows) -> OuterSpectrum:
     dual = factor_symmetric(matrix, semidefinite=True)
     fixed = data.fixed
 
-    def of_block(
-        block: DataBlock, scaled: Float[Array, "b r"]
-    ) -> tuple[Float[Array, "p r"], Float[Array, "q p"]]:
+    def of_block(block: DataBlock) -> tuple[Float[Array, "p r"], Float[Array, "q p"]]:
         by_effects = fixed.sums(block.b, block.weights.array, block.x)
-        return transposed_matmul(block.x - origin, scaled), by_effects
+        return transposed_matmul(block.x - origin, block.added), by_effects
 
     directions, sums = Data(features, data.weights, fixed).sum(of_block, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), jnp.max(dual.s)))

@@ -65,7 +65,9 @@ def sweep_primal_refits(
     t = labels.Y.shape[1]
     fits = primal_refits(form, labels, folds, lams)
 
-    def of_block(block: DataBlock, Y: Float[Array, "b t"], predicted_by: Int[Array, " b"]) -> Any:
+    def of_block(block: DataBlock) -> Any:
+        known: LabelsByFold = block.added
+        Y = known.Y
         phi = form.feature_map.features(block.x)
 
         def fill_in_fold(
@@ -73,15 +75,23 @@ def sweep_primal_refits(
         ) -> tuple[Float[Array, "b L t"], None]:
             predicted = matmul(phi, fit.w) + data.fixed.fitted(block.b, fit.beta)
             left_out = Y[:, None] - predicted.reshape(len(Y), L, t)
-            return jnp.where((predicted_by == fit.number)[:, None, None], left_out, e), None
+            return jnp.where((known.predicted_by == fit.number)[:, None, None], left_out, e), None
 
         e, _ = jax.lax.scan(fill_in_fold, jnp.zeros((len(Y), L, t), Y.dtype), fits)
-        counted = predicted_by < len(folds.left_out)  # as `Folds.weights_of_predicted`, of a block
+        # The weights of `Folds.weights_of_predicted`, of a block.
+        counted = known.predicted_by < len(folds.left_out)
         weights = block.weights.block(jnp.where(counted, block.weights.array, 0), len(Y))
         return score(HeldOut(e, None, Y, weights))
 
-    columns = labels.Y, folds.predicted_by
-    return data.over(reduction, of_block, columns, temporaries=2 * L * t)
+    known = LabelsByFold(labels.Y, folds.predicted_by)
+    return data.over(reduction, of_block, known, temporaries=2 * L * t)
+
+
+class LabelsByFold(NamedTuple):
+    """The labels of rows, and the number of the fold that predicts each row."""
+
+    Y: Float[Array, "b t"]
+    predicted_by: Int[Array, " b"]
 
 
 class PrimalFits(NamedTuple):

@@ -16,22 +16,12 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import Weights
 
 
-class Residuals(NamedTuple):
-    """The residuals of a block of b rows, for all λ."""
+class RowLabels(NamedTuple):
+    """What a sweep reads of b rows besides their `DataBlock`."""
 
-    r: Float[Array, "b L t"]  # √v (y − f)
-    diagonal: Float[Array, "b L k"]  # of R
-    weights: Weights
-
-    def held_out(self) -> tuple[Float[Array, "b L t"], Float[Array, "b L k"]]:
-        """Return the held-out residuals e = r/(R√v) of single rows, and 1 − leverage.
-
-        Rows of weight 0 get e = 0 and a leverage of 0, so that derivatives are finite.
-        """
-        remaining = self.diagonal
-        if self.weights.values is not None:
-            remaining = jnp.where(self.weights.used[:, None, None], remaining, 1)
-        return self.weights.unscale(self.r / remaining), remaining
+    Y: Float[Array, "b t"]  # the labels
+    scaled: Float[Array, "b t"]  # √v (y − mean)
+    counted: Float[Array, " b"] | None  # the weights with which held-out rows count; None for 1
 
 
 class HeldOut(NamedTuple):
@@ -41,6 +31,30 @@ class HeldOut(NamedTuple):
     remaining: Any  # 1 − leverage, (b, L, k), of single rows that are held out exactly; else None
     labels: Float[Array, "b t"]
     weights: Weights
+
+
+class Residuals(NamedTuple):
+    """The residuals of a block of b rows, for all λ."""
+
+    r: Float[Array, "b L t"]  # √v (y − f)
+    diagonal: Float[Array, "b L k"]  # of R
+    weights: Weights
+    labels: RowLabels
+
+    def held_out(self) -> HeldOut:
+        """Return the same rows held out one by one, with e = r/(R√v).
+
+        So that derivatives are finite, rows of weight 0 get a leverage of 0. They and the rows that
+        do not count get e = 0.
+        """
+        remaining = self.diagonal
+        if self.weights.values is not None:
+            remaining = jnp.where(self.weights.used[:, None, None], remaining, 1)
+        e = self.weights.unscale(self.r / remaining)
+        counted = self.weights.block(self.labels.counted, len(e))
+        if counted.values is not None:
+            e = jnp.where(counted.used[:, None, None], e, 0)
+        return HeldOut(e, remaining, self.labels.Y, counted)
 
 
 # A function of rows that are held out, such as a sum over them. Its results have an axis of λ, the

@@ -22,7 +22,7 @@ Theory: `docs/theory.md`, "One factorization, every λ".
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -40,7 +40,7 @@ from jaxrls.core.factors.floor import (
 )
 from jaxrls.core.factors.lams import PerLam, PerTarget, matmul_lams, over_lams
 from jaxrls.core.factors.refits import pays_to_refit, sweep_dual_refits
-from jaxrls.core.factors.residuals import Residuals, Score
+from jaxrls.core.factors.residuals import Residuals, RowLabels, Score
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRankView
@@ -58,6 +58,15 @@ from jaxrls.core.linalg import (
     transposed_matmul,
 )
 from jaxrls.core.support import pytree
+
+
+class LeftBlock(NamedTuple):
+    """A block of rows of U, and what belongs to them."""
+
+    U: Float[Array, "b r"]
+    weights: Weights
+    b: Any  # their part of `FixedEffects.values`
+    added: Any = None  # their part of what the caller added
 
 
 @pytree
@@ -89,16 +98,15 @@ class Spectrum(Factor):
     report: Report
 
     @abstractmethod
-    def read_left(self, reduction: Reduction, fn: Callable, *columns) -> Any:
-        """Sum or map `fn(U, weights, b, *parts)` over blocks of rows.
+    def read_left(self, reduction: Reduction, fn: Callable, added: Any = None) -> Any:
+        """Sum or map `fn(block)` over blocks of rows, each a `LeftBlock`.
 
-        For a block of rows, `fn` gets the rows of U, their `Weights`, the fixed effects' part b, and
-        the block's part of each of `columns`.
+        `added` is what else `fn` reads of the rows, as `block.added`.
         """
 
     def left_vectors(self) -> Float[Array, "n r"]:
         """Return U, (n, r)."""
-        return self.read_left(MAP, lambda U, weights, b: U)
+        return self.read_left(MAP, lambda block: block.U)
 
     def spectrum(self):
         """Return the factor itself."""
@@ -162,9 +170,7 @@ class Spectrum(Factor):
         missing = self.residual_dimensions() - self.s.shape[0]
         return jnp.sum(inside, axis=0) + missing * outside
 
-    def sweep(
-        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, *columns
-    ) -> Any:
+    def sweep(self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable) -> Any:
         """Sum or map `fn` of residuals over rows, in one pass for all λ.
 
         Cost: O(n r L (t + 1)).
@@ -172,30 +178,31 @@ class Spectrum(Factor):
         z = solution.state
         t = solution.labels.Y.shape[1]
 
-        def of_block(
-            U: Float[Array, "b r"], weights: Weights, b: Any, y: Float[Array, "b t"], *parts
-        ) -> Any:
+        def of_block(block: LeftBlock) -> Any:
+            U = block.U
+            labels: RowLabels = block.added
             missed: Any = 0.0
             outside: Any = 0.0
             if not self.complete:
-                missed = (y - matmul(U, z))[:, None]
-                outside = self.outside(U, weights, b)[:, None, None]
+                missed = (labels.scaled - matmul(U, z))[:, None]
+                outside = self.outside(block)[:, None, None]
 
             def of_lams(lams: PerLam) -> Any:
                 residual_share = self.residual_share(lams)
                 r = missed + matmul_lams(U, residual_share * z[:, None])
                 diagonal = outside + matmul_lams(U * U, residual_share)
-                return fn(Residuals(r, diagonal, weights), *parts)
+                return fn(Residuals(r, diagonal, block.weights, labels))
 
             return over_lams(reduction, of_lams, lams, t)
 
-        return self.read_left(reduction, of_block, solution.labels.scaled, *columns)
+        return self.read_left(reduction, of_block, self.labels_of_rows(solution))
 
-    def outside(self, U: Float[Array, "b r"], weights: Weights, b: Any) -> Float[Array, " b"]:
+    def outside(self, block: LeftBlock) -> Float[Array, " b"]:
         """Return the diagonal of I − HHᵀ − UUᵀ for a block of rows."""
+        U = block.U
         if self.complete:
             return jnp.zeros_like(U[:, 0])
-        return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, weights.array)
+        return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(block.b, block.weights.array)
 
 
 @pytree
@@ -221,9 +228,9 @@ class DenseSpectrum(Spectrum):
     def directions(self) -> Float[Array, "c r"]:
         """The coefficients (c, r) of every direction."""
 
-    def read_left(self, reduction: Reduction, fn: Callable, *columns) -> Any:
+    def read_left(self, reduction: Reduction, fn: Callable, added: Any = None) -> Any:
         """Apply `fn` to all rows at once, in one large product."""
-        return fn(self.U, self.weights, self.fixed.values, *columns)
+        return fn(LeftBlock(self.U, self.weights, self.fixed.values, added))
 
     def state_of(self, labels: Labels) -> Float[Array, "r t"]:
         """Compute z = Uᵀ√v y."""

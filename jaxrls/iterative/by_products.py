@@ -15,7 +15,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Folds, kernel_times
-from jaxrls.core.factors import Factor, Outcome, PerLam, PerRow, PerTarget, Solution, Summand
+from jaxrls.core.factors import (
+    Factor,
+    HeldOut,
+    Outcome,
+    PerLam,
+    PerRow,
+    PerTarget,
+    Solution,
+    Summand,
+)
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
 from jaxrls.iterative.conjugate import Run, conjugate_gradients
@@ -243,7 +252,7 @@ def sum_and_error(solution: Solution, solved: Solved, summand: Summand) -> tuple
     """
     labels = solution.labels.Y
     v = solution.factor.weights.array
-    total = jax.vmap(lambda e: summand(e, labels, v))
+    total = jax.vmap(lambda e: summand(HeldOut(e, None, labels, v)))
     every = total(solved.e)
     p = max(solved.others.shape[1], 1)
 

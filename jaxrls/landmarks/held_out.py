@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Weights
-from jaxrls.core.factors import Factor, HeldOut, PerLam, PerRow, Score, Solution, over_lams
+from jaxrls.core.factors import Factor, HeldOut, PerLam, PerRow, Solution, Summand, over_lams
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import Constraints, LowRankView, landmark_of_row
 from jaxrls.core.linalg import SUM, Number
@@ -85,17 +85,17 @@ class OnLandmarks(Factor):
         diag = kernel.diag(self.points)
         return jitter_effect(self.planes, diag, self.report.jitter, coef, lams, missed)
 
-    def sum_held_out_rows(self, solution: Solution, lams: PerLam, score: Score) -> Any:
+    def sum_held_out_rows(self, solution: Solution, lams: PerLam, summand: Summand) -> Any:
         """Sum over the other rows, and over the rows that are landmarks."""
-        total = super().sum_held_out_rows(solution, lams, score)
+        total = super().sum_held_out_rows(solution, lams, summand)
         if self.indices is None:
             return total
         labels = solution.labels.Y[self.indices]
-        weights = self.weights_of_landmarks
+        v = self.weights_of_landmarks.array
 
         def of_lams(lams: PerLam) -> Any:
             e, remaining = self.landmarks_left_out(solution, lams)
-            return score(HeldOut(e, remaining, labels, weights))
+            return HeldOut(e, remaining, labels, v).at_each_lam(SUM, summand)
 
         of_landmarks = over_lams(SUM, of_lams, lams, labels.shape[1])
         return jax.tree.map(jnp.add, total, of_landmarks)

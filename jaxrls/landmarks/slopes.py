@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import DataBlock, Weights, gram
-from jaxrls.core.factors import CoordinateMaps, RowLabels, Solution
+from jaxrls.core.factors import CoordinateMaps, HeldOut, RowLabels, Solution, Summand
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number, from_panels, gram_panels, matmul, transposed_matmul
 from jaxrls.landmarks.cholesky import CholeskyLandmarks
@@ -38,36 +38,36 @@ from jaxrls.landmarks.dictionary import keeps_rows
 
 
 def plain_error(
-    solve: Callable, summed_loss: Callable, kernel: Kernel, points: Any, lam: Number, rest: Any
+    solve: Callable, summand: Summand, kernel: Kernel, points: Any, lam: Number, rest: Any
 ) -> Float[Array, ""]:
-    """Compute the sum over targets of `summed_loss` of the held-out residuals at one λ.
+    """Compute the sum over targets of `summand` of the held-out residuals at one λ.
 
     The residuals are those of the solution `solve(kernel, points, rest)` on landmarks.
     """
-    return jnp.sum(solve(kernel, points, rest).sum_held_out(summed_loss, lam[None], None))
+    return jnp.sum(solve(kernel, points, rest).sum_held_out(summand, lam[None], None))
 
 
 def left_out_sum(
     solve: Callable,
-    summed_loss: Callable,
+    summand: Summand,
     kernel: Kernel,
     points: Any,
     lam: Float[Array, ""],
     rest: Any,
 ) -> Float[Array, ""]:
     """Compute `plain_error`, with derivatives in closed form except in `rest`."""
-    error = jax.custom_jvp(partial(plain_error, solve, summed_loss))
+    error = jax.custom_jvp(partial(plain_error, solve, summand))
 
     @partial(error.defjvp, symbolic_zeros=True)
     def rule(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
         kernel, points, lam, rest = primals
-        slopes = slopes_of(solve(kernel, points, rest), summed_loss, lam)
+        slopes = slopes_of(solve(kernel, points, rest), summand, lam)
         *moved, by_lam, by_rest = _changes(primals, tangents)
         change = slopes.of_lam * by_lam
         if _moves(tangents[:2]):
             change = change + slopes.along((kernel, points), tuple(moved))
         if _moves(tangents[3]):
-            of_rest = partial(plain_error, solve, summed_loss, kernel, points, lam)
+            of_rest = partial(plain_error, solve, summand, kernel, points, lam)
             change = change + jax.jvp(of_rest, (rest,), (by_rest,))[1]
         return slopes.sums.value, change
 
@@ -112,7 +112,7 @@ class Slopes(NamedTuple):
     """The error at λ and its cotangents in the coordinates u, from one pass over the rows."""
 
     solution: Solution
-    summed_loss: Callable
+    summand: Summand
     lam: Float[Array, ""]
     maps: CoordinateMaps
     u: Any  # of all rows, kept for the second pass if memory holds it, else None
@@ -134,7 +134,7 @@ class Slopes(NamedTuple):
         row_map = self.maps.row_map
         q = self.maps.of_labels
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
-        _, g, a = row_errors(factor, self.summed_loss, q, weights, part._replace(u=u))
+        _, g, a = row_errors(factor, self.summand, q, weights, part._replace(u=u))
         about = part.labels.Y - self.solution.labels.by_effects
         by_sums = 2 * matmul(u, self.sums.t) + matmul(about, self.sums.z.T) + self.of_mean
         return matmul(2 * a[:, None] * u + matmul(g, q.T) + weights.times(by_sums), row_map.T)
@@ -168,7 +168,7 @@ class RowParts(NamedTuple):
 
 def row_errors(
     factor: CholeskyLandmarks,
-    summed_loss: Callable,
+    summand: Summand,
     q: Float[Array, "m t"],
     weights: Weights,
     part: RowParts,
@@ -182,22 +182,23 @@ def row_errors(
     def error(r: Float[Array, "b t"], s: Float[Array, " b"]) -> Number:
         remaining = jnp.where(counted.used, 1 - weights.array * s - h, 1)
         e = weights.unscale((labels.scaled - weights.scale(r)) / remaining[:, None])
-        return jnp.sum(summed_loss(jnp.where(counted.used[:, None], e, 0), labels.Y, counted.array))
+        e = jnp.where(counted.used[:, None], e, 0)
+        return jnp.sum(summand(HeldOut(e, None, labels.Y, counted.array)))
 
     value, (g, a) = jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
     return RowErrors(value, g, a)
 
 
-def slopes_of(solution: Solution, summed_loss: Callable, lam: Number) -> Slopes:
+def slopes_of(solution: Solution, summand: Summand, lam: Number) -> Slopes:
     """Compute the error and its cotangents, by one pass over the rows after that for moments."""
     factor: CholeskyLandmarks = solution.factor
     maps = factor.maps_at(lam, solution.state)
-    u, sums = sums_of_rows(solution, maps, summed_loss)
+    u, sums = sums_of_rows(solution, maps, summand)
     of_corner = jnp.zeros_like(sums.t)
     if factor.indices is not None:
         unmoved = Moved(*jax.tree.map(jnp.zeros_like, (sums.t, sums.z, sums.of_mean)))
         corner = factor.feature_map.design(factor.feature_map.points)
-        of_landmarks = partial(landmarks_error, solution, maps, summed_loss)
+        of_landmarks = partial(landmarks_error, solution, maps, summand)
         value, pull = jax.vjp(of_landmarks, unmoved, corner)
         of_moved, of_corner = pull(jnp.ones_like(value))
         sums = ErrorSums(
@@ -209,7 +210,7 @@ def slopes_of(solution: Solution, summed_loss: Callable, lam: Number) -> Slopes:
     of_mean = sums.of_mean / factor.weights.total * int(factor.intercept)
     return Slopes(
         solution=solution,
-        summed_loss=summed_loss,
+        summand=summand,
         lam=lam,
         maps=maps,
         u=u,
@@ -220,7 +221,7 @@ def slopes_of(solution: Solution, summed_loss: Callable, lam: Number) -> Slopes:
 
 
 def sums_of_rows(
-    solution: Solution, maps: CoordinateMaps, summed_loss: Callable
+    solution: Solution, maps: CoordinateMaps, summand: Summand
 ) -> tuple[Any, ErrorSums]:
     """Return u and the sums over the rows that are no landmarks.
 
@@ -237,7 +238,7 @@ def sums_of_rows(
     def of_block(block: DataBlock) -> tuple:
         part: RowParts = block.added
         u = coordinates(block) if part.u is None else part.u
-        value, g, a = row_errors(factor, summed_loss, q, block.weights, part._replace(u=u))
+        value, g, a = row_errors(factor, summand, q, block.weights, part._replace(u=u))
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
 
@@ -260,7 +261,7 @@ class Moved(NamedTuple):
 def landmarks_error(
     solution: Solution,
     maps: CoordinateMaps,
-    summed_loss: Callable,
+    summand: Summand,
     moved: Moved,
     corner: Float[Array, "m m"],
 ) -> Float[Array, ""]:
@@ -280,4 +281,4 @@ def landmarks_error(
     e, _ = factor.left_out_by(solution, maps, corner)
     Y = solution.labels.Y[factor.indices]
     v = factor.weights.array[factor.indices]
-    return jnp.sum(summed_loss(e, Y, v))
+    return jnp.sum(summand(HeldOut(e, None, Y, v)))

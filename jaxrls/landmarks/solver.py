@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Data, Labels, Weights, coef_near_fit, gram, moments
-from jaxrls.core.factors import CallShape, Footprint, Solution, Solver
+from jaxrls.core.factors import CallShape, Footprint, HeldOut, Solution, Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import IDENTITY, Kernel
 from jaxrls.core.linalg import Number, tall_matmul
@@ -119,8 +119,8 @@ class Subset(Solver):
             moved = replace(rest.solver, landmarks=replace(rest.solver.landmarks, points=points))
             return replace(rest, kernel=kernel, solver=moved).solution()
 
-        total: Any = problem.criterion.summand
-        summed = left_out_sum(solve, total, kernel, chosen.points, lam, rest)
+        summand: Any = problem.criterion.summand
+        summed = left_out_sum(solve, summand, kernel, chosen.points, lam, rest)
         return summed / problem.weights.total / problem.Y[0].size
 
     def points(self, rows: Any) -> Any:
@@ -179,13 +179,13 @@ def has_slopes(problem: Problem) -> bool:
     * Neither the loss nor the kernel is a function that closes over an array which the caller
       differentiates.
     """
-    total = problem.criterion.summand
+    summand = problem.criterion.summand
     rows = problem.rows
     fixed = problem.fixed
-    if total is None or fixed.values is not None or not rows.traceable or rows.shards > 1:
+    if summand is None or fixed.values is not None or not rows.traceable or rows.shards > 1:
         return False
     labels = problem.Y.reshape(len(problem.Y), -1)[:1]
     points = problem.solver.landmarks.points[:1]  # type: ignore[union-attr]
-    loss = lambda kernel, x, y: total(kernel(x, x) + y, y, y[:, 0])
+    loss = lambda kernel, x, y: summand(HeldOut(kernel(x, x) + y, None, y, y[:, 0]))
     with values_unknown(f"criterion {problem.criterion.name}, or its loss,"):
         return not jax.closure_convert(loss, problem.kernel, points, labels)[1]

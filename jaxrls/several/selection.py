@@ -31,6 +31,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.criteria import LeaveOneOut, squared_error
 from jaxrls.core.data import Labels, Weights, compiled
+from jaxrls.core.factors import HeldOut, Summand
 from jaxrls.core.fit import Numbers, Problem
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.linalg import Number, default_block_size, matmul, sum_rows
@@ -168,7 +169,7 @@ def select_columns(
 class Search(NamedTuple):
     """What stays the same during the selection, and the limits below which numbers are rounding."""
 
-    total: Callable  # the sum over rows of weight times loss
+    summand: Summand  # the sum over rows of weight times loss
     weights: Weights
     labels: Any  # (n, t)
     lam: Any
@@ -188,8 +189,8 @@ class Search(NamedTuple):
         tie = 4 * len(X) ** 0.5 * float(eps)
         least_inner = least * jnp.linalg.norm(columns, axis=0)
         least_inner = least_inner * jnp.linalg.norm(weights.scale(X), axis=0)
-        total: Any = problem.criterion.summand
-        return cls(total, weights, labels.Y, lam, columns, least_inner, least, tie)
+        summand: Any = problem.criterion.summand
+        return cls(summand, weights, labels.Y, lam, columns, least_inner, least, tie)
 
 
 class State(NamedTuple):
@@ -278,7 +279,8 @@ def _errors(
         moved = r[:, :, None] - a[:, None, :] * moves.T
         left_out = weights.unscale(moved / remaining[:, None, :])
         unknown = (remaining <= search.least_remaining) & weights.used[:, None]
-        losses = jax.vmap(search.total, in_axes=(2, None, None))(left_out, Y, weights.array)
+        loss = lambda e: search.summand(HeldOut(e, None, Y, weights.array))
+        losses = jax.vmap(loss, in_axes=2)(left_out)
         return losses, jnp.sum(unknown, axis=0)
 
     n, p = state.products.shape

@@ -21,7 +21,7 @@ from jaxrls.core.criteria.losses import (
     squared_error,
 )
 from jaxrls.core.data import FixedEffects, Folds, Rows, Weights, as_folds
-from jaxrls.core.factors import Factor, Solution
+from jaxrls.core.factors import Factor, Solution, Summand
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number, at_least_tiny
 from jaxrls.core.support import (
@@ -152,7 +152,7 @@ class Criterion(ABC):
         return None
 
     @property
-    def summand(self) -> Callable | None:
+    def summand(self) -> Summand | None:
         """The function `fn` for which the criterion is `Solution.sum_held_out(fn)` / Σv.
 
         None if the criterion is not such a sum over single rows.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria.criterion import OfLoss
 from jaxrls.core.criteria.losses import squared_error
 from jaxrls.core.data import folds
-from jaxrls.core.factors import Solution
+from jaxrls.core.factors import HeldOut, Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import pytree, static
 
@@ -88,14 +88,9 @@ class LeaveOneOut(OfLoss):
         return sums / counted.total
 
 
-def _sum_losses(
-    loss: Callable,
-    residuals: Float[Array, "b t"],
-    labels: Float[Array, "b t"],
-    weights: Float[Array, " b"],
-) -> Float[Array, " u"]:
+def _sum_losses(loss: Callable, held: HeldOut) -> Float[Array, " u"]:
     """Return the sum of weight times loss over a block of rows, for every target."""
-    return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
+    return jnp.sum(held.weights[:, None] * loss(held.e, held.labels), axis=0)
 
 
 def kfold(groups: Any, loss: Callable = squared_error) -> LeaveOneOut:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria.criterion import Criterion, Positive
 from jaxrls.core.criteria.evidence import OfPrior
 from jaxrls.core.data import Rows
-from jaxrls.core.factors import Solution, as_columns
+from jaxrls.core.factors import HeldOut, Solution, as_columns
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import at_least_tiny, safe_sqrt
 from jaxrls.core.support import pytree, static
@@ -174,43 +174,29 @@ class CRPS(OfPredictive, Positive):
         return unit * jax.lax.map(of_lam, as_columns(lams))
 
 
-def _log_density(
-    residuals: Float[Array, "b t"],
-    remaining: Float[Array, "b k"],
-    labels: Float[Array, "b t"],
-    weights: Float[Array, " b"],
-) -> tuple[Float[Array, " k"], Float[Array, " t"]]:
+def _log_density(held: HeldOut) -> tuple[Float[Array, " k"], Float[Array, " t"]]:
     """Return Σ log v(1 − h) and Σ v(1 − h) e² over the rows of positive weight in a block."""
-    v = weights[:, None]
-    information = _information(remaining, weights)
-    squares = jnp.where(v > 0, information * residuals**2, 0)
+    information = _information(held)
+    squares = jnp.where(held.weights[:, None] > 0, information * held.e**2, 0)
     return jnp.sum(jnp.log(information), axis=0), jnp.sum(squares, axis=0)
 
 
-def _crps(
-    noise: Float[Array, " k"],
-    residuals: Float[Array, "b t"],
-    remaining: Float[Array, "b _"],
-    labels: Float[Array, "b t"],
-    weights: Float[Array, " b"],
-) -> Float[Array, " t"]:
+def _crps(noise: Float[Array, " k"], held: HeldOut) -> Float[Array, " t"]:
     """Return the sum of scores over the rows of positive weight in a block.
 
     `noise` is τ²λ, the variance of the noise of a row of weight 1.
     """
-    std = jnp.sqrt(at_least_tiny(noise / _information(remaining, weights)))
-    z = residuals / std
+    std = jnp.sqrt(at_least_tiny(noise / _information(held)))
+    z = held.e / std
     normal = jnp.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     scores = std * (z * jax.scipy.special.erf(z / 2**0.5) + 2 * normal - 1 / math.sqrt(math.pi))
-    return jnp.sum(jnp.where(weights[:, None] > 0, scores, 0), axis=0)
+    return jnp.sum(jnp.where(held.weights[:, None] > 0, scores, 0), axis=0)
 
 
-def _information(
-    remaining: Float[Array, "b k"], weights: Float[Array, " b"]
-) -> Float[Array, "b k"]:
+def _information(held: HeldOut) -> Float[Array, "b k"]:
     """Return v(1 − h) = λ/σ² for every row, and 1 for rows of weight 0."""
-    v = weights[:, None]
-    return jnp.where(v > 0, at_least_tiny(v * remaining), 1)
+    v = held.weights[:, None]
+    return jnp.where(v > 0, at_least_tiny(v * held.remaining), 1)
 
 
 log_predictive_density = LogPredictive()

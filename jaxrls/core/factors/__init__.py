@@ -25,7 +25,7 @@ from jaxrls.core.factors.primal_spectrum import (
     feature_moments,
     spectrum_of,
 )
-from jaxrls.core.factors.residuals import HeldOut, RowLabels, Score, Summand
+from jaxrls.core.factors.residuals import HeldOut, Residuals, RowLabels, Summand
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solver import CallShape, Footprint, Solver
 from jaxrls.core.factors.solvers import (

@@ -61,7 +61,7 @@ from jaxrls.core.factors.lams import (
     one_by_one,
 )
 from jaxrls.core.factors.refits import PrimalForm, sweep_primal_refits
-from jaxrls.core.factors.residuals import HeldOut, RowLabels, Score, Summand, score_by
+from jaxrls.core.factors.residuals import HeldOut, RowLabels, Summand
 from jaxrls.core.factors.solution import Outcome, Solution
 from jaxrls.core.leave_out import View, fold_residuals
 from jaxrls.core.linalg import MAP, SUM, Number, Reduction, matmul
@@ -157,10 +157,9 @@ class Factor(ABC):
         self, solution: Solution, lams: PerLam, summand: Summand, folds: Folds | None
     ) -> Any:
         """Sum `summand` over rows that are held out, by fold or, without folds, one by one."""
-        score = score_by(summand)
         if folds is None:
-            return self.sum_held_out_rows(solution, lams, score)
-        return self.sweep_folds(SUM, solution, lams, score, folds)
+            return self.sum_held_out_rows(solution, lams, summand)
+        return self.sweep_folds(SUM, solution, lams, summand, folds)
 
     def held_out_residuals(self, solution: Solution, lams: PerLam, folds: Folds | None) -> PerRow:
         """Compute the held-out residual of every row, NaN for a row that no split predicts."""
@@ -169,12 +168,13 @@ class Factor(ABC):
         e = self.sweep_folds(MAP, solution, lams, lambda held: held.e, folds)
         return e if folds.are_groups else jnp.where(folds.predicted[:, None, None], e, jnp.nan)
 
-    def sum_held_out_rows(self, solution: Solution, lams: PerLam, score: Score) -> Any:
-        """Sum a score over single rows that are held out, for all λ.
+    def sum_held_out_rows(self, solution: Solution, lams: PerLam, summand: Summand) -> Any:
+        """Sum `summand` over single rows that are held out, for all λ.
 
         Rows that do not count have e = 0.
         """
-        return self.sweep(SUM, solution, lams, lambda residuals: score(residuals.held_out()))
+        of_block = lambda residuals: residuals.held_out().at_each_lam(SUM, summand)
+        return self.sweep(SUM, solution, lams, of_block)
 
     @property
     def counted(self) -> Weights:
@@ -211,24 +211,27 @@ class Factor(ABC):
         return self.data.rows.map(of_block, fixed.values, solution.labels.Y)
 
     def sweep_folds(
-        self, reduction: Reduction, solution: Solution, lams: PerLam, score: Score, folds: Folds
+        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, folds: Folds
     ) -> Any:
-        """Sum or map a score over rows that are held out by fold, for all λ.
+        """Sum or map `fn(held)` over rows that are held out by fold, for all λ.
+
+        `fn` takes `HeldOut` at one λ.
 
         Folds of more rows than there are features take fits to the other rows. Smaller folds take
         the closed form, for one λ after another.
         """
         form = self.primal_form()
         if form is not None and folds.width > form.rotation.shape[1]:
-            return sweep_primal_refits(reduction, form, solution, lams, score, folds)
+            return sweep_primal_refits(reduction, form, solution, lams, fn, folds)
 
         def left_out(lam: Number, solution: Solution) -> Float[Array, "k b t"]:
             return fold_residuals(self.view(solution, lam), self.weights, folds, self.shards)
 
         def of_lam(lam: Float[Array, " k"]) -> Any:
             e = folds.in_row_order(solution.per_target(lam, left_out))
-            weights = folds.weights_of_predicted(self.weights)
-            return score(HeldOut(e[:, None], None, solution.labels.Y, weights))
+            v = folds.weights_of_predicted(self.weights).array
+            held = HeldOut(e[:, None], None, solution.labels.Y, v)
+            return held.at_each_lam(reduction, fn)
 
         return one_by_one(reduction, of_lam, lams)
 

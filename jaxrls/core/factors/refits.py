@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import Data, DataBlock, Folds, Labels, Moments, moments
 from jaxrls.core.factors.lams import PerLam, matmul_lams, over_lams
-from jaxrls.core.factors.residuals import HeldOut, Score
+from jaxrls.core.factors.residuals import HeldOut
 from jaxrls.core.leave_out import orthonormal
 from jaxrls.core.linalg import Reduction, eigh, eigh_rounding, matmul, whitened
 from jaxrls.core.support import platform
@@ -50,10 +50,10 @@ def sweep_primal_refits(
     form: PrimalForm,
     solution: Any,
     lams: PerLam,
-    score: Score,
+    fn: Callable,
     folds: Folds,
 ) -> Any:
-    """Apply `score` to held-out residuals by fold, as `Factor.sweep_folds`, by fits on features.
+    """Compute `Factor.sweep_folds` by fits on features.
 
     One pass over the rows for each fold makes moments, and one more pass makes the residuals for
     all λ. Cost: k n r², and k eigendecompositions of r×r matrices. If derivatives are needed,
@@ -78,10 +78,9 @@ def sweep_primal_refits(
             return jnp.where((known.predicted_by == fit.number)[:, None, None], left_out, e), None
 
         e, _ = jax.lax.scan(fill_in_fold, jnp.zeros((len(Y), L, t), Y.dtype), fits)
-        # The weights of `Folds.weights_of_predicted`, of a block.
-        counted = known.predicted_by < len(folds.left_out)
-        weights = block.weights.block(jnp.where(counted, block.weights.array, 0), len(Y))
-        return score(HeldOut(e, None, Y, weights))
+        is_predicted = known.predicted_by < len(folds.left_out)
+        v = jnp.where(is_predicted, block.weights.array, 0)
+        return HeldOut(e, None, Y, v).at_each_lam(reduction, fn)
 
     known = LabelsByFold(labels.Y, folds.predicted_by)
     return data.over(reduction, of_block, known, temporaries=2 * L * t)
@@ -155,14 +154,14 @@ def pays_to_refit(folds: Folds, lams: int) -> bool:
 
 
 def sweep_dual_refits(
-    reduction: Reduction, factor: Any, solution: Any, lams: PerLam, score: Score, folds: Folds
+    reduction: Reduction, factor: Any, solution: Any, lams: PerLam, fn: Callable, folds: Folds
 ) -> Any:
-    """Apply `score` to held-out residuals by fold, as `Factor.sweep_folds`, for a square U of K.
+    """Compute `Factor.sweep_folds` for a square U of K.
 
     Rows of weight 0 are queries.
     """
     labels = solution.labels
-    weights = factor.weights
+    v = folds.weights_of_predicted(factor.weights).array
     unit = factor.weights.root_or_one[:, None]
     fits = dual_refits(factor, labels, folds)
 
@@ -172,7 +171,7 @@ def sweep_dual_refits(
             return fit.start[:, None] - matmul_lams(fit.cross, shrunk)
 
         e = folds.in_row_order(jax.lax.map(left_out, fits)) / unit[:, None]
-        return score(HeldOut(e, None, labels.Y, folds.weights_of_predicted(weights)))
+        return HeldOut(e, None, labels.Y, v).at_each_lam(reduction, fn)
 
     return over_lams(reduction, of_lams, lams, labels.Y.shape[1])
 

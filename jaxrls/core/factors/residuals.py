@@ -1,7 +1,7 @@
-"""Residuals of a block of rows, and held-out residuals, as functions of them are given them.
+"""Residuals of a block of rows, and rows that are held out, as functions of them are given them.
 
-`Factor.sweep` passes `Residuals` to a function. A score takes rows that are held out, as `HeldOut`.
-Both have all λ. `score_by` makes a score of a function of one λ, such as a criterion's `summand`.
+`Factor.sweep` passes `Residuals` to a function, for all λ. A `Summand` takes rows that are held out
+at one λ, as `HeldOut`.
 
 Theory: `docs/theory.md`, "One matrix".
 """
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Weights
+from jaxrls.core.linalg import Reduction
 
 
 class RowLabels(NamedTuple):
@@ -25,12 +26,24 @@ class RowLabels(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """A block of b rows that are held out, for all λ: what a score is given."""
+    """A block of b rows that are held out, at one λ or, with an axis L, at several."""
 
-    e: Float[Array, "b L t"]  # held-out residuals
-    remaining: Any  # 1 − leverage, (b, L, k), of single rows that are held out exactly; else None
+    e: Float[Array, "b *L t"]  # held-out residuals
+    remaining: Any  # 1 − leverage, (b, *L, k), of single rows that are held out exactly; else None
     labels: Float[Array, "b t"]
-    weights: Weights
+    weights: Float[Array, " b"]
+
+    def at_each_lam(self, reduction: Reduction, fn: Callable) -> Any:
+        """Apply `fn`, which takes these rows at one λ, at all of several λ.
+
+        Results have an axis of λ: the first axis for `SUM`, and the second for `MAP`.
+        """
+        axes: Any = (1, 1, None, None)
+        return jax.vmap(fn, (HeldOut(*axes),), reduction.axes_of_rows)(self)
+
+
+# A sum over a block of rows that are held out at one λ. It is 0 for rows of weight 0.
+Summand = Callable[[HeldOut], Any]
 
 
 class Residuals(NamedTuple):
@@ -54,26 +67,4 @@ class Residuals(NamedTuple):
         counted = self.weights.block(self.labels.counted, len(e))
         if counted.values is not None:
             e = jnp.where(counted.used[:, None, None], e, 0)
-        return HeldOut(e, remaining, self.labels.Y, counted)
-
-
-# A function of rows that are held out, such as a sum over them. Its results have an axis of λ, the
-# first one of sums.
-Score = Callable[[HeldOut], Any]
-# `summand(e, labels, v)` of held-out residuals e at one λ, which sums over a block of rows.
-Summand = Callable[[Float[Array, "b t"], Float[Array, "b t"], Any], Any]
-# `summand(e, 1 − leverage, labels, v)` of held-out residuals e at one λ.
-SummandWithRemaining = Callable[
-    [Float[Array, "b t"], Float[Array, "b k"], Float[Array, "b t"], Any], Any
-]
-
-
-def score_by(summand: Summand) -> Score:
-    """Return the score that sums by `summand` at every λ."""
-    return score_with_remaining(lambda e, _, labels, v: summand(e, labels, v))
-
-
-def score_with_remaining(summand: SummandWithRemaining) -> Score:
-    """Return the score that sums by `summand`, which takes 1 − leverage too, at every λ."""
-    at_all_lams = jax.vmap(summand, in_axes=(1, 1, None, None))
-    return lambda held: at_all_lams(held.e, held.remaining, held.labels, held.weights.array)
+        return HeldOut(e, remaining, self.labels.Y, counted.array)

@@ -19,11 +19,7 @@ from jaxrls.core.factors.lams import (
     PerTarget,
     as_columns,
 )
-from jaxrls.core.factors.residuals import (
-    Summand,
-    SummandWithRemaining,
-    score_with_remaining,
-)
+from jaxrls.core.factors.residuals import Summand
 from jaxrls.core.linalg import MAP, safe_sqrt
 from jaxrls.core.support import is_concrete, pytree
 
@@ -174,8 +170,9 @@ class Solution:
         in turn.
 
         Args:
-            fn: `fn(residuals (b, t), labels (b, t), weights (b,))`, which sums over a block of b
-                rows. It must give 0 for a weight of 0.
+            fn: `fn(held)`, which sums over a block of b rows that are held out at one λ. It reads
+                the residuals `held.e` (b, t), `held.labels` (b, t) and `held.weights` (b,), and
+                must give 0 for a weight of 0.
             lams: λ (L,), or (L, t) with one for each target.
             groups: `Folds` of rows that are left out together; None for single rows.
 
@@ -191,16 +188,16 @@ class Solution:
         total = self.factor.sum_held_out(self, self.lam_columns(lams), fn, groups)
         return _nan_in_total(total, kept)
 
-    def sum_with_remaining(self, fn: SummandWithRemaining, lams: Lams) -> Any:
+    def sum_with_remaining(self, fn: Summand, lams: Lams) -> Any:
         """Sum a function of held-out residuals and leverages over rows, for every λ.
 
-        This is `sum_held_out` of single rows, with one more argument for `fn`. For the prior k and
+        This is `sum_held_out` of single rows whose leverages are exact. For the prior k and
         noise of variance λ/v, the variance of a label given all others is λ/(v (1 − leverage)). For
         a row that is a landmark, the leverage is that of the fit without this landmark.
 
         Args:
-            fn: `fn(residuals, remaining, labels, weights)`, with `remaining` = 1 − leverage, (b, 1)
-                or (b, t).
+            fn: as for `sum_held_out`. It also reads `held.remaining` = 1 − leverage, (b, 1) or
+                (b, t).
             lams: λ (L,), or (L, t) with one for each target.
 
         Returns:
@@ -210,8 +207,7 @@ class Solution:
             ValueError: as `sum_held_out` does.
         """
         kept = self.kept_rank(None)
-        score = score_with_remaining(fn)
-        total = self.factor.sum_held_out_rows(self, self.lam_columns(lams), score)
+        total = self.factor.sum_held_out_rows(self, self.lam_columns(lams), fn)
         return _nan_in_total(total, kept)
 
     def held_out_residuals(self, lams: Lams, groups: Folds | None = None) -> Float[Array, "L n t"]:

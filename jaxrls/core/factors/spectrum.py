@@ -40,7 +40,7 @@ from jaxrls.core.factors.floor import (
 )
 from jaxrls.core.factors.lams import PerLam, PerTarget, matmul_lams, over_lams
 from jaxrls.core.factors.refits import pays_to_refit, sweep_dual_refits
-from jaxrls.core.factors.residuals import Residuals, RowLabels, Score
+from jaxrls.core.factors.residuals import Residuals, RowLabels
 from jaxrls.core.factors.solution import Solution
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.leave_out import LowRankView
@@ -324,14 +324,14 @@ class GramSpectrum(DenseSpectrum):
         return self.present is not None
 
     def sweep_folds(
-        self, reduction: Reduction, solution: Solution, lams: PerLam, score: Score, folds: Folds
+        self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, folds: Folds
     ) -> Any:
-        """Apply `score` to held-out residuals by fold, by fits to the other rows if these cost less
-        than R_SS at every λ.
+        """Compute `Factor.sweep_folds`, by fits to the other rows if these cost less than R_SS at
+        every λ.
         """
         if pays_to_refit(folds, len(lams)):
-            return sweep_dual_refits(reduction, self, solution, lams, score, folds)
-        return super().sweep_folds(reduction, solution, lams, score, folds)
+            return sweep_dual_refits(reduction, self, solution, lams, fn, folds)
+        return super().sweep_folds(reduction, solution, lams, fn, folds)
 
 
 @pytree

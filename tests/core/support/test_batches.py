@@ -50,7 +50,7 @@ def test_groups_are_left_out_in_batches_that_wait_for_nobody(options, size):
         solution = rls.factorize(rls.Gaussian(1.0), x, **options).solve(y)
         some = jnp.array([0.1, 1.0, 10.0])
         return solution.held_out_residuals(some, plan), solution.sum_held_out(
-            lambda e, y, v: jnp.sum(v[:, None] * e * e, axis=0), some, plan
+            lambda held: jnp.sum(held.weights[:, None] * held.e**2, axis=0), some, plan
         )
 
     assert list(pooled(residuals, jnp.asarray(X), jnp.asarray(Y))) == []

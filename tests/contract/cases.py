@@ -21,7 +21,12 @@ from jaxrls import extend
 from jaxrls.core.factors.cholesky import CholeskyGram
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures
 from jaxrls.core.factors.primal_spectrum import OuterSpectrum, PrimalSpectrum
-from jaxrls.core.factors.spectrum import FeatureSpectrum, GramSpectrum, Spectrum
+from jaxrls.core.factors.spectrum import (
+    FeatureSpectrum,
+    GramSpectrum,
+    Spectrum,
+    SquareFeatureSpectrum,
+)
 from jaxrls.landmarks.cholesky import CholeskyLandmarks
 from jaxrls.landmarks.spectrum import LandmarkSpectrum
 
@@ -218,6 +223,9 @@ CHOLESKY = {"solver": rls.Cholesky()}
 FACTORS = {
     "gram": of_gaussian(GramSpectrum, {"solver": rls.Spectral("gram")}),
     "features": of_linear(FeatureSpectrum, 4, {"solver": rls.Spectral("features")}),
+    "more features than rows": of_linear(
+        SquareFeatureSpectrum, 20, {"solver": rls.Spectral("features")}
+    ),
     "covariance": of_linear(PrimalSpectrum, 4, {"solver": rls.Spectral("covariance")}),
     "outer": of_linear(OuterSpectrum, 20, {"solver": rls.Spectral("covariance")}),
     "precomputed": precomputed(),

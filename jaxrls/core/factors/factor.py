@@ -51,7 +51,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, FixedEffects, Folds, Labels, Weights
+from jaxrls.core.data import Data, DataBlock, FixedEffects, Folds, Labels, Weights
 from jaxrls.core.factors.expansion import Expansion
 from jaxrls.core.factors.lams import (
     Lams,
@@ -203,12 +203,13 @@ class Factor(ABC):
         fixed = self.fixed
         fits = self.coef_and_beta(solution, lams)
 
-        def of_block(x: Any, b: Any, Y: Float[Array, "b t"]) -> Float[Array, "b L t"]:
-            design = self.expansion.design(self.kernel, x)
-            missed_at = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(b, beta)
+        def of_block(block: DataBlock) -> Float[Array, "b L t"]:
+            design = self.expansion.design(self.kernel, block.x)
+            Y = block.added
+            missed_at = lambda coef, beta: Y - matmul(design, coef) - fixed.fitted(block.b, beta)
             return jax.vmap(missed_at, out_axes=1)(*fits)
 
-        return self.data.rows.map(of_block, fixed.values, solution.labels.Y)
+        return self.data.map(of_block, solution.labels.Y)
 
     def sweep_folds(
         self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable, folds: Folds

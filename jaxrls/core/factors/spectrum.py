@@ -10,8 +10,8 @@ With D = 1/(s + λ) and z = Uᵀ√v y, everything at λ follows:
     β = labels.beta − fixed_directions (D ∘ z)
     R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ
 
-The first part of R is exactly 0 if U is square. Nothing is computed as a difference of numbers of
-size 1/λ.
+Nothing is computed as a difference of numbers of size 1/λ. If U is square, the first part of R is
+exactly 0, and several sums are shorter: these are in `SquareSpectrum`.
 
 Begin with the class `Spectrum`. Its subclass `DenseSpectrum` keeps U. `factor_symmetric` makes a
 `GramSpectrum` of K, and `factor_svd` a `FeatureSpectrum` of explicit features.
@@ -90,7 +90,6 @@ class Spectrum(Factor):
 
     shares_work: ClassVar[bool] = True
     is_dual: ClassVar[bool] = False  # whether coefficients belong to the rows, not to features
-    complete: ClassVar[Any] = False  # whether U is square
     data: Data
     s: Float[Array, " r"]
     fixed_directions: Float[Array, "q r"]
@@ -181,15 +180,12 @@ class Spectrum(Factor):
         def of_block(block: LeftBlock) -> Any:
             U = block.U
             labels: RowLabels = block.added
-            missed: Any = 0.0
-            outside: Any = 0.0
-            if not self.complete:
-                missed = (labels.scaled - matmul(U, z))[:, None]
-                outside = self.outside(block)[:, None, None]
+            labels_outside = self.labels_outside(block, z)[:, None]
+            outside = self.outside(block)[:, None, None]
 
             def of_lams(lams: PerLam) -> Any:
                 residual_share = self.residual_share(lams)
-                r = missed + matmul_lams(U, residual_share * z[:, None])
+                r = labels_outside + matmul_lams(U, residual_share * z[:, None])
                 diagonal = outside + matmul_lams(U * U, residual_share)
                 return fn(Residuals(r, diagonal, block.weights, labels))
 
@@ -197,17 +193,19 @@ class Spectrum(Factor):
 
         return self.read_left(reduction, of_block, self.labels_of_rows(solution))
 
+    def labels_outside(self, block: LeftBlock, z: Float[Array, "r t"]) -> Float[Array, "b t"]:
+        """Return (I − UUᵀ)ỹ for a block of rows."""
+        return block.added.scaled - matmul(block.U, z)
+
     def outside(self, block: LeftBlock) -> Float[Array, " b"]:
         """Return the diagonal of I − HHᵀ − UUᵀ for a block of rows."""
         U = block.U
-        if self.complete:
-            return jnp.zeros_like(U[:, 0])
         return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(block.b, block.weights.array)
 
 
 @pytree
 class DenseSpectrum(Spectrum):
-    """The base class of spectra that keep their left vectors U.
+    """The base class of spectra that keep their left vectors U, thin unless `SquareSpectrum`.
 
     Args:
         kernel: the kernel, to predict the rows as if they were new.
@@ -217,11 +215,6 @@ class DenseSpectrum(Spectrum):
     shards: ClassVar[Any] = 1  # U is one array, wherever the rows are stored
     kernel: Any
     U: Float[Array, "n r"]
-
-    @property
-    def complete(self) -> bool:
-        """Whether U is square."""
-        return len(self.s) == self.n
 
     @property
     @abstractmethod
@@ -236,43 +229,28 @@ class DenseSpectrum(Spectrum):
         """Compute z = Uᵀ√v y."""
         return transposed_matmul(self.U, labels.scaled)
 
-    def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
-        """Compute Σ vᵢ (yᵢ − f(xᵢ))², as Σ (λDz)² if U is square."""
-        if not self.complete:
-            return super().residual_norm(solution, lams)
-        return jnp.sum((self.residual_share(lams) * solution.state[:, None]) ** 2, axis=0)
-
-    def over_dimensions(self, inside: Float[Array, "r L k"], outside: PerLam) -> PerLam:
-        """Sum `inside` and `outside` over dimensions, also for a square U.
-
-        A square U has n columns, so some lie along the fixed effects or along rows of weight 0.
-        After both are removed from a column, its squared length is the weight with which the column
-        counts.
-        """
-        if not self.complete:
-            return super().over_dimensions(inside, outside)
-        squares = self.U**2
-        if self.weights.values is not None:
-            squares = jnp.where(self.weights.used[:, None], squares, 0)
-        squared_lengths = jnp.sum(squares, axis=0)
-        return jnp.sum(squared_lengths[:, None, None] * inside, axis=0)
-
     def view(self, solution: Solution, lam: Number) -> LowRankView:
         """Return R and r of all rows. Rows of weight 0 are queries, at which something is
         predicted.
         """
         H = self.fixed_basis * self.weights.root_or_one[:, None]
-        single_rows = self.single_rows(solution, lam)
-        if self.complete:
-            view = LowRankView.from_square(self.U, H, lam / (self.s + lam), *single_rows)
-        else:
-            view = LowRankView.from_thin(self.U, H, self.s / (self.s + lam), *single_rows)
+        view = self.without_queries(H, lam, *self.single_rows(solution, lam))
         if self.weights.values is None:
             return view
         labels = solution.labels
         map_at_lam = self.query_map() / (self.s + lam)
         unseen = labels.Y - labels.by_effects - matmul(map_at_lam, solution.state)
         return view.with_queries(self.weights.used, unseen, map_at_lam)
+
+    def without_queries(
+        self,
+        H: Float[Array, "n q"],
+        lam: Number,
+        residuals: Float[Array, "n t"],
+        diagonal: Float[Array, " n"],
+    ) -> LowRankView:
+        """Return R and r of all rows, where no row is a query."""
+        return LowRankView.from_thin(self.U, H, self.s / (self.s + lam), residuals, diagonal)
 
     def single_rows(
         self, solution: Solution, lam: Number
@@ -294,9 +272,50 @@ class DenseSpectrum(Spectrum):
         return G - self.fixed.fitted(self.fixed.values, self.fixed_directions)
 
 
+class SquareSpectrum(DenseSpectrum):
+    """The base class of spectra with a square U, which leaves no dimension out.
+
+    The first part of R is exactly 0, so that R = U diag(λD) Uᵀ.
+    """
+
+    def labels_outside(self, block: LeftBlock, z: Float[Array, "n t"]) -> Float[Array, "n t"]:
+        """Return 0."""
+        return jnp.zeros_like(block.added.scaled)
+
+    def outside(self, block: LeftBlock) -> Float[Array, " n"]:
+        """Return 0."""
+        return jnp.zeros_like(block.U[:, 0])
+
+    def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
+        """Compute Σ vᵢ (yᵢ − f(xᵢ))² as Σ (λDz)²."""
+        return jnp.sum((self.residual_share(lams) * solution.state[:, None]) ** 2, axis=0)
+
+    def over_dimensions(self, inside: Float[Array, "n L k"], outside: PerLam) -> PerLam:
+        """Sum `inside` over `residual_dimensions()` dimensions.
+
+        Some of the n columns of U lie along the fixed effects or along rows of weight 0. After both
+        are removed from a column, its squared length is the weight with which the column counts.
+        """
+        squares = self.U**2
+        if self.weights.values is not None:
+            squares = jnp.where(self.weights.used[:, None], squares, 0)
+        squared_lengths = jnp.sum(squares, axis=0)
+        return jnp.sum(squared_lengths[:, None, None] * inside, axis=0)
+
+    def without_queries(
+        self,
+        H: Float[Array, "n q"],
+        lam: Number,
+        residuals: Float[Array, "n t"],
+        diagonal: Float[Array, " n"],
+    ) -> LowRankView:
+        """Return R and r of all rows, where no row is a query."""
+        return LowRankView.from_square(self.U, H, lam / (self.s + lam), residuals, diagonal)
+
+
 @pytree
-class GramSpectrum(DenseSpectrum):
-    """A spectrum of K of all rows. U is square.
+class GramSpectrum(SquareSpectrum):
+    """A spectrum of K of all rows.
 
     Args:
         present: (n,), 1 for directions that get coefficients and 0 for others. If K may be
@@ -336,7 +355,7 @@ class GramSpectrum(DenseSpectrum):
 
 @pytree
 class FeatureSpectrum(DenseSpectrum):
-    """A spectrum of explicit features. U is square if there are at least as many features as rows.
+    """A spectrum of fewer explicit features than rows.
 
     Args:
         feature_directions: (c, r), the coefficients of each direction.
@@ -354,12 +373,22 @@ class FeatureSpectrum(DenseSpectrum):
     def raise_floor(self, folds: Folds | None) -> "FeatureSpectrum":
         """Return the factor with a floor from which on these folds are held out exactly.
 
-        The floor so far is that of a fit to all rows. If U is square, single rows need no other.
+        The floor so far is that of a fit to all rows.
         """
-        if self.complete and folds is None:
-            return self
         floor = jnp.maximum(self.report.floor, interpolation_floor(self, folds))
         return replace(self, report=replace(self.report, floor=floor))
+
+
+@pytree
+class SquareFeatureSpectrum(SquareSpectrum, FeatureSpectrum):
+    """A spectrum of at least as many explicit features as rows."""
+
+    def raise_floor(self, folds: Folds | None) -> FeatureSpectrum:
+        """Return the factor with a floor from which on these folds are held out exactly.
+
+        Single rows need no other floor than the fit to all rows.
+        """
+        return self if folds is None else super().raise_floor(folds)
 
 
 def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSpectrum:
@@ -455,7 +484,8 @@ def factor_svd(kernel: Kernel, data: Data) -> Factor:
     is_present = sigma > jnp.maximum(2 * svd_rounding, centring_rounding)
     sigma = jnp.where(is_present, sigma, 0)
     directions = Vt.T * sigma
-    factor = FeatureSpectrum(
+    kind = FeatureSpectrum if Phi.shape[0] > Phi.shape[1] else SquareFeatureSpectrum
+    factor = kind(
         data=data,
         s=report.where_informative(sigma**2),
         fixed_directions=matmul(fixed_fit, directions),

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from jaxrls.core.data import compiled
 from jaxrls.core.fit import Problem
@@ -188,6 +188,39 @@ class Point(NamedTuple):
         return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
 
 
+class Walk(NamedTuple):
+    """The state of a search: where it has been so far, and how it goes on.
+
+    Args:
+        problem: the problem, whose kernel the search replaces.
+        options: the options of the search.
+        space: the space in which the points lie.
+        points: the points in order, from the first to the one where the search is now.
+        stalled: how many of the last steps in a row have changed the value by little.
+        has_curvature: whether the first point has the curvature of an earlier search.
+    """
+
+    problem: Problem
+    options: SearchOptions
+    space: Space
+    points: list[Point]
+    stalled: int = 0
+    has_curvature: bool = False
+
+    @property
+    def lowest(self) -> Point:
+        """The point of the smallest value."""
+        return min(self.points, key=lambda point: float(point.value))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether no condition of `SearchOptions` ends the search yet."""
+        patience = 1 if self.has_curvature else 3
+        within_steps = len(self.points) <= self.options.steps
+        is_steep = bool(self.points[-1].norm > self.options.tol)
+        return within_steps and is_steep and self.stalled < patience
+
+
 class Tuned(NamedTuple):
     """The result of `descend`: the best kernel and λ, and the history of the walk that found them.
 
@@ -200,22 +233,6 @@ class Tuned(NamedTuple):
     history: History
     problem: Problem
     last_point: Point
-
-
-class Walk(NamedTuple):
-    """The points of one descent, in order, and the space in which they lie.
-
-    `has_curvature` says whether the first point has the curvature of an earlier search.
-    """
-
-    points: list[Point]
-    space: Space
-    has_curvature: bool = False
-
-    @property
-    def lowest(self) -> Point:
-        """The point of the smallest value."""
-        return min(self.points, key=lambda point: float(point.value))
 
 
 def descend(
@@ -240,50 +257,15 @@ def descend(
         of_likelihood = problem.criterion.is_likelihood
         if of_likelihood:
             options = options._replace(tol=_tolerance_per_row(problem, options.tol))
-        given = _first_of_walk(Space.around(guesses.given, options.holds_lam), problem, options)
-        starts = _starts(given, problem, guesses, options, last_point)
-        walks = [_walk(start, problem, options) for start in starts]
-        walk = min(walks, key=_lowest_value)
+        at_guesses = [_begun_at(guess, problem, options) for guess in guesses.all]
+        starts = _starts(at_guesses, last_point)
+        best = min(map(_walked, starts), key=_lowest_value)
         words = ""
         if of_likelihood:
-            walk, vanished = _revive_scales(walk, problem, options)
+            best, vanished = _with_scales_revived(best)
             if vanished:
                 words = f"; {vanished} of the kernel's scales vanished, as if it were 0"
-        found = _best_of(walk.points, problem, options, given.lowest.value)
-        reason = found.history.reason + words
-        return found._replace(history=replace(found.history, reason=reason))
-
-
-def _lowest_value(walk: Walk) -> float:
-    """Return the smallest value of a walk."""
-    return float(walk.lowest.value)
-
-
-def _starts(
-    given: Walk,
-    problem: Problem,
-    guesses: Guesses,
-    options: SearchOptions,
-    last_point: Point | None,
-) -> list[Walk]:
-    """Return walks of one point each, at which searches begin; the first is at the best guess.
-
-    `given` is the walk at the guess that the user gave. The other arguments are those of `descend`.
-    """
-    hoped = given  # the walk at `guesses.best`, where `last_point` lies
-    if guesses.better is not None:
-        space = Space.around(guesses.better, options.holds_lam)
-        hoped = _first_of_walk(space, problem, options)
-    best, other = sorted([given, hoped], key=_lowest_value)
-    first = best
-    if last_point is not None and best is hoped and options.optimizer is default_optimizer():
-        first = _with_curvature(last_point, best)
-    starts = [first, *_random_starts(best.space, problem, options)]
-    # A likelihood of few rows may have several minima: the other guess is a start too.
-    is_small = problem.criterion.is_likelihood and problem.weights.count <= FEW_ROWS
-    if is_small and other is not best:
-        starts.append(other)
-    return starts
+        return _tuned(best, start_value=at_guesses[0].lowest.value, words=words)
 
 
 def _tolerance_per_row(problem: Problem, tol: float) -> float:
@@ -295,87 +277,52 @@ def _tolerance_per_row(problem: Problem, tol: float) -> float:
     return max(tol / float(problem.weights.count), rounding)
 
 
-def _first_of_walk(
-    space: Space, problem: Problem, options: SearchOptions, key: PRNGKeyArray | None = None
-) -> Walk:
-    """Return a walk of one point: the start of the space, or with a key a random one."""
-    point = first_point(space.first(key), space, problem, optimizer=options.optimizer)
-    return Walk([point], space)
+def _lowest_value(walk: Walk) -> float:
+    """Return the smallest value of a walk."""
+    return float(walk.lowest.value)
 
 
-def _random_starts(space: Space, problem: Problem, options: SearchOptions) -> list[Walk]:
-    """Return walks of one point each: random multiples of the start, if `options.starts` > 1."""
-    if options.starts == 1:
-        return []
-    keys = jax.random.split(options.key, options.starts)[1:]
-    return [_first_of_walk(space, problem, options, key) for key in keys]
+# where searches begin
+# --------------------------------------------------------------------------------------------------
 
 
-def _revive_scales(walk: Walk, problem: Problem, options: SearchOptions) -> tuple[Walk, int]:
-    """Try to improve a walk whose best kernel has vanished scales; return it and their number.
+def _begun_at(guess: Guess, problem: Problem, options: SearchOptions) -> Walk:
+    """Return the search that begins at a guess, in a space around it, before its first step."""
+    space = Space.around(guess, options.holds_lam)
+    return _begun(space.first(), space, problem, options)
 
-    A scale vanished if the likelihood is the same without its part of the kernel (`vanished.py`).
-    Its slope is then 0, though a large scale may be better. So the walk is continued from its best
-    point in two ways, and each continuation is kept only if it gets lower:
 
-    1. with the vanished scales raised;
-    2. with the scales that vanish in spite of this as small as they may become.
+def _begun(params: list, space: Space, problem: Problem, options: SearchOptions) -> Walk:
+    """Return the search that begins at θ, before its first step."""
+    point = first_point(params, space, problem, optimizer=options.optimizer)
+    return Walk(problem, options, space, [point])
+
+
+def _starts(at_guesses: list[Walk], last_point: Point | None) -> list[Walk]:
+    """Return the searches to run, before their first steps. The first begins at the best guess.
+
+    Args:
+        at_guesses: a search at each guess, in the order of `Guesses.all`.
+        last_point: as in `descend`.
     """
-    space = walk.space
-    value_of = lambda params: float(_value(params, space, problem))
-    vanished = vanished_scales(walk.lowest.params, space, value_of, options.tol)
-    if vanished:
-        raised = with_scales_raised(walk.lowest.params, vanished, space, problem.rows)
-        walk = _continued(walk, raised, problem, options)
-        vanished = vanished_scales(walk.lowest.params, space, value_of, options.tol)
-    if vanished:
-        without = space.without(walk.lowest.params, vanished)
-        walk = _continued(walk, without, problem, options)
-    return walk, len(vanished)
+    best = min(at_guesses, key=_lowest_value)
+    problem = best.problem
+    options = best.options
+    ends_there = best is at_guesses[-1]  # where the earlier search ended
+    first = best
+    if last_point is not None and ends_there and options.optimizer is default_optimizer():
+        first = _with_curvature(best, last_point)
+    starts = [first]
+    if options.starts > 1:
+        for key in jax.random.split(options.key, options.starts)[1:]:
+            starts.append(_begun(best.space.first(key), best.space, problem, options))
+    # A likelihood of few rows may have several minima: every other guess is a start too.
+    if problem.criterion.is_likelihood and problem.weights.count <= FEW_ROWS:
+        starts += [walk for walk in at_guesses if walk is not best]
+    return starts
 
 
-def _continued(walk: Walk, params: list, problem: Problem, options: SearchOptions) -> Walk:
-    """Return the walk, continued from these parameters if a walk from there gets lower.
-
-    The continuation has the steps that the walk left of `options.steps`.
-    """
-    left = options.steps - len(walk.points)
-    if left < 0:
-        return walk
-    point = first_point(params, walk.space, problem, optimizer=options.optimizer)
-    more = _walk(Walk([point], walk.space), problem, options._replace(steps=left))
-    if more.lowest.value >= walk.lowest.value:
-        return walk
-    end = walk.points[-1]._replace(state=None)
-    return Walk([*walk.points[:-1], end, *more.points], walk.space)
-
-
-@jax.jit  # so that it is traced only once, for first points and for steps
-def _value(params: Any, space: Any, problem: Problem) -> Float[Array, ""]:
-    """Return what the search minimises at θ, and a huge number if that is not finite."""
-    kernel, lam = space.unpack(params)
-    error = problem.to_search(replace(problem, kernel=kernel).error(lam))
-    return jnp.where(jnp.isfinite(error), error, jnp.asarray(_huge(problem), error.dtype))
-
-
-def _huge(problem: Problem) -> float:
-    """Return the value of a failure: large, but a line search can still compute with it."""
-    return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
-
-
-@compiled
-def first_point(params: Any, space: Any, problem: Problem, *, optimizer: Any) -> Point:
-    """Return the point at θ with a new state of the optimiser.
-
-    The state is strongly typed, as a step returns it. A weak type would compile the step twice.
-    """
-    value, grad = jax.value_and_grad(_value)(params, space, problem)
-    strong = lambda a: jax.lax.convert_element_type(a, a.dtype)
-    state = jax.tree.map(strong, optimizer.init(params))
-    return Point(params, space.unpack(params), value, grad, state)
-
-
-def _with_curvature(last_point: Point, walk: Walk) -> Walk:
+def _with_curvature(walk: Walk, last_point: Point) -> Walk:
     """Return a walk of one point with the L-BFGS state of `last_point`, the end of another walk.
 
     At the next step, optax computes the pair
@@ -398,7 +345,35 @@ def _with_curvature(last_point: Point, walk: Walk) -> Walk:
     params = moved("params", last_point.params, point.params)
     updates = moved("updates", last_point.grad, point.grad)
     state = tree_utils.tree_set(last_point.state, params=params, updates=updates)
-    return Walk([point._replace(state=state)], walk.space, has_curvature=True)
+    return walk._replace(points=[point._replace(state=state)], has_curvature=True)
+
+
+# steps
+# --------------------------------------------------------------------------------------------------
+
+
+def _walked(walk: Walk) -> Walk:
+    """Return the search after as many steps as `SearchOptions` allows."""
+    options = walk.options
+    with progress_bar(options.progress, options.steps, "tune", "step") as reached:
+        while walk.goes_on:
+            walk = _after_step(walk)
+            reached(len(walk.points) - 1)
+    return walk
+
+
+def _after_step(walk: Walk) -> Walk:
+    """Return the search after one more step."""
+    options = walk.options
+    *earlier, before = walk.points
+    point = step(before, walk.space, walk.problem, optimizer=options.optimizer)
+    change = abs(float(before.value) - float(point.value))
+    is_little = change <= (0.5 if walk.has_curvature else 0.05) * options.tol
+    before = before._replace(state=None)  # a state holds ten gradients
+    return walk._replace(
+        points=[*earlier, before, point],
+        stalled=walk.stalled + 1 if is_little else 0,
+    )
 
 
 @partial(compiled, often=True)
@@ -421,48 +396,115 @@ def step(point: Point, space: Any, problem: Problem, *, optimizer: Any) -> Point
     return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(first: Walk, problem: Problem, options: SearchOptions) -> Walk:
-    """Descend from the one point of `first` until a condition of `SearchOptions` ends the walk."""
-    patience = 1 if first.has_curvature else 3
-    least = 0.5 * options.tol if first.has_curvature else 0.05 * options.tol
-    (point,) = first.points
-    visited = [point]
-    stalled = 0
-    with progress_bar(options.progress, options.steps, "tune", "step") as reached:
-        while len(visited) <= options.steps and point.norm > options.tol and stalled < patience:
-            before = point
-            point = step(point, first.space, problem, optimizer=options.optimizer)
-            gain = float(before.value) - float(point.value)
-            stalled = stalled + 1 if abs(gain) <= least else 0
-            visited[-1] = before._replace(state=None)  # a state holds ten gradients
-            visited.append(point)
-            reached(len(visited) - 1)
-    return Walk(visited, first.space)
+@compiled
+def first_point(params: Any, space: Any, problem: Problem, *, optimizer: Any) -> Point:
+    """Return the point at θ with a new state of the optimiser.
+
+    The state is strongly typed, as a step returns it. A weak type would compile the step twice.
+    """
+    value, grad = jax.value_and_grad(_value)(params, space, problem)
+    strong = lambda a: jax.lax.convert_element_type(a, a.dtype)
+    state = jax.tree.map(strong, optimizer.init(params))
+    return Point(params, space.unpack(params), value, grad, state)
 
 
-def _best_of(
-    visited: list[Point], problem: Problem, options: SearchOptions, start_value: Any
-) -> Tuned:
-    """Return the best of all points, with the history of the walk."""
-    values = np.array([point.value for point in visited])
-    norms = np.array([point.norm for point in visited])
+@jax.jit  # so that it is traced only once, for first points and for steps
+def _value(params: Any, space: Any, problem: Problem) -> Float[Array, ""]:
+    """Return what the search minimises at θ, and a huge number if that is not finite."""
+    kernel, lam = space.unpack(params)
+    error = problem.to_search(replace(problem, kernel=kernel).error(lam))
+    return jnp.where(jnp.isfinite(error), error, jnp.asarray(_huge(problem), error.dtype))
+
+
+def _huge(problem: Problem) -> float:
+    """Return the value of a failure: large, but a line search can still compute with it."""
+    return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
+
+
+# scales that vanished
+# --------------------------------------------------------------------------------------------------
+
+
+def _with_scales_revived(walk: Walk) -> tuple[Walk, int]:
+    """Try to improve a walk whose best kernel has vanished scales; return it and their number.
+
+    A scale vanished if the likelihood is the same without its part of the kernel (`vanished.py`).
+    Its slope is then 0, though a large scale may be better. So the walk is continued from its best
+    point in two ways, and each continuation is kept only if it gets lower:
+
+    1. with the vanished scales raised;
+    2. with the scales that vanish in spite of this as small as they may become.
+    """
+    space = walk.space
+    problem = walk.problem
+    value_of = lambda params: float(_value(params, space, problem))
+    vanished = vanished_scales(walk.lowest.params, space, value_of, walk.options.tol)
+    if vanished:
+        raised = with_scales_raised(walk.lowest.params, vanished, space, problem.rows)
+        walk = _continued(walk, raised)
+        vanished = vanished_scales(walk.lowest.params, space, value_of, walk.options.tol)
+    if vanished:
+        without = space.without(walk.lowest.params, vanished)
+        walk = _continued(walk, without)
+    return walk, len(vanished)
+
+
+def _continued(walk: Walk, params: list) -> Walk:
+    """Return the walk, continued from these parameters if a walk from there gets lower.
+
+    The continuation has the steps that the walk left of `options.steps`.
+    """
+    left = walk.options.steps - len(walk.points)
+    if left < 0:
+        return walk
+    options = walk.options._replace(steps=left)
+    more = _walked(_begun(params, walk.space, walk.problem, options))
+    if _lowest_value(more) >= _lowest_value(walk):
+        return walk
+    end = walk.points[-1]._replace(state=None)
+    return walk._replace(points=[*walk.points[:-1], end, *more.points])
+
+
+# the end
+# --------------------------------------------------------------------------------------------------
+
+
+def _tuned(walk: Walk, start_value: Any, words: str) -> Tuned:
+    """Return the best of all points, with the history of the walk.
+
+    Args:
+        walk: the search at its end.
+        start_value: the value at the kernel that the user gave.
+        words: what to add to the reason why the search ended.
+    """
+    problem = walk.problem
+    options = walk.options
+    values = np.array([point.value for point in walk.points])
+    norms = np.array([point.norm for point in walk.points])
     if not (values < _huge(problem)).any():
         wider = ", or float64" if problem.rows.dtype == np.float32 else ""
         raise ValueError(
             f"the error is not finite at the start: use a larger lam, or a smaller width{wider}"
         )
     best = int(np.argmin(values))
-    points = jax.device_get([point.at for point in visited])
+    points = jax.device_get([point.at for point in walk.points])
     kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *points)
     error_of = lambda value: on_device(problem.from_search(np.asarray(value)))
     # The gradient may be small at the best point, or at a later one that is nearly as good.
     near = values[best:] <= values[best] + 0.05 * options.tol
     converged = bool((near & (norms[best:] <= options.tol)).any())
     reason = "gradient norm below tol" if converged else _why_not(norms, options)
-    start = error_of(start_value)
-    history = History(error_of(values), on_device(norms), lams, kernels, start, converged, reason)
+    history = History(
+        error_of(values),
+        on_device(norms),
+        lams,
+        kernels,
+        start_error=error_of(start_value),
+        converged=converged,
+        reason=reason + words,
+    )
     kernel, lam = jax.tree.map(on_device, points[best])
-    return Tuned(kernel, lam, history, problem, visited[-1])
+    return Tuned(kernel, lam, history, problem, walk.points[-1])
 
 
 def _why_not(norms: np.ndarray, options: SearchOptions) -> str:

@@ -50,9 +50,14 @@ class Guesses(NamedTuple):
     better: Guess | None = None
 
     @property
+    def all(self) -> list[Guess]:
+        """The guesses that there are, the best one last."""
+        return [self.given] if self.better is None else [self.given, self.better]
+
+    @property
     def best(self) -> Guess:
         """The better guess if there is one, else the given one."""
-        return self.given if self.better is None else self.better
+        return self.all[-1]
 
 
 def first_guesses(problem: Any, start: str, lams: Float[Array, " L"] | None, near: bool) -> Guesses:

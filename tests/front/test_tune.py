@@ -216,8 +216,9 @@ def test_padding_counts_for_nothing_in_a_search_by_evidence(monkeypatch):
     """Of 80 rows, which are padded to 128, it begins twice, as up to 100 rows, and its gradients
     are those of the evidence, in nats, over 80.
     """
-    walks, plain = [], descent._walk
-    monkeypatch.setattr(descent, "_walk", lambda *args: walks.append(args[2].tol) or plain(*args))
+    walks, plain = [], descent._walked
+    watched = lambda walk: walks.append(walk.options.tol) or plain(walk)
+    monkeypatch.setattr(descent, "_walked", watched)
     X = np.random.default_rng(0).normal(size=(80, 2)).astype(DTYPE)
     y = X[:, 0] + np.random.default_rng(1).normal(size=80).astype(DTYPE)
     options = {"criterion": "evidence", "steps": 1}

@@ -18,7 +18,7 @@ from jaxrls.front.descent import (
     step,
 )
 from jaxrls.front.finish import Attempt, model_of, with_names, with_offset
-from jaxrls.front.fit import fit_prepared
+from jaxrls.front.fit import plan_and_run
 from jaxrls.front.fitted import Fit, Kept, check_no_std_options
 from jaxrls.front.history import History, Stage
 from jaxrls.front.inspection import inspect_lam, inspect_result
@@ -34,7 +34,7 @@ from jaxrls.front.model import (
     with_constant,
 )
 from jaxrls.front.objective import best_lam
-from jaxrls.front.plan import KEPT_ROWS
+from jaxrls.front.plan import KEPT_ROWS, Request
 from jaxrls.front.read import read_labels, read_problem, warn_of_far_labels
 from jaxrls.front.sampling import Sample, sample_of
 from jaxrls.front.scores import as_predicted, r_squared_of

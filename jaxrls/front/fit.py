@@ -14,10 +14,10 @@ from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import column_names, is_concrete, progress_bar, public_call
 from jaxrls.front.expected import warn_of_long_fit
-from jaxrls.front.finish import Attempt, finish, with_names, words_for_estimate
+from jaxrls.front.finish import Attempt, finish, with_names
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import inspect_result, labels_are_equal
-from jaxrls.front.plan import Request, Search, make_plan, with_solver_without_k
+from jaxrls.front.plan import Request, Search, make_plan, prepared
 from jaxrls.front.read import read_problem
 from jaxrls.front.run import fit_on_grid, run
 
@@ -156,18 +156,9 @@ def fit(
 
 
 def compute_and_inspect(problem: Problem, request: Request, progress: bool) -> Attempt:
-    """Compute the fit with the best λ, and warn of what its numbers show.
-
-    If no solver was named and K is too large to factor, a solver that needs no K is used.
-    """
-    may_change_lams = request.may_change_lams
-    without_k = with_solver_without_k(problem, request.keep, may_change_lams=may_change_lams)
-    if without_k is not None:
-        warn_of_long_fit(without_k, may_change_lams)
-        problem = without_k
-    plan_and_run = lambda problem: run(make_plan(problem, request))
+    """Compute the fit with the best λ, and warn of what its numbers show."""
     with progress_bar(progress, 1, "fit, which compiles in a first call", "fit") as reached:
-        attempt = fit_prepared(problem.solver_or_default, problem, plan_and_run, progress)
+        attempt = plan_and_run(problem.solver, problem, request, progress)
         reached(1)
     inspect_result(
         attempt.result,
@@ -176,18 +167,22 @@ def compute_and_inspect(problem: Problem, request: Request, progress: bool) -> A
         why_stopped=attempt.why_stopped,
         equal_labels=labels_are_equal(problem),
     )
-    return attempt if without_k is None else attempt.adding(words_for_estimate(attempt))
+    return attempt
 
 
 @singledispatch
-def fit_prepared(
-    solver: Any, problem: Problem, plan_and_run: Callable[[Problem], Attempt], progress: bool
+def plan_and_run(
+    solver: Any, problem: Problem, request: Request, progress: bool, may_estimate: bool = True
 ) -> Attempt:
-    """Prepare the problem, and call `plan_and_run` on it.
+    """Plan how the problem is solved, and run the plan.
 
-    `landmarks="auto"` registers a version that calls `plan_and_run` several times.
+    `solver` is that of the problem, or None. `landmarks="auto"` registers a version that makes
+    several plans. `may_estimate` is as in `make_plan`.
     """
-    return plan_and_run(problem.prepare(progress))
+    plan = make_plan(problem, request, may_estimate)
+    if plan.estimates:
+        warn_of_long_fit(plan.problem, request.may_change_lams)
+    return run(plan, progress)
 
 
 def compute_in_program(problem: Problem, request: Request, progress: bool) -> Attempt:
@@ -195,10 +190,10 @@ def compute_in_program(problem: Problem, request: Request, progress: bool) -> At
 
     No check or warning depends on a value.
     """
-    plan = make_plan(problem.prepare(progress), request)
+    plan = make_plan(problem, request)
     if isinstance(plan.lams, Search):
         raise ValueError(
             "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
             "or call fit outside"
         )
-    return fit_on_grid(plan.problem, plan.choice, plan.kept)
+    return fit_on_grid(prepared(plan, progress))

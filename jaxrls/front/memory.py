@@ -7,13 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.factors import (
-    LAMS_PER_SEARCH,
     CallShape,
-    Cholesky,
+    Footprint,
     Solver,
-    Spectral,
+    cheapest_solver,
     named_solver,
-    suits_cholesky,
 )
 from jaxrls.core.fit import Problem
 from jaxrls.core.kernels import Kernel, check_kernel
@@ -164,12 +162,12 @@ def memory(
     if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
     of_call = CallShape(kernel, n, d, dtype, targets, lams, gradient=call == "gradient")
-    solver = cheapest(of_call, named_solver(solver, landmarks))
+    held = _held_by(named_solver(solver, landmarks), of_call)
     if call == "predict":
-        return of_predictions(of_call, solver, rows or n)
+        return of_predictions(of_call, held, rows or n)
     return of_training(
         of_call,
-        solver,
+        held,
         weights=weights,
         fixed_effects=bool(fixed_effects),
         keep=keep,
@@ -189,22 +187,17 @@ def _check_counts(counts: dict, n: int) -> None:
             check_whole(name, count, n if name in ("landmarks", "groups") else None)
 
 
-def cheapest(shape: CallShape, solver: Solver | None) -> Solver:
-    """Return the solver that was named, else the one that `fit` takes for these shapes.
+def _held_by(solver: Solver | None, shape: CallShape) -> Footprint:
+    """Return what the solver holds for these shapes, or the cheapest solver if None was named.
 
-    For the call "gradient", return its differentiable form.
+    For the call "gradient", it is what the differentiable form of the solver holds.
     """
-    if solver is None:
-        of_rows = shape.rows, shape.columns
-        num = shape.lams or LAMS_PER_SEARCH
-        takes_factors = suits_cholesky(shape.kernel, of_rows, shape.dtype, num)
-        solver = Cholesky() if takes_factors else Spectral()
-    return solver.differentiable() if shape.gradient else solver
+    solver = solver or cheapest_solver(shape)
+    return (solver.differentiable() if shape.gradient else solver).memory(shape)
 
 
-def of_predictions(shape: CallShape, solver: Solver, rows: int) -> Memory:
+def of_predictions(shape: CallShape, held: Footprint, rows: int) -> Memory:
     """Return the memory of predictions: two blocks of rows, and the predictions of all rows."""
-    held = solver.memory(shape)
     itemsize = shape.dtype.itemsize
     block = max(block_bytes() // itemsize, 16 * held.width)
     numbers = min(2 * block, rows * held.width) + 2 * rows * shape.targets
@@ -213,7 +206,7 @@ def of_predictions(shape: CallShape, solver: Solver, rows: int) -> Memory:
 
 def of_training(
     shape: CallShape,
-    solver: Solver,
+    held: Footprint,
     *,
     weights: bool,
     fixed_effects: bool,
@@ -229,7 +222,7 @@ def of_training(
 
     Args:
         shape: the shapes, and whether the call is "gradient".
-        solver: the solver.
+        held: what the solver holds.
         weights: whether there are sample weights.
         fixed_effects: whether there are fixed effects beyond an intercept.
         keep: whether the fit keeps its solution.
@@ -237,7 +230,6 @@ def of_training(
         groups: the number of rows of the largest group that is held out; None for single rows.
         pairs: whether rows are held out in pairs.
     """
-    held = solver.memory(shape)
     n = shape.rows
     matrix = n * held.width
     labels = 4 * n * shape.targets
@@ -274,13 +266,10 @@ def _of_pairs(shape: CallShape, matrix: int, on_landmarks: bool) -> int:
 
 def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Memory:
     """Return the memory of a call, "fit" or "gradient", on a problem."""
-    n, d = problem.rows.shape
-    targets = int(np.prod(problem.Y.shape[1:]))
-    dtype = jnp.dtype(problem.rows.dtype)
-    shape = CallShape(problem.kernel, n, d, dtype, targets, lams, gradient=call == "gradient")
+    shape = problem.call_shape(lams, gradient=call == "gradient")
     return of_training(
         shape,
-        cheapest(shape, problem.solver),
+        _held_by(problem.solver, shape),
         weights=problem.weights.values is not None,
         fixed_effects=problem.fixed.count > 1,
         **problem.criterion.memory_options(),

@@ -1,8 +1,15 @@
 """`make_plan` decides how `fit` solves a problem: by which solver, and at which λ.
 
-It looks at shapes and options, not at computed numbers, and it checks that memory suffices.
-Decisions that depend on computed numbers, because of rounding, are in `run.py`.
-`with_solver_without_k` replaces the solver if K is too large.
+It looks at shapes, options and the size of memory, not at computed numbers. Its `Plan` is the one
+record of what was decided, which `run` executes. Decisions that depend on computed numbers, because
+of rounding, are in `run.py`.
+
+The plan is made of answers that stand elsewhere, each in one place:
+
+* what the caller named by `solver=` and `landmarks=`: `named_solver`;
+* what is factored at these shapes, K or features: `CallShape.route`;
+* whether Cholesky factors take less time than a spectrum: `cheapest_solver`;
+* how much memory a solver takes: `of_problem`.
 """
 
 from dataclasses import dataclass, replace
@@ -14,16 +21,14 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria import Criterion
 from jaxrls.core.factors import (
     GRID_SIZE,
-    LAMS_PER_SEARCH,
     SOLVERS_WITHOUT_K,
     Cholesky,
     Solver,
-    choose_route,
-    suits_cholesky,
+    cheapest_solver,
 )
 from jaxrls.core.fit import Choice, Problem
 from jaxrls.core.support import as_lams, is_concrete, platform
-from jaxrls.front.memory import of_problem
+from jaxrls.front.memory import Memory, of_problem
 
 # Up to this many rows a CPU factors K if no solver is named, which takes minutes.
 MOST_ROWS = 2**14
@@ -115,6 +120,7 @@ class Plan(NamedTuple):
             Cholesky factors, whose floor is lower. "by a spectrum": if Cholesky factors for a few
             named λ break down or are inexact, compute a spectrum.
         kept: whether the fit keeps its solution.
+        estimates: whether K is too large, so that a solver that needs no K estimates the error.
     """
 
     problem: Problem
@@ -123,6 +129,11 @@ class Plan(NamedTuple):
     conservative: float
     retry: Retry | None
     kept: bool
+    estimates: bool = False
+
+    def by(self, solver: Solver) -> "Plan":
+        """Return the plan with another solver."""
+        return self._replace(problem=replace(self.problem, solver=solver))
 
     @property
     def choice(self) -> Choice:
@@ -145,17 +156,25 @@ class Way(NamedTuple):
     retry: Retry | None = None
 
 
-def make_plan(problem: Problem, request: Request) -> Plan:
-    """Make the plan for a request; if the problem has no solver, choose the cheapest exact one."""
+def make_plan(problem: Problem, request: Request, may_estimate: bool = False) -> Plan:
+    """Make the plan for a request; if the problem has no solver, choose the cheapest exact one.
+
+    If K is too large for that, and `may_estimate`, choose one that needs no K.
+    """
     lams = read_lams(request.lams, problem)
     check_conservative(request.conservative)
     per_target = request.per_target or isinstance(lams, Given) and lams.lams.ndim == 2
     may_factor = _may_take_cholesky(problem, per_target)
     way = _way_to_try(lams, problem, may_factor, request.may_change_lams)
+    planned = replace(problem, solver=way.solver)
+    if may_estimate and may_do_without_k(problem, request.keep):
+        memory_of_k = _memory_of(planned, way.lams)
+        without_k = solver_without_k(problem, memory_of_k, request.may_change_lams)
+        if without_k is not None:
+            named = replace(problem, solver=without_k)
+            return make_plan(named, request)._replace(estimates=True)
     if request.conservative:
         _check_standard_errors(problem.criterion, way.lams)
-    planned = replace(problem, solver=way.solver)
-    _check_memory(planned, way.lams)
     return Plan(
         problem=planned,
         lams=way.lams,
@@ -164,6 +183,17 @@ def make_plan(problem: Problem, request: Request) -> Plan:
         retry=way.retry,
         kept=keeps(problem, request.keep),
     )
+
+
+def prepared(plan: Plan, progress: bool) -> Plan:
+    """Return the plan after its solver has chosen what it chooses once, such as landmarks.
+
+    Raise if the matrices of the fit do not fit into memory.
+    """
+    problem = plan.problem.prepare(progress)
+    if is_concrete(problem.rows) and problem.rows.has_pairs:
+        _memory_of(problem, plan.lams).check()
+    return plan._replace(problem=problem)
 
 
 def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_lams: bool) -> Way:
@@ -196,8 +226,11 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
     solver = problem.solver_or_default
     criterion = problem.criterion
     has_slopes = criterion.smooth and problem.traceable
-    rows = problem.rows
-    cheaper = lambda num: may_factor and suits_cholesky(problem.kernel, rows.shape, rows.dtype, num)
+
+    def cheaper(num: int | None) -> bool:
+        """Whether factors are cheaper for `num` values of λ, or for a search if it is None."""
+        return may_factor and isinstance(cheapest_solver(problem.call_shape(num)), Cholesky)
+
     match lams:
         case Given():
             if cheaper(len(lams.lams)):
@@ -210,7 +243,7 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
         case Grid():
             if not (may_factor and may_change_lams and criterion.smooth):
                 return Way(solver, lams)
-            if cheaper(LAMS_PER_SEARCH):
+            if cheaper(None):
                 return Way(Cholesky(), Search())
             return Way(solver, lams, "below the floor")
         case Search():
@@ -230,23 +263,22 @@ def _may_take_cholesky(problem: Problem, per_target: bool) -> bool:
     * K of all rows is factored, and the rows are in memory;
     * the problem has values now (outside of `jax.jit`), so that a search can look at errors.
     """
-    rows = problem.rows
     asks_for_factor = problem.criterion.asks_for_factor
-    if problem.solver is not None or asks_for_factor or per_target or not rows.in_memory:
+    in_memory = problem.rows.in_memory
+    if problem.solver is not None or asks_for_factor or per_target or not in_memory:
         return False
-    return choose_route(problem.kernel, rows.shape, rows.dtype) == "gram" and is_concrete(problem)
+    return problem.route == "gram" and is_concrete(problem)
 
 
-def _check_memory(problem: Problem, lams: LamsToTry) -> None:
-    """Raise if the matrices of the fit do not fit into memory."""
-    if not is_concrete(problem.rows) or not problem.rows.has_pairs:
-        return
-    at_once = 1
-    if isinstance(lams, Given):
-        at_once = len(lams.lams)
-    elif isinstance(lams, Grid):
-        at_once = lams.num
-    of_problem(problem, lams=at_once).check()
+def _memory_of(problem: Problem, lams: LamsToTry) -> Memory:
+    """Return the memory of a fit that tries these λ. A search tries one after another."""
+    match lams:
+        case Given(values):
+            return of_problem(problem, lams=len(values))
+        case Grid(num):
+            return of_problem(problem, lams=num)
+        case Search():
+            return of_problem(problem, lams=1)
 
 
 def check_conservative(conservative: Any) -> None:
@@ -274,42 +306,42 @@ def _check_standard_errors(criterion: Criterion, lams: LamsToTry) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def with_solver_without_k(
-    problem: Problem, keep: bool | None, *, call: str = "fit", may_change_lams: bool = True
-) -> Problem | None:
-    """Return the problem with a solver that needs no K, or None if it should be solved as it is.
+def may_do_without_k(problem: Problem, keep: bool | None) -> bool:
+    """Whether a solver that needs no K may solve the problem, if K is too large.
 
-    This is only for dense rows in memory, a kernel without explicit features, single rows that are
-    held out, and a problem without a named solver. It is not for a fit that was asked to `keep` its
-    solution, because then the factor is wanted. Such a problem gets a solver if
+    It may if all of this holds:
 
-    * K is too large for the device in this `call`, "fit" or "gradient"; or
-    * the spectrum of K would take minutes on a CPU, and `may_change_lams` says that a search may
-      choose any λ.
+    * no solver was named, and the fit was not asked to `keep` its solution, which is the factor;
+    * the rows are dense and in memory;
+    * the kernel can be evaluated, and has no explicit features;
+    * single rows are held out.
     """
-    if keep or not _may_take_solver_without_k(problem):
-        return None
-    is_slow = may_change_lams and platform() == "cpu" and len(problem.Y) > MOST_ROWS
-    fits_into_memory = not of_problem(problem, call).why_not()
-    if fits_into_memory and not is_slow:
-        return None
-    for solver in SOLVERS_WITHOUT_K:
-        without_k = replace(problem, solver=solver())
-        if not of_problem(without_k).why_not():
-            return without_k
-    return None
-
-
-def _may_take_solver_without_k(problem: Problem) -> bool:
-    """Whether a solver that needs no K can solve the problem, and none was named."""
     rows = problem.rows
-    criterion = problem.criterion
-    if problem.solver is not None:
+    if keep or problem.solver is not None:
         return False
     if not (rows.in_memory and rows.is_dense and problem.kernel.evaluable):
         return False
-    holds_out_rows = criterion.summand is not None
+    holds_out_rows = problem.criterion.summand is not None
     return holds_out_rows and problem.num_features is None
+
+
+def solver_without_k(problem: Problem, memory_of_k: Memory, may_change_lams: bool) -> Solver | None:
+    """Return a solver that needs no K, or None if K is to be factored.
+
+    Call it only if `may_do_without_k`. There is a solver if
+
+    * K is too large for the device, by `memory_of_k`; or
+    * the spectrum of K would take minutes on a CPU, and `may_change_lams` says that a search may
+      choose any λ.
+    """
+    is_slow = may_change_lams and platform() == "cpu" and len(problem.Y) > MOST_ROWS
+    if not is_slow and not memory_of_k.why_not():
+        return None
+    for make_solver in SOLVERS_WITHOUT_K:
+        solver = make_solver()
+        if not of_problem(replace(problem, solver=solver)).why_not():
+            return solver
+    return None
 
 
 def keeps(problem: Problem, keep: bool | None) -> bool:

@@ -13,12 +13,12 @@ from jaxrls.core.data import compiled
 from jaxrls.core.factors import ABOVE_ROUNDING, Cholesky, Solution, Spectral
 from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, fit_arrays, result_at
 from jaxrls.core.support import as_lam, on_device
-from jaxrls.front.finish import Attempt, finish, words_for_grid
+from jaxrls.front.finish import Attempt, finish, words_for_estimate, words_for_grid
 from jaxrls.front.fitted import Fit
 from jaxrls.front.inspection import inspect_result
 from jaxrls.front.keeping import solution_of
 from jaxrls.front.lam_search import search_lam
-from jaxrls.front.plan import Plan, Search
+from jaxrls.front.plan import Given, Plan, Search, prepared
 from jaxrls.front.rounding import Rounding, is_as_good, rounding_of
 from jaxrls.front.sampling import padded
 
@@ -28,38 +28,38 @@ from jaxrls.front.sampling import padded
 WEIGHTS_RIGHT_FROM = {4: 100, 8: 1e6}
 
 
-def run(plan: Plan) -> Attempt:
-    """Compute the fit with the best λ, from a grid or from a search, as the plan says."""
-    problem = padded(plan.problem)
+def run(plan: Plan, progress: bool) -> Attempt:
+    """Compute the fit with the best λ, from a grid or from a search, as the plan says.
+
+    If rounding spoils the result, and the plan names another way, the fit is computed by that.
+    """
+    plan = prepared(plan, progress)
+    n = len(plan.problem.Y)
+    plan = plan._replace(problem=padded(plan.problem))
     if isinstance(plan.lams, Search):
-        attempt = _by_search(problem, plan)
+        attempt = _by_search(plan)
     else:
-        attempt = _by_grid(problem, plan)
+        attempt = fit_on_grid(plan)
+        if plan.retry == "by a spectrum" and _is_spoilt_by_rounding(attempt):
+            attempt = fit_on_grid(plan.by(Spectral()))
         if plan.retry == "below the floor" and _is_near_floor(attempt.result):
-            attempt = _by_search(replace(problem, solver=Cholesky()), plan)
+            attempt = _by_search(plan.by(Cholesky()))
+    if plan.estimates:
+        attempt = attempt.adding(words_for_estimate(attempt))
     if not plan.kept:
         attempt = attempt._replace(solution=None)
-    return attempt.without_padding(len(plan.problem.Y))
+    return attempt.without_padding(n)
 
 
 # a grid
 # --------------------------------------------------------------------------------------------------
 
 
-def _by_grid(problem: Problem, plan: Plan) -> Attempt:
-    """Compute the fit with the best λ of a grid, or among the λ that were named.
-
-    If a Cholesky factor was inexact, and the plan allows it, the fit is computed by a spectrum.
-    """
-    attempt = fit_on_grid(problem, plan.choice, plan.kept)
-    if plan.retry == "by a spectrum" and _is_spoilt_by_rounding(attempt):
-        return fit_on_grid(replace(problem, solver=Spectral()), plan.choice, plan.kept)
-    return attempt
-
-
-def fit_on_grid(problem: Problem, choice: Choice, kept: bool) -> Attempt:
-    """Compute the fit with the best λ of a choice, and its solution if `kept`."""
-    result, solution = fit_arrays_compiled(problem, choice, kept=kept)
+def fit_on_grid(plan: Plan) -> Attempt:
+    """Compute the fit with the best λ of a grid, or among the λ that were named."""
+    problem = plan.problem
+    choice = plan.choice
+    result, solution = fit_arrays_compiled(problem, choice, kept=plan.kept)
     return Attempt(result, solution, problem, choice, (words_for_grid(result, problem),))
 
 
@@ -103,11 +103,12 @@ def _is_near_floor(result: Result) -> bool:
 # --------------------------------------------------------------------------------------------------
 
 
-def _by_search(problem: Problem, plan: Plan) -> Attempt:
+def _by_search(plan: Plan) -> Attempt:
     """Compute the fit with the best λ of a search.
 
     If rounding moves held-out residuals of single rows there, a larger λ may be taken.
     """
+    problem = plan.problem
     chosen, solution, how = search_lam(problem, _solution(problem), plan.per_target)
     result = _result_at(problem, solution, chosen)
     words = f"{problem.solver_or_default.name}, a search for λ: {how}"
@@ -115,21 +116,21 @@ def _by_search(problem: Problem, plan: Plan) -> Attempt:
     if np.ndim(chosen.lam) > 0:
         return attempt
     rounding = rounding_of(result)
-    return _above_rounding(attempt, rounding) if rounding.is_too_large else attempt
+    return _above_rounding(plan, attempt, rounding) if rounding.is_too_large else attempt
 
 
 _solution = compiled(Problem.solution)
 _result_at = compiled(result_at)
 
 
-def _above_rounding(attempt: Attempt, rounding: Rounding) -> Attempt:
+def _above_rounding(plan: Plan, attempt: Attempt, rounding: Rounding) -> Attempt:
     """Compute the fit at a larger λ than a search found; return it if it is about as good.
 
     The larger λ is the least at which held-out residuals of single rows are right.
     """
-    problem = attempt.problem
+    problem = plan.problem
     lam = on_device(np.asarray([rounding.sound_lam], problem.rows.dtype))
-    larger = fit_on_grid(problem, Choice(problem.criterion, lam), kept=True)
+    larger = fit_on_grid(plan._replace(lams=Given(lam), kept=True))
     before = attempt.result.chosen
     after = larger.result.chosen
     if not is_as_good(after.error, before.error, rounding.share, problem):

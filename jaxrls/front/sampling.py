@@ -18,7 +18,7 @@ from jaxrls.core.data import (
     common_size,
     pad_rows,
 )
-from jaxrls.core.factors import Cholesky, Spectral, choose_route
+from jaxrls.core.factors import Cholesky, Spectral
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import on_device
 
@@ -120,8 +120,5 @@ def _can_be_padded(problem: Problem, missing: int) -> bool:
         return False
     if problem.rows.dense().committed:
         return False
-    n, d = problem.rows.shape
-    routes = {
-        choose_route(problem.kernel, (rows, d), problem.rows.dtype) for rows in (n, n + missing)
-    }
-    return len(routes) == 1
+    shape = problem.call_shape()
+    return problem.route == shape._replace(rows=shape.rows + missing).route

@@ -34,7 +34,7 @@ from jaxrls.front.fitted import Fit, K
 from jaxrls.front.history import History
 from jaxrls.front.inspection import EQUAL_LABELS, faults_of_rounding, labels_are_equal
 from jaxrls.front.memory import of_problem
-from jaxrls.front.plan import Given, Request, keeps, with_solver_without_k
+from jaxrls.front.plan import Given, Request, keeps, may_do_without_k, solver_without_k
 from jaxrls.front.read import read_problem
 from jaxrls.front.rounding import Rounding, is_as_good, rounding_of
 from jaxrls.front.sampling import padded, sample_of
@@ -177,27 +177,43 @@ def tune(
     if isinstance(wanted, Held):
         options = options._replace(holds_lam=True)
         problem = replace(problem, criterion=_with_noise_known(problem))
-    all_rows = problem
-    on_sample = with_solver_without_k(problem, keep, call="gradient") is not None
-    if on_sample:
-        problem = sample_of(all_rows, SAMPLE_ROWS).problem
-    problem = replace(problem, solver=problem.solver_or_default.differentiable())
+    on_sample = _begins_on_sample(problem, keep)
+    searched = sample_of(problem, SAMPLE_ROWS).problem if on_sample else problem
+    searched = replace(searched, solver=searched.solver_or_default.differentiable())
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
     ) as reached:
-        guesses = _beginning(problem, start, wanted, near=landmarks is None)
+        guesses = _beginning(searched, start, wanted, near=landmarks is None)
         reached(1)
-    attempt, history = _search(problem, guesses, options, grow)
+    attempt, history = _search(searched, guesses, options, grow)
     if on_sample:
         request = Request(wanted.lam if isinstance(wanted, Held) else "search", keep=keep)
-        of_best_kernel = replace(all_rows, kernel=attempt.problem.kernel)
-        (searched,) = attempt.words
-        attempt = compute_and_inspect(of_best_kernel, request, progress)
-        words = (f"{searched}, on {SAMPLE_ROWS} rows", *attempt.words)
-        attempt = attempt._replace(words=words)
+        attempt = _fitted_to_all_rows(problem, attempt, request, progress)
     elif not keeps(attempt.problem, keep):
         attempt = attempt._replace(solution=None)
     return finish(attempt, column_names(X), saved=bool(keep), history=history)
+
+
+# many rows
+# --------------------------------------------------------------------------------------------------
+
+
+def _begins_on_sample(problem: Problem, keep: bool | None) -> bool:
+    """Whether the search runs on a sample of the rows, as a gradient on all of K is too large."""
+    if not may_do_without_k(problem, keep):
+        return False
+    memory_of_k = of_problem(problem, call="gradient")
+    return solver_without_k(problem, memory_of_k, may_change_lams=True) is not None
+
+
+def _fitted_to_all_rows(
+    problem: Problem, of_sample: Attempt, request: Request, progress: bool
+) -> Attempt:
+    """Compute the fit to all rows with the kernel that was found on a sample of them."""
+    problem = replace(problem, kernel=of_sample.problem.kernel)
+    (how_tuned,) = of_sample.words
+    attempt = compute_and_inspect(problem, request, progress)
+    return attempt._replace(words=(f"{how_tuned}, on {SAMPLE_ROWS} rows", *attempt.words))
 
 
 # λ at the start

@@ -9,10 +9,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.core.factors import Solver, choose_route
+from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import pytree
-from jaxrls.front import Attempt, fit_prepared, of_problem
+from jaxrls.front import Attempt, Request, of_problem, plan_and_run
 from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.points import TOLERANCE, check_evaluable
 from jaxrls.landmarks.solver import Subset
@@ -35,17 +35,22 @@ class Enough(Solver):
     differentiable = prepare = solve = _refuse
 
 
-@fit_prepared.register
-def _(solver: Enough, problem: Problem, plan_and_run: Callable, progress: bool) -> Attempt:
+@plan_and_run.register
+def _(solver: Enough, problem: Problem, request: Request, progress: bool) -> Attempt:
     """Compute the fit on as few landmarks as the certificate allows, or on all rows.
 
     It uses all rows if landmarks would not be cheaper. `Fit.plan` gives the reason.
     """
     n = problem.rows.shape[0]
     problem = replace(problem, solver=None)
-    if choose_route(problem.kernel, problem.rows.shape, problem.rows.dtype) != "gram":
+
+    def fit_to(problem: Problem) -> Attempt:
+        """Compute the fit to all rows, or on the landmarks that the problem's solver has."""
+        return plan_and_run(problem.solver, problem, request, progress, may_estimate=False)
+
+    if problem.route != "gram":
         why = "no landmarks: the kernel's own features are fewer than the rows"
-        return on_all_rows(problem, plan_and_run, why)
+        return on_all_rows(problem, fit_to, why)
     if problem.rows.candidates()[0] is not None:
         raise ValueError(
             f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give a number of '
@@ -54,11 +59,11 @@ def _(solver: Enough, problem: Problem, plan_and_run: Callable, progress: bool) 
     check_evaluable(problem.kernel)
     most = most_landmarks(problem)
     if most < FEWEST:
-        return on_all_rows(problem, plan_and_run, f"all {n} rows: too few to save any")
-    return on_enough(problem, plan_and_run, most, progress)
+        return on_all_rows(problem, fit_to, f"all {n} rows: too few to save any")
+    return on_enough(problem, fit_to, most, progress)
 
 
-def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: bool) -> Attempt:
+def on_enough(problem: Problem, fit_to: Callable, most: int, progress: bool) -> Attempt:
     """Compute the fit on as few landmarks as suffice, but on at most `most`.
 
     Landmarks suffice if tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
@@ -71,7 +76,7 @@ def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: boo
     choose = partial(
         resolve_landmarks, problem.kernel, problem.rows, weights=problem.weights, progress=progress
     )
-    fit_on = lambda chosen: plan_and_run(replace(problem, solver=Subset(chosen)))
+    fit_on = lambda chosen: fit_to(replace(problem, solver=Subset(chosen)))
 
     chosen = choose(FEWEST)
     attempt = fit_on(chosen)
@@ -85,7 +90,7 @@ def on_enough(problem: Problem, plan_and_run: Callable, most: int, progress: boo
         memory_ends = float(missed) > wanted or len(chosen.points) <= before
         if memory_ends and not of_problem(problem).why_not():
             words = f"{len(chosen.points)} landmarks would not do, and more cost as much or are not"
-            return on_all_rows(problem, plan_and_run, f"all {n} rows: {words} there")
+            return on_all_rows(problem, fit_to, f"all {n} rows: {words} there")
         attempt = fit_on(chosen)
 
     words = f"{len(chosen.points)} landmarks of {n} rows{', where memory ends' * memory_ends}"
@@ -109,9 +114,9 @@ def _smallest_lam(attempt: Attempt) -> float:
     return float(np.asarray(attempt.result.chosen.lam).min())
 
 
-def on_all_rows(problem: Problem, plan_and_run: Callable, why: str) -> Attempt:
+def on_all_rows(problem: Problem, fit_to: Callable, why: str) -> Attempt:
     """Compute the fit to all rows, with the reason `why` in its plan."""
-    return plan_and_run(problem).adding(why)
+    return fit_to(problem).adding(why)
 
 
 def most_landmarks(problem: Problem) -> int:

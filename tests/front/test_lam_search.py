@@ -136,9 +136,9 @@ def test_counts_of_wrong_labels_have_no_slope(data):
 def test_what_was_measured_on_a_gpu_has_large_grids_searched(monkeypatch):
     """From 8000 rows on, where an eigendecomposition took as long as 23 factors and more."""
     monkeypatch.setattr(solvers, "platform", lambda: "gpu")
-    suits = lambda n: solvers.suits_cholesky(GAUSSIAN, (n, 3), DTYPE, solvers.LAMS_PER_SEARCH)
-    searched = [suits(n) for n in (7999, 8000)]
-    assert searched == [False, True]
+    shape = solvers.CallShape(GAUSSIAN, 7999, 3, DTYPE)
+    assert solvers.cheapest_solver(shape) == rls.Spectral()
+    assert solvers.cheapest_solver(shape._replace(rows=8000)) == rls.Cholesky()
 
 
 def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, monkeypatch):

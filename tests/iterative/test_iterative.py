@@ -436,23 +436,24 @@ class Planned(Exception):
 def test_it_is_taken_where_k_takes_long(patch):
     """A CPU; and any λ will do, of which nothing is kept."""
 
-    def planned(solver, problem, *rest):
-        raise Planned(problem.solver)
+    def planned(plan, progress):
+        raise Planned(plan)
 
-    def solver_of(**options):
+    def plan_of(**options):
         with no_fit(), pytest.raises(Planned) as stopped:
             rls.fit(rls.Gaussian(1.5), X, Y, weights=v, **options)
         return stopped.value.args[0]
 
     X, Y = (np.asarray(part) for part in drawn(200))
     v = np.linspace(0.5, 2, len(X)).astype(DTYPE)
-    patch.setattr(fit_module, "fit_prepared", planned)
-    assert solver_of() is None
+    patch.setattr(fit_module, "run", planned)
+    assert not plan_of().estimates
     patch.setattr(plan_module, "MOST_ROWS", len(X) - 1)
     for count in ({}, {"lams": np.int64(100)}, {"lams": None}):
-        assert isinstance(solver_of(**count), rls.Iterative)
+        plan = plan_of(**count)
+        assert plan.estimates and isinstance(plan.problem.solver, rls.Iterative)
     asked = {"lams": [0.1]}, {"conservative": 1}, {"keep": True}, {"groups": np.arange(200) % 5}
-    assert [solver_of(**one) for one in asked] == [None] * 4
+    assert [plan_of(**one).estimates for one in asked] == [False] * 4
 
 
 @EDGE

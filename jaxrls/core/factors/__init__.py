@@ -8,7 +8,6 @@ from jaxrls.core.factors.cholesky import CholeskyGram, DualAtLam, DualOneByOne
 from jaxrls.core.factors.cholesky_features import CholeskyFeatures, CoordinateMaps
 from jaxrls.core.factors.expansion import AtPoints, Expansion, Features, Primal, kernel_matrix
 from jaxrls.core.factors.factor import AtLam, Factor
-from jaxrls.core.factors.factorize import SOLVER_OF_OPTION, SOLVERS_WITHOUT_K, named_solver
 from jaxrls.core.factors.floor import ABOVE_ROUNDING, Report
 from jaxrls.core.factors.lams import (
     GRID_SIZE,
@@ -29,10 +28,11 @@ from jaxrls.core.factors.residuals import HeldOut, Residuals, RowLabels, Summand
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solver import CallShape, Footprint, Solver
 from jaxrls.core.factors.solvers import (
-    LAMS_PER_SEARCH,
+    SOLVER_OF_OPTION,
+    SOLVERS_WITHOUT_K,
     Cholesky,
     Spectral,
-    choose_route,
-    suits_cholesky,
+    cheapest_solver,
+    named_solver,
 )
 from jaxrls.core.factors.spectrum import FeatureSpectrum, GramSpectrum, LeftBlock, Spectrum

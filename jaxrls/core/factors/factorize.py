@@ -1,20 +1,13 @@
-"""`factorize`, and the solver that the options of a public call name."""
+"""`factorize`, which factors a kernel and rows, for any λ and labels."""
 
-from collections.abc import Callable
 from typing import Any
 
 from jaxrls.core.data import Data, Labels, Weights, as_fixed_effects, as_training_rows
 from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.solver import Solver
-from jaxrls.core.factors.solvers import Spectral
+from jaxrls.core.factors.solvers import Spectral, named_solver
 from jaxrls.core.kernels import Kernel, check_kernel
 from jaxrls.core.support import public_call
-
-# Public options that stand for a solver, by name. Each is a function of the option's value, of the
-# solver that was named or None, and of whether landmarks are held out with their row.
-SOLVER_OF_OPTION: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
-# Solvers to take if K is too large and no solver was named. Rooms append theirs.
-SOLVERS_WITHOUT_K: list[Callable[[], Solver]] = []
 
 
 @public_call()
@@ -78,16 +71,3 @@ def factorize(
     prepared = named.prepare(kernel, rows, v)
     labels = Labels.none(v, data.fixed)
     return prepared.solve(kernel, data, labels, block_size=block_size).factor
-
-
-def named_solver(solver: Any, landmarks: Any = None, leave: bool = True) -> Solver | None:
-    """Return the solver that a caller named by `solver=` or `landmarks=`, checked.
-
-    It is None if the caller gave neither.
-    """
-    if not isinstance(solver, Solver | None):
-        raise ValueError(
-            "solver must be Spectral(), Cholesky(), Refined() or Iterative(), or None for the "
-            f"cheapest, and is {solver!r}"
-        )
-    return solver if landmarks is None else SOLVER_OF_OPTION["landmarks"](landmarks, solver, leave)

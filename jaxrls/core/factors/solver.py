@@ -16,7 +16,7 @@ from jaxrls.core.linalg import Number, wide_block_size
 
 
 class CallShape(NamedTuple):
-    """The shapes of a call, from which the memory that it takes follows."""
+    """The shapes of a call, from which its route, its solver and its memory follow."""
 
     kernel: Any
     rows: int
@@ -26,10 +26,32 @@ class CallShape(NamedTuple):
     lams: int | None = None  # how many λ; None for as many as a default fit has
     gradient: bool = False  # whether derivatives are taken, which double what is held
 
+    @classmethod
+    def of_rows(cls, kernel: Any, rows: Any) -> "CallShape":
+        """Return the shapes of a default call on these rows, with one target."""
+        n, d = rows.shape
+        return cls(kernel, n, d, jnp.dtype(rows.dtype))
+
     @property
     def num_features(self) -> int | None:
         """The number of the kernel's explicit features; None if it has none."""
         return self.kernel.num_features(self.columns, self.dtype)
+
+    @property
+    def route(self) -> str:
+        """What is factored at the least cost, if the rows are in memory and no solver is named.
+
+        It is one of three:
+
+        * "gram" for K, if there are no explicit features, or as many as rows;
+        * "covariance" for the moments of features, if there are at least 8 rows for each;
+        * "features" for the features themselves, otherwise.
+        """
+        n = self.rows
+        r = self.num_features
+        if r is None or r >= n:
+            return "gram"
+        return "covariance" if n >= 8 * r else "features"
 
     @property
     def twice(self) -> int:

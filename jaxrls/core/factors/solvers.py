@@ -1,5 +1,9 @@
-"""The solvers `Spectral` and `Cholesky`, and which of them is cheapest for the shapes of a call."""
+"""The solvers `Spectral` and `Cholesky`, and which solver a call takes.
 
+`named_solver` is the one that the caller named. `cheapest_solver` is that of the least time.
+"""
+
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from jaxrls.core.data import Data, Labels, Rows
@@ -12,6 +16,12 @@ from jaxrls.core.factors.solver import CallShape, Footprint, Solver
 from jaxrls.core.factors.spectrum import factor_svd, factor_symmetric
 from jaxrls.core.kernels import Kernel, Linear
 from jaxrls.core.support import platform, pytree, static
+
+# Public options that stand for a solver, by name. Each is a function of the option's value, of the
+# solver that was named or None, and of whether landmarks are held out with their row.
+SOLVER_OF_OPTION: dict[str, Callable[[Any, Solver | None, bool], Solver]] = {}
+# Solvers to take if K is too large and no solver was named. Rooms append theirs.
+SOLVERS_WITHOUT_K: list[Callable[[], Solver]] = []
 
 # For each platform pairs (rows, num): from this many rows on, Cholesky factors and inverses for
 # `num` values of λ take as long as one eigendecomposition. `benchmarks/run.py --only spectrum`
@@ -28,30 +38,34 @@ LAMS_PER_SPECTRUM = {
 LAMS_PER_SEARCH = 20
 
 
-def choose_route(kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
-    """Return the cheapest exact route for these shapes: "gram", "covariance" or "features".
+def named_solver(solver: Any, landmarks: Any = None, leave: bool = True) -> Solver | None:
+    """Return the solver that a caller named by `solver=` or `landmarks=`, checked.
 
-    With r < n explicit features it is "covariance" if n ≥ 8r, and "features" otherwise. Without
-    them, or with r ≥ n, it is "gram".
+    It is None if the caller gave neither.
     """
-    n = shape[0]
-    r = kernel.num_features(shape[1], dtype)
-    if r is None or r >= n:
-        return "gram"
-    return "covariance" if n >= 8 * r else "features"
+    if not isinstance(solver, Solver | None):
+        raise ValueError(
+            "solver must be Spectral(), Cholesky(), Refined() or Iterative(), or None for the "
+            f"cheapest, and is {solver!r}"
+        )
+    return solver if landmarks is None else SOLVER_OF_OPTION["landmarks"](landmarks, solver, leave)
 
 
-def suits_cholesky(kernel: Kernel, shape: tuple[int, int], dtype: Any, num: int) -> bool:
-    """Whether Cholesky factors of K for `num` values of λ take less time than any spectrum.
+def cheapest_solver(shape: CallShape) -> Solver:
+    """Return the solver that is exact and takes the least time for the shapes and λ of a call.
 
-    K must be what is factored at these shapes. The kernel must also be known to be positive
-    semidefinite, as only eigenvalues show whether K is.
+    It is `Cholesky()` if Cholesky factors of K for all λ take less time than any spectrum, and else
+    `Spectral()`. K must be what is factored at these shapes. The kernel must also be known to be
+    positive semidefinite, as only eigenvalues show whether K is. If the number of λ is not given,
+    it is that of a search.
     """
-    if choose_route(kernel, shape, dtype) != "gram":
-        return False
+    if shape.route != "gram":
+        return Spectral()
     steps = LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"])
-    most = max((few for rows, few in steps if rows <= shape[0]), default=1)
-    return num <= most and kernel.is_semidefinite()
+    most = max((few for rows, few in steps if rows <= shape.rows), default=1)
+    lams = shape.lams or LAMS_PER_SEARCH
+    factors_are_cheaper = lams <= most and shape.kernel.is_semidefinite()
+    return Cholesky() if factors_are_cheaper else Spectral()
 
 
 @pytree
@@ -86,22 +100,22 @@ class Spectral(Solver):
         Explicit features of rows that are read in blocks are not kept, so that their covariance is
         decomposed. K is decomposed in their place if it is cheaper, and the rows can be paired.
         """
-        route = self.route_of_shape(kernel, rows.shape, rows.dtype)
+        route = self.route_of_shape(CallShape.of_rows(kernel, rows))
         if self.of is not None or rows.in_memory or rows.num_features(kernel) is None:
             return route
         return route if route == "gram" and rows.has_pairs else "covariance"
 
-    def route_of_shape(self, kernel: Kernel, shape: tuple[int, int], dtype: Any) -> str:
+    def route_of_shape(self, shape: CallShape) -> str:
         """Return what is decomposed for rows in memory, as it was named or by the shapes.
 
         Raise a `ValueError` if the kernel has no explicit features but they were named.
         """
-        if self.of in ("features", "covariance") and kernel.num_features(shape[1], dtype) is None:
+        if self.of in ("features", "covariance") and shape.num_features is None:
+            name = type(shape.kernel).__name__
             raise ValueError(
-                f"{self} needs explicit features, which {type(kernel).__name__} does not have: "
-                "take Spectral('gram')"
+                f"{self} needs explicit features, which {name} does not have: take Spectral('gram')"
             )
-        return self.of or choose_route(kernel, shape, dtype)
+        return self.of or shape.route
 
     def solve(
         self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
@@ -123,7 +137,7 @@ class Spectral(Solver):
         """Return the memory of K with its eigenvectors, of features, or of their covariance."""
         n = shape.rows
         r = shape.num_features or shape.rows
-        route = self.route_of_shape(shape.kernel, (n, shape.columns), shape.dtype)
+        route = self.route_of_shape(shape)
         if route == "gram":
             numbers = 4 * n**2 + 2 * n * shape.lam_columns()
             words = "K, its eigenvectors and LAPACK's workspace"
@@ -155,8 +169,7 @@ class Cholesky(Solver):
         self, kernel: Any, data: Data, labels: Labels, *, block_size: int | None = None
     ) -> Solution:
         """Factor moments of features if they are fewer than rows, else K."""
-        rows = data.rows
-        if choose_route(kernel, rows.shape, rows.dtype) != "gram":
+        if CallShape.of_rows(kernel, data.rows).route != "gram":
             return solve_cholesky(kernel, data, labels, block_size)
         matrix = kernel_matrix(kernel, data, block_size)
         return CholeskyGram(**matrix._asdict()).solve_labels(labels)
@@ -164,8 +177,7 @@ class Cholesky(Solver):
     def memory(self, shape: CallShape) -> Footprint:
         """Return the memory of K with its factors, or of moments with their factors."""
         n = shape.rows
-        d = shape.columns
-        if choose_route(shape.kernel, (n, d), shape.dtype) == "gram":
+        if shape.route == "gram":
             numbers = (2 + shape.twice) * n**2
             words = "K, its Cholesky factor and inverse"
             return Footprint("cholesky gram", n, numbers, words, of_kernel=True)

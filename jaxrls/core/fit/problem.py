@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion
 from jaxrls.core.data import Data, FixedEffects, Labels, Rows, Weights
-from jaxrls.core.factors import Solution, Solver, Spectral
+from jaxrls.core.factors import CallShape, Solution, Solver, Spectral
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
 from jaxrls.core.support import arrays_alone, as_lam, pytree, static
@@ -66,6 +66,22 @@ class Problem:
         It can if its rows, and any rows that its criterion holds, are arrays.
         """
         return self.rows.traceable and arrays_alone(self.criterion)
+
+    def call_shape(self, lams: int | None = None, gradient: bool = False) -> CallShape:
+        """Return the shapes of a call on the problem, from which its solver and memory follow.
+
+        Args:
+            lams: how many λ; None for as many as a default fit has.
+            gradient: whether derivatives are taken.
+        """
+        targets = int(np.prod(self.Y.shape[1:]))
+        of_rows = CallShape.of_rows(self.kernel, self.rows)
+        return of_rows._replace(targets=targets, lams=lams, gradient=gradient)
+
+    @property
+    def route(self) -> str:
+        """What is factored at the least cost, as `CallShape.route`."""
+        return CallShape.of_rows(self.kernel, self.rows).route
 
     @property
     def solver_or_default(self) -> Solver:

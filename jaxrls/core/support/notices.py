@@ -15,7 +15,9 @@ def warn(message: str) -> None:
     """Warn at the line of the caller's code, outside of this library and of scikit-learn."""
     frame = sys._getframe()
     level = 1
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith(("jaxrls.", "sklearn.")):
+    # `functools` calls functions that are registered for a class of solvers, or of factors.
+    inside = ("jaxrls.", "sklearn.", "functools")
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(inside):
         frame = frame.f_back
         level = level + 1
     warnings.warn(message, UserWarning, stacklevel=level)

@@ -308,9 +308,9 @@ def _starts(at_guesses: list[Walk], last_point: Point | None) -> list[Walk]:
     best = min(at_guesses, key=_lowest_value)
     problem = best.problem
     options = best.options
-    ends_there = best is at_guesses[-1]  # where the earlier search ended
+    continues = best is at_guesses[-1]  # the guess at which the earlier search ended
     first = best
-    if last_point is not None and ends_there and options.optimizer is default_optimizer():
+    if last_point is not None and continues and options.optimizer is default_optimizer():
         first = _with_curvature(best, last_point)
     starts = [first]
     if options.starts > 1:

@@ -249,6 +249,13 @@ def test_no_circles():
     ).prepare()
 
 
+@pytest.mark.parametrize("name", [name for name in modules() if room(name) == "core"])
+def test_the_core_does_not_ask_whether_arrays_have_values(name):
+    """It computes. What needs values is decorated by `where_known`, or calls functions like it."""
+    asks = re.search(r"\bis_concrete\b|core\.Tracer\b", code(name))
+    assert folder(name) == "core.support" or not asks
+
+
 def test_static_arguments_are_named():
     """Counted ones go wrong in silence where a parameter is put before them."""
     assert not [name for name in modules() if "static_argnums" in code(name)]

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 from jaxrls.core.data.effects_given import Columns, GivenColumns
 from jaxrls.core.data.weights import Weights
 from jaxrls.core.linalg import Number, diagonal_of, matmul, triangular_inverse
-from jaxrls.core.support import is_concrete, on_device, pytree, where_known
+from jaxrls.core.support import known_values, on_device, pytree, where_known
 
 
 @pytree
@@ -36,10 +36,10 @@ class Combinations:
 
         Columns in NumPy stay on the host, where a new number of rows compiles nothing.
         """
-        if isinstance(C.rounded, jax.Array) or not is_concrete(self):
+        known = None if isinstance(C.rounded, jax.Array) else known_values(self)
+        if known is None:
             return self.of(C)
-        centred = C.about(np.asarray(self.centre))
-        return on_device(np.matmul(centred, np.asarray(self.scale)))
+        return on_device(np.matmul(C.about(known.centre), known.scale))
 
     def at_means(self, free: Any) -> Any:
         """Return m·free, () or (t,), for coefficients (p,) or (p, t) of the columns C."""

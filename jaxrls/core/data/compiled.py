@@ -14,9 +14,8 @@ import numpy as np
 
 from jaxrls.core.data.padding import PADDED_UP_TO
 from jaxrls.core.data.rows import Rows
-from jaxrls.core.support import ONE_THREAD, is_concrete, platform
+from jaxrls.core.support import ONE_THREAD, platform, within_program
 
-ZERO = np.zeros(())
 Function = TypeVar("Function", bound=Callable)
 # Up to this many rows LAPACK has one thread. Measured on two cores, the time with one thread is
 # that with two threads times
@@ -71,7 +70,7 @@ def compiled(fn: Function, often: bool = False) -> Function:
         for leaf in leaves:
             if isinstance(leaf, Rows):  # not a pytree, so that `jax.jit` cannot take it
                 return leaf.call(fn, args, options)
-        if _within_program(leaves):
+        if within_program(leaves):
             return whole(*args, **options)
         program: Callable = whole
         if _compiles_quickly(leaves, often):
@@ -82,15 +81,6 @@ def compiled(fn: Function, often: bool = False) -> Function:
             return jax.block_until_ready(program(*args, **options))
 
     return run  # type: ignore[return-value]
-
-
-def _within_program(leaves: list) -> bool:
-    """Whether the call is traced, as part of another program.
-
-    Inside of a program not even a constant has a value. So this is also true for calls without
-    traced arguments.
-    """
-    return not is_concrete(leaves, jax.device_put(ZERO))
 
 
 def _compiles_quickly(leaves: list, often: bool) -> bool:

@@ -45,8 +45,9 @@ from jaxrls.core.linalg import diagonal_of, matmul, safe_sqrt, triangular_invers
 from jaxrls.core.support import (
     as_floats,
     check_finite,
-    is_concrete,
     is_symbolic,
+    known_values,
+    numpy_or_jax,
     on_device,
     pytree,
     static,
@@ -105,7 +106,7 @@ class FixedEffects:
     @classmethod
     def constant(cls, total: Float[Array, ""]) -> "FixedEffects":
         """Make an intercept over rows whose weights sum to `total`, Σv. Its H is √v/√Σv."""
-        xp: Any = np if is_concrete(total) else jnp  # NumPy compiles nothing
+        xp = numpy_or_jax(total)
         return Intercept(None, on_device(xp.reshape(1 / xp.sqrt(total), (1, 1))))
 
     @classmethod
@@ -366,12 +367,16 @@ class FixedEffects:
     # rows that are left out -----------------------------------------------------------------------
 
     @where_known
-    def check_rank(self, weights: Weights, folds: Folds | None) -> None:
-        """Raise `ValueError` if the columns are linearly dependent without some row, or fold."""
+    def check_rank(self, weights: Weights, folds: Folds | None) -> bool | None:
+        """Raise `ValueError` if the columns are linearly dependent without some row, or fold.
+
+        The result is True, or None inside of `jax.jit`, where this cannot be checked.
+        """
         with jax.ensure_compile_time_eval():
             kept = self.keeps_rank(weights, folds)
             if kept is not None and not value_of(lambda xp, kept: xp.all(kept), kept):
                 raise ValueError(self._rank_message(words_for_fold(folds, int(jnp.argmin(kept)))))
+        return True
 
     def _rank_message(self, rows: str) -> str:
         """Return the error message for rows, in words, without which B loses rank."""
@@ -549,8 +554,9 @@ class FixedLevels(FixedEffects):
         if given is None:
             xp: Any = jnp if is_symbolic(m) else np  # NumPy compiles nothing
             return on_device(xp.full(m, self.count, np.int32))
-        weighs = np.asarray(self.inverse_T) if is_concrete(self.inverse_T) else np.ones(self.count)
-        known = {level: number for number, level in enumerate(self.titles) if weighs[number]}
+        inverse_T = known_values(self.inverse_T)
+        counts = np.ones(self.count) if inverse_T is None else inverse_T
+        known = {level: number for number, level in enumerate(self.titles) if counts[number]}
         return on_device(numbers_of(given, known, m))
 
     def keeps_rank(self, weights: Weights, folds: Folds | None) -> Any:

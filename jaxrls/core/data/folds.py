@@ -18,7 +18,6 @@ from jaxrls.core.data.weights import Weights
 from jaxrls.core.support import (
     as_labels,
     check_row_numbers,
-    is_concrete,
     on_device,
     pytree,
     require_values,
@@ -265,14 +264,8 @@ def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
     join the group of row `count` − 1, or no split predicts them.
     """
     result = folds(groups)
-    if result.n == count and result.n < n and is_concrete(result):
-        if result.are_groups:
-            result = folds(np.pad(np.asarray(result.predicted_by), (0, n - result.n), "edge"))
-        else:
-            predicted_by = jnp.pad(
-                result.predicted_by, (0, n - count), constant_values=len(result.left_out)
-            )
-            result = replace(result, predicted_by=predicted_by)
+    if result.n == count and result.n < n:
+        result = _with_padding(result, n)
     if result.n != n:
         wanted = n if count is None else count
         raise ValueError(
@@ -282,6 +275,21 @@ def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
             "these rows, the last one in some part"
         )
     return result
+
+
+def _with_padding(given: Folds, n: int) -> Folds:
+    """Return folds of n rows, where the rows that the given folds lack are padding."""
+    require_values(
+        f"groups has no values inside jax.jit, and lacks the padding of X, which has {n} rows with "
+        "it: pad the labels before jaxrls.folds, or call outside",
+        given,
+    )
+    missing = n - given.n
+    if given.are_groups:
+        return folds(np.pad(np.asarray(given.predicted_by), (0, missing), "edge"))
+    no_fold = len(given.left_out)
+    predicted_by = jnp.pad(given.predicted_by, (0, missing), constant_values=no_fold)
+    return replace(given, predicted_by=predicted_by)
 
 
 def words_for_fold(folds: Folds | None, i: int) -> str:

@@ -30,6 +30,7 @@ from jaxrls.core.support import (
     check_row_numbers,
     check_symmetric,
     is_symbolic,
+    known_values,
     on_device,
     pytree,
     shards_of,
@@ -177,9 +178,11 @@ class Rows(ABC):
     def distinct(self, indices: np.ndarray) -> Any:
         """Return the rows of these numbers, and each of several equal rows only once.
 
-        The rows must have values, as outside of `jax.jit`.
+        Inside of `jax.jit`, where values are not known, equal rows are all returned.
         """
-        return np.unique(self.take(indices), axis=0)
+        taken = self.take(indices)
+        known = known_values(taken)
+        return taken if known is None else np.unique(known, axis=0)
 
     def column(self, values: Any) -> Array:
         """Return labels or weights as an array that is distributed over devices like the rows."""

@@ -21,7 +21,7 @@ from jaxrls.core.factors.lams import (
 )
 from jaxrls.core.factors.residuals import Summand
 from jaxrls.core.linalg import MAP, safe_sqrt
-from jaxrls.core.support import is_concrete, pytree
+from jaxrls.core.support import pytree
 
 
 class Coefficients(NamedTuple):
@@ -263,8 +263,7 @@ class Solution:
         """
         fixed = self.factor.fixed
         weights = self.factor.weights
-        fixed.check_rank(weights, folds)
-        return None if is_concrete(fixed, weights, folds) else fixed.keeps_rank(weights, folds)
+        return None if fixed.check_rank(weights, folds) else fixed.keeps_rank(weights, folds)
 
     def nan_where_rank_drops(self, total: Any, folds: Folds | None = None) -> Any:
         """Return `total` if the fixed effects can be fitted without any one row, or any one group.

@@ -31,17 +31,22 @@ from jaxrls.core.support.checks import (
 from jaxrls.core.support.device import (
     as_readable,
     auto,
+    devices_of,
     is_concrete,
     is_symbolic,
     known_and,
+    known_values,
     memory_bytes,
+    numpy_or_jax,
     on_device,
     platform,
     require_values,
     shards_of,
+    to_host,
     value_of,
     values_unknown,
     where_known,
+    within_program,
 )
 from jaxrls.core.support.notices import in_words, printable, progress_bar, warn
 from jaxrls.core.support.public_call import check_index, hints_at_names, is_wide, public_call

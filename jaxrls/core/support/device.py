@@ -1,10 +1,11 @@
 """Questions about arrays and devices.
 
-The first part asks whether arrays have values now, which inside `jax.jit` they do not. Then come
-transfers, and the platform and memory of the default device. The last part is about meshes of
-several devices. Inside a public call the axes of a mesh are left to the compiler
-(`AxisType.Auto`), which keeps rows where they are. Under Explicit axes every operation would have
-to state the sharding of its result.
+The first part asks whether arrays have values now, which inside `jax.jit` they do not. Elsewhere in
+the package, code that needs values stands under `where_known`, or calls `require_values`,
+`known_and` or `known_values`. Then come transfers, and the platform and memory of the default
+device. The last part is about meshes of several devices. Inside a public call the axes of a mesh
+are left to the compiler (`AxisType.Auto`), which keeps rows where they are. Under Explicit axes
+every operation would have to state the sharding of its result.
 """
 
 import math
@@ -21,7 +22,12 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-Check = TypeVar("Check", bound=Callable)
+ZERO = np.zeros(())
+Look = TypeVar("Look", bound=Callable)
+
+
+# whether arrays have values now
+# --------------------------------------------------------------------------------------------------
 
 
 def is_concrete(*trees) -> bool:
@@ -29,49 +35,25 @@ def is_concrete(*trees) -> bool:
     return not [leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, jax.core.Tracer)]
 
 
-@contextmanager
-def values_unknown(what: str) -> Iterator[None]:
-    """Make a context in which a function of the caller is traced.
+def within_program(*trees) -> bool:
+    """Whether a call with these arguments is traced, as part of another program.
 
-    If the function asks for the values of arrays, as NumPy, `float` and `if` do, a `TypeError`
-    names the function as `what` and explains the remedy.
+    Inside of a program not even a constant has a value. So this is also true for calls without
+    traced arguments.
     """
-    try:
-        yield
-    except (
-        jax.errors.TracerArrayConversionError,
-        jax.errors.TracerIntegerConversionError,
-        jax.errors.ConcretizationTypeError,
-    ) as error:
-        raise TypeError(
-            f"{what} needs the values of arrays, as NumPy, float() and if do, and inside a "
-            "compiled program they are not known: write it with jax.numpy, and choices with "
-            "jax.numpy.where"
-        ) from error
+    return not is_concrete(trees, jax.device_put(ZERO))
 
 
-def value_of(ask: Callable, value: Any) -> np.ndarray:
-    """Return a property of an array, such as its largest value, as a NumPy array.
+def where_known(look: Look) -> Look:
+    """Decorate a function that looks at values, so that it runs only if all arguments have values.
 
-    It is `ask(numpy, value)`, computed on the host. For an array that is sharded over several
-    devices it is `ask(jax.numpy, value)`, so that no row leaves its device.
-    """
-    spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
-    # Without this, operations on an array with values would be traced inside `jax.jit`.
-    with jax.ensure_compile_time_eval():
-        return np.asarray(ask(jnp, value) if spread else ask(np, np.asarray(value)))
-
-
-def where_known(check: Check) -> Check:
-    """Decorate a check of values, so that it runs only if all arguments have values.
-
-    Inside `jax.jit` traced arguments have no values, and the check does nothing.
+    Inside `jax.jit` traced arguments have no values. The function then does nothing, and the result
+    is None.
     """
 
-    @wraps(check)
-    def run(*args: Any, **options: Any) -> None:
-        if is_concrete(args, options):
-            check(*args, **options)
+    @wraps(look)
+    def run(*args: Any, **options: Any) -> Any:
+        return look(*args, **options) if is_concrete(args, options) else None
 
     return run  # type: ignore[return-value]
 
@@ -99,10 +81,80 @@ def known_and(test: Callable[..., Any], *values: Any) -> bool:
         return bool(test(*map(as_readable, values)))
 
 
+def known_values(tree: Any) -> Any:
+    """Return an array, or a pytree of arrays, in NumPy; None if some have no values.
+
+    Inside `jax.jit` traced arrays have no values.
+
+    >>> known_values(jnp.arange(3)).tolist()
+    [0, 1, 2]
+    >>> jax.eval_shape(known_values, jnp.arange(3)) is None
+    True
+    """
+    return jax.tree.map(np.asarray, tree) if is_concrete(tree) else None
+
+
+def numpy_or_jax(*trees) -> Any:
+    """Return NumPy if all arrays have values, else JAX's NumPy.
+
+    A small computation by NumPy compiles nothing for a new shape. Traced arrays need JAX.
+    """
+    return np if is_concrete(trees) else jnp
+
+
+@contextmanager
+def values_unknown(what: str) -> Iterator[None]:
+    """Make a context in which a function of the caller is traced.
+
+    If the function asks for the values of arrays, as NumPy, `float` and `if` do, a `TypeError`
+    names the function as `what` and explains the remedy.
+    """
+    try:
+        yield
+    except (
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+        jax.errors.ConcretizationTypeError,
+    ) as error:
+        raise TypeError(
+            f"{what} needs the values of arrays, as NumPy, float() and if do, and inside a "
+            "compiled program they are not known: write it with jax.numpy, and choices with "
+            "jax.numpy.where"
+        ) from error
+
+
+# places and transfers
+# --------------------------------------------------------------------------------------------------
+
+
+def devices_of(value: Any) -> int:
+    """Return on how many devices a JAX array lies.
+
+    The result is 0 for anything else, and for a traced array, whose place is not known.
+    """
+    known = isinstance(value, jax.Array) and is_concrete(value)
+    return len(value.sharding.device_set) if known else 0
+
+
+def value_of(ask: Callable, value: Any) -> np.ndarray:
+    """Return a property of an array, such as its largest value, as a NumPy array.
+
+    It is `ask(numpy, value)`, computed on the host. For an array that is sharded over several
+    devices it is `ask(jax.numpy, value)`, so that no row leaves its device.
+    """
+    # Without this, operations on an array with values would be traced inside `jax.jit`.
+    with jax.ensure_compile_time_eval():
+        return np.asarray(ask(jnp, value) if devices_of(value) > 1 else ask(np, np.asarray(value)))
+
+
 def as_readable(value: Any) -> Any:
     """Return a JAX array with values on one device as a NumPy array, and anything else unchanged."""
-    known = isinstance(value, jax.Array) and is_concrete(value)
-    return np.asarray(value) if known and len(value.sharding.device_set) == 1 else value
+    return np.asarray(value) if devices_of(value) == 1 else value
+
+
+def to_host(tree: Any) -> Any:
+    """Return a pytree with its JAX arrays as NumPy arrays, except traced arrays."""
+    return map_arrays(lambda leaf: np.asarray(leaf) if is_concrete(leaf) else leaf, tree)
 
 
 def on_device(value: Any) -> jax.Array:

@@ -18,11 +18,13 @@ import numpy as np
 
 from jaxrls.core.support.checks import check_unmasked
 from jaxrls.core.support.device import (
+    devices_of,
     is_concrete,
     map_arrays,
     on_auto_axes,
     own_transfers,
     platform,
+    to_host,
 )
 
 Call = TypeVar("Call", bound=Callable)
@@ -144,7 +146,7 @@ def _call(call: Callable, bound: inspect.BoundArguments, source: PrecisionSource
         if foreign:
             first = next(iter(foreign.values()))
             results = give_back(results, first, list(views.values()))
-        return _to_host(results) if wide and from_host else results
+        return to_host(results) if wide and from_host else results
 
 
 def _check_arguments(values: dict, parameters: Mapping[str, inspect.Parameter]) -> None:
@@ -267,11 +269,6 @@ def _to_device(leaf: Any) -> Any:
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
-def _to_host(tree: Any) -> Any:
-    """Return a pytree with its JAX arrays as NumPy arrays, except traced arrays."""
-    return map_arrays(lambda leaf: np.asarray(leaf) if is_concrete(leaf) else leaf, tree)
-
-
 # arrays of other libraries, such as Torch and CuPy
 # --------------------------------------------------------------------------------------------------
 
@@ -338,5 +335,4 @@ def _place(array: jax.Array) -> int | None:
 
     None for a traced array and for an array on several devices.
     """
-    whole = is_concrete(array) and len(array.devices()) == 1
-    return array.unsafe_buffer_pointer() if whole else None
+    return array.unsafe_buffer_pointer() if devices_of(array) == 1 else None

@@ -24,6 +24,7 @@ from support import (
 )
 
 import jaxrls as rls
+from jaxrls.core.data import as_folds
 
 ROUTES = ("gram", "features", "covariance")
 
@@ -164,6 +165,10 @@ MESSAGES = [
     (
         lambda: jax.jit(rls.folds)(np.arange(3)),
         "groups has no values inside jax.jit: call jaxrls.folds(groups) outside",
+    ),
+    (
+        lambda: jax.jit(lambda plan: as_folds(plan, 4, 3).n)(rls.folds([0, 1, 0])),
+        "groups has no values inside jax.jit, and lacks the padding of X, which has 4 rows with it",
     ),
     (
         lambda: rls.holdout(np.ones((2, 3)), np.ones(2), weights=np.ones(3))(

@@ -12,7 +12,7 @@ import numpy as np
 from jaxrls.core.data import first_rows
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Choice, Function, Problem, Result
-from jaxrls.core.support import is_concrete
+from jaxrls.core.support import known_values
 from jaxrls.front.fitted import About, Fit, Kept
 from jaxrls.front.history import History
 from jaxrls.front.model import Model
@@ -146,9 +146,10 @@ def words_for_estimate(attempt: Attempt) -> str:
 
 def words_for_prior(amplitude: Any) -> list[str]:
     """Return in words the variance τ² of the prior, if the criterion has one and it is known."""
-    if amplitude is None or not is_concrete(amplitude):
+    known = known_values(amplitude)
+    if known is None:
         return []
-    variances = np.square(np.asarray(amplitude, np.float64))
+    variances = np.square(known.astype(np.float64))
     low = f"{np.min(variances):.3g}"
     high = f"{np.max(variances):.3g}"
     of_targets = "" if low == high else f" to {high}"

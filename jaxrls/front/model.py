@@ -23,7 +23,16 @@ from jaxrls.core.data import (
 )
 from jaxrls.core.fit import Function, Numbers
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.support import by_names, is_concrete, on_device, public_call, pytree, static
+from jaxrls.core.support import (
+    by_names,
+    is_concrete,
+    known_values,
+    numpy_or_jax,
+    on_device,
+    public_call,
+    pytree,
+    static,
+)
 
 LARGEST_PART = 2**15  # at most this many rows from the host are predicted at once
 QUARTERS_FROM = 4096  # see `common_number`
@@ -119,7 +128,7 @@ class Model(Function):
             from_host: as in `in_few_sizes`.
         """
         function, constant = self._without_wider_constant()
-        if from_host and is_concrete(function):
+        if from_host:
             function = _with_points_padded(function)
         program = partial(evaluate, block_size=block_size)
         values = in_few_sizes(program, (function,), (rows, columns), from_host=from_host)
@@ -201,9 +210,9 @@ def with_constant(predictions: Any, constant: Any) -> Any:
     """
     if getattr(constant, "dtype", predictions.dtype) == predictions.dtype:
         return predictions + constant
-    if is_concrete(predictions):
-        return np.asarray(predictions, constant.dtype) + np.asarray(constant)
-    return predictions + jnp.asarray(constant, predictions.dtype)
+    xp = numpy_or_jax(predictions)
+    dtype = constant.dtype if xp is np else predictions.dtype
+    return xp.asarray(predictions, dtype) + xp.asarray(constant, dtype)
 
 
 # programs
@@ -276,13 +285,13 @@ def common_number(m: int) -> int:
 def _with_points_padded(model: Model) -> Model:
     """Return the model with points of coefficient 0 added, up to a common number of points.
 
-    A model with many points is returned as it is.
+    A model with many points, or without values as inside of `jax.jit`, is returned as it is.
     """
     if not isinstance(model.points, jax.Array | np.ndarray):
         return model
     missing = common_size(len(model.points)) - len(model.points)
-    if not missing:
+    known = known_values((model.points, model.coef)) if missing else None
+    if known is None:
         return model
-    points = pad_rows(np.asarray(model.points), missing, "edge")
-    coef = pad_rows(np.asarray(model.coef), missing)
-    return replace(model, points=points, coef=coef)
+    points, coef = known
+    return replace(model, points=pad_rows(points, missing, "edge"), coef=pad_rows(coef, missing))

@@ -38,6 +38,7 @@ from jaxrls.core.support import (
     is_concrete,
     on_device,
     warn,
+    where_known,
 )
 from jaxrls.front.widths import from_median
 
@@ -167,13 +168,14 @@ def in_dtype(kernel: Kernel, dtype: Any) -> Kernel:
     return jax.tree.map(cast, kernel)
 
 
+@where_known
 def _known_float64(Y: Any, weights: Weights) -> np.ndarray | None:
     """Return the labels as a float64 array, or None if they cannot be checked for rounding.
 
     None is returned for labels that are missing, that have another dtype or number, or that have no
     values yet.
     """
-    if Y is None or not is_concrete(Y, weights):
+    if Y is None:
         return None
     Y = np.asarray(as_floats("Y", Y))
     right = Y.dtype == np.float64 and Y.shape[:1] == (weights.n,) and Y.size

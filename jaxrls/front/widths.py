@@ -25,8 +25,9 @@ from jaxrls.core.support import (
     check_inputs,
     check_matrix,
     check_real,
-    is_concrete,
+    known_values,
     public_call,
+    to_host,
 )
 
 MEDIAN_ROWS = 1000
@@ -154,12 +155,11 @@ def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
     """
     drawn, few = rows.candidates()
     if not isinstance(few, Rows):
-        values: Any = np.asarray(few) if is_concrete(few) else few
-        few = DenseRows(values)
-    v = weights.values if drawn is None else weights.take(drawn)
-    used = np.arange(few.shape[0]) if v is None or not is_concrete(v) else np.flatnonzero(v)
+        few = DenseRows(to_host(few))  # NumPy compiles nothing
+    v = known_values(weights.values if drawn is None else weights.take(drawn))
+    used = np.arange(few.shape[0]) if v is None else np.flatnonzero(v)
     used = used[np.linspace(0, len(used) - 1, min(len(used), MEDIAN_ROWS)).astype(int)]
-    return _from_data(kernel, few.distinct(used) if is_concrete(few) else few.take(used))
+    return _from_data(kernel, few.distinct(used))
 
 
 _from_data = compiled(start_from_data)

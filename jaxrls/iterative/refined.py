@@ -38,7 +38,7 @@ from jaxrls.core.linalg import (
     rule_of_solve_diag,
     triangular_inverse,
 )
-from jaxrls.core.support import as_floats, is_concrete, is_wide, pytree
+from jaxrls.core.support import as_floats, is_wide, pytree, require_values
 from jaxrls.iterative.conjugate import ALL_STEPS, CONVERGED, Run
 
 # STEPS is the largest number of steps. The distance from the identity is ‖·‖ over all entries.
@@ -255,11 +255,13 @@ class Refined(Solver):
         """Return X in float64, whatever its dtype."""
         if is_wide(X) and hasattr(X, "dtype"):
             return X
-        if isinstance(X, Rows) or not kind_of(X).is_dense or not is_concrete(X):
-            raise ValueError(
-                f"Refined() needs a dense X with known values, and X is {type(X).__name__}: call "
-                "fit outside of jax.jit, or give float64 NumPy data"
-            )
+        refusal = (
+            f"Refined() needs a dense X with known values, and X is {type(X).__name__}: call fit "
+            "outside of jax.jit, or give float64 NumPy data"
+        )
+        if isinstance(X, Rows) or not kind_of(X).is_dense:
+            raise ValueError(refusal)
+        require_values(refusal, X)
         values = np.asarray(as_floats("X", X))
         return X if values.dtype == np.float64 else values.astype(np.float64)
 

@@ -22,7 +22,7 @@ from jaxrls.core.data import Data, DataBlock, Labels, Weights, gram, moments
 from jaxrls.core.factors import AtPoints, CallShape, Expansion, Footprint, Report, Solution, Solver
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number, matmul, transposed_matmul
-from jaxrls.core.support import check_whole, is_concrete, pytree, static
+from jaxrls.core.support import check_whole, known_values, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.conjugate import Run
 from jaxrls.iterative.iterative import Iterative
@@ -67,8 +67,9 @@ class IterativeSubset(Solver):
         landmarks = self.landmarks
         if not isinstance(landmarks, Landmarks) and np.ndim(landmarks) == 0:
             check_whole("landmarks, as their number,", landmarks, rows.count)
-            used = int(weights.count) if is_concrete(weights) else rows.count
-            landmarks = drawn_rows(jax.random.key(0), weights, min(int(landmarks), used))
+            used = known_values(weights.count)
+            most = rows.count if used is None else int(used)
+            landmarks = drawn_rows(jax.random.key(0), weights, min(int(landmarks), most))
         return replace(self, landmarks=Subset(landmarks).prepare(kernel, rows, weights).landmarks)
 
     def solve(

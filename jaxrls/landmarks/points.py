@@ -16,8 +16,8 @@ from jaxrls.core.support import (
     as_floats,
     check_finite,
     check_unmasked,
-    is_concrete,
     known_and,
+    known_values,
     pytree,
 )
 
@@ -121,21 +121,23 @@ def _same_rows(rows: Rows, indices: Array | np.ndarray, points: Any) -> bool:
     """
     if indices.shape != points.shape[:1] or points.shape[1] != rows.shape[1]:
         return False
-    if not is_concrete(rows, indices, points):
-        return True
-    with jax.ensure_compile_time_eval():  # values from outside of jit
-        inside = int(jnp.max(indices)) < rows.count
-        taken = as_dense(rows.take(indices))
-        named = as_dense(points)
-        return inside and bool(jnp.all(taken == jnp.asarray(named, rows.dtype)))
+    return not known_and(_differ, rows, indices, points)
+
+
+def _differ(rows: Rows, indices: Any, points: Any) -> Any:
+    """Whether points are others than the rows of these numbers."""
+    taken = as_dense(rows.take(indices))
+    named = jnp.asarray(as_dense(points), rows.dtype)
+    return indices.max() >= rows.count or (taken != named).any()
 
 
 def certificate(fit: Any) -> str:
     """Return the text of `Fit.certificate`; empty without a trace residual, or inside `jax.jit`."""
-    if fit.trace_residual is None or not is_concrete(fit.lam):
+    lam = known_values(fit.lam)
+    if fit.trace_residual is None or lam is None:
         return ""
     trace = float(fit.trace_residual)
-    chosen = float(np.asarray(fit.lam).min())
+    chosen = float(lam.min())
     least = trace / TOLERANCE
     among = "" if chosen >= trace / TOLERANCE else "not "
     return (

@@ -20,8 +20,8 @@ from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import default_block_size, sum_rows
 from jaxrls.core.support import (
     as_floats,
-    is_concrete,
     known_and,
+    known_values,
     on_device,
     pytree,
     require_values,
@@ -239,9 +239,11 @@ class PairsOut(Ordered):
             place = on_device if rows is None else rows.column
             events = place(as_floats("events", events, Y.dtype))
             check_events(events, n)
-        if isinstance(pairs, AllPairs) and events is None and Y.size == n and is_concrete(Y):
-            labels, number = np.unique(np.asarray(Y), return_inverse=True)
-            if len(labels) == 2:
+        one_target = isinstance(pairs, AllPairs) and events is None and Y.size == n
+        labels = known_values(Y) if one_target else None
+        if labels is not None:
+            values, number = np.unique(labels, return_inverse=True)
+            if len(values) == 2:
                 classes = [jnp.asarray(np.flatnonzero(number.reshape(-1) == k)) for k in (0, 1)]
                 pairs = PairsBetween(*sorted(classes, key=len, reverse=True))
         return replace(self, pairs=pairs, events=events, within=plan)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import DenseRows, Rows
 from jaxrls.core.linalg import SUM, Reduction, check_block_size, default_block_size
-from jaxrls.core.support import is_concrete
+from jaxrls.core.support import numpy_or_jax
 from jaxrls.rows.readings import run_between_readings
 
 HOST_BLOCK_BYTES = 32 * 2**20  # the bytes of rows that are read at once
@@ -165,7 +165,7 @@ def one_behind(results: Iterable) -> Iterator:
 
 def in_blocks(arrays: Iterable, size: int) -> Iterator:
     """Yield the same rows in arrays of `size` rows. The last array may have fewer."""
-    join = lambda parts: (np if is_concrete(parts) else jnp).concatenate(parts)
+    join = lambda parts: numpy_or_jax(parts).concatenate(parts)
     held: list = []
     missing = size
     for X in arrays:

@@ -29,7 +29,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive
 
 from jaxrls.core.data import DenseRows, Rows, static_names
 from jaxrls.core.linalg import MAP, Reduction
-from jaxrls.core.support import on_device, pytree, static
+from jaxrls.core.support import is_concrete, on_device, pytree, static
 
 reading_p = Primitive("reading")
 reading_p.multiple_results = True
@@ -61,7 +61,7 @@ def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
       of the caller. The traced program cannot be cut there.
     """
     leaves = jax.tree.leaves(args)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+    if not is_concrete(leaves):
         return fn(*args, **options)
     sources: Any = [leaf for leaf in leaves if isinstance(leaf, Rows)]
     forms = {id(rows): Form(i, Attributes.of(rows)) for i, rows in enumerate(sources)}

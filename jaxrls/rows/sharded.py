@@ -28,7 +28,7 @@ from jaxrls.core.support import (
     check_targets,
     check_weights,
     column_names,
-    is_concrete,
+    devices_of,
     pytree,
     shards_of,
     static,
@@ -67,8 +67,7 @@ class ShardedRows(DenseRows):
     @classmethod
     def takes(cls, X: Any) -> bool:
         """Whether X is an array that has values now and whose rows lie on several devices."""
-        known = isinstance(X, jax.Array) and is_concrete(X)
-        return known and X.ndim == 2 and X.size > 0 and shards_of(X) > 1
+        return devices_of(X) > 1 and X.ndim == 2 and X.size > 0 and shards_of(X) > 1
 
     @classmethod
     def read(cls, name: str, X: Any, dtype: Any = None) -> "ShardedRows":

@@ -35,6 +35,7 @@ from jaxrls.core.support import (
     check_inputs,
     check_matrix,
     check_row_numbers,
+    known_values,
     pytree,
     require_values,
     static,
@@ -319,11 +320,16 @@ class SparseRows(Rows):
         few = SparseBlock(values, first.columns, first.row % num, (num, self.shape[1]))
         return few.dense()
 
-    def distinct(self, indices: np.ndarray) -> SparseBlock:
-        """Return the rows with these numbers as a `SparseBlock`, with equal rows taken once."""
+    def distinct(self, indices: np.ndarray) -> Any:
+        """Return the rows with these numbers as a `SparseBlock`, with equal rows taken once.
+
+        Inside of `jax.jit` they are dense, and equal rows are all returned.
+        """
         from scipy.sparse import csr_array
 
-        every = jax.tree.map(np.asarray, self.as_one_block())
+        every = known_values(self.as_one_block())
+        if every is None:
+            return self.take(indices)
         row = np.broadcast_to(every.row[:, None], every.values.shape)
         entries = every.values.ravel(), (row.ravel(), every.columns.ravel())
         by_row = csr_array(entries, shape=self.shape)[indices]

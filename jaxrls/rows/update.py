@@ -44,7 +44,7 @@ from jaxrls.core.fit import (
 )
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Reduction
-from jaxrls.core.support import by_names, is_concrete, on_device, pytree, static, warn
+from jaxrls.core.support import by_names, known_values, on_device, pytree, static, warn, where_known
 from jaxrls.front import (
     LARGEST_PART,
     Fit,
@@ -256,7 +256,7 @@ def with_rows(
     coef = fit.model.coef
     X = by_names("X", X, fit.model.names)
     new = _read(summed, fit, X, Y, weights, fixed_effects)
-    if came_from_host(X) and _can_be_padded(new):
+    if came_from_host(X):
         new = _in_few_sizes(new)
     prequential = fit.diagnostics.prequential
     if sign > 0:
@@ -266,17 +266,9 @@ def with_rows(
     lam = jnp.asarray(fit.lam)
     choice = fit.kept.choice
     changed = _changed(fit.model.kernel, summed, more, choice, lam, sign=sign, flat=flat)
-    known = is_concrete(changed)
-    if known and sign < 0 and not changed.can_exist:
-        raise ValueError(
-            "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
-            "these labels and weights"
-        )
+    names_lams = choice is None or choice.lams is not None
+    _inspect(changed, sign, fit.criterion, names_lams)
     result = changed.result
-    if known:
-        _inspect_digits(float(changed.cancellation), coef.dtype)
-        names_lams = choice is None or choice.lams is not None
-        inspect_result(result, fit.criterion, names_lams=names_lams)
     return Fit(
         model=model_of(result.function, fit.model.names, fit.label_offset),
         chosen=result.chosen,
@@ -326,27 +318,27 @@ def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects:
     return NewRows(Data(new.rows, new.weights, fixed), new.Y)
 
 
-def _can_be_padded(new: NewRows) -> bool:
-    """Whether rows are an array with values now, and few enough for copies to cost little."""
-    rows = new.data.rows
-    return type(rows) is DenseRows and rows.shape[0] <= LARGEST_PART and is_concrete(new)
-
-
 def _in_few_sizes(new: NewRows) -> NewRows:
     """Return the rows with rows of weight 0 at their end, up to a common number of rows.
 
-    Sums over them stay the same. So a few compiled programs serve every number of rows.
+    Sums over them stay the same. So a few compiled programs serve every number of rows. Rows that
+    are not one array with values now, or too many to be copied, are returned as they are.
     """
-    weights = new.data.weights
+    rows = new.data.rows
+    few = type(rows) is DenseRows and rows.shape[0] <= LARGEST_PART
+    known = known_values(new) if few else None
+    if known is None:
+        return new
+    weights = known.data.weights
     fixed = new.data.fixed
     n = weights.n
     size = common_number(n)
-    more = lambda a, mode="edge": on_device(pad_rows(np.asarray(a), size - n, mode))
+    more = lambda a, mode="edge": on_device(pad_rows(a, size - n, mode))
     v = np.ones(n, weights.dtype) if weights.values is None else weights.values
     padded = Weights(more(v, "constant"), size, weights.dtype, padded=weights.values is None)
     if fixed.values is not None:
-        fixed = replace(fixed, values=more(fixed.values))
-    return NewRows(Data(DenseRows(more(new.data.rows.dense())), padded, fixed), more(new.Y))
+        fixed = replace(fixed, values=more(known.data.fixed.values))
+    return NewRows(Data(DenseRows(more(known.data.rows.X)), padded, fixed), more(known.Y))
 
 
 def _prequential(fit: Fit, new: NewRows, block_size: int | None) -> Prequential:
@@ -401,6 +393,18 @@ def _changed(
     result = result_of_moments(kernel, solution, chosen, criterion)
     cancellation = summed.cancellation(chosen.lam)
     return Changed(result, solution, summed, summed.can_exist(), cancellation)
+
+
+@where_known
+def _inspect(changed: Changed, sign: int, criterion: str, names_lams: bool) -> None:
+    """Raise if rows were removed that the fit does not have, and warn of what its numbers show."""
+    if sign < 0 and not changed.can_exist:
+        raise ValueError(
+            "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
+            "these labels and weights"
+        )
+    _inspect_digits(float(changed.cancellation), changed.result.function.coef.dtype)
+    inspect_result(changed.result, criterion, names_lams=names_lams)
 
 
 def _inspect_digits(cancellation: float, dtype: Any) -> None:

@@ -23,8 +23,8 @@ from jaxrls.core.support import (
     as_lams,
     check_whole,
     column_names,
-    is_concrete,
     known_and,
+    known_values,
     progress_bar,
     public_call,
     pytree,
@@ -99,13 +99,15 @@ class KernelsFit:
 
     def __repr__(self) -> str:
         count, t = self.shares.shape
-        if not is_concrete(self):
+        numbers = known_values((self.shares, self.error, self.r2))
+        if numbers is None:
             return f"KernelsFit(of {count} kernels and {t} targets)"
-        shares = zip(self.names or range(count), np.mean(self.shares, axis=1), strict=True)
-        words = ", ".join(f"{name} {share:.3g}" for name, share in shares)
+        shares, error, r2 = numbers
+        named = zip(self.names or range(count), shares.mean(axis=1), strict=True)
+        words = ", ".join(f"{name} {share:.3g}" for name, share in named)
         return (
-            f"{count} kernels, {t} targets: mean error {np.mean(self.error):.3g}, held-out R² "
-            f"{np.mean(self.r2):.3g}\nshares: {words}"
+            f"{count} kernels, {t} targets: mean error {error.mean():.3g}, held-out R² "
+            f"{r2.mean():.3g}\nshares: {words}"
         )
 
     def kernel(self, target: int) -> Kernel:

@@ -38,7 +38,7 @@ from jaxrls.core.linalg import Number, default_block_size, matmul, sum_rows
 from jaxrls.core.support import (
     as_lam,
     check_whole,
-    is_concrete,
+    known_values,
     public_call,
     pytree,
     require_values,
@@ -161,9 +161,10 @@ def select_columns(
             f"{type(problem.rows).__name__}"
         )
     chosen, count = _choose(problem, as_lam(lam, problem.rows.dtype), num=int(num))
-    if not is_concrete(count):
+    known = known_values(count)
+    if known is None:
         return chosen
-    return replace(chosen, columns=chosen.columns[: int(count)], errors=chosen.errors[: int(count)])
+    return replace(chosen, columns=chosen.columns[: int(known)], errors=chosen.errors[: int(known)])
 
 
 class Search(NamedTuple):

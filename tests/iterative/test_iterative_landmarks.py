@@ -124,6 +124,8 @@ def test_a_number_of_landmarks_draws_rows_that_weigh():
     points, again = np.asarray(make().points), np.asarray(jax.jit(make)().points)
     assert len({*map(tuple, points)} & {*map(tuple, np.asarray(X[:40]))}) == 30
     np.testing.assert_array_equal(points, again)
+    of_all = lambda: rls.factorize(KERNEL, X, landmarks=30, solver=rls.Iterative()).points
+    np.testing.assert_array_equal(of_all(), jax.jit(of_all)())
     options = {"weights": weights, "landmarks": 60, "solver": rls.Iterative(), "lams": [0.1]}
     assert rls.fit(KERNEL, X, Y, **options).num_landmarks == 40  # of as many rows that weigh
 

@@ -512,33 +512,38 @@ def test_a_walk_goes_up_from_nothing_and_down_from_the_best(patch):
 
 @FLOAT64
 def test_a_walk_compares_lam_by_products_in_float32(patch):
-    """But near their floor, and where they end no iteration; the model is that of float64."""
+    """But near their floor, of rows far from 0, and where the iteration does not converge by them;
+    the model is that of float64.
+    """
     X, y = (np.asarray(part, float) for part in drawn(200))
-    kernel, solver, dtypes = rls.Gaussian(1.5), rls.Iterative(40), []
+    v = np.where(np.arange(200) % 9 == 4, 0, 1 + np.arange(200) % 3)
+    kernel, solver, dtypes, converges = rls.Gaussian(1.5), rls.Iterative(40), [], True
     plain = lam_walk._evaluate_at
 
     def evaluate(problem, solution, log_lam):
         dtypes.append(solution.factor.near.X.dtype.name)
         return *plain(problem, solution, log_lam)[:3], dtypes[-1] == "float64" or converges
 
+    def fitted(X):
+        dtypes.clear()
+        return rls.fit(kernel, X, y, weights=v, solver=solver)
+
     patch.setattr(lam_walk, "_evaluate_at", evaluate)
-    converges = True
-    fit = rls.fit(kernel, X, y, solver=solver)
+    fit = fitted(X)
     assert len(dtypes) == len(fit.lams) and set(dtypes) == {"float32"}
-    at_lam = rls.fit(kernel, X, y, lams=[float(fit.lam)], solver=solver)
-    assert fit.model.coef.dtype == np.float64
-    exact = Solved(X, y[:, None], float(fit.lam), width=1.5).predict(X)[:, 0]
-    for one in (fit, at_lam):
-        off = np.asarray(one.predict(X)) - exact
-        assert np.linalg.norm(off) < 2 * solver.tol * np.linalg.norm(y - exact)
+    exact = Solved(X, y[:, None], float(fit.lam), v, width=1.5).predict(X)[:, 0]
+    root = np.sqrt(v)
+    off = root * (np.asarray(fit.predict(X)) - exact)
+    assert np.linalg.norm(off) < 2 * solver.tol * np.linalg.norm(root * (y - exact))
+    far = fitted(X + 1e7)  # float32 rounds these rows to whole numbers
+    assert set(dtypes) == {"float64"}
+    assert_close(far.lams, fit.lams, 1e-3 * float(fit.lams.max()))
+    assert_close(far.errors, fit.errors, 1e-3 * float(fit.errors.max()))
     converges = False
-    dtypes.clear()
-    rls.fit(kernel, X, y, solver=solver)
+    fitted(X)
     assert dtypes == ["float32", "float64"] * (len(dtypes) // 2)
-    converges = True
-    dtypes.clear()
     patch.setattr(lam_walk, "NARROW_FROM", 1e9)
-    rls.fit(kernel, X, y, solver=solver)
+    fitted(X)
     assert set(dtypes) == {"float64"}
     for other in (rls.Iterative(40, tol=1e-4), rls.Iterative(40, dtype="float64")):
         problem = rls.extend.read_problem(kernel, X, y, solver=other).prepare()

@@ -196,9 +196,8 @@ def _by_pairs_of_blocks(
     size = -(-n // count)
     X_blocks = _cut(X.astype(V.dtype), count, size, "edge")
     V_blocks = _cut(V.reshape(n, -1), count, size, "constant")
-    # K_ijᵀ V_i is computed as (V_iᵀ K_ij)ᵀ, and all such products stay transposed to the end. XLA
-    # would make a product with K_ijᵀ of a product that is transposed at once. That takes ten times
-    # as long.
+    # K_ijᵀ V_i is computed as (V_iᵀ K_ij)ᵀ. XLA would turn this back into K_ijᵀ V_i, which takes ten
+    # times as long. So these products are transposed only after all are added.
     V_transposed = jnp.swapaxes(V_blocks, 1, 2)
     numbers = np.triu_indices(count)
 

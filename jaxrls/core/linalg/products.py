@@ -39,8 +39,8 @@ PANELS = 4
 
 
 def transposed_matmul(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[Array, "a b"]:
-    """Return AᵀB. On CPUs it is computed along the rows of A, which is faster by half for many
-    columns B, and several times as fast for one.
+    """Return AᵀB. On CPUs it is computed along the rows of A, which is faster, and several times as
+    fast if B has one column.
     """
     return _along_rows(A, B) if platform() == "cpu" else matmul(A.T, B)
 

@@ -83,7 +83,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         weights = self.weights_of_landmarks
         U = weights.scale(u)
         of_landmarks = LeftBlock(U, weights, self.fixed.values_at(self.indices))
-        outside = self.outside(of_landmarks)[:, None, None]
+        outside = self.diagonal_outside(of_landmarks)[:, None, None]
         return self.left_out_at(
             d=matmul_lams(W * W, residual_share),
             rho=matmul_lams(W * u, slope),

@@ -197,7 +197,7 @@ def _diagonals(spectrum: Spectrum, lam: Float[Array, ""]) -> Float[Array, "n 5"]
 
     def of_block(block: LeftBlock) -> Float[Array, "b 5"]:
         of_fixed = spectrum.fixed.leverage(block.b, block.weights.array)
-        outside = jnp.maximum(spectrum.outside(block), 0)
+        outside = jnp.maximum(spectrum.diagonal_outside(block), 0)
         fixed_and_rest = jnp.stack([of_fixed, of_fixed, outside, outside, outside], axis=1)
         return matmul(block.U**2, shares) + fixed_and_rest
 

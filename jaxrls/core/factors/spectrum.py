@@ -69,6 +69,18 @@ class LeftBlock(NamedTuple):
     added: Any = None  # their part of what the caller added
 
 
+class OutsideOfU(NamedTuple):
+    """The residuals of a block of rows outside of the directions U. They are the same at every λ.
+
+    Args:
+        r: (I − UUᵀ)ỹ.
+        diagonal: that of I − HHᵀ − UUᵀ.
+    """
+
+    r: Float[Array, "b t"]
+    diagonal: Float[Array, " b"]
+
+
 @pytree
 class Spectrum(Factor):
     """The eigendecomposition of one kernel on one X, which serves every λ.
@@ -180,24 +192,28 @@ class Spectrum(Factor):
         def of_block(block: LeftBlock) -> Any:
             U = block.U
             labels: RowLabels = block.added
-            labels_outside = self.labels_outside(block, z)[:, None]
-            outside = self.outside(block)[:, None, None]
+            outside = self.outside(block, z)
 
             def of_lams(lams: PerLam) -> Any:
                 residual_share = self.residual_share(lams)
-                r = labels_outside + matmul_lams(U, residual_share * z[:, None])
-                diagonal = outside + matmul_lams(U * U, residual_share)
+                r = matmul_lams(U, residual_share * z[:, None])
+                diagonal = matmul_lams(U * U, residual_share)
+                if outside is not None:
+                    r = outside.r[:, None] + r
+                    diagonal = outside.diagonal[:, None, None] + diagonal
                 return fn(Residuals(r, diagonal, block.weights, labels))
 
             return over_lams(reduction, of_lams, lams, t)
 
         return self.read_left(reduction, of_block, self.labels_of_rows(solution))
 
-    def labels_outside(self, block: LeftBlock, z: Float[Array, "r t"]) -> Float[Array, "b t"]:
-        """Return (I − UUᵀ)ỹ for a block of rows."""
-        return block.added.scaled - matmul(block.U, z)
+    def outside(self, block: LeftBlock, z: Float[Array, "r t"]) -> OutsideOfU | None:
+        """Return what a block of rows has outside of U, or None if U leaves no dimension out."""
+        return OutsideOfU(
+            r=block.added.scaled - matmul(block.U, z), diagonal=self.diagonal_outside(block)
+        )
 
-    def outside(self, block: LeftBlock) -> Float[Array, " b"]:
+    def diagonal_outside(self, block: LeftBlock) -> Float[Array, " b"]:
         """Return the diagonal of I − HHᵀ − UUᵀ for a block of rows."""
         U = block.U
         return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(block.b, block.weights.array)
@@ -278,11 +294,10 @@ class SquareSpectrum(DenseSpectrum):
     The first part of R is exactly 0, so that R = U diag(λD) Uᵀ.
     """
 
-    def labels_outside(self, block: LeftBlock, z: Float[Array, "n t"]) -> Float[Array, "n t"]:
-        """Return 0."""
-        return jnp.zeros_like(block.added.scaled)
+    def outside(self, block: LeftBlock, z: Float[Array, "n t"]) -> None:
+        """Return None: both parts are 0."""
 
-    def outside(self, block: LeftBlock) -> Float[Array, " n"]:
+    def diagonal_outside(self, block: LeftBlock) -> Float[Array, " n"]:
         """Return 0."""
         return jnp.zeros_like(block.U[:, 0])
 

@@ -65,14 +65,10 @@ def _along_rows_jvp(
     return _along_rows(A, B), matmul(dA.T, B) + matmul(A.T, dB)
 
 
-@jax.custom_jvp
 def _transposed(A: Float[Array, "n a"]) -> Float[Array, "a n"]:
     """Return Aᵀ, laid out in memory in this order."""
     # Without the barrier XLA would merge the transposition into the product.
     return jax.lax.optimization_barrier(A.T)
-
-
-_transposed.defjvp(lambda primals, tangents: (_transposed(*primals), tangents[0].T))
 
 
 @jax.custom_jvp

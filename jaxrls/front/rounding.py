@@ -48,15 +48,15 @@ def _share_of_rounding(result: Result) -> float:
     * Rounding adds a matrix E of random entries to K, and so changes R = λP̃ by RER/λ.
     * If most eigenvalues of K are below λ, R is close to a projection. Then residuals move by
       floor/λ of their root mean square, as measured.
-    * If f has many degrees of freedom, residuals move less, by the factor 1 − dof/n.
+    * If f has many degrees of freedom, residuals move less, by the factor 1 − dof/n, where n counts
+      rows of positive weight.
     """
-    function = result.function
     diagnostics = result.diagnostics
-    rows_are_points = function.points is not None and not diagnostics.num_landmarks
+    rows_are_points = result.function.points is not None and not diagnostics.num_landmarks
     if not rows_are_points or diagnostics.run is not None:  # an iteration has no factor of K
         return 0.0
     dof = diagnostics.dof
-    left = 1.0 if dof is None else 1 - np.asarray(dof) / len(function.coef)
+    left = 1.0 if dof is None else 1 - np.asarray(dof) / float(diagnostics.num_rows)
     lam = np.asarray(result.chosen.lam)
     return float(np.max(np.clip(left, 0, 1) * float(diagnostics.floor) / lam))
 

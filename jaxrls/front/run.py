@@ -84,7 +84,7 @@ def _is_spoilt_by_rounding(attempt: Attempt) -> bool:
     if not np.isfinite(np.asarray(chosen.errors)).all():
         return True
     diagnostics = attempt.result.diagnostics
-    residual_dof = float(problem.weights.count) - float(diagnostics.dof)
+    residual_dof = float(diagnostics.num_rows) - float(diagnostics.dof)
     itemsize = np.asarray(chosen.lam).dtype.itemsize
     right_from = WEIGHTS_RIGHT_FROM[itemsize] * float(diagnostics.floor)
     return float(chosen.lam) < right_from and residual_dof > 0.5

@@ -61,10 +61,18 @@ def test_tune_ends_where_single_rows_are_right(seed):
 WIDTHS = np.array([8.0, 20.0, 20.0])
 
 
+def fit_and_share(*given, **options):
+    """A fit that warns of rounding, and by what share of their size it may move single rows."""
+    with pytest.warns(UserWarning, match="rounding may move held-out residuals") as told:
+        fit = rls.fit(*given, **options)
+    (message,) = [str(one.message) for one in told]
+    return fit, float(message.split(" by ")[1].split(" %")[0]) / 100
+
+
 @pytest.mark.parametrize("solver", [rls.Cholesky(), rls.Spectral("gram")], ids=str)
 def test_a_fit_says_how_far_single_rows_are_off(solver):
     """By no more than it says, without a word where it is less than 2 %; variances stay positive,
-    at the floor too.
+    at the floor too. Rows of weight 0 change nothing of it.
     """
     X, y = drawn(0)
     kernel = rls.Gaussian(WIDTHS)
@@ -72,11 +80,12 @@ def test_a_fit_says_how_far_single_rows_are_off(solver):
     for times in (1.0, 10.0, 100.0):
         options = {"lams": [times * floor], "solver": solver, "keep": True}
         if times < 50:
-            with pytest.warns(UserWarning, match="rounding may move held-out residuals") as told:
-                fit = rls.fit(kernel, X, y, **options)
-            (message,) = [str(one.message) for one in told]
-            share = float(message.split(" by ")[1].split(" %")[0]) / 100
+            fit, share = fit_and_share(kernel, X, y, **options)
             assert abs(share * times - 1 + float(fit.dof) / N) < 0.1
+            rows_twice = np.vstack([X, X]), np.append(y, y)
+            weights = np.repeat([1.0, 0.0], N)
+            _, of_half = fit_and_share(kernel, *rows_twice, weights=weights, **options)
+            assert abs(of_half / share - 1) < 0.05
         else:
             fit = rls.fit(kernel, X, y, **options)
             share = 1 / times

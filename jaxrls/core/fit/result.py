@@ -61,6 +61,7 @@ class Diagnostics:
 
     loo_residuals: Float[Numbers, "n *t"] | Any = None
     dof: PerTarget | Any = None
+    num_rows: Number | Any = None  # of positive weight
     floor: Number | Any = None
     indefinite: Number | Any = None
     informative: Bool[Numbers, ""] | None = None
@@ -212,6 +213,7 @@ def _result_of(kernel: Kernel, solution: Solution, chosen: Chosen, outcome: Outc
     diagnostics = Diagnostics(
         loo_residuals=None if residuals is None else drop(residuals[0]),
         dof=None if dof is None else dof.reshape(chosen.lam.shape),
+        num_rows=factor.weights.count,
         floor=report.floor,
         indefinite=report.indefinite,
         informative=report.informative,

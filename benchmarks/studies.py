@@ -477,7 +477,7 @@ def effects(data, draws=100, rows=150):
 
 def one_call(data, only=("kin40k",), dtype="float32", rows=36_000):
     """`tune` of a width for each column on all rows, where K is too large to be stored: errors, the
-    λ that were visited and products of K with targets and probes (half an hour on two cores).
+    λ that were visited and products of K with targets and probes (ten minutes on two cores).
     """
     from jaxrls.iterative.iterative import IterativeGram  # to count its products
 

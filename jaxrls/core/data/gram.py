@@ -39,13 +39,15 @@ def gram(
 ) -> Float[Array, "n m"]:
     """Compute the kernel matrix K in blocks of rows.
 
-    Kᵢⱼ = k(xᵢ, zⱼ). If Z is None, Z is X, and the diagonal is exactly `kernel.diag(X)`.
+    Kᵢⱼ = k(xᵢ, zⱼ). If Z is None, Z is X. Then the diagonal is exactly `kernel.diag(X)`, unless X
+    is a `Block` or a kernel matrix, whose entries are taken as they are.
 
     Args:
         kernel: a jaxrls kernel.
         X: rows (n, d), or `Rows`.
         Z: rows (m, d), by default X.
-        block_size: rows at a time, by default as many as fit the cache.
+        block_size: rows at a time, by default as many as fit the cache. It counts unless Z is
+            `Rows`, whose own blocks are used.
 
     Returns:
         K (n, m), in the dtype of X.

@@ -24,8 +24,8 @@ class Weights:
         values: weights (n,); None if all are 1.
         n: the number of rows.
         dtype: the dtype of the data.
-        padded: whether rows were added as padding, and are the only rows with a weight other than
-            1. They have weight 0, and nobody needs results for them.
+        padded: whether rows of weight 0 were added as padding to rows of weight 1. If so, nobody
+            needs results for rows of weight 0, and all weights are 0 or 1.
 
     >>> import jax.numpy as jnp
     >>> weights = Weights.of([4.0, 0.0], 2, jnp.float32)

@@ -158,7 +158,7 @@ def kernel_matrix(kernel: Kernel, data: Data, block_size: int | None) -> KernelM
     """Return K of all rows, about an origin where that reduces rounding.
 
     If a constant is fitted, only differences of features matter. So features far from 0 are taken
-    about an origin among them.
+    about an origin near their mean.
     """
     rows = data.rows
     has_constant = data.fixed.has_constant

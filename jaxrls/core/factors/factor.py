@@ -12,8 +12,10 @@ Notation, with sample weights v:
 
     √v B = H T               the fixed effects B, with an orthonormal H
     K̃ = √v K √v
-    ỹ = √v (y − mean)        mean is the fit of the fixed effects alone
-    P̃                        the inverse of K̃ + λI with the fixed effects projected out
+    ỹ = √v (y − mean)        mean is the fit of the fixed effects alone. R and P̃ remove it anyway,
+                             so that `docs/theory.md` writes ỹ = √v y
+    P̃                        the inverse of K̃ + λI with the fixed effects projected out. The
+                             docstring of `Evidence` calls √v P̃ √v so
     r = √v (y − f)           residuals
     R                        the residual operator, I minus the hat matrix: r = Rỹ
 

@@ -41,7 +41,9 @@ def factorize(
         solver: `Spectral()`, one eigendecomposition for all λ; `Cholesky()`, one factor for each λ,
             which is cheaper for a few λ and differentiable in everything; `Refined()` or
             `Iterative()`. By default the cheapest spectrum for the shapes.
-        block_size: rows at a time while K or sums over rows are made.
+        block_size: rows at a time where K is evaluated in blocks, and in the sums over rows of
+            `Cholesky()`, of landmarks and of iterations. Spectra of explicit features choose their
+            own, and so does K of explicit features with a constant.
 
     Returns:
         A `Factor`; `factor.route` says how it was made.

@@ -6,7 +6,7 @@ At the floor, sums over rows begin to be right. Single rows need a larger λ. Wh
 of K are below λ, the factor's error E moves held-out residuals by RER/λ. At the floor, this is as
 much as their root mean square, and it falls as 1/λ above. `benchmarks/floors.py` measured this on a
 hundred data sets. Leave-one-out errors of 9 in 10 were right to 4 to 10 % at the floor, and to 1 %
-from 30 times the floor on. Single rows were right to 1 % from 100 times on. `front/inspection.py`
+from 30 times the floor on. Single rows were right to 1 % from 100 times on. `front/rounding.py`
 estimates this error for a fit.
 
 The first reason for a floor is the rounding of what is factored. ρ is √n·eps times its largest
@@ -28,8 +28,10 @@ eigenvalue is above the last column:
 
 ρ′ is the rounding of what centring removed alone. If the spectrum of ΦΦᵀ replaces that of ΦᵀΦ, its
 floor is at least ρ with the number of features in place of rows. Cholesky factors do not know the
-largest eigenvalue. ‖ΦᵀΦ‖ stands for it, and for K the largest Kᵢᵢ in ρ, and the trace in the last
-column. On landmarks the features are rounded too, so that their factors have floors of their own.
+largest eigenvalue. ‖ΦᵀΦ‖ stands for it, and for K the largest vᵢKᵢᵢ in ρ, and the trace in the last
+column. With weights ρ takes at most three times the largest vᵢKᵢᵢ of a row that makes lighter rows
+less exact (`_largest_that_costs` in `cholesky.py`). On landmarks the features are rounded too, so
+that their factors have floors of their own.
 
 Features have a second reason for a floor: the rows that stay may hardly determine a fit. As λ → 0
 the fit interpolates these rows, and 1 − leverage goes to 0. Then R = I − HHᵀ − U diag(s/(s + λ)) Uᵀ
@@ -56,8 +58,8 @@ from jaxrls.core.leave_out import levels_inside
 from jaxrls.core.linalg import Number, eigh_rounding, matmul
 from jaxrls.core.support import pytree, static
 
-# From this multiple of the rounding of K on, held-out residuals are right to 1 %. K is informative
-# if its largest eigenvalue is above it.
+# K is informative if its largest eigenvalue is above this multiple of its rounding. For a λ below
+# this multiple of the floor, `front/run.py` tries Cholesky factors, which are rounded less.
 ABOVE_ROUNDING = 5
 # A floor of at least this many times the rounding of σ, squared. σ is then off by at most 5 % of √λ.
 SVD_ROUNDINGS = 20

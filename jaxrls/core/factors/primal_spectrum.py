@@ -161,8 +161,8 @@ class OuterSpectrum(GramSpectrum):
 def solve_covariance(kernel: Kernel, data: Data, labels: Labels) -> Solution:
     """Return the solution on explicit features by the spectrum of ΦᵀΦ, or of ΦΦᵀ if n ≤ r.
 
-    Directions with s below √r·eps·s_max, the rounding, count as absent. Cost: one product, O(n r²),
-    and O(r³).
+    Directions whose s may be rounding alone count as absent: `floor.py` has the threshold. Cost:
+    one product, O(n r²), and O(r³).
 
     Source: Rifkin (lecture), "direct approach".
     """

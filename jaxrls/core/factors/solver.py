@@ -119,7 +119,8 @@ class Solver(ABC):
             kernel: a jaxrls kernel.
             data: rows of X, weights and fixed effects.
             labels: labels, checked.
-            block_size: rows at a time; None for the default.
+            block_size: rows at a time in K and in sums over rows, where the solver lets the caller
+                choose; None for the default.
 
         Returns:
             A `Solution` of the factor.

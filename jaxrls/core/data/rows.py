@@ -69,10 +69,23 @@ class Rows(ABC):
     row_weights: Any = None  # (n,), if the source of the rows has weights
 
     @abstractmethod
-    def over(self, reduction: Reduction, fn: Callable, columns: Any, **hints) -> Any:
+    def over(
+        self,
+        reduction: Reduction,
+        fn: Callable,
+        columns: Any,
+        *,
+        temporaries: int = 0,
+        block_size: int | None = None,
+    ) -> Any:
         """Sum (`SUM`) or stack (`MAP`) `fn(block, part)` over blocks of rows.
 
-        `columns` is a pytree of arrays (n, …), and `part` is this pytree for the rows of the block.
+        Args:
+            reduction: `SUM` or `MAP`.
+            fn: a function of a block of rows and of the part of `columns` for these rows.
+            columns: a pytree of arrays (n, …).
+            temporaries: how many numbers `fn` makes for each row.
+            block_size: rows at a time; None for the default.
         """
 
     def few_rows(self, num: int) -> Any:
@@ -115,7 +128,7 @@ class Rows(ABC):
             fn: a function of a block (b, d) and of the block's part of each column. It returns a
                 pytree of arrays.
             columns: arrays (n, …), pytrees of arrays, or None. They are cut like the rows.
-            hints: `temporaries`, how many numbers `fn` makes for each row, and `block_size`.
+            hints: `temporaries` and `block_size` of `over`.
         """
         return self.over(SUM, lambda block, parts: fn(block, *parts), columns, **hints)
 
@@ -159,7 +172,7 @@ class Rows(ABC):
         return self
 
     def from_origin(self, kernel: Kernel) -> tuple["Rows", Any]:
-        """Return the rows minus an origin o among them, and the `lift` (n,).
+        """Return the rows minus an origin o near their mean, and the `lift` (n,).
 
         With a linear kernel, for any row z and the moved rows,
 
@@ -257,9 +270,9 @@ class DenseRows(Rows):
         reduction: Reduction,
         fn: Callable,
         columns: Any,
+        *,
         temporaries: int = 0,
         block_size: int | None = None,
-        **hints,
     ) -> Any:
         """Compute `Rows.over` in one compiled loop, or in one for each shard."""
         n = self.shape[0] // self.shards
@@ -352,7 +365,7 @@ class MappedRows(Rows):
         return self.source.lies
 
     def over(
-        self, reduction: Reduction, fn: Callable, columns: Any, temporaries: int = 0, **hints
+        self, reduction: Reduction, fn: Callable, columns: Any, *, temporaries: int = 0, **hints
     ) -> Any:
         """Compute `Rows.over` over blocks of the source, of which φ is computed."""
         hints["temporaries"] = temporaries + self.shape[1]

@@ -70,12 +70,11 @@ class Data:
     def over(self, reduction: Reduction, fn: Callable, added: Any = None, **hints) -> Any:
         """Compute `sum(fn, added)` for `SUM`, or `map(fn, added)` for `MAP`."""
 
-        def of_block(x: Any, cut: DataBlock) -> Any:
-            # The weights that were cut have the number of all rows.
-            weights = cut.weights.block(cut.weights.values, x.shape[0])
-            return fn(cut._replace(x=x, weights=weights))
+        def of_block(x: Any, columns: tuple) -> Any:
+            v, b, added = columns
+            return fn(DataBlock(x, self.weights.block(v, x.shape[0]), b, added))
 
-        columns = DataBlock(None, self.weights, self.fixed.values, added)
+        columns = self.weights.values, self.fixed.values, added
         return self.rows.over(reduction, of_block, columns, **hints)
 
 

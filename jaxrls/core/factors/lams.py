@@ -56,6 +56,8 @@ def over_lams(reduction: Reduction, fn: Callable, lams: PerLam, columns: int) ->
 
     `fn` makes `columns` matrix columns for each λ. For sums it takes λ in equal chunks, which keep
     at most `COLUMNS_AT_ONCE` columns in memory at once. A map keeps its columns anyway.
+
+    The chunks are cut along the first axis, which is that of λ here and of rows elsewhere.
     """
     if reduction is MAP:
         return fn(lams)
@@ -68,7 +70,7 @@ def one_by_one(reduction: Reduction, fn: Callable, lams: PerLam) -> Any:
 
     Results of `fn` have an axis of λ, of length one.
     """
-    axis = reduction.axes_of_rows
+    axis = reduction.lam_axis
     of_one = lambda lam: jax.tree.map(lambda a: jnp.squeeze(a, axis), fn(lam))
     results = jax.lax.map(of_one, lams)
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, axis), results)

@@ -39,7 +39,7 @@ class HeldOut(NamedTuple):
         Results have an axis of λ: the first axis for `SUM`, and the second for `MAP`.
         """
         axes: Any = (1, 1, None, None)
-        return jax.vmap(fn, (HeldOut(*axes),), reduction.axes_of_rows)(self)
+        return jax.vmap(fn, (HeldOut(*axes),), reduction.lam_axis)(self)
 
 
 # A sum over a block of rows that are held out at one λ. It is 0 for rows of weight 0.

@@ -148,11 +148,11 @@ class Reduction(NamedTuple):
 
     over_blocks: Callable  # applies a function to blocks, and reduces its results
     join_parts: Callable  # reduces results (parts, …)
-    axes_of_rows: int  # how many axes of rows a result has; its axis of λ follows
+    lam_axis: int  # the axis of λ in a result, after that of rows if there is one
 
 
-SUM = Reduction(sum_blocks, lambda a: jnp.sum(a, axis=0), axes_of_rows=0)
-MAP = Reduction(map_blocks, join_blocks, axes_of_rows=1)
+SUM = Reduction(sum_blocks, lambda a: jnp.sum(a, axis=0), lam_axis=0)
+MAP = Reduction(map_blocks, join_blocks, lam_axis=1)
 
 
 def over_rows(

@@ -128,7 +128,8 @@ def rule_of_solve_diag(solve_diag: Callable, inverse: Callable[[Square], Square]
         parts = solve_diag(K, shift, B)
         X = parts.times_B
         p = parts.diagonal
-        dX, dp, dlogdet, *rest = map(jnp.zeros_like, parts)
+        zeros = jax.tree.map(jnp.zeros_like, parts)
+        dX, dp, dlogdet = zeros.times_B, zeros.diagonal, zeros.logdet
         # JAX passes a SymbolicZero as the tangent of an argument that is constant. Its terms are
         # skipped.
         moves = lambda tangent: not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
@@ -142,7 +143,7 @@ def rule_of_solve_diag(solve_diag: Callable, inverse: Callable[[Square], Square]
             dX = dX - matmul(dK, X)
             dp = dp - _sandwich_diagonal(P, dK)
             dlogdet = dlogdet + jnp.sum(P * dK)
-        return parts, type(parts)(matmul(P, dX), dp, dlogdet, *rest)
+        return parts, zeros._replace(times_B=matmul(P, dX), diagonal=dp, logdet=dlogdet)
 
     return rule
 

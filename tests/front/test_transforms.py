@@ -26,6 +26,7 @@ from support import (
 import jaxrls as rls
 from jaxrls import extend
 from jaxrls.core.data import data as data_module
+from jaxrls.core.linalg import MAP
 from jaxrls.core.linalg.decompositions import SpectralDerivativeError
 
 GROUPS, GAUSSIAN = np.arange(12) % 4, rls.Gaussian(1.5)
@@ -56,7 +57,8 @@ def factor(p, route=None, landmarks=None):
 
 def facts(f):
     """What a factor says without the signs of its eigenvectors."""
-    return f.s, jnp.matmul(f.left_vectors() * f.s, f.left_vectors().T, precision="highest")
+    U = f.read_left(MAP, lambda block: block.U)
+    return f.s, jnp.matmul(U * f.s, U.T, precision="highest")
 
 
 def solved(p, route=None):

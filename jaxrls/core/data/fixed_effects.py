@@ -158,7 +158,7 @@ class FixedEffects:
     @property
     def has_constant(self) -> bool:
         """Whether the columns contain an intercept, or all levels of a grouping."""
-        return any(self._sum_to_constant())
+        return self.intercept or any(term.sum_to_one for term in self.terms)
 
     def _sum_to_constant(self) -> list[bool]:
         """For each column as given, whether it is one of those that sum to 1 in every row."""
@@ -497,16 +497,6 @@ class FixedLevels(FixedEffects):
     def log_volume(self):
         """log |Bᵀ V B| of the levels that have weight."""
         return -2 * jnp.sum(jnp.log(jnp.where(self.inverse_T > 0, self.inverse_T, 1)))
-
-    @property
-    def has_constant(self):
-        """True: the indicators of all levels sum to 1."""
-        return True
-
-    @property
-    def constant_coef(self):
-        """Coefficients of 1, because the indicators of all levels sum to 1 in every row."""
-        return jnp.ones_like(self.inverse_T)
 
     def dense(self, values: Any, m: int) -> Columns:
         """Return the indicator columns (m, q). Rows of no level are 0."""

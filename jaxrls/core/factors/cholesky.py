@@ -215,7 +215,7 @@ class CholeskyGram(DualOneByOne):
     def with_effects(self, K: Square) -> Square:
         """Return K̃ + cHHᵀ. With c of the size of K̃, it is not singular along H."""
         H = self.H
-        mean = jnp.sum(self.weights.array * jnp.diagonal(self.K)) / self.weights.count
+        mean = jnp.sum(self.weights.array * diagonal_of(self.K)) / self.weights.count
         c = ALONG_EFFECTS * jax.lax.stop_gradient(mean)
         return self.weights.scale_both(K) + c * matmul(H, H.T)
 

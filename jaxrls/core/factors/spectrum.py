@@ -115,10 +115,6 @@ class Spectrum(Factor):
         `added` is what else `fn` reads of the rows, as `block.added`.
         """
 
-    def left_vectors(self) -> Float[Array, "n r"]:
-        """Return U, (n, r)."""
-        return self.read_left(MAP, lambda block: block.U)
-
     def spectrum(self):
         """Return the factor itself."""
         return self

@@ -21,6 +21,7 @@ from jaxrls.core.kernels.stationary import (
     Matern,
     RationalQuadratic,
 )
+from jaxrls.core.linalg import diagonal_of
 from jaxrls.core.support import on_device, pytree, static, values_unknown
 
 
@@ -197,7 +198,7 @@ class Precomputed(Kernel):
                 f"Precomputed.diag needs the square kernel matrix, and X has shape {X.shape}: give "
                 "k(x, x) of new rows, predict(K, return_std=True, diag=…)"
             )
-        return jnp.diagonal(as_dense(X))
+        return diagonal_of(as_dense(X))
 
     def is_semidefinite(self) -> bool:
         return False

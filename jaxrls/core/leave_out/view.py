@@ -332,7 +332,7 @@ def _fold(
         block = _without_landmarks(block, view.constraints, rows, mask)
     x = _solve(block, counted)
     unscaled = x / weights.root_or_one[rows][:, None]
-    of_queries = block.residuals - matmul(block.R * counted, x)
+    of_queries = block.residuals - matmul(block.R, x)
     return jnp.where(counted[:, None] > 0, unscaled, of_queries)
 
 

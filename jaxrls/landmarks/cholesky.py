@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.data import Data, Labels, Moments
+from jaxrls.core.data import CentredMoments, Data, Labels
 from jaxrls.core.factors import (
     ABOVE_ROUNDING,
     AtPoints,
@@ -83,20 +83,18 @@ def unit_rows(maps: CoordinateMaps) -> Float[Array, "m m"]:
 def cholesky_on_landmarks(
     dictionary: Dictionary,
     data: Data,
-    sums: Moments,
+    sums: CentredMoments,
     labels: Labels,
     indices: Int[Array, " m"] | None,
     block_size: int | None,
 ) -> Solution:
     """Make the solution from the moments of Φ."""
-    removed = sums.removed(data.fixed)
-    sums = sums.centred(data.fixed)
-    report = landmarks_report(*jax.lax.stop_gradient((dictionary, sums, removed)))
+    report = landmarks_report(*jax.lax.stop_gradient((dictionary, sums)))
     factor = CholeskyLandmarks(
         data=data,
         feature_map=dictionary,
         second=sums.second,
-        fixed_fit=sums.origin,
+        fixed_fit=sums.fixed_fit,
         expansion=AtPoints(dictionary.points),
         report=replace(report, trace_residual=sums.trace, jitter=dictionary.jitter),
         block_size=block_size,
@@ -105,12 +103,12 @@ def cholesky_on_landmarks(
     return Solution(factor, labels, sums.cross)
 
 
-def landmarks_report(dictionary: Dictionary, sums: Moments, removed: Number) -> Report:
+def landmarks_report(dictionary: Dictionary, sums: CentredMoments) -> Report:
     """Make the `Report`: the floor, and whether the moments stand above rounding."""
     floor = landmarks_rounding(dictionary, sums.second, sums.trace)
     report = Report("cholesky", floor, jnp.zeros_like(floor))
     largest = jnp.linalg.norm(sums.second)
-    return report.with_information_from_moments(sums, removed, largest, ABOVE_ROUNDING * floor)
+    return report.with_information_from_moments(sums, largest, ABOVE_ROUNDING * floor)
 
 
 def landmarks_rounding(

@@ -92,12 +92,15 @@ class Subset(Solver):
             label_origin=labels.beta,
             block_size=block_size,
         )
-        if self.cholesky:
-            return cholesky_on_landmarks(dictionary, data, sums, labels, chosen.indices, block_size)
         if trace is not None:
             sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
-        factor = spectrum_on_landmarks(dictionary, of_features, sums)
-        solution = factor.with_rows(chosen.indices, corner).solve_moments(labels, sums)
+        centred = sums.centred(data.fixed)
+        if self.cholesky:
+            return cholesky_on_landmarks(
+                dictionary, data, centred, labels, chosen.indices, block_size
+            )
+        factor = spectrum_on_landmarks(dictionary, of_features, centred)
+        solution = factor.with_rows(chosen.indices, corner).solve_moments(labels, centred)
         return replace(solution, summed=(dictionary, sums))
 
     def differentiable(self):

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.data import Data, Moments
+from jaxrls.core.data import CentredMoments, Data
 from jaxrls.core.factors import (
     ABOVE_ROUNDING,
     AtPoints,
@@ -130,7 +130,7 @@ def floor_on_landmarks(
 
 @spectrum_of.register
 def spectrum_on_landmarks(
-    dictionary: Dictionary, data: Data, sums: Moments, earlier_sums: Any = 0.0
+    dictionary: Dictionary, data: Data, sums: CentredMoments, earlier_sums: Any = 0.0
 ) -> LandmarkSpectrum:
     """Make the spectrum of the moments of Φ. The rows of `data` are φ of the rows.
 
@@ -141,8 +141,6 @@ def spectrum_on_landmarks(
     Directions that rounding hides are kept, with s at the level of rounding, because rows of weight
     0 may lie far along them. Sums over directions leave them out.
     """
-    removed = sums.removed(data.fixed)
-    sums = sums.centred(data.fixed)
     s, V = eigh(sums.second)
     diagonal = jnp.maximum(diagonal_of(sums.second), earlier_sums)
     level = eigh_rounding(len(s), jnp.maximum(jnp.max(s), matmul(diagonal, V**2)))
@@ -154,15 +152,15 @@ def spectrum_on_landmarks(
     report = Report("subset", floor, jnp.zeros_like(floor), sums.trace, dictionary.jitter)
     largest = jnp.max(jnp.where(hidden, 0, s))
     least = ABOVE_ROUNDING * floor
-    report = report.with_information_from_moments(sums, removed, largest, least)
+    report = report.with_information_from_moments(sums, largest, least)
     return LandmarkSpectrum(
         data=data,
         s=s,
-        fixed_directions=matmul(sums.origin, V * root),
+        fixed_directions=matmul(sums.fixed_fit, V * root),
         expansion=AtPoints(dictionary.points),
         report=report,
         rotation=report.where_informative(V / root),
-        fixed_fit=sums.origin,
+        fixed_fit=sums.fixed_fit,
         directions=matmul(dictionary.whitener, V) * root,
         hidden=hidden,
     )

@@ -174,10 +174,10 @@ class Summed:
         weights = SummedWeights(None, 0, dtype, sums=(sums.weight, sums.count, sums.log_weight))
         largest = self.past.diagonal
         before = jnp.where(largest > MODEST * jnp.diagonal(sums.second), largest, 0)
-        factor = spectrum_of(self.features, Data(NoRows(dtype), weights, fixed), sums, before)
+        factor = spectrum_of(self.features, Data(NoRows(dtype), weights, fixed), centred, before)
         none = jnp.zeros((0, sums.cross.shape[1]), dtype)
-        labels = Labels(none, centred.label_origin, none[:1], none, flat)
-        return replace(factor, sums=centred).solve_moments(labels, sums)
+        labels = Labels(none, centred.label_fit, none[:1], none, flat)
+        return replace(factor, sums=centred).solve_moments(labels, centred)
 
     def cancellation(self, lam: Float[Array, "*k"]) -> Float[Array, ""]:
         """Return how many times larger rounding is than in a fit to the remaining rows alone.
@@ -218,7 +218,7 @@ class Summed:
         half = jax.scipy.linalg.solve_triangular(L, cross, lower=True)
         rest = label_unit**2 * centred.square + tolerance - jnp.sum(half**2, axis=0)
         least = 1 + int(self.fixed.has_constant)
-        enough = (centred.weight > 4 * k * eps * past.weight) & (jnp.round(centred.count) >= least)
+        enough = (sums.weight > 4 * k * eps * past.weight) & (jnp.round(sums.count) >= least)
         return enough & jnp.all(rest >= 0)  # false for NaN
 
 

@@ -15,7 +15,7 @@ from jaxrls.core.data.gram import (
     square_times,
     times_in_blocks,
 )
-from jaxrls.core.data.moments import Moments, coef_near_fit, moments
+from jaxrls.core.data.moments import CentredMoments, Moments, coef_near_fit, moments
 from jaxrls.core.data.padding import common_size, first_rows, pad_rows
 from jaxrls.core.data.rows import (
     KINDS_OF_ROWS,

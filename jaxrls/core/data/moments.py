@@ -77,37 +77,57 @@ class Moments:
         sums = jax.tree.map(lambda a, b: a + sign * b, self, other)
         return replace(sums, origin=self.origin, label_origin=self.label_origin)
 
-    def removed(self, fixed: Any) -> Any:
-        """Return ‖T(fit − origin)‖², the trace of what `centred` subtracts from `second`.
-
-        Rounding errors in proportion to this number remain in `second`.
-        """
-        return jnp.sum(self.first * fixed.solve(self.first))
-
-    @property
-    def square_before(self) -> Any:
-        """Σ v|φ|² before any fit was subtracted. Only for moments that are `centred`."""
-        scaled = (
-            self.gram[:, None] * self.origin
-            if self.gram.ndim == 1
-            else matmul(self.gram, self.origin)
-        )
-        return jnp.sum(diagonal_of(self.second)) + jnp.sum(self.origin * scaled)
-
-    def centred(self, fixed: Any) -> "Moments":
+    def centred(self, fixed: Any) -> "CentredMoments":
         """Return the moments of φ and y minus their exact fits by the fixed effects."""
-        share = fixed.solve(self.first)
-        shift = fixed.solve(self.label)
-        return replace(
-            self,
-            first=jnp.zeros_like(share),
-            label=jnp.zeros_like(shift),
-            second=self.second - matmul(self.first.T, share),
-            cross=self.cross - matmul(self.first.T, shift),
-            square=self.square - jnp.sum(self.label * shift, axis=0),
-            origin=self.origin + share,
-            label_origin=self.label_origin + shift,
+        to_fit = fixed.solve(self.first)
+        to_label_fit = fixed.solve(self.label)
+        fixed_fit = self.origin + to_fit
+        second = self.second - matmul(self.first.T, to_fit)
+        return CentredMoments(
+            count=self.count,
+            trace=self.trace,
+            second=second,
+            cross=self.cross - matmul(self.first.T, to_label_fit),
+            square=self.square - jnp.sum(self.label * to_label_fit, axis=0),
+            fixed_fit=fixed_fit,
+            label_fit=self.label_origin + to_label_fit,
+            removed=jnp.sum(self.first * to_fit),
+            square_before=jnp.sum(diagonal_of(second)) + self._square_of_fit(fixed_fit),
         )
+
+    def _square_of_fit(self, coef: Float[Array, "q r"]) -> Float[Array, ""]:
+        """Return Σ v|b·coef|²."""
+        gram = self.gram
+        scaled = gram[:, None] * coef if gram.ndim == 1 else matmul(gram, coef)
+        return jnp.sum(coef * scaled)
+
+
+@pytree
+class CentredMoments:
+    """Moments of features φ and labels y minus their exact fits by the fixed effects.
+
+    Args:
+        count: the number of rows with v > 0.
+        trace: as in `Moments`.
+        second: (r, r), Σ v φφᵀ of centred φ.
+        cross: (r, t), Σ v φyᵀ of centred φ and y.
+        square: (t,), Σ v y² of centred y.
+        fixed_fit: (q, r), the coefficients of the fit of φ.
+        label_fit: (q, t), the coefficients of the fit of y.
+        removed: ‖T(fixed_fit − origin)‖², the trace of what centring subtracted from `second`.
+            Rounding errors in proportion to this number remain in `second`.
+        square_before: Σ v|φ|² of φ that are not centred.
+    """
+
+    count: Float[Array, ""]
+    trace: Float[Array, ""]
+    second: Float[Array, "r r"]
+    cross: Float[Array, "r t"]
+    square: Float[Array, " t"]
+    fixed_fit: Float[Array, "q r"]
+    label_fit: Float[Array, "q t"]
+    removed: Float[Array, ""]
+    square_before: Float[Array, ""]
 
 
 def moments(

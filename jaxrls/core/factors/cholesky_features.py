@@ -210,21 +210,19 @@ def solve_cholesky(
         origin=jax.lax.stop_gradient(coef_near_fit(data, features)),
         label_origin=labels.beta,
         block_size=block_size,
-    )
-    removed = sums.removed(data.fixed)
-    sums = sums.centred(data.fixed)
-    known, removed = jax.lax.stop_gradient((sums, removed))
+    ).centred(data.fixed)
+    known = jax.lax.stop_gradient(sums)
     largest = jnp.linalg.norm(known.second)  # bounds s_max
-    size = jnp.maximum(largest, removed)
+    size = jnp.maximum(largest, known.removed)
     floor = roundings_of_moments(known) * rounding(len(known.second), size)
     report = Report("cholesky", floor, jnp.zeros_like(floor))
     factor = CholeskyFeatures(
         data=data,
         feature_map=features,
         second=sums.second,
-        fixed_fit=sums.origin,
+        fixed_fit=sums.fixed_fit,
         expansion=Primal(),
-        report=report.with_information_from_moments(known, removed, largest),
+        report=report.with_information_from_moments(known, largest),
         block_size=block_size,
     )
     return Solution(factor, labels, sums.cross)

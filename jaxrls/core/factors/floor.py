@@ -53,7 +53,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.core.data import Folds, Moments
+from jaxrls.core.data import CentredMoments, Folds
 from jaxrls.core.leave_out import levels_inside
 from jaxrls.core.linalg import Number, eigh_rounding, matmul
 from jaxrls.core.support import pytree, static
@@ -111,13 +111,10 @@ class Report:
         return replace(self, floor=floor, informative=informative)
 
     def with_information_from_moments(
-        self, sums: Moments, removed: Number, largest: Number, least: Any = 0
+        self, sums: CentredMoments, largest: Number, least: Any = 0
     ) -> "Report":
-        """Return the report with `informative`, from centred moments.
-
-        `removed` is how much centring subtracted from them.
-        """
-        of_removed = ABOVE_ROUNDING * eigh_rounding(len(sums.second), removed)
+        """Return the report with `informative`, from centred moments."""
+        of_removed = ABOVE_ROUNDING * eigh_rounding(len(sums.second), sums.removed)
         square_before = sums.square_before
         least = jnp.maximum(jnp.maximum(least, of_removed), centred_rounding(square_before) ** 2)
         return self.with_information(largest, least, square_before)
@@ -135,7 +132,7 @@ def centred_rounding(square_before: Number) -> Number:
     return 2 * float(jnp.finfo(square_before.dtype).eps) * jnp.sqrt(square_before)
 
 
-def roundings_of_moments(sums: Moments) -> Any:
+def roundings_of_moments(sums: CentredMoments) -> Any:
     """Return how many roundings of the moments of features the floor must be above.
 
     From there on, held-out residuals are right to 5 %. Few rows need more: without some of them,

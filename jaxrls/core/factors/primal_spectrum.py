@@ -13,7 +13,16 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import Data, DataBlock, Labels, Moments, Rows, coef_near_fit, moments
+from jaxrls.core.data import (
+    CentredMoments,
+    Data,
+    DataBlock,
+    Labels,
+    Moments,
+    Rows,
+    coef_near_fit,
+    moments,
+)
 from jaxrls.core.factors.expansion import KernelMatrix, Primal, products_about_origin
 from jaxrls.core.factors.floor import Report, centred_rounding, roundings_of_moments
 from jaxrls.core.factors.lams import PerLam, PerRow, PerTarget, matmul_lams
@@ -42,13 +51,13 @@ class PrimalSpectrum(Spectrum):
         rotation: (p, r), with U = √v (features − B fixed_fit) rotation.
         fixed_fit: (q, p), coefficients of the fit of the features by the fixed effects.
         directions: (c, r), the coefficients of each direction.
-        sums: centred `Moments`, if the rows are not kept; else None.
+        sums: the moments, if the rows are not kept; else None.
     """
 
     rotation: Float[Array, "p r"]
     fixed_fit: Float[Array, "q p"]
     directions: Float[Array, "c r"]
-    sums: Moments | None = None
+    sums: CentredMoments | None = None
 
     def centred(self, x: Float[Array, "b p"], b: Any) -> Float[Array, "b p"]:
         """Return features − B fixed_fit of a block of rows."""
@@ -80,11 +89,9 @@ class PrimalSpectrum(Spectrum):
 
         return matmul(self.rotation.T, self.data.sum(cross, labels.scaled))
 
-    def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
-        """Return the solution from moments `sums` of features with labels, without reading the
-        rows.
-        """
-        return Solution(self, labels, matmul(self.rotation.T, sums.centred(self.fixed).cross))
+    def solve_moments(self, labels: Labels, sums: CentredMoments) -> Solution:
+        """Return the solution from moments of features with labels, without reading the rows."""
+        return Solution(self, labels, matmul(self.rotation.T, sums.cross))
 
     def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Compute Σ vᵢ (yᵢ − f(xᵢ))².
@@ -170,7 +177,7 @@ def solve_covariance(kernel: Kernel, data: Data, labels: Labels) -> Solution:
     if features.shape[0] <= features.shape[1]:
         return _factor_outer(kernel, data, features).solve_labels(labels)
     of_features = replace(data, rows=features)
-    sums = feature_moments(of_features, labels)
+    sums = feature_moments(of_features, labels).centred(data.fixed)
     return spectrum_of(kernel, of_features, sums).solve_moments(labels, sums)
 
 
@@ -185,24 +192,23 @@ def feature_moments(data: Data, labels: Labels) -> Moments:
 
 @singledispatch
 def spectrum_of(
-    features: Any, data: Data, sums: Moments, earlier_sums: Any = 0.0
+    features: Any, data: Data, sums: CentredMoments, earlier_sums: Any = 0.0
 ) -> PrimalSpectrum:
     """Return the spectrum from moments of rows of features.
 
-    The type of `features` selects the function: this one is for explicit features, and landmarks
-    register their own. `earlier_sums` are for moments that are differences of larger sums. If they
-    are larger than what centring removes, rounding is taken to be that of sums of this size.
+    Only the type of `features` is read here, and it selects the function: this one is for explicit
+    features, such as those of a kernel, and landmarks register their own. `earlier_sums` are for
+    moments that are differences of larger sums. If they are larger than what centring removed,
+    rounding is taken to be that of sums of this size.
     """
     largest_earlier = jnp.max(jnp.asarray(earlier_sums, data.rows.dtype))
-    removed = jnp.maximum(sums.removed(data.fixed), largest_earlier)
-    sums = sums.centred(data.fixed)
+    sums = replace(sums, removed=jnp.maximum(sums.removed, largest_earlier))
     s, V = eigh(sums.second)
-    s, below = clip_negative(s, removed)
-    rounding = eigh_rounding(len(s), jnp.maximum(jnp.max(s), removed))
+    s, below = clip_negative(s, sums.removed)
+    largest = jnp.max(s)
+    rounding = eigh_rounding(len(s), jnp.maximum(largest, sums.removed))
     floor = roundings_of_moments(sums) * rounding
-    report = Report("covariance", floor, below).with_information_from_moments(
-        sums, removed, jnp.max(s)
-    )
+    report = Report("covariance", floor, below).with_information_from_moments(sums, largest)
     is_present = s > jnp.maximum(rounding, centred_rounding(sums.square_before) ** 2)
     s = report.where_informative(jnp.where(is_present, s, 0))
     kept = s > 0
@@ -210,11 +216,11 @@ def spectrum_of(
     return PrimalSpectrum(
         data=data,
         s=s,
-        fixed_directions=matmul(sums.origin, directions),
+        fixed_directions=matmul(sums.fixed_fit, directions),
         expansion=Primal(),
         report=report,
         rotation=jnp.where(kept, V / jnp.sqrt(jnp.where(kept, s, 1)), 0),
-        fixed_fit=sums.origin,
+        fixed_fit=sums.fixed_fit,
         directions=directions,
     )
 

@@ -106,9 +106,9 @@ def primal_refits(form: PrimalForm, labels: Labels, folds: Folds, lams: PerLam) 
     of_others = jax.checkpoint(lambda number: moments_of_others(form, labels, folds, number))
 
     def without(number: Int[Array, ""]) -> PrimalFits:
-        sums = of_others(number)
+        sums_of_others = of_others(number)
         rotation = form.rotation
-        sums = sums.centred(form.data.fixed.from_gram(sums.gram))
+        sums = sums_of_others.centred(form.data.fixed.from_gram(sums_of_others.gram))
         if form.planes is not None:  # take out the directions of the fold's landmarks
             inside = folds.holds(number)[form.indices][:, None]
             Q = orthonormal(jnp.where(inside, form.planes, 0))
@@ -116,7 +116,7 @@ def primal_refits(form: PrimalForm, labels: Labels, folds: Folds, lams: PerLam) 
         second = matmul(rotation.T, matmul(sums.second, rotation))
         cross = matmul(rotation.T, sums.cross)
         w = matmul(rotation, form.solve(second, cross, lams).reshape(rotation.shape[1], -1))
-        beta = jnp.tile(sums.label_origin, (1, len(lams))) - matmul(sums.origin, w)
+        beta = jnp.tile(sums.label_fit, (1, len(lams))) - matmul(sums.fixed_fit, w)
         return PrimalFits(number, w, beta)
 
     return jax.lax.map(without, folds.fold_numbers)

@@ -70,7 +70,7 @@ def gram(
             return _of_itself(kernel, X, block_size)
         case Rows(), Rows():  # by rows of Z, and these by rows of X
             return _by_columns(kernel, Z, lambda z: _by_rows(kernel, X, z).T)
-        case _, Rows():  # by rows of Z
+        case _, Rows():  # by rows of Z, with k(z, x) in place of k(x, z)
             return _by_columns(kernel, Z, lambda z: kernel(z, X))
         case _ if not _is_cut(kernel, X):  # X is a `Block`, or a kernel matrix
             return kernel(X, Z)

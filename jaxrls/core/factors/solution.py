@@ -259,11 +259,13 @@ class Solution:
     def kept_rank(self, folds: Folds | None) -> Any:
         """Return whether the fixed effects can be fitted without each row, (n,), or fold, (k,).
 
-        If they surely can, return None. If they are known not to, outside `jax.jit`, raise.
+        Outside `jax.jit` the result is None: they can, or `check_rank` raises. It is None inside
+        too, if shapes alone show that they can.
         """
         fixed = self.factor.fixed
         weights = self.factor.weights
-        return None if fixed.check_rank(weights, folds) else fixed.keeps_rank(weights, folds)
+        is_checked = fixed.check_rank(weights, folds)
+        return None if is_checked else fixed.keeps_rank(weights, folds)
 
     def nan_where_rank_drops(self, total: Any, folds: Folds | None = None) -> Any:
         """Return `total` if the fixed effects can be fitted without any one row, or any one group.

@@ -421,22 +421,18 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSp
     fixed = matrix.data.fixed
     trace_before = weights.sum(diagonal_of(matrix.K))
     centred = fixed.centre_both(weights, matrix.K)
+    eigenvalues, U = eigh(weights.scale_both(centred.K))
+    U = fixed.project(weights, U)
+    removed = _eigenvalue_rounded_like(centred.removed, weights)
+    floor = eigh_rounding(weights.count, jnp.maximum(jnp.max(eigenvalues), removed))
+    has_features = matrix.data.rows.num_features(matrix.kernel) is not None
+    present = _present_directions(eigenvalues, floor, has_features, semidefinite)
+    s, below = clip_negative(eigenvalues, removed)
     effects_coef = centred.coef
     if matrix.lift is not None:
         constant: Any = fixed.constant_coef
         effects_coef = effects_coef + constant[:, None] * matrix.lift
-    s, U = eigh(weights.scale_both(centred.K))
-    U = fixed.project(weights, U)
-    # What centring removes is rounded entry by entry, which moves eigenvalues by 4√n·eps of one
-    # entry. So does the rounding of an eigenvalue as large as 4 of these entries.
-    heaviest = weights.largest / weights.total
-    removed = 4 * jnp.sqrt(heaviest / weights.count) * centred.removed
-    floor = eigh_rounding(weights.count, jnp.maximum(jnp.max(s), removed))
     fixed_directions = matmul(effects_coef, weights.scale(U))
-    rows = matrix.data.rows
-    has_features = matrix.kernel.num_features(rows.shape[1], rows.dtype) is not None
-    present = _present_directions(s, floor, has_features, semidefinite)
-    s, below = clip_negative(s, removed)
     if present is not None:
         fixed_directions = fixed_directions * present
         s = s * present
@@ -455,20 +451,36 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSp
     )
 
 
-def _present_directions(
-    s: Float[Array, " r"], floor: Number, has_features: bool, semidefinite: bool
-) -> Float[Array, " r"] | None:
-    """Return 1 for directions of K that get coefficients, 0 for others; None if all get them.
+def _eigenvalue_rounded_like(removed: Number, weights: Weights) -> Number:
+    """Return the eigenvalue whose rounding is as large as that of what centring removed from K̃.
 
-    `floor` is the size of rounding.
+    `removed` is that of `Centred`. For an intercept the removed part of K̃ has entries m√(vᵢvⱼ),
+    where m = `removed`/Σv is about the mean of K. Each entry is rounded by about eps of itself. A
+    random matrix of such errors has a norm of at most
+
+        2 eps m √(v_max Σv) = 2 eps `removed` √(v_max/Σv).
+
+    Twice as much is taken. An eigenvalue s of n rows is rounded by √n eps s, which is as much for
+    s = 4 `removed` √(v_max/(n Σv)). With weights 1, this is 4m.
     """
+    heaviest = weights.largest / weights.total
+    return 4 * jnp.sqrt(heaviest / weights.count) * removed
+
+
+def _present_directions(
+    eigenvalues: Float[Array, " r"],
+    size_of_rounding: Number,
+    has_features: bool,
+    semidefinite: bool,
+) -> Float[Array, " r"] | None:
+    """Return 1 for directions of K that get coefficients, 0 for others; None if all get them."""
     if not semidefinite:
-        is_absent = s < -floor  # negative by more than rounding
+        is_absent = eigenvalues < -size_of_rounding  # negative by more than rounding
     elif has_features:
-        is_absent = s < floor  # K of features may have a low rank, and the rest is rounding
+        is_absent = eigenvalues < size_of_rounding  # K of features may have a low rank
     else:
         return None
-    return jnp.where(is_absent, 0, 1).astype(s.dtype)
+    return jnp.where(is_absent, 0, 1).astype(eigenvalues.dtype)
 
 
 def factor_svd(kernel: Kernel, data: Data) -> Factor:

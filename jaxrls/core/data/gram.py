@@ -46,8 +46,8 @@ def gram(
         kernel: a jaxrls kernel.
         X: rows (n, d), or `Rows`.
         Z: rows (m, d), by default X.
-        block_size: rows at a time, by default as many as fit the cache. It counts unless Z is
-            `Rows`, whose own blocks are used.
+        block_size: rows at a time, by default as many as fit the cache. Rows that are not one
+            array keep blocks of their own, and so does a Z of `Rows`.
 
     Returns:
         K (n, m), in the dtype of X.

@@ -68,10 +68,10 @@ def gram(
     match X, Z:
         case _, None:
             return _of_itself(kernel, X, block_size)
-        case Rows(), Rows():  # by rows of Z, and these by rows of X
-            return _by_columns(kernel, Z, lambda z: _by_rows(kernel, X, z).T)
-        case _, Rows():  # by rows of Z, with k(z, x) in place of k(x, z)
-            return _by_columns(kernel, Z, lambda z: kernel(z, X))
+        case Rows(), Rows():  # by rows of Z, and for each block of them by rows of X
+            return Z.for_pairs(kernel).map(lambda z: _by_rows(kernel, X, z).T).T
+        case _, Rows():
+            return _of_block_with_rows(kernel, X, Z)
         case _ if not _is_cut(kernel, X):  # X is a `Block`, or a kernel matrix
             return kernel(X, Z)
         case _:  # by rows of X
@@ -88,8 +88,7 @@ def _of_itself(kernel: Kernel, X: Any, block_size: int | None) -> Float[Array, "
 
     def with_diagonal(x: Any, number: Int[Array, " b"]) -> Float[Array, "b n"]:
         same = number[:, None] == jnp.arange(n)
-        pairs = lambda z: kernel(z, x)
-        K = _by_columns(kernel, X, pairs) if isinstance(X, Rows) else kernel(x, X)
+        K = _of_block_with_rows(kernel, x, X) if isinstance(X, Rows) else kernel(x, X)
         return jnp.where(same, kernel.diag(x)[:, None], K)
 
     size = _block_size(X, X, block_size)
@@ -102,12 +101,12 @@ def _by_rows(kernel: Kernel, X: Any, Z: Any, block_size: int | None = None) -> F
     return _blocks_of(kernel, X).map(of_block, block_size=_block_size(X, Z, block_size))
 
 
-def _by_columns(kernel: Kernel, Z: Rows, of_block: Callable) -> Float[Array, "n m"]:
-    """Return K with a column for each row of Z, one block of rows of Z at a time.
+def _of_block_with_rows(kernel: Kernel, x: Any, Z: Rows) -> Float[Array, "b m"]:
+    """Return K of one block, an array or a `Block`, with all Z, one block of rows of Z at a time.
 
-    `of_block(z)` returns the columns of a block, each as a row.
+    Kᵀ is made, by its rows: kernels are symmetric, and take a `Block` z as their first argument.
     """
-    return Z.for_pairs(kernel).map(of_block).T
+    return Z.for_pairs(kernel).map(lambda z: kernel(z, x)).T
 
 
 def _of_blocks(kernel: Kernel, x: Any, z: Any) -> Float[Array, "b m"]:

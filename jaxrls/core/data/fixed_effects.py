@@ -160,15 +160,11 @@ class FixedEffects:
         """Whether the columns contain an intercept, or all levels of a grouping."""
         return self.intercept or any(term.sum_to_one for term in self.terms)
 
-    def _sum_to_constant(self) -> list[bool]:
-        """For each column as given, whether it is one of those that sum to 1 in every row."""
-        of_terms = [term.sum_to_one for term in self.terms for _ in term.names]
-        return [True] * self.intercept + of_terms
-
     @property
     def constant_as_given(self) -> Float[Array, " q"]:
         """The coefficients with which the columns as given sum to 1, if they have a constant."""
-        return on_device(np.array(self._sum_to_constant(), self.dtype))
+        of_terms = [term.sum_to_one for term in self.terms for _ in term.names]
+        return on_device(np.array([True] * self.intercept + of_terms, self.dtype))
 
     @property
     def constant_coef(self) -> Float[Array, " q"]:

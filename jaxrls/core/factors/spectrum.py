@@ -144,7 +144,8 @@ class Spectrum(Factor):
     def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return directions (D ∘ z) and β = labels.beta − fixed_directions (D ∘ z).
 
-        Cost: O(c r t L).
+        Where K has no information, s is 0, but directions √v U of rows are not. So D ∘ z is set to
+        0 too. Cost: O(c r t L).
         """
         solved = self.report.where_informative(
             solution.state[:, None] / (self.s[:, None, None] + lams)

@@ -27,7 +27,7 @@ from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.conjugate import Run
 from jaxrls.iterative.iterative import Iterative
 from jaxrls.landmarks.cholesky import landmarks_rounding
-from jaxrls.landmarks.dictionary import Dictionary, jitter_effect
+from jaxrls.landmarks.dictionary import Dictionary, Jittered
 from jaxrls.landmarks.named import solver_with_landmarks
 from jaxrls.landmarks.points import Landmarks
 from jaxrls.landmarks.solver import Subset
@@ -151,7 +151,7 @@ def some_rows(data: Data, count: int) -> tuple[Data, Float[Array, ""]]:
 
 
 @pytree
-class IterativeLandmarks(ByProducts):
+class IterativeLandmarks(ByProducts, Jittered):
     """The factor on landmarks by products with K_TR alone. No matrix of n·m numbers is stored.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
@@ -173,17 +173,10 @@ class IterativeLandmarks(ByProducts):
     block_size: int | None = static()
     begin: Float[Array, "m k"] | None = None
 
-    def jitter_effect(
-        self,
-        kernel: Kernel,
-        lams: Float[Array, " k"],
-        coef: Float[Array, "m t"],
-        missed: Float[Array, " t"],
-    ) -> Number:
-        """Bound how far the jitter moves the fit, as for other factors on landmarks."""
-        diag = kernel.diag(self.points)
-        jitter: Any = self.report.jitter  # never None here: a dictionary has one
-        return jitter_effect(self.whitener, diag, jitter, coef, lams, missed)
+    @property
+    def planes(self):
+        """L⁻ᵀ, so that βₖ = planesₖ·w."""
+        return self.whitener
 
     def gathered(self, of_block: Callable, added: Any = None) -> Float[Array, "m k"]:
         """Compute Φ̃ᵀ√v u with u = `of_block(block, ψ)`, where `added` is as for `Data.sum`.

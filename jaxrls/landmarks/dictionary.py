@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.data import Rows
-from jaxrls.core.factors import Features
+from jaxrls.core.factors import Factor, Features
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number, Square, diagonal_of, matmul, triangular_inverse
 from jaxrls.core.support import memory_bytes, pytree
@@ -50,37 +50,42 @@ def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
 
 
-def jitter_effect(
-    planes: Float[Array, "m r"],
-    diag: Float[Array, " m"],
-    jitter: Number,
-    coef: Float[Array, "m t"],
-    lams: Float[Array, " k"],
-    left: Float[Array, " t"],
-) -> Number:
-    """Bound how far the landmarks' jitter moves the fitted values, as a share of the residuals e.
+class Jittered(Factor):
+    """A factor on landmarks, whose kernel matrix may have jitter."""
 
-    The bound is √(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the largest over all targets. It holds if K_RR ≥ ¼ρD.
+    planes: Any  # (m, r), L⁻ᵀ in orthonormal coordinates: βₖ = planesₖ·w
 
-    Here D is the diagonal of K_RR, ρ the jitter, K_RR + ρD = LLᵀ and N = ρL⁻¹DL⁻ᵀ. The derivation:
+    def jitter_effect(
+        self,
+        kernel: Kernel,
+        lams: Float[Array, " k"],
+        coef: Float[Array, "m t"],
+        missed: Float[Array, " t"],
+    ) -> Number:
+        """Bound how far the landmarks' jitter moves the fitted values, as a share of the residuals.
 
-    * Without jitter the penalty of the fit is λwᵀ(I − N)w.
-    * So w grows by (ΦᵀΦ + λ(I − N))⁻¹λNw.
-    * So √v f changes by a vector whose squared length is at most λ/4 wᵀN(I − N)⁻¹Nw.
-    * If N ≤ ⅘I, this is at most 5λ/4 ‖Nw‖².
+        The bound is √(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the largest over all targets. It holds if
+        K_RR ≥ ¼ρD. β are the coefficients `coef`, and `missed` is ‖√v e‖ for each target.
 
-    In other directions the landmarks are equal to rounding, and their differences carry no
-    information. Rounding of K_RR, of norm ½√m·eps, acts like a jitter of that size.
+        Here D is the diagonal of K_RR, ρ the jitter, K_RR + ρD = LLᵀ and N = ρL⁻¹DL⁻ᵀ. The
+        derivation:
 
-    `planes` is L⁻ᵀ in any orthonormal coordinates, `diag` is D, and `left` is ‖√v e‖ for each
-    target.
-    """
-    m = len(diag)
-    jitter = jnp.maximum(jitter, 0.5 * m**0.5 * float(jnp.finfo(diag.dtype).eps))
-    moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # this order avoids overflow
-    moved = jitter * matmul(planes.T, moved)
-    squares = 1.25 * jnp.sum(moved * moved, axis=0)
-    return jnp.max(jnp.sqrt(squares) / jnp.where(left > 0, left, 1), initial=0)
+        * Without jitter the penalty of the fit is λwᵀ(I − N)w.
+        * So w grows by (ΦᵀΦ + λ(I − N))⁻¹λNw.
+        * So √v f changes by a vector whose squared length is at most λ/4 wᵀN(I − N)⁻¹Nw.
+        * If N ≤ ⅘I, this is at most 5λ/4 ‖Nw‖².
+
+        In other directions the landmarks are equal to rounding, and their differences carry no
+        information. Rounding of K_RR, of norm ½√m·eps, acts like a jitter of that size.
+        """
+        diag = kernel.diag(self.points)
+        m = len(diag)
+        rounding = 0.5 * m**0.5 * float(jnp.finfo(diag.dtype).eps)
+        jitter = jnp.maximum(self.report.jitter, rounding)
+        moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # this order avoids overflow
+        moved = jitter * matmul(self.planes.T, moved)
+        squares = 1.25 * jnp.sum(moved * moved, axis=0)
+        return jnp.max(jnp.sqrt(squares) / jnp.where(missed > 0, missed, 1), initial=0)
 
 
 def keeps_rows(n: int, m: int, itemsize: int) -> bool:

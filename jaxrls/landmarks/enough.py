@@ -50,7 +50,7 @@ def _(solver: Enough, problem: Problem, request: Request, progress: bool) -> Att
 
     if problem.route != "gram":
         why = "no landmarks: the kernel's own features are fewer than the rows"
-        return on_all_rows(problem, fit_to, why)
+        return fit_to(problem).adding(why)
     if problem.rows.candidates()[0] is not None:
         raise ValueError(
             f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give a number of '
@@ -59,7 +59,7 @@ def _(solver: Enough, problem: Problem, request: Request, progress: bool) -> Att
     check_evaluable(problem.kernel)
     most = most_landmarks(problem)
     if most < FEWEST:
-        return on_all_rows(problem, fit_to, f"all {n} rows: too few to save any")
+        return fit_to(problem).adding(f"all {n} rows: too few to save any")
     return on_enough(problem, fit_to, most, progress)
 
 
@@ -80,22 +80,30 @@ def on_enough(problem: Problem, fit_to: Callable, most: int, progress: bool) -> 
 
     chosen = choose(FEWEST)
     attempt = fit_on(chosen)
-    memory_ends = False
-    while not (_suffices(attempt) or memory_ends):
+    why_no_more = ""
+    while not (_suffices(attempt) or why_no_more):
         before = len(chosen.points)
         wanted = 0.5 * TOLERANCE * _smallest_lam(attempt)
         chosen = choose(most, tol=min(wanted / mass, 0.5))
-        # Memory may not hold that many landmarks, or no further row may be independent.
+        count = len(chosen.points)
         missed: Any = chosen.trace_residual
-        memory_ends = float(missed) > wanted or len(chosen.points) <= before
-        if memory_ends and not of_problem(problem).why_not():
-            words = f"{len(chosen.points)} landmarks would not do, and more cost as much or are not"
-            return on_all_rows(problem, fit_to, f"all {n} rows: {words} there")
+        if float(missed) > wanted or count <= before:
+            if not of_problem(problem).why_not():
+                words = f"{count} landmarks would not do, and more cost as much or are not there"
+                return fit_to(problem).adding(f"all {n} rows: {words}")
+            why_no_more = _why_no_more(count, most, n)
         attempt = fit_on(chosen)
 
-    words = f"{len(chosen.points)} landmarks of {n} rows{', where memory ends' * memory_ends}"
     missed_over_lam = _missed_trace(attempt) / _smallest_lam(attempt)
+    words = f"{len(chosen.points)} landmarks of {n} rows{why_no_more}"
     return attempt.adding(f"{words}, tr(K − K̂)/λ = {missed_over_lam:.2g}")
+
+
+def _why_no_more(count: int, most: int, n: int) -> str:
+    """Return in words why `count` landmarks are not more, if at most `most` of n rows may be."""
+    if count < most:
+        return ", of which no other is independent"
+    return ", where memory ends" if most < n // 2 else ", the most that are tried"
 
 
 def _suffices(attempt: Attempt) -> bool:
@@ -112,11 +120,6 @@ def _missed_trace(attempt: Attempt) -> float:
 def _smallest_lam(attempt: Attempt) -> float:
     """Return the (smallest) chosen λ of a fit."""
     return float(np.asarray(attempt.result.chosen.lam).min())
-
-
-def on_all_rows(problem: Problem, fit_to: Callable, why: str) -> Attempt:
-    """Compute the fit to all rows, with the reason `why` in its plan."""
-    return fit_to(problem).adding(why)
 
 
 def most_landmarks(problem: Problem) -> int:

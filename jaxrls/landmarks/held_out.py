@@ -16,21 +16,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import Weights
-from jaxrls.core.factors import Factor, HeldOut, PerLam, PerRow, Solution, Summand, over_lams
-from jaxrls.core.kernels import Kernel
+from jaxrls.core.factors import HeldOut, PerLam, PerRow, Solution, Summand, over_lams
 from jaxrls.core.leave_out import Constraints, LowRankView, landmark_of_row
 from jaxrls.core.linalg import SUM, Number
-from jaxrls.landmarks.dictionary import jitter_effect
+from jaxrls.landmarks.dictionary import Jittered
 
 
-class OnLandmarks(Factor):
-    """A factor on landmarks.
+class OnLandmarks(Jittered):
+    """A factor on landmarks that can be left out with their rows.
 
     `indices` are the row numbers of the landmarks that are left out with their rows. It is None if
     landmarks stay when rows are left out.
     """
-
-    planes: Any  # (m, r), βₖ = planesₖ·w with the weights w of `primal_form`
 
     @abstractmethod
     def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
@@ -70,20 +67,6 @@ class OnLandmarks(Factor):
         denominator = d * remaining + self.weights_of_landmarks.times(rho * rho)
         e = (d * missed + rho * alpha) / denominator
         return e, denominator / d
-
-    def jitter_effect(
-        self,
-        kernel: Kernel,
-        lams: Float[Array, " k"],
-        coef: Float[Array, "m t"],
-        missed: Float[Array, " t"],
-    ) -> Number:
-        """Bound how far the landmarks' jitter moves the fit with these coefficients.
-
-        The bound is a share of the residuals, whose lengths are `missed`.
-        """
-        diag = kernel.diag(self.points)
-        return jitter_effect(self.planes, diag, self.report.jitter, coef, lams, missed)
 
     def sum_held_out_rows(self, solution: Solution, lams: PerLam, summand: Summand) -> Any:
         """Sum over the other rows, and over the rows that are landmarks."""

@@ -63,8 +63,9 @@ def check_evaluable(kernel: Kernel, rows: Rows | None = None) -> None:
 def as_landmarks(rows: Rows, landmarks: Any) -> Landmarks:
     """Read landmarks that the user gave.
 
-    `Landmarks` are returned as they are. Whole numbers are rows of X. A matrix (m, d) is points
-    that are not rows of X.
+    Whole numbers are rows of X. A matrix (m, d) is points that are not rows of X. `Landmarks` keep
+    their numbers and points, but not their trace residual: it may be that of another kernel or of
+    other weights. All points get the dtype of the rows.
 
     Raises:
         ValueError: for masked arrays, for rows that X does not have or that are named twice, for
@@ -139,7 +140,7 @@ def certificate(fit: Any) -> str:
     trace = float(fit.trace_residual)
     chosen = float(lam.min())
     least = trace / TOLERANCE
-    among = "" if chosen >= trace / TOLERANCE else "not "
+    among = "" if chosen >= least else "not "
     return (
         f"from λ = {least:.3g} on, the {fit.num_landmarks} landmarks change the dual "
         f"coefficients by at most {100 * TOLERANCE:.3g}% of their norm (tr(K − K̂) = "

@@ -69,7 +69,7 @@ class Subset(Solver):
     ) -> Solution:
         """Make the solution from moments of the landmarks' features, in one pass over the rows.
 
-        If the landmarks hold a trace residual, it must belong to these rows and weights.
+        The landmarks have a trace residual only if `prepare` chose them, by these rows.
         """
         chosen = self.landmarks
         rows = data.rows

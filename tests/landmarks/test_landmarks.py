@@ -42,6 +42,20 @@ def test_trace_residual_is_what_it_says(method):
     assert abs(float(R.trace_residual) - left_out(GAUSSIAN, X, R.points)) <= 1e3 * EPS * len(X)
 
 
+def test_given_landmarks_keep_no_trace():
+    """It may be that of another kernel or of other weights; what a fit tells is of its own."""
+    X, v = data(40), array(1 + np.arange(40) % 3)
+    chosen = rls.choose_landmarks(rls.Gaussian(3.0), X, 6)
+    read = as_landmarks(rls.rows.DenseRows(X), chosen)
+    assert read.trace_residual is None and (read.points == chosen.points).all()
+    fits = [
+        rls.fit(GAUSSIAN, X, X[:, 0], landmarks=given, weights=v, lams=[1.0])
+        for given in (chosen, chosen.indices)
+    ]
+    assert float(fits[0].trace_residual) == float(fits[1].trace_residual)
+    assert float(fits[0].trace_residual) > 2 * float(chosen.trace_residual)
+
+
 def test_the_key_decides():
     """The same key gives the same rows, inside jit too, and another key others."""
     choose = lambda key: rls.choose_landmarks(GAUSSIAN, data(), 40, key=key).indices

@@ -83,14 +83,34 @@ def test_errors():
     )
 
 
-@FLOAT64
-@pytest.mark.slow
-def test_the_end_of_memory_in_words(monkeypatch):
-    """All that there is room for, where more are needed."""
+def without_room_for_all(monkeypatch, most=N):
+    """Let memory hold at most so many landmarks, and never K of all rows."""
     num = lambda problem: 0 if problem.solver is None else problem.solver.count
     room = lambda problem: SimpleNamespace(
-        why_not=lambda: not 0 < num(problem) <= 280, check=lambda: None
+        why_not=lambda: not 0 < num(problem) <= most, check=lambda: None
     )
     monkeypatch.setattr(enough, "of_problem", room)
+
+
+@FLOAT64
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "most, words",
+    [(280, "280 landmarks of 600 rows, where memory ends"), (N, "the most that are tried")],
+)
+def test_the_most_landmarks_in_words(monkeypatch, most, words):
+    """All that there is room for, or half of the rows, where more are needed."""
+    without_room_for_all(monkeypatch, most)
     fit = rls.fit(rls.Gaussian(0.1), *data(), lams=[1e-3], landmarks="auto")
-    assert "280 landmarks of 600 rows, where memory ends, tr(K − K̂)/λ = " in fit.plan
+    assert f"{words}, tr(K − K̂)/λ = " in fit.plan
+
+
+@FLOAT64
+@pytest.mark.slow
+def test_the_end_of_independent_rows_in_words(monkeypatch):
+    """Of 30 points, repeated 20 times, with a certificate that asks for less than rounding."""
+    without_room_for_all(monkeypatch)
+    monkeypatch.setattr(enough, "TOLERANCE", 1e-14)
+    X, y = data()
+    fit = rls.fit(rls.Gaussian(1.0), np.tile(X[:30], (20, 1)), y, lams=[1.0], landmarks="auto")
+    assert "30 landmarks of 600 rows, of which no other is independent, tr(K" in fit.plan

@@ -28,7 +28,7 @@ from jaxrls.core.factors import (
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
 from jaxrls.iterative.conjugate import Run, conjugate_gradients
-from jaxrls.iterative.leverages import leverages_from_probes
+from jaxrls.iterative.leverages import LeveragesByProbes, leverages_from_probes
 
 # If fitted values are off by more than this share of the residuals, results are NaN.
 USELESS = 0.5
@@ -87,29 +87,47 @@ class ByProducts(Factor):
         return solution.at_each(lams, partial(self.solved_at, signs))
 
     def solved_at(self, signs: Float[Array, "n p"], lam: Number, solution: Solution) -> "Solved":
-        """Compute the results at one λ for all targets."""
+        """Compute the results at one λ for all targets, by one iteration for labels and probes."""
         Y = solution.state
-        n, p = signs.shape
+        t = Y.shape[1]
         fits = self.iterate(lam, jnp.concatenate([Y, signs], axis=1), signs)
+        coef = fits.coef[:, :t]
+        r = fits.residuals[:, :t]
         run = jax.tree.map(lambda a: a[..., None], fits.run)
-        coef = fits.coef[:, : Y.shape[1]]
-        r, drawn = jnp.split(fits.residuals, [Y.shape[1]], axis=1)
-        if not p:
-            return Solved(coef, r, run)
-        # The mean square of the fits Hg to signs g is (H²)ᵢᵢ: the leverage, but for what λ takes.
-        near = fits.near_diagonal
-        probes = signs * drawn
-        if near is None:
-            near = 1 / (1 + jnp.mean((signs - drawn) ** 2, axis=1))
-        if fits.near_times_probes is not None and p < n:
-            # A control variate: the diagonal that the near matrix has, less its estimate.
-            probes = probes - signs * fits.near_times_probes + near[:, None]
+        if not signs.shape[1]:
+            return Solved(coef=coef, residuals=r, run=run)
+        by_probes = self.leverages(fits, signs, r)
         used = self.weights.used
-        unscale = self.weights.unscale
-        R, growth = leverages_from_probes(probes, near, r, used)
-        e = jax.vmap(lambda R, growth: unscale(r / R[:, None] * growth))(R, growth)
-        dof = jnp.sum(jnp.where(used, 1 - R[0], 0))[None]
-        return Solved(coef, r, run, dof, e[0], e[1:], fits.columns)
+        held_out = lambda of: self.weights.unscale(r / of.R[:, None] * of.growth)
+        return Solved(
+            coef=coef,
+            residuals=r,
+            run=run,
+            dof=jnp.sum(jnp.where(used, 1 - by_probes.all.R, 0))[None],
+            held_out=held_out(by_probes.all),
+            held_out_without_each=jax.vmap(held_out)(by_probes.without_each),
+            columns=fits.columns,
+        )
+
+    def leverages(
+        self, fits: "Iterated", signs: Float[Array, "n p"], r: Float[Array, "n t"]
+    ) -> LeveragesByProbes:
+        """Estimate leverages from the fits to probes of these signs; r are the residuals of labels.
+
+        Products of signs and their residuals have the diagonal of R as their mean.
+        """
+        n, p = signs.shape
+        residuals_of_signs = fits.residuals[:, r.shape[1] :]
+        probes = signs * residuals_of_signs
+        diagonal = fits.approximate_diagonal
+        if diagonal is None:
+            # The mean square of the fits Hg to signs g is (H²)ᵢᵢ: the leverage, but for what λ
+            # takes.
+            diagonal = 1 / (1 + jnp.mean((signs - residuals_of_signs) ** 2, axis=1))
+        if fits.approximate_times_signs is not None and p < n:
+            # A control variate: the diagonal of the approximation, less its estimate.
+            probes = probes - signs * fits.approximate_times_signs + diagonal[:, None]
+        return leverages_from_probes(probes, diagonal, r, self.weights.used)
 
     def without_probes(self, solution: Solution, lams: PerLam) -> "Solved":
         """Compute the results without probes: the fit alone."""
@@ -117,15 +135,18 @@ class ByProducts(Factor):
 
     def coef_and_beta(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return the coefficients of f, and β, the fit of y − f by the fixed effects."""
-        return self.expanded(solution, self.without_probes(solution, lams).coef)[:2]
+        coef = self.without_probes(solution, lams).coef
+        return coef, self.beta_and_values(solution, coef)[0]
 
-    def expanded(self, solution: Solution, coef: Float[Array, "L c t"]) -> "Expanded":
-        """Return coefficients, β and the values of f at the rows, for coefficients of each λ."""
+    def beta_and_values(
+        self, solution: Solution, coef: Float[Array, "L c t"]
+    ) -> tuple[Float[Array, "L q t"], Float[Array, "L n t"]]:
+        """Return β and the values of f at the rows, without β, for the coefficients at each λ."""
         flat = jnp.moveaxis(coef, 0, 1).reshape(coef.shape[1], -1)
         fitted = self.times_kernel(flat).reshape(self.n, len(coef), coef.shape[2])
         fitted = jnp.moveaxis(fitted, 1, 0)
         beta = solution.labels.beta - jax.vmap(partial(self.fixed.fit, self.weights))(fitted)
-        return Expanded(coef, beta, fitted)
+        return beta, fitted
 
     def residual_norm(self, solution: Solution, lams: PerLam) -> PerTarget:
         """Compute ‖r‖²."""
@@ -173,18 +194,18 @@ class ByProducts(Factor):
         Without probes, the results that need them are None.
         """
         if folds is not None:
-            self.view(solution, lams[0, 0])
+            raise ValueError(self.refusal("does not support leaving groups or pairs out"))
         solved = self.solved(solution, lams, self.signs)
-        coef, beta, fitted = self.expanded(solution, solved.coef)
+        beta, fitted = self.beta_and_values(solution, solved.coef)
         run = in_one_row(solved.run)
         if not self.has_residuals:
-            return Outcome(coef, beta, None, None, run=run)
-        e = solved.e
+            return Outcome(solved.coef, beta, None, None, run=run)
+        e = solved.held_out
         if self.weights.values is not None:
             fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.values))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
         total, error = (None, None) if summand is None else sum_and_error(solution, solved, summand)
-        return Outcome(coef, beta, e, solved.dof, total, error, run)
+        return Outcome(solved.coef, beta, e, solved.dof, total, error, run)
 
     def _refuse(self, *asked, **how):
         """Raise, because the result would need entries of an inverse.
@@ -197,16 +218,17 @@ class ByProducts(Factor):
 
 
 class Iterated(NamedTuple):
-    """Fits to columns B (n, k) by one iteration."""
+    """Fits to columns B (n, k) by one iteration.
+
+    If a matrix is known that approximates R, the last two fields are of this matrix.
+    """
 
     columns: Float[Array, "c k"]  # what was solved for
     coef: Float[Array, "c k"]
     residuals: Float[Array, "n k"]  # R B
     run: Run
-    near_diagonal: Float[Array, " n"] | None = (
-        None  # the diagonal of a matrix near R, if one is known
-    )
-    near_times_probes: Float[Array, "n p"] | None = None  # its product with the probes
+    approximate_diagonal: Float[Array, " n"] | None = None
+    approximate_times_signs: Float[Array, "n p"] | None = None
 
 
 class Solved(NamedTuple):
@@ -219,20 +241,9 @@ class Solved(NamedTuple):
     residuals: Any  # √v (y − f), (L, n, t)
     run: Run
     dof: Any = None  # degrees of freedom, (L, k)
-    e: Any = None  # held-out residuals, (L, n, t)
-    others: Any = None  # e without each of the p probes, (L, p, n, t)
+    held_out: Any = None  # held-out residuals, (L, n, t)
+    held_out_without_each: Any = None  # those without each of the p probes, (L, p, n, t)
     columns: Any = None  # what was solved for: targets and probes, (L, c, t + p)
-
-
-class Expanded(NamedTuple):
-    """Coefficients of f and of the fixed effects, and the values of f at the rows.
-
-    `fitted` is f without the fixed effects. The leading axis is λ.
-    """
-
-    coef: Float[Array, "L c t"]
-    beta: Float[Array, "L q t"]
-    fitted: Float[Array, "L n t"]
 
 
 def in_one_row(run: Run) -> Run:
@@ -253,14 +264,14 @@ def sum_and_error(solution: Solution, solved: Solved, summand: Summand) -> tuple
     labels = solution.labels.Y
     v = solution.factor.weights.array
     total = jax.vmap(lambda e: summand(HeldOut(e, None, labels, v)))
-    every = total(solved.e)
-    p = max(solved.others.shape[1], 1)
+    of_all = total(solved.held_out)
+    held_out = jnp.moveaxis(solved.held_out_without_each, 1, 0)
+    p = max(len(held_out), 1)
 
-    def error(every: Float[Array, "L *t"], others: Float[Array, "p L *t"]) -> Float[Array, "L *t"]:
-        return jnp.sqrt((p - 1) / p * jnp.sum((others - every) ** 2, axis=0))
+    def error(of_all: Float[Array, "L *t"], each: Float[Array, "p L *t"]) -> Float[Array, "L *t"]:
+        return jnp.sqrt((p - 1) / p * jnp.sum((each - of_all) ** 2, axis=0))
 
-    probes = jnp.moveaxis(solved.others, 1, 0)
-    # Without probes the loop would have no steps. JAX does not run such a loop outside of compiled
-    # programs.
-    others = jax.lax.map(total, probes) if len(probes) else jax.vmap(total)(probes)
-    return every, jax.tree.map(error, every, others)
+    # With as many probes as rows the sum is exact, and no probe is left out. JAX runs no loop
+    # without steps outside of compiled programs.
+    without_each = jax.lax.map(total, held_out) if len(held_out) else jax.vmap(total)(held_out)
+    return of_all, jax.tree.map(error, of_all, without_each)

@@ -30,7 +30,7 @@ from jaxrls.core.linalg import Number, matmul, transposed_matmul
 from jaxrls.core.support import check_whole, pytree, static
 from jaxrls.iterative.by_products import ByProducts, Iterated
 from jaxrls.iterative.conjugate import Run
-from jaxrls.iterative.near_inverse import Near, NearInverse
+from jaxrls.iterative.near_inverse import ApproximateInverse, Near
 from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.solver import Subset
 
@@ -237,14 +237,21 @@ class IterativeGram(ByProducts):
         return product.astype(self.dtype)
 
     def iterate(self, lam: Number, B: Float[Array, "n k"], signs: Float[Array, "n p"]) -> Iterated:
-        """Compute the fits to B at λ. Residuals are λc̃, and the matrix near R is λM⁻¹."""
+        """Compute the fits to B at λ. Residuals are λc̃, and λM⁻¹ approximates R."""
         inverse = self.near.inverse(jnp.maximum(lam, self.report.floor))
         X, run = self.solve_columns(lam, inverse, B)
-        near = jnp.clip(lam * inverse.diagonal.astype(lam.dtype), jnp.finfo(lam.dtype).eps, 1)
-        return Iterated(X, self.weights.scale(X), lam * X, run, near, lam * inverse(signs))
+        diagonal = lam * inverse.diagonal.astype(lam.dtype)
+        return Iterated(
+            columns=X,
+            coef=self.weights.scale(X),
+            residuals=lam * X,
+            run=run,
+            approximate_diagonal=jnp.clip(diagonal, jnp.finfo(lam.dtype).eps, 1),
+            approximate_times_signs=lam * inverse(signs),
+        )
 
     def solve_columns(
-        self, lam: Number, inverse: NearInverse, B: Float[Array, "n k"]
+        self, lam: Number, inverse: ApproximateInverse, B: Float[Array, "n k"]
     ) -> tuple[Float[Array, "n k"], Run]:
         """Compute P̃ B at λ, and how the iteration went.
 
@@ -258,9 +265,9 @@ class IterativeGram(ByProducts):
             return centred(K_V) + lam * V
 
         def measure(
-            X: Float[Array, "n k"], R: Float[Array, "n k"], near: Float[Array, "n k"]
+            X: Float[Array, "n k"], R: Float[Array, "n k"], MR: Float[Array, "n k"]
         ) -> Float[Array, " k"]:
-            off = jnp.linalg.norm(R - lam * near, axis=0)
+            off = jnp.linalg.norm(R - lam * MR, axis=0)
             return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 
         X, run = self.conjugate_gradients(apply, centred(B), inverse, measure)

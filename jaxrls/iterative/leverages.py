@@ -25,59 +25,70 @@ LEAST = 0.01  # the least ratio a; noise may make it smaller or negative
 
 
 class Leverages(NamedTuple):
-    """The diagonal of R, and the factor by which residuals/R are too small.
+    """The diagonal of R, and the factor by which residuals/R are too small."""
 
-    The first row is from all probes. Row 1 + j leaves out probe j.
+    R: Float[Array, "*p n"]
+    growth: Float[Array, "*p t"]
+
+
+class LeveragesByProbes(NamedTuple):
+    """The estimate from all probes, and those without each of the p probes, which have its axis.
+
+    With as many probes as rows the first is exact, and there are none of the others.
     """
 
-    R: Float[Array, "p+1 n"]
-    growth: Float[Array, "p+1 t"]
+    all: Leverages
+    without_each: Leverages
 
 
 def leverages_from_probes(
     probes: Float[Array, "n p"],
-    near: Float[Array, " n"],
+    approximation: Float[Array, " n"],
     residuals: Float[Array, "n t"],
     used: Bool[Array, " n"],
-) -> Leverages:
+) -> LeveragesByProbes:
     """Estimate R from `probes` (n, p), each column of which is R on average.
 
-    `near` (n,) is an approximation of R. `residuals` (n, t) are those of the fit, and `used` marks
-    rows of positive weight. The result is exact if there are as many probes as rows.
+    `approximation` (n,) is ρ. `residuals` (n, t) are those of the fit, and `used` marks rows of
+    positive weight.
     """
     n, p = probes.shape
     if p == n:
         R = jnp.where(used, jnp.mean(probes, axis=1), 1)
-        return Leverages(R[None], jnp.ones((1, residuals.shape[1]), R.dtype))
-    member = memberships(near, used)
+        exact = Leverages(R, jnp.ones(residuals.shape[1], R.dtype))
+        return LeveragesByProbes(exact, jax.tree.map(lambda a: a[None][:0], exact))
+    member = memberships(approximation, used)
 
-    def of_some(kept: Float[Array, " p"]) -> tuple[Float[Array, " n"], Float[Array, " t"]]:
-        R = calibrated(member, near, matmul(probes, kept) / jnp.sum(kept))
-        return R, growth(member, (probes / R[:, None] - 1) * kept, residuals / R[:, None], kept)
+    def of_some(kept: Float[Array, " p"]) -> Leverages:
+        R = calibrated(member, approximation, matmul(probes, kept) / jnp.sum(kept))
+        deviations = (probes / R[:, None] - 1) * kept
+        return Leverages(R, growth(member, deviations, residuals / R[:, None], kept))
 
-    without = 1 - jnp.eye(p, dtype=near.dtype)
+    without = 1 - jnp.eye(p, dtype=approximation.dtype)
     every = jnp.ones_like(without[:1])
-    return Leverages(*jax.lax.map(of_some, jnp.concatenate([every, without])))
+    estimates = jax.lax.map(of_some, jnp.concatenate([every, without]))
+    part = lambda i: jax.tree.map(lambda a: a[i], estimates)
+    return LeveragesByProbes(part(0), part(slice(1, None)))
 
 
-def memberships(near: Float[Array, " n"], used: Bool[Array, " n"]) -> Float[Array, "n g"]:
+def memberships(approximation: Float[Array, " n"], used: Bool[Array, " n"]) -> Float[Array, "n g"]:
     """Return 1 for the group of each used row, else 0.
 
     Rows are grouped by their ρ, equally many in each group.
     """
-    n = len(near)
+    n = len(approximation)
     count = max(1, min(GROUPS, n // FEWEST))
-    group = jnp.argsort(jnp.argsort(near)) * count // n
-    return jnp.where(used[:, None], jax.nn.one_hot(group, count, dtype=near.dtype), 0)
+    group = jnp.argsort(jnp.argsort(approximation)) * count // n
+    return jnp.where(used[:, None], jax.nn.one_hot(group, count, dtype=approximation.dtype), 0)
 
 
 def calibrated(
-    member: Float[Array, "n g"], near: Float[Array, " n"], means: Float[Array, " n"]
+    member: Float[Array, "n g"], approximation: Float[Array, " n"], means: Float[Array, " n"]
 ) -> Float[Array, " n"]:
     """Compute aρ from the means over vectors; 1 for rows that are not used."""
-    length = jnp.maximum(matmul(member.T, near), jnp.finfo(near.dtype).tiny)
+    length = jnp.maximum(matmul(member.T, approximation), jnp.finfo(approximation.dtype).tiny)
     ratio = jnp.maximum(matmul(member.T, means) / length, LEAST)
-    return jnp.minimum(near * matmul(member, ratio), 1) + 1 - jnp.sum(member, axis=1)
+    return jnp.minimum(approximation * matmul(member, ratio), 1) + 1 - jnp.sum(member, axis=1)
 
 
 def growth(

@@ -36,7 +36,7 @@ SMALLEST = 16  # a block of at most this many rows is never halved
 
 
 @pytree
-class NearInverse:
+class ApproximateInverse:
     """M⁻¹ at one λ, with the fixed effects projected out as in generalised least squares."""
 
     inverse_D: Float[Array, "g b b"]  # block by block
@@ -157,7 +157,7 @@ class Near:
         B = DenseRows(X).map(scaled, root_weights, temporaries=len(points))
         return cls(kernel, X, root_weights, H, B, Blocks.of_near(B, max(len(points), SMALLEST)))
 
-    def inverse(self, lam: Number) -> NearInverse:
+    def inverse(self, lam: Number) -> ApproximateInverse:
         """Compute M⁻¹ at λ. **Cost** some 8 n r² flops."""
         lam = lam.astype(self.B.dtype)
         dtype = self.B.dtype
@@ -177,7 +177,7 @@ class Near:
         diagonal = blocks.to_rows(own - jnp.sum(W**2, axis=2))
         times_H = inverse_times(inverse_D, W, blocks, self.H.astype(dtype)).astype(self.H.dtype)
         projection, _ = whitened(times_H, self.H)
-        return NearInverse(
+        return ApproximateInverse(
             inverse_D=inverse_D,
             W=W,
             blocks=blocks,

@@ -123,6 +123,7 @@ class IterativeSubset(Solver):
         numbers = self.iteration.vector_numbers(shape, 4)
         words = "the landmarks' matrices, blocks of rows, and vectors for targets and probes"
         numbers += 6 * m**2 + shape.block(m)
+        # Its width is that of the vectors, because no matrix of n·m numbers is stored.
         return Footprint("iterative subset", shape.targets, numbers, words)
 
     def explain(self, run: Run) -> str:
@@ -202,7 +203,7 @@ class IterativeLandmarks(ByProducts, Jittered):
         eye = jnp.eye(len(self.whitener), dtype=self.dtype)
         regularized = self.second + jnp.maximum(lam, self.report.floor) * eye
         root = jax.lax.linalg.cholesky(regularized, symmetrize_input=False)
-        near = lambda R: jax.scipy.linalg.cho_solve((root, True), R)
+        precondition = lambda R: jax.scipy.linalg.cho_solve((root, True), R)
         right = self.gathered(lambda block, psi: block.added, weights.unscale(B))
 
         def apply(W: Float[Array, "m k"]) -> Float[Array, "m k"]:
@@ -211,10 +212,11 @@ class IterativeLandmarks(ByProducts, Jittered):
             f = lambda block, psi: matmul(psi, coef) - fixed.fitted(block.b, beta)
             return self.gathered(f) + lam * W
 
-        W, run = self.conjugate_gradients(apply, right, near, self.measure(lam, B, right))
+        measure = self.measure(lam, B, right)
+        W, run = self.conjugate_gradients(apply, right, precondition, measure)
         coef = matmul(self.whitener, W)
         f = self.times_kernel(coef) - fixed.fitted(fixed.values, matmul(self.fixed_fit, W))
-        return Iterated(W, coef, B - weights.scale(f), run)
+        return Iterated(columns=W, coef=coef, residuals=B - weights.scale(f), run=run)
 
     def measure(self, lam: Number, B: Float[Array, "n k"], right: Float[Array, "m k"]) -> Callable:
         """Return a function that measures how far fitted values are off.
@@ -229,9 +231,9 @@ class IterativeLandmarks(ByProducts, Jittered):
         eps = jnp.finfo(B.dtype).eps
 
         def share(
-            W: Float[Array, "m k"], R: Float[Array, "m k"], near: Float[Array, "m k"]
+            W: Float[Array, "m k"], R: Float[Array, "m k"], MR: Float[Array, "m k"]
         ) -> Float[Array, " k"]:
-            off = jnp.sum(near * (R - lam * near), axis=0)
+            off = jnp.sum(MR * (R - lam * MR), axis=0)
             left = whole - jnp.sum(W * (right + R + lam * W), axis=0)
             return jnp.where(off > 0, jnp.sqrt(off / jnp.maximum(left, eps * whole)), 0)
 

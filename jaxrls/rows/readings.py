@@ -54,11 +54,11 @@ def _(*operands, task: Task):
 def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
     """Return `fn(*args, **options)`, where some arguments are rows that only the host reads.
 
-    In two cases `fn` is called directly, and not cut into programs:
+    In these cases `fn` is called directly, and not cut into programs:
 
     * other arguments are traced, inside of `jax.jit` or a transformation;
-    * a reading lies within a loop or a transformation of its own, such as `jax.vmap` in a criterion
-      of the caller. The traced program cannot be cut there.
+    * a reading lies within a loop, within another reading, or within a transformation of its own,
+      such as `jax.vmap` in a criterion of the caller. The traced program cannot be cut there.
     """
     leaves = jax.tree.leaves(args)
     if not is_concrete(leaves):
@@ -68,9 +68,10 @@ def run_between_readings(fn: Callable, args: tuple, options: dict) -> Any:
     args_of_trace = jax.tree.map(lambda leaf: forms.get(id(leaf), leaf), args)
     try:
         traced = _of_forms(fn).trace(*args_of_trace, **options)
-        results = _run_steps(traced.jaxpr, jax.tree.leaves(args_of_trace), sources)
-    except NotImplementedError:  # a reading lies within a loop or a transformation
+        steps = _steps(traced.jaxpr.jaxpr)
+    except NotImplementedError:  # raised for a reading that is within something else
         return fn(*args, **options)
+    results = _run_steps(steps, traced.jaxpr, jax.tree.leaves(args_of_trace), sources)
     results = jax.tree.unflatten(jax.tree.structure(traced.out_info), results)
     source_of = lambda leaf: sources[leaf.number] if _is_form(leaf) else leaf
     return jax.tree.map(source_of, results, is_leaf=_is_form)
@@ -112,8 +113,14 @@ class BlockProgram(NamedTuple):
 
     @classmethod
     def of(cls, fn: Callable, args: Any) -> "BlockProgram":
-        """Trace the function for arguments of these shapes and dtypes."""
+        """Trace the function for arguments of these shapes and dtypes.
+
+        Raises:
+            NotImplementedError: for a reading of all rows for each block.
+        """
         traced, result = jax.make_jaxpr(fn, return_shape=True)(*args)
+        if _reads(traced.jaxpr):
+            raise NotImplementedError("a reading is part of another")
         return cls(jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr)), traced.consts, result)
 
 
@@ -223,7 +230,7 @@ def _steps(jaxpr: Jaxpr) -> list[Step]:
     Each program returns only the variables that later steps or the results need.
 
     Raises:
-        NotImplementedError: for a reading within a loop, before any step has run.
+        NotImplementedError: for a reading within a loop.
     """
     if any(map(_reads_within, jaxpr.eqns)):
         raise NotImplementedError("a reading is part of a program")
@@ -251,13 +258,17 @@ def _steps(jaxpr: Jaxpr) -> list[Step]:
     return steps[::-1]
 
 
+def _reads(program: Any) -> bool:
+    """Whether a program has a reading, or another program inside of it has."""
+    steps = getattr(program, "eqns", ())
+    return any(step.primitive is reading_p or _reads_within(step) for step in steps)
+
+
 def _reads_within(equation: JaxprEqn) -> bool:
     """Whether a program inside of an equation, such as the body of a loop, has a reading."""
     is_program = lambda part: hasattr(part, "eqns") or hasattr(part, "jaxpr")
     parts = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
-    programs = [getattr(part, "jaxpr", part) for part in parts]
-    inside = [step for program in programs for step in getattr(program, "eqns", ())]
-    return any(step.primitive is reading_p or _reads_within(step) for step in inside)
+    return any(_reads(getattr(part, "jaxpr", part)) for part in parts if is_program(part))
 
 
 def _variables(names: Iterable) -> list:
@@ -270,12 +281,12 @@ def _as_program(part: Jaxpr) -> Callable:
     return lambda sources, *values: program(*values)
 
 
-def _run_steps(traced: ClosedJaxpr, args: list, sources: list) -> list:
-    """Run all steps of a traced program for these arguments, and return its results."""
+def _run_steps(steps: list[Step], traced: ClosedJaxpr, args: list, sources: list) -> list:
+    """Run the steps of a traced program for these arguments, and return its results."""
     jaxpr = traced.jaxpr
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*traced.consts, *args), strict=True))
     value = lambda name: name.val if isinstance(name, Literal) else known[name]
-    for step in _steps(jaxpr):
+    for step in steps:
         known.update(zip(step.gives, step.run(sources, *map(value, step.takes)), strict=True))
     results = [value(name) for name in jaxpr.outvars]
     shapes: list[Any] = traced.out_avals

@@ -156,24 +156,26 @@ class StreamedRows(HostRows):
         """
         if self.checkpoint is None or reduction is MAP:
             return super().read_blocks(reduction, run, columns)
-        key = ""
-        done = 0
-        total = None
-        for stop, x, part in self.with_columns(columns):
-            if stop <= done:
-                continue
-            out = run(x, part)
-            total = out if total is None else added(total, out)
-            if not key:
-                if not any(map(np.any, jax.tree.leaves(out))):
-                    continue  # zeros, of rows of weight 0, identify no sum
-                own = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
-                key = key_of(out, (own, self.block_sizes), self.checksum)
-                if (before := self.checkpoint.find(key)) is not None:
-                    done, leaves = before
-                    total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
-                    continue
-            self.checkpoint.keep(key, stop, total)
+        blocks = self.with_columns(columns)
+        # The first block whose sum is not 0 identifies the sum. Zeros, of rows of weight 0, do not.
+        for stop, x, part in blocks:
+            total = run(x, part)
+            if any(map(np.any, jax.tree.leaves(total))):
+                done = stop
+                break
+        else:
+            return total  # of nothing but zeros
+        own = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
+        key = key_of(total, (own, self.block_sizes), self.checksum)
+        if (before := self.checkpoint.find(key)) is None:
+            self.checkpoint.keep(key, done, total)
+        else:
+            done, leaves = before
+            total = jax.tree.unflatten(jax.tree.structure(total), map(jnp.asarray, leaves))
+        for stop, x, part in blocks:
+            if stop > done:
+                total = added(total, run(x, part))
+                self.checkpoint.keep(key, stop, total)
         return total
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:

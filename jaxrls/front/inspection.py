@@ -192,14 +192,12 @@ def _kernel_is_not_finite(function: Function) -> bool:
     return not np.isfinite(np.asarray(function.kernel(some, some))).all()
 
 
-def inspect_lam(fit: Any, *, names_lams: bool) -> None:
+def inspect_lam(lam: Any, lams: Any, floor: Any, *, names_lams: bool) -> None:
     """Warn if the chosen λ is at the edge of the grid or below the floor.
 
-    Args:
-        fit: any result that has `lam`, `lams` and `floor`.
-        names_lams: whether the caller named the values of λ, as in `inspect_result`.
+    The arguments are those of `faults_of_lam`.
     """
-    for words in faults_of_lam(fit.lam, fit.lams, fit.floor, names_lams=names_lams):
+    for words in faults_of_lam(lam, lams, floor, names_lams=names_lams):
         warn(words)
 
 

@@ -308,8 +308,8 @@ def fit_kernels(
         names=names,
         columns=column_names(X),
     )
-    of_grid: Any = None if steps else grid  # the descent may leave the grid
-    _inspect(fit, of_grid, names_lams=lams is not None)
+    searched: Any = None if steps else grid  # the descent may leave the grid
+    _inspect(fit, searched, names_lams=lams is not None)
     if problem.label_offset is None:
         return fit
     return replace(fit, intercept=with_constant(fit.intercept, problem.label_offset))
@@ -321,7 +321,7 @@ def _inspect(fit: KernelsFit, lams: Any, names_lams: bool) -> None:
     the floor.
     """
     fit = jax.block_until_ready(fit)
-    inspect_lam(replace(fit, lams=lams, floor=np.max(fit.floor)), names_lams=names_lams)
+    inspect_lam(fit.lam, lams, np.max(fit.floor), names_lams=names_lams)
 
 
 def _checked(kernels: Any, names: tuple) -> tuple[Kernel, ...]:

@@ -431,7 +431,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             standard_error_of_targets=None,
         )
         fit = replace(at_best, chosen=of_scores, diagnostics=without)
-        inspect_lam(fit, names_lams=not isinstance(call.lams, int))
+        inspect_lam(fit.lam, fit.lams, fit.floor, names_lams=not isinstance(call.lams, int))
         return fit
 
     def _estimator(

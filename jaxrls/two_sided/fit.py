@@ -5,6 +5,7 @@ It factors both sides, computes the held-out error of a setting for every λ, ch
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,10 +125,10 @@ def fit_kronecker(
         loss=loss,
         intercept=intercept,
         keep=keep,
-        names=names,
     )
     _inspect(fit, max(shape), names_lams)
-    return fit
+    # Inside of `_fit`, new names would compile it again.
+    return replace(fit, model=replace(fit.model, names=names))
 
 
 def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int) -> None:
@@ -155,7 +156,7 @@ def _inspect(fit: KroneckerFit, n: int, names_lams: bool) -> None:
             f"errors are not finite: use {wider}a larger smallest λ, or a smaller kernel width"
         )
     check_semidefinite("the kernel matrix of a side", fit.indefinite, n)
-    inspect_lam(fit, names_lams=names_lams)
+    inspect_lam(fit.lam, fit.lams, fit.floor, names_lams=names_lams)
 
 
 @compiled
@@ -170,7 +171,6 @@ def _fit(
     loss: Callable,
     intercept: bool,
     keep: bool,
-    names: tuple,
 ) -> KroneckerFit:
     """Fit in one compiled program. If `lams` is None, λ are a grid of `num` from the spectrum."""
     kernel1, X1, kernel2, X2 = sides
@@ -184,9 +184,7 @@ def _fit(
     coef, constant, _ = solution.coefficients(lam[None])
     process = process_at(solution, lam, solution.held_out_residuals(lam[None])) if keep else None
     return KroneckerFit(
-        model=KroneckerModel(
-            kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0], names
-        ),
+        model=KroneckerModel(kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0]),
         lams=lams,
         errors=errors,
         lam=lam,

@@ -2,6 +2,8 @@
 quantities of the whole fit.
 """
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -218,6 +220,19 @@ def test_columns_of_either_side_are_taken_by_name(tmp_path):
             assert_close(fit.predict(*rows), want[0], 1e-10)
             assert_close(fit.predict(*rows, return_std=True)[1], want[1], 1e-10)
     refused((lambda: both.predict(frame(x1)[["a"]], x2), "X1 lacks 1 of the 2 columns .*'b'"))
+
+
+@ANY_PRECISION
+def test_new_names_of_columns_compile_nothing(monkeypatch):
+    module, traced = importlib.import_module("jaxrls.two_sided.fit"), []
+    gram = module.gram
+    monkeypatch.setattr(module, "gram", lambda *args: traced.append(args) or gram(*args))
+    kernel, x, Y = rls.Linear(), draw(3, 5, 1), draw(4, 5, 5)
+    for name in ("a", "b"):
+        X = pandas.DataFrame(x, columns=[name])
+        fit = rls.two_sided.fit_kronecker(kernel, X, kernel, x, Y, lams=[0.37])
+        assert fit.model.names == ((name,), ())
+    assert len(traced) <= 2  # both sides, once
 
 
 @FLOAT64

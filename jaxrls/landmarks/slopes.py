@@ -6,18 +6,25 @@ compare the two.
 
 Let C = k(X, points), Ψ = C − mean, S = Ψᵀ diag(v) Ψ + λK_RR = FFᵀ. Here F = LA, with LLᵀ = K_RR and
 A as for all factors on features φ = L⁻¹ψ: AAᵀ = Φᵀ diag(v) Φ + λI. A row has the coordinates uᵢ,
-row i of U = ΨF⁻ᵀ, and the labels y − ȳ have the coordinates q = Uᵀ diag(v) (y − ȳ). The error of a
-row is a function of rᵢ = uᵢq, its fitted value, and of sᵢ = |uᵢ|², its leverage. Let g and a be its
-derivatives in r and s. With z = Uᵀg, w = Uᵀ diag(a) U and t = −w − ½(zqᵀ + qzᵀ), the cotangents
+row i of U = ΨF⁻ᵀ, and the labels y − ȳ have the coordinates ℓ = Uᵀ diag(v) (y − ȳ). The error of a
+row is a function of rᵢ = uᵢℓ, its fitted value, and of sᵢ = |uᵢ|², its leverage. Let g and a be its
+derivatives in r and s. With z = Uᵀg, w = Uᵀ diag(a) U and T = −w − ½(zℓᵀ + ℓzᵀ), the cotangents
 are:
 
-    of S:     F⁻ᵀ t F⁻¹
-    of Ψᵢ:    F⁻ᵀ (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ)))
-    of K_RR:  λ F⁻ᵀ t F⁻¹
+    of S:     F⁻ᵀ T F⁻¹
+    of Ψᵢ:    F⁻ᵀ (2aᵢuᵢ + ℓgᵢ + vᵢ(2Tuᵢ + z(yᵢ − ȳ)))
+    of K_RR:  λ F⁻ᵀ T F⁻¹
 
-In the code F⁻ᵀ is `maps.row_map`, A⁻¹ is `maps.inverse_A` and q is `maps.of_labels`.
+With an intercept the mean is subtracted from every row, so its cotangent is −Σᵢ F⁻ᵀ(2aᵢuᵢ + ℓgᵢ).
+The other terms of Ψᵢ add up to 0, because Σ vᵢuᵢ = 0 and Σ vᵢ(yᵢ − ȳ) = 0. The mean is Σ vᵢCᵢ/Σ v.
+So the cotangent of Cᵢ is that of Ψᵢ plus vᵢ/Σ v times that of the mean.
 
-Landmarks that are left out with their rows add to t, z and the cotangent of the mean. No Cholesky
+Rows that are landmarks have another error, because their landmark is held out with them. It is a
+function of k(points, points), of S, of Ψᵀ diag(v) y and of the mean: `landmarks_error`, in the
+coordinates u, in which S is I. JAX differentiates it, which is cheap. The derivatives in S,
+Ψᵀ diag(v) y and the mean are added to T, z and the cotangent of the mean.
+
+In the code F⁻ᵀ is `maps.row_map`, A⁻¹ is `maps.inverse_A` and ℓ is `maps.of_labels`. No Cholesky
 factor is differentiated, nor L⁻ᵀ. Derivatives of higher order differentiate these formulas.
 """
 
@@ -103,7 +110,7 @@ class ErrorSums(NamedTuple):
     """The error and its cotangents in the coordinates u, as sums over rows."""
 
     value: Float[Array, ""]
-    t: Float[Array, "m m"]  # of S
+    of_S: Float[Array, "m m"]  # T above
     z: Float[Array, "m t"]  # of Ψᵀ diag(v) y
     of_mean: Float[Array, " m"]  # of the mean of Ψ
 
@@ -122,22 +129,22 @@ class Slopes(NamedTuple):
 
     @property
     def of_lam(self) -> Float[Array, ""]:
-        """The derivative in λ, tr K_RR F⁻ᵀ t F⁻¹ = tr t A⁻¹A⁻ᵀ."""
+        """The derivative in λ, tr K_RR F⁻ᵀ T F⁻¹ = tr T A⁻¹A⁻ᵀ."""
         inverse_A = self.maps.inverse_A
-        return jnp.sum(self.sums.t * matmul(inverse_A, inverse_A.T))
+        return jnp.sum(self.sums.of_S * matmul(inverse_A, inverse_A.T))
 
     def of_kernel_rows(
         self, psi: Float[Array, "b m"], weights: Weights, part: "RowParts"
     ) -> Float[Array, "b m"]:
         """Compute the cotangents of rows k(x, points)."""
         factor = self.solution.factor
-        row_map = self.maps.row_map
-        q = self.maps.of_labels
+        of_labels = self.maps.of_labels
         u = factor.coordinates(psi, None, self.maps) if part.u is None else part.u
-        _, g, a = row_errors(factor, self.summand, q, weights, part._replace(u=u))
+        errors = row_errors(factor, self.summand, of_labels, weights, part._replace(u=u))
         about = part.labels.Y - self.solution.labels.by_effects
-        by_sums = 2 * matmul(u, self.sums.t) + matmul(about, self.sums.z.T) + self.of_mean
-        return matmul(2 * a[:, None] * u + matmul(g, q.T) + weights.times(by_sums), row_map.T)
+        by_errors = 2 * errors.a[:, None] * u + matmul(errors.g, of_labels.T)
+        by_sums = 2 * matmul(u, self.sums.of_S) + matmul(about, self.sums.z.T) + self.of_mean
+        return matmul(by_errors + weights.times(by_sums), self.maps.row_map.T)
 
     def along(self, start: tuple, change: tuple) -> Float[Array, ""]:
         """Compute the derivative along a change of (kernel, points), by one more pass over rows."""
@@ -154,7 +161,8 @@ class Slopes(NamedTuple):
         i = jnp.arange(len(row_map))
         jitter = factor.report.jitter
         K_moved = moved(gram)[1].at[i, i].multiply(1 + jitter)
-        of_penalty = jnp.sum(self.lam * matmul(matmul(row_map, self.sums.t), row_map.T) * K_moved)
+        of_S = matmul(matmul(row_map, self.sums.of_S), row_map.T)
+        of_penalty = jnp.sum(self.lam * of_S * K_moved)
         corner_moved = moved(lambda kernel, points: kernel(points, points))[1]
         return of_rows + of_penalty + jnp.sum(self.of_corner * corner_moved)
 
@@ -169,7 +177,7 @@ class RowParts(NamedTuple):
 def row_errors(
     factor: CholeskyLandmarks,
     summand: Summand,
-    q: Float[Array, "m t"],
+    of_labels: Float[Array, "m t"],
     weights: Weights,
     part: RowParts,
 ) -> RowErrors:
@@ -185,7 +193,7 @@ def row_errors(
         e = jnp.where(counted.used[:, None], e, 0)
         return jnp.sum(summand(HeldOut(e, None, labels.Y, counted.array)))
 
-    value, (g, a) = jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
+    value, (g, a) = jax.value_and_grad(error, (0, 1))(matmul(u, of_labels), jnp.sum(u * u, axis=1))
     return RowErrors(value, g, a)
 
 
@@ -194,16 +202,16 @@ def slopes_of(solution: Solution, summand: Summand, lam: Number) -> Slopes:
     factor: CholeskyLandmarks = solution.factor
     maps = factor.maps_at(lam, solution.state)
     u, sums = sums_of_rows(solution, maps, summand)
-    of_corner = jnp.zeros_like(sums.t)
+    of_corner = jnp.zeros_like(sums.of_S)
     if factor.indices is not None:
-        unmoved = Moved(*jax.tree.map(jnp.zeros_like, (sums.t, sums.z, sums.of_mean)))
+        unmoved = Moved(*jax.tree.map(jnp.zeros_like, (sums.of_S, sums.z, sums.of_mean)))
         corner = factor.feature_map.design(factor.feature_map.points)
         of_landmarks = partial(landmarks_error, solution, maps, summand)
         value, pull = jax.vjp(of_landmarks, unmoved, corner)
         of_moved, of_corner = pull(jnp.ones_like(value))
         sums = ErrorSums(
             value=sums.value + value,
-            t=sums.t + (of_moved.S + of_moved.S.T) / 2,
+            of_S=sums.of_S + (of_moved.S + of_moved.S.T) / 2,
             z=sums.z + of_moved.labels,
             of_mean=sums.of_mean + of_moved.mean,
         )
@@ -228,26 +236,26 @@ def sums_of_rows(
     u is None if memory would not hold it.
     """
     factor = solution.factor
-    q = maps.of_labels
+    of_labels = maps.of_labels
     rows = factor.data.rows
     itemsize = jnp.dtype(factor.dtype).itemsize
     coordinates = lambda block: factor.coordinates_of_block(block._replace(b=None), maps)
-    keeps = keeps_rows(rows.shape[0] // rows.shards, len(q), itemsize)
+    keeps = keeps_rows(rows.shape[0] // rows.shards, len(of_labels), itemsize)
     u = factor.data.map(coordinates, **factor.hints) if keeps else None
 
     def of_block(block: DataBlock) -> tuple:
         part: RowParts = block.added
         u = coordinates(block) if part.u is None else part.u
-        value, g, a = row_errors(factor, summand, q, block.weights, part._replace(u=u))
+        value, g, a = row_errors(factor, summand, of_labels, block.weights, part._replace(u=u))
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
 
     parts = RowParts(u, factor.labels_of_rows(solution))
     value, w, z, by_a, g = factor.data.sum(of_block, parts, **factor.hints)
-    both = matmul(z, q.T)
-    t = -from_panels(w) - (both + both.T) / 2
-    mean = -(2 * by_a + matmul(q, g))
-    return u, ErrorSums(value=value, t=t, z=z, of_mean=mean)
+    both = matmul(z, of_labels.T)
+    T = -from_panels(w) - (both + both.T) / 2
+    of_mean = -(2 * by_a + matmul(of_labels, g))
+    return u, ErrorSums(value=value, of_S=T, z=z, of_mean=of_mean)
 
 
 class Moved(NamedTuple):

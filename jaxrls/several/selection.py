@@ -221,8 +221,7 @@ def _choose(problem: Problem, lam: Number, *, num: int) -> tuple[Selection, Int[
     remaining = 1 - fixed.leverage(fixed.values, weights.array)
     start = State(columns, labels.scaled, remaining, jnp.zeros(columns.shape[1], bool))
 
-    nothing = jnp.zeros_like(columns[0, :1]), jnp.zeros_like(labels.Y[:1])
-    before = _errors(search, start._replace(products=columns[:, :1]), *nothing)[0]
+    before = _error_without(search, start)
     step = lambda state, _: _add_best(search, state)
     _, (indices, errors, independent) = jax.lax.scan(step, start, length=num)
     drop = labels.drop_axis
@@ -243,7 +242,7 @@ def _add_best(search: Search, state: State) -> tuple[State, tuple]:
     independent = inner > search.least_inner
     share = jnp.where(independent, 1 / jnp.where(independent, search.lam + inner, 1), 0)
     moves = matmul(search.columns.T, state.residuals) * share[:, None]
-    errors = _errors(search, state, share, moves)
+    errors = _errors_with_each(search, state, share, moves)
     able = ~state.chosen & (independent | ~jnp.any(independent & ~state.chosen))
     mean = jnp.where(able, jnp.mean(errors, axis=1), jnp.inf)
     smallest = jnp.min(mean)
@@ -259,12 +258,16 @@ def _add_best(search: Search, state: State) -> tuple[State, tuple]:
     return joined, (best, errors[best], independent[best])
 
 
-def _errors(
+def _error_without(search: Search, state: State) -> Float[Array, " t"]:
+    """Compute the error with the chosen columns alone."""
+    alone = lambda r, remaining: (r[:, :, None], remaining[:, None])
+    return _errors(search, alone, (state.residuals, state.remaining), 1)[0]
+
+
+def _errors_with_each(
     search: Search, state: State, share: Float[Array, " p"], moves: Float[Array, "p t"]
 ) -> Float[Array, "p t"]:
-    """Compute the error with each column added to the chosen ones, in blocks of rows.
-
-    The error is infinite if 1 − leverage of some row of positive weight is rounding.
+    """Compute the error with each column added to the chosen ones.
 
     Args:
         search: what stays the same.
@@ -272,21 +275,38 @@ def _errors(
         share: g of each column, 0 for columns that the chosen ones span, (p,).
         moves: g xᵀr of each column, (p, t).
     """
+    joined = lambda a, r, remaining: (
+        r[:, :, None] - a[:, None, :] * moves.T,
+        remaining[:, None] - a * a * share,
+    )
+    rows = state.products, state.residuals, state.remaining
+    return _errors(search, joined, rows, len(share))
 
-    def sum_block(part: tuple[Any, ...]) -> tuple[Float[Array, "p t"], Int[Array, " p"]]:
-        a, r, remaining, v, Y = part
+
+def _errors(search: Search, of_rows: Callable, rows: tuple, count: int) -> Float[Array, "k t"]:
+    """Compute the errors of `count` sets of columns, in blocks of rows.
+
+    An error is infinite if 1 − leverage of some row of positive weight is rounding.
+
+    Args:
+        search: what stays the same.
+        of_rows: a function of a block of `rows`. It returns r (b, t, k) and 1 − leverage (b, k).
+        rows: arrays with an entry for each row.
+        count: the number k of sets.
+    """
+
+    def sum_block(part: tuple[Any, ...]) -> tuple[Float[Array, "k t"], Int[Array, " k"]]:
+        block, v, Y = part
+        r, remaining = of_rows(*block)
         weights = search.weights.block(v, len(r))
-        remaining = remaining[:, None] - a * a * share
-        moved = r[:, :, None] - a[:, None, :] * moves.T
-        left_out = weights.unscale(moved / remaining[:, None, :])
+        left_out = weights.unscale(r / remaining[:, None, :])
         unknown = (remaining <= search.least_remaining) & weights.used[:, None]
         loss = lambda e: search.summand(HeldOut(e, None, Y, weights.array))
         losses = jax.vmap(loss, in_axes=2)(left_out)
         return losses, jnp.sum(unknown, axis=0)
 
-    n, p = state.products.shape
-    size = default_block_size(n, 4 * p * search.labels[0].nbytes)
-    rows = *state[:3], search.weights.values, search.labels
-    losses, unknown = sum_rows(sum_block, rows, size)
+    n = len(search.labels)
+    size = default_block_size(n, 4 * count * search.labels[0].nbytes)
+    losses, unknown = sum_rows(sum_block, (rows, search.weights.values, search.labels), size)
     known = (unknown == 0)[:, None] & jnp.isfinite(losses)
     return jnp.where(known, losses / search.weights.total, jnp.inf)

@@ -54,6 +54,10 @@ class ByProducts(Factor):
         """Compute the values of f at the rows, for columns V of coefficients."""
         return kernel_times(self.kernel, self.data.rows, self.points, V, self.block_size)
 
+    def narrow_solver(self) -> Any:
+        """Return the solver of the same problem by products in float32; None if there is none."""
+        return None
+
     @property
     def has_residuals(self) -> bool:
         """Whether there are probes, without which there are no held-out residuals."""

@@ -236,6 +236,12 @@ class IterativeGram(ByProducts):
             product = square_times(kernel, X, narrow, self.block_size)
         return product.astype(self.dtype)
 
+    def narrow_solver(self) -> Iterative | None:
+        """Return the solver by products in float32, unless the user named a dtype or X has it."""
+        has_default = self.iteration.dtype is None
+        is_wide = self.dtype == jnp.float64
+        return replace(self.iteration, dtype="float32") if has_default and is_wide else None
+
     def iterate(self, lam: Number, B: Float[Array, "n k"], signs: Float[Array, "n p"]) -> Iterated:
         """Compute the fits to B at λ. Residuals are λc̃, and λM⁻¹ approximates R."""
         inverse = self.near.inverse(jnp.maximum(lam, self.report.floor))

@@ -7,7 +7,7 @@ iterates in float64 from the columns at the best λ.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,6 @@ from jaxrls.core.linalg import Number
 from jaxrls.front import Evaluations, evaluate_lams, lam_on_few
 from jaxrls.iterative.by_products import ByProducts, sum_and_error
 from jaxrls.iterative.conjugate import CONVERGED
-from jaxrls.iterative.iterative import IterativeGram
 
 STEP = np.log(3.0)
 MOST = 6  # the largest number of λ
@@ -73,27 +72,27 @@ def _walk(problem: Problem, solution: Solution) -> Evaluations:
         # An iteration that begins with the columns at a smaller λ may stall before it comes any
         # nearer.
         begin = at_best_columns if place <= at_best else zeros
-        error, spread, columns = _at(place, problem, solution, narrow, begin)
+        found = _at(place, problem, solution, narrow, begin)
         places.append(float(place))
-        errors.append(np.asarray(error))
-        mean = float(np.mean(error))
+        errors.append(np.asarray(found.error))
+        mean = float(np.mean(found.error))
         if mean < best:
             best = mean
             at_best = place
-            at_best_columns = columns
+            at_best_columns = found.columns
+            spread = found.standard_error
             least = max(GAIN * mean, float(np.linalg.norm(spread)) / len(spread))
         place = next_step(np.array(places), np.mean(errors, axis=1), least, low, high)
-    found = _from(solution, at_best_columns)
-    return Evaluations(np.array(places)[:, None], np.stack(errors), found)
+    at_end = _from(solution, at_best_columns)
+    return Evaluations(np.array(places)[:, None], np.stack(errors), at_end)
 
 
 def _with_narrow_products(problem: Problem, factor: ByProducts) -> Solution | None:
     """Return the solution with products in float32, or None if λ are compared without them."""
-    solver: Any = problem.solver_or_default
-    is_wide = factor.dtype == jnp.float64 and isinstance(factor, IterativeGram)
-    if not is_wide or solver.dtype is not None or solver.tol < NARROW_TOL:
+    solver = factor.narrow_solver()
+    if solver is None or solver.tol < NARROW_TOL:
         return None
-    narrow = _solution(replace(problem, solver=replace(solver, dtype="float32")))
+    narrow = _solution(replace(problem, solver=solver))
     few = problem.rows.few_rows(NARROW_ROWS)
     error = _error_of_entries(problem.kernel, narrow.factor.near.kernel, few)
     return narrow if error <= NARROW_ERROR else None
@@ -113,25 +112,33 @@ def _error_of_entries(kernel: Kernel, narrow: Kernel, X: Float[Array, "m d"]) ->
     return jnp.max(jnp.abs(off)) / jnp.max(jnp.abs(K))
 
 
+class Evaluated(NamedTuple):
+    """What one iteration at one λ gives."""
+
+    error: Float[Array, " t"]  # estimated
+    standard_error: Float[Array, " t"]
+    columns: Float[Array, "c k"]  # what was solved for, with which another iteration may begin
+    converged: Bool[Array, ""]  # whether the iteration has, for all columns
+
+
 def _at(
     place: float,
     problem: Problem,
     solution: Solution,
     narrow: Solution | None,
     begin: Float[Array, "c k"],
-) -> tuple[Float[Array, " t"], Float[Array, " t"], Float[Array, "c k"]]:
-    """Return the results of `_evaluate_at` at log λ = `place`, from an iteration that begins with
-    the columns `begin`.
+) -> Evaluated:
+    """Return the results at log λ = `place`, from an iteration that begins with columns `begin`.
 
     Products are in float32, unless λ is near their floor, or the iteration does not converge by
     them.
     """
     log_lam = jnp.asarray(place, solution.factor.dtype)
     if narrow is not None and place >= np.log(NARROW_FROM * narrow.factor.precision_floor()):
-        error, spread, columns, converged = _evaluate_at(problem, _from(narrow, begin), log_lam)
-        if converged:
-            return error, spread, columns
-    return _evaluate_at(problem, _from(solution, begin), log_lam)[:3]
+        found = _evaluate_at(problem, _from(narrow, begin), log_lam)
+        if found.converged:
+            return found
+    return _evaluate_at(problem, _from(solution, begin), log_lam)
 
 
 def _from(solution: Solution, columns: Float[Array, "c k"]) -> Solution:
@@ -140,19 +147,18 @@ def _from(solution: Solution, columns: Float[Array, "c k"]) -> Solution:
 
 
 @compiled
-def _evaluate_at(
-    problem: Problem, solution: Solution, log_lam: Number
-) -> tuple[Float[Array, " t"], Float[Array, " t"], Float[Array, "c k"], Bool[Array, ""]]:
-    """Return the estimated errors of all targets at λ, their standard errors, the columns, and
-    whether the iteration has converged for all of these.
-    """
+def _evaluate_at(problem: Problem, solution: Solution, log_lam: Number) -> Evaluated:
+    """Return the results of one iteration at λ."""
     factor = solution.factor
     solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
     summand: Any = problem.criterion.summand  # not None, as `evaluate_lams` asked
     total, spread = sum_and_error(solution, solved, summand)
-    error = total[0] / factor.weights.total
-    spread = spread[0] / factor.weights.total
-    return error, spread, solved.columns[0], jnp.all(solved.run.reason == CONVERGED)
+    return Evaluated(
+        error=total[0] / factor.weights.total,
+        standard_error=spread[0] / factor.weights.total,
+        columns=solved.columns[0],
+        converged=jnp.all(solved.run.reason == CONVERGED),
+    )
 
 
 def next_step(
@@ -164,7 +170,7 @@ def next_step(
 ) -> float:
     """Return the next place between `low` and `high`, or NaN if no place is worth it.
 
-    The places are log λ. The walk follows these rules:
+    The places are log λ, in the order in which they were tried. The walk follows these rules:
 
     * The first step goes up by STEP, or down if there is no room above.
     * If the best place is the first or the last on the line, a step goes outward from it.
@@ -177,6 +183,7 @@ def next_step(
     >>> float(next_step(np.array([0.0]), np.array([2.0]), 0.01, -9.0, 9.0).round(3))
     1.099
     """
+    last = places[-1]
     errors = np.where(np.isfinite(errors), errors, np.inf)
     order = np.argsort(places)
     x = places[order]
@@ -186,11 +193,13 @@ def next_step(
         down, up = (_inside(x[0] + step, x, low, high) for step in (-STEP, STEP))
         return down if np.isnan(up) else up
     if best in (0, len(x) - 1):
-        if best == 0 and _ends(f, x[0] == places[-1], least):
+        went_down = last == x[0]
+        if best == 0 and _ends(f, went_down, least):
             return np.nan
         return _inside(x[best] + (STEP if best else -STEP), x, low, high)
     three = slice(best - 1, best + 2)
-    if not np.isfinite(f[three]).all() or x[0] < places[-1] < x[-1]:
+    was_of_parabola = x[0] < last < x[-1]  # all other steps go outward
+    if was_of_parabola or not np.isfinite(f[three]).all():
         return np.nan
     a, b, c = np.polyfit(x[three] - x[best], f[three], 2)
     promised = b * b / (4 * a) if a > 0 else 0.0

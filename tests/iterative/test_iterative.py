@@ -501,7 +501,8 @@ def test_a_walk_goes_up_from_nothing_and_down_from_the_best(patch):
     def evaluate(problem, solution, log_lam):
         begins.append(float(jnp.max(solution.factor.begin)))
         columns = len(begins) * jnp.ones_like(solution.factor.begin)
-        return jnp.array([next(errors)]), jnp.array([1e-3]), columns, True
+        error, spread = jnp.array([next(errors)]), jnp.array([1e-3])
+        return lam_walk.Evaluated(error, spread, columns, True)
 
     patch.setattr(lam_walk, "_evaluate_at", evaluate)
     found = lam_walk._walk(problem, jax.jit(lambda problem: problem.solution())(problem))
@@ -522,7 +523,8 @@ def test_a_walk_compares_lam_by_products_in_float32(patch):
 
     def evaluate(problem, solution, log_lam):
         dtypes.append(solution.factor.near.X.dtype.name)
-        return *plain(problem, solution, log_lam)[:3], dtypes[-1] == "float64" or converges
+        found = plain(problem, solution, log_lam)
+        return found._replace(converged=dtypes[-1] == "float64" or converges)
 
     def fitted(X):
         dtypes.clear()

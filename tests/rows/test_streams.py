@@ -14,6 +14,7 @@ from support import ANY_PRECISION, DTYPE, EDGE, EPS, FLOAT64, assert_close, refu
 
 import jaxrls as rls
 from jaxrls import extend
+from jaxrls.core.data import compiled
 from jaxrls.io.writing import writing
 from jaxrls.rows.streamed import Piece, ahead
 
@@ -366,6 +367,24 @@ def test_reading_ahead_ends_with_the_reader_and_hands_errors_on():
             break
     assert 6 <= len(made) <= 9  # what was taken, what waits, and one in the hand
     refused((lambda: list(ahead(numbers(1))), "gone"), error=OSError)
+
+
+class Unreadable(rls.rows.Rows):
+    """A source whose reader fails, and counts how often it was asked."""
+
+    shape, dtype, asked = (4, 1), np.dtype(DTYPE), 0
+
+    def blocks(self):
+        self.asked += 1
+        raise NotImplementedError("no blocks")
+
+
+@ANY_PRECISION
+def test_an_error_of_a_reading_is_not_one_of_cutting_the_program():
+    rows, doubled = Unreadable(), compiled(lambda rows: 2 * rows.sum(lambda x: x.sum()))
+    with pytest.raises(NotImplementedError, match="no blocks"):
+        doubled(rows)
+    assert rows.asked == 1
 
 
 # checkpoints

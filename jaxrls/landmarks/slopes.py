@@ -25,7 +25,8 @@ coordinates u, in which S is I. JAX differentiates it, which is cheap. The deriv
 Ψᵀ diag(v) y and the mean are added to T, z and the cotangent of the mean.
 
 In the code F⁻ᵀ is `maps.row_map`, A⁻¹ is `maps.inverse_A` and ℓ is `maps.of_labels`. No Cholesky
-factor is differentiated, nor L⁻ᵀ. Derivatives of higher order differentiate these formulas.
+factor of S or K_RR is differentiated, nor L⁻ᵀ. Derivatives of higher order differentiate these
+formulas.
 """
 
 from collections.abc import Callable

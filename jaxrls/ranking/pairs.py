@@ -351,23 +351,23 @@ class PairSystem(NamedTuple):
         e_j = root_j * (block.ii * block.r_j - block.ij * block.r_i) * inverse
         return first._replace(residual=e_i), second._replace(residual=e_j)
 
-    def sum_block(self, counts: Callable, i: Int[Array, " a"], j: Int[Array, " b"]) -> Any:
-        """Return the sum over every row i with every row j, of pairs for which counts(i, j)."""
-        counted = counts(i[:, None], j[None, :])
+    def sum_block(self, is_counted: Callable, i: Int[Array, " a"], j: Int[Array, " b"]) -> Any:
+        """Return the sum over every row i with every row j, of pairs for which is_counted(i, j)."""
+        counted = is_counted(i[:, None], j[None, :])
         first, second = self.held_out(i, j, counted)
         shape = first.residual.shape
         total = lambda a: jnp.sum(jnp.where(counted, jnp.broadcast_to(a, shape), 0), axis=(1, 2))
         return jax.tree.map(total, self.terms(first, second))
 
     def sum_rectangle(
-        self, counts: Callable, first: Int[Array | np.ndarray, " a"], second: Int[Array, " b"]
+        self, is_counted: Callable, first: Int[Array | np.ndarray, " a"], second: Int[Array, " b"]
     ) -> Any:
         """Return the sum over every row of `first` with every row of `second`, in blocks of rows.
 
-        Only pairs for which counts(i, j) are summed.
+        Only pairs for which is_counted(i, j) are summed.
         """
         size = wide_block_size(len(first), len(second) * self.view.residuals.dtype.itemsize)
-        of_block = lambda i: self.sum_block(counts, i, second)
+        of_block = lambda i: self.sum_block(is_counted, i, second)
         return sum_rows(of_block, jnp.asarray(first), size)
 
 

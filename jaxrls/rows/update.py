@@ -73,7 +73,7 @@ SHOWN = -1 / 3
 class NoRows(Rows):
     """Rows that are not kept: only their moments are."""
 
-    kind: Any = static()
+    kind: Any = static()  # the dtype of the moments, by the name that files hold
 
     @property
     def dtype(self):
@@ -129,7 +129,7 @@ class Summed:
                 "update and forget need a fit on features or landmarks, and this one has the full "
                 "kernel matrix: fit with landmarks=, or fit all rows again"
             )
-        return _summed_features(problem, solution.labels)
+        return _of_features(problem, solution.labels)
 
     def moments_of(
         self, data: Data, Y: Float[Array, "n t"], *, block_size: int | None = None
@@ -235,7 +235,7 @@ def _magnitudes(sums: Moments) -> Magnitudes:
 
 
 @compiled
-def _summed_features(problem: Problem, labels: Labels) -> Summed:
+def _of_features(problem: Problem, labels: Labels) -> Summed:
     """Return the moments of a kernel's explicit features, for the rows and labels of a fit."""
     features = problem.rows.feature_rows(problem.kernel)
     sums = feature_moments(Data(features, problem.weights, problem.fixed), labels)
@@ -261,7 +261,7 @@ def with_rows(
     prequential = fit.diagnostics.prequential
     if sign > 0:
         prequential = _prequential(fit, new, block_size)
-    more = _summed(summed, new.data, new.Y.reshape(len(new.Y), -1), block_size=block_size)
+    more = _moments_of(summed, new.data, new.Y.reshape(len(new.Y), -1), block_size=block_size)
     flat = coef.ndim == 1
     lam = jnp.asarray(fit.lam)
     choice = fit.kept.choice
@@ -354,7 +354,7 @@ def _prequential(fit: Fit, new: NewRows, block_size: int | None) -> Prequential:
 
 
 _with_errors = compiled(Prequential.of)
-_summed = compiled(Summed.moments_of)
+_moments_of = compiled(Summed.moments_of)
 
 
 class Changed(NamedTuple):

@@ -43,7 +43,7 @@ def test_trace_residual_is_what_it_says(method):
 
 
 def test_given_landmarks_keep_no_trace():
-    """It may be that of another kernel or of other weights; what a fit tells is of its own."""
+    """It may be that of another kernel or of other weights; that of a fit is of its own."""
     X, v = data(40), array(1 + np.arange(40) % 3)
     chosen = rls.choose_landmarks(rls.Gaussian(3.0), X, 6)
     read = as_landmarks(rls.rows.DenseRows(X), chosen)

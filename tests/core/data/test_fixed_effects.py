@@ -274,6 +274,12 @@ def test_new_rows_must_bring_levels_that_were_fitted():
         ),
     )
     assert_close(fit.predict(X) + fit.model.free[MEMBER], fit.predict(X, fixed_effects=LABELS), EPS)
+    # Inside of jit, where the weights of levels have no values: Y less λc of λ = 1, by one solve.
+    zeros = np.zeros((3, 3))
+    system = np.block([[gaussian(X, X) + np.eye(N), EYE], [EYE.T, zeros]])
+    c = np.linalg.solve(system, np.vstack([Y, zeros]))[:N]
+    inside = jax.jit(lambda model: model.predict(X, fixed_effects=LABELS))(fit.model)
+    assert_close(inside, Y - c, 1e3 * EPS)
 
 
 def test_what_is_about_labels_needs_their_levels():

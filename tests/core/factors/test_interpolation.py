@@ -109,11 +109,15 @@ def test_above_the_floor_errors_are_those_of_refits(name):
 @pytest.mark.slow
 @FLOAT64
 def test_where_rows_suffice_the_floor_is_that_of_singular_values():
-    """Twenty rows for ten features, and folds that leave enough."""
-    for folds in (None, rls.folds(np.arange(24) % 4)):
-        X, y, _, v, fixed = case(24, 8)
-        lams = errors(SVD, X, y, v, fixed, folds)[0]
+    """Twenty-four rows for eight features, and folds that leave enough; single rows of more features
+    than rows, which leave nothing that is a difference. Errors there are those of refits.
+    """
+    for d, folds in ((8, None), (8, 4), (30, None)):
+        X, y, rows, v, fixed = case(24, d, folds=folds)
+        lams, found = errors(SVD, X, y, v, fixed, folds and rls.folds(rows))
         assert float(lams[0]) < 1e-24
+        want = refitted(X, y, rows, v, fixed, np.maximum(lams, 1e-13)).astype(float)
+        np.testing.assert_allclose(found, want, rtol=0.05)
 
 
 @FLOAT64

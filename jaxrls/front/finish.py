@@ -25,8 +25,8 @@ class Attempt(NamedTuple):
         result: the fitted function, the chosen λ, and diagnostics.
         solution: what the result was computed from; None if the fit does not keep it.
         problem: the problem that was solved, with the solver that was used.
-        choice: how λ was chosen, so that `Fit.update` can choose it again; None if a search by
-            `fit` chose it.
+        choice: how λ was chosen from a grid or among given values, so that `Fit.update` can choose
+            it again; the one λ that `tune` found; None if `fit` found λ by a search.
         words: the phrases of the plan: the solver, how λ was searched, and why.
     """
 

@@ -60,8 +60,9 @@ def fit(
         Y: labels (n,) or (n, t). It may be left out if X is a source of rows with labels.
         lams: which λ to try. One of:
 
-            * their number: they form a grid that covers the spectrum. A solver without a spectrum
-              searches for λ instead.
+            * their number: they form a grid that covers the spectrum. If no spectrum is computed,
+              λ is searched for instead: by a solver without a spectrum, and by default with K of
+              8000 rows or more on a GPU, or of any number of rows on a TPU.
             * their values, (L,), or (L, t) with a column for each target; 0 stands for `fit.floor`.
             * `"search"`: find the best λ from the error and its slope at about ten values. For a
               stream, or a criterion without slopes, the grid is used instead.

@@ -54,7 +54,8 @@ class Kept:
         problem: the problem that was solved, which another λ needs; None after `load`, `update` and
             `forget`.
         folds: the rows that were held out together; None for single rows.
-        choice: how `update` chooses λ again from moments; None if moments do not suffice.
+        choice: how `update` chooses λ again from moments, or computes the error of the λ that
+            `tune` found; None if moments do not suffice, or if `fit` found λ by a search.
         saved: whether `save` writes the solution.
     """
 
@@ -72,7 +73,8 @@ class Fit(Generic[K]):
     The numbers in its parts are also properties: `fit.lam` is `fit.chosen.lam`.
 
     After `update` and `forget`, `loo_residuals` is None, as it needs the earlier rows. So are
-    `lams`, `errors` and `error`, unless the criterion is GCV or the evidence.
+    `lams`, `errors` and `error`, unless the criterion is GCV or the evidence, and `fit` made no
+    search for λ.
 
     Args:
         model: the `Model` that predicts.
@@ -745,12 +747,13 @@ class Fit(Generic[K]):
     ) -> "Fit[K]":
         """Return the fit to the earlier rows and further rows together, on the same landmarks.
 
-        It is computed from the moments that this fit keeps, without the earlier rows. If λ was
-        chosen by GCV or the evidence, which need only moments, it is chosen again. Otherwise λ
-        stays, and `error`, `errors` and `lams` are None. `loo_residuals` are None in both cases.
-        `prequential_error` gets the errors of the new rows by this fit, pooled with those of
-        earlier updates. The residual sum of squares is computed as a difference, with a rounding
-        error of about eps times the labels' sum of squares.
+        It is computed from the moments that this fit keeps, without the earlier rows. GCV and the
+        evidence need only moments. If one of them chose λ from a grid or among given values, it
+        chooses again. After `tune` by one of them λ stays, and `error` is that of all rows. In all
+        other cases, as after `lams="search"`, λ stays, and `error`, `errors` and `lams` are None.
+        `loo_residuals` are always None. `prequential_error` gets the errors of the new rows by this
+        fit, pooled with those of earlier updates. The residual sum of squares is computed as a
+        difference, with a rounding error of about eps times the labels' sum of squares.
 
         Args:
             X: further rows (b, d), dense, sparse or a source of rows, such as a `stream`.

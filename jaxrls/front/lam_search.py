@@ -176,8 +176,10 @@ def _step_from(best: int, f: Curve, ends: Float[np.ndarray, " k"]) -> float:
 def _as_logarithms(curve: Curve) -> Curve:
     """Return the curve of f = log(1 + value − smallest value).
 
-    On one side of the minimum, errors and evidence grow exponentially in log λ. There f is nearly
-    a line, which a cubic fits well. A slope that is NaN is estimated from the neighbours.
+    Near the minimum f is the value itself, up to a constant. A value that is not a logarithm, such
+    as the evidence with a given variance of the prior, may grow exponentially in log λ on one side
+    of its minimum. There f is nearly a line, which a cubic fits well. A slope that is NaN is
+    estimated from the neighbours.
     """
     log_lams, values, slopes = curve
     above = values - values.min()

@@ -123,10 +123,12 @@ def tune(
         progress: whether to show progress bars (needs tqdm).
 
     Returns:
-        A `Fit` at the best kernel and λ found, never worse than the start. Its `history` is that of
-        the search on all rows, and `history.stages` has the searches before it. If a likelihood is
-        largest without some parts of a sum of kernels, `history.reason` says that their scales
-        vanished. Large values of these scales were tried too.
+        A `Fit` at the best kernel and λ found, which on the rows of the search are never worse than
+        the start. Its `history` is that of the search on all rows, and `history.stages` has the
+        searches before it. If the kernel was tuned on 4000 of the rows, `history` is that of the
+        search on these, and the fit to all rows has a λ of its own, unless λ is held. If a
+        likelihood is largest without some parts of a sum of kernels, `history.reason` says that
+        their scales vanished. Large values of these scales were tried too.
 
     Raises:
         ValueError: as `fit`; for a criterion whose derivative is 0 everywhere; for a whole number

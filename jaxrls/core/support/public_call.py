@@ -93,8 +93,10 @@ class PrecisionSource(NamedTuple):
 def public_call(*, data: str = "", fitted: str = "", arrays_of: str = "") -> Callable[[Call], Call]:
     """Decorate a public function or method, so that float64 data are computed in float64.
 
-    This holds even if `jax_enable_x64` is off. One argument sets the precision. If it is a NumPy
-    array, or holds NumPy arrays, the results of a float64 call are NumPy arrays too.
+    This holds even if `jax_enable_x64` is off. One argument sets the precision. If float64 had to
+    be switched on for data that are no JAX arrays, results are NumPy arrays. So are the results of
+    float64 calls on a `Fit`, `Model` or `Factor` that holds NumPy arrays. All other results are JAX
+    arrays.
 
     * With `data="X"`, the argument X is data. Float64 is switched on if it is off.
     * With `fitted="self.coef"`, the array `self.coef` was fitted before.

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.core.factors import (
+    GRID_SIZE,
+    LAMS_PER_SEARCH,
     CallShape,
     Footprint,
     Solver,
@@ -161,8 +163,9 @@ def memory(
     _check_counts(counts, n)
     if (dtype := jnp.dtype(dtype)) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
-    of_call = CallShape(kernel, n, d, dtype, targets, lams, gradient=call == "gradient")
-    held = _held_by(named_solver(solver, landmarks), of_call)
+    gradient = call == "gradient"
+    of_call = CallShape(kernel, n, d, dtype, targets, lams or GRID_SIZE, gradient)
+    held = _held_by(named_solver(solver, landmarks) or _cheapest(of_call, lams), of_call)
     if call == "predict":
         return of_predictions(of_call, held, rows or n)
     return of_training(
@@ -187,12 +190,19 @@ def _check_counts(counts: dict, n: int) -> None:
             check_whole(name, count, n if name in ("landmarks", "groups") else None)
 
 
-def _held_by(solver: Solver | None, shape: CallShape) -> Footprint:
-    """Return what the solver holds for these shapes, or the cheapest solver if None was named.
+def _cheapest(shape: CallShape, lams: int | None) -> Solver:
+    """Return the solver that a fit of these shapes takes if none is named.
+
+    If `lams`, the number of λ, is not given, a search may take the place of the grid.
+    """
+    return cheapest_solver(shape._replace(lams=LAMS_PER_SEARCH if lams is None else lams))
+
+
+def _held_by(solver: Solver, shape: CallShape) -> Footprint:
+    """Return what the solver holds for these shapes.
 
     For the call "gradient", it is what the differentiable form of the solver holds.
     """
-    solver = solver or cheapest_solver(shape)
     return (solver.differentiable() if shape.gradient else solver).memory(shape)
 
 
@@ -265,11 +275,14 @@ def _of_pairs(shape: CallShape, matrix: int, on_landmarks: bool) -> int:
 
 
 def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> Memory:
-    """Return the memory of a call, "fit" or "gradient", on a problem."""
-    shape = problem.call_shape(lams, gradient=call == "gradient")
+    """Return the memory of a call, "fit" or "gradient", on a problem.
+
+    `lams` is how many λ; None for as many as a default fit has.
+    """
+    shape = problem.call_shape(lams or GRID_SIZE, gradient=call == "gradient")
     return of_training(
         shape,
-        _held_by(problem.solver, shape),
+        _held_by(problem.solver or _cheapest(shape, lams), shape),
         weights=problem.weights.values is not None,
         fixed_effects=problem.fixed.count > 1,
         **problem.criterion.memory_options(),

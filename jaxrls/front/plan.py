@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria import Criterion
 from jaxrls.core.factors import (
     GRID_SIZE,
+    LAMS_PER_SEARCH,
     SOLVERS_WITHOUT_K,
     Cholesky,
     Solver,
@@ -227,8 +228,8 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
     criterion = problem.criterion
     has_slopes = criterion.smooth and problem.traceable
 
-    def cheaper(num: int | None) -> bool:
-        """Whether factors are cheaper for `num` values of λ, or for a search if it is None."""
+    def cheaper(num: int) -> bool:
+        """Whether factors are cheaper for `num` values of λ."""
         return may_factor and isinstance(cheapest_solver(problem.call_shape(num)), Cholesky)
 
     match lams:
@@ -243,7 +244,7 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
         case Grid():
             if not (may_factor and may_change_lams and criterion.smooth):
                 return Way(solver, lams)
-            if cheaper(None):
+            if cheaper(LAMS_PER_SEARCH):
                 return Way(Cholesky(), Search())
             return Way(solver, lams, "below the floor")
         case Search():

@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.core.data import Data, Labels, Weights, kernel_times, square_times
 from jaxrls.core.factors import (
-    GRID_SIZE,
     SOLVERS_WITHOUT_K,
     AtPoints,
     CallShape,
@@ -159,9 +158,8 @@ class Iterative(Solver):
         `each` is the count of vectors for each column that is solved for.
         """
         t = shape.targets
-        L = shape.lams or GRID_SIZE
         p = self.vectors(shape.rows)
-        return shape.rows * (each * (t + p) + p**2 + L * t * p)
+        return shape.rows * (each * (t + p) + p**2 + shape.lams * t * p)
 
     def explain(self, run: Run, remedy: str = "more landmarks, or a larger λ") -> str:
         """Say why the iteration stopped, with its error in units of the residuals of the fit."""

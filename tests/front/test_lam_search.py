@@ -136,7 +136,7 @@ def test_counts_of_wrong_labels_have_no_slope(data):
 def test_what_was_measured_on_a_gpu_has_large_grids_searched(monkeypatch):
     """From 8000 rows on, where an eigendecomposition took as long as 23 factors and more."""
     monkeypatch.setattr(solvers, "platform", lambda: "gpu")
-    shape = solvers.CallShape(GAUSSIAN, 7999, 3, DTYPE)
+    shape = solvers.CallShape(GAUSSIAN, 7999, 3, DTYPE, lams=solvers.LAMS_PER_SEARCH)
     assert solvers.cheapest_solver(shape) == rls.Spectral()
     assert solvers.cheapest_solver(shape._replace(rows=8000)) == rls.Cholesky()
 

@@ -28,6 +28,7 @@ from jaxrls.core.factors.residuals import HeldOut, Residuals, RowLabels, Summand
 from jaxrls.core.factors.solution import Coefficients, Outcome, Solution
 from jaxrls.core.factors.solver import CallShape, Footprint, Solver
 from jaxrls.core.factors.solvers import (
+    LAMS_PER_SEARCH,
     SOLVER_OF_OPTION,
     SOLVERS_WITHOUT_K,
     Cholesky,

@@ -23,7 +23,7 @@ class CallShape(NamedTuple):
     columns: int
     dtype: Any
     targets: int = 1
-    lams: int | None = None  # how many λ; None for as many as a default fit has
+    lams: int = GRID_SIZE  # how many λ
     gradient: bool = False  # whether derivatives are taken, which double what is held
 
     @classmethod
@@ -60,8 +60,8 @@ class CallShape(NamedTuple):
 
     @property
     def count_of_lams(self) -> int:
-        """The number of λ: one if derivatives are taken, and GRID_SIZE if it is not given."""
-        return 1 if self.gradient else self.lams or GRID_SIZE
+        """The number of λ: one if derivatives are taken."""
+        return 1 if self.gradient else self.lams
 
     def lam_columns(self) -> int:
         """Return how many columns of products, for all λ and targets, are in memory at once."""

@@ -33,8 +33,8 @@ LAMS_PER_SPECTRUM = {
     "gpu": ((1000, 8), (2000, 9), (4000, 17), (8000, 20)),
     "tpu": ((1, 100),),
 }
-# A search for the best λ costs as much as this many λ: it evaluates about ten, and their slopes
-# double the work.
+# A search for the best λ by Cholesky factors costs as much as this many λ: it evaluates about ten,
+# and their slopes double the work.
 LAMS_PER_SEARCH = 20
 
 
@@ -56,15 +56,14 @@ def cheapest_solver(shape: CallShape) -> Solver:
 
     It is `Cholesky()` if Cholesky factors of K for all λ take less time than any spectrum, and else
     `Spectral()`. K must be what is factored at these shapes. The kernel must also be known to be
-    positive semidefinite, as only eigenvalues show whether K is. If the number of λ is not given,
-    it is that of a search.
+    positive semidefinite, as only eigenvalues show whether K is. A search counts as LAMS_PER_SEARCH
+    values of λ.
     """
     if shape.route != "gram":
         return Spectral()
     steps = LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"])
     most = max((few for rows, few in steps if rows <= shape.rows), default=1)
-    lams = shape.lams or LAMS_PER_SEARCH
-    factors_are_cheaper = lams <= most and shape.kernel.is_semidefinite()
+    factors_are_cheaper = shape.lams <= most and shape.kernel.is_semidefinite()
     return Cholesky() if factors_are_cheaper else Spectral()
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion
 from jaxrls.core.data import Data, FixedEffects, Labels, Rows, Weights
-from jaxrls.core.factors import CallShape, Solution, Solver, Spectral
+from jaxrls.core.factors import GRID_SIZE, CallShape, Solution, Solver, Spectral
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
 from jaxrls.core.support import arrays_alone, as_lam, pytree, static
@@ -67,11 +67,11 @@ class Problem:
         """
         return self.rows.traceable and arrays_alone(self.criterion)
 
-    def call_shape(self, lams: int | None = None, gradient: bool = False) -> CallShape:
+    def call_shape(self, lams: int = GRID_SIZE, gradient: bool = False) -> CallShape:
         """Return the shapes of a call on the problem, from which its solver and memory follow.
 
         Args:
-            lams: how many λ; None for as many as a default fit has.
+            lams: how many λ.
             gradient: whether derivatives are taken.
         """
         targets = int(np.prod(self.Y.shape[1:]))

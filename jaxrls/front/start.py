@@ -23,7 +23,7 @@ SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
 SCREEN_LAMS = 60
 # Then widths near the best of these are judged on more rows, which resolve finer detail.
 NEAR_ROWS = 1200
-NEAR_FACTORS = [1.5, 1.0, 2 / 3, 4 / 9, 0.3]
+NEAR_FACTORS = [1.5, 2 / 3, 4 / 9, 0.3]
 
 
 class Guess(NamedTuple):
@@ -42,8 +42,8 @@ class Guess(NamedTuple):
 class Guesses(NamedTuple):
     """The kernels and λ at which a search may start.
 
-    `given` has the kernel that the user gave. `better` has a kernel that was better on a sample of
-    the rows, such as the end of a search there. It is None if no kernel was better.
+    `given` has the kernel that the user gave. `better` has another kernel, which was better on a
+    sample of the rows, such as the end of a search there. It is None if no other was better.
     """
 
     given: Guess
@@ -66,8 +66,9 @@ def first_guesses(problem: Any, start: str, lams: Float[Array, " L"] | None, nea
     The other kernels are those that the option `start` of `tune` asks for. All are judged on a
     sample of the rows, so that no spectrum of a large matrix is computed. They are judged by the
     criterion of the search if it needs only sums over rows, as the evidence does, else by
-    leave-one-out error. With `near`, widths around the best are then judged on a larger sample:
-    errors have several minima, and a small sample misses some of them.
+    leave-one-out error. With `near`, the best kernel and widths around it are then judged on a
+    larger sample: errors have several minima, and a small sample misses some of them. If the given
+    kernel is the best of these too, its λ is that of the larger sample.
     """
     problem = replace(problem, solver=None)
     kernel = problem.kernel
@@ -85,8 +86,8 @@ def first_guesses(problem: Any, start: str, lams: Float[Array, " L"] | None, nea
     # If there are several widths, the search moves each by itself, and they are left as they are.
     if near and start == "screen" and sum(sizes) == 1:
         close = [_multiple(best.kernel, factor, rows) for factor in NEAR_FACTORS]
-        best = min(_guesses_of(problem, close, NEAR_ROWS, lams), key=error_of)
-    return Guesses(given, better=None if best is given else best)
+        best = min(_guesses_of(problem, [best.kernel, *close], NEAR_ROWS, lams), key=error_of)
+    return Guesses(best) if best.kernel is kernel else Guesses(given, better=best)
 
 
 def lam_on_few(problem: Any) -> float:

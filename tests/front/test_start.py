@@ -153,6 +153,18 @@ def test_a_width_far_off_is_replaced_by_a_multiple_of_it(make):
     assert width / 64 in start.SCREEN_FACTORS and width < 64
 
 
+@pytest.mark.parametrize("near", [False, True])
+def test_a_width_that_is_best_is_the_only_guess(near, monkeypatch):
+    """Judged on more rows it is no second guess, at which a search would begin once more."""
+    monkeypatch.setattr(start, "SCREEN_ROWS", 30)
+    X = rows(60, 1)
+    Y = np.sin(3 * X[:, 0]) + 0.3 * rows(60, 1, seed=1)[:, 0]
+    kernel = rls.Gaussian(array(1.0))
+    given, better = guesses(kernel, X, Y, near=near)
+    assert better is None and given.kernel == kernel
+    assert (float(given.lam) == start.lam_on_few(extend.read_problem(kernel, X, Y))) == near
+
+
 def test_what_declares_no_length_scale_is_not_screened():
     X = rows(60, 1)
     assert guesses(Hidden(array(64.0)), X, np.sin(3 * X[:, 0])).better is None

@@ -18,7 +18,7 @@ from jaxrls.front.descent import (
     step,
 )
 from jaxrls.front.finish import Attempt, model_of, with_names, with_offset
-from jaxrls.front.fit import plan_and_run
+from jaxrls.front.fit import by_plan, plan_and_run
 from jaxrls.front.fitted import Fit, Kept, check_no_std_options
 from jaxrls.front.history import History, Stage
 from jaxrls.front.inspection import inspect_lam, inspect_result

@@ -6,6 +6,7 @@ It reads its arguments into a `Problem` (`read.py`), and plans how λ is chosen 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
@@ -14,10 +15,16 @@ from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import column_names, is_concrete, progress_bar, public_call
 from jaxrls.front.expected import warn_of_long_fit
-from jaxrls.front.finish import Attempt, finish, with_names
+from jaxrls.front.finish import Attempt, finish, with_names, words_for_estimate
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import inspect_result, labels_are_equal
-from jaxrls.front.plan import Request, Search, make_plan, prepared
+from jaxrls.front.plan import (
+    Request,
+    Search,
+    make_plan,
+    may_do_without_k,
+    solver_without_k,
+)
 from jaxrls.front.read import read_problem
 from jaxrls.front.run import fit_on_grid, run
 
@@ -172,18 +179,28 @@ def compute_and_inspect(problem: Problem, request: Request, progress: bool) -> A
 
 
 @singledispatch
-def plan_and_run(
-    solver: Any, problem: Problem, request: Request, progress: bool, may_estimate: bool = True
-) -> Attempt:
+def plan_and_run(solver: Any, problem: Problem, request: Request, progress: bool) -> Attempt:
     """Plan how the problem is solved, and run the plan.
 
-    `solver` is that of the problem, or None. `landmarks="auto"` registers a version that makes
-    several plans. `may_estimate` is as in `make_plan`.
+    If K is too large to be factored, a solver that needs no K may take over, which estimates the
+    error. `solver` is that of the problem, or None. `landmarks="auto"` registers a version that
+    makes several plans.
     """
-    plan = make_plan(problem, request, may_estimate)
-    if plan.estimates:
-        warn_of_long_fit(plan.problem, request.may_change_lams)
-    return run(plan, progress)
+    plan = make_plan(problem, request)
+    without_k = None
+    if may_do_without_k(problem, request.keep):
+        without_k = solver_without_k(problem, plan.memory, request.may_change_lams)
+    if without_k is None:
+        return run(plan, progress)
+    problem = replace(problem, solver=without_k)
+    warn_of_long_fit(problem, request.may_change_lams)
+    attempt = by_plan(problem, request, progress)
+    return attempt.adding(words_for_estimate(attempt))
+
+
+def by_plan(problem: Problem, request: Request, progress: bool) -> Attempt:
+    """Compute the fit by the solver of the problem, or if it has none, by the cheapest exact one."""
+    return run(make_plan(problem, request), progress)
 
 
 def compute_in_program(problem: Problem, request: Request, progress: bool) -> Attempt:
@@ -197,4 +214,6 @@ def compute_in_program(problem: Problem, request: Request, progress: bool) -> At
             "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
             "or call fit outside"
         )
-    return fit_on_grid(prepared(plan, progress))
+    plan = plan.prepared(progress)
+    plan.check_memory()
+    return fit_on_grid(plan)

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxrls.core.fit import Diagnostics, Function, Problem, Result
 from jaxrls.core.support import known_and, warn
-from jaxrls.front.rounding import Rounding, rounding_of
+from jaxrls.front.rounding import Rounding, is_indefinite, rounding_of
 
 NO_INFORMATION = (
     "the kernel matrix has no information beyond the intercept or fixed effects: what is left of "
@@ -94,7 +94,7 @@ def faults_of(result: Result, names_lams: bool, why_stopped: str) -> list[str]:
     """
     chosen = result.chosen
     diagnostics = result.diagnostics
-    faults = _indefinite(diagnostics, result.function.coef.dtype)
+    faults = _indefinite(result)
     if diagnostics.informative is not None and not diagnostics.informative:
         return [*faults, NO_INFORMATION]
     if why_stopped:
@@ -132,17 +132,15 @@ def faults_of_rounding(result: Result, rounding: Rounding) -> list[str]:
     ]
 
 
-def _indefinite(diagnostics: Diagnostics, dtype: Any) -> list[str]:
+def _indefinite(result: Result) -> list[str]:
     """Return in words that K has a negative eigenvalue that is larger than rounding."""
-    residuals = diagnostics.loo_residuals
-    rounding = 100 * float(np.finfo(dtype).eps)
-    if residuals is not None and float(diagnostics.indefinite) > len(residuals) * rounding:
-        return [
-            "the kernel matrix is not positive semidefinite: its most negative eigenvalue, "
-            f"{float(diagnostics.indefinite):.2g} of the largest, was set to 0: "
-            "check the matrix, or take another kernel"
-        ]
-    return []
+    if not is_indefinite(result):
+        return []
+    return [
+        "the kernel matrix is not positive semidefinite: its most negative eigenvalue, "
+        f"{float(result.diagnostics.indefinite):.2g} of the largest, was set to 0: "
+        "check the matrix, or take another kernel"
+    ]
 
 
 def _dependent_landmarks(diagnostics: Diagnostics, dtype: Any) -> list[str]:

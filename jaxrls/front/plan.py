@@ -10,6 +10,8 @@ The plan is made of answers that stand elsewhere, each in one place:
 * what is factored at these shapes, K or features: `CallShape.route`;
 * whether Cholesky factors take less time than a spectrum: `cheapest_solver`;
 * how much memory a solver takes: `of_problem`.
+
+If K is too large for its plan, `solver_without_k` names a solver for another.
 """
 
 from dataclasses import dataclass, replace
@@ -121,7 +123,6 @@ class Plan(NamedTuple):
             Cholesky factors, whose floor is lower. "by a spectrum": if Cholesky factors for a few
             named λ break down or are inexact, compute a spectrum.
         kept: whether the fit keeps its solution.
-        estimates: whether K is too large, so that a solver that needs no K estimates the error.
     """
 
     problem: Problem
@@ -130,11 +131,31 @@ class Plan(NamedTuple):
     conservative: float
     retry: Retry | None
     kept: bool
-    estimates: bool = False
 
     def by(self, solver: Solver) -> "Plan":
         """Return the plan with another solver."""
         return self._replace(problem=replace(self.problem, solver=solver))
+
+    def prepared(self, progress: bool) -> "Plan":
+        """Return the plan after its solver has chosen what it chooses once, such as landmarks."""
+        return self._replace(problem=self.problem.prepare(progress))
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of a fit that tries these λ. A search tries one after another."""
+        match self.lams:
+            case Given(lams):
+                return of_problem(self.problem, lams=len(lams))
+            case Grid(num):
+                return of_problem(self.problem, lams=num)
+            case Search():
+                return of_problem(self.problem, lams=1)
+
+    def check_memory(self) -> None:
+        """Raise if the matrices of the fit do not fit into memory, where the rows are known."""
+        rows = self.problem.rows
+        if is_concrete(rows) and rows.has_pairs:
+            self.memory.check()
 
     @property
     def choice(self) -> Choice:
@@ -157,27 +178,17 @@ class Way(NamedTuple):
     retry: Retry | None = None
 
 
-def make_plan(problem: Problem, request: Request, may_estimate: bool = False) -> Plan:
-    """Make the plan for a request; if the problem has no solver, choose the cheapest exact one.
-
-    If K is too large for that, and `may_estimate`, choose one that needs no K.
-    """
+def make_plan(problem: Problem, request: Request) -> Plan:
+    """Make the plan for a request; if the problem has no solver, choose the cheapest exact one."""
     lams = read_lams(request.lams, problem)
     check_conservative(request.conservative)
     per_target = request.per_target or isinstance(lams, Given) and lams.lams.ndim == 2
     may_factor = _may_take_cholesky(problem, per_target)
     way = _way_to_try(lams, problem, may_factor, request.may_change_lams)
-    planned = replace(problem, solver=way.solver)
-    if may_estimate and may_do_without_k(problem, request.keep):
-        memory_of_k = _memory_of(planned, way.lams)
-        without_k = solver_without_k(problem, memory_of_k, request.may_change_lams)
-        if without_k is not None:
-            named = replace(problem, solver=without_k)
-            return make_plan(named, request)._replace(estimates=True)
     if request.conservative:
         _check_standard_errors(problem.criterion, way.lams)
     return Plan(
-        problem=planned,
+        problem=replace(problem, solver=way.solver),
         lams=way.lams,
         per_target=per_target,
         conservative=float(request.conservative),
@@ -186,23 +197,12 @@ def make_plan(problem: Problem, request: Request, may_estimate: bool = False) ->
     )
 
 
-def prepared(plan: Plan, progress: bool) -> Plan:
-    """Return the plan after its solver has chosen what it chooses once, such as landmarks.
-
-    Raise if the matrices of the fit do not fit into memory.
-    """
-    problem = plan.problem.prepare(progress)
-    if is_concrete(problem.rows) and problem.rows.has_pairs:
-        _memory_of(problem, plan.lams).check()
-    return plan._replace(problem=problem)
-
-
 def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_lams: bool) -> Way:
     """Return the solver, the λ to try, and what `run` tries again if rounding spoils the result.
 
-    The first line of the table that applies decides. "Cheaper" means that `may_factor` allows
-    Cholesky factors of K + λI, and that factors for all λ cost less than one spectrum. "Allowed"
-    means that `may_factor` allows them, and that K is known to be positive semidefinite.
+    The first line of the table that applies decides. `may_factor` says whether Cholesky factors of
+    K + λI may be taken. They are "allowed" if they may, and K is known to be positive semidefinite.
+    They are "cheaper" if they are allowed, and factors for all λ cost less than one spectrum.
 
     | `lams` is | if                                | the plan                        | again by   |
     |-----------|-----------------------------------|---------------------------------|------------|
@@ -210,8 +210,8 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
     |           | else                              | the named solver, or a spectrum |            |
     | a number  | the solver has no spectrum        | a search by that solver         |            |
     |           | a search in place of a grid may   | a search by Cholesky factors    |            |
-    |           | be made, and is cheaper           |                                 |            |
-    |           | it may be made, but costs more    | a grid from one spectrum        | factors    |
+    |           | be made, and factors are cheaper  |                                 |            |
+    |           | it may be made                    | a grid from one spectrum        | factors    |
     |           | else                              | a grid from one spectrum        |            |
     | "search"  | no slopes, but the solver has a   | as for the number GRID_SIZE     |            |
     |           | spectrum                          |                                 |            |
@@ -223,10 +223,18 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
     constant between steps. The slopes of a smooth criterion need not be known: those of an error of
     held-out rows from a stream are estimated. For "search" they must be known. Without them a
     search reads such rows at every λ, and a grid reads them once.
+
+    What follows again:
+
+    * A spectrum follows Cholesky factors only if the kernel has explicit features. Then eigenvalues
+      may be rounding alone, and a spectrum leaves them out.
+    * Factors follow a spectrum even if K is not known to be positive semidefinite, as `run` learns
+      from the spectrum whether it is.
     """
     solver = problem.solver_or_default
     criterion = problem.criterion
     has_slopes = criterion.smooth and problem.traceable
+    has_features = problem.num_features is not None
 
     def cheaper(num: int) -> bool:
         """Whether factors are cheaper for `num` values of λ."""
@@ -235,7 +243,7 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
     match lams:
         case Given():
             if cheaper(len(lams.lams)):
-                return Way(Cholesky(), lams, "by a spectrum")
+                return Way(Cholesky(), lams, "by a spectrum" if has_features else None)
             return Way(solver, lams)
         case Grid() if not solver.has_spectrum:
             if not criterion.smooth:
@@ -269,17 +277,6 @@ def _may_take_cholesky(problem: Problem, per_target: bool) -> bool:
     if problem.solver is not None or asks_for_factor or per_target or not in_memory:
         return False
     return problem.route == "gram" and is_concrete(problem)
-
-
-def _memory_of(problem: Problem, lams: LamsToTry) -> Memory:
-    """Return the memory of a fit that tries these λ. A search tries one after another."""
-    match lams:
-        case Given(values):
-            return of_problem(problem, lams=len(values))
-        case Grid(num):
-            return of_problem(problem, lams=num)
-        case Search():
-            return of_problem(problem, lams=1)
 
 
 def check_conservative(conservative: Any) -> None:

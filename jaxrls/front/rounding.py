@@ -61,6 +61,18 @@ def _share_of_rounding(result: Result) -> float:
     return float(np.max(np.clip(left, 0, 1) * float(diagnostics.floor) / lam))
 
 
+def is_indefinite(result: Result) -> bool:
+    """Whether K has a negative eigenvalue that is larger than rounding.
+
+    Only a spectrum of K shows it.
+    """
+    residuals = result.diagnostics.loo_residuals
+    rounding = 100 * float(np.finfo(result.function.coef.dtype).eps)
+    return (
+        residuals is not None and float(result.diagnostics.indefinite) > len(residuals) * rounding
+    )
+
+
 def is_as_good(larger: Any, error: Any, share: float, problem: Problem) -> bool:
     """Whether the error at a larger λ is about as good as the error at a λ near the floor.
 

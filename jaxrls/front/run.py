@@ -13,13 +13,13 @@ from jaxrls.core.data import compiled
 from jaxrls.core.factors import ABOVE_ROUNDING, Cholesky, Solution, Spectral
 from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, fit_arrays, result_at
 from jaxrls.core.support import as_lam, on_device
-from jaxrls.front.finish import Attempt, finish, words_for_estimate, words_for_grid
+from jaxrls.front.finish import Attempt, finish, words_for_grid
 from jaxrls.front.fitted import Fit
 from jaxrls.front.inspection import inspect_result
 from jaxrls.front.keeping import solution_of
 from jaxrls.front.lam_search import search_lam
-from jaxrls.front.plan import Given, Plan, Search, prepared
-from jaxrls.front.rounding import Rounding, is_as_good, rounding_of
+from jaxrls.front.plan import Given, Plan, Search
+from jaxrls.front.rounding import Rounding, is_as_good, is_indefinite, rounding_of
 from jaxrls.front.sampling import padded
 
 # From this λ/floor on, by bytes of the dtype, a Cholesky factor of dependent features gives
@@ -33,19 +33,18 @@ def run(plan: Plan, progress: bool) -> Attempt:
 
     If rounding spoils the result, and the plan names another way, the fit is computed by that.
     """
-    plan = prepared(plan, progress)
+    plan = plan.prepared(progress)
+    plan.check_memory()
     n = len(plan.problem.Y)
     plan = plan._replace(problem=padded(plan.problem))
     if isinstance(plan.lams, Search):
         attempt = _by_search(plan)
     else:
         attempt = fit_on_grid(plan)
-        if plan.retry == "by a spectrum" and _is_spoilt_by_rounding(attempt):
+        if plan.retry == "by a spectrum" and _is_spoilt_by_rounding(attempt.result):
             attempt = fit_on_grid(plan.by(Spectral()))
-        if plan.retry == "below the floor" and _is_near_floor(attempt.result):
+        if plan.retry == "below the floor" and _factors_are_rounded_less(attempt.result):
             attempt = _by_search(plan.by(Cholesky()))
-    if plan.estimates:
-        attempt = attempt.adding(words_for_estimate(attempt))
     if not plan.kept:
         attempt = attempt._replace(solution=None)
     return attempt.without_padding(n)
@@ -70,31 +69,30 @@ def fit_arrays_compiled(problem: Problem, choice: Choice, *, kept: bool) -> Fitt
     return fitted if kept else fitted._replace(solution=None)
 
 
-def _is_spoilt_by_rounding(attempt: Attempt) -> bool:
+def _is_spoilt_by_rounding(result: Result) -> bool:
     """Whether rounding spoils a fit by a Cholesky factor, for a kernel with explicit features.
 
     It does if an error is not finite, because the factor broke down. It also does if λ is near the
-    floor, and the features cannot fit all rows. A spectrum would leave out the eigenvalues that are
-    rounding alone. For other kernels the result is False.
+    floor, and the features cannot fit all rows.
     """
-    problem = attempt.problem
-    if problem.num_features is None:
-        return False
-    chosen = attempt.result.chosen
+    chosen = result.chosen
     if not np.isfinite(np.asarray(chosen.errors)).all():
         return True
-    diagnostics = attempt.result.diagnostics
+    diagnostics = result.diagnostics
     residual_dof = float(diagnostics.num_rows) - float(diagnostics.dof)
     itemsize = np.asarray(chosen.lam).dtype.itemsize
     right_from = WEIGHTS_RIGHT_FROM[itemsize] * float(diagnostics.floor)
     return float(chosen.lam) < right_from and residual_dof > 0.5
 
 
-def _is_near_floor(result: Result) -> bool:
-    """Whether rounding may spoil the errors, or held-out residuals of single rows, of a spectrum.
+def _factors_are_rounded_less(result: Result) -> bool:
+    """Whether a search by Cholesky factors is worth its cost after a grid from a spectrum.
 
-    Cholesky factors are rounded less, so a search by them is worth its cost.
+    It is if rounding may spoil the errors, or held-out residuals of single rows. But if K has
+    negative eigenvalues, only a spectrum can set them to 0.
     """
+    if is_indefinite(result):
+        return False
     above_rounding = ABOVE_ROUNDING * float(result.diagnostics.floor)
     return float(result.chosen.lam) < above_rounding or rounding_of(result).is_too_large
 

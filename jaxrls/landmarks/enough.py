@@ -12,7 +12,7 @@ import numpy as np
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import pytree
-from jaxrls.front import Attempt, Request, of_problem, plan_and_run
+from jaxrls.front import Attempt, Request, by_plan, of_problem, plan_and_run
 from jaxrls.landmarks.choice import resolve_landmarks
 from jaxrls.landmarks.points import TOLERANCE, check_evaluable
 from jaxrls.landmarks.solver import Subset
@@ -46,7 +46,7 @@ def _(solver: Enough, problem: Problem, request: Request, progress: bool) -> Att
 
     def fit_to(problem: Problem) -> Attempt:
         """Compute the fit to all rows, or on the landmarks that the problem's solver has."""
-        return plan_and_run(problem.solver, problem, request, progress, may_estimate=False)
+        return by_plan(problem, request, progress)
 
     if problem.route != "gram":
         why = "no landmarks: the kernel's own features are fewer than the rows"

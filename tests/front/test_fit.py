@@ -417,6 +417,17 @@ def test_warns_of_an_indefinite_kernel():
     ]
 
 
+def test_no_factors_take_over_from_a_spectrum_of_an_indefinite_kernel():
+    """They would be rounded less at a λ near the floor, but keep the negative eigenvalue."""
+    rng = np.random.default_rng(1)
+    x = np.sort(rng.uniform(size=40))
+    negative = np.linalg.qr(rng.normal(size=(40, 1)))[0]
+    K = np.exp(-((x[:, None] - x) ** 2) / 0.18) - 4e-10 * negative @ negative.T
+    fit, messages = heard(rls.Precomputed(), K, np.sin(6 * x), intercept=False)
+    assert fit.lam < 5 * fit.floor and fit.route == "gram"
+    assert "not positive semidefinite" in messages[0]
+
+
 # errors
 # --------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """The plan for each kind of `lams`, from shapes and options alone: nothing is computed."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import ANY_PRECISION, DTYPE, EDGE
@@ -13,17 +14,20 @@ pytestmark = [ANY_PRECISION, EDGE]
 X = np.linspace(0, 1, 20, dtype=DTYPE)[:, None]
 Y = np.stack([X[:, 0], X[:, 0] ** 2], axis=1)
 SPECTRUM, FACTORS = rls.Spectral(), rls.Cholesky()
+GAUSSIAN = rls.Gaussian(0.3)
 STEPS = {"criterion": LeaveOneOut(rls.classes.zero_one_loss)}  # a criterion without slopes
 GROUPS = {"groups": np.arange(20) % 5}
 OWN = {"criterion": lambda factor, Y, lams: rls.gcv(factor, Y, lams)}
+FEATURES = {"kernel": rls.FeatureMap(lambda X: jnp.repeat(X, 20, axis=1))}  # as many as rows
 FEW, MANY = [0.1], [0.1] * 9
 # The request, options of the problem, and the plan: its solver, λ to try, and what is tried next.
 # A dict "dear" says that a spectrum costs as much as a hundred Cholesky factors.
 DEAR = {"dear": True}
 PLANS = [
     # values of λ
-    ({"lams": FEW}, {}, (FACTORS, Given, "by a spectrum")),
-    ({"lams": FEW, "conservative": 1}, {}, (FACTORS, Given, "by a spectrum")),
+    ({"lams": FEW}, {}, (FACTORS, Given, None)),
+    ({"lams": FEW}, FEATURES, (FACTORS, Given, "by a spectrum")),
+    ({"lams": FEW, "conservative": 1}, {}, (FACTORS, Given, None)),
     ({"lams": MANY}, {}, (SPECTRUM, Given, None)),
     ({"lams": FEW}, {"solver": SPECTRUM}, (SPECTRUM, Given, None)),
     ({"lams": FEW}, {"solver": FACTORS}, (FACTORS, Given, None)),
@@ -50,8 +54,8 @@ PLANS = [
 ]
 
 
-def plan_of(request, solver=None, **options):
-    problem = read_problem(rls.Gaussian(0.3), X, Y, solver=solver, **options)
+def plan_of(request, solver=None, kernel=GAUSSIAN, **options):
+    problem = read_problem(kernel, X, Y, solver=solver, **options)
     return make_plan(problem, Request(**request))
 
 

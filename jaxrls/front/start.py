@@ -23,7 +23,7 @@ SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
 SCREEN_LAMS = 60
 # Then widths near the best of these are judged on more rows, which resolve finer detail.
 NEAR_ROWS = 1200
-NEAR_FACTORS = [1.5, 2 / 3, 4 / 9, 0.3]
+NEAR_FACTORS = [1.5, 1.0, 2 / 3, 4 / 9, 0.3]
 
 
 class Guess(NamedTuple):
@@ -86,7 +86,7 @@ def first_guesses(problem: Any, start: str, lams: Float[Array, " L"] | None, nea
     # If there are several widths, the search moves each by itself, and they are left as they are.
     if near and start == "screen" and sum(sizes) == 1:
         close = [_multiple(best.kernel, factor, rows) for factor in NEAR_FACTORS]
-        best = min(_guesses_of(problem, [best.kernel, *close], NEAR_ROWS, lams), key=error_of)
+        best = min(_guesses_of(problem, close, NEAR_ROWS, lams), key=error_of)
     return Guesses(best) if best.kernel is kernel else Guesses(given, better=best)
 
 
@@ -101,7 +101,12 @@ def lam_on_few(problem: Any) -> float:
 
 
 def _multiple(kernel: Kernel, factor: float, rows: Rows) -> Kernel:
-    """Return the kernel with all widths multiplied by a factor, in the dtype of the rows."""
+    """Return the kernel with all widths multiplied by a factor, in the dtype of the rows.
+
+    If the factor is 1, it is the same kernel.
+    """
+    if factor == 1:
+        return kernel
     scaled = lambda width: np.asarray(np.asarray(width) * factor, rows.dtype)
     return with_widths(kernel, rows, scaled)
 

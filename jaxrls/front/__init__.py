@@ -9,6 +9,7 @@ warns. `finish` makes a `Fit` of it.
 by gradients, and `finish` makes a `Fit`. Begin reading with `fit.py`.
 """
 
+from jaxrls.front.attempt import Attempt
 from jaxrls.front.descent import (
     SearchOptions,
     Tuned,
@@ -17,7 +18,7 @@ from jaxrls.front.descent import (
     first_point,
     step,
 )
-from jaxrls.front.finish import Attempt, model_of, with_names, with_offset
+from jaxrls.front.finish import model_of, with_names, with_offset
 from jaxrls.front.fit import by_plan, plan_and_run
 from jaxrls.front.fitted import Fit, Kept, check_no_std_options
 from jaxrls.front.history import History, Stage

@@ -5,62 +5,16 @@ subtracted from the labels, and the solution is kept with what later calls need.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxrls.core.data import first_rows
-from jaxrls.core.factors import Solution
-from jaxrls.core.fit import Choice, Function, Problem, Result
+from jaxrls.core.fit import Function, Problem, Result
 from jaxrls.core.support import known_values
+from jaxrls.front.attempt import Attempt
 from jaxrls.front.fitted import About, Fit, Kept
 from jaxrls.front.history import History
 from jaxrls.front.model import Model
-
-
-class Attempt(NamedTuple):
-    """What a fit computed. It may be replaced by a better attempt; the last one becomes a `Fit`.
-
-    Args:
-        result: the fitted function, the chosen λ, and diagnostics.
-        solution: what the result was computed from; None if the fit does not keep it.
-        problem: the problem that was solved, with the solver that was used.
-        choice: how λ was chosen from a grid or among given values, so that `Fit.update` can choose
-            it again; the one λ that `tune` found; None if `fit` found λ by a search.
-        words: the phrases of the plan: the solver, how λ was searched, and why.
-    """
-
-    result: Result
-    solution: Solution | None
-    problem: Problem
-    choice: Choice | None
-    words: tuple[str, ...]
-
-    @property
-    def why_stopped(self) -> str:
-        """Why an iteration stopped before its tolerance, and what to do; "" if it did not."""
-        run = self.result.diagnostics.run
-        return "" if run is None else self.problem.solver_or_default.explain(run)
-
-    def adding(self, words: str) -> "Attempt":
-        """Return the attempt with one more phrase of the plan."""
-        return self._replace(words=(*self.words, words))
-
-    def without_padding(self, n: int) -> "Attempt":
-        """Return the attempt without points, coefficients and residuals of rows after n.
-
-        n is the number of rows that the caller gave. The rows after it are padding.
-        """
-        result = self.result
-        residuals = result.diagnostics.loo_residuals
-        if residuals is None or len(residuals) == n:
-            return self
-        function = result.function
-        if function.points is not None:
-            points = first_rows(function.points, n)
-            function = replace(function, points=points, coef=first_rows(function.coef, n))
-        diagnostics = replace(result.diagnostics, loo_residuals=first_rows(residuals, n))
-        return self._replace(result=replace(result, function=function, diagnostics=diagnostics))
 
 
 def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None = None) -> Fit:
@@ -72,13 +26,19 @@ def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None 
         saved: whether `save` writes the solution.
         history: the history of a search by `tune`.
     """
-    result, solution, problem, choice, words = attempt
+    result = attempt.result
+    problem = attempt.problem
     criterion = problem.criterion
-    plan = "; ".join((*words, *words_for_prior(result.diagnostics.amplitude)))
+    plan = "; ".join((*attempt.words, *words_for_prior(result.diagnostics.amplitude)))
     kept = Kept()
-    if solution is not None:
-        again = choice if criterion.needs_only_sums else None
-        kept = Kept(solution, problem, criterion.groups, again, saved)
+    if attempt.solution is not None:
+        kept = Kept(
+            attempt.solution,
+            problem,
+            folds=criterion.groups,
+            choice=attempt.choice if criterion.needs_only_sums else None,
+            saved=saved,
+        )
     return Fit(
         model=model_of(result.function, names, problem.label_offset),
         chosen=result.chosen,

@@ -14,8 +14,9 @@ from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
 from jaxrls.core.support import column_names, is_concrete, progress_bar, public_call
+from jaxrls.front.attempt import Attempt
 from jaxrls.front.expected import warn_of_long_fit
-from jaxrls.front.finish import Attempt, finish, with_names, words_for_estimate
+from jaxrls.front.finish import finish, with_names, words_for_estimate
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.inspection import inspect_result, labels_are_equal
 from jaxrls.front.plan import (

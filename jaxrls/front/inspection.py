@@ -8,7 +8,13 @@ import numpy as np
 
 from jaxrls.core.fit import Diagnostics, Function, Problem, Result
 from jaxrls.core.support import known_and, warn
-from jaxrls.front.rounding import Rounding, is_indefinite, rounding_of
+from jaxrls.front.rounding import (
+    Rounding,
+    is_at_floor,
+    is_below_floor,
+    is_indefinite,
+    rounding_of,
+)
 
 NO_INFORMATION = (
     "the kernel matrix has no information beyond the intercept or fixed effects: what is left of "
@@ -110,26 +116,23 @@ def faults_of(result: Result, names_lams: bool, why_stopped: str) -> list[str]:
         names_lams=names_lams,
         warns_of_rounding=rounding.is_too_large,
     )
-    return faults + (of_lam or faults_of_rounding(result, rounding))
+    if rounding.is_too_large and not of_lam:
+        return [*faults, rounding_in_words(result, rounding)]
+    return faults + of_lam
 
 
-def faults_of_rounding(result: Result, rounding: Rounding) -> list[str]:
-    """Return in words that rounding may move held-out residuals of single rows by too much.
-
-    There are none if λ is below the floor, which is a fault of its own.
-    """
+def rounding_in_words(result: Result, rounding: Rounding) -> str:
+    """Return in words that rounding may move held-out residuals of single rows by too much."""
     lams = np.asarray(result.chosen.lam)
     lam = float(lams.min())
-    floor = float(result.diagnostics.floor)
-    if lam < 0.99 * floor or not rounding.is_too_large:
-        return []
     remedy = "use float64" if lams.dtype == np.float32 else "a larger λ"
-    at_floor = ", the precision of the factor," if lam <= 1.01 * floor else ""
-    return [
+    floor = float(result.diagnostics.floor)
+    at_floor = ", the precision of the factor," if is_at_floor(lam, floor) else ""
+    return (
         f"at λ = {lam:.3g}{at_floor} rounding may move held-out residuals of single rows by "
         f"{100 * rounding.share:.2g} % of their root mean square, and their mean "
         f"square less: {remedy}, or a narrower kernel, if single rows matter"
-    ]
+    )
 
 
 def _indefinite(result: Result) -> list[str]:
@@ -166,7 +169,7 @@ def _why_not_finite(result: Result, bad: np.ndarray) -> str:
     lams = np.asarray(chosen.lam)
     if chosen.errors is not None:
         lams = np.asarray(chosen.lams)[bad.reshape(len(bad), -1).any(axis=1)]
-    if np.max(lams) < 0.99 * floor:
+    if is_below_floor(np.max(lams), floor):
         wider = ", or use float64 (NumPy float64 input)" if narrow else ""
         return f"λ below {floor:.2g} is below the precision of the factor: leave it out{wider}"
     if _kernel_is_not_finite(result.function):
@@ -210,6 +213,9 @@ def faults_of_lam(
         floor: the λ below which rounding dominates.
         names_lams: whether the caller named the values of λ, as in `inspect_result`.
         warns_of_rounding: whether another warning explains a λ at the floor.
+
+    The smallest λ of the grid is no fault if its place is explained: at the floor by another
+    warning, and above it by the default grid.
     """
     chosen = np.asarray(lam)
     floor = float(floor)
@@ -217,20 +223,17 @@ def faults_of_lam(
     faults = _below_floor(chosen, tried, floor)
     if len(tried) == 1 or lams is None:
         return faults
-    is_smallest = chosen <= tried.min(axis=0)
-    is_largest = chosen >= tried.max(axis=0)
-    at_floor = tried.min() <= 1.01 * floor
-    # The smallest λ needs no warning if fits below the default grid no longer differ, or if another
-    # warning explains the floor.
-    if not names_lams and not at_floor or at_floor and warns_of_rounding:
-        is_smallest = np.zeros_like(is_smallest)
-    remedy = "pass lams= that reach smaller values"
-    if at_floor:
+    if is_at_floor(tried.min(), floor):
         instead = "use float64" if chosen.dtype == np.float32 else "keep it"
         remedy = f"below it is rounding, so {instead}"
-    faults += _at_edge(chosen, is_smallest, "smallest", remedy)
-    faults += _at_edge(chosen, is_largest, "largest", "pass lams= that reach larger values")
-    return faults
+        explained = warns_of_rounding
+    else:
+        remedy = "pass lams= that reach smaller values"
+        explained = not names_lams  # fits below the default grid no longer differ
+    if not explained:
+        faults += _at_edge(chosen, chosen <= tried.min(axis=0), "smallest", remedy)
+    remedy = "pass lams= that reach larger values"
+    return faults + _at_edge(chosen, chosen >= tried.max(axis=0), "largest", remedy)
 
 
 def _below_floor(chosen: np.ndarray, lams: np.ndarray, floor: float) -> list[str]:
@@ -239,8 +242,8 @@ def _below_floor(chosen: np.ndarray, lams: np.ndarray, floor: float) -> list[str
     Errors at λ below the floor are rounding. They matter only if such a λ was chosen, or if the
     chosen one is the smallest above the floor, so that a better one may lie below.
     """
-    above = lams >= 0.99 * floor
-    if above.all() or not (chosen <= lams[above].min(initial=np.inf)).any():
+    below = is_below_floor(lams, floor)
+    if not below.any() or not (chosen <= lams[~below].min(initial=np.inf)).any():
         return []
     wider = ", or use float64" if chosen.dtype == np.float32 else ""
     return [

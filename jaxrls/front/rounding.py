@@ -1,6 +1,7 @@
 """`rounding_of` estimates how far rounding moves held-out residuals of single rows.
 
-By it `run` and `tune` decide whether to try a larger λ, and `inspection` warns.
+By it `run` and `tune` decide whether to try a larger λ, and `inspection` warns. Other functions say
+whether λ is below the floor, and whether K is indefinite beyond rounding.
 """
 
 from typing import Any, NamedTuple
@@ -59,6 +60,16 @@ def _share_of_rounding(result: Result) -> float:
     left = 1.0 if dof is None else 1 - np.asarray(dof) / float(diagnostics.num_rows)
     lam = np.asarray(result.chosen.lam)
     return float(np.max(np.clip(left, 0, 1) * float(diagnostics.floor) / lam))
+
+
+def is_below_floor(lams: Any, floor: Any) -> Any:
+    """Whether each λ is below the floor, by more than 1 %: the ends of a grid are rounded."""
+    return lams < 0.99 * floor
+
+
+def is_at_floor(lams: Any, floor: Any) -> Any:
+    """Whether each λ is at the floor to 1 %, or below it."""
+    return lams <= 1.01 * floor
 
 
 def is_indefinite(result: Result) -> bool:

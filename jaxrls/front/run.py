@@ -13,7 +13,8 @@ from jaxrls.core.data import compiled
 from jaxrls.core.factors import ABOVE_ROUNDING, Cholesky, Solution, Spectral
 from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, fit_arrays, result_at
 from jaxrls.core.support import as_lam, on_device
-from jaxrls.front.finish import Attempt, finish, words_for_grid
+from jaxrls.front.attempt import Attempt
+from jaxrls.front.finish import finish, words_for_grid
 from jaxrls.front.fitted import Fit
 from jaxrls.front.inspection import inspect_result
 from jaxrls.front.keeping import solution_of
@@ -59,7 +60,8 @@ def fit_on_grid(plan: Plan) -> Attempt:
     problem = plan.problem
     choice = plan.choice
     result, solution = fit_arrays_compiled(problem, choice, kept=plan.kept)
-    return Attempt(result, solution, problem, choice, (words_for_grid(result, problem),))
+    words = (words_for_grid(result, problem),)
+    return Attempt(result=result, solution=solution, problem=problem, words=words, choice=choice)
 
 
 @compiled
@@ -110,7 +112,7 @@ def _by_search(plan: Plan) -> Attempt:
     chosen, solution, how = search_lam(problem, _solution(problem), plan.per_target)
     result = _result_at(problem, solution, chosen)
     words = f"{problem.solver_or_default.name}, a search for λ: {how}"
-    attempt = Attempt(result, solution, problem, None, (words,))
+    attempt = Attempt(result=result, solution=solution, problem=problem, words=(words,))
     if np.ndim(chosen.lam) > 0:
         return attempt
     rounding = rounding_of(result)
@@ -135,7 +137,8 @@ def _above_rounding(plan: Plan, attempt: Attempt, rounding: Rounding) -> Attempt
         return attempt
     chosen = replace(after, **_both_ascending(before, after))
     words = (*attempt.words, "then at larger λ, where single rows are right")
-    return Attempt(replace(larger.result, chosen=chosen), larger.solution, problem, None, words)
+    result = replace(larger.result, chosen=chosen)
+    return Attempt(result=result, solution=larger.solution, problem=problem, words=words)
 
 
 def _both_ascending(first: Chosen, second: Chosen) -> dict:
@@ -167,7 +170,9 @@ def with_lam(fit: Fit, lam: Any) -> Fit:
     choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
     result = _result_of_choice(problem, solution, choice)
     words = (words_for_grid(result, problem),)
-    attempt = Attempt(result, solution, problem, fit.kept.choice, words)
+    attempt = Attempt(
+        result=result, solution=solution, problem=problem, words=words, choice=fit.kept.choice
+    )
     inspect_result(result, fit.criterion, names_lams=True, why_stopped=attempt.why_stopped)
     if fit.loo_residuals is not None:  # they have no padding, which the problem may have
         attempt = attempt.without_padding(len(fit.loo_residuals))

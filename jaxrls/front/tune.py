@@ -27,16 +27,17 @@ from jaxrls.core.support import (
     require_values,
     warn,
 )
+from jaxrls.front.attempt import Attempt
 from jaxrls.front.descent import SearchOptions, Tuned, default_optimizer, descend
-from jaxrls.front.finish import Attempt, finish
+from jaxrls.front.finish import finish
 from jaxrls.front.fit import compute_and_inspect
 from jaxrls.front.fitted import Fit, K
 from jaxrls.front.history import History
-from jaxrls.front.inspection import EQUAL_LABELS, faults_of_rounding, labels_are_equal
+from jaxrls.front.inspection import EQUAL_LABELS, labels_are_equal, rounding_in_words
 from jaxrls.front.memory import of_problem
 from jaxrls.front.plan import Given, Request, keeps, may_do_without_k, solver_without_k
 from jaxrls.front.read import read_problem
-from jaxrls.front.rounding import Rounding, is_as_good, rounding_of
+from jaxrls.front.rounding import Rounding, is_as_good, is_below_floor, rounding_of
 from jaxrls.front.sampling import padded, sample_of
 from jaxrls.front.start import Guess, Guesses, first_guesses
 
@@ -328,8 +329,8 @@ def _at_end_of(best: Tuned, options: SearchOptions) -> Attempt:
     result, solution = _fitted_at(problem, jnp.asarray(best.lam), error)
     choice = Choice(problem.criterion, result.chosen.lams)
     held = ", λ held fixed" if options.holds_lam else ""
-    words = f"tuned in {len(history.errors) - 1} steps{held}: {history.reason}"
-    return Attempt(result, solution, problem, choice, (words,))
+    words = (f"tuned in {len(history.errors) - 1} steps{held}: {history.reason}",)
+    return Attempt(result=result, solution=solution, problem=problem, words=words, choice=choice)
 
 
 @compiled
@@ -405,19 +406,18 @@ def _inspect(attempt: Attempt, held: bool) -> None:
     result = attempt.result
     lam = float(result.chosen.lam)
     floor = float(result.diagnostics.floor)
+    rounding = rounding_of(result)
     if labels_are_equal(attempt.problem):
-        faults = [EQUAL_LABELS]
-    elif lam < 0.99 * floor:
+        warn(EQUAL_LABELS)
+    elif is_below_floor(lam, floor):
         wider = ", or use float64" if result.chosen.lam.dtype == np.float32 else ""
         remedy = "hold a larger λ, or start" if held else "start"
-        faults = [
+        warn(
             f"the search ended at λ = {lam:.2g}, below the precision of the factor, {floor:.2g}: "
             f"{remedy} from a narrower kernel{wider}"
-        ]
-    else:
-        faults = faults_of_rounding(result, rounding_of(result))
-    for words in faults:
-        warn(words)
+        )
+    elif rounding.is_too_large:
+        warn(rounding_in_words(result, rounding))
 
 
 @singledispatch

@@ -154,8 +154,7 @@ class SearchOptions(NamedTuple):
 
     * it has made `steps` steps;
     * ‖∇ log E‖∞ is below `tol`;
-    * three steps in a row change log E by less than tol/20 each. If the curvature is known from an
-      earlier search, one step of less than tol/2 is enough.
+    * a few steps in a row change log E by little, as its `Patience` says.
 
     For a likelihood, E per row takes the place of log E.
     """
@@ -188,6 +187,22 @@ class Point(NamedTuple):
         return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
 
 
+class Patience(NamedTuple):
+    """How long a search goes on that makes no progress.
+
+    It ends after so many `steps` in a row of which each changes the value by at most `share` of the
+    tolerance.
+    """
+
+    steps: int
+    share: float
+
+
+PATIENCE = Patience(steps=3, share=0.05)
+# The same for a search that begins with the curvature of an earlier one.
+PATIENCE_WITH_CURVATURE = Patience(steps=1, share=0.5)
+
+
 class Walk(NamedTuple):
     """The state of a search: where it has been so far, and how it goes on.
 
@@ -196,16 +211,16 @@ class Walk(NamedTuple):
         options: the options of the search.
         space: the space in which the points lie.
         points: the points in order, from the first to the one where the search is now.
+        patience: how long the search goes on that makes no progress.
         stalled: how many of the last steps in a row have changed the value by little.
-        has_curvature: whether the first point has the curvature of an earlier search.
     """
 
     problem: Problem
     options: SearchOptions
     space: Space
     points: list[Point]
+    patience: Patience = PATIENCE
     stalled: int = 0
-    has_curvature: bool = False
 
     @property
     def lowest(self) -> Point:
@@ -215,10 +230,9 @@ class Walk(NamedTuple):
     @property
     def goes_on(self) -> bool:
         """Whether no condition of `SearchOptions` ends the search yet."""
-        patience = 1 if self.has_curvature else 3
         within_steps = len(self.points) <= self.options.steps
         is_steep = bool(self.points[-1].norm > self.options.tol)
-        return within_steps and is_steep and self.stalled < patience
+        return within_steps and is_steep and self.stalled < self.patience.steps
 
 
 class Tuned(NamedTuple):
@@ -259,7 +273,8 @@ def descend(
             options = options._replace(tol=_tolerance_per_row(problem, options.tol))
         at_guesses = [_begun_at(guess, problem, options) for guess in guesses.all]
         starts = _starts(at_guesses, last_point)
-        best = min(map(_walked, starts), key=_lowest_value)
+        walks = [_walked(start) for start in starts]
+        best = min(walks, key=_lowest_value)
         words = ""
         if of_likelihood:
             best, vanished = _with_scales_revived(best)
@@ -345,7 +360,8 @@ def _with_curvature(walk: Walk, last_point: Point) -> Walk:
     params = moved("params", last_point.params, point.params)
     updates = moved("updates", last_point.grad, point.grad)
     state = tree_utils.tree_set(last_point.state, params=params, updates=updates)
-    return walk._replace(points=[point._replace(state=state)], has_curvature=True)
+    point = point._replace(state=state)
+    return walk._replace(points=[point], patience=PATIENCE_WITH_CURVATURE)
 
 
 # steps
@@ -353,7 +369,7 @@ def _with_curvature(walk: Walk, last_point: Point) -> Walk:
 
 
 def _walked(walk: Walk) -> Walk:
-    """Return the search after as many steps as `SearchOptions` allows."""
+    """Return the search at its end, after one step after another."""
     options = walk.options
     with progress_bar(options.progress, options.steps, "tune", "step") as reached:
         while walk.goes_on:
@@ -368,7 +384,7 @@ def _after_step(walk: Walk) -> Walk:
     *earlier, before = walk.points
     point = step(before, walk.space, walk.problem, optimizer=options.optimizer)
     change = abs(float(before.value) - float(point.value))
-    is_little = change <= (0.5 if walk.has_curvature else 0.05) * options.tol
+    is_little = change <= walk.patience.share * options.tol
     before = before._replace(state=None)  # a state holds ten gradients
     return walk._replace(
         points=[*earlier, before, point],

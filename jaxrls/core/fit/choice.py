@@ -4,15 +4,15 @@
 differ. `choose_lam` picks the best λ from their errors.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion
-from jaxrls.core.data import Folds, Weights
 from jaxrls.core.factors import GRID_SIZE, Factor, Solution
+from jaxrls.core.fit.held_out_loss import counted_residuals, mean_losses
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number
 from jaxrls.core.support import check_whole, public_call, pytree, static
@@ -186,7 +186,7 @@ class Choice:
 def standard_error(
     criterion: Any, solution: Solution, lam: Float[Array, "*#t"]
 ) -> Float[Array, "*t"]:
-    """Return the standard error of the criterion at λ, as `error_of_mean` defines it.
+    """Return the standard error of the criterion at λ, as `mean_loss` defines it.
 
     Args:
         criterion: a criterion with `loss` and `groups`.
@@ -197,64 +197,7 @@ def standard_error(
         The standard error (t,) of each target, or () of the mean over targets if they share λ.
     """
     folds = criterion.groups
-    left_out = solution.held_out_residuals(lam.reshape(1, -1), folds)[0]
-    left_out, weights = counted_residuals(left_out, solution.factor.weights, folds)
-    losses = mean_if_shared(criterion.loss(left_out, solution.labels.Y), lam)
-    return mean_loss(losses, weights, folds).standard_error.reshape(lam.shape)
-
-
-def mean_if_shared(
-    values: Float[Array, "*n t"], lam: Float[Array | np.ndarray, "*#t"]
-) -> Float[Array, "*n u"]:
-    """Return values of all targets, or their mean over targets, (…, 1), if targets share λ."""
-    if lam.ndim or values.shape[-1] == 1:
-        return values
-    return jnp.mean(values, axis=-1, keepdims=True)
-
-
-class MeanLoss(NamedTuple):
-    """A mean loss over rows, or over groups, with its standard error."""
-
-    mean: Float[Array, " t"]
-    standard_error: Float[Array, " t"]
-
-
-def mean_loss(losses: Float[Array, "n t"], weights: Weights, folds: Folds | None) -> MeanLoss:
-    """Return the mean loss over rows, or over groups, and its standard error.
-
-    Let m_g be the loss of row g, or the mean loss of group g, and V_g the sum of its weights. Let m
-    be the mean Σ V_g m_g / Σ V_g over the G rows or groups. The standard error of m is
-    √(Σ V_g² (m_g − m)² · G/(G − 1)) / Σ V_g.
-    """
-    mean = weights.mean(losses)
-    away = losses - mean
-    if weights.values is not None:
-        away = weights.values[:, None] * away
-    count = weights.count
-    if folds is not None:
-        away = folds.sums(away)
-        has_weight = folds.sums(weights.array[:, None]) > 0
-        count = jnp.sum(has_weight).astype(losses.dtype)
-    spread = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1))
-    return MeanLoss(mean, spread / weights.total)
-
-
-def counted_residuals(
-    residuals: Float[Array, "n t"], weights: Weights, folds: Folds | None
-) -> tuple[Float[Array, "n t"], Weights]:
-    """Return held-out residuals and weights for means over the rows that are predicted.
-
-    Residuals are set to 0 for rows without weight. Rows that no split predicts have no weight here.
-
-    Args:
-        residuals: held-out residuals (n, t).
-        weights: the weights of all rows.
-        folds: the rows that are left out together; None for single rows.
-
-    Returns:
-        `(residuals, weights)`.
-    """
-    weights = weights if folds is None else folds.weights_of_predicted(weights)
-    if weights.values is not None:
-        residuals = jnp.where(weights.used[:, None], residuals, 0)
-    return residuals, weights
+    held_out = solution.held_out_residuals(lam.reshape(1, -1), folds)[0]
+    residuals, weights = counted_residuals(held_out, solution.factor.weights, folds)
+    losses = mean_losses(criterion, solution.labels.Y, residuals, weights, lam)
+    return losses.of_chosen.standard_error.reshape(lam.shape)

@@ -14,8 +14,9 @@ from jaxtyping import Array, Bool, Float
 from jaxrls.core.criteria import Criterion
 from jaxrls.core.data import Weights
 from jaxrls.core.factors import Outcome, Solution
-from jaxrls.core.fit.choice import Chosen, counted_residuals, mean_if_shared, mean_loss
+from jaxrls.core.fit.choice import Chosen
 from jaxrls.core.fit.function import Function, Numbers
+from jaxrls.core.fit.held_out_loss import counted_residuals, mean_if_shared, mean_losses
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import pytree, static
@@ -124,16 +125,17 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
     lam = chosen.lam
     lam_row = lam.reshape(1, -1)
     outcome = solution.outcome(lam_row, criterion.groups, criterion.summand)
+    in_shape_of_lam = lambda values: mean_if_shared(values[0], lam).reshape(lam.shape)
     if chosen.error is None and outcome.held_out_sum is not None:
         errors = outcome.held_out_sum / weights.total
-        error = mean_if_shared(errors[0], lam).reshape(lam.shape)
-        chosen = replace(chosen, errors=labels.drop_axis(errors), error=error)
+        chosen = replace(chosen, errors=labels.drop_axis(errors), error=in_shape_of_lam(errors))
     result = _result_of(problem.kernel, solution, chosen, outcome)
     diagnostics = _with_amplitude(result.diagnostics, criterion, solution, lam_row)
-    # A jackknife estimates the standard error. For a loss that is a step function it is not valid.
+    # Where residuals are estimates, so is the standard error, by a jackknife. For a loss that is a
+    # step function it is not valid. `_with_held_out` has the standard error of exact residuals.
     if outcome.standard_error is not None and criterion.smooth:
-        of_sum = mean_if_shared(outcome.standard_error[0], lam).reshape(lam.shape)
-        diagnostics = replace(diagnostics, loo_standard_error=of_sum / weights.total)
+        standard_error = in_shape_of_lam(outcome.standard_error) / weights.total
+        diagnostics = replace(diagnostics, loo_standard_error=standard_error)
     if outcome.held_out is not None:
         diagnostics = _with_held_out(diagnostics, criterion, solution, outcome.held_out[0], lam)
     return replace(result, diagnostics=diagnostics)
@@ -150,8 +152,7 @@ def _with_held_out(
     labels = solution.labels
     Y = labels.Y
     drop = labels.drop_axis
-    folds = criterion.groups
-    residuals, counted = counted_residuals(held_out, solution.factor.weights, folds)
+    residuals, counted = counted_residuals(held_out, solution.factor.weights, criterion.groups)
     squares = counted.mean(residuals**2)
     one_label = Y[:1] if counted.are_equal else Y[jnp.argmax(counted.array)]
     r2 = r_squared(squares, Y - one_label, counted.mean, jnp)
@@ -160,15 +161,12 @@ def _with_held_out(
     )
     if not criterion.has_standard_error or not solution.factor.exact:
         return diagnostics
-    losses = criterion.loss(residuals, Y)
-    of_targets = mean_loss(losses, counted, folds)
-    shared = mean_if_shared(losses, lam)
-    of_chosen = of_targets if shared is losses else mean_loss(shared, counted, folds)
+    losses = mean_losses(criterion, Y, residuals, counted, lam)
     return replace(
         diagnostics,
-        error_of_targets=drop(of_targets.mean),
-        standard_error_of_targets=drop(of_targets.standard_error),
-        loo_standard_error=of_chosen.standard_error.reshape(lam.shape),
+        error_of_targets=drop(losses.of_targets.mean),
+        standard_error_of_targets=drop(losses.of_targets.standard_error),
+        loo_standard_error=losses.of_chosen.standard_error.reshape(lam.shape),
     )
 
 

@@ -24,6 +24,7 @@ from jaxrls.front.plan import (
     Search,
     make_plan,
     may_do_without_k,
+    read_lams,
     solver_without_k,
 )
 from jaxrls.front.read import read_problem
@@ -151,12 +152,13 @@ def fit(
         "solver": solver,
         "block_size": block_size,
     }
-    request = Request(lams, per_target, conservative, keep)
     in_solver_dtype = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if in_solver_dtype is not X:  # a new call, as `public_call` sets the precision by X
-        fitted = fit(kernel, in_solver_dtype, Y, **options, **request._asdict(), progress=progress)
+        options |= {"lams": lams, "per_target": per_target, "conservative": conservative}
+        fitted = fit(kernel, in_solver_dtype, Y, **options, keep=keep, progress=progress)
         return with_names(fitted, column_names(X))
     problem = read_problem(kernel, X, Y, **options)
+    request = Request(read_lams(lams, problem), per_target, conservative, keep)
     if is_concrete(problem, lams, conservative):
         attempt = compute_and_inspect(problem, request, progress)
     else:

@@ -7,6 +7,7 @@ of rounding, are in `run.py`.
 The plan is made of answers that stand elsewhere, each in one place:
 
 * what the caller named by `solver=` and `landmarks=`: `named_solver`;
+* what `lams=` stands for: `read_lams`;
 * what is factored at these shapes, K or features: `CallShape.route`;
 * whether Cholesky factors take less time than a spectrum: `cheapest_solver`;
 * how much memory a solver takes: `of_problem`.
@@ -39,29 +40,7 @@ MOST_ROWS = 2**14
 KEPT_ROWS = 2000
 
 
-class Request(NamedTuple):
-    """The options of `fit` that say how λ is chosen, and whether the solution is kept.
-
-    The fields are the arguments of the same names of `fit`.
-    """
-
-    lams: Any
-    per_target: bool = False
-    conservative: Any = 0.0
-    keep: bool | None = None
-
-    @property
-    def names_lams(self) -> bool:
-        """Whether the caller named values of λ, and not only their number or "search"."""
-        return not isinstance(self.lams, int | np.integer | str | None)
-
-    @property
-    def may_change_lams(self) -> bool:
-        """Whether a search may choose any λ, in place of a grid."""
-        return not self.names_lams and not self.conservative
-
-
-# λ to try
+# the request
 # --------------------------------------------------------------------------------------------------
 
 
@@ -88,7 +67,7 @@ LamsToTry = Given | Grid | Search
 
 
 def read_lams(lams: Any, problem: Problem) -> LamsToTry:
-    """Return the λ to try that the argument `lams` of `fit` stands for, and check it."""
+    """Return the λ to try that the argument `lams` of `fit` stands for, checked."""
     if isinstance(lams, str) and lams == "search":
         return Search()
     lams = GRID_SIZE if lams is None else lams
@@ -103,6 +82,28 @@ def read_lams(lams: Any, problem: Problem) -> LamsToTry:
     return Given(as_lams(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True))
 
 
+class Request(NamedTuple):
+    """The options of `fit` that say how λ is chosen, and whether the solution is kept.
+
+    `lams` is what `read_lams` makes of the argument of this name. The other fields are arguments.
+    """
+
+    lams: LamsToTry
+    per_target: bool = False
+    conservative: Any = 0.0
+    keep: bool | None = None
+
+    @property
+    def names_lams(self) -> bool:
+        """Whether the caller named values of λ, and not only their number or "search"."""
+        return isinstance(self.lams, Given)
+
+    @property
+    def may_change_lams(self) -> bool:
+        """Whether a search may choose any λ, in place of a grid."""
+        return not self.names_lams and not self.conservative
+
+
 # the plan
 # --------------------------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class Plan(NamedTuple):
 
     Args:
         problem: the problem with its solver.
-        lams: the λ to try.
+        lams: the λ to try. A grid that was requested may have become a search.
         per_target: whether each target has a λ of its own.
         conservative: within how many standard errors of the smallest error the largest λ is taken.
         retry: what `run` tries next if rounding spoils the first result; None for nothing.
@@ -180,7 +181,7 @@ class Way(NamedTuple):
 
 def make_plan(problem: Problem, request: Request) -> Plan:
     """Make the plan for a request; if the problem has no solver, choose the cheapest exact one."""
-    lams = read_lams(request.lams, problem)
+    lams = request.lams
     check_conservative(request.conservative)
     per_target = request.per_target or isinstance(lams, Given) and lams.lams.ndim == 2
     may_factor = _may_take_cholesky(problem, per_target)

@@ -35,7 +35,7 @@ from jaxrls.front.fitted import Fit, K
 from jaxrls.front.history import History
 from jaxrls.front.inspection import EQUAL_LABELS, labels_are_equal, rounding_in_words
 from jaxrls.front.memory import of_problem
-from jaxrls.front.plan import Given, Request, keeps, may_do_without_k, solver_without_k
+from jaxrls.front.plan import Given, Request, Search, keeps, may_do_without_k, solver_without_k
 from jaxrls.front.read import read_problem
 from jaxrls.front.rounding import Rounding, is_as_good, is_below_floor, rounding_of
 from jaxrls.front.sampling import padded, sample_of
@@ -190,7 +190,8 @@ def tune(
         reached(1)
     attempt, history = _search(searched, guesses, options, grow)
     if on_sample:
-        request = Request(wanted.lam if isinstance(wanted, Held) else "search", keep=keep)
+        to_try = Given(wanted.lam) if isinstance(wanted, Held) else Search()
+        request = Request(to_try, keep=keep)
         attempt = _fitted_to_all_rows(problem, attempt, request, progress)
     elif not keeps(attempt.problem, keep):
         attempt = attempt._replace(solution=None)

@@ -8,7 +8,7 @@ from support import ANY_PRECISION, DTYPE, EDGE
 import jaxrls as rls
 from jaxrls.core.factors import GRID_SIZE, solvers
 from jaxrls.extend import LeaveOneOut, read_problem
-from jaxrls.front.plan import Given, Grid, Request, Search, make_plan
+from jaxrls.front.plan import Given, Grid, Request, Search, make_plan, read_lams
 
 pytestmark = [ANY_PRECISION, EDGE]
 X = np.linspace(0, 1, 20, dtype=DTYPE)[:, None]
@@ -56,7 +56,7 @@ PLANS = [
 
 def plan_of(request, solver=None, kernel=GAUSSIAN, **options):
     problem = read_problem(kernel, X, Y, solver=solver, **options)
-    return make_plan(problem, Request(**request))
+    return make_plan(problem, Request(**request | {"lams": read_lams(request["lams"], problem)}))
 
 
 @pytest.mark.parametrize(("request_", "options", "wanted"), PLANS)

@@ -50,16 +50,19 @@ def _share_of_rounding(result: Result) -> float:
     * If most eigenvalues of K are below λ, R is close to a projection. Then residuals move by
       floor/λ of their root mean square, as measured.
     * If f has many degrees of freedom, residuals move less, by the factor 1 − dof/n, where n counts
-      rows of positive weight.
+      rows of positive weight. Below the floor, dof is rounding too, so the factor is not taken.
     """
     diagnostics = result.diagnostics
     rows_are_points = result.function.points is not None and not diagnostics.num_landmarks
     if not rows_are_points or diagnostics.run is not None:  # an iteration has no factor of K
         return 0.0
-    dof = diagnostics.dof
-    left = 1.0 if dof is None else 1 - np.asarray(dof) / float(diagnostics.num_rows)
     lam = np.asarray(result.chosen.lam)
-    return float(np.max(np.clip(left, 0, 1) * float(diagnostics.floor) / lam))
+    floor = float(diagnostics.floor)
+    factor: Any = 1.0
+    if diagnostics.dof is not None:
+        left = 1 - np.asarray(diagnostics.dof) / float(diagnostics.num_rows)
+        factor = np.where(is_below_floor(lam, floor), 1, np.clip(left, 0, 1))
+    return float(np.max(factor * floor / lam))
 
 
 def is_below_floor(lams: Any, floor: Any) -> Any:

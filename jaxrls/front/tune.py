@@ -352,7 +352,7 @@ def _above_rounding(
     """
     lowest = 2 * rounding.sound_lam
     here = Guess(best.kernel, 2 * lowest, lowest, result.chosen.error)
-    again = descend(best.problem, Guesses(here), options._replace(starts=1))
+    again = descend(best.problem, Guesses(here), options._replace(starts=1), best.last_point)
     before = np.asarray(best.history.errors).min()
     after = np.asarray(again.history.errors).min()
     start = best.history.start_error

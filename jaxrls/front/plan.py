@@ -120,9 +120,10 @@ class Plan(NamedTuple):
         per_target: whether each target has a λ of its own.
         conservative: within how many standard errors of the smallest error the largest λ is taken.
         retry: what `run` tries next if rounding spoils the first result; None for nothing.
-            "below the floor": if the best λ of a grid is near the floor of the spectrum, search by
-            Cholesky factors, whose floor is lower. "by a spectrum": if Cholesky factors for a few
-            named λ break down or are inexact, compute a spectrum.
+            "below the floor": if the best λ of a grid is near the floor of the spectrum, and K is
+            not indefinite, search by Cholesky factors, whose floor is lower. "by a spectrum": if
+            Cholesky factors for a few named λ break down or are inexact, compute a spectrum. It is
+            planned only for a kernel with explicit features.
         kept: whether the fit keeps its solution.
     """
 

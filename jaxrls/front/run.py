@@ -44,7 +44,7 @@ def run(plan: Plan, progress: bool) -> Attempt:
         attempt = fit_on_grid(plan)
         if plan.retry == "by a spectrum" and _is_spoilt_by_rounding(attempt.result):
             attempt = fit_on_grid(plan.by(Spectral()))
-        if plan.retry == "below the floor" and _factors_are_rounded_less(attempt.result):
+        if plan.retry == "below the floor" and _factors_may_be_better(attempt.result):
             attempt = _by_search(plan.by(Cholesky()))
     if not plan.kept:
         attempt = attempt._replace(solution=None)
@@ -87,7 +87,7 @@ def _is_spoilt_by_rounding(result: Result) -> bool:
     return float(chosen.lam) < right_from and residual_dof > 0.5
 
 
-def _factors_are_rounded_less(result: Result) -> bool:
+def _factors_may_be_better(result: Result) -> bool:
     """Whether a search by Cholesky factors is worth its cost after a grid from a spectrum.
 
     It is if rounding may spoil the errors, or held-out residuals of single rows. But if K has

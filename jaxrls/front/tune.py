@@ -190,7 +190,7 @@ def tune(
         reached(1)
     attempt, history = _search(searched, guesses, options, grow)
     if on_sample:
-        to_try = Given(wanted.lam) if isinstance(wanted, Held) else Search()
+        to_try = Given(wanted.lams) if isinstance(wanted, Held) else Search()
         request = Request(to_try, keep=keep)
         attempt = _fitted_to_all_rows(problem, attempt, request, progress)
     elif not keeps(attempt.problem, keep):
@@ -226,9 +226,9 @@ def _fitted_to_all_rows(
 
 @dataclass(frozen=True)
 class Held:
-    """The λ at which the search stays, (1,)."""
+    """The λ at which the search stays."""
 
-    lam: Float[Array, "1"]
+    lams: Float[Array, "1"]
 
 
 def _read_lams(lams: Any, problem: Problem, criterion: Any) -> Held | Given | None:
@@ -283,14 +283,7 @@ def _beginning(problem: Problem, start: str, lams: Held | Given | None, near: bo
 
     Warn if the best of the given λ is below the precision of K.
     """
-    match lams:
-        case None:
-            to_try = None
-        case Held(lam):
-            to_try = lam
-        case Given(values):
-            to_try = values
-    guesses = first_guesses(problem, start, to_try, near)
+    guesses = first_guesses(problem, start, None if lams is None else lams.lams, near)
     given = guesses.given
     if isinstance(lams, Given) and given.lam < given.floor:
         warn(

@@ -143,8 +143,11 @@ class Fit(Generic[K]):
         return self.diagnostics.floor
 
     @property
-    def indefinite(self) -> Number:
-        """The most negative eigenvalue of K, as a share of the largest; 0 if none is negative."""
+    def indefinite(self) -> Number | None:
+        """The most negative eigenvalue of K, as a share of the largest; 0 if none is negative.
+
+        None if the solver computes no eigenvalues of K, as `Cholesky()` and `Iterative()`.
+        """
         return self.diagnostics.indefinite
 
     @property
@@ -749,7 +752,7 @@ class Fit(Generic[K]):
 
         It is computed from the moments that this fit keeps, without the earlier rows. GCV and the
         evidence need only moments. If one of them chose λ from a grid or among given values, it
-        chooses again. After `tune` by one of them λ stays, and `error` is that of all rows. In all
+        chooses again. After `tune` or `with_lam` λ stays, and `error` is that of all rows. In all
         other cases, as after `lams="search"`, λ stays, and `error`, `errors` and `lams` are None.
         `loo_residuals` are always None. `prequential_error` gets the errors of the new rows by this
         fit, pooled with those of earlier updates. The residual sum of squares is computed as a

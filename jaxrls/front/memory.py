@@ -209,8 +209,9 @@ def _held_by(solver: Solver, shape: CallShape) -> Footprint:
 def of_predictions(shape: CallShape, held: Footprint, rows: int) -> Memory:
     """Return the memory of predictions: two blocks of rows, and the predictions of all rows."""
     itemsize = shape.dtype.itemsize
-    block = max(block_bytes() // itemsize, 16 * held.width)
-    numbers = min(2 * block, rows * held.width) + 2 * rows * shape.targets
+    points = held.width if held.points is None else held.points
+    block = max(block_bytes() // itemsize, 16 * points)
+    numbers = min(2 * block, rows * points) + 2 * rows * shape.targets
     return Memory("predict", held.route, numbers * itemsize, "blocks of rows", shape.rows)
 
 

@@ -80,11 +80,12 @@ def is_indefinite(result: Result) -> bool:
 
     Only a spectrum of K shows it.
     """
+    share = result.diagnostics.indefinite
     residuals = result.diagnostics.loo_residuals
+    if share is None or residuals is None:
+        return False
     rounding = 100 * float(np.finfo(result.function.coef.dtype).eps)
-    return (
-        residuals is not None and float(result.diagnostics.indefinite) > len(residuals) * rounding
-    )
+    return float(share) > len(residuals) * rounding
 
 
 def is_as_good(larger: Any, error: Any, share: float, problem: Problem) -> bool:

@@ -171,7 +171,7 @@ def with_lam(fit: Fit, lam: Any) -> Fit:
     result = _result_of_choice(problem, solution, choice)
     words = (words_for_grid(result, problem),)
     attempt = Attempt(
-        result=result, solution=solution, problem=problem, words=words, choice=fit.kept.choice
+        result=result, solution=solution, problem=problem, words=words, choice=choice
     )
     inspect_result(result, fit.criterion, names_lams=True, why_stopped=attempt.why_stopped)
     if fit.loo_residuals is not None:  # they have no padding, which the problem may have

@@ -130,7 +130,7 @@ class Iterative(Solver):
         parts = rows.points, weights.root, H, self.landmarks.points
         near = Near.of(narrow, *(part.astype(dtype) for part in parts))
         floor = rounding_of_products(near.B).astype(rows.dtype)
-        report = Report("iterative", floor, jnp.zeros((), rows.dtype))
+        report = Report("iterative", floor, None)
         factor = IterativeGram(
             data=data,
             kernel=kernel,
@@ -150,7 +150,7 @@ class Iterative(Solver):
         m = self.enough(n) if landmarks is None else Subset(landmarks).count
         numbers = 4 * n * m + 3 * m**2 + self.vector_numbers(shape, 16)
         words = "rows of landmarks, blocks of near rows, and vectors for targets and probes"
-        return Footprint("iterative", m, numbers, words)
+        return Footprint("iterative", m, numbers, words, points=n)
 
     def vector_numbers(self, shape: CallShape, each: int) -> int:
         """Return how many numbers the vectors over the rows hold.

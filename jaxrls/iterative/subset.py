@@ -124,7 +124,7 @@ class IterativeSubset(Solver):
         words = "the landmarks' matrices, blocks of rows, and vectors for targets and probes"
         numbers += 6 * m**2 + shape.block(m)
         # Its width is that of the vectors, because no matrix of n·m numbers is stored.
-        return Footprint("iterative subset", shape.targets, numbers, words)
+        return Footprint("iterative subset", shape.targets, numbers, words, points=m)
 
     def explain(self, run: Run) -> str:
         """Say why the iteration stopped, with its error in units of the residuals of the fit."""

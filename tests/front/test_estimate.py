@@ -157,6 +157,20 @@ def test_programs_take_what_is_said_of_them():
 
 
 @ANY_PRECISION
+def test_predictions_read_the_points_of_the_model_whatever_the_solver():
+    """All rows, or all landmarks: of fits by products they were a part of them."""
+    rows, targets, itemsize = 50, 2, 8
+    for landmarks, points in ((None, 300), (200, 200)):
+        by_products = rls.Iterative(10) if landmarks is None else rls.Iterative()
+        for solver in (None, by_products):
+            options = {"landmarks": landmarks, "targets": targets, "dtype": float}
+            memory = rls.memory(
+                KERNEL, (300, 3), call="predict", rows=rows, solver=solver, **options
+            )
+            assert memory.bytes == itemsize * rows * (points + 2 * targets)
+
+
+@ANY_PRECISION
 def test_errors():
     for options, message in (
         ({"call": "guess"}, "call must be one of 'fit', .*and is 'guess'"),

@@ -229,13 +229,18 @@ def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, lams):
 
 @pytest.mark.slow
 def test_a_given_variance_of_the_prior_stays():
-    """Where λ was searched too, so that it is not chosen again."""
+    """Where λ was searched too, so that it is not chosen again. So does a λ that was set after the
+    fit.
+    """
     rows, labels = some("first").values()
     given = rls.extend.Evidence(scale=100.0)
     first = rls.fit(rls.Linear(), rows, labels[:, 0], criterion=given, lams="search", keep=True)
     again = first.update(rows[:1], labels[:1, 0])
     for fit in (first, again):
         assert_close(fit.posterior(FRESH).amplitude, 10.0, tolerance("linear"))
+    on_grid = rls.fit(rls.Linear(), rows, labels[:, 0], criterion=given, keep=True)
+    for other in (0.5, 5.0):
+        assert float(on_grid.with_lam(other).update(rows[:1], labels[:1, 0]).lam) == other
 
 
 @pytest.mark.slow

@@ -191,7 +191,7 @@ class CholeskyGram(DualOneByOne):
         if self.weights.values is not None:
             largest = jnp.minimum(largest, 3 * _largest_that_costs(K))
         floor = CHOLESKY_ROUNDINGS * rounding(self.weights.count, largest)
-        report = Report(self.name, floor, jnp.zeros_like(floor))
+        report = Report(self.name, floor, None)
         left = jax.lax.stop_gradient(self.trace())
         return report.with_information(left, ABOVE_ROUNDING * floor, jnp.sum(diagonal_of(K)))
 

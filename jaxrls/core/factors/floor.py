@@ -79,7 +79,8 @@ class Report:
     Args:
         route: how it was made, for example `"gram"`.
         floor: the λ below which rounding dominates.
-        indefinite: how far the most negative eigenvalue of K is below 0, relative to the largest.
+        indefinite: how far the most negative eigenvalue of K is below 0, relative to the largest;
+            None if no eigenvalues are computed.
         trace_residual: tr √v (K − K̂) √v on landmarks, else None.
         jitter: what was added to the diagonal of the landmarks' kernel matrix, relative to it; None
             without jitter.
@@ -94,7 +95,7 @@ class Report:
 
     route: str = static()
     floor: Number
-    indefinite: Number
+    indefinite: Number | None
     trace_residual: Number | None = None
     jitter: Number | None = None
     informative: Bool[Array, ""] | None = None

@@ -86,7 +86,7 @@ class Footprint(NamedTuple):
 
     `route` names what is factored. `width` is how many numbers a block of rows takes for each row,
     such as n for K. `numbers` is how many numbers are held in total, and `words` says what they
-    are.
+    are. `points` is how many points or features a prediction reads, if these are not `width`.
     """
 
     route: str
@@ -94,6 +94,7 @@ class Footprint(NamedTuple):
     numbers: int
     words: str
     of_kernel: bool = False  # whether K of all rows is factored
+    points: int | None = None
 
 
 class Solver(ABC):

@@ -170,9 +170,7 @@ def with_lam(fit: Fit, lam: Any) -> Fit:
     choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
     result = _result_of_choice(problem, solution, choice)
     words = (words_for_grid(result, problem),)
-    attempt = Attempt(
-        result=result, solution=solution, problem=problem, words=words, choice=choice
-    )
+    attempt = Attempt(result=result, solution=solution, problem=problem, words=words, choice=choice)
     inspect_result(result, fit.criterion, names_lams=True, why_stopped=attempt.why_stopped)
     if fit.loo_residuals is not None:  # they have no padding, which the problem may have
         attempt = attempt.without_padding(len(fit.loo_residuals))

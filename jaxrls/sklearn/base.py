@@ -299,10 +299,12 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     def _loss(self) -> Any:
         """The loss as a function: the parameter `loss`, or the loss of the criterion.
 
-        A criterion that was given as an object may have a loss of its own. Raise if it differs from
+        A criterion may have a loss of its own. Raise if it differs from
         a `loss` that is not the default.
         """
         criterion = self.criterion
+        if isinstance(criterion, str):
+            criterion = CRITERIA[criterion]
         own = criterion.loss if isinstance(criterion, rls.extend.LeaveOneOut) else None
         named = LOSSES.get(self.loss, self.loss)
         if own in (None, rls.extend.squared_error):

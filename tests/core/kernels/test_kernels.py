@@ -475,3 +475,20 @@ def test_rows_that_a_kernel_transforms_come_as_any_rows():
     assert_close(fit.predict(scipy.sparse.csr_array(X[:5])), fit.predict(X[:5]), 20 * EPS)
     start = lambda X: rls.extend.start_from_data(rls.Gaussian(array(1.0)).on([0]), X)
     assert_close(start(X.tolist()).kernel.width, start(X).kernel.width, 4 * EPS)
+
+
+def test_standardized_levels_are_found_whatever_the_number_of_new_rows():
+    """They are those of the columns as they are. A single row did not find its level: XLA divides
+    many rows by another operation, which differs in the last bit.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 30, size=(60, 1)).astype(DTYPE)
+    y = rng.normal(size=60).astype(DTYPE)
+    as_given, standardized = (
+        rls.fit(rls.Levels(), X, y, lams=[0.1], standardize=standardize)
+        for standardize in (False, True)
+    )
+    want = as_given.predict(X)
+    assert_close(standardized.predict(X), want, 100 * EPS)
+    one_at_a_time = [standardized.predict(X[i : i + 1]) for i in range(len(X))]
+    assert_close(np.concatenate(one_at_a_time), want, 100 * EPS)

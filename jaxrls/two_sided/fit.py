@@ -192,7 +192,7 @@ def _fit(
         left_out=factor.left_out(solution, setting, lam)[0],
         dof=solution.dof(lam[None])[0, 0],
         floor=factor.report.floor,
-        indefinite=factor.report.indefinite,
+        indefinite=factor.report.indefinite,  # type: ignore[arg-type]
         setting=setting,
         process=process,
     )

@@ -261,8 +261,9 @@ def descend(
         problem: the problem, whose kernel the search replaces.
         guesses: kernels and λ at which the search may start.
         options: options of the search.
-        last_point: the last point of an earlier search, which ended at `guesses.best`; None for
-            nothing. If no guess is better here, the search begins with the curvature there.
+        last_point: the last point of an earlier search, which ended at the kernel of
+            `guesses.best`; None for nothing. If no guess is better here, the search begins with the
+            curvature there.
 
     Returns:
         The best kernel and λ, with the history.
@@ -271,6 +272,8 @@ def descend(
         of_likelihood = problem.criterion.is_likelihood
         if of_likelihood:
             options = options._replace(tol=_tolerance_per_row(problem, options.tol))
+        if problem.criterion.needs_unit and problem.error_unit is None:
+            problem = problem.in_units_of(_begun_at(guesses.given, problem, options).lowest.value)
         at_guesses = [_begun_at(guess, problem, options) for guess in guesses.all]
         starts = _starts(at_guesses, last_point)
         walks = [_walked(start) for start in starts]
@@ -325,7 +328,7 @@ def _starts(at_guesses: list[Walk], last_point: Point | None) -> list[Walk]:
     options = best.options
     continues = best is at_guesses[-1]  # the guess at which the earlier search ended
     first = best
-    if last_point is not None and continues and options.optimizer is default_optimizer():
+    if last_point is not None and continues and _has_curvature(last_point, options):
         first = _with_curvature(best, last_point)
     starts = [first]
     if options.starts > 1:
@@ -335,6 +338,15 @@ def _starts(at_guesses: list[Walk], last_point: Point | None) -> list[Walk]:
     if problem.criterion.is_likelihood and problem.weights.count <= FEW_ROWS:
         starts += [walk for walk in at_guesses if walk is not best]
     return starts
+
+
+def _has_curvature(last_point: Point, options: SearchOptions) -> bool:
+    """Whether the default optimiser made steps up to this point, where its slopes are finite."""
+    from optax import tree_utils
+
+    if options.optimizer is not default_optimizer() or not np.isfinite(last_point.norm):
+        return False
+    return bool(tree_utils.tree_get(last_point.state, "count") > 0)
 
 
 def _with_curvature(walk: Walk, last_point: Point) -> Walk:

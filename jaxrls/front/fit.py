@@ -154,9 +154,12 @@ def fit(
     }
     in_solver_dtype = solver.rows_to_fit(X) if isinstance(solver, Solver) else X
     if in_solver_dtype is not X:  # a new call, as `public_call` sets the precision by X
+        names = column_names(X)
+        if isinstance(criterion, Criterion):  # its own rows are matched while names are known
+            options["criterion"] = criterion.match_columns(names, None)
         options |= {"lams": lams, "per_target": per_target, "conservative": conservative}
         fitted = fit(kernel, in_solver_dtype, Y, **options, keep=keep, progress=progress)
-        return with_names(fitted, column_names(X))
+        return with_names(fitted, names)
     problem = read_problem(kernel, X, Y, **options)
     request = Request(read_lams(lams, problem), per_target, conservative, keep)
     if is_concrete(problem, lams, conservative):

@@ -55,7 +55,8 @@ class Kept:
             `forget`.
         folds: the rows that were held out together; None for single rows.
         choice: how `update` chooses λ again from moments, or computes the error of the λ that
-            `tune` found; None if moments do not suffice, or if `fit` found λ by a search.
+            `tune` found or `with_lam` set; None if moments do not suffice, or if `fit` found λ by a
+            search.
         saved: whether `save` writes the solution.
     """
 
@@ -146,7 +147,8 @@ class Fit(Generic[K]):
     def indefinite(self) -> Number | None:
         """The most negative eigenvalue of K, as a share of the largest; 0 if none is negative.
 
-        None if the solver computes no eigenvalues of K, as `Cholesky()` and `Iterative()`.
+        None if it is not known: `Cholesky()`, which some fits with few or searched λ take, and
+        `Iterative()` compute no eigenvalues of K. K of features and of landmarks has none below 0.
         """
         return self.diagnostics.indefinite
 
@@ -752,11 +754,12 @@ class Fit(Generic[K]):
 
         It is computed from the moments that this fit keeps, without the earlier rows. GCV and the
         evidence need only moments. If one of them chose λ from a grid or among given values, it
-        chooses again. After `tune` or `with_lam` λ stays, and `error` is that of all rows. In all
-        other cases, as after `lams="search"`, λ stays, and `error`, `errors` and `lams` are None.
-        `loo_residuals` are always None. `prequential_error` gets the errors of the new rows by this
-        fit, pooled with those of earlier updates. The residual sum of squares is computed as a
-        difference, with a rounding error of about eps times the labels' sum of squares.
+        chooses again. If `tune` by one of them found λ, or `with_lam` set it, λ stays, and `error`
+        is that of all rows. In all other cases, as after `lams="search"`, λ stays, and `error`,
+        `errors` and `lams` are None. `loo_residuals` are always None. `prequential_error` gets the
+        errors of the new rows by this fit, pooled with those of earlier updates. The residual sum
+        of squares is computed as a difference, with a rounding error of about eps times the labels'
+        sum of squares.
 
         Args:
             X: further rows (b, d), dense, sparse or a source of rows, such as a `stream`.

@@ -116,7 +116,9 @@ def evaluate_lams(factor: Any, problem: Problem, solution: Solution, count: int)
     curves = Curve(*np.empty((3, 0, count)))
     log_lams = np.full(count, low)
     while len(errors) < MOST:
-        each = (curves.take(np.s_[:, j]) for j in range(count))
+        each = [curves.take(np.s_[:, j]) for j in range(count)]
+        if problem.criterion.needs_unit:
+            each = [_in_units_of_the_smallest(curve) for curve in each]
         wanted = np.array([next_place(curve, low, high) for curve in each])
         if np.isnan(wanted).all():
             break
@@ -129,6 +131,15 @@ def evaluate_lams(factor: Any, problem: Problem, solution: Solution, count: int)
 
 
 _ends = compiled(lambda_range)
+
+
+def _in_units_of_the_smallest(curve: Curve) -> Curve:
+    """Return the curve with its values and slopes in units of the smallest value."""
+    finite = curve.values[np.isfinite(curve.values)]
+    size = abs(finite.min(initial=np.inf))
+    if not 0 < size < np.inf:
+        return curve
+    return Curve(curve.log_lams, curve.values / size, curve.slopes / size)
 
 
 def next_place(curve: Curve, low: float, high: float) -> float:

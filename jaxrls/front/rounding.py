@@ -80,12 +80,11 @@ def is_indefinite(result: Result) -> bool:
 
     Only a spectrum of K shows it.
     """
-    share = result.diagnostics.indefinite
-    residuals = result.diagnostics.loo_residuals
-    if share is None or residuals is None:
+    diagnostics = result.diagnostics
+    if diagnostics.indefinite is None or diagnostics.loo_residuals is None:
         return False
     rounding = 100 * float(np.finfo(result.function.coef.dtype).eps)
-    return float(share) > len(residuals) * rounding
+    return float(diagnostics.indefinite) > float(diagnostics.num_rows) * rounding
 
 
 def is_as_good(larger: Any, error: Any, share: float, problem: Problem) -> bool:
@@ -95,6 +94,7 @@ def is_as_good(larger: Any, error: Any, share: float, problem: Problem) -> bool:
     share of `Rounding` near the floor, but by at most 10 %: there the error itself is too small by
     about that much. A likelihood of all rows may be worse by half a nat.
     """
+    problem = problem.in_units_of(error)
     more = problem.to_search(larger) - problem.to_search(error)
     most = 0.01 + 0.1 * min(share, 1.0)
     if problem.criterion.is_likelihood:

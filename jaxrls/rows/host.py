@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import DenseRows, Rows
 from jaxrls.core.linalg import SUM, Reduction, check_block_size, default_block_size
-from jaxrls.core.support import numpy_or_jax
+from jaxrls.core.support import check_row_numbers, numpy_or_jax
 from jaxrls.rows.readings import run_between_readings
 
 HOST_BLOCK_BYTES = 32 * 2**20  # the bytes of rows that are read at once
@@ -130,8 +130,10 @@ class HostRows(Rows):
         return jnp.asarray(next(self.equal_blocks())[:num], self.dtype)
 
     def take(self, indices: Array | np.ndarray) -> Float[Array, "k d"]:
-        """Return the rows with these numbers, by one reading of all rows."""
-        return jnp.asarray(self.rows_here(np.asarray(indices)), self.dtype)
+        """Return the rows with these numbers, 0 to n − 1, by one reading of all rows."""
+        indices = np.asarray(indices)
+        check_row_numbers(indices, self.shape[0])
+        return jnp.asarray(self.rows_here(indices), self.dtype)
 
     def rows_here(self, indices: np.ndarray) -> np.ndarray:
         """Return the rows with these numbers that this process reads, and zeros for all others."""

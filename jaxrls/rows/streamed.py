@@ -158,6 +158,7 @@ class StreamedRows(HostRows):
             return super().read_blocks(reduction, run, columns)
         blocks = self.with_columns(columns)
         # The first block whose sum is not 0 identifies the sum. Zeros, of rows of weight 0, do not.
+        total = None
         for stop, x, part in blocks:
             total = run(x, part)
             if any(map(np.any, jax.tree.leaves(total))):

@@ -426,6 +426,10 @@ def test_no_factors_take_over_from_a_spectrum_of_an_indefinite_kernel():
     fit, messages = heard(rls.Precomputed(), K, np.sin(6 * x), intercept=False)
     assert fit.lam < 5 * fit.floor and fit.route == "gram"
     assert "not positive semidefinite" in messages[0]
+    by_factor, _ = heard(
+        rls.Precomputed(), K, np.sin(6 * x), lams=[1.0], solver=rls.Cholesky(), intercept=False
+    )
+    assert fit.indefinite > 0 and by_factor.indefinite is None
 
 
 # errors
@@ -488,6 +492,10 @@ REFUSED = [
     ),
     ({"groups": [0, 1]}, "groups must have 4 labels, one per row of X, and has 2"),
     (
+        {"criterion": rls.extend.LeaveOneOut(rls.classes.zero_one_loss), "Y": [-1.0, 1, 0, 1]},
+        "Y must hold −1 and 1 for zero_one_loss, and holds 0.0: give 2 Y − 1 for labels 0 and 1",
+    ),
+    (
         {"criterion": rls.holdout(np.where(X0 == 5, np.nan, X0), Y0)},
         "X of holdout holds 1 values that are NaN or infinite",
     ),
@@ -504,6 +512,13 @@ def test_what_fit_refuses():
         call = partial(rls.fit, **{"kernel": KERNEL, "X": X0, "Y": Y0, **options})
         with no_fit():
             refused((call, re.escape(message)))
+
+
+def test_a_lam_that_the_dtype_takes_for_0_is_refused():
+    """0 stands for the floor, at which another model would be fitted."""
+    narrow = X0.astype(np.float32), Y0.astype(np.float32)
+    least = "lams holds 1e-50, which is 0 in float32: give float64 data"
+    refused((lambda: rls.fit(KERNEL, *narrow, lams=[1.0, 1e-50]), least))
 
 
 def test_what_predict_refuses():

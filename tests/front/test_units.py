@@ -205,3 +205,21 @@ def test_a_factor_is_taken_into_scales():
         assert kernel.multiplied(5.0) is None
     words = "scale must be a positive number, by which the kernel is multiplied, or 'evidence', and"
     refused(*((lambda scale=scale: rls.extend.Evidence(scale), words) for scale in ("loo", 0, -1)))
+
+
+@pytest.mark.slow
+def test_a_criterion_of_your_own_chooses_alike_in_any_unit():
+    """It is compared with its own size: in small units a search took the start for the end."""
+    own = lambda factor, labels, lams: rls.loo(factor, labels, lams)
+    by_loo = rls.tune(rls.Gaussian(np.ones(2)), X, Y[:, 0].astype(DTYPE))
+    ends, places = [], []
+    for unit in (1e-4, 1.0, 1e4):
+        y = (unit * Y[:, 0]).astype(DTYPE)
+        tuned = rls.tune(rls.Gaussian(np.ones(2)), X, y, criterion=own)
+        found = rls.fit(rls.Gaussian(1.0), X, y, criterion=own, lams="search")
+        ends.append(np.append(tuned.kernel.width, tuned.lam))
+        places.append(float(found.lam))
+        assert float(tuned.error) <= 1.01 * float(by_loo.error) * unit**2
+    close = EPS**0.25
+    np.testing.assert_allclose(ends, np.broadcast_to(ends[1], (3, 3)), rtol=close)
+    np.testing.assert_allclose(places, places[1], rtol=close)

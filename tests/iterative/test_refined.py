@@ -152,6 +152,17 @@ def test_frames_are_refined_in_float64_too():
     plain = rls.fit(KERNEL, X32, y, **options)
     assert framed.model.coef.dtype == plain.model.coef.dtype == np.float64
     assert framed.model.coef.tolist() == plain.model.coef.tolist()
+    # Columns of held-out rows go by name, though the frame becomes an array.
+    backwards = pd.DataFrame(X32[:9]).iloc[:, ::-1].add_prefix("x")
+    held_out = rls.fit(
+        KERNEL,
+        pd.DataFrame(X32).add_prefix("x"),
+        y,
+        criterion=rls.holdout(backwards, y[:9]),
+        **options,
+    )
+    in_order = rls.fit(KERNEL, X32, y, criterion=rls.holdout(X32[:9], y[:9]), **options)
+    assert held_out.error == in_order.error
 
 
 @ANY_PRECISION

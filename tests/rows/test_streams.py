@@ -117,6 +117,8 @@ def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
     assert blocks.readings == before + 1
     bare = rls.rows.stream([X[:40], X[40:]], sample=10)
     assert_array_equal(bare.take(asked), X[asked])
+    no_rows = [np.array([0, -1]), np.array([0, N])]
+    refused(*((lambda numbers=numbers: bare.take(numbers), "row numbers") for numbers in no_rows))
 
 
 def test_landmarks_of_a_stream_are_those_of_its_sample():

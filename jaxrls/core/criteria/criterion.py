@@ -19,6 +19,7 @@ from jaxrls.core.criteria.losses import (
     PIECEWISE_CONSTANT,
     check_loss,
     squared_error,
+    zero_one_loss,
 )
 from jaxrls.core.data import FixedEffects, Folds, Rows, Weights, as_folds
 from jaxrls.core.factors import Factor, Solution, Summand
@@ -247,6 +248,14 @@ class Criterion(ABC):
         """Whether its derivatives can guide a search."""
         return True
 
+    @property
+    def needs_unit(self) -> bool:
+        """Whether a search minimises the error itself, whose unit it does not know.
+
+        Differences of such errors are compared with their size. Nats need no other unit.
+        """
+        return type(self).to_search is Criterion.to_search and self.unit != "nats"
+
     def to_search(self, error: Array | np.ndarray | np.floating, count: Number) -> Any:
         """Return the number that a search minimises in place of `error`.
 
@@ -272,6 +281,18 @@ def _check_held_out(folds: Folds, weights: Weights) -> None:
     with jax.ensure_compile_time_eval():
         if not folds.weights_of_predicted(weights).total > 0:
             raise ValueError("groups or splits hold out no row of weight above 0: give others")
+
+
+@where_known
+def _check_codes(Y: Any, weights: Weights) -> None:
+    """Raise unless the labels of rows of positive weight are −1 and 1."""
+    used = np.asarray(Y).ravel()[np.asarray(weights.used)]
+    other = used[np.abs(used) != 1]
+    if len(other):
+        raise ValueError(
+            f"Y must hold −1 and 1 for zero_one_loss, and holds {other[0]}: give 2 Y − 1 for "
+            "labels 0 and 1"
+        )
 
 
 class Positive(Criterion):
@@ -304,6 +325,12 @@ class OfLoss(Positive):
     def smooth(self):
         """Whether the loss has a gradient."""
         return self.loss not in PIECEWISE_CONSTANT
+
+    def check_rows(self, Y: Any, weights: Weights) -> None:
+        """Raise also if one column of labels has no classes −1 and 1, and the loss needs them."""
+        super().check_rows(Y, weights)
+        if self.loss is zero_one_loss and Y.size == len(Y):
+            _check_codes(Y, weights)
 
 
 @pytree

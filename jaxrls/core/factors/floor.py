@@ -54,7 +54,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.data import CentredMoments, Folds
-from jaxrls.core.leave_out import levels_inside
+from jaxrls.core.leave_out import levels_inside, members_of
 from jaxrls.core.linalg import Number, eigh_rounding, matmul
 from jaxrls.core.support import pytree, static
 
@@ -80,7 +80,7 @@ class Report:
         route: how it was made, for example `"gram"`.
         floor: the λ below which rounding dominates.
         indefinite: how far the most negative eigenvalue of K is below 0, relative to the largest;
-            None if no eigenvalues are computed.
+            None if K may have some, and none are computed.
         trace_residual: tr √v (K − K̂) √v on landmarks, else None.
         jitter: what was added to the diagonal of the landmarks' kernel matrix, relative to it; None
             without jitter.
@@ -194,6 +194,7 @@ def _bounds_of_folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftO
     """Return the bounds for folds."""
     used = factor.weights.used
     H = factor.H
+    members = members_of(H)
     root = jnp.sqrt(factor.s)
 
     def of_fold(fold: tuple[Int[Array, " b"], Float[Array, " b"]]) -> LeftOut:
@@ -201,7 +202,9 @@ def _bounds_of_folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftO
         mask = jnp.where(used[rows], mask, 0).astype(U.dtype)[:, None]
         left = U[rows] * mask
         level = H[rows] * mask
-        level = level * (1 - levels_inside(level))  # effects inside are held out with the fold
+        level = level * (
+            1 - levels_inside(level, members)
+        )  # effects inside are held out with the fold
         remaining = _smallest(jnp.concatenate([left, level], axis=1))
         inside = _smallest(level)  # where nothing remains, aᵀUUᵀa = 1 − aᵀHHᵀa
         variance = jnp.linalg.norm(_squares(left * root))

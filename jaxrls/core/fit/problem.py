@@ -6,6 +6,7 @@ All that `fit`, `tune` and `objective` compute follows from the problem and λ.
 from dataclasses import replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -35,6 +36,7 @@ class Problem:
             `solution()` takes `Spectral()`.
         label_offset: the number subtracted from the labels of each target, (t,) or (), because
             labels far from 0 would lose digits by rounding; None if nothing was subtracted.
+        error_unit: the size of errors by which searches divide them; None for 1.
 
     >>> from jaxrls import extend
     >>> import numpy as np, jaxrls as rls
@@ -53,6 +55,7 @@ class Problem:
     block_size: int | None = static()
     solver: Solver | None = None
     label_offset: Any = None
+    error_unit: Any = None
 
     @property
     def num_features(self) -> int | None:
@@ -119,14 +122,25 @@ class Problem:
 
         `Criterion.to_search` says which number, such as the error per row for the evidence.
         """
-        return self.criterion.to_search(error, self.weights.count)
+        value = self.criterion.to_search(error, self.weights.count)
+        return value if self.error_unit is None else value / self.error_unit
 
     def from_search(self, value: np.ndarray) -> Any:
         """Return the error from the number that a search minimises: the inverse of `to_search`.
 
         It is computed on the host, by NumPy.
         """
+        if self.error_unit is not None:
+            value = value * np.asarray(self.error_unit)
         return self.criterion.from_search(value, float(self.weights.count))
+
+    def in_units_of(self, error: Any) -> "Problem":
+        """Return the problem with |error| as the unit of errors, if its criterion needs one."""
+        if not self.criterion.needs_unit:
+            return self
+        size = jnp.abs(jnp.asarray(error))
+        is_unit = jnp.isfinite(size) & (size > 0)
+        return replace(self, error_unit=jnp.where(is_unit, size, 1))
 
     def error(self, lam: Any) -> Number:
         """Return the criterion at one λ, averaged over targets; smaller is better.

@@ -12,5 +12,6 @@ from jaxrls.core.leave_out.view import (
     fold_residuals,
     landmark_of_row,
     levels_inside,
+    members_of,
     orthonormal,
 )

@@ -277,8 +277,9 @@ def fold_residuals(
     """
     rows = folds.left_out
     mask = folds.left_out_mask.astype(weights.dtype)
+    members = members_of(jnp.where(weights.used[:, None], view.H, 0))
     if shards == 1:
-        return _folds(view, weights, rows, mask)
+        return _folds(view, weights, members, rows, mask)
     k, b = rows.shape
     together = max(1, min(k, min(ROWS_AT_ONCE, weights.n // shards) // b))
     fill = lambda a: jnp.pad(a, ((0, -k % together), (0, 0))).reshape(-1, together, b)
@@ -287,14 +288,19 @@ def fold_residuals(
         rows, mask = few
         flat = rows.ravel()
         weights_of_few = weights.block(weights.take(flat), len(flat))
-        return _folds(view.take(flat), weights_of_few, jnp.arange(rows.size).reshape(-1, b), mask)
+        numbers = jnp.arange(rows.size).reshape(-1, b)
+        return _folds(view.take(flat), weights_of_few, members, numbers, mask)
 
     e = jax.lax.map(jax.checkpoint(of_few), (fill(rows), fill(mask)))
     return e.reshape(-1, *e.shape[2:])[:k]
 
 
 def _folds(
-    view: View, weights: Weights, rows: Int[Array, "k b"], mask: Float[Array, "k b"]
+    view: View,
+    weights: Weights,
+    members: Int[Array, " q"],
+    rows: Int[Array, "k b"],
+    mask: Float[Array, "k b"],
 ) -> Float[Array, "k b t"]:
     """Return held-out residuals of folds, as many at once as memory and the pool of threads
     allow.
@@ -304,7 +310,7 @@ def _folds(
     together = NUMBERS_AT_ONCE // (b * max(view.width, 1))
     if platform() == "cpu":
         together = min(together, OPERATIONS_IN_PLACE // (b * b * max(b, t)))
-    of_fold = lambda fold: _fold(view, weights, *fold)
+    of_fold = lambda fold: _fold(view, weights, members, *fold)
     if together >= k:
         return jax.vmap(of_fold)((rows, mask))
     return jax.lax.map(of_fold, (rows, mask), batch_size=max(1, together))
@@ -318,7 +324,11 @@ class FoldBlock(NamedTuple):
 
 
 def _fold(
-    view: View, weights: Weights, rows: Int[Array, " b"], mask: Float[Array, " b"]
+    view: View,
+    weights: Weights,
+    members: Int[Array, " q"],
+    rows: Int[Array, " b"],
+    mask: Float[Array, " b"],
 ) -> Float[Array, "b t"]:
     """Return the held-out residuals of one fold.
 
@@ -327,7 +337,7 @@ def _fold(
     """
     counted = jnp.where(weights.used[rows], mask, 0)
     block = FoldBlock(view.entries(rows, rows), view.residuals[rows])
-    block = _without_levels_inside(block, view.H[rows], counted)
+    block = _without_levels_inside(block, view.H[rows], counted, members)
     if view.constraints is not None:
         block = _without_landmarks(block, view.constraints, rows, mask)
     x = _solve(block, counted)
@@ -337,13 +347,16 @@ def _fold(
 
 
 def _without_levels_inside(
-    block: FoldBlock, H: Float[Array, "b q"], counted: Float[Array, " b"]
+    block: FoldBlock,
+    H: Float[Array, "b q"],
+    counted: Float[Array, " b"],
+    members: Int[Array, " q"],
 ) -> FoldBlock:
     """Return the block with R + H'H'ᵀ in place of R.
 
     H' are the fixed effects that only these rows determine. They are left out with the rows.
     """
-    H = H * levels_inside(H * counted[:, None])
+    H = H * levels_inside(H * counted[:, None], members)
     return block._replace(R=block.R + matmul(H, H.T))
 
 
@@ -375,10 +388,16 @@ def _solve(block: FoldBlock, counted: Float[Array, " b"]) -> Float[Array, "b t"]
     return jax.scipy.linalg.cho_solve((root, True), block.residuals * column)
 
 
-def levels_inside(H: Float[Array, "b q"]) -> Float[Array, " q"]:
-    """Return 1 for fixed effects whose column of H is 0 outside these rows, else 0.
+def members_of(H: Float[Array, "n q"]) -> Int[Array, " q"]:
+    """Return the number of rows of every level: those that are not 0 in its column of H."""
+    return jnp.sum(H != 0, axis=0)
 
-    Such effects are left out with the rows: held-out residuals are determined only up to them.
+
+def levels_inside(H: Float[Array, "b q"], members: Int[Array, " q"]) -> Float[Array, " q"]:
+    """Return 1 for levels all of whose `members` are among these rows of H, else 0.
+
+    Such levels are left out with the rows: held-out residuals are determined only up to them. Rows
+    are counted, since squares of H that sum to nearly 1 may leave out rows of small weight. Of
+    other fixed effects, a fold that leaves too few rows to determine them is refused.
     """
-    eps = 4 * float(jnp.finfo(H.dtype).eps) * H.shape[0]
-    return jax.lax.stop_gradient((jnp.sum(H * H, axis=0) > 1 - eps).astype(H.dtype))
+    return jax.lax.stop_gradient((members_of(H) == members).astype(H.dtype))

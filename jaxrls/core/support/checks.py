@@ -376,7 +376,9 @@ def as_lams(lams: Any, dtype: Any, targets: tuple = (), *, zero: bool = False) -
         targets: `(t,)`, which allows the shape (L, t); () if all targets share λ.
         zero: whether a λ of 0 is allowed. It then stands for the floor of a factor.
     """
-    lams = as_array("lams", lams, dtype)
+    given = lams
+    lams = as_array("lams", given, dtype)
+    _check_underflow("lams", given, lams)
     if not lams.ndim or lams.shape[1:] not in ((), targets):
         or_more = f", or (L, {targets[0]}) with those of each target" if targets else ""
         raise ValueError(
@@ -391,7 +393,9 @@ def as_lam(lam: Any, dtype: Any, targets: tuple = (), *, zero: bool = False) -> 
 
     The arguments are those of `as_lams`.
     """
-    lam = as_array("lam", lam, dtype)
+    given = lam
+    lam = as_array("lam", given, dtype)
+    _check_underflow("lam", given, lam)
     if lam.shape not in ((), targets):
         or_more = ", or one for each target" if targets else ""
         raise ValueError(f"lam must be one number{or_more}, and has shape {lam.shape}")
@@ -409,6 +413,15 @@ def check_lams(lams: jax.Array | np.ndarray, name: str, zero: bool) -> None:
             f"{name} is empty: give at least one λ, or leave it out for the grid from the spectrum"
         )
     _check_positive(lams, name, zero)
+
+
+@where_known
+def _check_underflow(name: str, given: Any, lams: Any) -> None:
+    """Raise for λ above 0 that are 0 in the dtype of the data."""
+    given = np.asarray(given)
+    if (np.asarray(lams) == 0)[given > 0].any():
+        least = given[given > 0].min()
+        raise ValueError(f"{name} holds {least}, which is 0 in {lams.dtype}: give float64 data")
 
 
 @where_known

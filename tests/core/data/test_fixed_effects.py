@@ -13,6 +13,7 @@ from contract.cases import LAMS, POINTS, WEIGHTS, WIDTH, N, Y, draw, gaussian
 from extended import Truth, of_features
 from oracle import of_kernel
 from support import (
+    ANY_PRECISION,
     DTYPE,
     EPS,
     FLOAT64,
@@ -495,3 +496,29 @@ def test_columns_that_differ_by_rounding_alone_are_dependent():
             for C in (ones, noise, 0 * ones, np.hstack([year, year * DTYPE(0.3)]))
         )
     )
+
+
+@ANY_PRECISION
+@pytest.mark.slow
+def test_a_group_of_nearly_all_weight_leaves_the_constant_to_the_other():
+    """In float32, against a refit in float64: rows whose squares in H sum to 1 by rounding were
+    taken for all rows that determine the constant.
+    """
+    rng = np.random.default_rng(0)
+    n, lam = 1000, 300.0
+    groups = np.repeat([0, 1], n // 2)
+    weights = np.where(groups == 0, 1000.0, 0.1)
+    X = rng.normal(size=(n, 2))
+    y = np.sin(X[:, 0]) + 3 + 0.1 * rng.normal(size=n)
+    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=-1) / 2)
+    narrow = (array.astype(np.float32) for array in (X, y))
+    options = {"weights": weights.astype(np.float32), "groups": groups, "lams": [lam]}
+    fit = rls.fit(rls.Gaussian(1.0), *narrow, **options)
+    for group in (0, 1):
+        rest = groups != group
+        ridge = K[np.ix_(rest, rest)] + np.diag(lam / weights[rest])
+        one = np.ones(rest.sum())
+        of_one, of_y = np.linalg.solve(ridge, np.stack([one, y[rest]], axis=1)).T
+        constant = (one @ of_y) / (one @ of_one)
+        want = y - constant - K[:, rest] @ (of_y - constant * of_one)
+        assert_close(fit.loo_residuals[~rest], want[~rest], 5e-3)

@@ -235,7 +235,8 @@ class IterativeLandmarks(ByProducts, Jittered):
         ) -> Float[Array, " k"]:
             off = jnp.sum(MR * (R - lam * MR), axis=0)
             left = whole - jnp.sum(W * (right + R + lam * W), axis=0)
-            return jnp.where(off > 0, jnp.sqrt(off / jnp.maximum(left, eps * whole)), 0)
+            # NaN, of a preconditioner that failed, is not 0.
+            return jnp.where(off <= 0, 0, jnp.sqrt(off / jnp.maximum(left, eps * whole)))
 
         return share
 

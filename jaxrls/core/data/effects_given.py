@@ -108,8 +108,9 @@ class ColumnsTerm:
         The columns of a data frame are selected by `names`.
         """
         width = len(self.names)
-        names = self.names if self.names != _numbered(width) else ()
-        given = by_names("fixed_effects", given, names)
+        had_names = self.names != _numbered(width)
+        has_them = set(self.names) <= set(column_names(given))
+        given = by_names("fixed_effects", given, self.names if had_names or has_them else ())
         B = None if given is None else as_floats("fixed_effects", given)
         if B is None or B.shape != (m, width):
             shape = "is None" if B is None else f"has shape {B.shape}"

@@ -299,8 +299,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     def _loss(self) -> Any:
         """The loss as a function: the parameter `loss`, or the loss of the criterion.
 
-        A criterion may have a loss of its own. Raise if it differs from
-        a `loss` that is not the default.
+        A criterion may have a loss of its own. Raise if it differs from a `loss` that is not the
+        default.
         """
         criterion = self.criterion
         if isinstance(criterion, str):

@@ -202,9 +202,8 @@ def _bounds_of_folds(factor: Any, U: Float[Array, "n r"], folds: Folds) -> LeftO
         mask = jnp.where(used[rows], mask, 0).astype(U.dtype)[:, None]
         left = U[rows] * mask
         level = H[rows] * mask
-        level = level * (
-            1 - levels_inside(level, members)
-        )  # effects inside are held out with the fold
+        is_inside = levels_inside(level, members)  # levels that are held out with the fold
+        level = level * (1 - is_inside)
         remaining = _smallest(jnp.concatenate([left, level], axis=1))
         inside = _smallest(level)  # where nothing remains, aᵀUUᵀa = 1 − aᵀHHᵀa
         variance = jnp.linalg.norm(_squares(left * root))

@@ -29,6 +29,7 @@ def text(path):
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_report_has_every_contestant_and_the_floor_and_tables_are_made_from_it_alone(tmp_path):
     """Of a quick run of the cheapest works."""
     run("--quick", "--rounds", "1", "--out", tmp_path, "--only", "linear", "matmul")
@@ -49,6 +50,7 @@ def test_a_report_has_every_contestant_and_the_floor_and_tables_are_made_from_it
     assert text(tmp_path / "again" / "report.md") == text(tmp_path / "report.md")
 
 
+@pytest.mark.slow
 def test_floors_hold_on_a_few_sets():
     """What the table says of a hundred: 1 % of errors from ten to thirty times the floor on."""
     lines = run("--sets", "3", "--rows", "40", program="floors.py").splitlines()[2:]

@@ -418,6 +418,7 @@ def test_rows_that_are_left_out_are_counted(folder):
     assert "left out" not in predict("test.csv --missing drop")[0]
 
 
+@pytest.mark.slow
 def test_missing_and_unknown_categories(folder):
     """With --missing median a missing one is a category; with --unknown zero others have 0 in all
     indicators.

@@ -141,6 +141,7 @@ def test_what_was_measured_on_a_gpu_has_large_grids_searched(monkeypatch):
     assert solvers.cheapest_solver(shape._replace(rows=8000)) == rls.Cholesky()
 
 
+@pytest.mark.slow
 def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, monkeypatch):
     X, Y, _ = data
     assert rls.fit(GAUSSIAN, X, Y).route == "gram"

@@ -314,6 +314,7 @@ def test_what_does_not_go_with_an_iteration(data):
     assert near.B.shape[1] == N if X64 else N // 2 < near.B.shape[1] <= N  # independent ones
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:the chosen λ", "ignore:the iteration stopped"
 )  # in float32, where rounding ends it
@@ -491,6 +492,7 @@ def test_lam_is_found_by_a_walk_from_that_of_few_rows():
     assert abs(fit.error - at_lam) < 5 * fit.loo_standard_error + 1e-3 * at_lam
 
 
+@pytest.mark.slow
 def test_a_walk_goes_up_from_nothing_and_down_from_the_best(patch):
     """From the columns at a smaller λ an iteration stalled, with an error of 2.49 for .067."""
     X, Y = drawn(60)
@@ -510,6 +512,7 @@ def test_a_walk_goes_up_from_nothing_and_down_from_the_best(patch):
     assert begins == [0, 0, 1, 3] and float(jnp.max(found.solution.factor.begin)) == 4
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_a_walk_compares_lam_by_products_in_float32(patch):
     """But near their floor, of rows far from 0, and where the iteration does not converge by them;

@@ -26,6 +26,7 @@ def data():
     return X, (np.sin(3 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=N)).astype(DTYPE)
 
 
+@pytest.mark.slow
 def test_few_landmarks_where_the_certificate_holds():
     """K is nearly of low rank."""
     X, y = data()

@@ -38,6 +38,7 @@ def left_out(K, y, lam):
     return group_residuals(Phi, y[:, None], lam, GROUPS, None, True)[:, 0]
 
 
+@pytest.mark.slow
 def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_refits():
     """And what it predicts is split by kernel, as are its scores, in himalaya's formula."""
     given = {"shares": SHARES, "lams": LAMS, "groups": GROUPS}

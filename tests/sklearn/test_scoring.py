@@ -41,6 +41,7 @@ GROUPS = np.arange(N) // 8
 LINE = {"kernel": "linear", "lams": ALPHAS}
 
 
+@pytest.mark.slow
 def test_a_scorer_of_rows_left_out_is_that_of_ridge_cv():
     """By name or itself; of all targets, and of each by itself."""
     pinball = make_scorer(mean_pinball_loss, alpha=0.8, greater_is_better=False)

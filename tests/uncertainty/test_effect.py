@@ -35,6 +35,7 @@ def moved(column, value):
     return Z
 
 
+@pytest.mark.slow
 @ANY_PRECISION
 def test_the_average_derivative_of_a_gaussian_kernel_and_its_variance():
     """∂k(x, z)/∂x_j = −(x_j − z_j)/w² k, ∂²k/∂x_j∂z_j = (1/w² − (x_j − z_j)²/w⁴) k, with a flat
@@ -92,6 +93,7 @@ def test_effects_are_those_of_the_posterior_at_moved_rows(kernel, column, option
     assert found.mean.shape == found.std.shape == ()
 
 
+@pytest.mark.slow
 def test_blocks_of_rows_change_no_effect(monkeypatch):
     """Of the same rows twenty times, with weights, an average is that of the rows: where these are
     read in blocks, of derivatives and of differences, on landmarks too.

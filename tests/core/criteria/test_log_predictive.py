@@ -47,6 +47,7 @@ def test_it_is_a_criterion_everywhere():
     assert float(found.error) <= -np.max(grid) + 1e-4
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     """τ of `predict(return_std=True, scale="loo")`; labels in other units move the density by their

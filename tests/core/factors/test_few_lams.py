@@ -53,6 +53,7 @@ def test_a_matrix_of_the_callers_own_is_looked_at_as_a_whole(kernel):
     assert fit.route == "gram"
 
 
+@pytest.mark.slow
 def test_when_the_spectrum_is_taken():
     """By default in test_lam_search.py; inside of jit no λ is known to be one of few."""
     X, Y = data()

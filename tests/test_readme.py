@@ -104,9 +104,7 @@ SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.DOTAL
 
 @pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_python_blocks(tmp_path, first):
-    shown = {
-        page: SHOWN.findall(text) for page, text in PAGES.items() if (page in FIRST) == first
-    }
+    shown = {page: SHOWN.findall(text) for page, text in PAGES.items() if (page in FIRST) == first}
     (tmp_path / "pages.json").write_text(json.dumps(shown), encoding="utf-8")
     warned = "-Werror::UserWarning", "-Wignore:Error reading persistent compilation cache"
     result = run([*warned, "-c", RUN, "pages.json"], tmp_path)

@@ -42,7 +42,7 @@ def assert_same(got, want, origin=OFFSET, what=""):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"per_target": True}, id="each"),
+        pytest.param({"per_target": True}, id="each", marks=LONG),
         pytest.param(
             {"groups": np.arange(N) // 6, "landmarks": np.arange(0, N, 2)}, id="folds", marks=LONG
         ),

@@ -568,6 +568,7 @@ def test_scores_of_every_target_are_those_of_scikit_learn():
     assert low < high and f"λ = {low:.3g} to {high:.3g} of 13" in repr(fit)
 
 
+@pytest.mark.slow
 def test_known_rows_beside_what_is_traced():
     """λ, or labels, alone under `vmap` and `grad`, which then run one program, the same again."""
     X = np.random.default_rng(0).normal(size=(40, 2)).astype(DTYPE)

@@ -69,6 +69,7 @@ def fit_and_share(*given, **options):
     return fit, float(message.split(" by ")[1].split(" %")[0]) / 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [rls.Cholesky(), rls.Spectral("gram")], ids=str)
 def test_a_fit_says_how_far_single_rows_are_off(solver):
     """By no more than it says, without a word where it is less than 2 %; variances stay positive,

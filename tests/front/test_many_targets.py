@@ -24,8 +24,11 @@ def data(offset=0.0):
     return X.astype(DTYPE), rng.normal(size=(N, T)).astype(DTYPE), rng.uniform(0.5, 2, N)
 
 
+SPARSE = pytest.param(scipy.sparse.csr_array, id="sparse", marks=pytest.mark.slow)
+
+
 @EDGE
-@pytest.mark.parametrize("way", [np.asarray, scipy.sparse.csr_array], ids=["dense", "sparse"])
+@pytest.mark.parametrize("way", [pytest.param(np.asarray, id="dense"), SPARSE])
 @pytest.mark.parametrize("targets", [T, 2])
 def test_predictions_are_those_of_refits(way, targets, tmp_path):
     """Columns far from 0, weights, with an intercept and λ for each target, and without."""

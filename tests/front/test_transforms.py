@@ -252,7 +252,7 @@ ON_THE_HOST = {
     "stream": "reads files",
     "tune": "searches until done; its own tests jit its steps",
 }
-QUICK = "fits", "labels", "wider"
+QUICK = "fits", "wider"
 EVERY = pytest.mark.parametrize(
     "group",
     [

@@ -39,11 +39,8 @@ def variances_of(kernel):
     return [float(part.scale) for part in parts]
 
 
-@pytest.mark.parametrize(
-    "name",
-    # Those of one part share their programs.
-    [pytest.param(one, marks=[pytest.mark.slow] if "Dye" not in one else []) for one in STUDIES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
 def test_published_variances_in_any_unit(name):
     """Scales and λ that started far from them were left where the likelihood is flat, as converged;
     a variance of 0 is told.
@@ -105,13 +102,8 @@ def test_markers_have_the_variance_of_a_spectral_search():
 
 
 @EDGE
-@pytest.mark.parametrize(
-    "solver",
-    [
-        pytest.param(None, id="spectrum"),
-        pytest.param(rls.Cholesky(), id="cholesky", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [None, rls.Cholesky()], ids=str)
 def test_a_kernel_without_a_scale_has_one_variance_everywhere(solver):
     """In the choice of λ, `error`, `plan` and error bars, for every target, by refits in NumPy."""
     kernel, lams = rls.Gaussian(1.0), np.geomspace(1e-2, 10, 12).astype(DTYPE)

@@ -71,6 +71,7 @@ def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     assert sum("nearly dependent" in str(w.message) for w in caught) == 2
 
 
+@pytest.mark.slow
 @FLOAT64
 def test_rounding_that_asks_for_no_ridge_is_told_too():
     """Pairs of landmarks .005 widths apart whose labels differ: pivots of K_RR are right to a few

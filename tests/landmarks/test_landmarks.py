@@ -42,6 +42,7 @@ def test_trace_residual_is_what_it_says(method):
     assert abs(float(R.trace_residual) - left_out(GAUSSIAN, X, R.points)) <= 1e3 * EPS * len(X)
 
 
+@pytest.mark.slow
 def test_given_landmarks_keep_no_trace():
     """It may be that of another kernel or of other weights; that of a fit is of its own."""
     X, v = data(40), array(1 + np.arange(40) % 3)

@@ -180,7 +180,8 @@ def test_memory_of_a_gradient_does_not_grow_with_rows(monkeypatch):
 
 
 @FLOAT64
-@pytest.mark.parametrize("by_number", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("by_number", [True, False])
 def test_slopes_are_those_of_the_plain_error(monkeypatch, by_number):
     """By derivatives of every step, in kernel, λ and points; by row numbers, landmarks leave with
     their rows; weights are 0 among others.

@@ -264,7 +264,7 @@ def in_parts(model, target, *classes, parts=PARTS):
 
 @pytest.mark.parametrize(
     "target",
-    [pytest.param(Y, id="(n, t)"), pytest.param(Y[:, 0], id="(n,)", marks=pytest.mark.slow)],
+    [pytest.param(Y, id="(n, t)", marks=pytest.mark.slow), pytest.param(Y[:, 0], id="(n,)")],
 )
 def test_a_linear_regressor_is_that_of_all_rows(target):
     """λ by GCV over the grid of all rows."""

@@ -111,6 +111,7 @@ def test_levels_and_columns_together(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [None, rls.Cholesky(), rls.Spectral("features")], ids=str)
 def test_levels_and_columns_beside_more_linear_columns_than_rows(solver):
     """Predictions and coefficients are those of indicators by hand, and deviations those of a fit

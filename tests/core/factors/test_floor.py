@@ -135,6 +135,7 @@ def test_heavy_rows_do_not_raise_the_floor_of_a_cholesky_factor():
         assert heavy == 16 or float(floor) <= 4 * usual
 
 
+@pytest.mark.slow
 def test_the_floor_depends_on_what_fixed_effects_span_and_not_on_their_form():
     """A constant as an intercept and as a column, levels and their indicators; it grows as the
     weights do.

@@ -197,6 +197,7 @@ def test_formula_and_gram_matrix(case):
     assert_close(K[7:10], K[:3], rounding, "equal rows")
 
 
+@pytest.mark.slow
 @FLOAT64
 @EVERY
 def test_derivatives(case):

@@ -19,7 +19,7 @@ from jaxrls.core.criteria import (
 )
 from jaxrls.core.data import Data, Folds, Moments, Weights, gram, gram_matmul, moments
 from jaxrls.core.factors import Factor, Report, Solution, Solver, Spectrum
-from jaxrls.core.fit import Choice, Problem, Result, fit_arrays, lambda_grid
+from jaxrls.core.fit import Choice, Given, Grid, Problem, Result, fit_arrays, lambda_grid
 from jaxrls.core.kernels import Kernel, polynomial_features
 from jaxrls.core.support import pytree, static
 from jaxrls.front import (
@@ -43,6 +43,8 @@ __all__ = [
     "Factor",
     "Fit",
     "Folds",
+    "Given",
+    "Grid",
     "History",
     "Kernel",
     "Landmarks",

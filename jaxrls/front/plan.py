@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion
 from jaxrls.core.factors import (
@@ -30,7 +29,7 @@ from jaxrls.core.factors import (
     Solver,
     cheapest_solver,
 )
-from jaxrls.core.fit import Choice, Problem
+from jaxrls.core.fit import Choice, Given, Grid, Problem
 from jaxrls.core.support import as_lams, is_concrete, platform
 from jaxrls.front.memory import Memory, of_problem
 
@@ -42,20 +41,6 @@ KEPT_ROWS = 2000
 
 # the request
 # --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Given:
-    """The values of λ that the caller named, (L,), or (L, t) with a column for each target."""
-
-    lams: Float[Array, "L *t"]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A grid of `num` λ, which covers the spectrum of the factor."""
-
-    num: int
 
 
 @dataclass(frozen=True)
@@ -145,13 +130,8 @@ class Plan(NamedTuple):
     @property
     def memory(self) -> Memory:
         """The memory of a fit that tries these λ. A search tries one after another."""
-        match self.lams:
-            case Given(lams):
-                return of_problem(self.problem, lams=len(lams))
-            case Grid(num):
-                return of_problem(self.problem, lams=num)
-            case Search():
-                return of_problem(self.problem, lams=1)
+        at_once = 1 if isinstance(self.lams, Search) else self.lams.num
+        return of_problem(self.problem, lams=at_once)
 
     def check_memory(self) -> None:
         """Raise if the matrices of the fit do not fit into memory, where the rows are known."""
@@ -161,15 +141,10 @@ class Plan(NamedTuple):
 
     @property
     def choice(self) -> Choice:
-        """How `fit_arrays` chooses λ from a grid, or among the λ that were named."""
-        criterion = self.problem.criterion
-        match self.lams:
-            case Given(lams):
-                return Choice(criterion, lams, 1, self.per_target, self.conservative)
-            case Grid(num):
-                return Choice(criterion, None, num, self.per_target, self.conservative)
-            case Search():
-                raise TypeError("a search chooses λ by itself")
+        """How `fit_arrays` chooses λ from a grid, or among the λ that are given."""
+        if isinstance(self.lams, Search):
+            raise TypeError("a search chooses λ by itself")
+        return Choice(self.problem.criterion, self.lams, self.per_target, self.conservative)
 
 
 class Way(NamedTuple):
@@ -184,7 +159,7 @@ def make_plan(problem: Problem, request: Request) -> Plan:
     """Make the plan for a request; if the problem has no solver, choose the cheapest exact one."""
     lams = request.lams
     check_conservative(request.conservative)
-    per_target = request.per_target or isinstance(lams, Given) and lams.lams.ndim == 2
+    per_target = request.per_target or isinstance(lams, Given) and lams.per_target
     may_factor = _may_take_cholesky(problem, per_target)
     way = _way_to_try(lams, problem, may_factor, request.may_change_lams)
     if request.conservative:
@@ -244,7 +219,7 @@ def _way_to_try(lams: LamsToTry, problem: Problem, may_factor: bool, may_change_
 
     match lams:
         case Given():
-            if cheaper(len(lams.lams)):
+            if cheaper(lams.num):
                 return Way(Cholesky(), lams, "by a spectrum" if has_features else None)
             return Way(solver, lams)
         case Grid() if not solver.has_spectrum:

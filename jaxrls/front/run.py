@@ -11,7 +11,16 @@ import numpy as np
 
 from jaxrls.core.data import compiled
 from jaxrls.core.factors import ABOVE_ROUNDING, Cholesky, Solution, Spectral
-from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, fit_arrays, result_at
+from jaxrls.core.fit import (
+    Choice,
+    Chosen,
+    Fitted,
+    Given,
+    Problem,
+    Result,
+    fit_arrays,
+    result_at,
+)
 from jaxrls.core.support import as_lam, on_device
 from jaxrls.front.attempt import Attempt
 from jaxrls.front.finish import finish, words_for_grid
@@ -19,7 +28,7 @@ from jaxrls.front.fitted import Fit
 from jaxrls.front.inspection import inspect_result
 from jaxrls.front.keeping import solution_of
 from jaxrls.front.lam_search import search_lam
-from jaxrls.front.plan import Given, Plan, Search
+from jaxrls.front.plan import Plan, Search
 from jaxrls.front.rounding import Rounding, is_as_good, is_indefinite, rounding_of
 from jaxrls.front.sampling import padded
 
@@ -167,7 +176,7 @@ def with_lam(fit: Fit, lam: Any) -> Fit:
             "all rows again"
         )
     lam = as_lam(lam, coef.dtype, coef.shape[1:])
-    choice = Choice(problem.criterion, lam[None], per_target=lam.ndim > 0)
+    choice = Choice(problem.criterion, Given(lam[None]))
     result = _result_of_choice(problem, solution, choice)
     words = (words_for_grid(result, problem),)
     attempt = Attempt(result=result, solution=solution, problem=problem, words=words, choice=choice)

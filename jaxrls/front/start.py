@@ -9,18 +9,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import LeaveOneOut, loo
 from jaxrls.core.data import Rows, compiled
-from jaxrls.core.fit import Problem, lambda_grid
+from jaxrls.core.fit import Given, Grid, Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.front.sampling import padded, sample_of
 from jaxrls.front.widths import from_data, width_sizes, with_widths
 
 SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
-SCREEN_LAMS = 60
+SCREEN_LAMS = Grid(60)
 # Then widths near the best of these are judged on more rows, which resolve finer detail.
 NEAR_ROWS = 1200
 NEAR_FACTORS = [1.5, 1.0, 2 / 3, 4 / 9, 0.3]
@@ -60,7 +59,7 @@ class Guesses(NamedTuple):
         return self.all[-1]
 
 
-def first_guesses(problem: Any, start: str, lams: Float[Array, " L"] | None, near: bool) -> Guesses:
+def first_guesses(problem: Any, start: str, lams: Given | Grid, near: bool) -> Guesses:
     """Return guesses for the start: the given kernel, and the best of others if it is better.
 
     The other kernels are those that the option `start` of `tune` asks for. All are judged on a
@@ -96,7 +95,8 @@ def lam_on_few(problem: Any) -> float:
     The best λ of all rows is near it, as λ is the variance of the noise divided by the variance τ²
     of the prior τ²k.
     """
-    (guess,) = _guesses_of(replace(problem, solver=None), [problem.kernel], NEAR_ROWS, None)
+    problem = replace(problem, solver=None)
+    (guess,) = _guesses_of(problem, [problem.kernel], NEAR_ROWS, SCREEN_LAMS)
     return float(guess.lam)
 
 
@@ -112,7 +112,7 @@ def _multiple(kernel: Kernel, factor: float, rows: Rows) -> Kernel:
 
 
 def _guesses_of(
-    problem: Problem, kernels: list[Kernel], most: int, lams: Float[Array, " L"] | None
+    problem: Problem, kernels: list[Kernel], most: int, lams: Given | Grid
 ) -> list[Guess]:
     """Return a guess for each of the kernels, with its error on at most `most` rows."""
     criterion: Any = problem.criterion
@@ -135,11 +135,11 @@ def _guesses_of(
 
 
 @compiled
-def _judge(problem: Problem, lams: Float[Array, " L"] | None) -> Guess:
-    """Return a guess without its kernel: the best λ of a grid, the precision of K, the error."""
+def _judge(problem: Problem, lams: Given | Grid) -> Guess:
+    """Return a guess without its kernel: the best λ, the precision of K, the error."""
     solution = problem.solution()
-    grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams
-    errors = problem.errors(solution, grid)
-    errors = jnp.mean(errors.reshape(len(grid), -1), axis=1)
+    values = lams.values(solution.factor)
+    errors = problem.errors(solution, values)
+    errors = jnp.mean(errors.reshape(len(values), -1), axis=1)
     best = jnp.argmin(errors)
-    return Guess(None, grid[best], solution.factor.precision_floor(), errors[best])
+    return Guess(None, values[best], solution.factor.precision_floor(), errors[best])

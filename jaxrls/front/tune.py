@@ -5,18 +5,17 @@ descends (`descent.py`). If rounding spoils the end, it goes on at larger λ.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.data import compiled, kind_of
-from jaxrls.core.fit import Choice, Chosen, Fitted, Problem, Result, result_at
+from jaxrls.core.fit import Choice, Chosen, Fitted, Given, Grid, Problem, Result, result_at
 from jaxrls.core.support import (
     as_lams,
     check_whole,
@@ -35,11 +34,11 @@ from jaxrls.front.fitted import Fit, K
 from jaxrls.front.history import History
 from jaxrls.front.inspection import EQUAL_LABELS, labels_are_equal, rounding_in_words
 from jaxrls.front.memory import of_problem
-from jaxrls.front.plan import Given, Request, Search, keeps, may_do_without_k, solver_without_k
+from jaxrls.front.plan import Request, Search, keeps, may_do_without_k, solver_without_k
 from jaxrls.front.read import read_problem
 from jaxrls.front.rounding import Rounding, is_as_good, is_below_floor, rounding_of
 from jaxrls.front.sampling import padded, sample_of
-from jaxrls.front.start import Guess, Guesses, first_guesses
+from jaxrls.front.start import SCREEN_LAMS, Guess, Guesses, first_guesses
 
 # How many rows a search may begin on. They are enough to distinguish widths.
 SAMPLE_ROWS = 4000
@@ -175,24 +174,27 @@ def tune(
         landmarks=landmarks,
         block_size=block_size,
     )
-    options = SearchOptions(optimizer or default_optimizer(), steps, tol, starts, key, progress)
+    optimizer = optimizer or default_optimizer()
+    holds_lam = lams is not None and np.ndim(lams) == 0 and not isinstance(lams, str)
+    options = SearchOptions(optimizer, steps, tol, starts, key, progress, holds_lam)
     _check(problem, options, start)
-    wanted = _read_lams(lams, problem, criterion)
-    if isinstance(wanted, Held):
-        options = options._replace(holds_lam=True)
+    if holds_lam:
+        _check_held(lams, criterion, problem)
         problem = replace(problem, criterion=_with_noise_known(problem))
+        lams = np.reshape(lams, 1)
+    dtype = problem.rows.dtype
+    to_try: Given | Grid = SCREEN_LAMS if lams is None else Given(as_lams(lams, dtype))
     on_sample = _begins_on_sample(problem, keep)
     searched = sample_of(problem, SAMPLE_ROWS).problem if on_sample else problem
     searched = replace(searched, solver=searched.solver_or_default.differentiable())
     with progress_bar(
         progress, 1, "tune: where to start; a first call compiles", "start"
     ) as reached:
-        guesses = _beginning(searched, start, wanted, near=landmarks is None)
+        guesses = _beginning(searched, start, to_try, near=landmarks is None, held=holds_lam)
         reached(1)
     attempt, history = _search(searched, guesses, options, grow)
     if on_sample:
-        to_try = Given(wanted.lams) if isinstance(wanted, Held) else Search()
-        request = Request(to_try, keep=keep)
+        request = Request(to_try if holds_lam else Search(), keep=keep)
         attempt = _fitted_to_all_rows(problem, attempt, request, progress)
     elif not keeps(attempt.problem, keep):
         attempt = attempt._replace(solution=None)
@@ -223,28 +225,6 @@ def _fitted_to_all_rows(
 
 # λ at the start
 # --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Held:
-    """The λ at which the search stays."""
-
-    lams: Float[Array, "1"]
-
-
-def _read_lams(lams: Any, problem: Problem, criterion: Any) -> Held | Given | None:
-    """Return what the argument `lams` of `tune` stands for, checked.
-
-    `criterion` is as the user gave it. None stands for a search that starts at the best λ of a
-    grid.
-    """
-    if lams is None:
-        return None
-    dtype = problem.rows.dtype
-    if isinstance(lams, str) or np.ndim(lams) > 0:
-        return Given(as_lams(lams, dtype))
-    _check_held(lams, criterion, problem)
-    return Held(as_lams(np.reshape(lams, 1), dtype))
 
 
 def _check_held(lams: Any, criterion: Any, problem: Problem) -> None:
@@ -279,14 +259,17 @@ def _with_noise_known(problem: Problem) -> Criterion:
     return criterion
 
 
-def _beginning(problem: Problem, start: str, lams: Held | Given | None, near: bool) -> Guesses:
+def _beginning(
+    problem: Problem, start: str, lams: Given | Grid, *, near: bool, held: bool
+) -> Guesses:
     """Return the kernels and λ at which the search may start.
 
-    Warn if the best of the given λ is below the precision of K.
+    Warn if the best of several given λ is below the precision of K. If λ is `held`, the end of the
+    search warns.
     """
-    guesses = first_guesses(problem, start, None if lams is None else lams.lams, near)
+    guesses = first_guesses(problem, start, lams, near)
     given = guesses.given
-    if isinstance(lams, Given) and given.lam < given.floor:
+    if isinstance(lams, Given) and not held and given.lam < given.floor:
         warn(
             f"lams={given.lam:.3g} is below the precision of the kernel matrix, "
             f"{given.floor:.3g}: the search starts above it"
@@ -322,7 +305,7 @@ def _at_end_of(best: Tuned, options: SearchOptions) -> Attempt:
     problem = replace(best.problem, kernel=best.kernel)
     error = on_device(np.asarray(history.errors).min())  # on the host: nothing is compiled
     result, solution = _fitted_at(problem, jnp.asarray(best.lam), error)
-    choice = Choice(problem.criterion, result.chosen.lams)
+    choice = Choice(problem.criterion, Given(result.chosen.lams))
     held = ", λ held fixed" if options.holds_lam else ""
     words = (f"tuned in {len(history.errors) - 1} steps{held}: {history.reason}",)
     return Attempt(result=result, solution=solution, problem=problem, words=words, choice=choice)

@@ -37,6 +37,7 @@ from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
 from jaxrls.core.fit import (
     Choice,
     Chosen,
+    Grid,
     Prequential,
     Problem,
     Result,
@@ -266,7 +267,7 @@ def with_rows(
     lam = jnp.asarray(fit.lam)
     choice = fit.kept.choice
     changed = _changed(fit.model.kernel, summed, more, choice, lam, sign=sign, flat=flat)
-    names_lams = choice is None or choice.lams is not None
+    names_lams = choice is None or not isinstance(choice.lams, Grid)
     _inspect(changed, sign, fit.criterion, names_lams)
     result = changed.result
     return Fit(

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.criteria import check_loss, squared_error
 from jaxrls.core.data import Weights, compiled, gram
-from jaxrls.core.fit import choose_lam, lambda_grid
+from jaxrls.core.fit import Given, Grid, choose_lam
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import (
     as_array,
@@ -104,29 +104,26 @@ def fit_kronecker(
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
     check_inputs("Y", Y)
-    num = lams
-    names_lams = np.ndim(lams) > 0
-    if names_lams:
-        lams = as_lams(lams, X1.dtype, zero=True)
-        num = len(lams)
+    to_try: Given | Grid
+    if np.ndim(lams) > 0:
+        to_try = Given(as_lams(lams, X1.dtype, zero=True))
     else:
         check_whole("lams, as their number,", lams)
-        lams = None
-    _check_memory(shape, num * (setting == "both"), keep, X1.dtype.itemsize)
+        to_try = Grid(int(lams))
+    _check_memory(shape, to_try.num * (setting == "both"), keep, X1.dtype.itemsize)
     sides = (kernel1, X1, kernel2, X2)
     weights = side_weights(weights, shape, X1.dtype)
     fit = _fit(
         sides,
         Y,
         weights,
-        lams,
-        num=num,
+        to_try,
         setting=setting,
         loss=loss,
         intercept=intercept,
         keep=keep,
     )
-    _inspect(fit, max(shape), names_lams)
+    _inspect(fit, max(shape), names_lams=isinstance(to_try, Given))
     # Inside of `_fit`, new names would compile it again.
     return replace(fit, model=replace(fit.model, names=names))
 
@@ -164,21 +161,20 @@ def _fit(
     sides: tuple[Kernel, Any, Kernel, Any],
     Y: Float[Array, "n1 n2"],
     weights: tuple[Weights, Weights],
-    lams: Float[Array, " L"] | None,
+    to_try: Given | Grid,
     *,
-    num: int,
     setting: str,
     loss: Callable,
     intercept: bool,
     keep: bool,
 ) -> KroneckerFit:
-    """Fit in one compiled program. If `lams` is None, λ are a grid of `num` from the spectrum."""
+    """Fit in one compiled program."""
     kernel1, X1, kernel2, X2 = sides
     K1 = gram(kernel1, X1)
     K2 = gram(kernel2, X2)
     factor = factor_kronecker(K1, K2, weights=weights, intercept=intercept)
     solution = factor.solve(Y.ravel())
-    lams = lambda_grid(factor, num) if lams is None else factor.zero_as_floor(lams)
+    lams = to_try.values(factor)
     errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])

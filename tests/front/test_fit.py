@@ -141,6 +141,15 @@ def test_ties_go_to_the_larger_lam():
     assert chosen([3, 1, 2, 4, 1], lams=[4.0, 3.0, 1.0, 5.0, 2.0]) == 3
 
 
+def test_values_for_each_target_are_chosen_for_each_target():
+    """By a `Choice` that does not say so."""
+    factor = rls.factorize(rls.Precomputed(), array(np.eye(3)), intercept=False)
+    lams = extend.Given(array([[0.25, 2.0], [1.0, 0.5]]))
+    choice = extend.Choice(with_errors([2, 1], [1, 2]), lams)
+    chosen = choice.of(factor.solve(array(np.ones((3, 2)))), rls.Precomputed())
+    assert (chosen.lam.tolist(), chosen.error.tolist()) == ([1.0, 2.0], [1.0, 1.0])
+
+
 # what goes in and what comes out
 # ---------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from support import ANY_PRECISION, DTYPE, EDGE
 
 import jaxrls as rls
 from jaxrls.core.factors import GRID_SIZE, solvers
-from jaxrls.extend import LeaveOneOut, read_problem
-from jaxrls.front.plan import Given, Grid, Request, Search, make_plan, read_lams
+from jaxrls.extend import Given, Grid, LeaveOneOut, read_problem
+from jaxrls.front.plan import Request, Search, make_plan, read_lams
 
 pytestmark = [ANY_PRECISION, EDGE]
 X = np.linspace(0, 1, 20, dtype=DTYPE)[:, None]

@@ -118,7 +118,7 @@ def data_of(problem):
 def asked(p):
     """Arguments of `fit_arrays`."""
     problem = extend.read_problem(kernel(p), p.X, p.Y, weights=p.weights)
-    return problem, extend.Choice(problem.criterion, p.lams)
+    return problem, extend.Choice(problem.criterion, extend.Given(p.lams))
 
 
 def of_result(result):

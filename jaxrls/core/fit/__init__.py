@@ -7,6 +7,8 @@ says how λ is chosen. It returns a `Result`. Begin reading at `fit_arrays`.
 from jaxrls.core.fit.choice import (
     Choice,
     Chosen,
+    Given,
+    Grid,
     choose_lam,
     lambda_grid,
     lambda_range,

@@ -1,10 +1,10 @@
-"""The choice of λ: the grid of λ that are tried, and the best of them by the criterion.
+"""The choice of λ: the λ that are tried, and the best of them by the criterion.
 
-`Choice` is the entry point. `lambda_grid` covers the range of λ in which the fits of a factor
-differ. `choose_lam` picks the best λ from their errors.
+`Choice` is the entry point. It tries λ that are `Given`, or a `Grid`: `lambda_grid` covers the
+range of λ in which the fits of a factor differ. `choose_lam` picks the best λ from their errors.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +62,58 @@ def lambda_range(factor: Factor, low: Number | float = 0.0) -> tuple[Number, Num
     tiny = 2 * jnp.finfo(factor.dtype).tiny
     low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), tiny)
     return low, jnp.maximum(10 * factor.trace(), 10 * low)
+
+
+@pytree
+class Given:
+    """Values of λ to choose from.
+
+    Args:
+        lams: the values, (L,), or (L, t) with a column for each target; 0 stands for the floor of
+            the factor.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> rls.extend.Given(jnp.array([0.5, 2.0])).values(factor).tolist()
+    [0.5, 2.0]
+    """
+
+    lams: Float[Array | np.ndarray, "L *#t"]
+
+    @property
+    def num(self) -> int:
+        """How many λ there are."""
+        return len(self.lams)
+
+    @property
+    def per_target(self) -> bool:
+        """Whether each target has values of its own."""
+        return self.lams.ndim == 2
+
+    def values(self, factor: Factor) -> Float[Array, "L *t"]:
+        """Return the values of λ for a factor: its floor in place of 0."""
+        return factor.zero_as_floor(self.lams)
+
+
+@pytree
+class Grid:
+    """A grid of λ to choose from, as `lambda_grid` makes it from the spectrum of the factor.
+
+    Args:
+        num: the number of λ.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> rls.extend.Grid(3).values(factor).shape
+    (3,)
+    """
+
+    num: int = static(default=GRID_SIZE)
+    per_target: ClassVar[bool] = False  # targets share the values
+
+    def values(self, factor: Factor) -> Float[Array, " num"]:
+        """Return the values of λ for a factor."""
+        return lambda_grid(factor, self.num)
 
 
 def choose_lam(
@@ -127,47 +179,37 @@ class Choice:
 
     Args:
         criterion: the criterion that is minimised.
-        lams: the λ to choose from, (L,), or (L, t) with one for each target; None for a grid that
-            is made from the spectrum.
-        num: the number of λ of this grid.
-        per_target: whether each target has its own λ.
+        lams: the λ to choose from: `Given(values)`, or `Grid(num)`, made from the spectrum.
+        per_target: whether each target has its own λ. It has if values are given for each target.
         conservative: a number of standard errors. The largest λ is chosen whose error exceeds the
             smallest error by no more than this.
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> choice = rls.extend.Choice(rls.loo, jnp.array([0.1, 1.0, 10.0]))
+    >>> choice = extend.Choice(rls.loo, extend.Given(jnp.array([0.1, 1.0, 10.0])))
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
     >>> choice.of(factor.solve([1.0, 2.0]), rls.Precomputed()).errors.shape
     (3,)
     """
 
     criterion: Criterion
-    lams: Float[Array | np.ndarray, "L *#t"] | None = None
-    num: int = static(default=GRID_SIZE)
+    lams: Given | Grid = Grid()
     per_target: bool = static(default=False)
     conservative: float = static(default=0.0)
 
     def of(self, solution: Solution, kernel: Kernel) -> Chosen:
         """Return the chosen λ for a solution, with the errors of all λ that were tried."""
-        lams = self.lams_to_try(solution.factor)
+        lams = self.lams.values(solution.factor)
+        per_target = self.per_target or self.lams.per_target
         if len(lams) == 1 and not self._evaluates_single_lam(solution.factor):
-            targets = solution.labels.given.shape[1:] if self.per_target else ()
+            targets = solution.labels.given.shape[1:] if per_target else ()
             return Chosen(lams, None, jnp.broadcast_to(lams[0], targets))
         errors = self.criterion.errors(solution, lams, kernel)
-        lam, error = choose_lam(lams, errors, self.per_target)
+        lam, error = choose_lam(lams, errors, per_target)
         if self.conservative:
             within = self.conservative * standard_error(self.criterion, solution, lam)
-            lam, error = choose_lam(lams, errors, self.per_target, within)
+            lam, error = choose_lam(lams, errors, per_target, within)
         return Chosen(lams, errors, lam, error)
-
-    def lams_to_try(self, factor: Factor) -> Float[Array, "L *t"]:
-        """Return the λ to try: those the user named, else a grid made from the spectrum.
-
-        A named λ of 0 is replaced by the factor's floor.
-        """
-        if self.lams is None:
-            return lambda_grid(factor, self.num)
-        return factor.zero_as_floor(self.lams)
 
     def _evaluates_single_lam(self, factor: Factor) -> bool:
         """Whether to evaluate the criterion at a single λ, where nothing is to be chosen.

@@ -43,7 +43,7 @@ def fit_arrays(problem: Problem, choice: Choice) -> Fitted:
     >>> X = jnp.linspace(0, 1, 30)[:, None]
     >>> def error(width):
     ...     problem = extend.read_problem(rls.Gaussian(width), X, jnp.sin(6 * X[:, 0]))
-    ...     choice = extend.Choice(problem.criterion, num=20)
+    ...     choice = extend.Choice(problem.criterion, extend.Grid(20))
     ...     return extend.fit_arrays(problem, choice).result.chosen.error
     >>> jax.jit(jax.vmap(error))(jnp.array([0.3, 1.0])).shape
     (2,)

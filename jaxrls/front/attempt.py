@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from jaxrls.core.data import first_rows
 from jaxrls.core.factors import Solution
-from jaxrls.core.fit import Choice, Problem, Result
+from jaxrls.core.fit import Choice, HeldLam, Problem, Result
 
 
 class Attempt(NamedTuple):
@@ -17,14 +17,14 @@ class Attempt(NamedTuple):
         problem: the problem that was solved, with the solver that was used.
         words: the phrases of the plan: the solver, how λ was searched, and why.
         choice: how λ was chosen from a grid or among given values, so that `Fit.update` can choose
-            it again; the one λ that `tune` found; None if `fit` found λ by a search.
+            it again, or the one λ that `tune` found; `HeldLam` if `fit` found λ by a search.
     """
 
     result: Result
     solution: Solution | None
     problem: Problem
     words: tuple[str, ...]
-    choice: Choice | None = None
+    choice: Choice | HeldLam
 
     @property
     def why_stopped(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrls.core.fit import Function, Problem, Result
+from jaxrls.core.fit import Function, HeldLam, Problem, Result
 from jaxrls.core.support import known_values
 from jaxrls.front.attempt import Attempt
 from jaxrls.front.fitted import About, Fit, Kept
@@ -36,7 +36,7 @@ def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None 
             attempt.solution,
             problem,
             folds=criterion.groups,
-            choice=attempt.choice if criterion.needs_only_sums else None,
+            choice=attempt.choice if criterion.needs_only_sums else HeldLam(result.chosen.lam),
             saved=saved,
         )
     return Fit(

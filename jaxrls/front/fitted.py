@@ -8,7 +8,16 @@ from jaxtyping import Bool, Float
 
 from jaxrls.core.data import Folds
 from jaxrls.core.factors import Solution
-from jaxrls.core.fit import Choice, Chosen, Diagnostics, Number, Numbers, PerTarget, Problem
+from jaxrls.core.fit import (
+    Choice,
+    Chosen,
+    Diagnostics,
+    HeldLam,
+    Number,
+    Numbers,
+    PerTarget,
+    Problem,
+)
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import printable, public_call, pytree, static
 from jaxrls.front.history import History
@@ -55,15 +64,15 @@ class Kept:
             `forget`.
         folds: the rows that were held out together; None for single rows.
         choice: how `update` chooses λ again from moments, or computes the error of the λ that
-            `tune` found or `with_lam` set; None if moments do not suffice, or if `fit` found λ by a
-            search.
+            `tune` found or `with_lam` set; `HeldLam` if moments do not suffice, or if `fit` found λ
+            by a search; None without a solution.
         saved: whether `save` writes the solution.
     """
 
     solution: Solution | None = None
     problem: Problem | None = None
     folds: Folds | None = None
-    choice: Choice | None = None
+    choice: Choice | HeldLam | None = None
     saved: bool = static(default=False)
 
 

@@ -16,6 +16,7 @@ from jaxrls.core.fit import (
     Chosen,
     Fitted,
     Given,
+    HeldLam,
     Problem,
     Result,
     fit_arrays,
@@ -121,7 +122,7 @@ def _by_search(plan: Plan) -> Attempt:
     chosen, solution, how = search_lam(problem, _solution(problem), plan.per_target)
     result = _result_at(problem, solution, chosen)
     words = f"{problem.solver_or_default.name}, a search for λ: {how}"
-    attempt = Attempt(result=result, solution=solution, problem=problem, words=(words,))
+    attempt = Attempt(result, solution, problem, (words,), HeldLam(chosen.lam))
     if np.ndim(chosen.lam) > 0:
         return attempt
     rounding = rounding_of(result)
@@ -147,7 +148,7 @@ def _above_rounding(plan: Plan, attempt: Attempt, rounding: Rounding) -> Attempt
     chosen = replace(after, **_both_ascending(before, after))
     words = (*attempt.words, "then at larger λ, where single rows are right")
     result = replace(larger.result, chosen=chosen)
-    return Attempt(result=result, solution=larger.solution, problem=problem, words=words)
+    return Attempt(result, larger.solution, problem, words, HeldLam(chosen.lam))
 
 
 def _both_ascending(first: Chosen, second: Chosen) -> dict:

@@ -36,8 +36,8 @@ from jaxrls.core.data import (
 from jaxrls.core.factors import Features, Solution, feature_moments, spectrum_of
 from jaxrls.core.fit import (
     Choice,
-    Chosen,
     Grid,
+    HeldLam,
     Prequential,
     Problem,
     Result,
@@ -264,11 +264,10 @@ def with_rows(
         prequential = _prequential(fit, new, block_size)
     more = _moments_of(summed, new.data, new.Y.reshape(len(new.Y), -1), block_size=block_size)
     flat = coef.ndim == 1
-    lam = jnp.asarray(fit.lam)
-    choice = fit.kept.choice
-    changed = _changed(fit.model.kernel, summed, more, choice, lam, sign=sign, flat=flat)
-    names_lams = choice is None or not isinstance(choice.lams, Grid)
-    _inspect(changed, sign, fit.criterion, names_lams)
+    choice: Any = fit.kept.choice  # a fit with a solution has one
+    changed = _changed(fit.model.kernel, summed, more, choice, sign=sign, flat=flat)
+    from_grid = isinstance(choice, Choice) and isinstance(choice.lams, Grid)
+    _inspect(changed, sign, fit.criterion, names_lams=not from_grid)
     result = changed.result
     return Fit(
         model=model_of(result.function, fit.model.names, fit.label_offset),
@@ -377,21 +376,16 @@ def _changed(
     kernel: Kernel,
     summed: Summed,
     more: Moments,
-    choice: Choice | None,
-    lam: Float[Array, "*k"],
+    choice: Choice | HeldLam,
     *,
     sign: int,
     flat: bool,
 ) -> Changed:
-    """Return the fit after moments are added, or subtracted if `sign` is negative.
-
-    λ is chosen again by `choice`, or is `lam` if `choice` is None.
-    """
+    """Return the fit after moments are added, or subtracted if `sign` is negative."""
     summed = summed.with_moments(more, sign)
     solution = summed.solution(flat)
-    chosen = Chosen(None, None, lam) if choice is None else choice.of(solution, kernel)
-    criterion = None if choice is None else choice.criterion
-    result = result_of_moments(kernel, solution, chosen, criterion)
+    chosen = choice.of(solution, kernel)
+    result = result_of_moments(kernel, solution, chosen, choice.criterion)
     cancellation = summed.cancellation(chosen.lam)
     return Changed(result, solution, summed, summed.can_exist(), cancellation)
 

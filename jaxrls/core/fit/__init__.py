@@ -9,6 +9,7 @@ from jaxrls.core.fit.choice import (
     Chosen,
     Given,
     Grid,
+    HeldLam,
     choose_lam,
     lambda_grid,
     lambda_range,

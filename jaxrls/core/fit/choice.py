@@ -225,6 +225,25 @@ class Choice:
         return can_be_evaluated and not comes_with_model
 
 
+@pytree
+class HeldLam:
+    """A λ that stays as it is when rows are added or removed, in place of a `Choice`.
+
+    Its error is not computed again. So it is if a search found λ, or if the criterion needs the
+    earlier rows.
+
+    Args:
+        lam: λ, (), or (t,) if each target has its own.
+    """
+
+    lam: Float[Array | np.ndarray, "*#t"]
+    criterion: ClassVar[None] = None
+
+    def of(self, solution: Solution, kernel: Kernel) -> Chosen:
+        """Return λ without errors, where `Choice.of` returns what it chose."""
+        return Chosen(None, None, self.lam)
+
+
 def standard_error(
     criterion: Any, solution: Solution, lam: Float[Array, "*#t"]
 ) -> Float[Array, "*t"]:

@@ -259,6 +259,6 @@ def standard_error(
     """
     folds = criterion.groups
     held_out = solution.held_out_residuals(lam.reshape(1, -1), folds)[0]
-    residuals, weights = counted_residuals(held_out, solution.factor.weights, folds)
-    losses = mean_losses(criterion, solution.labels.Y, residuals, weights, lam)
+    counted = counted_residuals(held_out, solution.factor.weights, folds)
+    losses = mean_losses(criterion, solution.labels.Y, counted, lam)
     return losses.of_chosen.standard_error.reshape(lam.shape)

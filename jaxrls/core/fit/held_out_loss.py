@@ -19,6 +19,13 @@ class MeanLoss(NamedTuple):
     standard_error: Float[Array, " t"]
 
 
+class CountedResiduals(NamedTuple):
+    """Held-out residuals (n, t), and the weights by which they count in means over rows."""
+
+    residuals: Float[Array, "n t"]
+    weights: Weights
+
+
 class MeanLosses(NamedTuple):
     """The mean loss of each target, and that by which λ was chosen.
 
@@ -33,8 +40,7 @@ class MeanLosses(NamedTuple):
 def mean_losses(
     criterion: Any,
     Y: Float[Array, "n t"],
-    residuals: Float[Array, "n t"],
-    weights: Weights,
+    counted: CountedResiduals,
     lam: Float[Array | np.ndarray, "*#t"],
 ) -> MeanLosses:
     """Return the mean losses of held-out residuals at λ, as a criterion measures them.
@@ -42,16 +48,15 @@ def mean_losses(
     Args:
         criterion: a criterion with `loss` and `groups`.
         Y: labels (n, t).
-        residuals: held-out residuals (n, t), from `counted_residuals`.
-        weights: their weights, from `counted_residuals` too.
+        counted: held-out residuals with their weights, from `counted_residuals`.
         lam: the λ of all targets (), or one for each target (t,).
     """
-    losses = criterion.loss(residuals, Y)
-    of_targets = mean_loss(losses, weights, criterion.groups)
+    losses = criterion.loss(counted.residuals, Y)
+    of_targets = mean_loss(losses, counted.weights, criterion.groups)
     shared = mean_if_shared(losses, lam)
     if shared is losses:
         return MeanLosses(of_targets, of_targets)
-    return MeanLosses(of_targets, mean_loss(shared, weights, criterion.groups))
+    return MeanLosses(of_targets, mean_loss(shared, counted.weights, criterion.groups))
 
 
 def mean_if_shared(
@@ -85,7 +90,7 @@ def mean_loss(losses: Float[Array, "n t"], weights: Weights, folds: Folds | None
 
 def counted_residuals(
     residuals: Float[Array, "n t"], weights: Weights, folds: Folds | None
-) -> tuple[Float[Array, "n t"], Weights]:
+) -> CountedResiduals:
     """Return held-out residuals and weights for means over the rows that are predicted.
 
     Residuals are set to 0 for rows without weight. Rows that no split predicts have no weight here.
@@ -94,11 +99,8 @@ def counted_residuals(
         residuals: held-out residuals (n, t).
         weights: the weights of all rows.
         folds: the rows that are left out together; None for single rows.
-
-    Returns:
-        `(residuals, weights)`.
     """
     weights = weights if folds is None else folds.weights_of_predicted(weights)
     if weights.values is not None:
         residuals = jnp.where(weights.used[:, None], residuals, 0)
-    return residuals, weights
+    return CountedResiduals(residuals, weights)

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,12 @@ from jaxrls.core.data import Weights
 from jaxrls.core.factors import Outcome, Solution
 from jaxrls.core.fit.choice import Chosen
 from jaxrls.core.fit.function import Function, Numbers
-from jaxrls.core.fit.held_out_loss import counted_residuals, mean_if_shared, mean_losses
+from jaxrls.core.fit.held_out_loss import (
+    CountedResiduals,
+    counted_residuals,
+    mean_if_shared,
+    mean_losses,
+)
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import pytree, static
@@ -120,54 +125,9 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
         chosen: the chosen λ, one for all targets or one for each.
     """
     criterion = problem.criterion
-    labels = solution.labels
-    weights = solution.factor.weights
-    lam = chosen.lam
-    lam_row = lam.reshape(1, -1)
-    outcome = solution.outcome(lam_row, criterion.groups, criterion.summand)
-    in_shape_of_lam = lambda values: mean_if_shared(values[0], lam).reshape(lam.shape)
-    if chosen.error is None and outcome.held_out_sum is not None:
-        errors = outcome.held_out_sum / weights.total
-        chosen = replace(chosen, errors=labels.drop_axis(errors), error=in_shape_of_lam(errors))
-    result = _result_of(problem.kernel, solution, chosen, outcome)
-    diagnostics = _with_amplitude(result.diagnostics, criterion, solution, lam_row)
-    # Where residuals are estimates, so is the standard error, by a jackknife. For a loss that is a
-    # step function it is not valid. `_with_held_out` has the standard error of exact residuals.
-    if outcome.standard_error is not None and criterion.smooth:
-        standard_error = in_shape_of_lam(outcome.standard_error) / weights.total
-        diagnostics = replace(diagnostics, loo_standard_error=standard_error)
-    if outcome.held_out is not None:
-        diagnostics = _with_held_out(diagnostics, criterion, solution, outcome.held_out[0], lam)
-    return replace(result, diagnostics=diagnostics)
-
-
-def _with_held_out(
-    diagnostics: Diagnostics,
-    criterion: Any,
-    solution: Solution,
-    held_out: Float[Array, "n t"],
-    lam: PerTarget,
-) -> Diagnostics:
-    """Return the diagnostics with those that follow from held-out residuals at the chosen λ."""
-    labels = solution.labels
-    Y = labels.Y
-    drop = labels.drop_axis
-    residuals, counted = counted_residuals(held_out, solution.factor.weights, criterion.groups)
-    squares = counted.mean(residuals**2)
-    one_label = Y[:1] if counted.are_equal else Y[jnp.argmax(counted.array)]
-    r2 = r_squared(squares, Y - one_label, counted.mean, jnp)
-    diagnostics = replace(
-        diagnostics, r2=jnp.mean(r2), r2_of_targets=drop(r2), loo_rms=drop(jnp.sqrt(squares))
-    )
-    if not criterion.has_standard_error or not solution.factor.exact:
-        return diagnostics
-    losses = mean_losses(criterion, Y, residuals, counted, lam)
-    return replace(
-        diagnostics,
-        error_of_targets=drop(losses.of_targets.mean),
-        standard_error_of_targets=drop(losses.of_targets.standard_error),
-        loo_standard_error=losses.of_chosen.standard_error.reshape(lam.shape),
-    )
+    outcome = solution.outcome(chosen.lam.reshape(1, -1), criterion.groups, criterion.summand)
+    chosen = _with_error_of(outcome, solution, chosen)
+    return _result_of(problem.kernel, solution, chosen, outcome, criterion)
 
 
 def result_of_moments(
@@ -181,48 +141,30 @@ def result_of_moments(
     lam_row = chosen.lam.reshape(1, -1)
     coef, beta = solution.factor.coef_and_beta(solution, lam_row)
     outcome = Outcome(coef, beta, None, solution.dof(lam_row))
-    result = _result_of(kernel, solution, chosen, outcome)
-    if criterion is None:
-        return result
-    diagnostics = _with_amplitude(result.diagnostics, criterion, solution, lam_row)
-    return replace(result, diagnostics=diagnostics)
+    return _result_of(kernel, solution, chosen, outcome, criterion)
 
 
-def _with_amplitude(
-    diagnostics: Diagnostics,
-    criterion: Criterion,
-    solution: Solution,
-    lam_row: Float[Array, "1 k"],
-) -> Diagnostics:
-    """Return the diagnostics with the amplitude τ at which the criterion chose λ, if it has one."""
-    amplitude = criterion.amplitude(solution, lam_row)
-    if amplitude is None:
-        return diagnostics
-    return replace(diagnostics, amplitude=solution.labels.drop_axis(amplitude[0]))
+def _result_of(
+    kernel: Kernel, solution: Solution, chosen: Chosen, outcome: Outcome, criterion: Any
+) -> Result:
+    """Return the result of an outcome at the chosen λ. `criterion` is None if λ was not chosen."""
+    function = _function_of(kernel, solution, outcome)
+    diagnostics = _diagnostics_of(kernel, solution, chosen.lam, outcome, criterion)
+    return Result(function, chosen, diagnostics)
 
 
-def _result_of(kernel: Kernel, solution: Solution, chosen: Chosen, outcome: Outcome) -> Result:
-    """Return the result, without the diagnostics that depend on the criterion."""
-    factor = solution.factor
-    drop = solution.labels.drop_axis
-    report = factor.report
-    residuals = outcome.held_out
-    dof = outcome.dof
-    diagnostics = Diagnostics(
-        loo_residuals=None if residuals is None else drop(residuals[0]),
-        dof=None if dof is None else dof.reshape(chosen.lam.shape),
-        num_rows=factor.weights.count,
-        floor=report.floor,
-        indefinite=report.indefinite,
-        informative=report.informative,
-        route=report.route,
-        shares_work=factor.shares_work,
-        trace_residual=report.trace_residual,
-        num_landmarks=0 if report.trace_residual is None else len(factor.points),
-        run=outcome.run,
-        jitter_effect=_jitter_effect(kernel, solution, chosen.lam.reshape(1, -1), outcome),
-    )
-    return Result(_function_of(kernel, solution, outcome), chosen, diagnostics)
+def _with_error_of(outcome: Outcome, solution: Solution, chosen: Chosen) -> Chosen:
+    """Return what was chosen, with the error of the outcome if it has none."""
+    if chosen.error is not None or outcome.held_out_sum is None:
+        return chosen
+    errors = outcome.held_out_sum / solution.factor.weights.total
+    error = _in_shape_of(chosen.lam, errors)
+    return replace(chosen, errors=solution.labels.drop_axis(errors), error=error)
+
+
+def _in_shape_of(lam: PerTarget, values: Float[Array, "1 t"]) -> PerTarget:
+    """Return values of all targets in the shape of λ: their mean if targets share λ."""
+    return mean_if_shared(values[0], lam).reshape(lam.shape)
 
 
 def _function_of(kernel: Kernel, solution: Solution, outcome: Outcome) -> Function:
@@ -241,6 +183,105 @@ def _function_of(kernel: Kernel, solution: Solution, outcome: Outcome) -> Functi
         return function
     _, free = fixed.split(fixed.as_given(beta))
     return replace(function, free=drop(free), effects=fixed.without_values(), beta=others)
+
+
+# diagnostics
+# --------------------------------------------------------------------------------------------------
+
+
+class OfSquares(NamedTuple):
+    """The fields of `Diagnostics` that follow from squares of held-out residuals."""
+
+    r2: Any = None
+    r2_of_targets: Any = None
+    loo_rms: Any = None
+
+
+class OfLosses(NamedTuple):
+    """The fields of `Diagnostics` that follow from losses of held-out residuals."""
+
+    error_of_targets: Any = None
+    standard_error_of_targets: Any = None
+    loo_standard_error: Any = None
+
+
+def _diagnostics_of(
+    kernel: Kernel,
+    solution: Solution,
+    lam: Float[Array, "*#t"],
+    outcome: Outcome,
+    criterion: Any,
+) -> Diagnostics:
+    """Return the diagnostics of an outcome at λ. `criterion` is None if λ was not chosen."""
+    factor = solution.factor
+    report = factor.report
+    drop = solution.labels.drop_axis
+    lam_row = lam.reshape(1, -1)
+    dof = outcome.dof
+    residuals = outcome.held_out
+    counted = None
+    if residuals is not None:
+        counted = counted_residuals(residuals[0], factor.weights, criterion.groups)
+    return Diagnostics(
+        loo_residuals=None if residuals is None else drop(residuals[0]),
+        dof=None if dof is None else dof.reshape(lam.shape),
+        num_rows=factor.weights.count,
+        floor=report.floor,
+        indefinite=report.indefinite,
+        informative=report.informative,
+        route=report.route,
+        shares_work=factor.shares_work,
+        trace_residual=report.trace_residual,
+        num_landmarks=0 if report.trace_residual is None else len(factor.points),
+        jitter_effect=_jitter_effect(kernel, solution, lam_row, outcome),
+        run=outcome.run,
+        amplitude=_amplitude(criterion, solution, lam_row),
+        **_of_squares(solution, counted)._asdict(),
+        **_of_losses(solution, lam, counted, outcome, criterion)._asdict(),
+    )
+
+
+def _of_squares(solution: Solution, counted: CountedResiduals | None) -> OfSquares:
+    """Return the diagnostics that follow from squares of held-out residuals, if there are any."""
+    if counted is None:
+        return OfSquares()
+    residuals, weights = counted
+    Y = solution.labels.Y
+    drop = solution.labels.drop_axis
+    squares = weights.mean(residuals**2)
+    one_label = Y[:1] if weights.are_equal else Y[jnp.argmax(weights.array)]
+    r2 = r_squared(squares, Y - one_label, weights.mean, jnp)
+    return OfSquares(jnp.mean(r2), drop(r2), drop(jnp.sqrt(squares)))
+
+
+def _of_losses(
+    solution: Solution,
+    lam: PerTarget,
+    counted: CountedResiduals | None,
+    outcome: Outcome,
+    criterion: Any,
+) -> OfLosses:
+    """Return the diagnostics that follow from losses of held-out residuals.
+
+    Where residuals are estimates, so is the standard error, by a jackknife. For a loss that is a
+    step function it is not valid.
+    """
+    factor = solution.factor
+    drop = solution.labels.drop_axis
+    if counted is not None and criterion.has_standard_error and factor.exact:
+        losses = mean_losses(criterion, solution.labels.Y, counted, lam)
+        mean, standard_error = map(drop, losses.of_targets)
+        return OfLosses(mean, standard_error, losses.of_chosen.standard_error.reshape(lam.shape))
+    if outcome.standard_error is not None and criterion.smooth:
+        standard_error = _in_shape_of(lam, outcome.standard_error) / factor.weights.total
+        return OfLosses(loo_standard_error=standard_error)
+    return OfLosses()
+
+
+def _amplitude(criterion: Any, solution: Solution, lam_row: Float[Array, "1 k"]) -> Any:
+    """Return the amplitude τ at which the criterion chose λ, None if there is none."""
+    amplitude = None if criterion is None else criterion.amplitude(solution, lam_row)
+    return None if amplitude is None else solution.labels.drop_axis(amplitude[0])
 
 
 def _jitter_effect(

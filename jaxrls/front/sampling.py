@@ -114,7 +114,7 @@ def _more(values: Any, missing: int, mode: str) -> Array:
 
 def _can_be_padded(problem: Problem, missing: int) -> bool:
     """Whether `missing` more rows of weight 0 change only the shape of a fit."""
-    usual_solver = isinstance(problem.solver, Spectral | Cholesky | None)
+    usual_solver = isinstance(problem.solver, Spectral | Cholesky)
     of_each_row = problem.fixed.values is not None or not problem.criterion.fits_samples
     if not usual_solver or of_each_row or type(problem.rows) is not DenseRows:
         return False

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrls.core.criteria import LeaveOneOut, loo
 from jaxrls.core.data import Rows, compiled
+from jaxrls.core.factors import Spectral
 from jaxrls.core.fit import Given, Grid, Problem
 from jaxrls.core.kernels import Kernel
 from jaxrls.front.sampling import padded, sample_of
@@ -69,7 +70,6 @@ def first_guesses(problem: Any, start: str, lams: Given | Grid, near: bool) -> G
     larger sample: errors have several minima, and a small sample misses some of them. If the given
     kernel is the best of these too, its λ is that of the larger sample.
     """
-    problem = replace(problem, solver=None)
     kernel = problem.kernel
     rows = problem.rows
     kernels: list[Kernel] = [kernel]
@@ -95,7 +95,6 @@ def lam_on_few(problem: Any) -> float:
     The best λ of all rows is near it, as λ is the variance of the noise divided by the variance τ²
     of the prior τ²k.
     """
-    problem = replace(problem, solver=None)
     (guess,) = _guesses_of(problem, [problem.kernel], NEAR_ROWS, SCREEN_LAMS)
     return float(guess.lam)
 
@@ -120,7 +119,7 @@ def _guesses_of(
     guesses = []
     measured = criterion if criterion.needs_only_sums else loo
     measured = LeaveOneOut(criterion.loss) if criterion.averages_loss else measured
-    few = replace(problem, criterion=measured)
+    few = replace(problem, criterion=measured, solver=Spectral())
     judged = n
     if problem.kernel.evaluable:  # a kernel matrix cannot be sampled by rows alone
         few = padded(sample_of(few, most).problem)

@@ -11,13 +11,14 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import (
     DenseRows,
-    FixedEffects,
+    FixedColumns,
     GramRows,
     Rows,
     as_rows,
     common_size,
     compiled,
     first_rows,
+    no_effects,
     pad_rows,
 )
 from jaxrls.core.fit import Function, Numbers
@@ -84,7 +85,7 @@ class Model(Function):
         digits than predictions.
         """
         effects = self.effects
-        if effects is None or effects.combinations is None or not effects.intercept:
+        if not isinstance(effects, FixedColumns) or not effects.intercept:
             return self.constant
         return with_constant(-effects.combinations.at_means(self.free), self.constant)
 
@@ -155,7 +156,7 @@ class Model(Function):
         rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
         self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
-        effects = self.effects or FixedEffects.none(self.coef.dtype)
+        effects = self.effects or no_effects(self.coef.dtype)
         return rows, effects.new_values(fixed_effects, rows.shape[0], self.coef.dtype)
 
     def check_loaded(self) -> None:

@@ -106,7 +106,7 @@ def read_problem(
     rows = without_gaps(rows, weights)
     fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
     Y = rows.labels if Y is None else Y
-    removable = fixed.intercept and criterion.ignores_offset
+    removable = fixed.has_intercept and criterion.ignores_offset
     offset = None
     rounded = labels_to_round(Y, weights, fixed)
     if rounded is not None:
@@ -213,7 +213,7 @@ def labels_to_round(
     if not np.abs(Y).max() < np.inf or not np.abs(values).max(initial=0) <= LARGEST_LABEL:
         return None  # NaN is refused later
     mean = np.average(Y, axis=0, weights=v)
-    columns = fixed if fixed and fixed.values is not None else None
+    columns = fixed if fixed and fixed.are_given else None
     left = Y - mean if columns is None else _without_effects(Y, weights, columns)
     spread = np.sqrt(np.average(left**2, axis=0, weights=v))
     # Labels that differ by rounding alone hold nothing that rounding could lose.

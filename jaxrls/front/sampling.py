@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 
 from jaxrls.core.data import (
     DenseRows,
-    FixedEffects,
     Labels,
     Weights,
     common_size,
+    intercept_over,
     pad_rows,
 )
 from jaxrls.core.factors import Cholesky, Spectral
@@ -51,7 +51,7 @@ def sample_of(problem: Problem, count: int) -> Sample:
     Y = on_device(np.asarray(_without_effects(problem))[numbers[places]])
     weights = Weights.of(None if v is None else drawn_weights, len(places), X.dtype)
     has_constant = problem.fixed.count > 0
-    fixed = FixedEffects.constant(weights.total) if has_constant else problem.fixed
+    fixed = intercept_over(weights.total) if has_constant else problem.fixed
     some = replace(problem, rows=DenseRows(X), weights=weights, fixed=fixed, Y=Y)
     return Sample(some, numbers[places])
 
@@ -61,7 +61,7 @@ def _without_effects(problem: Problem) -> Float[Array, "n *t"]:
 
     Otherwise return the labels as they are.
     """
-    if problem.fixed.values is None:
+    if not problem.fixed.are_given:
         return problem.Y
     labels = Labels.of(problem.Y, problem.weights, problem.fixed)
     return labels.drop_axis(labels.Y - labels.by_effects)
@@ -115,7 +115,7 @@ def _more(values: Any, missing: int, mode: str) -> Array:
 def _can_be_padded(problem: Problem, missing: int) -> bool:
     """Whether `missing` more rows of weight 0 change only the shape of a fit."""
     usual_solver = isinstance(problem.solver, Spectral | Cholesky)
-    of_each_row = problem.fixed.values is not None or not problem.criterion.fits_samples
+    of_each_row = problem.fixed.are_given or not problem.criterion.fits_samples
     if not usual_solver or of_each_row or type(problem.rows) is not DenseRows:
         return False
     if problem.rows.dense().committed:

@@ -55,7 +55,7 @@ def begins_on_few(problem: Problem, m: int, grow: bool | None) -> bool:
     problem does not allow it.
     """
     n = problem.rows.count
-    able = n > 2 * SAMPLE_ROWS and problem.criterion.fits_samples and problem.fixed.values is None
+    able = n > 2 * SAMPLE_ROWS and problem.criterion.fits_samples and not problem.fixed.are_given
     if grow and not able:
         raise ValueError(CANNOT_GROW)
     return bool(able and grow is not False and (grow or n * m**2 >= DEAR))

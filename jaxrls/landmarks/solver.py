@@ -185,7 +185,7 @@ def has_slopes(problem: Problem) -> bool:
     summand = problem.criterion.summand
     rows = problem.rows
     fixed = problem.fixed
-    if summand is None or fixed.values is not None or not rows.traceable or rows.shards > 1:
+    if summand is None or fixed.are_given or not rows.traceable or rows.shards > 1:
         return False
     labels = problem.Y.reshape(len(problem.Y), -1)[:1]
     points = problem.solver.landmarks.points[:1]  # type: ignore[union-attr]

@@ -313,7 +313,7 @@ def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects:
             f"and has shape {new.Y.shape}"
         )
     columns = fixed.new_values(fixed_effects, n, dtype)
-    if columns is not None:
+    if fixed.are_given:
         fixed = replace(fixed, values=new.rows.column(columns))
     return NewRows(Data(new.rows, new.weights, fixed), new.Y)
 
@@ -336,7 +336,7 @@ def _in_few_sizes(new: NewRows) -> NewRows:
     more = lambda a, mode="edge": on_device(pad_rows(a, size - n, mode))
     v = np.ones(n, weights.dtype) if weights.values is None else weights.values
     padded = Weights(more(v, "constant"), size, weights.dtype, padded=weights.values is None)
-    if fixed.values is not None:
+    if fixed.are_given:
         fixed = replace(fixed, values=more(known.data.fixed.values))
     return NewRows(Data(DenseRows(more(known.data.rows.X)), padded, fixed), more(known.Y))
 

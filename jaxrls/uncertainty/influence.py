@@ -263,7 +263,7 @@ def eigenfunctions(
             raise ValueError("a factor knows neither kernel nor X: give both")
         factor = fit
         names = column_names(X)
-    if factor.fixed.values is not None:
+    if factor.fixed.are_given:
         raise ValueError(
             "eigenfunctions needs a factor without fixed effects, and this one has some: "
             "factorize without fixed_effects="

@@ -340,7 +340,7 @@ def posterior_of_effects(fit: Fit, scale: Any) -> Posterior:
     warn_of_groups(fit)
     fixed = process.spread.fixed
     xp: Any = jnp if fit.label_offset is None else np  # labels far from 0 are in float64
-    mean = xp.asarray(model.intercept)[None][: int(fixed.intercept)]
+    mean = xp.asarray(model.intercept)[None][: int(fixed.has_intercept)]
     if model.free is not None:
         mean = xp.concatenate([mean, model.free])
     covariance = process.spread.of_fixed_effects()

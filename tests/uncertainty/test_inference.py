@@ -37,7 +37,7 @@ def measured(case, X, X_new, v, fixed, plan):
     factor = case.make(X, v, fixed)
     solution, lams, effects = factor.solve(array(Y)), array([LAM]), factor.fixed
     coef = jnp.concatenate([part[0] for part in factor.coef_and_beta(solution, lams[:, None])])
-    beside = effects.new_values(array(BESIDE_NEW) if effects.terms else None, NEW, factor.dtype)
+    beside = effects.new_values(array(BESIDE_NEW) if effects.are_given else None, NEW, factor.dtype)
     design = factor.expansion.design(case.kernel, X_new)
     design = jnp.concatenate([design, effects.dense(beside, NEW)], axis=1)
     by_labels, e = smoother(factor, lams[0]), solution.held_out_residuals(lams, plan)[0]

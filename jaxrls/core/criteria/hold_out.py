@@ -75,7 +75,7 @@ class HoldOut(OfLoss):
         """
         factor = solution.factor
         rows = self.X
-        if factor.fixed.values is not None:
+        if factor.fixed.are_given:
             raise ValueError(
                 "criterion holdout cannot be used with fixed_effects=, as those of its rows are "
                 "not known: use loo or kfold"

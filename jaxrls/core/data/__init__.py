@@ -5,7 +5,10 @@ Also the Gram matrix K and the moments, which are computed from them.
 
 from jaxrls.core.data.compiled import compiled, static_names
 from jaxrls.core.data.data import Data, DataBlock, Labels
-from jaxrls.core.data.fixed_effects import FixedEffects, FixedLevels, as_fixed_effects
+from jaxrls.core.data.effects_columns import FixedColumns
+from jaxrls.core.data.effects_levels import FixedLevels
+from jaxrls.core.data.effects_made import as_fixed_effects, intercept_over, no_effects
+from jaxrls.core.data.fixed_effects import FixedEffects
 from jaxrls.core.data.folds import Folds, as_folds, check_groups, folds, of_splits
 from jaxrls.core.data.gram import (
     PRODUCTS,

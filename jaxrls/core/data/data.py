@@ -37,10 +37,10 @@ class Data:
     """n rows with weights and fixed effects.
 
     >>> import jax.numpy as jnp
-    >>> from jaxrls.core.data.rows import DenseRows
+    >>> from jaxrls.core.data import DenseRows, no_effects
     >>> rows = DenseRows(jnp.ones((3, 2)))
     >>> weights = Weights.of(None, 3, rows.dtype)
-    >>> data = Data(rows, weights, FixedEffects.none(rows.dtype))
+    >>> data = Data(rows, weights, no_effects(rows.dtype))
     >>> float(data.sum(lambda block: jnp.sum(block.x[:, 0] * block.added), jnp.arange(3.0)))
     3.0
     """

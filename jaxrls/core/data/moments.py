@@ -44,10 +44,9 @@ class Moments:
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> from jaxrls.core.data.fixed_effects import FixedEffects
-    >>> from jaxrls.core.data.weights import Weights
+    >>> from jaxrls.core.data import Weights, no_effects
     >>> X, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([[1.0], [2.0], [3.0]])
-    >>> weights, none = Weights.of(None, 3, X.dtype), FixedEffects.none(X.dtype)
+    >>> weights, none = Weights.of(None, 3, X.dtype), no_effects(X.dtype)
     >>> sums = extend.moments(extend.Data(rls.rows.DenseRows(X), weights, none), rls.Linear(), y)
     >>> float(sums.weight), sums.second.tolist(), sums.cross.tolist()
     (3.0, [[14.0]], [[14.0]])
@@ -162,12 +161,11 @@ def moments(
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> from jaxrls.core.data.fixed_effects import FixedEffects
-    >>> from jaxrls.core.data.weights import Weights
+    >>> from jaxrls.core.data import Weights, no_effects
     >>> def of(*values):
     ...     X = jnp.array(values)[:, None]
     ...     weights = Weights.of(None, len(X), X.dtype)
-    ...     data = extend.Data(rls.rows.DenseRows(X), weights, FixedEffects.none(X.dtype))
+    ...     data = extend.Data(rls.rows.DenseRows(X), weights, no_effects(X.dtype))
     ...     return extend.moments(data, rls.Linear())
     >>> first, second = of(1.0, 2.0), of(3.0)
     >>> float((first + second).weight), (first + second).second.tolist()

@@ -7,7 +7,7 @@ import pytest
 from support import DTYPE, array, refused, wide
 
 from jaxrls.core.data.data import Labels
-from jaxrls.core.data.fixed_effects import as_fixed_effects
+from jaxrls.core.data.effects_made import as_fixed_effects
 from jaxrls.core.data.weights import Weights
 
 N, T = 6, 2

@@ -1,8 +1,7 @@
 """Columns that a user gives as fixed effects, as the class `FixedColumns`.
 
-The columns C may be far from 0 and nearly dependent. So B does not contain C itself. B contains a
-constant, if there is one, and `Combinations` (C − 1m) S. They are orthonormal over the rows of the
-fit.
+B does not contain the columns C themselves, but `Combinations` (C − 1m) S of them, after a constant
+if there is one. They are orthonormal over the rows of the fit.
 """
 
 from dataclasses import replace

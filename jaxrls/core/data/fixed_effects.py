@@ -62,7 +62,7 @@ class FixedEffects(ABC):
     So rows that are streamed or distributed over devices are never needed all at once. The methods
     for all rows of the fit read the field itself.
 
-    The columns C that a user gives may differ from those of B. Users get the coefficients of C, from
+    The columns C that a user gives may differ from those of B. Their coefficients come from
     `as_given`.
     """
 

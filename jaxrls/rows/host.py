@@ -1,6 +1,7 @@
 """Rows that only the host reads, in blocks, and the class that sources of rows inherit from."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.core.data import DenseRows, Rows
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import SUM, Reduction, check_block_size, default_block_size
 from jaxrls.core.support import check_row_numbers, numpy_or_jax
 from jaxrls.rows.readings import run_between_readings
 
 HOST_BLOCK_BYTES = 32 * 2**20  # the bytes of rows that are read at once
+FAR = 1e15  # numbers of this size are refused by a kernel that takes only some numbers
 
 
 class HostRows(Rows):
@@ -55,6 +58,19 @@ class HostRows(Rows):
         raise TypeError(f"{type(self).__name__} must define blocks()")
 
     call = staticmethod(run_between_readings)
+
+    @property
+    def ends(self) -> Float[np.ndarray, "2 d"]:
+        """Two rows between which the numbers of every column lie, as far as is known."""
+        return far_ends(self.shape[1], self.dtype)
+
+    def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
+        """Raise if rows lie outside of the kernel's domain.
+
+        All rows are read for this only if the kernel does not take all numbers between the `ends`.
+        Whether numbers are finite is not checked.
+        """
+        check_domain(kernel, self.ends, self.blocks)
 
     def over(self, reduction: Reduction, fn: Callable, columns: Any, **hints) -> Any:
         """Compute `Rows.over` over the blocks that are read.
@@ -144,6 +160,31 @@ class HostRows(Rows):
             taken[here] = x[indices[here] - start]
             start += len(x)
         return taken
+
+
+def far_ends(d: int, dtype: Any) -> Float[np.ndarray, "2 d"]:
+    """Return two rows of d numbers that are far from 0, one of negative numbers."""
+    return np.broadcast_to(np.array([[-FAR], [FAR]], dtype), (2, d))
+
+
+def takes(kernel: Kernel, rows: Any) -> bool:
+    """Whether rows lie within a kernel's domain."""
+    with suppress(ValueError):
+        kernel.check(rows)
+        return True
+    return False
+
+
+def check_domain(kernel: Kernel, ends: Float[np.ndarray, "2 d"], blocks: Callable) -> None:
+    """Raise if rows lie outside of a kernel's domain.
+
+    `blocks()` has all rows, and `ends` are two rows between which they lie. The rows are looked at
+    only if the kernel refuses the ends. It may do so although it takes the rows, for example if the
+    numbers of a row must sum to 1.
+    """
+    if not takes(kernel, ends):
+        for x in filter(len, blocks()):
+            kernel.check(x)
 
 
 @jax.jit

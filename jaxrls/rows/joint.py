@@ -25,8 +25,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import SUM, Reduction
-from jaxrls.rows.streamed import Known, StreamedRows, drawn_of, together
+from jaxrls.rows.streamed import Known, StreamedRows, drawn_of, ends_of, together
 
 
 class OtherFailed(RuntimeError):
@@ -158,6 +159,12 @@ class JointRows(StreamedRows):
         self.first = sum(int(other.n) for other in everyones[: jax.process_index()])
         return merged(everyones, sample)._replace(checksum=known.checksum)
 
+    def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
+        """Raise in all processes if rows of one lie outside of the kernel's domain."""
+        with in_unison():
+            super().check(kernel, name, training=training)
+        _meet(False)
+
     def read_blocks(self, reduction: Reduction, run: Callable, columns: Any) -> Any:
         """Read the rows of this process once, and return the results for the rows of all processes.
 
@@ -205,5 +212,6 @@ def merged(everyones: list[Known], most: int) -> Known:
         labels=together([known.labels for known in everyones]),
         weights=together([known.weights for known in everyones]),
         drawn=drawn_of(samples, most),
+        ends=ends_of([known.ends for known in everyones]),
         checksum=0,  # each process keeps that of its own rows
     )

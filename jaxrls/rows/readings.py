@@ -17,6 +17,7 @@ JAX caches what it has traced, and so these programs: another stream of the same
 nothing.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -266,9 +267,30 @@ def _reads(program: Any) -> bool:
 
 def _reads_within(equation: JaxprEqn) -> bool:
     """Whether a program inside of an equation, such as the body of a loop, has a reading."""
+    return any(_reads(getattr(part, "jaxpr", part)) for part in _programs_within(equation))
+
+
+def _programs_within(equation: JaxprEqn) -> list:
+    """Return the programs inside of an equation, with or without their constants."""
     is_program = lambda part: hasattr(part, "eqns") or hasattr(part, "jaxpr")
     parts = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
-    return any(_reads(getattr(part, "jaxpr", part)) for part in parts if is_program(part))
+    return [part for part in parts if is_program(part)]
+
+
+def text_and_constants(program: ClosedJaxpr) -> tuple[str, list]:
+    """Return a traced program as text that is the same in every process, and all its constants.
+
+    Addresses in memory are not part of the text.
+    """
+    constants: list = []
+    parts: list[Any] = [program]
+    while parts:
+        part = parts.pop()
+        constants += getattr(part, "consts", [])
+        for equation in getattr(getattr(part, "jaxpr", part), "eqns", ()):
+            parts += _programs_within(equation)
+            constants += [name.val for name in equation.invars if isinstance(name, Literal)]
+    return re.sub(r"0x[0-9a-f]+", "", str(program)), constants
 
 
 def _variables(names: Iterable) -> list:

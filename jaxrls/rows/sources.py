@@ -80,7 +80,8 @@ def stream(
 
     Raises:
         ValueError: for a value that is missing or not a number, naming file, row and column; and
-            for files that do not match.
+            for files that do not match. Later readings raise if the number of rows or a row of the
+            sample is another than in the first: all must give the same rows in the same order.
 
     **Cost** one reading; memory of labels, weights, the sample and a few blocks. **Source**: Fan,
     Muller and Rezucha 1962 for the sample.

@@ -6,7 +6,7 @@ holds all rows in blocks.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -40,6 +40,7 @@ from jaxrls.core.support import (
     require_values,
     static,
 )
+from jaxrls.rows.host import check_domain, far_ends, takes
 
 # The bound `near` of `near_product` for sparse rows. If rows of both arguments are longer than
 # √SPARSE_NEAR, distances are sums over the gaps of all entries, or rows become dense. Both cost
@@ -246,11 +247,26 @@ class SparseRows(Rows):
         return self
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
-        """Raise for unsuitable parameters, or if the first rows lie outside of the kernel's domain.
+        """Raise for unsuitable parameters, or if rows lie outside of the kernel's domain.
 
-        Entries were checked when the rows were made.
+        All rows are made dense for this, block by block, only if the kernel does not take the
+        smallest and the largest entry in every column. Whether entries are finite was checked when
+        the rows were made.
         """
         kernel.check(self.few_rows(max(1, BLOCK_NUMBERS // self.shape[1])))
+        if takes(kernel, far_ends(self.shape[1], self.dtype)):
+            return
+        values = known_values(self.blocks.values)
+        if values is not None:
+            ends = np.array([[min(0, values.min())], [max(0, values.max())]], self.dtype)
+            check_domain(kernel, np.broadcast_to(ends, (2, self.shape[1])), self._dense_blocks)
+
+    def _dense_blocks(self) -> Iterator:
+        """Yield all rows in dense blocks."""
+        n, d = self.shape
+        for number, first in enumerate(range(0, n, self.block)):
+            block = jax.tree.map(lambda a: a[number], self.blocks)  # noqa: B023
+            yield replace(block, shape=(min(self.block, n - first), d)).dense()
 
     def over(self, reduction: Reduction, fn: Callable, columns: Any, **hints) -> Any:
         """Compute `Rows.over` over the blocks as they are stored, each a `SparseBlock`.

@@ -25,6 +25,7 @@ from jaxrls.core.support import (
     as_floats,
     by_names,
     check_finite,
+    check_index,
     check_inputs,
     check_unmasked,
     check_whole,
@@ -33,6 +34,7 @@ from jaxrls.core.support import (
 )
 from jaxrls.rows.files import read_arrays, reading, write_arrays
 from jaxrls.rows.host import HostRows, added
+from jaxrls.rows.readings import text_and_constants
 
 SAMPLE = 10_000  # the number of rows in a sample, from which landmarks are chosen
 END = object()  # marks the end of an iterator
@@ -90,6 +92,7 @@ class StreamedRows(HostRows):
         self.row_weights = known.weights
         self.drawn = known.drawn.numbers
         self.sample = known.drawn.rows
+        self.known_ends = known.ends
         self.checksum = known.checksum
         self.shape = int(known.n), self.sample.shape[1]
         self.host_dtype = self.sample.dtype  # float32 if every block was, else float64
@@ -125,7 +128,34 @@ class StreamedRows(HostRows):
 
     def blocks(self) -> Iterator:
         """Return an iterator over the rows, in blocks as the source has them."""
-        return (np.asarray(piece.X, self.host_dtype) for piece in self.pieces())
+        start = self.first
+        for piece in self.pieces():
+            X = np.asarray(piece.X, self.host_dtype)
+            self._check_again(piece.place, X, start)
+            yield X
+            start += len(X)
+
+    def _check_again(self, place: str, X: np.ndarray, start: int) -> None:
+        """Raise if rows that are in the sample are not those of the first reading.
+
+        Labels were kept then, and would be paired with other rows.
+
+        Args:
+            place: where the rows come from.
+            X: the rows that were read.
+            start: the number of the first of them, among all rows.
+        """
+        among = slice(*np.searchsorted(self.drawn, [start, start + len(X)]))
+        again = X[self.drawn[among] - start]
+        before = self.sample[among]
+        if again.shape != before.shape:
+            return  # the number of columns is checked elsewhere
+        rounding = 100 * np.finfo(X.dtype).eps * np.abs(self.known_ends).max(axis=0)
+        if (changed := ~(np.abs(again - before) <= rounding).all(axis=1)).any():
+            raise ValueError(
+                f"{place}: row {self.drawn[among][changed][0]} differs from what it was in the "
+                "first reading: let source yield the same rows in the same order every time"
+            )
 
     def equal_blocks(self) -> Iterator:
         """Yield the rows in blocks of the sizes `block_sizes`, and read ahead in another thread."""
@@ -157,17 +187,11 @@ class StreamedRows(HostRows):
         if self.checkpoint is None or reduction is MAP:
             return super().read_blocks(reduction, run, columns)
         blocks = self.with_columns(columns)
-        # The first block whose sum is not 0 identifies the sum. Zeros, of rows of weight 0, do not.
-        total = None
-        for stop, x, part in blocks:
-            total = run(x, part)
-            if any(map(np.any, jax.tree.leaves(total))):
-                done = stop
-                break
-        else:
-            return total  # of nothing but zeros
+        done, x, part = next(blocks)
+        total = run(x, part)
         own = jax.tree.map(lambda a: a[self.first : self.first + self.own], columns)
-        key = key_of(total, (own, self.block_sizes), self.checksum)
+        text, constants = text_and_constants(jax.make_jaxpr(run)(x, part))
+        key = key_of(total, (own, self.block_sizes, constants), (text, self.checksum))
         if (before := self.checkpoint.find(key)) is None:
             self.checkpoint.keep(key, done, total)
         else:
@@ -180,11 +204,19 @@ class StreamedRows(HostRows):
         return total
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
-        """Raise if rows of the sample lie outside of the kernel's domain.
+        """Raise if rows lie outside of the kernel's domain.
 
-        Whether numbers are finite was checked in the first reading.
+        They are looked at as `HostRows.check` does, after those of the sample. Whether numbers are
+        finite was checked in the first reading.
         """
         kernel.check(self.candidates()[1])
+        if len(self.sample) < self.shape[0]:
+            super().check(kernel, name, training=training)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """The smallest and the largest number of every column, (2, d)."""
+        return self.known_ends.astype(self.dtype)
 
     def candidates(self) -> tuple[Any, Any]:
         """Return the row numbers of the sample, and its rows."""
@@ -246,13 +278,14 @@ class Known(NamedTuple):
     """What the first reading keeps of all rows.
 
     It has their number n, the labels and weights (None if the source has none), the sample `drawn`,
-    and the checksum of X.
+    the smallest and the largest number of every column of X, and the checksum of X.
     """
 
     n: Any
     labels: Any
     weights: Any
     drawn: Drawn
+    ends: Any
     checksum: Any
 
 
@@ -275,6 +308,7 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     form = None
     kept: list[tuple] = []  # labels and weights of every piece
     drawn: list[Drawn] = []
+    ends: list[np.ndarray] = []
     rng = np.random.default_rng(seed)
     for piece in pieces:
         arrays = _arrays_of(piece, form)
@@ -283,12 +317,18 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
         kept.append((arrays.get("Y"), arrays.get("weights")))
         new = Drawn(np.arange(n, n + len(X)), X, rng.random(len(X)))
         drawn = [drawn_of([*drawn, new], most)]
+        ends = [ends_of([*ends, X])] if len(X) else ends
         checksum = zlib.crc32(np.ascontiguousarray(X).data, checksum)
         n += len(X)
     if not n:
         raise ValueError("source has no rows: give files or blocks that have some")
     labels, weights = map(together, zip(*kept, strict=True))
-    return Known(n, labels, weights, drawn[0], checksum)
+    return Known(n, labels, weights, drawn[0], ends[0], checksum)
+
+
+def ends_of(parts: list[np.ndarray]) -> np.ndarray:
+    """Return the smallest and the largest number of every column of several arrays, (2, d)."""
+    return np.stack([end([end(X, axis=0) for X in parts], axis=0) for end in (np.min, np.max)])
 
 
 def _arrays_of(piece: Piece, form: dict | None) -> dict[str, np.ndarray]:
@@ -298,6 +338,10 @@ def _arrays_of(piece: Piece, form: dict | None) -> dict[str, np.ndarray]:
     """
     arrays = {}
     given = {"X": piece.X, "Y": piece.Y, "weights": piece.weights}
+    try:
+        check_index(given)
+    except ValueError as error:
+        raise ValueError(f"{piece.place}: {error}") from None
     for name, part in given.items():
         if part is not None:
             words = f"{piece.place}: {name}"
@@ -344,10 +388,12 @@ class Checkpoint:
     """Partial sums on disk, from which a process that was killed continues with bitwise the same
     result.
 
-    All sums of the process are written together. A sum is identified by four things: its value on
-    the first block where it is not 0, its columns, the size of blocks and the checksum of all rows.
-    A file for another kernel, other landmarks or other rows is therefore not used. It is
-    overwritten once that block is done.
+    All sums of the process are written together. A sum is identified by all that it is made of: the
+    program of a block and the arrays in it, such as parameters of the kernel, landmarks and
+    coefficients; the columns, the size of blocks and the checksum of all rows; and its value on the
+    first block, because a program may call functions that its text does not show. A file for
+    another kernel, other landmarks or other rows is therefore not used. It is overwritten once that
+    block is done.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -383,12 +429,10 @@ class Checkpoint:
         write_arrays(self.path, arrays, {"sums": counts})
 
 
-def key_of(first: Any, columns: Any, checksum: int) -> str:
-    """Return the text that identifies a sum, made from its first value, its columns and the
-    checksum.
-    """
-    key = hashlib.sha256(str((checksum, jax.tree.structure(first))).encode())
-    for leaf in jax.tree.leaves((first, columns)):
+def key_of(first: Any, arrays: Any, texts: Any) -> str:
+    """Return the text that identifies a sum, made from its first value and what it is made of."""
+    key = hashlib.sha256(str((texts, jax.tree.structure(first))).encode())
+    for leaf in jax.tree.leaves((first, arrays)):
         array = np.ascontiguousarray(leaf)
         key.update(f"{array.dtype} {array.shape} ".encode() + array.tobytes())
     return key.hexdigest()[:32]

@@ -318,17 +318,20 @@ def test_sparse_matrices_of_jax_are_those_of_scipy():
         assert_allclose(fit.loo_residuals, want.loo_residuals, rtol=RTOL, atol=RTOL)
 
 
-def test_what_sparse_rows_cannot_do_is_said():
+def test_what_sparse_rows_cannot_do_is_said(small_blocks):
     X, _, y = make()
     chi, positive = rls.ChiSquared(1.0), "ChiSquared is for X ≥ 0"
+    late = abs(X) + sp.csr_array(([-9], ([N - 1], [D - 1])), shape=(N, D), dtype=DTYPE)
     refused(
         (
             lambda: rls.fit(rls.Gaussian(DTYPE(1.0)).on([0, 0]), X, y),
             r"columns of a sparse X must be named once each, and are \[0, 0\]",
         ),
         (lambda: rls.fit(chi, -abs(X), y), positive),
+        (lambda: rls.fit(chi, late, y), positive),
         (lambda: rls.fit(rls.Precomputed(), X @ X.T, y), "and X is sparse"),
     )
+    SparseRows.read("X", late).check(chi.on([0, 3]))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ errors that name file and row.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import chex
 import jax
@@ -286,6 +287,10 @@ BAD = [
         r"block 0: Y holds 1 values that are NaN or infinite, the first at index \(8,\)",
     ),
     (lambda: [Piece(X / 0, y, None, "disk 7")], "disk 7: X holds .* infinite"),
+    (
+        lambda: [(X, y), (pandas.DataFrame(X), pandas.Series(y)[::-1])],
+        r"block 1: Y has another index than X, .* give Y\.loc",
+    ),
 ]
 
 
@@ -337,6 +342,54 @@ def test_what_a_stream_cannot_do_is_said():
             "needs all rows in one array, .* X is a stream",
         ),
     )
+
+
+class Shuffled:
+    """A source that yields its rows in another order in every reading, as loaders of training rows
+    do.
+    """
+
+    rng = np.random.default_rng(0)
+
+    def __iter__(self):
+        for part in np.split(self.rng.permutation(N), [40, 47]):
+            yield X[part], Y[part]
+
+
+@ANY_PRECISION
+def test_other_rows_in_a_later_reading_are_refused():
+    """The labels are those of the first reading."""
+    rows = rls.rows.stream(Shuffled(), sample=10, block_size=20)
+    words = r"block \d: row \d+ differs from what it was in the first reading: let source yield"
+    refused((lambda: rows.sum(lambda x: x.sum()), words), (lambda: rows.take(np.arange(N)), words))
+
+
+@rls.extend.pytree
+class Shares(rls.Linear):
+    """A kernel of rows whose numbers sum to 1."""
+
+    def check(self, X):
+        if (abs(X.sum(axis=1) - 1) > 1e-3).any():
+            raise ValueError("the numbers of a row must sum to 1")
+
+
+@ANY_PRECISION
+def test_every_row_of_a_stream_lies_in_the_domain_of_the_kernel():
+    """Also those that are not in the sample; rows are read for it only where one may lie without."""
+    rows, shares = abs(X), abs(X) / abs(X).sum(axis=1, keepdims=True)
+    chi, sobolev = rls.ChiSquared(1.0), rls.Sobolev().on([1]) + rls.Linear()
+    for good, kernel, words, readings in (
+        (rows, 2.0 * chi, "ChiSquared is for X ≥ 0, such as counts, and the smallest input is", 0),
+        (rows * [-1, 1, 1], sobolev, "Sobolev lives on .* the smallest input is", 0),
+        (shares, Shares(), "the numbers of a row must sum to 1", 1),
+    ):
+        few = lambda rows: rls.rows.stream(Blocks(rows.astype(DTYPE), Y), sample=10)
+        source = few(good)
+        source.check(kernel)
+        assert source.source.readings == 1 + readings
+        row = np.setdiff1d(np.arange(N), source.drawn)[-1]
+        bad = few(np.where(np.arange(N)[:, None] == row, good * [1, -1, -1], good))
+        refused((partial(bad.check, kernel), words))
 
 
 @ANY_PRECISION
@@ -445,6 +498,24 @@ def test_blocks_that_a_checkpoint_holds_are_not_summed_again(tmp_path):
         totals.append(rows.sum(count, rows.labels))
         jax.effects_barrier()
     assert totals[0] == totals[1] and len(seen) == 6 + 1
+
+
+@EDGE
+def test_a_checkpoint_is_not_taken_for_another_sum_that_begins_alike(tmp_path):
+    """The second column is 0 in the first block, so that what becomes of it does not count there: by
+    an array that the function closes over, or a program in it; by a number; and by the function.
+    """
+    late = X * (np.arange(N)[:, None] >= [0, 15, 0]).astype(DTYPE)
+    scaled = lambda scale: lambda x: (x * np.array([1, scale, 1], DTYPE)).sum(axis=0)
+    in_program = lambda scale: jax.jit(scaled(scale))
+    by_number = lambda number: lambda x: x.at[:, 1].multiply(number).sum(axis=0)
+    absolute = lambda x: x.at[:, 1].set(abs(x[:, 1])).sum(axis=0)
+    of = [make(number) for make in (scaled, in_program, by_number) for number in (2.0, 3.0)]
+    for fn in (*of, absolute):
+        rows = rls.rows.stream(Dying(late), checkpoint=tmp_path / "sums", block_size=15)
+        want = fn(jax.numpy.asarray(late))
+        assert_close(rows.sum(fn), want, 100 * EPS)
+        assert_close(compiled(lambda rows, fn=fn: rows.sum(fn))(rows), want, 100 * EPS)
 
 
 @EDGE

@@ -26,6 +26,7 @@ RNG = np.random.default_rng(0)
 X = wide(RNG.normal(size=(N, D)) * (RNG.random((N, D)) < 0.6))
 V, PAIR = wide(RNG.uniform(0.5, 2, N)), {"a": wide(RNG.normal(size=(N, 2))), "none": None}
 LINEAR, SQUARES = rls.Linear(), rls.FeatureMap(lambda X: jnp.concatenate([X, X * X], axis=1))
+CHI = rls.ChiSquared(1.0)
 
 
 class Slabs(rls.rows.Rows):
@@ -204,6 +205,10 @@ REFUSED = [
     (
         lambda: BROKEN.check(rls.Linear()),
         "X holds 1 values that are NaN or infinite, the first at index",
+    ),
+    (
+        lambda: Slabs(np.where(np.arange(N)[:, None] < N - 1, abs(X), -1)).check(CHI),
+        "ChiSquared is for X ≥ 0, such as counts, and the smallest input is -1",
     ),
     (
         lambda: MODEL.predict(Slabs(X[:, :2])),

@@ -25,7 +25,14 @@ from jaxrls.core.data import (
 )
 from jaxrls.core.factors import Solver, named_solver
 from jaxrls.core.fit import Problem
-from jaxrls.core.kernels import NAMED, Kernel, Standardized, check_kernel, columns_by_number
+from jaxrls.core.kernels import (
+    NAMED,
+    Kernel,
+    OfFunction,
+    Standardized,
+    check_kernel,
+    columns_by_number,
+)
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import (
     as_floats,
@@ -39,6 +46,7 @@ from jaxrls.core.support import (
     on_device,
     warn,
     where_known,
+    within_program,
 )
 from jaxrls.front.widths import from_median
 
@@ -47,6 +55,10 @@ ROUNDED_SHARE = 1e-5
 # The squares of labels between these sizes stay within the range of float32.
 SMALLEST_SPREAD = 1e-9
 LARGEST_LABEL = 1e18
+# A function of the caller is called with this many rows, and with each of them alone. Values may
+# differ then by this share of the largest, as rounding may.
+FEW = 3
+LARGEST_GAP = 1e-2
 
 
 def read_problem(
@@ -124,7 +136,39 @@ def read_problem(
     criterion.check_rank(fixed, weights)
     criterion.check_rows(Y, weights)
     kernel = in_dtype(kernel, rows.dtype)
+    check_of_one_row(kernel, rows)
     return Problem(kernel, rows, weights, fixed, Y, criterion, block_size, solver, offset)
+
+
+def check_of_one_row(kernel: Kernel, rows: Rows) -> None:
+    """Raise if a function in the kernel has another value for a row alone than for it among others.
+
+    Such a function subtracts the mean of the rows that it is given, for example. But these are the
+    rows of a block, or a few rows to predict.
+    """
+    is_function = lambda part: isinstance(part, OfFunction)
+    parts = jax.tree.leaves(kernel, is_leaf=is_function)
+    function = next(filter(is_function, parts), None)
+    if function is None or rows.shape[0] == 1 or within_program(kernel, rows):
+        return
+    among, alone = map(np.asarray, _among_and_alone(kernel, rows.few_rows(FEW)))
+    if not np.isfinite(among).all():
+        return  # of which another message is made
+    gap = np.abs(np.diagonal(among) - alone).max()
+    if not gap <= LARGEST_GAP * np.abs(among).max():
+        name = f"{type(function).__name__}.fn"
+        raise ValueError(
+            f"{name} has another value for a row alone than for it among other rows: compute means "
+            "and the like before, and let each row of the result depend on the same row of X only"
+        )
+
+
+@compiled
+def _among_and_alone(
+    kernel: Kernel, X: Float[Array, "m d"]
+) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
+    """Return the kernel values of some rows, and those of each of them alone."""
+    return kernel(X, X), jax.lax.map(lambda x: kernel(x[None], x[None])[0, 0], X)
 
 
 def without_gaps(rows: Rows, weights: Weights) -> Rows:

@@ -58,10 +58,15 @@ def test_what_a_kernel_may_not_be():
     nan = rls.FunctionKernel(lambda A, B: jnp.log(A - B.T))
     module = {"weights": np.ones((2, 3), DTYPE), "activation": jnp.tanh}
     network = rls.FeatureMap(lambda params, X: params["activation"](X @ params["weights"]), module)
+    centred = rls.FeatureMap(lambda X: X - X.mean(axis=0))
+    scaled = rls.FunctionKernel(lambda X, Z: X @ Z.T / jnp.abs(X @ Z.T).max())
+    of_a_batch = r"\.fn has another value for a row alone than for it among other rows"
     refused(
         (lambda: rls.fit(nan, X[:, :1], Y), "kernel FunctionKernel gave NaN or infinity for rows"),
         (
             lambda: rls.fit(network, X, Y),
             r"FeatureMap.params\['activation'\] must be an array or a number, and is <.*partition",
         ),
+        (lambda: rls.fit(rls.Linear() + 0.5 * centred.on([1]), X, Y), f"FeatureMap{of_a_batch}"),
+        (lambda: rls.tune(1.0 * scaled, X, Y), f"FunctionKernel{of_a_batch}"),
     )

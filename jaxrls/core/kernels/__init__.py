@@ -23,6 +23,7 @@ from jaxrls.core.kernels.given import (
     POLYNOMIAL,
     RADIAL,
     GramBlock,
+    OfFunction,
     Precomputed,
     check_kernel,
 )
@@ -36,4 +37,10 @@ from jaxrls.core.kernels.kernel import (
     columns_by_number,
     parameter,
 )
-from jaxrls.core.kernels.stationary import Gaussian, Laplacian, Levels, Matern, RationalQuadratic
+from jaxrls.core.kernels.stationary import (
+    Gaussian,
+    Laplacian,
+    Levels,
+    Matern,
+    RationalQuadratic,
+)

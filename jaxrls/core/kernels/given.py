@@ -76,7 +76,9 @@ class FeatureMap(OfFunction):
         k(x, z) = ⟨φ(x), φ(z)⟩
 
     Args:
-        fn: `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` is given. It is static.
+        fn: `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` is given. Each row of the
+            result depends on the same row of X only, not on the mean of X, for example, because
+            rows are given in blocks. `fit` and `tune` check this on a few rows. It is static.
             Pass the same function object again, not a new lambda, or `jax.jit` compiles again.
         params: parameters of `fn`, any pytree, differentiable. None for a function of X alone.
 
@@ -106,8 +108,9 @@ class FunctionKernel(OfFunction):
 
     Args:
         fn: `fn(X, Z) -> (n, m)`, or `fn(params, X, Z)` where `params` is given. It must be
-            symmetric and positive semidefinite, which is not checked here. It is static, as in
-            `FeatureMap`.
+            symmetric and positive semidefinite, which is not checked here. Each value depends on
+            one row of X and one row of Z only, which `fit` and `tune` check on a few rows. It is
+            static, as in `FeatureMap`.
         params: parameters of `fn`, any pytree, differentiable. None for a function of X and Z
             alone.
 

@@ -22,7 +22,7 @@ from jaxrls.core.data import (
     pad_rows,
 )
 from jaxrls.core.fit import Function, Numbers
-from jaxrls.core.kernels import Kernel
+from jaxrls.core.kernels import Kernel, check_levels
 from jaxrls.core.support import (
     by_names,
     is_concrete,
@@ -156,6 +156,7 @@ class Model(Function):
         rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
         self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
+        check_levels(self.kernel, self.points, X)
         effects = self.effects or no_effects(self.coef.dtype)
         return rows, effects.new_values(fixed_effects, rows.shape[0], self.coef.dtype)
 

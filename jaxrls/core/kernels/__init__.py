@@ -43,4 +43,5 @@ from jaxrls.core.kernels.stationary import (
     Levels,
     Matern,
     RationalQuadratic,
+    check_levels,
 )

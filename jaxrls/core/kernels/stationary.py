@@ -20,9 +20,9 @@ from jaxrls.core.kernels.block import (
     city_block_distances,
     squared_distances,
 )
-from jaxrls.core.kernels.kernel import Kernel, Matrix, check_not_negative, parameter
+from jaxrls.core.kernels.kernel import Kernel, Matrix, On, check_not_negative, parameter
 from jaxrls.core.linalg import reciprocal, safe_sqrt
-from jaxrls.core.support import pytree, static
+from jaxrls.core.support import known_values, pytree, static
 
 
 def _inverse(kernel: Kernel, X: Matrix | Block) -> Float[Array, " d"]:
@@ -207,6 +207,45 @@ class Levels(Kernel):
 
     def diag(self, X: Matrix) -> Float[Array, " n"]:
         return jnp.ones(X.shape[0], X.dtype)
+
+
+def check_levels(kernel: Kernel, fitted: Any, X: Any, name: str = "X") -> None:
+    """Raise if the dtype of other rows rounds levels of the fitted rows, which are then not found.
+
+    For example, 0.1 in float32 is not 0.1 in float64.
+
+    Args:
+        kernel: the kernel. The levels are the numbers in columns that some `Levels` in it compares.
+        fitted: the fitted rows. Only an array with values is looked at.
+        X: the other rows, as the caller gave them.
+        name: the name of X in the error.
+    """
+    dtypes = {str(dtype).lower() for dtype in getattr(X, "dtypes", [getattr(X, "dtype", "")])}
+    narrow = dtypes in ({"float16"}, {"float32"})
+    if not narrow or getattr(fitted, "dtype", None) != np.float64:
+        return
+    values = known_values(fitted)
+    if not isinstance(values, np.ndarray):
+        return
+    dtype = dtypes.pop()
+    rounded = _rounded_levels(kernel, values, dtype)
+    if len(rounded):
+        raise ValueError(
+            f"{name} has dtype {dtype}, which rounds levels of the fit such as {rounded[0]}, and "
+            "would have none of them: give float64, as the fit had"
+        )
+
+
+def _rounded_levels(
+    kernel: Kernel, X: Float[np.ndarray, "n d"], dtype: str
+) -> Float[np.ndarray, " k"]:
+    """Return the levels in X that are other numbers when they are rounded to a dtype."""
+    if isinstance(kernel, Levels):
+        return X[X.astype(dtype) != X]
+    if isinstance(kernel, On):
+        X = X[:, np.array(kernel.columns)]
+    parts = [_rounded_levels(part, X, dtype) for part in kernel._parts().values()]
+    return np.concatenate([np.empty(0, X.dtype), *parts])
 
 
 @pytree

@@ -493,3 +493,25 @@ def test_standardized_levels_are_found_whatever_the_number_of_new_rows():
     assert_close(standardized.predict(X), want, 100 * EPS)
     one_at_a_time = [standardized.predict(X[i : i + 1]) for i in range(len(X))]
     assert_close(np.concatenate(one_at_a_time), want, 100 * EPS)
+
+
+@FLOAT64
+def test_levels_that_float32_rounds_are_asked_for_in_float64():
+    """They would not be found, and new rows be predicted without their level."""
+    X = np.random.default_rng(0).integers(0, 5, size=(30, 2)).astype(np.float64)
+    kernel = rls.Linear().on([0]) + 0.5 * rls.Levels().on([1])
+    whole, halves, tenths = (
+        (rls.fit(kernel, X * [0.1, unit], X[:, 1], lams=[0.1], standardize=True), X * [0.1, unit])
+        for unit in (1.0, 0.5, 0.1)
+    )
+    for fit, rows in (whole, halves):
+        assert_close(fit.predict(np.float32(rows)), fit.predict(rows), 1e-6)
+    fit, rows = tenths
+    narrow, words = np.float32(rows), "dtype float32, which rounds levels of the fit such as 0"
+    for new in (narrow, jnp.asarray(narrow), pd.DataFrame(narrow)):
+        refused((lambda new=new: fit.predict(new), f"X has {words}"))
+    held = {"criterion": rls.holdout(narrow, X[:, 1]), "lams": [0.1]}
+    refused(
+        (lambda: rls.fit(kernel, rows, X[:, 1], **held), f"X of holdout has {words}"),
+        (lambda: rls.fit(kernel, rows, X[:, 1], landmarks=narrow[:9]), f"landmarks has {words}"),
+    )

@@ -22,6 +22,7 @@ from jaxrls.core.data import (
     as_fixed_effects,
     as_training_rows,
     compiled,
+    pad_rows,
 )
 from jaxrls.core.factors import Solver, named_solver
 from jaxrls.core.fit import Problem
@@ -121,7 +122,7 @@ def read_problem(
     Y = rows.labels if Y is None else Y
     removable = fixed.has_intercept and criterion.ignores_offset
     offset = None
-    rounded = labels_to_round(Y, weights, fixed)
+    rounded = labels_to_round(Y, weights, fixed, rows.count)
     if rounded is not None:
         offset = label_offset(rounded) if removable else None
         warn_of_rounding(rounded, offset)
@@ -217,17 +218,19 @@ def in_dtype(kernel: Kernel, dtype: Any) -> Kernel:
 
 
 @where_known
-def _known_float64(Y: Any, weights: Weights) -> np.ndarray | None:
+def _known_float64(Y: Any, weights: Weights, count: int) -> np.ndarray | None:
     """Return the labels as a float64 array, or None if they cannot be checked for rounding.
 
     None is returned for labels that are missing, that have another dtype or number, or that have no
-    values yet.
+    values yet. The first `count` rows are not padding. If only they have labels, those of padding,
+    whose weight is 0, are 0.
     """
     if Y is None:
         return None
     Y = np.asarray(as_floats("Y", Y))
-    right = Y.dtype == np.float64 and Y.shape[:1] == (weights.n,) and Y.size
-    return Y if right else None
+    if Y.dtype != np.float64 or Y.shape[:1] not in ((weights.n,), (count,)) or not Y.size:
+        return None
+    return pad_rows(Y, weights.n - len(Y)) if len(Y) < weights.n else Y
 
 
 class LabelsToRound(NamedTuple):
@@ -247,13 +250,15 @@ class LabelsToRound(NamedTuple):
 
 
 def labels_to_round(
-    Y: Any, weights: Weights, fixed: FixedEffects | None = None
+    Y: Any, weights: Weights, fixed: FixedEffects | None = None, count: int | None = None
 ) -> LabelsToRound | None:
     """Return the labels with their spread, if they are in float64 and the rows in float32.
 
-    None if they are not, or if they cannot be checked for rounding.
+    None if they are not, or if they cannot be checked for rounding. `count` is the number of rows
+    without padding, None if there is no padding.
     """
-    Y = None if weights.dtype == np.float64 else _known_float64(Y, weights)
+    count = weights.n if count is None else count
+    Y = None if weights.dtype == np.float64 else _known_float64(Y, weights, count)
     if Y is None:
         return None
     v = None if weights.values is None else np.asarray(weights.values, np.float64)

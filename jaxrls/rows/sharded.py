@@ -23,6 +23,7 @@ from jaxrls.core.support import (
     as_array,
     as_floats,
     auto,
+    check_index,
     check_matrix,
     check_scale,
     check_targets,
@@ -172,6 +173,7 @@ def shard(
     >>> bool(fit.error < 1e-3), fit.predict(X).shape
     (True, (50,))
     """
+    check_index({"X": X, "Y": Y, "weights": weights})
     array: Any = as_floats("X", X)
     check_matrix("X", array)
     n = len(array)

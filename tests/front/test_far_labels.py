@@ -134,6 +134,23 @@ def test_labels_that_rows_bring_are_as_far():
         assert_close(got.errors, want.errors, 1e-3)
 
 
+def test_labels_given_for_rows_that_were_padded_are_as_far():
+    """As rows are that lie on several devices."""
+    n = N - 1
+    counts = np.ones(N, np.float32)
+    counts[n:] = 0
+    padded = rls.rows.ShardedRows(jax.numpy.asarray(X), 2, count=n, row_weights=counts)
+    for labels, v in ((Y, None), (Y[:, 0], V[:n])):
+        given, want = (
+            rls.fit(rls.Linear(), rows, labels[:n], weights=v, lams=[0.1])
+            for rows in (padded, X[:n])
+        )
+        assert want.label_offset is not None
+        assert_close(given.label_offset, want.label_offset, 1e-12)
+        origin = OFFSET if labels is Y else OFFSET[0]
+        assert_same(given.predict(NEW), want.predict(NEW), origin)
+
+
 def test_a_label_without_weight_hides_no_offset():
     """A huge label of weight 0 tells nothing of how far labels are rounded."""
     weights = np.ones(N, np.float32)

@@ -119,12 +119,13 @@ def test_what_has_another_index_than_the_rows_is_refused():
     )
     kernels, shares = [K, rls.Linear()], [[0.5, 0.5]]
     several = rls.several.fit_kernels(kernels, X, Y, shares=shares, lams=[0.1])
-    of_labels = {"Y": None, "weights": None}
+    of_labels, mesh = {"Y": None, "weights": None}, jax.make_mesh((1,), ("rows",))
     calls = [
         (lambda X, Y=Y, **more: rls.fit(linear, X, Y, **plain, **more), ["Y", "weights"]),
         (but_for_lam(lambda X, Y=Y, **more: rls.fit(K, X, Y, lams=[-1.0], **more)), given),
         (but_for_lam(lambda X, Y=Y, **more: rls.objective(K, X, Y, -1.0, **more)), given),
         (lambda X, Y=Y, **more: rls.holdout(X, Y, **more), of_labels),
+        (lambda X, Y=Y, **more: rls.rows.shard(X, Y, mesh=mesh, **more), of_labels),
         (lambda X, Y=Y, **more: fit.update(X, Y, **more), of_labels),
         (lambda X, Y=Y, **more: fit.score(X, Y, **more), of_labels),
         (lambda X, Y=Y, **more: several.score(X, Y, **more), of_labels),

@@ -38,6 +38,7 @@ from jaxrls.core.kernels import (
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import (
     as_floats,
+    as_readable,
     by_names,
     check_labels,
     check_ratio,
@@ -156,7 +157,10 @@ def check_of_one_row(kernel: Kernel, rows: Rows) -> None:
     function = next(filter(is_function, parts), None)
     if function is None or rows.shape[0] == 1 or within_program(kernel, rows):
         return
-    among, alone = map(np.asarray, _among_and_alone(kernel, rows.few_rows(FEW)))
+    X = as_readable(getattr(rows, "X", None))
+    places = np.linspace(0, rows.count - 1, FEW).astype(int)  # by NumPy, not by a program
+    few = X[places] if isinstance(X, np.ndarray) else rows.few_rows(FEW)
+    among, alone = map(np.asarray, _among_and_alone(kernel, few))
     if not np.isfinite(among).all():
         return  # of which another message is made
     gap = np.abs(np.diagonal(among) - alone).max()

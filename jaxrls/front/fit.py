@@ -76,8 +76,9 @@ def fit(
             * `"search"`: find the best λ from the error and its slope at about ten values. For a
               stream, or a criterion without slopes, the grid is used instead.
         per_target: whether each column of Y has a λ of its own.
-        conservative: a number c of standard errors. The largest λ is taken whose error is at most
-            c standard errors above the smallest; 1 or True is the one-standard-error rule.
+        conservative: a number c of standard errors, over rows or groups. The largest λ is taken
+            whose error is at most c standard errors above the smallest; 1 or True is the
+            one-standard-error rule.
         criterion: the error by which λ is chosen: `loo`, `gcv`, `kfold(groups)`, `holdout(X, Y)`,
             `log_marginal_likelihood`, `LeaveOneOut(loss=…)`, the name of one, a `Criterion` of your
             own, or a function `(factor, Y, lams)` to minimise. A likelihood is computed at the

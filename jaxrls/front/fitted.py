@@ -200,7 +200,7 @@ class Fit(Generic[K]):
 
     @property
     def loo_standard_error(self) -> PerTarget | None:
-        """The standard error of `error`, of the same shape.
+        """The standard error of `error`, of the same shape; of the mean over targets that share λ.
 
         It belongs to leave-one-out errors and to those of folds and groups. It is None for other
         criteria, after `update` and `forget`, and for estimators with `scoring=`. For

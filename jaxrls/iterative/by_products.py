@@ -208,7 +208,9 @@ class ByProducts(Factor):
         if self.weights.values is not None:
             fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.values))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
-        total, error = (None, None) if summand is None else sum_and_error(solution, solved, summand)
+        total = error = None
+        if summand is not None:
+            total, error = sum_and_error(solution, solved, summand, lams)
         return Outcome(solved.coef, beta, e, solved.dof, total, error, run)
 
     def _refuse(self, *asked, **how):
@@ -260,10 +262,14 @@ def in_one_row(run: Run) -> Run:
     return Run(run.residuals.ravel(), history, jnp.max(run.steps), run.reason.ravel())
 
 
-def sum_and_error(solution: Solution, solved: Solved, summand: Summand) -> tuple[Any, Any]:
+def sum_and_error(
+    solution: Solution, solved: Solved, summand: Summand, lams: PerLam
+) -> tuple[Any, Any]:
     """Sum `summand` over held-out rows for each λ, and estimate the standard error of the sum.
 
-    The standard error comes from the jackknife over probes.
+    The standard error, (L, k), comes from the jackknife over probes. If targets share λ, it is that
+    of the mean of their sums. As all targets have the same probes, this is neither the mean of their
+    standard errors nor what independent sums would have.
     """
     labels = solution.labels.Y
     v = solution.factor.weights.array
@@ -272,8 +278,11 @@ def sum_and_error(solution: Solution, solved: Solved, summand: Summand) -> tuple
     held_out = jnp.moveaxis(solved.held_out_without_each, 1, 0)
     p = max(len(held_out), 1)
 
-    def error(of_all: Float[Array, "L *t"], each: Float[Array, "p L *t"]) -> Float[Array, "L *t"]:
-        return jnp.sqrt((p - 1) / p * jnp.sum((each - of_all) ** 2, axis=0))
+    def error(of_all: Float[Array, "L t"], each: Float[Array, "p L t"]) -> Float[Array, "L k"]:
+        off = each - of_all
+        if lams.shape[1] == 1:
+            off = jnp.mean(off, axis=-1, keepdims=True)
+        return jnp.sqrt((p - 1) / p * jnp.sum(off**2, axis=0))
 
     # With as many probes as rows the sum is exact, and no probe is left out. JAX runs no loop
     # without steps outside of compiled programs.

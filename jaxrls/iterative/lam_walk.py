@@ -80,8 +80,7 @@ def _walk(problem: Problem, solution: Solution) -> Evaluations:
             best = mean
             at_best = place
             at_best_columns = found.columns
-            spread = found.standard_error
-            least = max(GAIN * mean, float(np.linalg.norm(spread)) / len(spread))
+            least = max(GAIN * mean, float(found.standard_error))
         place = next_step(np.array(places), np.mean(errors, axis=1), least, low, high)
     at_end = _from(solution, at_best_columns)
     return Evaluations(np.array(places)[:, None], np.stack(errors), at_end)
@@ -116,7 +115,7 @@ class Evaluated(NamedTuple):
     """What one iteration at one λ gives."""
 
     error: Float[Array, " t"]  # estimated
-    standard_error: Float[Array, " t"]
+    standard_error: Number  # of the mean of `error` over targets
     columns: Float[Array, "c k"]  # what was solved for, with which another iteration may begin
     converged: Bool[Array, ""]  # whether the iteration has, for all columns
 
@@ -150,12 +149,13 @@ def _from(solution: Solution, columns: Float[Array, "c k"]) -> Solution:
 def _evaluate_at(problem: Problem, solution: Solution, log_lam: Number) -> Evaluated:
     """Return the results of one iteration at λ."""
     factor = solution.factor
-    solved = factor.solved(solution, jnp.exp(log_lam).reshape(1, 1), factor.signs)
+    lams = jnp.exp(log_lam).reshape(1, 1)
+    solved = factor.solved(solution, lams, factor.signs)
     summand: Any = problem.criterion.summand  # not None, as `evaluate_lams` asked
-    total, spread = sum_and_error(solution, solved, summand)
+    total, spread = sum_and_error(solution, solved, summand, lams)
     return Evaluated(
         error=total[0] / factor.weights.total,
-        standard_error=spread[0] / factor.weights.total,
+        standard_error=spread[0, 0] / factor.weights.total,
         columns=solved.columns[0],
         converged=jnp.all(solved.run.reason == CONVERGED),
     )

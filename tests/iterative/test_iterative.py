@@ -23,6 +23,7 @@ from support import (
     loo,
     no_fit,
     refused,
+    wide,
 )
 
 import jaxrls as rls
@@ -340,6 +341,32 @@ def test_every_target_has_its_own_lam(data):
 
 
 @pytest.mark.slow
+def test_the_standard_error_of_targets_that_share_lam_is_that_of_their_mean(data):
+    """By the jackknife of the mean loss. Probes move the losses of the targets in part together."""
+    X, Y, _ = data
+    options = {"lams": [0.3], "solver": rls.Iterative(CHOSEN, tol=TOL, probes=6)}
+    fit = rls.fit(KERNEL, X, Y, keep=True, **options)
+    solved = jax.jit(lambda s: s.factor.solved(s, array([[0.3]]), s.factor.signs))(fit.solution)
+    each = np.mean(wide(solved.held_out_without_each[0, :, :N]) ** 2, axis=(1, 2))
+    want = np.sqrt(5 / 6 * np.sum((each - wide(fit.error)) ** 2))
+    assert_close(fit.loo_standard_error, want, 1e-9 if X64 else 1e-2)
+    alone = [rls.fit(KERNEL, X, y, **options).loo_standard_error for y in Y.T]
+    assert fit.loo_standard_error < 0.98 * np.mean(alone)
+    assert np.isnan(fit.summary()["loo_standard_error"]).all()
+
+
+@pytest.mark.slow
+def test_a_conservative_lam_is_that_of_the_spread_over_rows(data):
+    """As with exact residuals, whatever the draw of probes says."""
+    X, Y, v = data
+    options = {"lams": np.geomspace(1e-2, 30, 12), "weights": v, "conservative": 1}
+    exact = rls.fit(KERNEL, X, Y, solver=rls.Spectral("gram"), **options)
+    found = rls.fit(KERNEL, X, Y, solver=rls.Iterative(CHOSEN, tol=TOL, probes=N), **options)
+    assert found.lam == exact.lam > rls.fit(KERNEL, X, Y, lams=options["lams"], weights=v).lam
+    assert found.loo_standard_error == 0 < exact.loo_standard_error
+
+
+@pytest.mark.slow
 def test_the_slope_of_a_step_is_no_standard_error(data):
     X, Y, _ = data
     options = {"lams": [0.3], "solver": rls.Iterative(CHOSEN, probes=8)}
@@ -502,7 +529,7 @@ def test_a_walk_goes_up_from_nothing_and_down_from_the_best(patch):
     def evaluate(problem, solution, log_lam):
         begins.append(float(jnp.max(solution.factor.begin)))
         columns = len(begins) * jnp.ones_like(solution.factor.begin)
-        error, spread = jnp.array([next(errors)]), jnp.array([1e-3])
+        error, spread = jnp.array([next(errors)]), jnp.array(1e-3)
         return lam_walk.Evaluated(error, spread, columns, True)
 
     patch.setattr(lam_walk, "_evaluate_at", evaluate)

@@ -41,7 +41,8 @@ class Outcome(NamedTuple):
 
     The leading axis of arrays is λ. Fields that do not apply are None. If held-out residuals are
     estimates, `held_out_sum` is an unbiased estimate of `Solution.sum_held_out`, and
-    `standard_error` is its standard error. `run` says how an iteration went.
+    `standard_error` is its standard error, or that of the mean of the targets' sums if they share λ.
+    `run` says how an iteration went.
     """
 
     coef: Any  # (L, c, t), coefficients of the expansion
@@ -49,7 +50,7 @@ class Outcome(NamedTuple):
     held_out: Any  # (L, n, t), held-out residuals
     dof: Any
     held_out_sum: Any = None  # (L, t)
-    standard_error: Any = None  # (L, t)
+    standard_error: Any = None  # (L, k)
     run: Any = None
 
 

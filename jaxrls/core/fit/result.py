@@ -273,7 +273,7 @@ def _of_losses(
         mean, standard_error = map(drop, losses.of_targets)
         return OfLosses(mean, standard_error, losses.of_chosen.standard_error.reshape(lam.shape))
     if outcome.standard_error is not None and criterion.smooth:
-        standard_error = _in_shape_of(lam, outcome.standard_error) / factor.weights.total
+        standard_error = outcome.standard_error[0].reshape(lam.shape) / factor.weights.total
         return OfLosses(loo_standard_error=standard_error)
     return OfLosses()
 

@@ -233,6 +233,9 @@ class Fit(Generic[K]):
     def r2(self) -> Number | None:
         """R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)², 0 for
         constant labels.
+
+        If all rows of a level of fixed effects are held out together, e lacks its constant. Then ȳ
+        is the mean of the level for these rows, so that they count by what f explains within it.
         """
         return self.diagnostics.r2
 
@@ -523,7 +526,8 @@ class Fit(Generic[K]):
                 * "evidence": maximise the evidence, τ² = √vyᵀ(K̃ + λI)⁻¹√vy/(n − 1); without an
                   intercept, divide by n.
                 * "loo": make held-out residuals as large as the process expects, τ² = Σ vᵢ eᵢ
-                  (yᵢ − f(xᵢ))/nλ.
+                  (yᵢ − f(xᵢ))/nλ. A level of fixed effects whose rows are all held out together
+                  counts as one row less.
                 * a number: τ² itself, 1 for the kernel as it is.
             corrected: with landmarks, whether to add the prior variance that they leave out, k −
                 k̂, so that the posterior far from them is as wide as k says.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.core.data import Rows, compiled, pad_rows
+from jaxrls.core.data import Folds, Rows, compiled, pad_rows
 from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Kernel, Levels
@@ -188,12 +188,15 @@ def process_at(
     lam: Number,
     left_out: Float[Numbers, "..."] | None,
     given: Number | None = None,
+    folds: Folds | None = None,
 ) -> GaussianProcess:
     """Return the Gaussian process of a solution at one λ.
 
     The amplitude where the evidence is largest has τ² = ỹᵀP̃ỹ/(n − q). If τ² is `given`, its root
     takes the place of this estimate. The amplitude by held-out residuals has
-    τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
+    τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/mλ, with m the number of rows that are predicted. A level of fixed
+    effects whose rows are all held out together counts as one row less, because eᵢ lacks its
+    constant. `folds` are the rows that were held out together.
     """
     factor = solution.factor
     drop = solution.labels.drop_axis
@@ -207,7 +210,12 @@ def process_at(
         e = jnp.asarray(left_out).reshape(factor.n, -1)
         known = factor.weights.used[:, None] & ~jnp.isnan(e)  # NaN for rows that no split predicts
         products = jnp.where(known, factor.weights.scale(e) * r, 0)
-        squares = jnp.sum(products, axis=0) / lam / jnp.sum(known.astype(e.dtype), axis=0)
+        counts = known.astype(e.dtype)
+        whole = factor.fixed.whole_levels_left_out(factor.weights, folds)
+        if whole is not None:
+            of_level = factor.fixed.leverage(factor.fixed.values, factor.weights.array)
+            counts = counts * (1 - jnp.where(whole, of_level, 0))[:, None]
+        squares = jnp.sum(products, axis=0) / lam / jnp.maximum(jnp.sum(counts, axis=0), 1)
         by_loo = drop(safe_sqrt(squares))
     return GaussianProcess(lam, by_evidence, by_loo, spread(factor, lam))
 
@@ -228,7 +236,7 @@ def process_of(fit: Fit) -> GaussianProcess:
     lam = jnp.asarray(fit.lam)
     scale = fit.about.scale
     given = None if scale is None else on_device(np.asarray(scale, lam.dtype))
-    return process_at(solution, lam, residuals_of_all(fit), given)
+    return process_at(solution, lam, residuals_of_all(fit), given, fit.kept.folds)
 
 
 def residuals_of_all(fit: Fit) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.data.effects_given import Columns, numbers_of
 from jaxrls.core.data.fixed_effects import FixedEffects, PerEffect, Vector
@@ -108,3 +108,21 @@ class FixedLevels(FixedEffects):
         If all rows of a level are in one fold, the level is left out together with the fold.
         """
         return self._keeps_rank_without_rows(weights) if folds is None else None
+
+    def whole_levels_left_out(self, weights: Weights, folds: Folds | None) -> Any:
+        """Return for each row whether its fold leaves out the whole level of it, (n,).
+
+        Rows of weight 0 do not count. The result is None without folds.
+        """
+        if folds is None:
+            return None
+        levels = jnp.where(weights.used, self.values, self.count)
+        members = jnp.bincount(levels, length=self.count + 1)
+
+        def of_fold(fold: tuple[Int[Array, " b"], Float[Array, " b"]]) -> Bool[Array, " b"]:
+            rows, mask = fold
+            inside = jnp.where(mask > 0, levels[rows], -1)
+            return jnp.sum(inside[:, None] == inside, axis=1) == members[inside]
+
+        whole = jax.lax.map(of_fold, (folds.left_out, folds.left_out_mask))
+        return folds.in_row_order(whole) & weights.used

@@ -292,3 +292,11 @@ class FixedEffects(ABC):
     def _least_remaining(self, weights: Weights) -> float:
         """Return how much of HᵀH, which is I, must remain to be more than rounding."""
         return 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
+
+    def whole_levels_left_out(self, weights: Weights, folds: Folds | None) -> Any:
+        """Return for each row whether its fold leaves out the whole level of it, (n,).
+
+        The held-out residuals of such a level lack its constant. The result is None if there is no
+        such row.
+        """
+        return None

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.criteria import Criterion
-from jaxrls.core.data import Weights
+from jaxrls.core.data import Folds, Weights
 from jaxrls.core.factors import Outcome, Solution
 from jaxrls.core.fit.choice import Chosen
 from jaxrls.core.fit.function import Function, Numbers
@@ -24,6 +24,7 @@ from jaxrls.core.fit.held_out_loss import (
 )
 from jaxrls.core.fit.problem import Problem
 from jaxrls.core.kernels import Kernel
+from jaxrls.core.linalg import at_least_tiny
 from jaxrls.core.support import pytree, static
 
 Number = Float[Numbers, ""]
@@ -128,6 +129,28 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
     outcome = solution.outcome(chosen.lam.reshape(1, -1), criterion.groups, criterion.summand)
     chosen = _with_error_of(outcome, solution, chosen)
     return _result_of(problem.kernel, solution, chosen, outcome, criterion)
+
+
+def _without_unknown_levels(
+    solution: Solution, folds: Folds | None, counted: Weights
+) -> Float[Array, "n t"]:
+    """Return the labels without the constants that held-out residuals lack.
+
+    These are the constants of levels all of whose rows are held out together. The labels of such a
+    level get the mean of the other rows in place of their own. `counted` are the weights of the
+    rows that are predicted.
+    """
+    labels = solution.labels
+    Y = labels.Y
+    whole = solution.factor.fixed.whole_levels_left_out(solution.factor.weights, folds)
+    if whole is None:
+        return Y
+    column = whole[:, None]
+    others = counted.times(jnp.where(column, 0, jnp.ones_like(Y)))
+    mean = jnp.sum(others * Y, axis=0) / at_least_tiny(jnp.sum(others, axis=0))
+    about = Y - labels.by_effects
+    is_rounding = jnp.abs(about) <= 4 * float(jnp.finfo(Y.dtype).eps) * jnp.abs(Y)
+    return jnp.where(column, jnp.where(is_rounding, 0, about) + mean, Y)
 
 
 def result_of_moments(
@@ -236,22 +259,46 @@ def _diagnostics_of(
         jitter_effect=_jitter_effect(kernel, solution, lam_row, outcome),
         run=outcome.run,
         amplitude=_amplitude(criterion, solution, lam_row),
-        **_of_squares(solution, counted)._asdict(),
+        **_of_squares(solution, counted, criterion)._asdict(),
         **_of_losses(solution, lam, counted, outcome, criterion)._asdict(),
     )
 
 
-def _of_squares(solution: Solution, counted: CountedResiduals | None) -> OfSquares:
+def _of_squares(
+    solution: Solution, counted: CountedResiduals | None, criterion: Any
+) -> OfSquares:
     """Return the diagnostics that follow from squares of held-out residuals, if there are any."""
     if counted is None:
         return OfSquares()
     residuals, weights = counted
-    Y = solution.labels.Y
+    Y = _without_unknown_levels(solution, criterion.groups, weights)
     drop = solution.labels.drop_axis
     squares = weights.mean(residuals**2)
     one_label = Y[:1] if weights.are_equal else Y[jnp.argmax(weights.array)]
     r2 = r_squared(squares, Y - one_label, weights.mean, jnp)
     return OfSquares(jnp.mean(r2), drop(r2), drop(jnp.sqrt(squares)))
+
+
+def _without_unknown_levels(
+    solution: Solution, folds: Folds | None, counted: Weights
+) -> Float[Array, "n t"]:
+    """Return the labels without the constants that held-out residuals lack.
+
+    These are the constants of levels all of whose rows are held out together. The labels of such a
+    level get the mean of the other rows in place of their own. `counted` are the weights of the
+    rows that are predicted.
+    """
+    labels = solution.labels
+    Y = labels.Y
+    whole = solution.factor.fixed.whole_levels_left_out(solution.factor.weights, folds)
+    if whole is None:
+        return Y
+    column = whole[:, None]
+    others = counted.times(jnp.where(column, 0, jnp.ones_like(Y)))
+    mean = jnp.sum(others * Y, axis=0) / at_least_tiny(jnp.sum(others, axis=0))
+    about = Y - labels.by_effects
+    is_rounding = jnp.abs(about) <= 4 * float(jnp.finfo(Y.dtype).eps) * jnp.abs(Y)
+    return jnp.where(column, jnp.where(is_rounding, 0, about) + mean, Y)
 
 
 def _of_losses(

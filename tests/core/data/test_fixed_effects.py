@@ -28,6 +28,7 @@ from support import (
 )
 
 import jaxrls as rls
+from jaxrls.uncertainty.posterior import process_of
 
 X, ZEROS = draw(4, N, 2), WEIGHTS["zeros"]
 MEMBER = np.arange(N) % 4 % 3
@@ -319,6 +320,29 @@ def test_groups_that_are_levels_leave_residuals_without_their_constant():
     refused((lambda: alone.intervals(X, fixed_effects=LABELS), "held out whole levels"))
     crossed = rls.fit(GAUSSIAN, X, Y, **grouped | {"groups": np.arange(N) // 5})
     assert np.isfinite(crossed.intervals(X, 0.5, fixed_effects=LABELS)[0]).all()
+
+
+@pytest.mark.slow
+def test_levels_that_are_held_out_as_a_whole_count_for_what_is_explained_within():
+    """R² of labels less the means of their levels, and τ² with a dimension less for each level."""
+    v, B = wide(ZEROS), np.eye(3)[MEMBER]
+    labels = wide(Y) + 100 * MEMBER[:, None]
+    root = np.sqrt(v)[:, None]
+    H = root * B
+    inverse = np.linalg.inv(root * gaussian(X, X) * root.T + np.eye(N))
+    P = inverse - inverse @ H @ np.linalg.solve(H.T @ inverse @ H, H.T @ inverse)
+    dual = P @ (root * labels)
+    squares = products = spread = 0
+    for level in range(3):
+        S = (level == MEMBER) & (v > 0)
+        e = np.linalg.pinv(P[np.ix_(S, S)], rcond=1e-10, hermitian=True) @ dual[S]
+        squares = squares + np.sum(e**2, axis=0)
+        products = products + np.sum(e * dual[S], axis=0)
+        spread = spread + v[S] @ (labels[S] - np.average(labels[S], axis=0, weights=v[S])) ** 2
+    options = {"weights": v, "fixed_effects": rls.levels(LABELS), "groups": LABELS}
+    fit = rls.fit(GAUSSIAN, wide(X), labels, lams=[1.0], keep=True, **options)
+    assert_close(fit.summary()["r2"], 1 - squares / spread, 1e-9)
+    assert_close(process_of(fit).loo, np.sqrt(products / (np.sum(v > 0) - 3)), 1e-9)
 
 
 @pytest.mark.slow

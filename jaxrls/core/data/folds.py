@@ -97,7 +97,7 @@ class Folds:
             return self.sums(A)
         return jnp.sum(jnp.where(self.left_out_mask > 0, A[self.left_out], 0), axis=1)
 
-    def in_row_order(self, A: Float[Array, "k b *t"]) -> Float[Array, "n *t"]:
+    def in_row_order(self, A: Float[Array, "k b *t"] | Bool[Array, "k b"]) -> Any:
         """Return results of folds in the order of the rows, (n, …).
 
         A[i, j] is the result for row `left_out[i, j]`. Each row gets the result of the fold that

@@ -131,28 +131,6 @@ def result_at(problem: Problem, solution: Solution, chosen: Chosen) -> Result:
     return _result_of(problem.kernel, solution, chosen, outcome, criterion)
 
 
-def _without_unknown_levels(
-    solution: Solution, folds: Folds | None, counted: Weights
-) -> Float[Array, "n t"]:
-    """Return the labels without the constants that held-out residuals lack.
-
-    These are the constants of levels all of whose rows are held out together. The labels of such a
-    level get the mean of the other rows in place of their own. `counted` are the weights of the
-    rows that are predicted.
-    """
-    labels = solution.labels
-    Y = labels.Y
-    whole = solution.factor.fixed.whole_levels_left_out(solution.factor.weights, folds)
-    if whole is None:
-        return Y
-    column = whole[:, None]
-    others = counted.times(jnp.where(column, 0, jnp.ones_like(Y)))
-    mean = jnp.sum(others * Y, axis=0) / at_least_tiny(jnp.sum(others, axis=0))
-    about = Y - labels.by_effects
-    is_rounding = jnp.abs(about) <= 4 * float(jnp.finfo(Y.dtype).eps) * jnp.abs(Y)
-    return jnp.where(column, jnp.where(is_rounding, 0, about) + mean, Y)
-
-
 def result_of_moments(
     kernel: Kernel, solution: Solution, chosen: Chosen, criterion: Criterion | None
 ) -> Result:
@@ -264,9 +242,7 @@ def _diagnostics_of(
     )
 
 
-def _of_squares(
-    solution: Solution, counted: CountedResiduals | None, criterion: Any
-) -> OfSquares:
+def _of_squares(solution: Solution, counted: CountedResiduals | None, criterion: Any) -> OfSquares:
     """Return the diagnostics that follow from squares of held-out residuals, if there are any."""
     if counted is None:
         return OfSquares()

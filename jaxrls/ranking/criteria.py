@@ -5,7 +5,7 @@ without all rows of its query. Both take their sum from the class `Ordered`.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
 import jax
@@ -29,7 +29,15 @@ from jaxrls.core.support import (
     value_of,
     where_known,
 )
-from jaxrls.ranking.pairs import AllPairs, Held, ListedPairs, Pairs, PairsBetween, sum_pairs
+from jaxrls.ranking.pairs import (
+    AllPairs,
+    Held,
+    ListedPairs,
+    Pairs,
+    PairsBetween,
+    PairsWithin,
+    sum_pairs,
+)
 
 
 def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
@@ -101,6 +109,12 @@ class Ordered(OfLoss):
     ignores_offset = True
     pairs: Any  # `Pairs`
     events: Any = None  # (n,), 1 for the time of an event, 0 for a censored time; None: not times
+
+    def _bound(self, **fields: Any) -> Any:
+        """Return a copy with fields as they are for one fit. No pairs are formed anew."""
+        bound = copy(self)
+        vars(bound).update(fields)
+        return bound
 
     @where_known
     def check_rows(self, Y: Any, weights: Weights) -> None:
@@ -205,10 +219,16 @@ class PairsOut(Ordered):
     def __post_init__(self):
         super().__post_init__()
         pairs: Any = self.pairs
-        if isinstance(pairs, Pairs):
-            return
-        if pairs is not None:
-            pairs = ListedPairs.of(pairs)
+        # Pairs that are not listed by the caller are formed anew, as a copy may have another
+        # `within` than its original.
+        listed = pairs is not None and not isinstance(pairs, AllPairs | PairsBetween | PairsWithin)
+        if listed and self.within is not None:
+            raise ValueError(
+                "pairs and within were both given, and within says which pairs there are: leave "
+                "one of them out"
+            )
+        if listed:
+            pairs = pairs if isinstance(pairs, Pairs) else ListedPairs.of(pairs)
         elif self.within is None:
             pairs = AllPairs()
         else:
@@ -246,7 +266,7 @@ class PairsOut(Ordered):
             if len(values) == 2:
                 classes = [jnp.asarray(np.flatnonzero(number.reshape(-1) == k)) for k in (0, 1)]
                 pairs = PairsBetween(*sorted(classes, key=len, reverse=True))
-        return replace(self, pairs=pairs, events=events, within=plan)
+        return self._bound(pairs=pairs, events=events, within=plan)
 
     def memory_options(self) -> dict[str, Any]:
         """Return the options of `memory` for pairs, within groups if there are any."""
@@ -294,9 +314,14 @@ class QueriesOut(Ordered):
 
     def __post_init__(self):
         super().__post_init__()
-        object.__setattr__(self, "groups", check_groups(folds(self.groups), "QueriesOut needs"))
-        if self.pairs is None:
-            object.__setattr__(self, "pairs", pairs_within(self.groups))
+        plan = check_groups(folds(self.groups), "QueriesOut needs")
+        object.__setattr__(self, "groups", plan)
+        object.__setattr__(self, "pairs", pairs_within(plan))
+
+    def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> "QueriesOut":
+        """Return the criterion for one fit, with groups checked against its rows."""
+        count = None if rows is None else rows.count
+        return self._bound(groups=as_folds(self.groups, len(Y), count))
 
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
@@ -381,4 +406,4 @@ def pairs_within(folds: Folds) -> ListedPairs:
         rows[used][np.stack(np.triu_indices(used.sum(), 1), axis=1)]
         for rows, used in zip(left_out, mask, strict=True)
     ]
-    return ListedPairs.of(np.concatenate(listed))
+    return PairsWithin.of(np.concatenate(listed))

@@ -126,6 +126,11 @@ class ListedPairs(Pairs):
         return ((low[i] < high[j]) | (low[j] < high[i])).any(axis=0)
 
 
+@pytree
+class PairsWithin(ListedPairs):
+    """All pairs of two rows of the same group, as `pairs_within` lists them."""
+
+
 @where_known
 def _check_different(pairs: Int[Array, "p 2"]) -> None:
     """Raise if a pair consists of one row twice."""

@@ -2,6 +2,7 @@
 that orders them, against refits.
 """
 
+from dataclasses import replace
 from itertools import permutations
 
 import jax.numpy as jnp
@@ -125,3 +126,17 @@ def test_what_has_no_order_is_refused():
         (lambda: rls.ranking.QueriesOut(alone), "no two rows of the same label"),
         (fit, no_pair),
     )
+
+
+def test_a_copy_with_other_groups_has_their_pairs():
+    one, other = QUERIES, QUERIES[::-1].copy()
+    pairs_out, queries_out = rls.ranking.PairsOut, rls.ranking.QueriesOut
+    for groups in (other, rls.folds(other)):
+        assert replace(pairs_out(within=one), within=groups) == pairs_out(within=other)
+        assert replace(pairs_out(), within=groups) == pairs_out(within=other)
+        assert replace(queries_out(one), groups=groups) == queries_out(other)
+    assert replace(pairs_out(within=one), within=None) == pairs_out()
+    listed = pairs_out([[0, 2], [1, 2]])
+    loss = rls.extend.squared_error
+    assert replace(listed, loss=loss) == pairs_out([[0, 2], [1, 2]], loss=loss)
+    refused((lambda: replace(listed, within=one), "pairs and within were both given"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrls.core.support import check_index
 from jaxrls.front import Fit
 from jaxrls.uncertainty.effect import partial_effects, rows_and_column
 from jaxrls.uncertainty.intervals import Predictive
@@ -154,6 +155,7 @@ def plot_function(fit: Fit, X: Any, Y: Any, ax: Any = None, level: Any = None) -
     Raises:
         ValueError: for an X of more than one column.
     """
+    check_index({"X": X, "Y": Y})
     X = np.asarray(X)
     if X.ndim != 2 or X.shape[1] != 1:
         raise ValueError(f"X must have one column to be drawn over, and has shape {X.shape}")

@@ -238,6 +238,11 @@ class PairsOut(Ordered):
         object.__setattr__(self, "pairs", pairs)
 
     @property
+    def of_rows(self) -> dict[str, Any]:
+        """The labels and the events of rows."""
+        return {"within": self.within, "events": self.events}
+
+    @property
     def groups(self):
         """The groups within which pairs are formed, None for pairs of all rows."""
         return self.within

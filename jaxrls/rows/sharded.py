@@ -33,6 +33,7 @@ from jaxrls.core.support import (
     pytree,
     shards_of,
     static,
+    with_index,
 )
 from jaxrls.front import warn_of_far_labels
 from jaxrls.rows.streamed import SAMPLE
@@ -195,7 +196,7 @@ def shard(
         check_weights(weights, n)
         weights = put(weights)
     rows = ShardedRows.of(put(array, "edge"), labels, weights, n)
-    return replace(rows, column_names=column_names(X))
+    return with_index(replace(rows, column_names=column_names(X)), X)
 
 
 def _sharding(X: Any, mesh: Mesh | None, axis: Any) -> NamedSharding:

@@ -4,6 +4,7 @@ the README have them.
 
 import matplotlib as mpl
 import numpy as np
+import pandas
 import pytest
 from numpy.testing import assert_allclose
 from support import DTYPE, EDGE, NEAR_FLOOR, refused, texts
@@ -70,7 +71,9 @@ def test_left_out_and_function(fit, data):
         fit.predict(np.asarray(drawn.get_xdata()[::100, None], DTYPE)),
         rtol=1e-4,
     )
+    rows, labels = pandas.DataFrame(X), pandas.Series(y)[::-1]
     refused(
+        (lambda: fit.plot_function(rows, labels), "Y has another index than X"),
         (lambda: fit.plot_left_out(y[:3]), "must be the labels that were fitted"),
         (lambda: fit.plot_function(np.zeros((3, 2)), y), "must have one column"),
     )

@@ -8,9 +8,10 @@ import re
 
 import jax
 import numpy as np
+import pandas
 import pytest
 from jax.sharding import PartitionSpec as P
-from support import ANY_PRECISION, array, printed_by
+from support import ANY_PRECISION, array, printed_by, refused
 
 import jaxrls as rls
 
@@ -78,3 +79,14 @@ def test_rows_on_a_mesh_of_one_device(mesh, rng):
     assert (rows.shape, rows.count, rows.shards, rows.row_weights) == ((9, 2), 9, 1, None)
     np.testing.assert_array_equal(rows.labels, array(y))
     assert rls.rows.shard(rows.X).sharding.spec == P("rows")
+
+
+def test_labels_of_frames_on_a_mesh_have_their_index(mesh, rng):
+    """Those that `shard` takes, and those that come later."""
+    X, y = pandas.DataFrame(rng.normal(size=(9, 2))), pandas.Series(rng.normal(size=9))
+    rows = rls.rows.shard(X, y, mesh=mesh)
+    words = "Y has another index than X"
+    refused(
+        (lambda: rls.rows.shard(X, y[::-1], mesh=mesh), words),
+        (lambda: rls.fit(rls.Linear(), rows, y[::-1], lams=[1.0]), words),
+    )

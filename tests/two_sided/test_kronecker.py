@@ -295,7 +295,15 @@ def test_errors_of_the_call_name_the_argument(monkeypatch):
     fit = lambda **named: (
         lambda: rls.two_sided.fit_kronecker(**{"kernel1": K, "kernel2": K} | sides | named)
     )
+    objects = pandas.DataFrame(WIDE.x1, index=[*"abcd"])
+    others = pandas.DataFrame(WIDE.x2, index=[*"pqrst"])
+    table = pandas.DataFrame(WIDE.Y, objects.index, others.index)
+    turned = pandas.Series(1.0, objects.index[::-1])
+    fit(X1=objects, X2=others, Y=table, weights=(turned[::-1], None))()
     refused(
+        (fit(X1=objects, Y=table[::-1]), r"Y has another index than X1, .* give Y.loc\[X1.index\]"),
+        (fit(X2=others, Y=table[[*"qprst"]]), r"Y has other names .* X2, .* give Y\[X2.index\]"),
+        (fit(X1=objects, weights=(turned, None)), r"weights\[0\] has another index than X1"),
         (
             fit(Y=WIDE.Y.T),
             r"Y must have shape \(4, 5\), a label for every pair .*, and has shape \(5, 4\)",

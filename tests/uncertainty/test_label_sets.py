@@ -6,6 +6,7 @@ import pickle
 from functools import partial
 
 import numpy as np
+import pandas
 import pytest
 from contract import cases
 from sklearn.utils.class_weight import compute_class_weight
@@ -130,11 +131,14 @@ def test_what_sets_of_labels_and_p_values_refuse():
 
     p_values = lambda *given: lambda: rls.classes.label_p_values(*given)
     two, row = CODES[:, :2], "row 0 differs"
+    rows, codes = pandas.DataFrame(X), pandas.DataFrame(CODES)
+    turned = lambda: rls.classes.conformal_labels(None, rows, codes[::-1])
     refused(
         (
             conformal(codes=two),
             r"codes must be those that were fitted, \(14, 3\), and have shape \(14, 2\)",
         ),
+        (turned, "codes has another index than X"),
         (conformal(label_weights=np.ones(2)), r"label_weights must have shape \(3,\)"),
         (conformal(keep=False), "fit with keep=True"),
         (conformal(fixed_effects=rls.levels(np.arange(N) % 2)), "without fixed_effects"),

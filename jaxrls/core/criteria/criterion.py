@@ -176,6 +176,11 @@ class Criterion(ABC):
         return self.unit == "nats"
 
     @property
+    def of_rows(self) -> dict[str, Any]:
+        """What has an entry for each row of the fit, as the caller gave it, by its name."""
+        return {"groups": self.groups}
+
+    @property
     def title(self) -> str:
         """The label of an axis of its values in plots, with a minus if larger is better."""
         return ("− " if self.larger_is_better else "") + self.name.replace("_", " ")

@@ -21,6 +21,7 @@ from jaxrls.core.support import (
     pytree,
     require_values,
     static,
+    with_index,
 )
 
 Columns = Float[Array, "n p"]  # for a block of rows, or for all rows
@@ -61,6 +62,8 @@ class Grouping:
 
     rows: Int[Array, " n"]  # for each row the number of its level in `names`
     names: tuple = static()  # all levels, sorted
+    index: ClassVar[Any] = None  # the pandas index of the labels; see `with_index`
+    made_of: ClassVar[str] = "labels"  # the argument of `levels`, for messages
 
 
 def levels(labels: Any) -> Grouping:
@@ -87,12 +90,14 @@ def levels(labels: Any) -> Grouping:
     require_values(
         "labels has no values inside jax.jit: call jaxrls.levels(labels) outside", labels
     )
-    labels = as_labels("labels", labels)
+    given = labels
+    labels = as_labels("labels", given)
     if labels.dtype.kind in "mM":
         raise ValueError("labels must be numbers or text, and holds dates: give labels.astype(str)")
     names, rows = np.unique(labels, return_inverse=True)
     with jax.ensure_compile_time_eval():
-        return Grouping(jnp.asarray(rows.astype(np.int32)), tuple(names.tolist()))
+        grouping = Grouping(jnp.asarray(rows.astype(np.int32)), tuple(names.tolist()))
+    return with_index(grouping, given)
 
 
 @pytree

@@ -7,7 +7,7 @@ out, and each row is in one group. A split may leave out more rows than it predi
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from jaxrls.core.support import (
     pytree,
     require_values,
     static,
+    with_index,
 )
 
 
@@ -46,6 +47,7 @@ class Folds:
     left_out_mask: Float[Array, "k b"]
     predicted_by: Int[Array, " n"]
     most_trained: int | None = static(default=None)
+    index: ClassVar[Any] = None  # the pandas index of the labels; see `with_index`
 
     @property
     def are_groups(self) -> bool:
@@ -156,7 +158,7 @@ def folds(groups: Any) -> Folds:
             "nothing to fit"
         )
     left_out = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
-    return _in_arrays(left_out, member)
+    return with_index(_in_arrays(left_out, member), groups)
 
 
 def _in_arrays(
@@ -274,7 +276,7 @@ def as_folds(groups: Any, n: int, count: int | None = None) -> Folds:
             else f"splits name rows up to {result.n - 1}, and X has {wanted} rows: give splits of "
             "these rows, the last one in some part"
         )
-    return result
+    return replace(result)  # without the index, which was compared with that of X before
 
 
 def _with_padding(given: Folds, n: int) -> Folds:

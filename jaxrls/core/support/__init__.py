@@ -49,7 +49,14 @@ from jaxrls.core.support.device import (
     within_program,
 )
 from jaxrls.core.support.notices import in_words, printable, progress_bar, warn
-from jaxrls.core.support.public_call import check_index, hints_at_names, is_wide, public_call
+from jaxrls.core.support.public_call import (
+    check_index,
+    check_order,
+    hints_at_names,
+    is_wide,
+    public_call,
+    with_index,
+)
 from jaxrls.core.support.pytrees import (
     REGISTRY,
     arrays_alone,

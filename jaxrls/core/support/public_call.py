@@ -8,7 +8,7 @@ import difflib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -28,6 +28,7 @@ from jaxrls.core.support.device import (
 )
 
 Call = TypeVar("Call", bound=Callable)
+Made = TypeVar("Made")
 # Names of arguments in other libraries, and the arguments here that correspond to them.
 ELSEWHERE = {
     "alpha": "lams=[…]",
@@ -59,7 +60,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 # What holds a part for each row of X.
-OF_ROWS = "Y", "weights", "groups", "fixed_effects"
+OF_ROWS = "Y", "weights", "groups", "fixed_effects", "codes", "diag"
 
 
 class PrecisionSource(NamedTuple):
@@ -221,14 +222,51 @@ def check_index(values: dict) -> None:
 
     This happens if one of the two was sorted later.
     """
-    rows: Any = getattr(values.get("X"), "index", None)
+    for name, part in _parts_of_rows(values):
+        check_order(name, part, "X", values.get("X"))
+
+
+def _parts_of_rows(values: dict) -> Iterator[tuple[str, Any]]:
+    """Yield all that holds an entry for each row of X, with the name that the caller knows it by.
+
+    Fixed effects may be a list of parts. A criterion may hold labels of rows.
+    """
     for name in OF_ROWS:
-        index = getattr(values.get(name), "index", None)
-        if hasattr(rows, "equals") and hasattr(index, "equals") and not rows.equals(index):
-            raise ValueError(
-                f"{name} has another index than X, and rows are taken in their order: give "
-                f"{name}.loc[X.index], or {name}.to_numpy() where the order is right"
-            )
+        value = values.get(name)
+        parts = value if name == "fixed_effects" and isinstance(value, list | tuple) else [value]
+        yield from ((getattr(part, "made_of", name), part) for part in parts)
+    of_rows = getattr(values.get("criterion"), "of_rows", None)
+    yield from of_rows.items() if isinstance(of_rows, dict) else ()
+
+
+def check_order(name: str, part: Any, of: str, rows: Any) -> None:
+    """Raise if `part`, with an entry for each of the rows, has another pandas index than the rows.
+
+    Args:
+        name: the name of `part` in the message.
+        part: a series or data frame, or what keeps the index of one; anything else is accepted.
+        of: the name of the rows in the message.
+        rows: the rows, a data frame; anything else is accepted.
+    """
+    wanted: Any = getattr(rows, "index", None)
+    index: Any = getattr(part, "index", None)
+    if hasattr(wanted, "equals") and hasattr(index, "equals") and not wanted.equals(index):
+        raise ValueError(
+            f"{name} has another index than {of}, and rows are taken in their order: give "
+            f"{name}.loc[{of}.index], or {name}.to_numpy() where the order is right"
+        )
+
+
+def with_index(made: Made, given: Any) -> Made:
+    """Return what was made of labels of rows, with the pandas index of the labels, if they had one.
+
+    The index is an attribute for `check_index`, and no field. So JAX does not see it, and copies
+    that JAX makes do not have it.
+    """
+    index = getattr(given, "index", None)
+    if hasattr(index, "equals"):
+        object.__setattr__(made, "index", index)
+    return made
 
 
 def check_known(call: str, given: Collection[str], known: Collection[str]) -> None:

@@ -150,6 +150,38 @@ def test_what_has_another_index_than_the_rows_is_refused():
                 assert "\n" not in str(found.value)
 
 
+def test_labels_of_rows_keep_their_index_until_a_fit():
+    """In a criterion, in `folds` and in `levels`, which are made before the fit sees X."""
+    rows = pd.DataFrame(X, columns=["a", "b"])
+    labels = pd.Series(np.arange(12) // 3)
+    column = rows[["a"]] ** 2
+    given = {
+        "groups": [
+            lambda labels: {"criterion": rls.kfold(labels)},
+            lambda labels: {"criterion": rls.ranking.QueriesOut(labels)},
+            lambda labels: {"groups": rls.folds(labels)},
+        ],
+        "within": [lambda labels: {"criterion": rls.ranking.PairsOut(within=labels)}],
+        "events": [lambda labels: {"criterion": rls.ranking.PairsOut(events=labels % 2)}],
+        "labels": [
+            lambda labels: {"fixed_effects": rls.levels(labels)},
+            lambda labels: {"fixed_effects": [column.to_numpy(), rls.levels(labels)]},
+        ],
+    }
+    call = but_for_lam(lambda X, options: rls.fit(K, X, Y, lams=[-1.0], **options))
+    for name, makes in given.items():
+        for make in makes:
+            call(rows, make(labels))
+            call(rows, make(labels.to_numpy()))
+            call(X, make(labels[::-1]))
+            with pytest.raises(
+                ValueError, match=rf"^{name} has another index than X.* give {name}"
+            ):
+                call(rows, make(labels[::-1]))
+    bound = rls.extend.read_problem(K, rows, Y, groups=labels).criterion
+    assert bound.groups.index is None  # so that no fit keeps it
+
+
 # Calls of another form, which are told what is taken.
 OTHER_FORMS = [
     (lambda: rls.fit(K, X, Y, [0.1]), "fit: too many .* it takes kernel, X, Y, lams, "),

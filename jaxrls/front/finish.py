@@ -29,6 +29,7 @@ def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None 
     result = attempt.result
     problem = attempt.problem
     criterion = problem.criterion
+    num_columns = problem.rows.shape[1] if problem.kernel.evaluable else None
     plan = "; ".join((*attempt.words, *words_for_prior(result.diagnostics.amplitude)))
     kept = Kept()
     if attempt.solution is not None:
@@ -40,7 +41,7 @@ def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None 
             saved=saved,
         )
     return Fit(
-        model=model_of(result.function, names, problem.label_offset),
+        model=model_of(result.function, names, num_columns, problem.label_offset),
         chosen=result.chosen,
         diagnostics=result.diagnostics,
         about=About(criterion.name, criterion.title, criterion.unit, plan, criterion.given_scale),
@@ -54,15 +55,16 @@ def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None 
 # --------------------------------------------------------------------------------------------------
 
 
-def model_of(function: Function, names: tuple, offset: Any) -> Model:
+def model_of(function: Function, names: tuple, num_columns: int | None, offset: Any) -> Model:
     """Return the model of a fitted function.
 
     Args:
         function: the function that was fitted.
         names: the names of the columns of X; () if it has none.
+        num_columns: how many columns X has; None for a kernel matrix.
         offset: what was subtracted from the labels before the fit; None for nothing.
     """
-    model = Model(**vars(function), names=names)
+    model = Model(**vars(function), names=names, num_columns=num_columns)
     return model if offset is None else with_offset(model, offset)
 
 

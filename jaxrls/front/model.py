@@ -65,6 +65,7 @@ class Model(Function):
             `intercept` and `free`, which belong to the columns as the caller gave them.
         names: the names of the columns of X, if X was a data frame, a table or a stream. Columns of
             new rows are found by these names, in any order.
+        num_columns: how many columns X had; None if `points` or a kernel matrix show it.
 
     **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
@@ -75,6 +76,7 @@ class Model(Function):
     """
 
     names: tuple = static(default=())
+    num_columns: int | None = static(default=None)
 
     @property
     def intercept(self) -> Any:
@@ -190,7 +192,9 @@ class Model(Function):
             # For a kernel matrix, all columns are allowed, or those of landmarks alone.
             widths = points.shape[1:] if evaluable else points.shape[::-1]
         elif evaluable:
-            return
+            if self.num_columns is None:
+                return
+            widths = (self.num_columns,)
         else:
             widths = self.coef.shape[:1]
             what = "one column per training row, as a precomputed kernel"

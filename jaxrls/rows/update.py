@@ -152,16 +152,6 @@ class Summed:
         past = jax.tree.map(jnp.maximum, self.past, _magnitudes(total))
         return replace(self, moments=total, past=past)
 
-    def check_width(self, d: int) -> None:
-        """Raise unless d is the number of columns of the rows that were fitted first."""
-        second = self.moments.second
-        features = self.features
-        fits = features.kernel.num_features(d, second.dtype) == len(second)
-        if features.points is not None:
-            fits = d == features.points.shape[1]
-        if not fits:
-            raise ValueError(f"X must have as many columns as the rows of the fit, and has {d}")
-
     def solution(self, flat: bool) -> Solution:
         """Return the solution from the moments, for everything that needs no rows.
 
@@ -269,8 +259,9 @@ def with_rows(
     from_grid = isinstance(choice, Choice) and isinstance(choice.lams, Grid)
     _inspect(changed, sign, fit.criterion, names_lams=not from_grid)
     result = changed.result
+    model = fit.model
     return Fit(
-        model=model_of(result.function, fit.model.names, fit.label_offset),
+        model=model_of(result.function, model.names, model.num_columns, fit.label_offset),
         chosen=result.chosen,
         diagnostics=replace(result.diagnostics, prequential=prequential),
         about=replace(fit.about, plan="sums over rows that were added or removed"),
@@ -303,7 +294,7 @@ def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects:
             f"X must have dtype {dtype}, as the rows of the fit, and has {rows.dtype}: convert it"
         )
     n, d = rows.shape
-    summed.check_width(d)
+    fit.model.check_columns(d)
     check_levels(kernel, fit.model.points, X)
     if fit.label_offset is not None:  # a stream has labels of its own
         Y = read_labels(rows.labels if Y is None else Y, rows, fit.label_offset)

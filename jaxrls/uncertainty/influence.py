@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.criteria import known_lam
@@ -253,16 +254,19 @@ def eigenfunctions(
     """
     factor: Factor
     names: tuple
+    num_columns: int | None
     if isinstance(fit, Fit):
         if kernel is not None or X is not None:
             raise ValueError("a fit knows its kernel and X: leave both out, or give a factor")
         factor = solution_of(fit).factor
         names = fit.model.names
+        num_columns = fit.model.num_columns
     else:
         if kernel is None or X is None:
             raise ValueError("a factor knows neither kernel nor X: give both")
         factor = fit
         names = column_names(X)
+        num_columns = np.shape(X)[1] if kernel.evaluable else None
     if factor.fixed.are_given:
         raise ValueError(
             "eigenfunctions needs a factor without fixed effects, and this one has some: "
@@ -283,4 +287,5 @@ def eigenfunctions(
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.fixed_directions[:, leading] if factor.fixed.count else jnp.zeros((1, num))
     intercept = -across[0] * scale
-    return Eigenfunctions(s / total, Model(kernel, points, coef, intercept, names=names))
+    of_columns: dict = {"names": names, "num_columns": num_columns}
+    return Eigenfunctions(s / total, Model(kernel, points, coef, intercept, **of_columns))

@@ -610,7 +610,7 @@ REFUSED = {
     "predict model no.csv": "no.csv",
     "predict model labels.csv --out no/p.csv": "in a folder that exists",
     "predict model wide.npz": "has 3 columns, and the model was fitted on 2",
-    "predict plain wide.npz": "X with 3 columns",
+    "predict plain wide.npz": "X must have 2 columns",
 }
 USAGE = """guess; fit; fit t --kernel tbf; fit t --width wide; fit t --kernel linear --width 1
 fit t --degree 3; fit t --kernel polynomial --degree 1.5; fit t --lams 1,; fit t --criterion aic

@@ -533,8 +533,13 @@ def test_a_lam_that_the_dtype_takes_for_0_is_refused():
 def test_what_predict_refuses():
     of_features = rls.fit(rls.Linear(), X0, Y0, lams=[1.0])
     of_matrix = rls.fit(rls.Precomputed(), np.eye(4), Y0, lams=[1.0])
+    of_last = rls.fit(rls.Linear().on(-1), X0, Y0, lams=[1.0])  # of one feature, whatever the width
+    wider = np.c_[X0, Y0]
+    fitted = "the columns it was fitted on, and has"
     refused(
-        (lambda: of_features.predict(X0[:, :1]), "X with 1 columns gives 1 features, and the mod"),
+        (lambda: of_features.predict(X0[:, :1]), f"X must have 2 columns, {fitted} 1"),
+        (lambda: of_last.predict(wider), f"X must have 2 columns, {fitted} 3"),
+        (lambda: of_last.update(wider, Y0), f"X must have 2 columns, {fitted} 3"),
         (lambda: of_matrix.predict(X0), "X must have 4 columns, one column per training row, as"),
         *(
             (lambda new=new: of_features.predict(new, fixed_effects=X0[:, :1]), "was given, and")

@@ -341,7 +341,7 @@ def test_rows_that_cannot_come_or_go():
                     left | {"Y": left["Y"] + 100},
                     "or were not fitted with these labels",
                 ),
-                (first, "update", rest | few, "X must have as many columns .* fit, and has 2"),
+                (first, "update", rest | few, "X must have 3 columns, the columns it .* and has 2"),
                 (
                     first,
                     "update",

@@ -79,6 +79,11 @@ class Model(Function):
     num_columns: int | None = static(default=None)
 
     @property
+    def unnamed(self) -> "Model":
+        """The model without names of columns, as new names would compile a program again."""
+        return replace(self, names=())
+
+    @property
     def intercept(self) -> Any:
         """The constant for columns of fixed effects that are 0 as the caller gave them, () or (t,).
 

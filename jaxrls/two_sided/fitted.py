@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -82,7 +83,12 @@ class KroneckerModel:
         **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), in blocks of rows of X2. For p pairs the second
         term is O(p n₂(d₂ + 1)), in blocks of pairs.
         """
-        return _means(self, self.read(X1, X2, pairs))
+        return _means(self.unnamed, self.read(X1, X2, pairs))
+
+    @property
+    def unnamed(self) -> "KroneckerModel":
+        """The model without names of columns, as new names would compile a program again."""
+        return replace(self, names=((), ()))
 
     def read(self, X1: Any, X2: Any, pairs: Any) -> "NewPairs":
         """Check new rows of both sides and the numbers of pairs, and return them as arrays."""
@@ -311,7 +317,7 @@ class KroneckerFit:
             return self.model.predict(X1, X2, pairs=pairs)
         process = self._process()
         new = self.model.read(X1, X2, pairs)
-        mean, variance = _means_and_variances(process.spread, self.model, new)
+        mean, variance = _means_and_variances(process.spread, self.model.unnamed, new)
         return mean, process.label_std(variance, scale)
 
     @public_call(fitted="self.model.coef")
@@ -353,8 +359,9 @@ class KroneckerFit:
         new = self.model.read(X1, X2, pairs)
         if pairs is None:
             new = new._replace(pairs=jnp.indices((len(new.X1), len(new.X2))).reshape(2, -1).T)
-        mean = _means(self.model, new)
-        return process.posterior(mean, _covariance(process.spread, self.model, new), scale)
+        model = self.model.unnamed
+        mean = _means(model, new)
+        return process.posterior(mean, _covariance(process.spread, model, new), scale)
 
     def _process(self) -> GaussianProcess:
         """Return the process that variances need. Raise if the fit did not keep it."""

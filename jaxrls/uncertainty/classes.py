@@ -8,6 +8,7 @@
   set of level 1 − α.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -444,7 +445,8 @@ class ConformalLabels:
         from_host = came_from_host(X)
         scores = self.model.of_rows(rows, None, None, from_host=from_host)
         program = partial(_p_values, block_size=block_size)
-        return in_few_sizes(program, (self,), (rows, scores), from_host=from_host)
+        unnamed = replace(self, model=self.model.unnamed)
+        return in_few_sizes(program, (unnamed,), (rows, scores), from_host=from_host)
 
 
 @public_call(fitted="fit.model.coef")

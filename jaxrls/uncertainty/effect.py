@@ -63,7 +63,7 @@ def effect(fit: Fit, X: Any, column: Any, values: Any, weights: Any, scale: Any)
         before, after = ends.astype(X.dtype)
         change = Difference(column, before, after)
     process = process_for_rows(fit)
-    mean, variance = _posterior_of(process, fit.model, X, change, _shares(weights, X))
+    mean, variance = _posterior_of(process, fit.model.unnamed, X, change, _shares(weights, X))
     return Effect(mean, deviation(variance, process.amplitude(scale)))
 
 
@@ -77,7 +77,8 @@ def partial_effects(fit: Fit, X: Any, column: Any, values: Any, scale: Any = "ev
     X, column = rows_and_column(fit, X, column)
     values = jnp.asarray(values, fit.model.coef.dtype)
     process = process_for_rows(fit)
-    mean, variance = _posteriors_of(process, fit.model, X, column, values, _shares(None, X))
+    model = fit.model.unnamed
+    mean, variance = _posteriors_of(process, model, X, column, values, _shares(None, X))
     return Effect(mean, deviation(variance, process.amplitude(scale)))
 
 

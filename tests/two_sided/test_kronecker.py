@@ -224,15 +224,22 @@ def test_columns_of_either_side_are_taken_by_name(tmp_path):
 
 @ANY_PRECISION
 def test_new_names_of_columns_compile_nothing(monkeypatch):
-    module, traced = importlib.import_module("jaxrls.two_sided.fit"), []
-    gram = module.gram
-    monkeypatch.setattr(module, "gram", lambda *args: traced.append(args) or gram(*args))
+    """Neither a fit nor predictions."""
+    traced, counts = [], []
+    for name in ("fit", "fitted"):
+        module = importlib.import_module(f"jaxrls.two_sided.{name}")
+        noted = lambda *args, gram=module.gram: traced.append(args) or gram(*args)
+        monkeypatch.setattr(module, "gram", noted)
     kernel, x, Y = rls.Linear(), draw(3, 5, 1), draw(4, 5, 5)
     for name in ("a", "b"):
         X = pandas.DataFrame(x, columns=[name])
-        fit = rls.two_sided.fit_kronecker(kernel, X, kernel, x, Y, lams=[0.37])
+        fit = rls.two_sided.fit_kronecker(kernel, X, kernel, x, Y, lams=[0.37], keep=True)
         assert fit.model.names == ((name,), ())
-    assert len(traced) <= 2  # both sides, once
+        fit.predict(X[:3], x[:2])
+        fit.predict(X[:3], x[:2], return_std=True)
+        fit.posterior(X[:3], x[:2])
+        counts.append(len(traced))
+    assert counts[0] == counts[1]
 
 
 @FLOAT64

@@ -6,6 +6,7 @@ weights. `Files` iterates over the rows of files with this choice.
 
 import glob
 import os
+import re
 import shlex
 import warnings
 from collections.abc import Iterable, Iterator
@@ -136,6 +137,7 @@ class FileColumns(NamedTuple):
 
     targets: list[int]
     weights: list[int]
+    inputs: list[int]  # all of them, in the order of the choice, else of the file
     numbers: list[int]  # inputs that are read as numbers, dates as days
     yearly: list[int]  # dates whose part of the year is an input
     one_hot: list[int]  # inputs that become indicators, read as text
@@ -179,8 +181,8 @@ class ColumnChoice:
         weights = find(self.weights, "weights")
         groups = find(self.groups, "groups")
         dropped = find(self.drop, "columns to drop")
-        dropped += unnamed_index(file) if self.inputs is None else []
-        special = [*weights, *groups, *dropped]
+        index = unnamed_index(file, warns=self.inputs is None)
+        special = [*weights, *groups, *dropped, *index]
         free = [j for j in range(file.width) if j not in special]
         last = "y" if file.path.endswith(".npz") else free[-1:]
         targets = find(last if self.target is None else self.target, "target")
@@ -199,7 +201,7 @@ class ColumnChoice:
         check_inputs_read(file, inputs, {*one_hot, *days, *yearly}, missing)
         check_numbers(file, weight=weights, target=[] if labels else targets)
         keep = find(self.keep, "columns to keep")
-        return FileColumns(targets, weights, numbers, yearly, one_hot, groups, keep, labels)
+        return FileColumns(targets, weights, inputs, numbers, yearly, one_hot, groups, keep, labels)
 
     def settle(self, file: Table, missing: str | None) -> "ColumnChoice":
         """Return the same choice for further files, with the columns of this file in place of
@@ -216,7 +218,7 @@ class ColumnChoice:
             self,
             target=(target if several else target[0]) if target else False,
             weights=name(columns.weights),
-            inputs=name([*columns.numbers, *columns.yearly, *columns.one_hot]),
+            inputs=name(columns.inputs),
             drop=(),
             one_hot=name(columns.one_hot),
             days=name(file.find(self.days, "inputs")),
@@ -267,16 +269,23 @@ class ColumnChoice:
         return (*(name for name in self.inputs if name not in coded), *parts)
 
 
-def unnamed_index(file: Table) -> list[int]:
-    """Return [0] if the first column has no name, as pandas writes its index, else [].
+def unnamed_index(file: Table, warns: bool) -> list[int]:
+    """Return the columns that pandas writes for an index without a name.
 
-    It warns that such a column is left out.
+    They are the first column of a CSV file, without a name, and the columns `__index_level_0__` and
+    so on at the end of other files. If `warns`, it warns that they are left out.
     """
-    if file.width < 2 or file.names[0]:
+    if file.width < 2:
         return []
-    words = "the first column has no name, and is left out: give it a name to use it"
-    warnings.warn(f"{file.path}: {words}", stacklevel=2)
-    return [0]
+    first = [] if file.names[0] else [0]
+    levels = [j for j, name in enumerate(file.names) if re.fullmatch(r"__index_level_\d+__", name)]
+    if warns and (first or levels):
+        which = (
+            "the first column has no name" if first else "the index of the data frame has no name"
+        )
+        words = f"{which}, and is left out: give it a name to use it"
+        warnings.warn(f"{file.path}: {words}", stacklevel=2)
+    return first + levels
 
 
 def check_uses(file: Table, uses: dict[str, list[int]]) -> None:

@@ -341,6 +341,26 @@ def test_control_characters_do_not_reach_a_terminal(folder):
     assert r'"\x1b[1my"' in out and r'"u\x1b"' in out and "\033" not in out
 
 
+@pytest.mark.slow
+def test_categories_in_the_middle_keep_their_place_in_files_without_names(folder):
+    """Whatever of a file the columns are named by, and whether it has the target."""
+    a, b, y, *_ = problem()
+    code = np.arange(60) % 3 + 1  # numbers, which any column could be
+    X = np.column_stack([a, *(code == number for number in (1, 2, 3))])
+    X = np.insert(X, 1, b, axis=1)
+    want = rls.fit(rls.Linear(), X[:40], y[:40], lams=[1.0]).predict(X[40:])
+    table = pandas.DataFrame({"a": a, "code": code, "b": b, "y": y})
+    table[:40].to_csv("named.csv", index=False)
+    table[:40].to_csv("bare.csv", index=False, header=False)
+    table[40:].to_csv("new.csv", index=False, header=False)
+    table[40:].drop(columns="y").to_csv("inputs.csv", index=False, header=False)
+    for line in ("named.csv --one-hot code", "bare.csv --no-header --one-hot 1"):
+        run(f"fit {line} --kernel linear --no-standardize --lams 1.0 --out m")
+        for new in ("inputs.csv",) if "code" in line else ("new.csv", "inputs.csv"):
+            found = predict(f"{new} --no-header")[1]["prediction"].to_numpy()
+            assert_allclose(found, want, rtol=1e-6)
+
+
 def test_categories_of_several_columns(folder):
     Path("two.csv").write_text("p,q,y\n" + "u,x,1\nv,x,2\nu,z,3.5\nv,z,5\nu,x,1.5\n")
     for options in ("--one-hot p,q", "--one-hot p --one-hot q"):

@@ -95,7 +95,7 @@ def test_columns(write):
     check(read(write(PLAIN), drop=["a"]), [[2], [5], [8]])
     found = read(write(text), one_hot=["g"], drop=["w"], labels=True)
     assert found[1] is None and found[3] == [["red", "blue", "red"], ["3", "6", "9"]]
-    assert found[4].choice.inputs == ["a", "b", "g"]
+    assert found[4].choice.inputs == ["g", "a", "b"]
     check(read(write(PLAIN.split("\n", 1)[1]), header=False))
 
 
@@ -142,6 +142,12 @@ def test_the_index_that_pandas_writes_is_left_out_with_a_warning(write):
     path = write(",a,b,y\n0,1,2,3\n1,4,5,6\n2,7,8,9\n")
     with pytest.warns(UserWarning, match="the first column has no name, and is left out"):
         check(read(path))
+    frame = pd.DataFrame(np.c_[X, Y], columns=["a", "b", "y"]).iloc[[2, 0, 1]]
+    path = write("", "turned.parquet")
+    frame.to_parquet(path)  # with its index as the last column
+    with pytest.warns(UserWarning, match="the index of the data frame has no name, and is left"):
+        check(read(path), frame[["a", "b"]], frame["y"])
+    check(read(path, inputs=["a", "b"]), frame[["a", "b"]], frame["y"])
     with pytest.warns(UserWarning, match="first line holds numbers.*--no-header"):
         read(write("1,2,3\n4,5,6\n"))
 

@@ -187,7 +187,9 @@ def predict_to_file(
             "model must not need fixed_effects=, which a file of rows does not have: write what "
             "predict(X, fixed_effects=…) gives"
         )
-    rows = by_names("rows", rows, inner.names if isinstance(inner, Model) else ())
+    # A fit of several kernels has names of kernels, and calls those of columns by another name.
+    names = inner.names if isinstance(inner, Model) else getattr(inner, "columns", ())
+    rows = by_names("rows", rows, names)
     count = 0
     with writing(path) as write:
         for X, weights in blocks_of(rows):

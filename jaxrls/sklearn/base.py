@@ -22,6 +22,7 @@ from jaxrls.core.criteria import CRITERIA, as_criterion
 from jaxrls.core.data import Folds, folds, of_splits
 from jaxrls.core.kernels import KERNELS, Kernel, columns_by_number
 from jaxrls.core.support import (
+    by_names,
     check_unmasked,
     column_names,
     hints_at_names,
@@ -159,6 +160,11 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     def _pairwise(self) -> bool:
         return isinstance(self.kernel, rls.Precomputed) or self.kernel == "precomputed"
 
+    @property
+    def _landmarks(self) -> Any:
+        """The parameter `landmarks`; points in a data frame with the columns in the order of X."""
+        return by_names("landmarks", self.landmarks, self._column_names)
+
     def _checked(self, X: Any, *args, **options) -> Any:
         """Check the arguments as scikit-learn does, and return them as arrays.
 
@@ -231,7 +237,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         )
         kernel = self._tuned(call)
         if self.scoring is None and not self.store_cv_results:
-            self._set_fitted(self._fitted(kernel, call, keep=self.keep, landmarks=self.landmarks))
+            self._set_fitted(self._fitted(kernel, call, keep=self.keep, landmarks=self._landmarks))
         else:
             self._set_swept(kernel, call)
         return self._set_held_out(call)
@@ -352,7 +358,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             call.targets,
             lams=held,
             intercept=self.fit_intercept,
-            landmarks=landmarks_to_tune(self.landmarks, len(call.targets)),
+            landmarks=landmarks_to_tune(self._landmarks, len(call.targets)),
             keep=False,
             progress=self.progress,
             **call.options,
@@ -398,7 +404,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     def _sweep(self, kernel: Kernel, call: Call) -> Fit:
         """Return a fit that keeps its solution, from which every λ is predicted."""
         keep = self.keep or call.X.shape[0] > KEPT_ROWS or None
-        fitted = partial(self._fitted, kernel, call, keep=keep, landmarks=self.landmarks)
+        fitted = partial(self._fitted, kernel, call, keep=keep, landmarks=self._landmarks)
         if self.scoring is None:
             return fitted()
         with warnings.catch_warnings():  # scores choose another λ, so do not warn of this one
@@ -474,7 +480,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             lams=self._lams(),
         )
         kernel = self._tuned(call)
-        landmarks = self.landmarks
+        landmarks = self._landmarks
         if landmarks is None or isinstance(landmarks, str):
             explicit = kernel.num_features(X.shape[1], X.dtype) is not None
             landmarks = None if explicit else min(X.shape[0], MOST_LANDMARKS)
@@ -485,6 +491,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     def _criterion(self) -> Any:
         """Return the argument `criterion` of `jaxrls.fit`, which contains the loss."""
         criterion = rls.loo if self.criterion == "kfold" else as_criterion(self.criterion)
+        criterion = criterion.match_columns(self._column_names, None)
         if isinstance(criterion, rls.extend.LeaveOneOut):
             return replace(criterion, loss=self._loss)
         if self.cv is not None or self.loss != "squared_error":

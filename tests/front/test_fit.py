@@ -239,7 +239,10 @@ def test_columns_of_a_frame_are_taken_by_name(tmp_path):
     frame, given = kinds[0](X, ["a", "b", "c"]), {"shares": [[0.5, 0.5]], "lams": [1.0]}
     several = rls.several.fit_kernels(split, frame, Y, **given)
     want = rls.several.fit_kernels(split, X, Y, **given)
-    assert_close(several.predict(kinds[0](turned, ["c", "a", "b"])), want.predict(new), 1e-10)
+    other = kinds[0](turned, ["c", "a", "b"])
+    assert_close(several.predict(other), want.predict(new), 1e-10)
+    rls.predict_to_file(several, other, path)
+    assert_close(np.load(path).ravel(), want.predict(new).ravel(), 1e-10, "to a file")
 
 
 def uneven():

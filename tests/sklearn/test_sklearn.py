@@ -348,6 +348,22 @@ def test_pandas():
         assert piped.predict(frame).shape == (40,)
 
 
+@ANY_PRECISION
+@EDGE
+@pytest.mark.slow
+def test_points_and_held_out_rows_in_frames_go_by_the_names_of_x():
+    """Although the fit gets arrays."""
+    frame = pandas.DataFrame(X, columns=[*"abcdef"])
+    turned = frame[[*"fedcba"]]
+    held = frame.index[:9]
+    for given in (
+        lambda rows: {"landmarks": rows.iloc[:12]},
+        lambda rows: {"criterion": rls.holdout(rows.loc[held], y[:9])},
+    ):
+        found, want = (RLSRegressor(lams=[0.1, 1.0], **given(rows)) for rows in (turned, frame))
+        assert_close(found.fit(frame, y).path_.errors, want.fit(frame, y).path_.errors, 0)
+
+
 PATHS = {
     "regressor": lambda frame, codes: (RLSRegressor("linear").fit(frame, y), y),
     "scorer": lambda frame, codes: (RLSRegressor("linear", scoring="r2").fit(frame, y), y),

@@ -113,9 +113,12 @@ class ColumnsTerm:
         The columns of a data frame are selected by `names`.
         """
         width = len(self.names)
-        had_names = self.names != _numbered(width)
-        has_them = set(self.names) <= set(column_names(given))
-        given = by_names("fixed_effects", given, self.names if had_names or has_them else ())
+        names = self.names
+        if names == _numbered(width):  # they may be numbers in a frame, or have no names
+            found = {*column_names(given)}
+            known = (names, tuple(range(width)))
+            names = next((names for names in known if found.issuperset(names)), ())
+        given = by_names("fixed_effects", given, names)
         B = None if given is None else as_floats("fixed_effects", given)
         if B is None or B.shape != (m, width):
             shape = "is None" if B is None else f"has shape {B.shape}"
@@ -168,9 +171,9 @@ def terms_given(given: list | tuple) -> tuple[EffectsTerm, ...]:
         else:
             names = column_names(part)
             shape = np.shape(part)
-            are_text = names and all(isinstance(name, str) for name in names)
-            unnamed = _numbered(shape[-1] if shape[1:] else 1)
-            terms.append(ColumnsTerm(names if are_text else unnamed))
+            width = shape[-1] if shape[1:] else 1
+            are_numbers = names in ((), tuple(range(width)))
+            terms.append(ColumnsTerm(_numbered(width) if are_numbers else names))
     return tuple(terms)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data.rows import DenseRows, Rows
-from jaxrls.core.kernels import Block, Kernel, as_block
+from jaxrls.core.kernels import Block, Kernel, as_block, in_order_of
 from jaxrls.core.linalg import check_block_size, default_block_size, matmul
 from jaxrls.core.support import platform, public_call, shards_of
 
@@ -45,7 +45,7 @@ def gram(
     Args:
         kernel: a jaxrls kernel.
         X: rows (n, d), or `Rows`.
-        Z: rows (m, d), by default X.
+        Z: rows (m, d), by default X. Columns of two data frames are matched by their names.
         block_size: rows at a time, by default as many as fit the cache. Rows that are not one
             array keep blocks of their own, and so does a Z of `Rows`.
 
@@ -62,6 +62,7 @@ def gram(
     >>> rls.extend.gram(rls.Linear(), jnp.array([[1.0], [2.0]])).tolist()
     [[1.0, 2.0], [2.0, 4.0]]
     """
+    Z = in_order_of(X, "Z", Z)
     X = X if isinstance(X, Rows) else as_block("X", X)
     Z = Z if isinstance(Z, Rows | None) else as_block("Z", Z)
     _check_pair(kernel, X, Z)
@@ -233,8 +234,8 @@ def _cut(A: Float[Array, "n p"], count: int, size: int, mode: str) -> Float[Arra
 @public_call(data="X")
 def gram_matmul(
     kernel: Kernel,
-    X: Float[Array, "n d"],
-    Z: Float[Array, "m d"],
+    X: Any,
+    Z: Any,
     V: Float[Array, "m *t"],
     *,
     block_size: int | None = None,
@@ -246,7 +247,7 @@ def gram_matmul(
     Args:
         kernel: a jaxrls kernel.
         X: rows (n, d).
-        Z: rows (m, d).
+        Z: rows (m, d). Columns of two data frames are matched by their names.
         V: (m, t) or (m,).
         block_size: rows at a time, by default as many as fit the cache.
 
@@ -267,6 +268,7 @@ def gram_matmul(
     [3.0, 6.0]
     """
     is_square = Z is X
+    Z = in_order_of(X, "Z", Z)
     X = as_block("X", X)
     Z = as_block("Z", Z)
     _check_pair(kernel, X, Z)

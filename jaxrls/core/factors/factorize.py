@@ -7,7 +7,7 @@ from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.solver import Solver
 from jaxrls.core.factors.solvers import Spectral, named_solver
 from jaxrls.core.kernels import Kernel, check_kernel
-from jaxrls.core.support import public_call
+from jaxrls.core.support import by_names, column_names, public_call
 
 
 @public_call()
@@ -69,6 +69,7 @@ def factorize(
     rows.check(kernel)
     v = Weights.of_rows(weights, rows)
     data = Data(rows, v, as_fixed_effects(fixed_effects, intercept, v))
+    landmarks = by_names("landmarks", landmarks, column_names(X))
     named = named_solver(solver, landmarks, leave) or Spectral()
     prepared = named.prepare(kernel, rows, v)
     labels = Labels.none(v, data.fixed)

@@ -9,6 +9,7 @@ from jaxrls.core.kernels.block import (
     as_dense,
     city_block_distances,
     gaps,
+    in_order_of,
     inner_products,
     near_product,
     squared_distances,

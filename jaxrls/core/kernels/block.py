@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.core.linalg import matmul
-from jaxrls.core.support import as_array, check_matrix, platform
+from jaxrls.core.support import as_array, by_names, check_matrix, column_names, platform
 
 Gram = Float[Array, "n m"]
 # The largest number of columns for which differences take no longer than a matrix product. XLA
@@ -78,6 +78,23 @@ def as_block(name: str, X: Any) -> Any:
     if X.ndim != 2:
         check_matrix(name, X)
     return X
+
+
+def in_order_of(X: Any, name: str, Z: Any) -> Any:
+    """Return the rows Z with their columns in the order of those of X, where both have names.
+
+    Raise if they have different names.
+    """
+    if isinstance(X, jax.Array | Block) or isinstance(Z, jax.Array | Block):
+        return Z
+    wanted = column_names(X)
+    found = column_names(Z)
+    if wanted and found and (differing := {*wanted} ^ {*found}):
+        raise ValueError(
+            f"{name} must have the columns of X, and {min(map(repr, differing))} is in one of both "
+            "alone: give the same columns, or arrays of them in the same order"
+        )
+    return by_names(name, Z, wanted)
 
 
 def as_dense(X: Any) -> Any:

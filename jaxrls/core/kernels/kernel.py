@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.core.kernels.block import Block, Gram, as_block, as_dense
+from jaxrls.core.kernels.block import Block, Gram, as_block, as_dense, in_order_of
 from jaxrls.core.linalg import matmul, safe_sqrt
 from jaxrls.core.support import as_readable, check_real, known_and, public_call, pytree, static
 
@@ -40,7 +40,8 @@ def _of_rows(method: Method) -> Method:
     @public_call(data=names[0])
     @wraps(method)
     def run(self, *rows):
-        blocks = map(as_block, names, rows)
+        in_order = (in_order_of(rows[0], *named) for named in zip(names, rows, strict=True))
+        blocks = map(as_block, names, in_order)
         return method(self, *(blocks if self.takes_blocks else map(as_dense, blocks)))
 
     return run  # type: ignore[return-value]

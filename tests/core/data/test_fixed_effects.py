@@ -63,12 +63,16 @@ def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
 
 
 def test_columns_that_are_named_as_unnamed_ones_go_by_name():
-    """Columns without names are called x0, x1, …, and those with these names were taken for them."""
+    """Columns without names are called x0, x1, …, and those with these names were taken for them;
+    so were those with numbers for names.
+    """
     x, y = (a.astype(DTYPE) for a in DATA)
-    frame = pd.DataFrame(draw(11, 40, 2).astype(DTYPE), columns=["x0", "x1"])
-    fit = rls.fit(GAUSSIAN, x, y + frame["x1"].to_numpy(), fixed_effects=frame, lams=[1e-2])
-    backwards = fit.predict(x, fixed_effects=frame[["x1", "x0"]])
-    assert_close(backwards, fit.predict(x, fixed_effects=frame), 1e3 * EPS)
+    columns = draw(11, 40, 2).astype(DTYPE)
+    for names in (["x0", "x1"], [0, 1], [2021, 2020]):
+        frame = pd.DataFrame(columns, columns=names)
+        fit = rls.fit(GAUSSIAN, x, y + columns[:, 1], fixed_effects=frame, lams=[1e-2])
+        backwards = fit.predict(x, fixed_effects=frame[names[::-1]])
+        assert_close(backwards, fit.predict(x, fixed_effects=columns), 1e3 * EPS)
 
 
 def test_levels_and_columns_together(tmp_path):

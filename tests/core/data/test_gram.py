@@ -7,6 +7,7 @@ import importlib
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 from support import ANY_PRECISION, DTYPE, EPS, array, assert_close, refused
 
@@ -145,3 +146,23 @@ def test_a_product_of_narrow_rows_with_themselves():
         X = jnp.asarray([[1], [2]], dtype)
         product = rls.extend.gram_matmul(rls.Linear(), X, X, jnp.ones(2, dtype))
         assert product.astype(int).tolist() == [3, 6]
+
+
+def test_columns_of_two_frames_are_those_of_the_same_names():
+    """Of rows and landmarks too. Frames with other names are refused."""
+    *rows, V = data()
+    X, Z = map(np.asarray, rows)
+    frame = lambda rows: pandas.DataFrame(rows, columns=[*"abc"])
+    kernel, other = KERNELS["gaussian"], frame(Z)[[*"cab"]]
+    want = kernel(X, Z)
+    assert_close(rls.extend.gram(kernel, frame(X), other), want, 0)
+    assert_close(kernel(frame(X), other), want, 0)
+    assert_close(rls.extend.gram_matmul(kernel, frame(X), other, V), want @ V, 100 * EPS)
+    factor, same = (rls.factorize(kernel, frame(X), landmarks=rows) for rows in (other, Z))
+    assert_close(factor.s, same.s, 0)
+    refused(
+        (
+            lambda: kernel(frame(X), other.rename(columns={"b": "d"})),
+            "Z must have .* and 'b' is in",
+        ),
+    )

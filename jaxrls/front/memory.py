@@ -285,6 +285,6 @@ def of_problem(problem: Problem, call: str = "fit", lams: int | None = None) -> 
         shape,
         _held_by(problem.solver or _cheapest(shape, lams), shape),
         weights=problem.weights.values is not None,
-        fixed_effects=problem.fixed.count > 1,
+        fixed_effects=problem.fixed.are_given,
         **problem.criterion.memory_options(),
     )

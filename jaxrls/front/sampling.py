@@ -50,8 +50,8 @@ def sample_of(problem: Problem, count: int) -> Sample:
     X = on_device(np.asarray(X)[places])
     Y = on_device(np.asarray(_without_effects(problem))[numbers[places]])
     weights = Weights.of(None if v is None else drawn_weights, len(places), X.dtype)
-    has_constant = problem.fixed.count > 0
-    fixed = intercept_over(weights.total) if has_constant else problem.fixed
+    has_effects = problem.fixed.count > 0
+    fixed = intercept_over(weights.total) if has_effects else problem.fixed
     some = replace(problem, rows=DenseRows(X), weights=weights, fixed=fixed, Y=Y)
     return Sample(some, numbers[places])
 

@@ -181,7 +181,6 @@ def _build(node: Any, arrays: dict[str, np.ndarray]) -> Any:
     for sequence in (tuple, list):
         if sequence.__name__ in node:
             return sequence(_build(item, arrays) for item in node[sequence.__name__])
-    node = _as_written_now(node)
     cls = REGISTRY.get(node["class"])
     if cls is None:
         raise ValueError(
@@ -197,18 +196,3 @@ def _build(node: Any, arrays: dict[str, np.ndarray]) -> Any:
     for check in ("__post_init__", "check_loaded"):
         getattr(obj, check, lambda: None)()
     return obj
-
-
-def _as_written_now(node: dict[str, Any]) -> dict[str, Any]:
-    """Return a node of an older file as it would be written now.
-
-    Older files have one class for columns and for no fixed effects. All fixed effects have the
-    fields of columns.
-    """
-    name, parts = node["class"], node["fields"]
-    if name not in ("FixedEffects", "Intercept", "FixedLevels"):
-        return node
-    if parts.get("combinations") is not None:
-        return {"class": "FixedColumns", "fields": parts}
-    parts = {part: parts[part] for part in ("values", "inverse_T", "terms")}
-    return {"class": "NoEffects" if name == "FixedEffects" else name, "fields": parts}

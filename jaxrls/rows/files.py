@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 KEY = "jaxrls"  # the name of the header in the file's metadata
-VERSION = 4  # of the format; files hold fields of classes by name, so a rename makes another
+VERSION = 5  # of the format; files hold fields of classes by name, so a rename makes another
 MOST = 50 * 2**20  # the most bytes of a header: safetensors reads no header above 100 MB
 TYPES = "biuf"  # the kinds of arrays that are written, by NumPy's letters
 

@@ -120,15 +120,15 @@ class Summed:
     def of_solution(cls, solution: Solution, problem: Problem | None) -> "Summed":
         """Return the moments of a first fit, before any rows are subtracted.
 
-        Raise if the fit has no explicit features.
+        Raise if the fit has no explicit features, or a factor that keeps no moments.
         """
         if solution.summed is not None:
             features, sums = solution.summed
             return cls(features, sums, _magnitudes(sums), solution.factor.fixed)
         if problem is None or problem.num_features is None:
             raise ValueError(
-                "update and forget need a fit on features or landmarks, and this one has the full "
-                "kernel matrix: fit with landmarks=, or fit all rows again"
+                "update and forget need the moments of features or landmarks, and this fit keeps "
+                "none: fit with landmarks= and without solver=, or fit all rows again"
             )
         return _of_features(problem, solution.labels)
 

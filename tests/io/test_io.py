@@ -278,39 +278,6 @@ def test_forged_headers_are_told(change, tmp_path):
     assert "\n" not in str(told.value)
 
 
-def as_before(node):
-    """A part of a header from when columns and no effects were of one class, with one's fields."""
-    if isinstance(node, list):
-        return [as_before(part) for part in node]
-    if not isinstance(node, dict):
-        return node
-    node = {key: as_before(part) for key, part in node.items()}
-    names = {"NoEffects": "FixedEffects", "FixedColumns": "FixedEffects"}
-    if node.get("class") in (*names, "Intercept", "FixedLevels"):
-        intercept = node["class"] == "Intercept"
-        fields = {"intercept": intercept, "combinations": None} | node["fields"]
-        return {"class": names.get(node["class"], node["class"]), "fields": fields}
-    return node
-
-
-@pytest.mark.slow
-def test_fixed_effects_of_older_files_are_read(tmp_path):
-    (X, y), member = problem(), np.arange(25) % 3
-    for options in (
-        {},
-        {"intercept": False},
-        {"fixed_effects": rls.levels(member)},
-        {"fixed_effects": X[:, :1] ** 2},
-        {"fixed_effects": [rls.levels(member), X[:, :1] ** 2]},
-    ):
-        rls.save(
-            tmp_path / "fit", rls.fit(rls.Gaussian(1.0), X, y, lams=[0.1], keep=True, **options)
-        )
-        want = rls.load(tmp_path / "fit")
-        rewrite(tmp_path / "fit", lambda header: header.update(tree=as_before(header["tree"])))
-        assert_same(rls.load(tmp_path / "fit"), want)
-
-
 def foreign(path, **header):
     save_file({"a": np.ones(3)}, path, {"jaxrls": json.dumps(header)})
 
@@ -320,11 +287,11 @@ FOREIGN = {
     "JSON|header": lambda path: path.write_text("hello world, " * 9),
     "no 'jaxrls'": lambda path: save_file({"a": np.ones(3)}, path),
     "no 'version'": foreign,
-    "format is 1, and this jaxrls reads 4: fit and save again": partial(foreign, version=1),
-    "format is 5, and this jaxrls reads 4: upgrade jaxrls": partial(foreign, version=5),
+    "format is 1, and this jaxrls reads 5: fit and save again": partial(foreign, version=1),
+    "format is 6, and this jaxrls reads 5: upgrade jaxrls": partial(foreign, version=6),
     "its version is '3', and must be a whole number": partial(foreign, version="3"),
     "its version is None, and must be a whole number": partial(foreign, version=None),
-    "checksum": partial(foreign, version=4, checksum=0, header={}),
+    "checksum": partial(foreign, version=5, checksum=0, header={}),
 }
 
 

@@ -353,7 +353,7 @@ def test_rows_that_cannot_come_or_go():
                     rls.fit(rls.Gaussian(1.0), **rows, **KEPT),
                     "update",
                     rest,
-                    "this one has the full kernel matrix: fit with landmarks=",
+                    "this fit keeps none: fit with landmarks=",
                 ),
             )
         )

@@ -28,7 +28,7 @@ from jaxrls.core.support import (
     hints_at_names,
     raise_for_wrong_column,
 )
-from jaxrls.front import KEPT_ROWS, Fit, inspect_lam, with_names, without_solution
+from jaxrls.front import KEPT_ROWS, Fit, inspect_lam, solution_of, with_names, without_solution
 from jaxrls.landmarks.growing import landmarks_to_tune
 from jaxrls.sklearn.kernels import named_kernel
 from jaxrls.sklearn.scoring import (
@@ -251,6 +251,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         fit = self._sweep(kernel, call)
         held_out = np.asarray(call.targets, fit.model.intercept.dtype) - np.asarray(left_out(fit))
         if self.scoring is not None:
+            self._check_levels(fit)
             fit = self._at_best_score(fit, call, self._held_out(call, held_out))
         kept = call.X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
         self._set_fitted(fit if kept else without_solution(fit))
@@ -400,6 +401,17 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             )
         if self.by_fold and call.groups is None:
             raise ValueError("by_fold=True needs folds: give cv= or groups=")
+
+    def _check_levels(self, fit: Fit) -> None:
+        """Raise if held-out predictions lack constants of levels, and all rows are scored together."""
+        factor = solution_of(fit).factor
+        whole = factor.fixed.whole_levels_left_out(factor.weights, fit.kept.folds)
+        if whole is not None and np.any(whole) and not self.by_fold:
+            raise ValueError(
+                f"scoring={self.scoring!r} compares predictions of all rows, which lack the constants "
+                "of levels of fixed_effects whose rows are all held out together: leave scoring= "
+                "out, or take by_fold=True"
+            )
 
     def _sweep(self, kernel: Kernel, call: Call) -> Fit:
         """Return a fit that keeps its solution, from which every λ is predicted."""

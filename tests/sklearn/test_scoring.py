@@ -164,6 +164,7 @@ def test_what_does_not_go_with_a_scorer_is_refused():
     fit = lambda **options: lambda: RLSRegressor(**LINE | options).fit(X, Y)
     both = "scoring= and store_cv_results= need"
     alone = RLSClassifier(**LINE, scoring="roc_auc", by_fold=True)
+    of_levels = {"groups": GROUPS, "fixed_effects": rls.levels(GROUPS)}
     refused(
         (fit(scoring="r3"), "'r3'"),
         (fit(scoring="r2", loss="absolute_error"), "scoring='r2' chooses λ by scores"),
@@ -174,6 +175,10 @@ def test_what_does_not_go_with_a_scorer_is_refused():
         (
             lambda: alone.fit(X, GROUPS > 1, groups=GROUPS),
             "the score of scoring='roc_auc' is not a number at 6 of 6 λ: take folds in which",
+        ),
+        (
+            lambda: RLSRegressor(**LINE, scoring="r2").fit(X, Y, **of_levels),
+            "scoring='r2' compares predictions of all rows, which lack the constants of levels",
         ),
     )
 

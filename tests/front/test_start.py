@@ -140,7 +140,7 @@ def guesses(kernel, X, Y, weights=None, how="screen", near=False, **options):
     problem = extend.read_problem(
         kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights, **options
     )
-    return start.first_guesses(problem, how, None, near)
+    return start.first_guesses(problem, how, start.SCREEN_LAMS, near)
 
 
 @pytest.mark.parametrize("make", [rls.Gaussian, Own], ids=lambda cls: cls.__name__)

@@ -11,6 +11,9 @@ from jaxrls.core.fit import Choice, HeldLam, Problem, Result
 class Attempt(NamedTuple):
     """What a fit computed. It may be replaced by a better attempt; the last one becomes a `Fit`.
 
+    `run` and `tune` may pad the rows of the problem when they begin (`padded`). When they end, they
+    take the padding off the result alone (`without_padding`), as `with_lam` does.
+
     Args:
         result: the fitted function, the chosen λ, and diagnostics.
         solution: what the result was computed from; None if the fit does not keep it.

@@ -112,7 +112,8 @@ class Space:
         """Return θ at the start of the search, or with a random key near it.
 
         With a key, a normal draw of standard deviation 1 is added to each logarithm, and to each
-        parameter that is searched without logarithm.
+        parameter that is searched without logarithm. Fixed parameters get a draw too, and `unpack`
+        ignores it.
         """
         params = []
         starts = jax.tree.leaves(self.start)
@@ -156,7 +157,8 @@ class SearchOptions(NamedTuple):
     * ‖∇ log E‖∞ is below `tol`;
     * a few steps in a row change log E by little, as its `Patience` says.
 
-    For a likelihood, E per row takes the place of log E.
+    For a likelihood, E per row takes the place of log E. `tol` is then in nats of all rows, and
+    `descend` converts it.
     """
 
     optimizer: Any
@@ -502,7 +504,7 @@ def _tuned(walk: Walk, start_value: Any, words: str) -> Tuned:
 
     Args:
         walk: the search at its end.
-        start_value: the value at the kernel that the user gave.
+        start_value: the value at the kernel that was given, the first of `Guesses.all`.
         words: what to add to the reason why the search ended.
     """
     problem = walk.problem

@@ -73,8 +73,9 @@ def fit(
               λ is searched for instead: by a solver without a spectrum, and by default with K of
               8000 rows or more on a GPU, or of any number of rows on a TPU.
             * their values, (L,), or (L, t) with a column for each target; 0 stands for `fit.floor`.
-            * `"search"`: find the best λ from the error and its slope at about ten values. For a
-              stream, or a criterion without slopes, the grid is used instead.
+            * `"search"`: find the best λ from the error and its slope at about ten values. Where
+              slopes are not known, as for a stream or a loss that is a step function, a solver with
+              a spectrum does as for `lams=100`.
         per_target: whether each column of Y has a λ of its own.
         conservative: a number c of standard errors, over rows or groups. The largest λ is taken
             whose error is at most c standard errors above the smallest; 1 or True is the

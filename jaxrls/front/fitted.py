@@ -58,14 +58,17 @@ class About:
 class Kept:
     """The parts of a fit that later calls need, if the fit keeps its solution.
 
+    If it does not, every field but `saved` is None, and `saved` is False.
+
     Args:
         solution: the factor with labels; None if the fit does not keep it.
         problem: the problem that was solved, which another λ needs; None after `load`, `update` and
             `forget`.
-        folds: the rows that were held out together; None for single rows.
+        folds: the rows that were held out together; None for single rows, and after `update` and
+            `forget`.
         choice: how `update` chooses λ again from moments, or computes the error of the λ that
             `tune` found or `with_lam` set; `HeldLam` if moments do not suffice, or if `fit` found λ
-            by a search; None without a solution.
+            by a search.
         saved: whether `save` writes the solution.
     """
 

@@ -18,7 +18,9 @@ def solution_of(fit: Fit) -> Solution:
 
 
 def without_solution(fit: Fit) -> Fit:
-    """Return the fit without its solution, its problem and its stored results."""
+    """Return the fit without its stored results and without what `Kept` holds: the solution, the
+    problem, the folds, the choice of λ, and whether they are saved.
+    """
     return replace(fit, kept=Kept(), stored={})
 
 
@@ -33,6 +35,8 @@ def once_per_fit(compute: Callable[[Fit], Any]) -> Callable[[Fit], Any]:
 
     @wraps(compute)
     def recalled(fit: Fit) -> Any:
+        # `stored` is a field, which `replace` copies. The attributes in `vars(fit)` that are
+        # no fields are not in the new fit, which computes them anew.
         for results in (fit.stored, vars(fit)):
             if name in results:
                 return results[name]

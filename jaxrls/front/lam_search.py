@@ -122,6 +122,8 @@ def evaluate_lams(factor: Any, problem: Problem, solution: Solution, count: int)
         wanted = np.array([next_place(curve, low, high) for curve in each])
         if np.isnan(wanted).all():
             break
+        # A search that is over evaluates its last λ again, while others go on. That does no harm:
+        # `next_place` takes each λ once, and `choose_lam` finds the same λ among equal ones.
         log_lams = np.where(np.isnan(wanted), log_lams, wanted)
         evaluation: Any = jax.device_get(evaluate(problem, solution, jnp.asarray(log_lams, dtype)))
         errors.append(evaluation.errors.reshape(-1))
@@ -160,6 +162,7 @@ def next_place(curve: Curve, low: float, high: float) -> float:
     if is_finite.sum() < 2:
         return np.nan
     f = _as_logarithms(curve.take(is_finite))
+    # `_as_logarithms` makes exactly 0 of the smallest value. The largest λ that has it is taken.
     best = int(np.flatnonzero(f.values == 0)[-1])
     # The search goes at most half of the way to where the factor broke down.
     ends = np.array([low, high, *(curve.log_lams[~is_finite] + f.log_lams[best]) / 2])

@@ -139,8 +139,8 @@ def memory(
         `solver=` it counts K, even if `fit` would take `Iterative`.
 
     Raises:
-        ValueError: for an unknown call, route or dtype, and for a number that is not whole or is
-            below 1.
+        ValueError: for an unknown call or dtype, a shape that is not (n, d), and a number that is
+            not whole, is below 1, or for landmarks and groups is above n.
 
     **Cost** none: no array is made. **Source**: the sizes of the matrices that each route holds.
 

@@ -65,7 +65,7 @@ class Model(Function):
             `intercept` and `free`, which belong to the columns as the caller gave them.
         names: the names of the columns of X, if X was a data frame, a table or a stream. Columns of
             new rows are found by these names, in any order.
-        num_columns: how many columns X had; None if `points` or a kernel matrix show it.
+        num_columns: how many columns X had; None for a kernel matrix, or if it is not known.
 
     **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 

@@ -111,10 +111,11 @@ def best_lam(
     intercept: bool = True,
     criterion: Criterion = loo,
 ) -> Float[Array, ""]:
-    """Find the λ of the smallest leave-one-out error, differentiable in kernel, X, Y and weights.
+    """Find the λ of the smallest validation error, differentiable in kernel, X, Y and weights.
 
-    Let θ be the kernel, X, Y and weights. λ⋆ minimises E(λ, θ) between the neighbours of the best
-    grid point. By the implicit function theorem
+    Let θ be the kernel, X, Y and weights, and E the criterion, by default the leave-one-out error.
+    λ⋆ minimises E(λ, θ) between the neighbours of the best grid point. By the implicit function
+    theorem
 
         dλ⋆ = −(∂²E/∂λ²)⁻¹ (∂²E/∂λ∂θ) dθ
 
@@ -126,7 +127,8 @@ def best_lam(
         kernel, X, Y: as in `objective`.
         lams: the grid (L,), by default `lambda_grid`.
         weights, intercept: as in `fit`.
-        criterion: the `Criterion` that λ⋆ minimises.
+        criterion: the `Criterion` E. A likelihood estimates the variance τ² of the prior, unless it
+            is given, as in `fit` and not as in `objective`.
 
     Returns:
         λ⋆, a scalar.
@@ -134,7 +136,7 @@ def best_lam(
     Raises:
         ValueError: as `objective`.
 
-    **Cost** one eigendecomposition; a derivative adds second derivatives of `objective`.
+    **Cost** one eigendecomposition; a derivative adds second derivatives of E at λ⋆.
     **Source**: the implicit function theorem; Pedregosa 2016, eq. 3.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
@@ -161,6 +163,9 @@ def best_lam(
         is_minimum = curvature > 0
         return jnp.where(is_minimum, value / jnp.where(is_minimum, curvature, 1), 0)
 
+    # In `custom_root`, f is `slope_at`, ∂E/∂ log λ, and its root is log λ⋆. `solve` is
+    # `already_solved`, and `tangent_solve` is `divided`, which divides by ∂²E/∂(log λ)². At an end
+    # of the range, f is log λ less a constant, so that λ⋆ does not depend on θ and dλ⋆ is 0.
     return jnp.exp(jax.lax.custom_root(slope_at, grid_best, already_solved, divided))
 
 

@@ -1,8 +1,8 @@
 """`make_plan` decides how `fit` solves a problem: by which solver, and at which λ.
 
-It looks at shapes, options and the size of memory, not at computed numbers. Its `Plan` is the one
-record of what was decided, which `run` executes. Decisions that depend on computed numbers, because
-of rounding, are in `run.py`.
+It looks at shapes, options and the size of memory, not at computed numbers. Its `Plan` says what
+was decided, and `run` executes it. Decisions that depend on computed numbers, because of rounding,
+are in `run.py`.
 
 The plan is made of answers that stand elsewhere, each in one place:
 
@@ -12,7 +12,8 @@ The plan is made of answers that stand elsewhere, each in one place:
 * whether Cholesky factors take less time than a spectrum: `cheapest_solver`;
 * how much memory a solver takes: `of_problem`.
 
-If K is too large for its plan, `solver_without_k` names a solver for another.
+If K is too large for its plan, or takes minutes, `solver_without_k` names a solver for another. So
+`fit` may make a second plan, in place of the first.
 """
 
 from dataclasses import dataclass, replace
@@ -104,11 +105,12 @@ class Plan(NamedTuple):
         lams: the λ to try. A grid that was requested may have become a search.
         per_target: whether each target has a λ of its own.
         conservative: within how many standard errors of the smallest error the largest λ is taken.
-        retry: what `run` tries next if rounding spoils the first result; None for nothing.
-            "below the floor": if the best λ of a grid is near the floor of the spectrum, and K is
-            not indefinite, search by Cholesky factors, whose floor is lower. "by a spectrum": if
-            Cholesky factors for a few named λ break down or are inexact, compute a spectrum. It is
-            planned only for a kernel with explicit features.
+        retry: what `run` tries next if rounding spoils the fit from a grid or from named λ; None
+            for nothing. "below the floor": if the best λ of a grid is near the floor of the
+            spectrum, and K is not indefinite, search by Cholesky factors, whose floor is lower. "by
+            a spectrum": if Cholesky factors for a few named λ break down or are inexact, compute a
+            spectrum. It is planned only for a kernel with explicit features. After any search for
+            one λ, `run` may also try a larger λ, which is not planned.
         kept: whether the fit keeps its solution.
     """
 

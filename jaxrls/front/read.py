@@ -121,6 +121,8 @@ def read_problem(
     rows = without_gaps(rows, weights)
     fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
     Y = rows.labels if Y is None else Y
+    # After the fixed effects: an offset may be subtracted only if there is an intercept, and labels
+    # are judged by their spread beyond the fixed effects.
     removable = fixed.has_intercept and criterion.ignores_offset
     offset = None
     rounded = labels_to_round(Y, weights, fixed, rows.count)
@@ -130,8 +132,10 @@ def read_problem(
     Y = labels_without_gaps(read_labels(Y, rows, offset), weights)
     if standardize:
         kernel = standardized(kernel, rows, weights)
+    # After `standardized`: widths are then medians of distances between standardized rows.
     kernel = from_median(kernel, rows, weights)
     rows.check(kernel)
+    # `bind` turns data of the criterion into arrays, which its methods below may read.
     criterion = criterion.match_columns(names, offset).bind(Y, rows)
     if estimates:
         criterion = criterion.with_best_scale()

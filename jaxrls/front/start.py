@@ -27,10 +27,12 @@ NEAR_FACTORS = [1.5, 1.0, 2 / 3, 4 / 9, 0.3]
 
 
 class Guess(NamedTuple):
-    """A kernel from which a search may start, with its best λ on a sample of the rows.
+    """A kernel and a λ from which a search may start.
 
-    `floor` is the precision of K of all rows, estimated from the sample. `error` is the error on
-    the sample.
+    As `first_guesses` makes it, λ is the best on a sample of the rows, `floor` is the precision of
+    K of all rows, estimated from the sample, and `error` is the error on the sample. A search that
+    follows another one starts from the kernel and λ that were found, and may have a higher floor.
+    A search keeps λ above the floor, unless it holds λ. Only `first_guesses` reads `error`.
     """
 
     kernel: Any
@@ -42,8 +44,9 @@ class Guess(NamedTuple):
 class Guesses(NamedTuple):
     """The kernels and λ at which a search may start.
 
-    `given` has the kernel that the user gave. `better` has another kernel, which was better on a
-    sample of the rows, such as the end of a search there. It is None if no other was better.
+    `given` has the kernel that the user gave, or the end of an earlier search if only that is a
+    start. `better` has another kernel, which was better on a sample of the rows, such as the end of
+    a search there. It is None if no other was better.
     """
 
     given: Guess

@@ -102,10 +102,10 @@ def tune(
         optimizer: an optimiser of optax, by default L-BFGS.
         steps: the largest number of steps.
         tol: the tolerance. A search ends if ‖∇ log E‖∞ is below it, or if three steps in a row
-            change log E by less than tol/20. After `grow`, with the default optimiser, it ends at
-            the first step that changes log E by less than tol/2. For the evidence, E in nats of all
-            rows takes the place of log E. For a criterion of your own it is E divided by its size
-            at the start.
+            change log E by less than tol/20. A search that goes on from the end of another, with
+            `grow` or at larger λ, ends at the first step that changes log E by less than tol/2, if
+            the optimiser is the default. For the evidence, E in nats of all rows takes the place of
+            log E. For a criterion of your own it is E divided by its size at the start.
         start: how to find the first kernel. The given kernel itself is always among the candidates.
             With a likelihood and at most 100 rows, another search begins at it. One of:
 
@@ -327,6 +327,9 @@ def _above_rounding(
     At the larger λ held-out residuals of single rows are right. Unless labels have no noise,
     widths can shrink as λ grows, with nearly the same fitted function. `result` is that of the end.
     """
+    # Residuals are right from `sound_lam` on, which is a multiple of the precision of K. The floor
+    # of this search is twice that, so that they stay right if the precision at most doubles as the
+    # kernel changes. The start is above the floor, as the search moves log (λ − floor).
     lowest = result.chosen.lam.dtype.type(2 * rounding.sound_lam)
     here = Guess(best.kernel, 2 * lowest, lowest, result.chosen.error)
     again = descend(best.problem, Guesses(here), options._replace(starts=1), best.last_point)

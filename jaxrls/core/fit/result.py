@@ -93,7 +93,7 @@ class Diagnostics:
 class Result:
     """The arrays that a fit computes at the chosen λ.
 
-    `fit_arrays` returns it, and `fit` makes a `Fit` of it.
+    `fit_arrays` returns it with the `Solution`, as `Fitted`, and `fit` makes a `Fit` of it.
 
     Args:
         function: the fitted function at the chosen λ.

@@ -22,7 +22,7 @@ from jaxrls.core.data import (
     pad_rows,
 )
 from jaxrls.core.fit import Function, Numbers
-from jaxrls.core.kernels import Kernel, check_levels
+from jaxrls.core.kernels import Kernel, check_levels_fit_dtype
 from jaxrls.core.support import (
     by_names,
     is_concrete,
@@ -80,8 +80,12 @@ class Model(Function):
 
     @property
     def unnamed(self) -> "Model":
-        """The model without names of columns, as new names would compile a program again."""
-        return replace(self, names=())
+        """The model without names of columns and of fixed effects.
+
+        Other names would compile a program again.
+        """
+        effects = None if self.effects is None else replace(self.effects, terms=())
+        return replace(self, names=(), effects=effects)
 
     @property
     def intercept(self) -> Any:
@@ -153,9 +157,8 @@ class Model(Function):
         if getattr(constant, "dtype", dtype) != dtype:
             lacking = constant
             constant = np.zeros(np.shape(constant), dtype)
-        of_features = self.kernel, self.points, self.coef, constant
-        effects = None if self.effects is None else replace(self.effects, terms=())
-        return Model(*of_features, effects=effects, beta=self.beta), lacking
+        model = Model(self.kernel, self.points, self.coef, constant)
+        return replace(model, effects=self.unnamed.effects, beta=self.beta), lacking
 
     def read(self, X: Any, fixed_effects: Any = None) -> tuple[Rows, Any]:
         """Return X as `Rows`, and the fixed effects in the form that `effects` takes, checked."""
@@ -163,7 +166,7 @@ class Model(Function):
         rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
         self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
-        check_levels(self.kernel, self.points, X)
+        check_levels_fit_dtype(self.kernel, self.points, X)
         effects = self.effects or no_effects(self.coef.dtype)
         return rows, effects.new_values(fixed_effects, rows.shape[0], self.coef.dtype)
 

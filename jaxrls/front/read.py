@@ -32,7 +32,7 @@ from jaxrls.core.kernels import (
     OfFunction,
     Standardized,
     check_kernel,
-    check_levels,
+    check_levels_fit_dtype,
     columns_by_number,
 )
 from jaxrls.core.linalg import matmul, safe_sqrt
@@ -144,9 +144,9 @@ def read_problem(
     criterion.check_rows(Y, weights)
     kernel = in_dtype(kernel, rows.dtype)
     check_of_one_row(kernel, rows)
-    check_levels(kernel, getattr(rows, "X", None), landmarks, "landmarks")
+    check_levels_fit_dtype(kernel, getattr(rows, "X", None), landmarks, "landmarks")
     if criterion.has_own_rows:
-        check_levels(kernel, getattr(rows, "X", None), criterion.X, "X of holdout")
+        check_levels_fit_dtype(kernel, getattr(rows, "X", None), criterion.X, "X of holdout")
     return Problem(kernel, rows, weights, fixed, Y, criterion, block_size, solver, offset)
 
 

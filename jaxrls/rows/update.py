@@ -43,7 +43,7 @@ from jaxrls.core.fit import (
     Result,
     result_of_moments,
 )
-from jaxrls.core.kernels import Kernel, check_levels
+from jaxrls.core.kernels import Kernel, check_levels_fit_dtype
 from jaxrls.core.linalg import Reduction
 from jaxrls.core.support import by_names, known_values, on_device, pytree, static, warn, where_known
 from jaxrls.front import (
@@ -295,7 +295,7 @@ def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects:
         )
     n, d = rows.shape
     fit.model.check_columns(d)
-    check_levels(kernel, fit.model.points, X)
+    check_levels_fit_dtype(kernel, fit.model.points, X)
     if fit.label_offset is not None:  # a stream has labels of its own
         Y = read_labels(rows.labels if Y is None else Y, rows, fit.label_offset)
     new = read_problem(kernel, rows, Y, weights=weights, intercept=False)

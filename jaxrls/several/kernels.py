@@ -16,11 +16,19 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxrls.core.data import Rows, as_rows, compiled, gram
 from jaxrls.core.factors import Spectral
 from jaxrls.core.fit import Numbers, Problem, choose_lam, lambda_grid
-from jaxrls.core.kernels import Kernel, Scaled, Sum, check_kernel, columns_by_number
+from jaxrls.core.kernels import (
+    Kernel,
+    Scaled,
+    Sum,
+    check_kernel,
+    check_levels_fit_dtype,
+    columns_by_number,
+)
 from jaxrls.core.linalg import matmul
 from jaxrls.core.support import (
     as_floats,
     as_lams,
+    by_names,
     check_whole,
     column_names,
     known_and,
@@ -161,8 +169,11 @@ class KernelsFit:
         **Cost** O(m q (d + t)) for each kernel.
         """
         model = Model(self.kernels[0], self.points, self.coef, self.intercept, names=self.columns)
+        rows = model.read(X)[0]
+        for kernel in self.kernels[1:]:
+            check_levels_fit_dtype(kernel, self.points, by_names("X", X, self.columns))
         unnamed = replace(self, columns=())  # new names would compile the program again
-        return _split(unnamed, model.read(X)[0], block_size=block_size)
+        return _split(unnamed, rows, block_size=block_size)
 
     def predict(self, X: Any, *, block_size: int | None = None) -> Float[Numbers, "m t"]:
         """Return the predictions for the rows of X: the intercept plus the sum of `predict_split`.

@@ -42,6 +42,7 @@ from jaxrls.sklearn.scoring import (
     take,
 )
 from jaxrls.sklearn.support import CallbackSupportMixin
+from jaxrls.uncertainty.intervals import hold_whole_levels
 
 MOST_LANDMARKS = 500  # that `partial_fit` chooses from its first rows, if no number is given
 LOSSES = {
@@ -403,14 +404,13 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError("by_fold=True needs folds: give cv= or groups=")
 
     def _check_levels(self, fit: Fit) -> None:
-        """Raise if held-out predictions lack constants of levels, and all rows are scored together."""
+        """Raise if held-out predictions lack constants of levels, which scores would take for 0."""
         factor = solution_of(fit).factor
-        whole = factor.fixed.whole_levels_left_out(factor.weights, fit.kept.folds)
-        if whole is not None and np.any(whole) and not self.by_fold:
+        folds = fit.kept.folds
+        if folds is not None and hold_whole_levels(factor.fixed, folds, factor.weights):
             raise ValueError(
-                f"scoring={self.scoring!r} compares predictions of all rows, which lack the constants "
-                "of levels of fixed_effects whose rows are all held out together: leave scoring= "
-                "out, or take by_fold=True"
+                f"scoring={self.scoring!r} compares predictions, which lack the constants of levels "
+                "of fixed_effects whose rows are all held out together: leave scoring= out"
             )
 
     def _sweep(self, kernel: Kernel, call: Call) -> Fit:

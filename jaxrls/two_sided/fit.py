@@ -131,16 +131,18 @@ def fit_kronecker(
 
 
 def _check_order(X1: Any, X2: Any, Y: Any, weights: Any) -> None:
-    """Raise if labels or weights have another pandas index than the objects of their side.
+    """Raise if labels or weights are in another order than the objects of their side, by pandas.
 
-    The index of the objects of side 2 is that of the columns of Y.
+    The columns of Y may be named by the index of the objects of side 2. Other names say nothing of
+    their order.
     """
     check_order("Y", Y, "X1", X1)
     columns: Any = getattr(Y, "columns", None)
     index: Any = getattr(X2, "index", None)
-    if hasattr(columns, "equals") and hasattr(index, "equals") and not columns.equals(index):
+    have_names = hasattr(columns, "equals") and hasattr(index, "equals")
+    if have_names and set(columns) == set(index) and not columns.equals(index):
         raise ValueError(
-            "Y has other names of columns than the index of X2, and columns are taken in their "
+            "Y has its columns in another order than the index of X2, and they are taken in their "
             "order: give Y[X2.index], or Y.to_numpy() where the order is right"
         )
     if isinstance(weights, list | tuple) and len(weights) == 2:

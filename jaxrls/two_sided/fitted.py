@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import compiled, gram
 from jaxrls.core.fit import Numbers
-from jaxrls.core.kernels import Kernel, check_kernel
+from jaxrls.core.kernels import Kernel, check_kernel, check_levels_fit_dtype
 from jaxrls.core.linalg import Number, default_block_size, map_rows, matmul
 from jaxrls.core.support import (
     as_array,
@@ -94,6 +94,8 @@ class KroneckerModel:
         """Check new rows of both sides and the numbers of pairs, and return them as arrays."""
         dtype = self.coef.dtype
         (names1, names2) = self.names
+        check_levels_fit_dtype(self.kernel1, self.points1, by_names("X1", X1, names1), "X1")
+        check_levels_fit_dtype(self.kernel2, self.points2, by_names("X2", X2, names2), "X2")
         X1 = as_side("X1", X1, self.kernel1, dtype, self.points1.shape[1], names1)
         X2 = as_side("X2", X2, self.kernel2, dtype, self.points2.shape[1], names2)
         if pairs is None:

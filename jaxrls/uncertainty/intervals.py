@@ -418,15 +418,24 @@ def _check_levels(fixed: FixedEffects, folds: Folds, weights: Weights) -> None:
 
     The constant of such a level cannot be fitted without the fold.
     """
-    if isinstance(fixed, FixedLevels):
-        pairs = np.stack([fixed.values, folds.predicted_by])[:, np.asarray(weights.used)]
-        folds_of_level = np.bincount(np.unique(pairs, axis=1)[0])
-        if (folds_of_level == 1).any():
-            raise ValueError(
-                "groups= held out whole levels of fixed_effects, and their residuals lack the "
-                "constant of the level, which intervals need: fit without groups=, or take "
-                "1.0 * Levels() in the kernel in place of fixed effects"
-            )
+    if hold_whole_levels(fixed, folds, weights):
+        raise ValueError(
+            "groups= held out whole levels of fixed_effects, and their residuals lack the "
+            "constant of the level, which intervals need: fit without groups=, or take "
+            "1.0 * Levels() in the kernel in place of fixed effects"
+        )
+
+
+def hold_whole_levels(fixed: FixedEffects, folds: Folds, weights: Weights) -> bool:
+    """Return whether one of the groups holds a whole level of fixed effects.
+
+    It is asked of NumPy, which compiles nothing.
+    """
+    if not isinstance(fixed, FixedLevels):
+        return False
+    pairs = np.stack([fixed.values, folds.predicted_by])[:, np.asarray(weights.used)]
+    groups_of_level = np.bincount(np.unique(pairs, axis=1)[0])
+    return bool((groups_of_level == 1).any())
 
 
 @compiled

@@ -73,7 +73,6 @@ def tuned(kernel=None, Y=Y, **options):
     return rls.tune(kernel, X.astype(DTYPE), Y.astype(DTYPE), **options)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("start", ["kernel", pytest.param("screen", marks=pytest.mark.slow)])
 def test_the_width_is_best_at_that_lam(start):
     """Which is another than the best λ, where the error is smaller."""

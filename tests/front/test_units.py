@@ -39,8 +39,11 @@ def variances_of(kernel):
     return [float(part.scale) for part in parts]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(
+    "name",
+    # Those of one part share their programs.
+    [pytest.param(one, marks=[pytest.mark.slow] if "Dye" not in one else []) for one in STUDIES],
+)
 def test_published_variances_in_any_unit(name):
     """Scales and λ that started far from them were left where the likelihood is flat, as converged;
     a variance of 0 is told.

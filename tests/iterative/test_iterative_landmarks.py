@@ -37,8 +37,9 @@ OPTIONS = {
 
 
 @pytest.mark.filterwarnings("ignore:the landmarks are nearly dependent")  # in float32
-@pytest.mark.slow
-@pytest.mark.parametrize("named", OPTIONS)
+@pytest.mark.parametrize(
+    "named", [pytest.param(n, marks=[] if n == "levels" else pytest.mark.slow) for n in OPTIONS]
+)
 def test_the_fit_is_that_of_the_moments(named):
     """After several steps, as the approximate inverse is of some of the rows."""
     assert SAMPLED * M < N

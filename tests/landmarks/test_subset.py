@@ -180,8 +180,7 @@ def test_memory_of_a_gradient_does_not_grow_with_rows(monkeypatch):
 
 
 @FLOAT64
-@pytest.mark.slow
-@pytest.mark.parametrize("by_number", [True, False])
+@pytest.mark.parametrize("by_number", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_slopes_are_those_of_the_plain_error(monkeypatch, by_number):
     """By derivatives of every step, in kernel, λ and points; by row numbers, landmarks leave with
     their rows; weights are 0 among others.

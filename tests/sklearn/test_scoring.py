@@ -178,7 +178,7 @@ def test_what_does_not_go_with_a_scorer_is_refused():
         ),
         (
             lambda: RLSRegressor(**LINE, scoring="r2").fit(X, Y, **of_levels),
-            "scoring='r2' compares predictions of all rows, which lack the constants of levels",
+            "scoring='r2' compares predictions, which lack the constants of levels",
         ),
     )
 

@@ -307,9 +307,13 @@ def test_errors_of_the_call_name_the_argument(monkeypatch):
     table = pandas.DataFrame(WIDE.Y, objects.index, others.index)
     turned = pandas.Series(1.0, objects.index[::-1])
     fit(X1=objects, X2=others, Y=table, weights=(turned[::-1], None))()
+    fit(X2=others.reset_index(drop=True), Y=table)()  # whose numbers name no column
     refused(
         (fit(X1=objects, Y=table[::-1]), r"Y has another index than X1, .* give Y.loc\[X1.index\]"),
-        (fit(X2=others, Y=table[[*"qprst"]]), r"Y has other names .* X2, .* give Y\[X2.index\]"),
+        (
+            fit(X2=others, Y=table[[*"qprst"]]),
+            r"Y has its columns in another .* X2, .* give Y\[X2.index\]",
+        ),
         (fit(X1=objects, weights=(turned, None)), r"weights\[0\] has another index than X1"),
         (
             fit(Y=WIDE.Y.T),

@@ -121,8 +121,9 @@ class FixedLevels(FixedEffects):
 
         def of_fold(fold: tuple[Int[Array, " b"], Float[Array, " b"]]) -> Bool[Array, " b"]:
             rows, mask = fold
-            inside = jnp.where(mask > 0, levels[rows], -1)
-            return jnp.sum(inside[:, None] == inside, axis=1) == members[inside]
+            counts = (mask > 0).astype(members.dtype)
+            inside = jax.ops.segment_sum(counts, levels[rows], self.count + 1)
+            return (inside == members)[levels[rows]]
 
         whole = jax.lax.map(of_fold, (folds.left_out, folds.left_out_mask))
         return folds.in_row_order(whole) & weights.used

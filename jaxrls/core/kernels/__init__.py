@@ -44,5 +44,5 @@ from jaxrls.core.kernels.stationary import (
     Levels,
     Matern,
     RationalQuadratic,
-    check_levels,
+    check_levels_fit_dtype,
 )

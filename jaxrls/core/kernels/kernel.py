@@ -40,7 +40,7 @@ def _of_rows(method: Method) -> Method:
     @public_call(data=names[0])
     @wraps(method)
     def run(self, *rows):
-        in_order = (in_order_of(rows[0], *named) for named in zip(names, rows, strict=True))
+        in_order = (in_order_of(rows[0], *named) for named in zip(names, rows, strict=False))
         blocks = map(as_block, names, in_order)
         return method(self, *(blocks if self.takes_blocks else map(as_dense, blocks)))
 

@@ -326,7 +326,6 @@ def test_groups_that_are_levels_leave_residuals_without_their_constant():
     assert np.isfinite(crossed.intervals(X, 0.5, fixed_effects=LABELS)[0]).all()
 
 
-@pytest.mark.slow
 def test_levels_that_are_held_out_as_a_whole_count_for_what_is_explained_within():
     """R² of labels less the means of their levels, and τ² with a dimension less for each level."""
     v, B = wide(ZEROS), np.eye(3)[MEMBER]

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse
 from jax.flatten_util import ravel_pytree
@@ -122,6 +123,14 @@ CASES = {
     ),
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+QUICK = "polynomial", "matern 5/2, a width per column"
+FEW_QUICK = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, case in CASES.items()
+    ],
+)
 
 
 @jax.jit
@@ -197,9 +206,8 @@ def test_formula_and_gram_matrix(case):
     assert_close(K[7:10], K[:3], rounding, "equal rows")
 
 
-@pytest.mark.slow
 @FLOAT64
-@EVERY
+@FEW_QUICK
 def test_derivatives(case):
     """First and second derivatives in every parameter and every entry of X, also where rows of X
     and Z coincide.
@@ -508,10 +516,24 @@ def test_levels_that_float32_rounds_are_asked_for_in_float64():
         assert_close(fit.predict(np.float32(rows)), fit.predict(rows), 1e-6)
     fit, rows = tenths
     narrow, words = np.float32(rows), "dtype float32, which rounds levels of the fit such as 0"
-    for new in (narrow, jnp.asarray(narrow), pd.DataFrame(narrow)):
+    mixed = pd.DataFrame({"a": rows[:, 0], "b": narrow[:, 1]})
+    table = pa.table({"a": narrow[:, 0], "b": narrow[:, 1]})
+    for new in (narrow, jnp.asarray(narrow), pd.DataFrame(narrow), mixed, table):
         refused((lambda new=new: fit.predict(new), f"X has {words}"))
     held = {"criterion": rls.holdout(narrow, X[:, 1]), "lams": [0.1]}
     refused(
         (lambda: rls.fit(kernel, rows, X[:, 1], **held), f"X of holdout has {words}"),
         (lambda: rls.fit(kernel, rows, X[:, 1], landmarks=narrow[:9]), f"landmarks has {words}"),
+    )
+    other = pd.DataFrame({"a": narrow[:, 0], "b": rows[:, 1]})  # whose levels are not rounded
+    assert_close(fit.predict(other), fit.predict(rows), 1e-6)
+    sides = rls.two_sided.fit_kronecker(
+        rls.Linear(), X[:3, :1], kernel, rows[:8], np.outer(X[:3, 0], X[:8, 1]), lams=[0.1]
+    )
+    several = rls.several.fit_kernels(
+        [rls.Linear(), rls.Levels().on([1])], rows, X[:, 1], shares=[[0.5, 0.5]], lams=[0.1]
+    )
+    refused(
+        (lambda: sides.predict(X[:3, :1], narrow[:8]), f"X2 has {words}"),
+        (lambda: several.predict(narrow), f"X has {words}"),
     )

@@ -60,7 +60,7 @@ class ByProducts(Factor):
 
     @property
     def has_residuals(self) -> bool:
-        """Whether there are probes, without which there are no held-out residuals."""
+        """Whether there are probes, without which held-out residuals cannot be estimated."""
         return self.signs.shape[1] > 0
 
     def trace(self) -> Number:
@@ -125,8 +125,10 @@ class ByProducts(Factor):
         probes = signs * residuals_of_signs
         diagonal = fits.approximate_diagonal
         if diagonal is None:
-            # The mean square of the fits Hg to signs g is (H²)ᵢᵢ: the leverage, but for what λ
-            # takes.
+            # The mean square q of the fits Hg to signs g is (H²)ᵢᵢ on average: the leverage, but
+            # for what λ takes. 1/(1 + q) is 1 − q to first order. It stays above 0 also where few
+            # probes make q larger than 1. Only its order, and its ratios within a group of rows,
+            # count.
             diagonal = 1 / (1 + jnp.mean((signs - residuals_of_signs) ** 2, axis=1))
         if fits.approximate_times_signs is not None and p < n:
             # A control variate: the diagonal of the approximation, less its estimate.

@@ -31,9 +31,11 @@ GROWTH = 1e3
 
 @pytree
 class Run:
-    """How an iteration went: the relative residuals of every step, and why each column stopped.
+    """How an iteration went: how far off it was after every step, and why each column stopped.
 
-    `reason` is an index into `REASONS`.
+    `residuals` and `history` hold what the caller measures. With `conjugate_gradients` this is its
+    `measure`: how far fitted values are off, as a share of the residuals. In `RefinedGram` it is
+    the distance from I. `reason` is an index into `REASONS`.
     """
 
     residuals: Float[Array, " k"]  # of the solution that is kept, for each column

@@ -251,7 +251,8 @@ def _grow(
     diag = X.map(kernel.diag, block_size=X.shape[0])
     whole = jnp.sum(v * diag)
     floor = capacity * jnp.finfo(X.dtype).eps * diag
-    # All rounds have blocks of equal size. There are at least four rounds.
+    # All rounds have blocks of equal size. A block has at most LARGEST_BLOCK pivots, and at most a
+    # quarter of the capacity, rounded up.
     block = -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
     draw = _Draw(kernel, X, v, floor, method == "rpcholesky", capacity, block)
     # A round writes a whole block of columns wherever it starts. So F has whole blocks of columns,

@@ -4,12 +4,13 @@
 passes, and twice as many products. The value and all derivatives are those of `plain_error`; tests
 compare the two.
 
-Let C = k(X, points), Ψ = C − mean, S = Ψᵀ diag(v) Ψ + λK_RR = FFᵀ. Here F = LA, with LLᵀ = K_RR and
-A as for all factors on features φ = L⁻¹ψ: AAᵀ = Φᵀ diag(v) Φ + λI. A row has the coordinates uᵢ,
-row i of U = ΨF⁻ᵀ, and the labels y − ȳ have the coordinates ℓ = Uᵀ diag(v) (y − ȳ). The error of a
-row is a function of rᵢ = uᵢℓ, its fitted value, and of sᵢ = |uᵢ|², its leverage. Let g and a be its
-derivatives in r and s. With z = Uᵀg, w = Uᵀ diag(a) U and T = −w − ½(zℓᵀ + ℓzᵀ), the cotangents
-are:
+Let C = k(X, points), Ψ = C − mean, S = Ψᵀ diag(v) Ψ + λK_RR = FFᵀ. K_RR is k(points, points) with
+jitter: its diagonal is multiplied by 1 + jitter, a constant. Here F = LA, with LLᵀ = K_RR and A as
+for all factors on features φ = L⁻¹ψ: AAᵀ = Φᵀ diag(v) Φ + λI. A row has the coordinates uᵢ, row i
+of U = ΨF⁻ᵀ, and the labels y − ȳ have the coordinates ℓ = Uᵀ diag(v) (y − ȳ). The error of a row is
+a function of rᵢ = uᵢℓ, its fitted value, and of sᵢ = |uᵢ|². Its leverage is vᵢsᵢ plus the part of
+the fixed effects, which depends on the weights alone. Let g and a be the derivatives of the error
+in r and s. With z = Uᵀg, w = Uᵀ diag(a) U and T = −w − ½(zℓᵀ + ℓzᵀ), the cotangents are:
 
     of S:     F⁻ᵀ T F⁻¹
     of Ψᵢ:    F⁻ᵀ (2aᵢuᵢ + ℓgᵢ + vᵢ(2Tuᵢ + z(yᵢ − ȳ)))

@@ -72,7 +72,11 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
     def landmarks_left_out(self, solution: Solution, lams: PerLam) -> tuple[Any, Any]:
         """Return held-out residuals and 1 − leverage of the landmarks.
 
-        All λ take four products.
+        All λ take four products. With M of `leave_out.view`, and the sign of Mₖ turned,
+
+            d = λ|Mₖ|²   ρ = √λ Mₖ·Mᵢ/√vᵢ   α = √λ Mₖ·Mᵀỹ
+
+        for landmark k and its row i. The factor √λ of the constraint cancels in `left_out_at`.
         """
         W = self.planes
         u = self.held
@@ -93,7 +97,7 @@ class LandmarkSpectrum(OnLandmarks, PrimalSpectrum):
         )
 
     def constraints(self, solution: Solution, lam: Number) -> tuple[Any, Any]:
-        """Return the constraints βₖ = 0 and Mᵀỹ, both scaled as U is."""
+        """Return the constraints βₖ = 0 as √λA⁻¹L⁻¹eₖ, and Mᵀỹ, both in the coordinates of M."""
         kept = jnp.sqrt(self.s / (self.s + lam))[:, None] * solution.state
         return self.planes * jnp.sqrt(lam / (self.s + lam)), kept
 
@@ -112,14 +116,16 @@ def floor_on_landmarks(
     direction. The jitter of the landmarks moves all eigenvalues. The floor is the larger of two
     numbers:
 
-    * Twice the mean rounding of directions, plus jitter, with the rounding of the moments
-      counted twice.
+    * Twice (2μ − e + j). Here μ is the mean of `rounding_of_moments`, e the rounding of the largest
+      eigenvalue, and j what the jitter moves. No direction is rounded by less than e. So 2μ − e is
+      e + 2(μ − e): what directions are rounded by beyond e counts twice.
     * The largest rounding of a direction that the fit keeps. For a hidden direction it is that of
       the moments. For others it is NOISES times the rounding of features, but at most s.
     """
     eps = jnp.finfo(s.dtype).eps
     largest = jnp.max(dictionary.kernel.diag(dictionary.points))
     amplified = jnp.sum(dictionary.whitener**2, axis=0)
+    # The squared rounding of features along each direction, in units of eigenvalues.
     features = total * matmul((eps * largest) ** 2 * amplified, V**2)
     jitter = dictionary.jitter * largest * total / len(s)
     mean = 2 * jnp.mean(rounding_of_moments) - eigh_rounding(len(s), jnp.max(s)) + jitter

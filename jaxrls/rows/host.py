@@ -1,4 +1,14 @@
-"""Rows that only the host reads, in blocks, and the class that sources of rows inherit from."""
+"""Rows that only the host reads, in blocks, and the class that sources of rows inherit from.
+
+One sum over a stream of files is this chain of calls:
+
+    over → read_blocks → with_columns → equal_blocks → in_blocks → blocks → pieces → Files
+    → Table.batches
+
+The first five are in this module. `StreamedRows` defines the next two, which read `Files`, and
+extends `read_blocks` and `equal_blocks`. In a compiled function, a reading of `readings.py` calls
+`read_blocks` in place of `over`.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress

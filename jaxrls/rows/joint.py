@@ -151,7 +151,10 @@ class JointRows(StreamedRows):
             super().__init__(source, seed=[seed, index], checkpoint=checkpoint, **options)
 
     def _first_reading(self, sample: int, seed: Any) -> Known:
-        """Read this process's rows, and return what is kept of the rows of all processes."""
+        """Read the rows of this process, and return what is kept of the rows of all processes.
+
+        It also sets `own` and `first`: which rows this process reads.
+        """
         known = super()._first_reading(sample, seed)
         everyones = gather(known)
         check_alike(everyones)
@@ -163,7 +166,7 @@ class JointRows(StreamedRows):
         """Raise in all processes if rows of one lie outside of the kernel's domain."""
         with in_unison():
             super().check(kernel, name, training=training)
-        _meet(False)
+        _meet(False)  # pairs with the report of `in_unison` in a process that failed
 
     def read_blocks(self, reduction: Reduction, run: Callable, columns: Any) -> Any:
         """Read the rows of this process once, and return the results for the rows of all processes.
@@ -179,6 +182,7 @@ class JointRows(StreamedRows):
         return jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts)), *gathered)
 
     def rows_here(self, indices: np.ndarray) -> Any:
+        """Return the rows with these numbers, whichever processes read them."""
         with in_unison():
             rows = super().rows_here(indices)
         return sum(gather(rows))

@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     Y: Any = None
     weights: Any = None
     place: str = ""  # where the rows come from, for messages
-    texts: Any = ()  # columns of text, if any
+    texts: Any = ()  # columns of text: categories, groups, labels, kept columns, in this order
     numbers: Any = ()  # the numbers of the rows in their file, from 1
 
 

@@ -158,7 +158,7 @@ class KernelsFit:
 
         Args:
             X: rows (m, d).
-            block_size: how many rows are computed at a time; None for a number that suits memory.
+            block_size: how many rows are computed at a time, by default as many as fit the cache.
 
         Returns:
             (K, m, t).

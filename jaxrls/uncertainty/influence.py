@@ -23,7 +23,7 @@ class Influence:
 
     Args:
         leverage: hᵢ, (n,), which does not depend on the labels.
-        residuals: standardized residuals (n,) or (n, t).
+        residuals: standardised residuals rᵢ/(σ √[(I − H)²]ᵢᵢ), (n,) or (n, t).
         cooks_distance: Cook's distances (n,) or (n, t).
         noise: the standard deviation σ of the labels' noise, in their units, () or (t,).
         dof: effective degrees of freedom, (), which do not depend on the labels.

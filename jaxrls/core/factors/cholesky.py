@@ -59,7 +59,10 @@ ALONG_EFFECTS = 0.03
 
 
 class DualAtLam(NamedTuple):
-    """All results at one λ that follow from the inverse of G: an `AtLam`, and those of the rows."""
+    """All results at one λ that follow from the inverse of G.
+
+    They are an `AtLam`, ỹᵀ P̃ ỹ, and results of the rows.
+    """
 
     coef: Float[Array, "n t"]
     beta: Float[Array, "q t"]

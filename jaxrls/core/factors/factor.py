@@ -93,7 +93,7 @@ class Factor(ABC):
     jitter_effect: Callable  # factors with jitter only: how far the jitter moves the fit
     shares_work: ClassVar[bool] = False  # whether many λ cost hardly more than one
     exact: ClassVar[bool] = True  # False if held-out residuals are estimates, without slopes in λ
-    has_residuals: Any = True  # whether the factor gives held-out residuals
+    has_residuals: Any = True  # whether there are held-out residuals, exact or estimated
 
     # what a factor gives --------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Factor(ABC):
 
     @abstractmethod
     def residual_dof(self, solution: Solution, lams: PerLam) -> PerLam:
-        """Compute tr R without cancellation."""
+        """Compute tr R over the rows of positive weight."""
 
     @abstractmethod
     def sweep(self, reduction: Reduction, solution: Solution, lams: PerLam, fn: Callable) -> Any:

@@ -180,16 +180,21 @@ class DualFits(NamedTuple):
     """The fits to the other rows of each fold.
 
     The held-out residuals e of a fold are √v e = start − cross·(z/(s + λ)). Queries have √v = 1.
+    The matrix K is the centred one that `dual_refits` rebuilds. All fields are minus their fit by
+    the fixed effects of the other rows.
     """
 
-    s: Any  # (k, c), eigenvalues of K̃ of the other rows
+    s: Any  # (k, c), eigenvalues of K of the other rows
     z: Any  # (k, c, t), their labels along the eigenvectors
-    cross: Any  # (k, b, c), K̃ of the fold with the other rows, along the eigenvectors
+    cross: Any  # (k, b, c), K of the fold with the other rows, along the eigenvectors
     start: Any  # (k, b, t), ỹ of the fold minus the fit of the fixed effects
 
 
 def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
-    """Fit the other rows of every fold, from K̃, H and ỹ of all rows.
+    """Fit the other rows of every fold, from K, H and ỹ of all rows.
+
+    K is rebuilt as U diag(s) Uᵀ. It is not K̃ of `factor.py`, but K̃ with the fixed effects of all
+    rows projected out. Every fit to other rows projects out the fixed effects of those rows anyway.
 
     In these matrices √v is 1 for rows of weight 0. One row of zeros is added. The other rows of
     each fold are padded with it, so that all folds have the same number of other rows.
@@ -214,10 +219,10 @@ def dual_refits(factor: Any, labels: Any, folds: Folds) -> DualFits:
 
 
 def _left_factor(factor: Any) -> Float[Array, "n r"]:
-    """Return A with AUᵀ = K̃: U diag(s) for rows of the fit.
+    """Return A with AUᵀ = K, the matrix that `dual_refits` rebuilds: U diag(s) for rows of the fit.
 
-    For rows of weight 0, which are queries, A is G of `query_map`: GUᵀ are their kernel values with
-    the rows of the fit.
+    For rows of weight 0, which are queries, A is G of `query_map`: GUᵀ are their centred kernel
+    values with the rows of the fit.
     """
     A = factor.U * factor.s
     if factor.weights.values is None:
@@ -226,9 +231,9 @@ def _left_factor(factor: Any) -> Float[Array, "n r"]:
 
 
 class RowsOfFold(NamedTuple):
-    """K̃, H and ỹ for the rows of a fold, or for the c other rows."""
+    """K, H and ỹ of `dual_refits`, for the rows of a fold or for the c other rows."""
 
-    K: Float[Array, "b c"]  # K̃ of these rows with the c other rows
+    K: Float[Array, "b c"]  # K of these rows with the c other rows
     H: Float[Array, "b q"]
     Y: Float[Array, "b t"]  # ỹ
 

@@ -18,7 +18,10 @@ from jaxrls.core.linalg import Reduction
 
 
 class RowLabels(NamedTuple):
-    """What a sweep reads of b rows besides their `DataBlock`."""
+    """The labels of b rows, and the weights with which they count when they are held out.
+
+    A sweep reads them together with a `DataBlock` or a `LeftBlock`, or for all rows at once.
+    """
 
     Y: Float[Array, "b t"]  # the labels
     scaled: Float[Array, "b t"]  # √v (y − mean)

@@ -240,10 +240,10 @@ class Solution:
         return jnp.moveaxis(r, 1, 0)
 
     def outcome(self, lam: Lams, folds: Folds | None = None, fn: Summand | None = None) -> Outcome:
-        """Return coefficients, held-out residuals and degrees of freedom at one λ, or at one per
-        target.
+        """Return coefficients, held-out residuals and degrees of freedom at `lam`.
 
-        If held-out residuals are estimates, the `Outcome` also has the estimate of
+        `lam` is (L,), or (L, t) with one λ for each target. A fit asks for L = 1, and some factors
+        support no more. If held-out residuals are estimates, the `Outcome` also has the estimate of
         `sum_held_out(fn)` and its standard error.
         """
         outcome = self.factor.outcome(self, self.lam_columns(lam), folds, fn)

@@ -268,7 +268,10 @@ class DenseSpectrum(Spectrum):
     def single_rows(
         self, solution: Solution, lam: Number
     ) -> tuple[Float[Array, "n t"], Float[Array, " n"]]:
-        """Return r and the diagonal of R of every row, without cancellation."""
+        """Return r and the diagonal of R of every row.
+
+        For a thin U the part of the diagonal outside of U is 1 − ΣU² − ΣH², a difference.
+        """
         of_rows = lambda residuals: (residuals.r[:, 0], residuals.diagonal[:, 0, 0])
         return self.sweep(MAP, solution, lam.reshape(1, 1), of_rows)
 
@@ -412,9 +415,9 @@ def factor_symmetric(matrix: KernelMatrix, semidefinite: bool = False) -> GramSp
     Eigenvalues below 0 are set to 0. Directions whose eigenvalue is negative by more than rounding
     get no coefficients, unless K is known to be `semidefinite`.
 
-    K of explicit features may have a low rank. Then directions that are only rounding get no
-    coefficients. Such coefficients would be of size 1/λ times labels, and the feature weights Φᵀc
-    would keep their rounding.
+    K of explicit features may have a low rank. If it is also `semidefinite`, directions that are
+    only rounding get no coefficients. Such coefficients would be of size 1/λ times labels, and the
+    feature weights Φᵀc would keep their rounding.
 
     Source: Rifkin (lecture), "Varying λ".
     """

@@ -31,7 +31,8 @@ class Problem:
         fixed: the fixed effects: columns without penalty, the intercept among them.
         Y: labels (n,) or (n, t).
         criterion: the criterion by which λ is chosen.
-        block_size: the number of rows in a block; None to choose it by memory.
+        block_size: the number of rows in a block; None for blocks that fit the cache of a CPU, or
+            that keep an accelerator busy.
         solver: how to factor; None if the user named no solver. Then `fit` chooses one, and
             `solution()` takes `Spectral()`.
         label_offset: the number subtracted from the labels of each target, (t,) or (), because

@@ -62,7 +62,7 @@ class View(ABC):
     """The residual operator R and the residuals r at one λ, for all targets."""
 
     residuals: Float[Array, "n t"]  # r
-    diagonal: Float[Array, " n"]  # of R, without cancellation; for queries 1, which has no meaning
+    diagonal: Float[Array, " n"]  # of R; for queries 1, which has no meaning
     H: Float[Array, "n q"]  # the fixed effects' part of M
     constraints = None  # a field in views whose landmarks are held out with their row
     width: ClassVar[Any] = 1  # how many numbers of each row an entry is computed from

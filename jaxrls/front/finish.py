@@ -17,12 +17,19 @@ from jaxrls.front.history import History
 from jaxrls.front.model import Model
 
 
-def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None = None) -> Fit:
+def finish(
+    attempt: Attempt,
+    names: tuple,
+    targets: tuple,
+    saved: bool,
+    history: History | None = None,
+) -> Fit:
     """Make the `Fit` of an attempt.
 
     Args:
         attempt: what was computed. Its solution, if there is one, is kept.
         names: the names of the columns of X; () if it has none.
+        targets: the names of the columns of Y; () if it has none.
         saved: whether `save` writes the solution.
         history: the history of a search by `tune`.
     """
@@ -44,7 +51,14 @@ def finish(attempt: Attempt, names: tuple, saved: bool, history: History | None 
         model=model_of(result.function, names, num_columns, problem.label_offset),
         chosen=result.chosen,
         diagnostics=result.diagnostics,
-        about=About(criterion.name, criterion.title, criterion.unit, plan, criterion.given_scale),
+        about=About(
+            criterion=criterion.name,
+            title=criterion.title,
+            unit=criterion.unit,
+            plan=plan,
+            scale=criterion.given_scale,
+            targets=targets,
+        ),
         history=history,
         kept=kept,
         label_offset=problem.label_offset,

@@ -19,7 +19,7 @@ from jaxrls.core.fit import (
     Problem,
 )
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.support import printable, public_call, pytree, static
+from jaxrls.core.support import in_named_order, printable, public_call, pytree, static
 from jaxrls.front.history import History
 from jaxrls.front.model import Model, came_from_host
 from jaxrls.front.scores import r_squared_of
@@ -45,6 +45,8 @@ class About:
         plan: the solver, and how λ was searched.
         scale: the variance τ² of the prior, if the criterion is a likelihood that was given it;
             None if it estimates τ², or has none.
+        targets: the names of the columns of Y, if it was a data frame; () if it had none. Further
+            labels with these names are taken by name.
     """
 
     criterion: str = static(default="")
@@ -52,6 +54,7 @@ class About:
     unit: str = static(default="")
     plan: str = static(default="")
     scale: float | None = static(default=None)
+    targets: tuple = static(default=())
 
 
 @pytree
@@ -426,6 +429,7 @@ class Fit(Generic[K]):
             ValueError: if the fit has fixed effects, and none are given.
         """
         self.model.check_effects("score", fixed_effects)
+        Y = in_named_order(Y, self.about.targets)
         return r_squared_of(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 
     @public_call(fitted="self.model.coef")

@@ -121,6 +121,7 @@ def read_problem(
     rows = without_gaps(rows, weights)
     fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
     Y = rows.labels if Y is None else Y
+    targets = column_names(Y)
     # After the fixed effects: an offset may be subtracted only if there is an intercept, and labels
     # are judged by their spread beyond the fixed effects.
     removable = fixed.has_intercept and criterion.ignores_offset
@@ -136,7 +137,7 @@ def read_problem(
     kernel = from_median(kernel, rows, weights)
     rows.check(kernel)
     # `bind` turns data of the criterion into arrays, which its methods below may read.
-    criterion = criterion.match_columns(names, offset).bind(Y, rows)
+    criterion = criterion.match_columns(names, targets, offset).bind(Y, rows)
     if estimates:
         criterion = criterion.with_best_scale()
     criterion.check(kernel)

@@ -184,7 +184,7 @@ def with_lam(fit: Fit, lam: Any) -> Fit:
     inspect_result(result, fit.criterion, names_lams=True, why_stopped=attempt.why_stopped)
     if fit.loo_residuals is not None:  # they have no padding, which the problem may have
         attempt = attempt.without_padding(len(fit.loo_residuals))
-    return finish(attempt, fit.model.names, fit.kept.saved)
+    return finish(attempt, fit.model.names, fit.about.targets, fit.kept.saved)
 
 
 @compiled

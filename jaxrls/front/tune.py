@@ -198,7 +198,7 @@ def tune(
         attempt = _fitted_to_all_rows(problem, attempt, request, progress)
     elif not keeps(attempt.problem, keep):
         attempt = attempt._replace(solution=None)
-    return finish(attempt, column_names(X), saved=bool(keep), history=history)
+    return finish(attempt, column_names(X), column_names(Y), saved=bool(keep), history=history)
 
 
 # many rows

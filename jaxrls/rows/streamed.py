@@ -30,6 +30,7 @@ from jaxrls.core.support import (
     check_unmasked,
     check_whole,
     column_names,
+    in_named_order,
     progress_bar,
 )
 from jaxrls.rows.files import read_arrays, reading, write_arrays
@@ -108,6 +109,7 @@ class StreamedRows(HostRows):
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the blocks of the source, as pieces."""
+        targets: tuple = ()
         for i, block in enumerate(self.source):
             if not isinstance(block, Piece):
                 several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
@@ -115,8 +117,9 @@ class StreamedRows(HostRows):
                 place = f"block {i}"
                 if not i:
                     self.column_names = column_names(block.X)
+                    targets = column_names(block.Y)
                 X = by_names(f"{place}: X", block.X, self.column_names)
-                block = block._replace(X=X, place=place)
+                block = block._replace(X=X, Y=in_named_order(block.Y, targets), place=place)
             yield block
 
     def select(self, names: Iterable) -> None:

@@ -45,7 +45,16 @@ from jaxrls.core.fit import (
 )
 from jaxrls.core.kernels import Kernel, check_levels_fit_dtype
 from jaxrls.core.linalg import Reduction
-from jaxrls.core.support import by_names, known_values, on_device, pytree, static, warn, where_known
+from jaxrls.core.support import (
+    by_names,
+    in_named_order,
+    known_values,
+    on_device,
+    pytree,
+    static,
+    warn,
+    where_known,
+)
 from jaxrls.front import (
     LARGEST_PART,
     Fit,
@@ -246,6 +255,7 @@ def with_rows(
     summed = summed_of(fit)
     coef = fit.model.coef
     X = by_names("X", X, fit.model.names)
+    Y = in_named_order(Y, fit.about.targets)
     new = _read(summed, fit, X, Y, weights, fixed_effects)
     if came_from_host(X):
         new = _in_few_sizes(new)

@@ -503,7 +503,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     def _criterion(self) -> Any:
         """Return the argument `criterion` of `jaxrls.fit`, which contains the loss."""
         criterion = rls.loo if self.criterion == "kfold" else as_criterion(self.criterion)
-        criterion = criterion.match_columns(self._column_names, None)
+        criterion = criterion.match_columns(self._column_names, (), None)
         if isinstance(criterion, rls.extend.LeaveOneOut):
             return replace(criterion, loss=self._loss)
         if self.cv is not None or self.loss != "squared_error":

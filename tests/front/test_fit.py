@@ -18,7 +18,7 @@ import scipy.sparse
 from contract.cases import WIDTH, gaussian
 from extended import Truth
 from sklearn.metrics import r2_score
-from support import ANY_PRECISION, COMPILED, DTYPE, EPS, array, assert_close, no_fit, refused
+from support import ANY_PRECISION, COMPILED, DTYPE, EPS, array, assert_close, no_fit, refused, wide
 
 import jaxrls as rls
 from jaxrls import extend
@@ -284,6 +284,33 @@ def test_columns_of_a_search_are_standardised():
     unit = np.array([1e-170, 1, 1])
     assert_close(tuned.kernel.centre / unit, X.mean(axis=0) / unit, 1e-12)
     assert tuned.kernel.scale[2] == 1 and tuned.kernel.kernel.width != WIDTH
+
+
+@pytest.mark.slow
+def test_targets_of_a_frame_are_taken_by_name(tmp_path):
+    """In scores, held-out rows, updates and blocks of streams; other names say nothing of order."""
+    rng = np.random.default_rng(3)
+    X = wide(rng.normal(size=(40, 2)))
+    Y = wide(np.stack([X[:, 0], 9 - 3 * X[:, 1]], axis=1) + 0.1 * rng.normal(size=(40, 2)))
+    frame = pandas.DataFrame(Y, columns=["a", "b"])
+    turned = frame[["b", "a"]]
+    options = {"lams": [0.1], "keep": True}
+    fit = rls.fit(rls.Linear(), X, frame, **options)
+    want = rls.fit(rls.Linear(), X, Y, **options)
+    rls.save(tmp_path / "fit", fit)
+    for again in (fit, rls.load(tmp_path / "fit"), fit.with_lam(0.01)):
+        assert again.score(X, turned) == again.score(X, Y) > 0.9
+        assert again.score(X, turned.set_axis(["c", "d"], axis=1)) < 0
+    grown, expected = fit.update(X[:9], turned[:9]), want.update(X[:9], Y[:9])
+    assert_close(grown.model.coef, expected.model.coef, 10 * EPS)
+    back = grown.forget(X[:9], turned[:9])
+    assert_close(back.predict(X), want.predict(X), 1e4 * EPS)
+    held = rls.fit(rls.Linear(), X, frame, criterion=rls.holdout(X, turned), **options)
+    by_place = rls.fit(rls.Linear(), X, Y, criterion=rls.holdout(X, Y), **options)
+    assert_close(held.errors, by_place.errors, 10 * EPS)
+    blocks = [(X[:20], frame[:20]), (X[20:], turned[20:])]
+    streamed = rls.fit(rls.Linear(), rls.rows.stream(blocks), lams=[0.1])
+    assert_close(streamed.predict(X), want.predict(X), 1e4 * EPS)
 
 
 @pytest.mark.slow

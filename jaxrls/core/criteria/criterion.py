@@ -194,15 +194,17 @@ class Criterion(ABC):
     # `check_rows` alone. `match_columns` reads the data in fields as the user gave them. `bind`
     # turns them into arrays, `Rows` and `Folds`, which all other methods read.
 
-    def match_columns(self, names: tuple, offset: np.ndarray | None) -> "Criterion":
+    def match_columns(self, names: tuple, targets: tuple, offset: np.ndarray | None) -> "Criterion":
         """Return the criterion with its own rows, if it has any, prepared as the fitted rows are.
 
         Args:
             names: the names of the fitted columns. The columns of its rows are taken by them.
+            targets: the names of the targets, by which its labels are ordered; () if they have
+                none.
             offset: what is subtracted from the labels of its rows, as from the fitted labels; None
                 for nothing.
         """
-        del names, offset
+        del names, targets, offset
         return self
 
     def bind(self, Y: Float[Array | np.ndarray, "n *t"], rows: Rows | None = None) -> "Criterion":

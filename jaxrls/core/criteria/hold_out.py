@@ -14,7 +14,15 @@ from jaxrls.core.data import Rows, Weights, as_rows
 from jaxrls.core.factors import Solution
 from jaxrls.core.kernels import Kernel, Linear, as_dense
 from jaxrls.core.linalg import matmul
-from jaxrls.core.support import as_floats, by_names, check_finite, check_index, pytree, static
+from jaxrls.core.support import (
+    as_floats,
+    by_names,
+    check_finite,
+    check_index,
+    in_named_order,
+    pytree,
+    static,
+)
 
 
 @pytree
@@ -56,9 +64,10 @@ class HoldOut(OfLoss):
             )
         return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
 
-    def match_columns(self, names: tuple, offset: np.ndarray | None) -> Criterion:
-        """Return the criterion with X's columns taken by name and the offset subtracted from Y."""
-        Y = self.Y if offset is None else np.asarray(self.Y, np.float64) - offset
+    def match_columns(self, names: tuple, targets: tuple, offset: np.ndarray | None) -> Criterion:
+        """Return the criterion with its columns taken by name and the offset subtracted from Y."""
+        Y = in_named_order(self.Y, targets)
+        Y = Y if offset is None else np.asarray(Y, np.float64) - offset
         return replace(self, X=by_names("X of holdout", self.X, names), Y=Y)
 
     def check(self, kernel: Kernel) -> None:

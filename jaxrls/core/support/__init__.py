@@ -26,6 +26,7 @@ from jaxrls.core.support.checks import (
     check_weights,
     check_whole,
     column_names,
+    in_named_order,
     raise_for_wrong_column,
 )
 from jaxrls.core.support.device import (

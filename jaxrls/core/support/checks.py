@@ -139,6 +139,15 @@ def by_names(name: str, X: Any, names: tuple) -> Any:
     return X.select([*names]) if hasattr(X, "column_names") else X[[*names]]
 
 
+def in_named_order(Y: Any, names: tuple) -> Any:
+    """Return a data frame of labels with its columns in the order of these names, if it has them.
+
+    Labels without names, or with other ones, are returned unchanged, as they go by place.
+    """
+    found = column_names(Y)
+    return by_names("Y", Y, names) if set(found) == set(names) else Y
+
+
 def _in_float64(value: np.ndarray) -> np.ndarray:
     """Return numbers of any kind as float64, with `pandas.NA` replaced by NaN."""
     if value.dtype.kind == "O":

@@ -42,8 +42,9 @@ def sample_of(problem: Problem, count: int) -> Sample:
             proportional to its weight, and may be drawn several times. Each draw then counts with
             the mean weight of all rows of positive weight.
     """
-    numbers, X = problem.rows.candidates()
-    numbers = np.arange(len(X)) if numbers is None else np.asarray(numbers)
+    candidates = problem.rows.candidates()
+    X = candidates.rows
+    numbers = np.arange(len(X)) if candidates.are_all else np.asarray(candidates.numbers)
     v = problem.weights.values
     of_candidates = np.ones(len(X)) if v is None else np.asarray(v, np.float64)[numbers]
     places, drawn_weights = _draw(of_candidates, count, often=v is not None)

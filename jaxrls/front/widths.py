@@ -142,7 +142,7 @@ def start_from_data(kernel: Kernel, X: Any) -> Kernel:
         spread = jnp.where(spread > 0, spread, 1)
         return spread * median_distance(about / spread, order=order)
 
-    few = X.candidates()[1] if isinstance(X, Rows) else X
+    few = X.candidates().rows if isinstance(X, Rows) else X
     few = few.few_rows(MEDIAN_ROWS) if isinstance(few, Rows) else few
     return kernel.map_length_scales(from_columns, few)
 
@@ -153,10 +153,11 @@ def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
     Equal rows count once, and so does a row of any positive weight: a row of weight 2 stands for
     two equal rows. Inside of `jax.jit`, where values are not known, every row counts.
     """
-    drawn, few = rows.candidates()
+    candidates = rows.candidates()
+    few = candidates.rows
     if not isinstance(few, Rows):
         few = DenseRows(to_host(few))  # NumPy compiles nothing
-    v = known_values(weights.values if drawn is None else weights.take(drawn))
+    v = known_values(weights.values if candidates.are_all else weights.take(candidates.numbers))
     used = np.arange(few.shape[0]) if v is None else np.flatnonzero(v)
     used = used[np.linspace(0, len(used) - 1, min(len(used), MEDIAN_ROWS)).astype(int)]
     return _from_data(kernel, few.distinct(used))

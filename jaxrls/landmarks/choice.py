@@ -104,12 +104,13 @@ def choose_landmarks(
     """
     rows = as_training_rows(kernel, X)
     weights = Weights.of_rows(weights, rows)
-    drawn, some = rows.candidates()
-    if drawn is not None:
+    candidates = rows.candidates()
+    drawn = candidates.numbers
+    if not candidates.are_all:
         weights = Weights.of(weights.take(drawn), len(drawn), rows.dtype)
     # Traced rows may count as several shards. Single rows are taken from anywhere among them, so
     # they are treated as one array.
-    X = rows if drawn is None and rows.shards == 1 else DenseRows(some)
+    X = rows if candidates.are_all and rows.shards == 1 else DenseRows(candidates.rows)
     check_evaluable(kernel, X)
     known = is_concrete(kernel, X, weights, key)
     _check(kernel, X, num, tol, method, known)
@@ -119,7 +120,7 @@ def choose_landmarks(
         chosen = _grown_in_stages(grow, most, tol is not None, progress)
     else:
         _, chosen = grow(np.int32(most), None, capacity=most, fill=True)
-    if drawn is not None:
+    if not candidates.are_all:
         return Landmarks(jnp.asarray(drawn, jnp.int32)[chosen.indices], chosen.points, None)
     return chosen
 
@@ -140,7 +141,7 @@ def resolve_landmarks(
     check_evaluable(kernel, rows)
     if isinstance(landmarks, Landmarks) or np.ndim(landmarks):
         return as_landmarks(rows, landmarks)
-    most = rows.candidates()[1].shape[0]
+    most = rows.candidates().rows.shape[0]
     check_whole("landmarks, as their number, or 'auto' in fit,", landmarks, most)
     return choose_landmarks(
         kernel,

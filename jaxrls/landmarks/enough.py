@@ -51,7 +51,7 @@ def _(solver: Enough, problem: Problem, request: Request, progress: bool) -> Att
     if problem.route != "gram":
         why = "no landmarks: the kernel's own features are fewer than the rows"
         return fit_to(problem).adding(why)
-    if problem.rows.candidates()[0] is not None:
+    if not problem.rows.candidates().are_all:
         raise ValueError(
             f'landmarks="auto" looks at all rows, and X {problem.rows.lies}: give a number of '
             "landmarks, or X as one array in memory"

@@ -133,7 +133,7 @@ def final_landmarks(
     landmarks = solver.landmarks
     if np.ndim(landmarks) or isinstance(landmarks, Landmarks):
         return as_landmarks(whole.rows, landmarks)
-    most = whole.rows.candidates()[1].shape[0]
+    most = whole.rows.candidates().rows.shape[0]
     check_whole("landmarks, as their number,", solver.count, most)
     of_rows = whole if sample is None else sample.problem
     numbers = np.asarray(chosen_for(kernel, of_rows, solver.count, progress).indices)

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from jaxrls.core.data import KINDS_OF_ROWS, DenseRows, Rows, Weights, pad_rows
+from jaxrls.core.data import KINDS_OF_ROWS, Candidates, DenseRows, Rows, Weights, pad_rows
 from jaxrls.core.support import (
     Listed,
     as_array,
@@ -116,11 +116,11 @@ class ShardedRows(DenseRows):
         numbers = np.array([self.column_names.index(name) for name in names])
         return replace(self, X=self.X[:, numbers], column_names=tuple(names))
 
-    def candidates(self) -> tuple[Any, Any]:
-        """Return the numbers and the rows of a random sample, the same in every call."""
+    def candidates(self) -> Candidates:
+        """Return a random sample, the same in every call."""
         random = np.random.default_rng(0)
         drawn = np.sort(random.choice(self.count, min(self.count, SAMPLE), replace=False))
-        return drawn, self.take(drawn)
+        return Candidates(drawn, self.take(drawn))
 
     @property
     def lies(self) -> str:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.core.data import KINDS_OF_ROWS, Rows, pad_rows
+from jaxrls.core.data import KINDS_OF_ROWS, Candidates, Rows, pad_rows
 from jaxrls.core.kernels import (
     Block,
     Kernel,
@@ -369,11 +369,9 @@ class SparseRows(Rows):
         rows = rows.at[place[every.row][:, None], every.columns].add(every.values)
         return rows[place[indices]]  # a row that is named twice is read once
 
-    def candidates(self) -> tuple[Any, Any]:
-        """Return None in place of row numbers, as landmarks may be any rows, and the rows
-        themselves.
-        """
-        return None, self
+    def candidates(self) -> Candidates:
+        """Return all rows, as they are."""
+        return Candidates(None, self)
 
 
 KINDS_OF_ROWS.append(SparseRows)

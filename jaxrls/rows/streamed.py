@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxrls.core.data import DenseRows
+from jaxrls.core.data import Candidates, DenseRows
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import MAP, Reduction
 from jaxrls.core.support import (
@@ -212,7 +212,7 @@ class StreamedRows(HostRows):
         They are looked at as `HostRows.check` does, after those of the sample. Whether numbers are
         finite was checked in the first reading.
         """
-        kernel.check(self.candidates()[1])
+        kernel.check(self.candidates().rows)
         if len(self.sample) < self.shape[0]:
             super().check(kernel, name, training=training)
 
@@ -221,9 +221,9 @@ class StreamedRows(HostRows):
         """The smallest and the largest number of every column, (2, d)."""
         return self.known_ends.astype(self.dtype)
 
-    def candidates(self) -> tuple[Any, Any]:
-        """Return the row numbers of the sample, and its rows."""
-        return self.drawn, jnp.asarray(self.sample)
+    def candidates(self) -> Candidates:
+        """Return the sample that the first reading drew."""
+        return Candidates(self.drawn, jnp.asarray(self.sample))
 
     @property
     def few_at_most(self) -> int:
@@ -232,7 +232,7 @@ class StreamedRows(HostRows):
 
     def few_rows(self, num: int) -> Any:
         """Return at most `num` rows of the sample, spread evenly."""
-        return DenseRows(self.candidates()[1]).few_rows(num)
+        return DenseRows(self.candidates().rows).few_rows(num)
 
     def take(self, indices: Array | np.ndarray) -> Any:
         """Return the rows with these numbers.
@@ -241,7 +241,7 @@ class StreamedRows(HostRows):
         """
         indices = np.asarray(indices)
         if np.isin(indices, self.drawn).all():
-            return self.candidates()[1][np.searchsorted(self.drawn, indices)]
+            return self.candidates().rows[np.searchsorted(self.drawn, indices)]
         return super().take(indices)
 
 

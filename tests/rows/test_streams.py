@@ -152,7 +152,7 @@ def test_widths_come_from_a_streams_sample_as_from_an_array():
     for found in others:
         chex.assert_trees_all_equal(found, want)
     part = rls.rows.stream(Blocks(wide, Y), sample=20)
-    assert rls.extend.median_distance(part) == rls.extend.median_distance(part.candidates()[1])
+    assert rls.extend.median_distance(part) == rls.extend.median_distance(part.candidates().rows)
 
 
 @ANY_PRECISION

@@ -22,6 +22,7 @@ from jaxrls.core.data.moments import CentredMoments, Moments, coef_near_fit, mom
 from jaxrls.core.data.padding import common_size, first_rows, pad_rows
 from jaxrls.core.data.rows import (
     KINDS_OF_ROWS,
+    Candidates,
     DenseRows,
     GramRows,
     Rows,

@@ -7,7 +7,7 @@ an array, taken from a sparse matrix, or read from a file. Begin with the class 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -36,6 +36,23 @@ from jaxrls.core.support import (
     shards_of,
     static,
 )
+
+
+class Candidates(NamedTuple):
+    """The rows from which landmarks are chosen: all rows, or a sample of them.
+
+    Args:
+        numbers: the row numbers of a sample; None if all rows are candidates.
+        rows: the candidates, as an array or as `Rows`.
+    """
+
+    numbers: Any
+    rows: Any
+
+    @property
+    def are_all(self) -> bool:
+        """Whether all rows are candidates."""
+        return self.numbers is None
 
 
 class Rows(ABC):
@@ -147,12 +164,9 @@ class Rows(ABC):
         This method checks nothing, because most kinds of rows are checked when they are made.
         """
 
-    def candidates(self) -> tuple[Any, Any]:
-        """Return the numbers of the rows from which landmarks are chosen, and these rows.
-
-        The numbers are None if all rows are candidates. The rows are an array or a `Rows`.
-        """
-        return None, self.dense()
+    def candidates(self) -> Candidates:
+        """Return the rows from which landmarks are chosen."""
+        return Candidates(None, self.dense())
 
     def dense(self) -> Float[Array, "n d"]:
         """Return all rows in one array on one device, or raise `ValueError`."""

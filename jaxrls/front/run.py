@@ -48,17 +48,21 @@ def run(plan: Plan, progress: bool) -> Attempt:
     plan.check_memory()
     n = len(plan.problem.Y)
     plan = plan._replace(problem=padded(plan.problem))
-    if isinstance(plan.lams, Search):
-        attempt = _by_search(plan)
-    else:
-        attempt = fit_on_grid(plan)
-        if plan.retry == "by a spectrum" and _is_spoilt_by_rounding(attempt.result):
-            attempt = fit_on_grid(plan.by(Spectral()))
-        if plan.retry == "below the floor" and _factors_may_be_better(attempt.result):
-            attempt = _by_search(plan.by(Cholesky()))
+    attempt = _by_search(plan) if isinstance(plan.lams, Search) else _on_grid_or_again(plan)
     if not plan.kept:
         attempt = attempt._replace(solution=None)
     return attempt.without_padding(n)
+
+
+def _on_grid_or_again(plan: Plan) -> Attempt:
+    """Compute the fit on the grid of a plan, and by its other way if rounding spoils the result."""
+    attempt = fit_on_grid(plan)
+    match plan.retry:
+        case "by a spectrum" if _is_spoilt_by_rounding(attempt.result):
+            return fit_on_grid(plan.by(Spectral()))
+        case "below the floor" if _factors_may_be_better(attempt.result):
+            return _by_search(plan.by(Cholesky()))
+    return attempt
 
 
 # a grid
@@ -145,21 +149,21 @@ def _above_rounding(plan: Plan, attempt: Attempt, rounding: Rounding) -> Attempt
     after = larger.result.chosen
     if not is_as_good(after.error, before.error, rounding.share, problem):
         return attempt
-    chosen = replace(after, **_both_ascending(before, after))
+    chosen = _joined(before, after)
     words = (*attempt.words, "then at larger λ, where single rows are right")
     result = replace(larger.result, chosen=chosen)
     return Attempt(result, larger.solution, problem, words, HeldLam(chosen.lam))
 
 
-def _both_ascending(first: Chosen, second: Chosen) -> dict:
-    """Return all λ that were tried, ascending, and their errors, as fields of `Chosen`.
+def _joined(before: Chosen, after: Chosen) -> Chosen:
+    """Return the later choice, with the λ and errors of both, ascending.
 
     They are joined on the host, so that no program is compiled.
     """
-    lams = np.concatenate([first.lams, second.lams])
-    errors = np.concatenate([first.errors, second.errors])
+    lams = np.concatenate([before.lams, after.lams])
+    errors = np.concatenate([before.errors, after.errors])
     order = np.argsort(lams)
-    return {"lams": on_device(lams[order]), "errors": on_device(errors[order])}
+    return replace(after, lams=on_device(lams[order]), errors=on_device(errors[order]))
 
 
 # another λ

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.data import (
     DenseRows,
     FixedColumns,
+    FixedEffects,
     GramRows,
     Rows,
     as_rows,
@@ -84,8 +85,7 @@ class Model(Function):
 
         Other names would compile a program again.
         """
-        effects = None if self.effects is None else replace(self.effects, terms=())
-        return replace(self, names=(), effects=effects)
+        return replace(self, names=(), effects=_without_terms(self.effects))
 
     @property
     def intercept(self) -> Any:
@@ -157,8 +157,9 @@ class Model(Function):
         if getattr(constant, "dtype", dtype) != dtype:
             lacking = constant
             constant = np.zeros(np.shape(constant), dtype)
-        model = Model(self.kernel, self.points, self.coef, constant)
-        return replace(model, effects=self.unnamed.effects, beta=self.beta), lacking
+        of_features = self.kernel, self.points, self.coef, constant
+        effects = _without_terms(self.effects)
+        return Model(*of_features, effects=effects, beta=self.beta), lacking
 
     def read(self, X: Any, fixed_effects: Any = None) -> tuple[Rows, Any]:
         """Return X as `Rows`, and the fixed effects in the form that `effects` takes, checked."""
@@ -238,6 +239,11 @@ def evaluate(
 ) -> Float[Array, "m *t"]:
     """Compute the values of a function at rows, with their fixed effects, as a compiled program."""
     return function.values(rows, columns, block_size)
+
+
+def _without_terms(effects: FixedEffects | None) -> FixedEffects | None:
+    """Return fixed effects without the names of columns and levels, if there are any effects."""
+    return None if effects is None else replace(effects, terms=())
 
 
 def in_few_sizes(program: Callable, fitted: tuple, of_rows: tuple, *, from_host: bool) -> Any:

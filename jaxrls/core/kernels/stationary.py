@@ -220,7 +220,9 @@ def check_levels_fit_dtype(kernel: Kernel, fitted: Any, X: Any, name: str = "X")
         X: the other rows, as the caller gave them.
         name: the name of X in the error.
     """
-    if getattr(fitted, "dtype", None) != np.float64 or np.ndim(fitted) != 2:
+    if getattr(X, "dtype", None) == np.float64 or getattr(fitted, "dtype", None) != np.float64:
+        return
+    if fitted.ndim != 2:
         return
     dtypes = _narrow_dtypes(X, fitted.shape[1])
     compared = _compared_columns(kernel, np.arange(fitted.shape[1]))

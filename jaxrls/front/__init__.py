@@ -25,6 +25,7 @@ from jaxrls.front.history import History, Stage
 from jaxrls.front.inspection import inspect_lam, inspect_result
 from jaxrls.front.keeping import once_per_fit, solution_of, without_solution
 from jaxrls.front.lam_search import Evaluations, evaluate_lams
+from jaxrls.front.levels import check_levels_fit_dtype
 from jaxrls.front.memory import Memory, of_problem
 from jaxrls.front.model import (
     LARGEST_PART,

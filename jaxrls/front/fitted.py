@@ -19,7 +19,7 @@ from jaxrls.core.fit import (
     Problem,
 )
 from jaxrls.core.kernels import Kernel
-from jaxrls.core.support import in_named_order, printable, public_call, pytree, static
+from jaxrls.core.support import labels_by_names, printable, public_call, pytree, static
 from jaxrls.front.history import History
 from jaxrls.front.model import Model, came_from_host
 from jaxrls.front.scores import r_squared_of
@@ -429,7 +429,7 @@ class Fit(Generic[K]):
             ValueError: if the fit has fixed effects, and none are given.
         """
         self.model.check_effects("score", fixed_effects)
-        Y = in_named_order(Y, self.about.targets)
+        Y = labels_by_names(Y, self.about.targets)
         return r_squared_of(self.predict(X, fixed_effects=fixed_effects), Y, weights, per_target)
 
     @public_call(fitted="self.model.coef")

@@ -23,7 +23,7 @@ from jaxrls.core.data import (
     pad_rows,
 )
 from jaxrls.core.fit import Function, Numbers
-from jaxrls.core.kernels import Kernel, check_levels_fit_dtype
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.support import (
     by_names,
     is_concrete,
@@ -34,6 +34,7 @@ from jaxrls.core.support import (
     pytree,
     static,
 )
+from jaxrls.front.levels import check_levels_fit_dtype
 
 LARGEST_PART = 2**15  # at most this many rows from the host are predicted at once
 QUARTERS_FROM = 4096  # see `common_number`

@@ -32,7 +32,6 @@ from jaxrls.core.kernels import (
     OfFunction,
     Standardized,
     check_kernel,
-    check_levels_fit_dtype,
     columns_by_number,
 )
 from jaxrls.core.linalg import matmul, safe_sqrt
@@ -51,6 +50,7 @@ from jaxrls.core.support import (
     where_known,
     within_program,
 )
+from jaxrls.front.levels import check_levels_fit_dtype
 from jaxrls.front.widths import from_median
 
 # Labels may lose this share of their standard deviation when they are rounded to float32.
@@ -145,9 +145,10 @@ def read_problem(
     criterion.check_rows(Y, weights)
     kernel = in_dtype(kernel, rows.dtype)
     check_of_one_row(kernel, rows)
-    check_levels_fit_dtype(kernel, getattr(rows, "X", None), landmarks, "landmarks")
+    fitted = getattr(rows, "X", None)
+    check_levels_fit_dtype(kernel, fitted, landmarks, "landmarks")
     if criterion.has_own_rows:
-        check_levels_fit_dtype(kernel, getattr(rows, "X", None), criterion.X, "X of holdout")
+        check_levels_fit_dtype(kernel, fitted, criterion.X, "X of holdout")
     return Problem(kernel, rows, weights, fixed, Y, criterion, block_size, solver, offset)
 
 

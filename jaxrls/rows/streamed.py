@@ -30,7 +30,7 @@ from jaxrls.core.support import (
     check_unmasked,
     check_whole,
     column_names,
-    in_named_order,
+    labels_by_names,
     progress_bar,
 )
 from jaxrls.rows.files import read_arrays, reading, write_arrays
@@ -119,7 +119,7 @@ class StreamedRows(HostRows):
                     self.column_names = column_names(block.X)
                     targets = column_names(block.Y)
                 X = by_names(f"{place}: X", block.X, self.column_names)
-                block = block._replace(X=X, Y=in_named_order(block.Y, targets), place=place)
+                block = block._replace(X=X, Y=labels_by_names(block.Y, targets), place=place)
             yield block
 
     def select(self, names: Iterable) -> None:

@@ -43,12 +43,12 @@ from jaxrls.core.fit import (
     Result,
     result_of_moments,
 )
-from jaxrls.core.kernels import Kernel, check_levels_fit_dtype
+from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Reduction
 from jaxrls.core.support import (
     by_names,
-    in_named_order,
     known_values,
+    labels_by_names,
     on_device,
     pytree,
     static,
@@ -60,6 +60,7 @@ from jaxrls.front import (
     Fit,
     Kept,
     came_from_host,
+    check_levels_fit_dtype,
     common_number,
     inspect_result,
     model_of,
@@ -255,7 +256,7 @@ def with_rows(
     summed = summed_of(fit)
     coef = fit.model.coef
     X = by_names("X", X, fit.model.names)
-    Y = in_named_order(Y, fit.about.targets)
+    Y = labels_by_names(Y, fit.about.targets)
     new = _read(summed, fit, X, Y, weights, fixed_effects)
     if came_from_host(X):
         new = _in_few_sizes(new)

@@ -21,7 +21,6 @@ from jaxrls.core.kernels import (
     Scaled,
     Sum,
     check_kernel,
-    check_levels_fit_dtype,
     columns_by_number,
 )
 from jaxrls.core.linalg import matmul
@@ -42,6 +41,7 @@ from jaxrls.core.support import (
 from jaxrls.front import (
     Model,
     as_predicted,
+    check_levels_fit_dtype,
     default_optimizer,
     first_point,
     from_median,

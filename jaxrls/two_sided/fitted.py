@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.core.data import compiled, gram
 from jaxrls.core.fit import Numbers
-from jaxrls.core.kernels import Kernel, check_kernel, check_levels_fit_dtype
+from jaxrls.core.kernels import Kernel, check_kernel
 from jaxrls.core.linalg import Number, default_block_size, map_rows, matmul
 from jaxrls.core.support import (
     as_array,
@@ -25,7 +25,7 @@ from jaxrls.core.support import (
     pytree,
     static,
 )
-from jaxrls.front import check_no_std_options
+from jaxrls.front import check_levels_fit_dtype, check_no_std_options
 from jaxrls.two_sided.kronecker import ColumnPart, RowPart, SidesSpread
 from jaxrls.uncertainty.posterior import GaussianProcess, Posterior
 

@@ -19,7 +19,7 @@ from jaxrls.core.support import (
     by_names,
     check_finite,
     check_index,
-    in_named_order,
+    labels_by_names,
     pytree,
     static,
 )
@@ -66,7 +66,7 @@ class HoldOut(OfLoss):
 
     def match_columns(self, names: tuple, targets: tuple, offset: np.ndarray | None) -> Criterion:
         """Return the criterion with its columns taken by name and the offset subtracted from Y."""
-        Y = in_named_order(self.Y, targets)
+        Y = labels_by_names(self.Y, targets)
         Y = Y if offset is None else np.asarray(Y, np.float64) - offset
         return replace(self, X=by_names("X of holdout", self.X, names), Y=Y)
 

@@ -40,7 +40,7 @@ class FixedColumns(FixedEffects):
     @property
     def titles(self) -> tuple:
         """The name "intercept", if there is one, and those of the columns and levels."""
-        return ("intercept",) * self.intercept + super().titles
+        return ("intercept", *super().titles) if self.intercept else super().titles
 
     @property
     def log_volume(self) -> Any:
@@ -60,7 +60,8 @@ class FixedColumns(FixedEffects):
     def _constant_as_given(self) -> Float[Array, " q"]:
         """The coefficients with which the columns as given sum to 1, if they have a constant."""
         of_terms = [term.sum_to_one for term in self.terms for _ in term.names]
-        return on_device(np.array([True] * self.intercept + of_terms, self.dtype))
+        constant = [True, *of_terms] if self.intercept else of_terms
+        return on_device(np.array(constant, self.dtype))
 
     @property
     def constant_coef(self) -> Float[Array, " q"]:

@@ -31,6 +31,7 @@ from jaxrls.core.kernels.given import (
 from jaxrls.core.kernels.inner import IDENTITY, Linear, polynomial_features
 from jaxrls.core.kernels.kernel import (
     Kernel,
+    On,
     Scaled,
     Standardized,
     Sum,
@@ -44,5 +45,4 @@ from jaxrls.core.kernels.stationary import (
     Levels,
     Matern,
     RationalQuadratic,
-    check_levels_fit_dtype,
 )

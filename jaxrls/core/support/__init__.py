@@ -26,7 +26,7 @@ from jaxrls.core.support.checks import (
     check_weights,
     check_whole,
     column_names,
-    in_named_order,
+    labels_by_names,
     raise_for_wrong_column,
 )
 from jaxrls.core.support.device import (

@@ -139,7 +139,7 @@ def by_names(name: str, X: Any, names: tuple) -> Any:
     return X.select([*names]) if hasattr(X, "column_names") else X[[*names]]
 
 
-def in_named_order(Y: Any, names: tuple) -> Any:
+def labels_by_names(Y: Any, names: tuple) -> Any:
     """Return a data frame of labels with its columns in the order of these names, if it has them.
 
     Labels without names, or with other ones, are returned unchanged, as they go by place.

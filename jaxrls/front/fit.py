@@ -13,7 +13,7 @@ from typing import Any
 from jaxrls.core.criteria import Criterion, loo
 from jaxrls.core.factors import Solver
 from jaxrls.core.fit import Problem
-from jaxrls.core.support import column_names, is_concrete, progress_bar, public_call
+from jaxrls.core.support import column_names, is_concrete, progress_bar, public_call, target_names
 from jaxrls.front.attempt import Attempt
 from jaxrls.front.expected import warn_of_long_fit
 from jaxrls.front.finish import finish, with_names, words_for_estimate
@@ -158,7 +158,7 @@ def fit(
     if in_solver_dtype is not X:  # a new call, as `public_call` sets the precision by X
         names = column_names(X)
         if isinstance(criterion, Criterion):  # its own rows are matched while names are known
-            options["criterion"] = criterion.match_columns(names, column_names(Y), None)
+            options["criterion"] = criterion.match_columns(names, target_names(X, Y), None)
         options |= {"lams": lams, "per_target": per_target, "conservative": conservative}
         fitted = fit(kernel, in_solver_dtype, Y, **options, keep=keep, progress=progress)
         return with_names(fitted, names)
@@ -168,7 +168,7 @@ def fit(
         attempt = compute_and_inspect(problem, request, progress)
     else:
         attempt = compute_in_program(problem, request, progress)
-    return finish(attempt, column_names(X), column_names(Y), saved=bool(keep))
+    return finish(attempt, column_names(X), target_names(X, Y), saved=bool(keep))
 
 
 def compute_and_inspect(problem: Problem, request: Request, progress: bool) -> Attempt:

@@ -27,7 +27,7 @@ class History:
         stages: a `Stage` for each search on fewer rows before this one.
 
     >>> import numpy as np, jaxrls as rls
-    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> X = np.linspace(0, 1, 30)[:, None]
     >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
     >>> history = rls.tune(rls.Gaussian(1.0), X, y, steps=2).history
     >>> len(history.errors), history.stages, bool(history.errors[2] < history.start_error)

@@ -46,6 +46,7 @@ from jaxrls.core.support import (
     column_names,
     is_concrete,
     on_device,
+    target_names,
     warn,
     where_known,
     within_program,
@@ -120,8 +121,8 @@ def read_problem(
     criterion = as_criterion(criterion, groups)
     rows = without_gaps(rows, weights)
     fixed = as_fixed_effects(fixed_effects, intercept, weights, rows.column)
+    targets = target_names(rows, Y)
     Y = rows.labels if Y is None else Y
-    targets = column_names(Y)
     # After the fixed effects: an offset may be subtracted only if there is an intercept, and labels
     # are judged by their spread beyond the fixed effects.
     removable = fixed.has_intercept and criterion.ignores_offset

@@ -24,6 +24,7 @@ from jaxrls.core.support import (
     progress_bar,
     public_call,
     require_values,
+    target_names,
     warn,
 )
 from jaxrls.front.attempt import Attempt
@@ -198,7 +199,8 @@ def tune(
         attempt = _fitted_to_all_rows(problem, attempt, request, progress)
     elif not keeps(attempt.problem, keep):
         attempt = attempt._replace(solution=None)
-    return finish(attempt, column_names(X), column_names(Y), saved=bool(keep), history=history)
+    targets = target_names(X, Y)
+    return finish(attempt, column_names(X), targets, saved=bool(keep), history=history)
 
 
 # many rows

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +28,17 @@ from jax.sharding import PartitionSpec as P
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import SUM, Reduction
 from jaxrls.rows.streamed import Known, StreamedRows, drawn_of, ends_of, together
+from jaxrls.rows.tables import quoted
 
 
 class OtherFailed(RuntimeError):
     """The error that another process has failed, or has ended."""
+
+
+class Failure(NamedTuple):
+    """What a process that failed reports to the others, in place of its results."""
+
+    text: str
 
 
 @contextmanager
@@ -45,7 +52,7 @@ def in_unison() -> Iterator[None]:
     except OtherFailed:
         raise
     except Exception as error:
-        _meet(f"{type(error).__name__}: {error}")
+        gather(Failure(f"{type(error).__name__}: {error}"))
         raise
 
 
@@ -58,7 +65,7 @@ def in_step(items: Iterable) -> Iterator:
     [1, 2]
     """
     items = iter(items)
-    while any(_meet(bool(item := list(islice(items, 1))))):
+    while any(gather(bool(item := list(islice(items, 1))))):
         yield from item
 
 
@@ -88,25 +95,17 @@ def _total(spread: Any, *, everywhere: NamedSharding) -> Any:
 def gather(tree: Any) -> list:
     """Return a list of the pytrees of NumPy arrays of all processes, on the host.
 
-    Shapes and dtypes may differ between processes.
+    Shapes and dtypes may differ between processes. Raise if another process reports a `Failure`,
+    unless this one does too.
     """
     pickled = np.frombuffer(pickle.dumps(tree), np.uint8)  # processes of one program are trusted
     sizes = _gathered(np.array([len(pickled)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
     gathered = _gathered(np.pad(pickled, (0, int(sizes.max()) - len(pickled))))
-    return [pickle.loads(a[:size].tobytes()) for a, size in zip(gathered, sizes, strict=True)]
-
-
-def _meet(state: bool | str) -> list:
-    """Return the states of all processes, after this process has reported its own.
-
-    A state is whether the process continues, or text about its failure. Raise if another process
-    has failed, unless this one has failed too.
-    """
-    states = gather(state)
-    for i, other in enumerate(states):
-        if isinstance(other, str) and not isinstance(state, str):
-            raise OtherFailed(f"process {i} failed: {other}")
-    return states
+    trees = [pickle.loads(a[:size].tobytes()) for a, size in zip(gathered, sizes, strict=True)]
+    for i, other in enumerate(trees):
+        if isinstance(other, Failure) and not isinstance(tree, Failure):
+            raise OtherFailed(f"process {i} failed: {other.text}")
+    return trees
 
 
 def _gathered(array: np.ndarray) -> np.ndarray:
@@ -158,6 +157,7 @@ class JointRows(StreamedRows):
         known = super()._first_reading(sample, seed)
         everyones = gather(known)
         check_alike(everyones)
+        check_named_alike(gather({"columns": self.column_names, "labels": self.target_names}))
         self.own = int(known.n)
         self.first = sum(int(other.n) for other in everyones[: jax.process_index()])
         return merged(everyones, sample)._replace(checksum=known.checksum)
@@ -166,7 +166,7 @@ class JointRows(StreamedRows):
         """Raise in all processes if rows of one lie outside of the kernel's domain."""
         with in_unison():
             super().check(kernel, name, training=training)
-        _meet(False)  # pairs with the report of `in_unison` in a process that failed
+        gather(None)  # pairs with the report of `in_unison` in a process that failed
 
     def read_blocks(self, reduction: Reduction, run: Callable, columns: Any) -> Any:
         """Read the rows of this process once, and return the results for the rows of all processes.
@@ -198,6 +198,18 @@ def check_alike(everyones: list[Known]) -> None:
                 f"rows of process {i} do not match those of process 0: give all of them as many "
                 "columns and labels, and weights to all or none"
             )
+
+
+def check_named_alike(everyones: list[dict[str, tuple]]) -> None:
+    """Raise if processes name their columns or labels differently, or in another order."""
+    for i, names in enumerate(everyones):
+        for what, found in names.items():
+            first = everyones[0][what]
+            if found and first and found != first:
+                raise ValueError(
+                    f"rows of process {i} have the {what} {quoted(found)}, and those of process 0 "
+                    f"{quoted(first)}: give all of them the same ones in the same order"
+                )
 
 
 def merged(everyones: list[Known], most: int) -> Known:

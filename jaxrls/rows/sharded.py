@@ -51,6 +51,7 @@ class ShardedRows(DenseRows):
         labels: (n,) or (n, t), None without labels.
         row_weights: (n,), None without weights.
         column_names: the names of the columns, if X was a data frame or a table, else ().
+        target_names: the names of the columns of labels, likewise.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
@@ -65,6 +66,7 @@ class ShardedRows(DenseRows):
     labels: Float[Array, "n *t"] | None = None
     row_weights: Float[Array, " n"] | None = None
     column_names: tuple = static(default=())
+    target_names: tuple = static(default=())
 
     @classmethod
     def takes(cls, X: Any) -> bool:
@@ -196,7 +198,8 @@ def shard(
         check_weights(weights, n)
         weights = put(weights)
     rows = ShardedRows.of(put(array, "edge"), labels, weights, n)
-    return with_index(replace(rows, column_names=column_names(X)), X)
+    named = replace(rows, column_names=column_names(X), target_names=column_names(Y))
+    return with_index(named, X)
 
 
 def _sharding(X: Any, mesh: Mesh | None, axis: Any) -> NamedSharding:

@@ -106,7 +106,7 @@ def stream(
             "weights) itself: leave them out"
         )
     kind = JointRows if distributed else StreamedRows
-    rows = kind(
+    return kind(
         blocks,
         sample=sample,
         seed=seed,
@@ -114,9 +114,6 @@ def stream(
         block_size=block_size,
         progress=progress,
     )
-    if isinstance(blocks, Files) and blocks.choice.width is None:
-        rows.column_names = blocks.choice.column_names()
-    return rows
 
 
 # What a message proposes for inputs that are not numbers, by what they hold.
@@ -259,6 +256,12 @@ class ColumnChoice:
             **coded,
         ).columns_of(file)
 
+    def target_names(self) -> tuple:
+        """Return the names of the targets, for a choice that `settle` returned."""
+        if self.target is False:
+            return ()
+        return tuple(self.target) if isinstance(self.target, list) else (self.target,)
+
     def column_names(self) -> tuple:
         """Return the names of the columns of X, for a choice that `settle` returned.
 
@@ -399,6 +402,16 @@ class Files:
     predict: bool = False
     unknown: str | None = None
     left_out: dict[int, int] = field(default_factory=dict, compare=False)
+
+    @property
+    def column_names(self) -> tuple:
+        """The names of the columns of X, () for files without names."""
+        return self.choice.column_names() if self.choice.width is None else ()
+
+    @property
+    def target_names(self) -> tuple:
+        """The names of the targets, () for files without names."""
+        return self.choice.target_names() if self.choice.width is None else ()
 
     def __iter__(self) -> Iterator[Piece]:
         """Yield all rows in pieces.

@@ -64,7 +64,8 @@ class StreamedRows(HostRows):
     """
 
     lies = "is a stream"
-    column_names: tuple = ()  # from the files or the first block, () without names
+    column_names: tuple = ()  # of X, from the files or the first block, () without names
+    target_names: tuple = ()  # of the columns of labels, likewise
     in_step: Callable = staticmethod(iter)  # iterates over blocks, in `JointRows` in rounds
 
     def __init__(
@@ -86,6 +87,8 @@ class StreamedRows(HostRows):
         self.source = source
         self.block_size = block_size
         self.progress = progress
+        self.column_names = getattr(source, "column_names", ())
+        self.target_names = getattr(source, "target_names", ())
         self.readings = 0
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         known = self._first_reading(sample, seed)
@@ -109,7 +112,6 @@ class StreamedRows(HostRows):
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the blocks of the source, as pieces."""
-        targets: tuple = ()
         for i, block in enumerate(self.source):
             if not isinstance(block, Piece):
                 several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
@@ -117,9 +119,10 @@ class StreamedRows(HostRows):
                 place = f"block {i}"
                 if not i:
                     self.column_names = column_names(block.X)
-                    targets = column_names(block.Y)
+                    self.target_names = column_names(block.Y)
                 X = by_names(f"{place}: X", block.X, self.column_names)
-                block = block._replace(X=X, Y=labels_by_names(block.Y, targets), place=place)
+                Y = labels_by_names(block.Y, self.target_names)
+                block = block._replace(X=X, Y=Y, place=place)
             yield block
 
     def select(self, names: Iterable) -> None:

@@ -49,6 +49,7 @@ from jaxrls.core.support import (
     by_names,
     known_values,
     labels_by_names,
+    labels_of_rows,
     on_device,
     pytree,
     static,
@@ -307,8 +308,9 @@ def _read(summed: Summed, fit: Fit, X: Any, Y: Any, weights: Any, fixed_effects:
     n, d = rows.shape
     fit.model.check_columns(d)
     check_levels_fit_dtype(kernel, fit.model.points, X)
-    if fit.label_offset is not None:  # a stream has labels of its own
-        Y = read_labels(rows.labels if Y is None else Y, rows, fit.label_offset)
+    Y = labels_of_rows(rows, fit.about.targets) if Y is None else Y
+    if fit.label_offset is not None:
+        Y = read_labels(Y, rows, fit.label_offset)
     new = read_problem(kernel, rows, Y, weights=weights, intercept=False)
     if new.Y.shape != (expected := (n, *coef.shape[1:])):
         raise ValueError(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jaxrls as rls
@@ -92,7 +93,14 @@ def main(index: int, count: int, port: str, folder: Path, task: str) -> None:
     checkpoint = None if task == "fit" else folder / "sums.npz"
     if task == "fit":
         other = [(X[:, : 2 + last], Y, WEIGHTS)]
-        for words, rows in (("refused", Blocks(index, count, bad=last)), ("unlike", other)):
+        named = pandas.DataFrame(X, columns=["c", "b", "a"] if last else ["a", "b", "c"])
+        given = {
+            "refused": Blocks(index, count, bad=last),
+            "unlike": other,
+            "another order": [(named, Y, WEIGHTS)],
+            "empty": [] if last else other,
+        }
+        for words, rows in given.items():
             told = refused(lambda rows=rows: rls.rows.stream(rows, distributed=True))
             print(f"{words}: {told}", flush=True)
         np.savez(folder / f"mesh{index}.npz", **numbers(sharded(count), X))

@@ -63,6 +63,8 @@ def test_processes_fit_together_what_one_fits_to_all_rows(tmp_path):
     ):
         assert f"refused: {who}block 1: X holds " in text
         assert "unlike: rows of process 1 do not match those of process 0" in text
+        assert f"empty: {who}source has no rows" in text
+        assert "another order: rows of process 1 have the columns 'c', 'b', 'a', and" in text
         for task, expected in (("fit", want), ("mesh", on_mesh)):
             found = np.load(tmp_path / f"{task}{index}.npz")
             for name, value in expected.items():

@@ -274,6 +274,30 @@ def test_columns_of_blocks_and_of_a_fit_to_a_stream_go_by_name(tmp_path):
     assert rls.fit(KERNEL, bare, **options).model.names == ()
 
 
+@pytest.mark.slow
+@EDGE
+@pytest.mark.parametrize("source", ["blocks", "files", "mesh"])
+def test_labels_after_a_fit_to_rows_that_bring_theirs_go_by_name(source, tmp_path):
+    """In scores, and in rows that are added, which bring their own in another order."""
+    targets = pandas.DataFrame(Y, columns=["u", "v"])
+    turned = targets[["v", "u"]]
+
+    def rows_with(labels, name):
+        if source == "mesh":
+            return rls.rows.shard(X, labels, mesh=jax.make_mesh((1,), ("rows",)))
+        if source == "blocks":
+            return rls.rows.stream([(X[:40], labels[:40]), (X[40:], labels[40:])], block_size=50)
+        path = tmp_path / f"{name}.csv"
+        pandas.DataFrame(X, columns=[*"abc"]).join(labels).to_csv(path, index=False)
+        return rls.rows.stream(path, target=[*labels], columns=[*"abc"], block_size=50)
+
+    options = {"landmarks": X[ROWS], "lams": LAMS, "keep": True}
+    fit = rls.fit(KERNEL, rows_with(targets, "first"), **options)
+    assert_close(fit.score(X, turned), fit.score(X, Y), 10 * EPS)
+    more = fit.update(rows_with(turned, "more"))
+    assert_close(more.predict(X), fit.update(X, Y).predict(X), BOUND)
+
+
 y = Y[:, 0]
 BAD = [
     (lambda: [(X, y), (X[:, :2], y)], r"block 1 has X \(90, 2\)"),

@@ -83,6 +83,7 @@ class Rows(ABC):
     ndim = 2
     shards: Any = 1  # the number of equal parts of the rows, which may lie on different devices
     labels: Any = None  # (n,) or (n, t), if the source of the rows has labels
+    target_names: tuple = ()  # of the columns of labels, if these have names
     row_weights: Any = None  # (n,), if the source of the rows has weights
 
     @abstractmethod

@@ -27,7 +27,9 @@ from jaxrls.core.support.checks import (
     check_whole,
     column_names,
     labels_by_names,
+    labels_of_rows,
     raise_for_wrong_column,
+    target_names,
 )
 from jaxrls.core.support.device import (
     as_readable,

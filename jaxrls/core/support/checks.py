@@ -105,6 +105,11 @@ def column_names(X: Any) -> tuple:
     return names if len({*names}) == len(names) else ()
 
 
+def target_names(X: Any, Y: Any) -> tuple:
+    """Return the names of the labels of a call: those of Y, or else those that its rows bring."""
+    return getattr(X, "target_names", ()) if Y is None else column_names(Y)
+
+
 def _names_as_given(X: Any) -> tuple:
     """Return the names of columns, which several columns may share; () if X has no names."""
     # pyarrow tables and streams have `column_names`, data frames have `columns`.
@@ -146,6 +151,17 @@ def labels_by_names(Y: Any, names: tuple) -> Any:
     """
     found = column_names(Y)
     return by_names("Y", Y, names) if set(found) == set(names) else Y
+
+
+def labels_of_rows(rows: Any, names: tuple) -> Any:
+    """Return the labels that rows bring, with columns in the order of these names, if theirs are.
+
+    Labels without names, or with other ones, are returned unchanged, as they go by place.
+    """
+    found = target_names(rows, None)
+    if found == names or set(found) != set(names):
+        return rows.labels
+    return rows.labels[:, np.array([found.index(name) for name in names])]
 
 
 def _in_float64(value: np.ndarray) -> np.ndarray:

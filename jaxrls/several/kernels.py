@@ -32,6 +32,7 @@ from jaxrls.core.support import (
     column_names,
     known_and,
     known_values,
+    labels_by_names,
     progress_bar,
     public_call,
     pytree,
@@ -81,6 +82,8 @@ class KernelsFit:
         floor: (t,), the λ below which rounding errors dominate.
         names: the names of the kernels if `fit_kernels` was given a dictionary, else ().
         columns: the names of the columns of X if it was a data frame, else ().
+        targets: the names of the columns of Y if it was a data frame, else (). Further labels with
+            these names are taken by name.
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> X = np.random.default_rng(0).normal(size=(30, 2))
@@ -104,6 +107,7 @@ class KernelsFit:
     floor: Float[Numbers, " t"]
     names: tuple[str, ...] = static(default=())
     columns: tuple = static(default=())
+    targets: tuple = static(default=())
 
     def __repr__(self) -> str:
         count, t = self.shares.shape
@@ -148,7 +152,11 @@ class KernelsFit:
                     f"{type(kernel).__name__}, has not: use predict_split, or a linear kernel"
                 )
         rows = as_rows(self.kernels[0], self.points, dtype=self.coef.dtype)
-        return _coefficients(replace(self, columns=()), rows)
+        return _coefficients(self._without_names(), rows)
+
+    def _without_names(self) -> "KernelsFit":
+        """Return the same fit for a program, which new names would compile again."""
+        return replace(self, names=(), columns=(), targets=())
 
     @public_call(fitted="self.coef")
     def predict_split(self, X: Any, *, block_size: int | None = None) -> Float[Numbers, "k m t"]:
@@ -172,8 +180,7 @@ class KernelsFit:
         rows = model.read(X)[0]
         for kernel in self.kernels[1:]:
             check_levels_fit_dtype(kernel, self.points, by_names("X", X, self.columns))
-        unnamed = replace(self, columns=())  # new names would compile the program again
-        return _split(unnamed, rows, block_size=block_size)
+        return _split(self._without_names(), rows, block_size=block_size)
 
     def predict(self, X: Any, *, block_size: int | None = None) -> Float[Numbers, "m t"]:
         """Return the predictions for the rows of X: the intercept plus the sum of `predict_split`.
@@ -193,6 +200,7 @@ class KernelsFit:
             weights: sample weights (m,); by default all are 1.
             per_target: whether to return R² of every target (t,) in place of their mean.
         """
+        Y = labels_by_names(Y, self.targets)
         return r_squared_of(self.predict(X), Y, weights, per_target)
 
     @public_call(fitted="self.coef")
@@ -217,6 +225,7 @@ class KernelsFit:
         same.
         """
         split = self.predict_split(X)
+        Y = labels_by_names(Y, self.targets)
         Y = as_predicted(with_constant(split[0], self.intercept), Y)
         xp: Any = jnp if isinstance(split, jax.Array) else np
         about = xp.asarray(Y - self.intercept, split.dtype)
@@ -258,6 +267,7 @@ def fit_kernels(
         Y: labels (n,) or (n, t).
         num: how many weights s to try.
         shares: (S, K), the weights to try in place of random ones. Each row is divided by its sum.
+            The columns of a data frame go by the names of the kernels, if it has these.
         key: a JAX random key for the draws. The same key gives the same weights.
         lams: λ (L,), by default a grid from the spectrum at the first weights that are tried.
         weights, intercept, landmarks: as in `fit`.
@@ -300,6 +310,8 @@ def fit_kernels(
             "of all rows or of some"
         )
     of_rows = problem.rows, problem.weights
+    if {*column_names(shares)} == {*names}:
+        shares = by_names("shares", shares, names)
     kernels = tuple(from_median(kernel, *of_rows) for kernel in kernels)
     tried = _shares_to_try(len(kernels), num, shares, key, problem.rows.dtype)
     grid = None if lams is None else as_lams(lams, problem.rows.dtype)
@@ -318,6 +330,7 @@ def fit_kernels(
         r2=_r2(problem, best.error),
         names=names,
         columns=column_names(X),
+        targets=column_names(Y),
     )
     searched: Any = None if steps else grid  # the descent may leave the grid
     _inspect(fit, searched, names_lams=lams is not None)

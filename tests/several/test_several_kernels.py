@@ -8,6 +8,7 @@ from functools import partial
 
 import jax
 import numpy as np
+import pandas
 import pytest
 from extended import Fits
 from numpy.testing import assert_allclose
@@ -95,6 +96,14 @@ def test_banded_ridge_gives_the_coefficients_of_its_columns():
     words = "coefficients are of explicit features, which kernel 0, On, has not: use predict_split"
     near = rls.several.fit_kernels(KERNELS, X, Y, shares=SHARES, lams=LAMS, groups=GROUPS)
     refused((near.coefficients, words))
+    frame = pandas.DataFrame(Y, columns=["u", "v"])
+    named = pandas.DataFrame(SHARES[:2], columns=["a", "b"])[["b", "a"]]
+    again = rls.several.fit_kernels(bands, X, frame, **options | {"shares": named})
+    np.testing.assert_array_equal(again.shares, fit.shares)
+    turned = frame[["v", "u"]]
+    for name, more in (("score", {"per_target": True}), ("score_split", {})):
+        found, want = getattr(again, name)(X, turned, **more), getattr(fit, name)(X, Y, **more)
+        np.testing.assert_array_equal(found, want)
 
 
 @pytest.mark.slow

@@ -218,12 +218,21 @@ def _check_kinds(values: dict, parameters: Mapping[str, inspect.Parameter]) -> N
 
 
 def check_index(values: dict) -> None:
-    """Raise if an argument with an entry for each row has another pandas index than X.
+    """Raise if two arguments with an entry for each row have different pandas indexes.
 
-    This happens if one of the two was sorted later.
+    This happens if one of the two was sorted later. All are compared with X, or with the first that
+    has an index.
     """
+    of, rows = "X", values.get("X")
     for name, part in _parts_of_rows(values):
-        check_order(name, part, "X", values.get("X"))
+        check_order(name, part, of, rows)
+        if not _has_index(rows) and _has_index(part):
+            of, rows = name, part
+
+
+def _has_index(part: Any) -> bool:
+    """Whether a part is a series or data frame, or keeps the index of one."""
+    return hasattr(getattr(part, "index", None), "equals")
 
 
 def _parts_of_rows(values: dict) -> Iterator[tuple[str, Any]]:
@@ -248,9 +257,7 @@ def check_order(name: str, part: Any, of: str, rows: Any) -> None:
         of: the name of the rows in the message.
         rows: the rows, a data frame; anything else is accepted.
     """
-    wanted: Any = getattr(rows, "index", None)
-    index: Any = getattr(part, "index", None)
-    if hasattr(wanted, "equals") and hasattr(index, "equals") and not wanted.equals(index):
+    if _has_index(rows) and _has_index(part) and not rows.index.equals(part.index):
         raise ValueError(
             f"{name} has another index than {of}, and rows are taken in their order: give "
             f"{name}.loc[{of}.index], or {name}.to_numpy() where the order is right"

@@ -75,6 +75,10 @@ REFUSED = [
         r"X\['when'\] .*dates.*give days",
     ),
     (lambda: rls.fit(K, pd.DataFrame(X), pd.Series(Y)[::-1]), "Y has another index than X"),
+    (
+        lambda: rls.fit(K, X, pd.Series(Y), weights=pd.Series(Y**2)[::-1]),
+        "weights has another index than Y",
+    ),
     (lambda: rls.memory(K, 4000), r"shape must be \(n, d\), or X itself, and is 4000"),
     (lambda: rls.fit(K, X, Y, landmarks=0.1), "landmarks.* whole number .* and is 0.1"),
     (lambda: rls.tune(K, X, Y, lams="search"), r"lams must hold .* such as \[0.1, 1.0\]"),

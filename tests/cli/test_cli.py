@@ -473,6 +473,7 @@ def test_missing_and_unknown_categories(folder):
     assert predict("new.csv --unknown zero --missing drop")[1].num_rows == 2
 
 
+@pytest.mark.slow
 def test_dates_are_inputs_as_days_and_parts_of_the_year(folder):
     """Whole and as a stream, by name and by place, and kept as text."""
     days = pandas.date_range("2019-11-03", periods=30, freq="37D").to_series()
@@ -714,6 +715,7 @@ def process(*argv, **options):
     )
 
 
+@pytest.mark.slow
 def test_the_demo_runs_anywhere_and_generalises(tmp_path):
     result = process(cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
     assert result.returncode == 0 and result.stderr == ""

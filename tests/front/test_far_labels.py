@@ -134,6 +134,7 @@ def test_labels_that_rows_bring_are_as_far():
         assert_close(got.errors, want.errors, 1e-3)
 
 
+@pytest.mark.slow
 def test_labels_given_for_rows_that_were_padded_are_as_far():
     """As rows are that lie on several devices."""
     n = N - 1

@@ -29,7 +29,7 @@ SPARSE = pytest.param(scipy.sparse.csr_array, id="sparse", marks=pytest.mark.slo
 
 @EDGE
 @pytest.mark.parametrize("way", [pytest.param(np.asarray, id="dense"), SPARSE])
-@pytest.mark.parametrize("targets", [T, 2])
+@pytest.mark.parametrize("targets", [T, pytest.param(2, marks=pytest.mark.slow)])
 def test_predictions_are_those_of_refits(way, targets, tmp_path):
     """Columns far from 0, weights, with an intercept and λ for each target, and without."""
     X, Y, v = data(50.0)

@@ -39,11 +39,8 @@ def variances_of(kernel):
     return [float(part.scale) for part in parts]
 
 
-@pytest.mark.parametrize(
-    "name",
-    # Those of one part share their programs.
-    [pytest.param(one, marks=[pytest.mark.slow] if "Dye" not in one else []) for one in STUDIES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)  # those of one part share their programs
 def test_published_variances_in_any_unit(name):
     """Scales and λ that started far from them were left where the likelihood is flat, as converged;
     a variance of 0 is told.

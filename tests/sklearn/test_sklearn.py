@@ -376,9 +376,8 @@ PATHS = {
 
 
 @ANY_PRECISION
-@pytest.mark.parametrize(
-    "made", [pytest.param(n, marks=[] if n == "parts" else pytest.mark.slow) for n in PATHS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("made", PATHS)
 def test_path_takes_columns_by_name(made):
     """What scikit-learn read as an array was a data frame: `path_` knows its columns, strings or
     numbers, as a fit to the frame does, and after rows were added and removed.

@@ -281,10 +281,8 @@ def judge(got, value, off, scale):
             name,
             i,
             id=f"{name}-{'intercept' if i else 'plain'}",
-            # A dual and a primal one in the quick run, unless more are asked for.
-            marks=[pytest.mark.slow]
-            if not LARGE and name not in ("gram", "cholesky landmarks")
-            else [],
+            # One in the quick run, unless more are asked for.
+            marks=[pytest.mark.slow] if not LARGE and name != "gram" else [],
         )
         for name, i in COMBINATIONS
     ],

@@ -348,6 +348,17 @@ def test_levels_that_are_held_out_as_a_whole_count_for_what_is_explained_within(
     assert_close(process_of(fit).loo, np.sqrt(products / (np.sum(v > 0) - 3)), 1e-9)
 
 
+def test_the_volume_of_fixed_effects_is_that_of_their_columns():
+    """log |BᵀVB|, which the evidence has."""
+    ones = np.ones((N, 1))
+    given = {"levels": rls.levels(LABELS), "columns": X, "an intercept": None}
+    for name, B in (("levels", EYE), ("columns", np.hstack([ones, X])), ("an intercept", ones)):
+        options = {"weights": wide(ZEROS), "fixed_effects": given[name]}
+        fixed = rls.extend.read_problem(GAUSSIAN, wide(X), wide(Y), **options).prepare().fixed
+        want = np.linalg.slogdet(B.T @ (ZEROS[:, None] * B))[1]
+        assert_close(fixed.log_volume, want, 1e3 * EPS, name)
+
+
 @pytest.mark.slow
 def test_of_a_level_without_weight_nothing_is_known():
     """As of one that no row has."""

@@ -177,6 +177,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         if options.get("reset", True):
             self._validate_params()
             self._column_names = column_names(X)  # the fit gets an array without names
+        elif not hasattr(self, "feature_names_in_"):  # scikit-learn compares names of text alone
+            X = by_names("X", X, self._column_names)
         options["accept_sparse"] = not self._pairwise and "csr"
         try:
             return validate_data(self, X, *args, dtype=[np.float64, np.float32], **options)

@@ -245,6 +245,19 @@ def test_columns_of_a_frame_are_taken_by_name(tmp_path):
     assert_close(np.load(path).ravel(), want.predict(new).ravel(), 1e-10, "to a file")
 
 
+def test_columns_whose_names_are_no_text_are_taken_by_name(tmp_path):
+    """Numbers of any kind, and dates, also from a file."""
+    X, Y = np.random.default_rng(0).normal(size=(12, 3)), np.arange(12.0)
+    days = pandas.to_datetime(["2020-01-01", "2020-01-02", "2020-01-03"])
+    for names in ([400.5, 401.0, 401.5], days, pandas.Index(["a", np.int64(3), np.nan])):
+        frame = pandas.DataFrame(X, columns=names)
+        fit = rls.fit(rls.Linear(), frame, Y, lams=[1.0])
+        rls.save(tmp_path / "fit", fit)
+        for model in (fit, rls.load(tmp_path / "fit")):
+            assert_close(model.predict(frame.iloc[:, [2, 0, 1]]), fit.predict(X), 1e-12, "by name")
+            refused((lambda model=model: model.predict(frame.add_suffix("b")), "X lacks 3 of the 3"))
+
+
 def uneven():
     """Columns in units far apart, one of them constant; labels; new rows."""
     (X, Y), new = data(), data(7, seed=1)[0]

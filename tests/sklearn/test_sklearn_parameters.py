@@ -350,6 +350,16 @@ def test_a_median_width_for_each_column_and_columns_by_name():
     )
 
 
+def test_columns_whose_names_are_numbers_are_taken_by_name():
+    """scikit-learn compares names of text alone, and refuses them in another order itself."""
+    table = pd.DataFrame(X)
+    turned = table[table.columns[::-1]]
+    fitted = RLSRegressor("linear", lams=1.0).fit(table, Y)
+    assert_close(fitted.predict(turned), fitted.predict(X), TOLERANCE, "new rows")
+    added = RLSRegressor("linear", lams=1.0).partial_fit(table, Y).partial_fit(turned, Y)
+    assert_close(added.coef_, fitted.fit(X, Y, np.full(N, 2.0)).coef_, TOLERANCE, "added")
+
+
 def test_the_docstring_names_every_kernel():
     assert [name for name in KERNELS if f'"{name}"' not in RLSRegressor.__doc__] == []
 

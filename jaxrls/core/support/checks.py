@@ -114,10 +114,19 @@ def _names_as_given(X: Any) -> tuple:
     """Return the names of columns, which several columns may share; () if X has no names."""
     # pyarrow tables and streams have `column_names`, data frames have `columns`.
     names = getattr(X, "column_names", getattr(X, "columns", ()))
-    if not hasattr(X, "shape") or callable(names):
+    if not hasattr(X, "shape") or callable(names) or isinstance(names, np.ndarray | jax.Array):
         return ()
-    names = tuple(names.tolist() if hasattr(names, "tolist") else names)
-    return names if all(isinstance(name, str | int | tuple) for name in names) else ()
+    return tuple(map(_plain_name, names.tolist() if hasattr(names, "tolist") else names))
+
+
+def _plain_name(name: Any) -> Any:
+    """Return the name of a column as text, a number or a tuple, which files can hold.
+
+    Other names, such as dates and NaN, are returned as their text.
+    """
+    name = name.item() if isinstance(name, np.generic) else name
+    is_plain = isinstance(name, str | int | float | tuple) and name == name
+    return name if is_plain else str(name)
 
 
 def by_names(name: str, X: Any, names: tuple) -> Any:
@@ -141,7 +150,9 @@ def by_names(name: str, X: Any, names: tuple) -> Any:
             f"{name} lacks {len(missing)} of the {len(names)} columns that were fitted, {listed}: "
             "give a frame that has them, or an array of all columns in the order of the fit"
         )
-    return X.select([*names]) if hasattr(X, "column_names") else X[[*names]]
+    if hasattr(X, "column_names"):
+        return X.select([*names])
+    return X[[X.columns[columns.index(column)] for column in names]]
 
 
 def labels_by_names(Y: Any, names: tuple) -> Any:

@@ -17,6 +17,7 @@ from jaxrls.front import Fit, Model
 from jaxrls.io.writing import Writer, predicted, rows_to, writing
 from jaxrls.rows.files import check_replaceable
 from jaxrls.rows.sources import ColumnChoice, Files, paths_of
+from jaxrls.rows.tables import is_number
 
 
 def run_predict(args: Namespace) -> None:
@@ -135,14 +136,15 @@ def judged(
 
     Returns:
         (rows, wrong, inside): the number of rows; how many class labels are wrong, or else the sum
-        of squared errors; how many labels lie inside their interval. The sum of squared errors is
-        NaN if some targets are missing or not numbers.
+        of squared errors; how many labels lie inside their interval. `wrong` is NaN if some targets
+        are missing, or are to be numbers and are not.
     """
     n = len(target)
     prediction = columns["prediction"]
     inside: Any = 0
     if classes:
-        return n, np.sum(prediction != target.astype(str)), inside
+        wrong = np.sum(prediction != as_classes(target, classes))
+        return n, np.nan if (target == "").any() else wrong, inside
     try:
         label = np.where(target == "", "nan", target).astype(np.float64)
     except ValueError:
@@ -152,14 +154,23 @@ def judged(
     return n, np.sum((label - prediction) ** 2), inside
 
 
+def as_classes(words: np.ndarray, classes: Sequence[str]) -> np.ndarray:
+    """Return words with numbers written as the classes write them, such as 1.0 as 1."""
+    written = {float(word): word for word in classes if is_number(word)}
+    known = {word: word for word in classes}
+    name = lambda word: known.get(word) or (is_number(word) and written.get(float(word))) or word
+    return np.array([*map(name, words.tolist())], str)
+
+
 def verdict(tally: np.ndarray, classes: Sequence[str] | None, intervals: bool) -> list[str]:
     """Return the line about the error of all predictions; no line if the files have no target."""
     rows, wrong, inside = tally
     if not rows:
         return []
+    if np.isnan(wrong):
+        what = "missing" if classes else "missing or not numbers"
+        return [f"no error on the target: it has values that are {what}"]
     if classes:
         return [f"{100 * wrong / rows:.3g} % of labels wrong"]
-    if np.isnan(wrong):
-        return ["no error on the target: it has values that are missing or not numbers"]
     held = f", {100 * inside / rows:.3g} % inside the intervals" if intervals else ""
     return [f"RMSE {np.sqrt(wrong / rows):.4g} in units of the target{held}"]

@@ -178,10 +178,11 @@ class ColumnChoice:
         weights = find(self.weights, "weights")
         groups = find(self.groups, "groups")
         dropped = find(self.drop, "columns to drop")
+        check_single(file, weights=weights, groups=groups)
         index = unnamed_index(file, warns=self.inputs is None)
         special = [*weights, *groups, *dropped, *index]
         free = [j for j in range(file.width) if j not in special]
-        last = "y" if file.path.endswith(".npz") else free[-1:]
+        last = "y" if file.path.endswith(".npz") else [j for j in free if j not in file.index][-1:]
         targets = find(last if self.target is None else self.target, "target")
         inputs = find(self.inputs, "inputs") or [j for j in free if j not in targets]
         one_hot = find(self.one_hot, "inputs")
@@ -306,6 +307,14 @@ def check_uses(file: Table, uses: dict[str, list[int]]) -> None:
                     f"{file.path}: column {file.names[j]!r} is {twice}: give it one use"
                 )
             use_of[j] = use
+
+
+def check_single(file: Table, **columns: list[int]) -> None:
+    """Raise if several columns have a use that takes one. The keyword of each list is the use."""
+    for use, numbers in columns.items():
+        if len(numbers) > 1:
+            names = quoted([file.names[j] for j in numbers])
+            raise ValueError(f"{file.path}: {use} must be one column, and are {names}: name one")
 
 
 def check_coded(file: Table, inputs: list[int], coded: dict[str, list[int]]) -> None:

@@ -129,6 +129,7 @@ class Table:
     read: Callable[[list[int], list[int]], Iterator[dict[int, np.ndarray]]]
     width: int  # how many columns, the first ones, are inputs by default or named by a number
     named: bool = False  # whether the file has names for its columns
+    index: tuple[int, ...] = ()  # the columns that pandas wrote for the index of a data frame
 
     def find(self, wanted: Any, what: str) -> list[int]:
         """Return the numbers of the wanted columns, or raise if a wanted column does not exist.
@@ -226,7 +227,13 @@ def _arrow_table(path: str, dialect: Dialect) -> Table:
         return Table(path, list(map(str, range(len(fields)))), kinds, read, len(fields))
     if is_csv:
         _warn_of_data(path, fields, kinds, dialect.decimal)
-    return Table(path, fields, kinds, read, len(fields), named=True)
+    return Table(path, fields, kinds, read, len(fields), named=True, index=_index_of(schema))
+
+
+def _index_of(schema: Any) -> tuple[int, ...]:
+    """Return the columns of a pyarrow schema that pandas wrote for the index of a data frame."""
+    of_index = (schema.pandas_metadata or {}).get("index_columns", ())
+    return tuple(j for j, name in enumerate(schema.names) if name in of_index)
 
 
 def _dataset(path: str, kind: Any, schema: Any = None) -> Any:

@@ -174,7 +174,13 @@ def test_labels_are_classified(folder):
     assert found.column_names == ["prediction", *columns]
     out = run("fit more.csv --target w --classify --out m")
     assert "(2 classes: 1, 2)" in out
-    assert set(predict("more.csv")[1]["prediction"].to_pylist()) <= {1, 2}
+    said, found = predict("more.csv")
+    assert set(found["prediction"].to_pylist()) <= {1, 2}
+    table = pandas.read_csv("more.csv").astype({"w": float})
+    table.to_csv("fractions.csv", index=False)  # 1.0 for 1
+    assert predict("fractions.csv")[0] == said
+    table.assign(w=table["w"].mask(table.index > 5)).to_csv("unknown.csv", index=False)
+    assert "no error on the target: it has values that are missing\n" in predict("unknown.csv")[0]
     Path("none.csv").write_text("a,b,y,g\n")
     columns = ["prediction", "probability_1", "probability_2", "score"]
     assert predict("none.csv")[1].column_names == columns

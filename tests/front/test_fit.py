@@ -255,7 +255,7 @@ def test_columns_whose_names_are_no_text_are_taken_by_name(tmp_path):
         rls.save(tmp_path / "fit", fit)
         for model in (fit, rls.load(tmp_path / "fit")):
             assert_close(model.predict(frame.iloc[:, [2, 0, 1]]), fit.predict(X), 1e-12, "by name")
-            refused((lambda model=model: model.predict(frame.add_suffix("b")), "X lacks 3 of the 3"))
+            refused((partial(model.predict, frame.add_suffix("b")), "X lacks 3 of the 3"))
 
 
 def uneven():

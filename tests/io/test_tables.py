@@ -148,6 +148,8 @@ def test_the_index_that_pandas_writes_is_left_out_with_a_warning(write):
     with pytest.warns(UserWarning, match="the index of the data frame has no name, and is left"):
         check(read(path), frame[["a", "b"]], frame["y"])
     check(read(path, inputs=["a", "b"]), frame[["a", "b"]], frame["y"])
+    frame.set_index("b", append=False).to_parquet(path)  # in the order a, y, b
+    check(read(path), frame[["a", "b"]], frame["y"])
     with pytest.warns(UserWarning, match="first line holds numbers.*--no-header"):
         read(write("1,2,3\n4,5,6\n"))
 

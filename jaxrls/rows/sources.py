@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,6 +162,7 @@ class ColumnChoice:
     keep: Any = ()  # columns that are written to the file of predictions, as text
     days: Any = ()  # dates that are inputs as a number of days
     yearly: Any = ()  # dates that are inputs as a part of the year
+    settled: bool = False  # whether text is a name of a column, and never the number of one
 
     def columns_of(self, file: Table, missing: str | None = "drop") -> FileColumns:
         """Return the column numbers of a file, by what they are used as.
@@ -169,7 +171,7 @@ class ColumnChoice:
         message also names inputs in which values are missing, unless `missing` says what to do with
         them.
         """
-        find = file.find
+        find = partial(file.find, only_names=self.settled)
         if self.width not in (None, file.width):
             raise ValueError(
                 f"{file.path} has {file.width} columns, and the file before it has {self.width}: "
@@ -198,7 +200,7 @@ class ColumnChoice:
         numbers = [j for j in inputs if j not in coded]
         check_inputs_read(file, inputs, {*one_hot, *days, *yearly}, missing)
         check_numbers(file, weight=weights, target=[] if labels else targets)
-        keep = find(self.keep, "columns to keep")
+        keep = file.find(self.keep, "columns to keep")
         return FileColumns(targets, weights, inputs, numbers, yearly, one_hot, groups, keep, labels)
 
     def settle(self, file: Table, missing: str | None) -> "ColumnChoice":
@@ -223,6 +225,7 @@ class ColumnChoice:
             yearly=name(columns.yearly),
             labels=columns.labels,
             width=None if file.named else file.width,
+            settled=True,
         )
 
     def columns_to_predict(self, file: Table) -> FileColumns:
@@ -254,6 +257,7 @@ class ColumnChoice:
             inputs=inputs,
             labels=True,
             keep=self.keep,
+            settled=True,
             **coded,
         ).columns_of(file)
 

@@ -131,23 +131,26 @@ class Table:
     named: bool = False  # whether the file has names for its columns
     index: tuple[int, ...] = ()  # the columns that pandas wrote for the index of a data frame
 
-    def find(self, wanted: Any, what: str) -> list[int]:
+    def find(self, wanted: Any, what: str, only_names: bool = False) -> list[int]:
         """Return the numbers of the wanted columns, or raise if a wanted column does not exist.
 
         * A name stands for all columns of this name.
-        * A whole number, or text of one that is not a name, stands for one column.
+        * A whole number, or text of one that is not a name, stands for one column; with
+          `only_names`, text does not.
         * A list stands for all columns of its entries.
         * None and False stand for no column.
 
         `what` says what the columns are used as, for the message.
         """
         if isinstance(wanted, list | tuple):
-            return [j for name in wanted for j in self.find(name, what)]
+            return [j for name in wanted for j in self.find(name, what, only_names)]
         if wanted is None or wanted is False:
             return []
-        by_name = () if isinstance(wanted, int | np.integer) else self.names
+        is_number = isinstance(wanted, int | np.integer)
+        by_name = () if is_number else self.names
         numbers = [j for j, name in enumerate(by_name) if name == str(wanted)]
-        if not numbers and re.fullmatch(r"-?\d+", str(wanted)):
+        may_be_number = is_number or not only_names
+        if not numbers and may_be_number and re.fullmatch(r"-?\d+", str(wanted)):
             numbers = [j % self.width for j in [int(wanted)] if -self.width <= j < self.width]
         if not numbers:
             spaced = any(name.strip() == str(wanted) for name in self.names)

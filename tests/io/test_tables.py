@@ -154,6 +154,13 @@ def test_the_index_that_pandas_writes_is_left_out_with_a_warning(write):
         read(write("1,2,3\n4,5,6\n"))
 
 
+def test_a_name_that_is_a_number_stands_for_no_other_column_of_further_files(write):
+    paths = write("0,1,y\n1,2,3\n4,5,6\n", "a.csv"), write("0,x,y\n7,8,9\n", "b.csv")
+    refused((partial(rls.rows.stream, [*paths]), "no column '1' for the inputs"))
+    numbered = read(write("0,1,y\n1,2,3\n4,5,6\n7,8,9\n"), inputs=["0", 1], target="2")
+    check(numbered)
+
+
 def test_parquet(write):
     text = pa.array(["u", "w", "u"]).dictionary_encode()
     table = {

@@ -538,7 +538,11 @@ def paths_of(named: Iterable) -> tuple[str, ...]:
             which = of_folder if os.path.isdir(path) else path
             raise FileNotFoundError(f"there is no file {which}: check its name and folder")
         paths += files
+    found: set[str] = set()
     for path in paths:
         if not ending_of(path):
             raise ValueError(f"{path} must end in {', '.join(ENDINGS)}")
+        if (file := os.path.realpath(path)) in found:
+            raise ValueError(f"{path} is named twice, and its rows would count twice: name it once")
+        found.add(file)
     return tuple(paths)

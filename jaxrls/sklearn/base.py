@@ -166,6 +166,14 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         """The parameter `landmarks`; points in a data frame with the columns in the order of X."""
         return by_names("landmarks", self.landmarks, self._column_names)
 
+    @property
+    def _width(self) -> Any:
+        """The parameter `width`; widths in a series with the columns in the order of X."""
+        index = getattr(self.width, "index", None)
+        names = self._column_names
+        by_name = hasattr(index, "equals") and {*index} == {*names}
+        return self.width.loc[[*names]] if by_name else self.width
+
     def _checked(self, X: Any, *args, **options) -> Any:
         """Check the arguments as scikit-learn does, and return them as arrays.
 
@@ -342,8 +350,8 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
         kernel = self.kernel
         if isinstance(kernel, str):
             counted = slice(None) if call.weights is None else call.weights > 0
-            numbers = {name: getattr(self, name) for name in ("width", "gamma", "degree", "coef0")}
-            kernel = named_kernel(kernel, call.X[counted], **numbers)
+            numbers = {name: getattr(self, name) for name in ("gamma", "degree", "coef0")}
+            kernel = named_kernel(kernel, call.X[counted], width=self._width, **numbers)
         elif isinstance(kernel, type):
             raise ValueError(f"kernel must be an object, and is the class {kernel.__name__}")
         elif not isinstance(kernel, rls.extend.Kernel):

@@ -240,6 +240,7 @@ def test_columns_by_name_or_number(tmp_path, ending):
         (lambda: rls.rows.stream(path, target="z"), "no column 'z' for the target"),
         (lambda: rls.rows.stream(path, target=names[0], columns=names[:2]), "give it one use"),
         (lambda: rls.rows.stream(path, weights=names[:2]), "weights must be one column, and are"),
+        (lambda: rls.rows.stream([tmp_path, path]), "is named twice, and its rows"),
     )
 
 

@@ -343,6 +343,9 @@ def test_a_median_width_for_each_column_and_columns_by_name():
     one, other = rls.Gaussian(1.0).on("b"), rls.Gaussian(1.0).on(1)
     named, numbered = RLSRegressor(one, lams=1.0).fit(table, Y), RLSRegressor(other, lams=1.0)
     assert_close(named.predict(table), numbered.fit(X, Y).predict(X), TOLERANCE, "by name")
+    widths = pd.Series(np.arange(1.0, 6.0), index=[*"edcba"])
+    found = RLSRegressor(width=widths, lams=1.0).fit(table, Y)
+    assert_close(found.kernel_.width, np.arange(5.0, 0.0, -1), TOLERANCE, "widths by name")
     refused(
         (lambda: RLSRegressor(width=["median", 1.0]).fit(X, Y), "width must hold real numbers"),
         (lambda: RLSRegressor(one).fit(X, Y), "column 'b' goes by name"),

@@ -124,6 +124,9 @@ def load_model(path: str, level: float | None) -> tuple[Fit | Model, dict]:
     known = KNOWN | extra.get("table", {})
     if not isinstance(model, Fit | Model):
         raise ValueError(f"{path} must hold a model or a fit, and holds a {type(model).__name__}")
+    names = model.model.names if isinstance(model, Fit) else model.names
+    if names and not known["layout"]:  # it was fitted to a data frame, or to files by `stream`
+        known["layout"] = {"inputs": [*map(str, names)]}
     if level is not None and (known["classes"] or getattr(model, "solution", None) is None):
         raise ValueError(f"{path} does not hold what intervals need: fit with --intervals")
     return model, known

@@ -169,7 +169,7 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     @property
     def _width(self) -> Any:
         """The parameter `width`; widths in a series with the columns in the order of X."""
-        index = getattr(self.width, "index", None)
+        index: Any = getattr(self.width, "index", None)
         names = self._column_names
         by_name = hasattr(index, "equals") and {*index} == {*names}
         return self.width.loc[[*names]] if by_name else self.width

@@ -157,6 +157,12 @@ def test_predict_by_name_by_number_and_with_the_target(folder):
     Y = read("train.csv")[:, 2:] * [1.0, -1.0]
     rls.save("m", rls.fit(rls.Linear(), read("train.csv")[:, :2], Y).model)
     assert predict("bare.npz")[1].column_names == ["prediction_0", "prediction_1"]
+    frame = pandas.read_csv("train.csv")
+    fit = rls.fit(rls.Linear(), frame[["b", "a"]], frame["y"])
+    rls.save("m", fit)
+    for data in ("new.csv", "test.csv"):
+        assert_allclose(predict(data)[1]["prediction"].to_numpy(), fit.predict(X[:, ::-1]))
+    assert "has no column 'b' for the inputs" in fails("predict m none.csv --sep ;")
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from jaxrls.front.model import (
 )
 from jaxrls.front.objective import best_lam
 from jaxrls.front.plan import KEPT_ROWS, Request
-from jaxrls.front.read import read_labels, read_problem, warn_of_far_labels
+from jaxrls.front.read import ROUNDED_SHARE, read_labels, read_problem, warn_of_far_labels
 from jaxrls.front.sampling import Sample, sample_of
 from jaxrls.front.scores import as_predicted, r_squared_of
 from jaxrls.front.start import Guesses, lam_on_few

@@ -33,9 +33,10 @@ from jaxrls.core.support import (
     pytree,
     shards_of,
     static,
+    warn,
     with_index,
 )
-from jaxrls.front import warn_of_far_labels
+from jaxrls.front import ROUNDED_SHARE, warn_of_far_labels
 from jaxrls.rows.streamed import SAMPLE
 
 
@@ -166,7 +167,8 @@ def shard(
     Raises:
         ValueError: for shapes that do not fit, or without a mesh.
 
-    **Cost** of moving the rows; each of N devices holds 1/N of them. **Source**: the package's own.
+    **Warns** if that precision rounds away how a column or the labels vary. **Cost** of moving the
+    rows; each of N devices holds 1/N of them. **Source**: the package's own.
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
@@ -181,6 +183,8 @@ def shard(
     check_matrix("X", array)
     n = len(array)
     dtype = array.dtype
+    if isinstance(array, np.ndarray):
+        _warn_of_rounding(array, jax.dtypes.canonicalize_dtype(dtype))
     sharding = _sharding(array, mesh, axis)
     devices = sharding.mesh.size
     missing = -n % (devices // sharding.shard_shape((devices,))[0])
@@ -200,6 +204,20 @@ def shard(
     rows = ShardedRows.of(put(array, "edge"), labels, weights, n)
     named = replace(rows, column_names=column_names(X), target_names=column_names(Y))
     return with_index(named, X)
+
+
+def _warn_of_rounding(X: Float[np.ndarray, "n d"], dtype: Any) -> None:
+    """Warn if a column loses more than `ROUNDED_SHARE` of its spread in the dtype of JAX."""
+    for j, column in enumerate(X.T if X.dtype != dtype else ()):
+        with np.errstate(over="ignore", invalid="ignore"):  # such values are refused later
+            rounding = np.abs(column.astype(dtype) - column).max()
+            spread = column.std()
+            exact = 100 * np.finfo(X.dtype).eps * np.abs(column).max()
+        if exact < spread < np.inf and rounding > ROUNDED_SHARE * spread:
+            warn(
+                f"{dtype}, to which JAX is set, rounds column {j} of X by up to {rounding:.2g}, and "
+                f"it varies by {spread:.2g}: take its mean off first, or set jax_enable_x64"
+            )
 
 
 def _sharding(X: Any, mesh: Mesh | None, axis: Any) -> NamedSharding:

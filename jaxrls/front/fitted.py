@@ -620,8 +620,8 @@ class Fit(Generic[K]):
             X: rows to average over (m, d), such as those that were fitted.
             column: its name, or its index among the columns that were fitted.
             values: two values (a, b) to compare. By default, if the column has exactly two values
-                in X and the rows that the model keeps, these are compared. Otherwise the derivative
-                is averaged.
+                in X and the rows that the fit keeps, these are compared. Otherwise the derivative
+                is averaged. After `load` and `update` a fit keeps landmarks, or no rows at all.
             weights: the weights of the rows in the average (m,). Default 1.
             scale: how τ² is set, as in `posterior`.
 

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.data import Rows, Weights, compiled
+from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number, matmul, safe_sqrt
@@ -28,14 +29,17 @@ from jaxrls.core.support import (
     as_labels,
     check_finite,
     check_labels,
+    check_order,
     check_targets,
     check_weights,
+    column_names,
+    labels_by_names,
     public_call,
     pytree,
     value_of,
     where_known,
 )
-from jaxrls.front import Fit, Model, came_from_host, in_few_sizes
+from jaxrls.front import Fit, Model, came_from_host, in_few_sizes, solution_of
 from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
 from jaxrls.uncertainty.spread import NewRows, Spread
 
@@ -134,7 +138,13 @@ class Scored(NamedTuple):
 
 
 def _scored(name: str, scores: Any, codes: Any, weights: Any) -> Scored:
-    """Return the given scores, codes and weights as checked arrays."""
+    """Return the given scores, codes and weights as checked arrays.
+
+    Columns of codes go by the names of those of scores, if both are data frames.
+    """
+    check_order("codes", codes, name, scores)
+    check_order("weights", weights, name, scores)
+    codes = labels_by_names(codes, column_names(scores))
     scores = as_array(name, scores)
     codes = as_array("codes", codes, scores.dtype)
     check_targets(name, scores)
@@ -215,7 +225,7 @@ def fit_sigmoid(
         A `Sigmoid`, with slope and offset () or (t,).
 
     Raises:
-        ValueError: for shapes that do not fit, and for NaN or infinity.
+        ValueError: for shapes that do not fit, for NaN or infinity, and for codes that are not ±1.
 
     **Cost** O(n t) for each step of Newton's method, which takes some ten. The result can be
     differentiated once. **Fails**: for the fit's own scores of its training rows, which are larger
@@ -229,8 +239,18 @@ def fit_sigmoid(
     [0.35, 0.5, 0.65]
     """
     s, c, v = _scored("scores", scores, codes, weights)
+    _check_two_values(c)
     slope, offset = _fit_columns(s.reshape(len(s), -1), c.reshape(len(s), -1), v)
     return Sigmoid(slope.reshape(s.shape[1:]), offset.reshape(s.shape[1:]))
+
+
+@where_known
+def _check_two_values(codes: Any) -> None:
+    """Raise for codes other than ±1, such as numbers of classes. 0 stands for −1."""
+    codes = np.asarray(codes)
+    others = codes[~np.isin(codes, (-1, 0, 1))]
+    if others.size:
+        raise ValueError(f"codes must be ±1, and include {others[0]:.3g}: use encode(labels)")
 
 
 def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
@@ -370,6 +390,7 @@ def label_p_values(
     [[5.0, 1.0], [1.0, 3.0]]
     """
     s, c, v = _scored("left_out", left_out, codes, weights)
+    scores = labels_by_names(scores, column_names(left_out))
     new = as_array("scores", scores, s.dtype)
     check_targets("scores", new)
     if new.shape[1:] != s.shape[1:]:
@@ -483,7 +504,8 @@ def conformal_labels(
 
     Raises:
         ValueError: for a fit that kept no solution, shapes that do not fit, codes that are not ±1
-            with one +1 a row, and weights that are negative or not finite.
+            with one +1 a row, weights that are negative or not finite, and rows, codes or weights
+            that were not fitted.
 
     **Cost** O(n² r) once, and memory of n·r numbers. **Source**: Vovk, Gammerman and Shafer 2005,
     ch. 2, with the deleted residuals of their ridge regression confidence machine.
@@ -513,9 +535,38 @@ def conformal_labels(
     ones = jnp.ones_like(_columns(codes)[0])
     u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
     check_weights(u, len(ones), "label_weights", "label")
-    residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), codes)
+    scores = jnp.asarray(model.predict(points))
+    _check_fitted(v * u[label], codes - scores, *_sums_of_fit(solution_of(fit), process.lam))
+    residuals = 1 - _of_own_label(scores, codes)
     rows, variance = _with_variance(process.spread, model.kernel, points)
     return ConformalLabels(model, process, rows, variance, label, residuals, v, u)
+
+
+@compiled
+def _sums_of_fit(solution: Solution, lam: Float[Numbers, ""]) -> tuple[Number, Number]:
+    """Return the weight of the rows that were fitted, and their sum of squared residuals."""
+    return solution.factor.weights.total, jnp.sum(solution.residual_norm(lam.reshape(1, 1)))
+
+
+@where_known
+def _check_fitted(v: Any, residuals: Any, weight: Any, squares: Any) -> None:
+    """Raise if weights and residuals add up to other sums than those of the fit.
+
+    The order of rows does not matter. Rounding of residuals counts relative to the codes.
+    """
+    given = float(np.sum(v))
+    eps = float(np.finfo(v.dtype).eps)
+    if abs(given - float(weight)) > eps**0.5 * given:
+        raise ValueError(
+            f"weights must be those that were fitted, which add up to {float(weight):.6g}, and add "
+            f"up to {given:.6g} with label_weights: give all rows of the fit and their weights"
+        )
+    square = float(np.sum(np.asarray(v) * np.asarray(residuals).reshape(len(v), -1).T ** 2))
+    if abs(square**0.5 - float(squares) ** 0.5) > eps**0.25 * given**0.5:
+        raise ValueError(
+            "X and codes must be the rows that were fitted, and have other residuals: give those "
+            "of the fit, or held-out scores to label_p_values"
+        )
 
 
 @where_known

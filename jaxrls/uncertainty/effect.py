@@ -54,7 +54,7 @@ class Effect:
 def effect(fit: Fit, X: Any, column: Any, values: Any, weights: Any, scale: Any) -> Effect:
     """Compute `Fit.effect`."""
     X, column = rows_and_column(fit, X, column)
-    ends: Any = _two_values(fit.model, X, column) if values is None else _checked(values)
+    ends: Any = _two_values(fit, X, column) if values is None else _checked(values)
     change: Derivative | Difference
     if ends is None:
         _check_smooth(fit.kernel, X, column)
@@ -113,13 +113,16 @@ def column_number(column: Any, names: tuple, count: int) -> int:
     return int(column) % count
 
 
-def _two_values(model: Model, X: Float[Numbers, "m d"], column: int) -> np.ndarray | None:
+def _two_values(fit: Fit, X: Float[Numbers, "m d"], column: int) -> np.ndarray | None:
     """Return the two values of a column, or None if it has more.
 
-    Values are counted in X and in the rows that the model keeps.
+    Values are counted in X and in the rows that the model keeps, or else the fit.
     """
     parts = [X]
-    fitted = model.points
+    fitted = fit.model.points
+    problem = fit.kept.problem
+    if fitted is None and problem is not None and problem.rows.in_memory:
+        fitted = problem.rows.points
     if isinstance(fitted, jax.Array | np.ndarray) and np.shape(fitted)[1:] == X.shape[1:]:
         parts.append(fitted)
     values = np.unique(np.concatenate([np.asarray(part[:, column]) for part in parts]))

@@ -128,6 +128,16 @@ def test_an_effect_on_the_treated_compares_the_two_values_of_the_fit():
     mpl.pyplot.close("all")
 
 
+@FLOAT64
+def test_two_rows_do_not_make_a_column_of_two_values_in_a_linear_fit():
+    """Its model has no rows, and its fit has."""
+    frame = pd.DataFrame(X, columns=["dose", "age", "treated", "site"])
+    fit = rls.fit(rls.Linear(), frame, Y[:, 0], **OPTIONS)
+    assert_close(fit.effect(frame[:2], "dose").mean, fit.model.coef[0], 1e-12, "a slope")
+    change = fit.predict(moved(2, 1)) - fit.predict(moved(2, 0))
+    assert_close(fit.effect(frame[:2], "treated").mean, change[0], 1e-12, "a difference")
+
+
 def _change(fit, before, after):
     return np.mean(fit.predict(moved(0, after)) - fit.predict(moved(0, before)))
 

@@ -124,10 +124,11 @@ CODES = problem(3)[1].astype(DTYPE)
 def test_what_sets_of_labels_and_p_values_refuse():
     X = problem(3)[0].astype(DTYPE)
 
-    def conformal(keep=True, codes=CODES, fixed_effects=None, **named):
+    def conformal(keep=True, codes=CODES, fixed_effects=None, rows=X, fitted=None, **named):
         """Of a fit to the codes, with arguments in place of its own."""
-        fit = rls.fit(KERNEL, X, CODES, lams=[LAM], keep=keep, fixed_effects=fixed_effects)
-        return lambda: rls.classes.conformal_labels(fit, X, codes, **named)
+        options = {"weights": fitted, "keep": keep, "fixed_effects": fixed_effects}
+        fit = rls.fit(KERNEL, X, CODES, lams=[LAM], **options)
+        return lambda: rls.classes.conformal_labels(fit, rows, codes, **named)
 
     p_values = lambda *given: lambda: rls.classes.label_p_values(*given)
     two, row = CODES[:, :2], "row 0 differs"
@@ -139,6 +140,10 @@ def test_what_sets_of_labels_and_p_values_refuse():
             r"codes must be those that were fitted, \(14, 3\), and have shape \(14, 2\)",
         ),
         (turned, "codes has another index than X"),
+        (conformal(fitted=np.full(N, 2.0)), "fitted, which add up to 28, and add up to 14"),
+        (conformal(codes=CODES[:9], rows=X[:9]), "fitted, which add up to 14, and add up to 9"),
+        (conformal(rows=X + 1), "X and codes must be the rows that were fitted"),
+        (conformal(codes=CODES[:, ::-1]), "X and codes must be the rows that were fitted"),
         (conformal(label_weights=np.ones(2)), r"label_weights must have shape \(3,\)"),
         (conformal(keep=False), "fit with keep=True"),
         (conformal(fixed_effects=rls.levels(np.arange(N) % 2)), "without fixed_effects"),

@@ -7,6 +7,7 @@ import pickle
 import jax
 import mpmath
 import numpy as np
+import pandas
 import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import RidgeClassifier
@@ -106,6 +107,21 @@ def test_scores_that_say_nothing_give_every_row_the_share():
     assert_close(alone(array([0.0])), [13 / 14], 100 * EPS, "one class")
 
 
+@FLOAT64
+def test_columns_of_data_frames_go_by_name():
+    """Codes and new scores in another order than the scores without their row."""
+    rng = np.random.default_rng(0)
+    codes = np.where(rng.integers(3, size=(12, 1)) == np.arange(3), 1.0, -1.0)
+    scores = codes + rng.normal(size=(12, 3))
+    named, named_codes = (pandas.DataFrame(part, columns=[*"abc"]) for part in (scores, codes))
+    turned = [*"cab"]
+    want = rls.classes.fit_sigmoid(scores, codes).slope
+    assert_close(rls.classes.fit_sigmoid(named, named_codes[turned]).slope, want, 100 * EPS)
+    want = rls.classes.label_p_values(scores, codes, scores[:4])
+    found = rls.classes.label_p_values(named, named_codes[turned], named[turned][:4])
+    assert_close(found, want, 100 * EPS)
+
+
 def test_probabilities_of_one_column_are_of_two_classes():
     """(m, 1) as (m,); lists as arrays; what is not known under jit stays NaN."""
     want = [[0.8, 0.2], [0.3, 0.7]]
@@ -130,7 +146,11 @@ def test_what_does_not_fit_is_refused():
     sigmoid = lambda *given: lambda: rls.classes.fit_sigmoid(*given)
     classes = lambda each: lambda: rls.classes.class_probabilities(each)
     four, not_finite = [1.0] * 4, "holds 1 values that are NaN or infinite"
+    rows = pandas.Series([0.5, -0.5, 1.0])
     refused(
+        (sigmoid(rows, np.sign(rows[::-1])), "codes has another index than scores"),
+        (sigmoid(rows, rows.abs(), rows[::-1]), "has another index than"),
+        (sigmoid(rows.to_numpy(), [1, 2, 2]), "codes must be ±1, and include 2: use encode"),
         (
             sigmoid(four, four[1:]),
             r"codes must have shape \(4,\), as scores has, and has shape \(3,\)",

@@ -20,7 +20,6 @@ from jaxrls.core.support import (
     as_floats,
     as_lams,
     check_inputs,
-    check_order,
     check_scale,
     check_whole,
     column_names,
@@ -29,7 +28,12 @@ from jaxrls.core.support import (
 )
 from jaxrls.front import Memory, inspect_lam, warn_of_far_labels
 from jaxrls.two_sided.fitted import KroneckerFit, KroneckerModel, as_side
-from jaxrls.two_sided.kronecker import check_semidefinite, factor_kronecker, side_weights
+from jaxrls.two_sided.kronecker import (
+    check_order_of_sides,
+    check_semidefinite,
+    factor_kronecker,
+    side_weights,
+)
 from jaxrls.two_sided.left_out import check_table
 from jaxrls.uncertainty.posterior import process_at
 
@@ -94,7 +98,7 @@ def fit_kronecker(
     >>> float(fit.lam), fit.predict(np.array([[0.35]]), z).shape
     (0.01, (1, 9))
     """
-    _check_order(X1, X2, Y, weights)
+    check_order_of_sides("X", X1, X2, Y, weights)
     names = column_names(X1), column_names(X2)
     X1 = as_side("X1", X1, kernel1)
     X2 = as_side("X2", X2, kernel2, X1.dtype)
@@ -128,26 +132,6 @@ def fit_kronecker(
     _inspect(fit, max(shape), names_lams=isinstance(to_try, Given))
     # Inside of `_fit`, new names would compile it again.
     return replace(fit, model=replace(fit.model, names=names))
-
-
-def _check_order(X1: Any, X2: Any, Y: Any, weights: Any) -> None:
-    """Raise if labels or weights are in another order than the objects of their side, by pandas.
-
-    The columns of Y may be named by the index of the objects of side 2. Other names say nothing of
-    their order.
-    """
-    check_order("Y", Y, "X1", X1)
-    columns: Any = getattr(Y, "columns", None)
-    index: Any = getattr(X2, "index", None)
-    have_names = hasattr(columns, "equals") and hasattr(index, "equals")
-    if have_names and set(columns) == set(index) and not columns.equals(index):
-        raise ValueError(
-            "Y has its columns in another order than the index of X2, and they are taken in their "
-            "order: give Y[X2.index], or Y.to_numpy() where the order is right"
-        )
-    if isinstance(weights, list | tuple) and len(weights) == 2:
-        check_order("weights[0]", weights[0], "X1", X1)
-        check_order("weights[1]", weights[1], "X2", X2)
 
 
 def _check_memory(shape: tuple[int, int], tables: int, keep: bool, itemsize: int) -> None:

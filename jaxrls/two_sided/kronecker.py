@@ -56,11 +56,13 @@ from jaxrls.core.linalg import (
 from jaxrls.core.support import (
     Listed,
     as_array,
+    check_order,
     check_ratio,
     check_symmetric,
     known_and,
     public_call,
     pytree,
+    with_index,
 )
 from jaxrls.uncertainty.spread import spread
 
@@ -76,6 +78,7 @@ class Side:
     U: Float[Array, "n n"]
     s: Float[Array, " n"]
     weights: Weights
+    index: ClassVar[Any] = None  # the pandas index of the kernel matrix; see `with_index`
 
     @property
     def basis(self) -> Square:
@@ -529,6 +532,8 @@ def factor_kronecker(
     >>> rls.loo(factor, jnp.array([1.0, 2.0, 3.0, 4.0]), [1.0]).tolist()
     [7.5]
     """
+    check_order_of_sides("K", K1, K2, None, weights)
+    given = K1, K2
     K1 = as_array("K1", K1)
     K2 = as_array("K2", K2, K1.dtype)
     v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
@@ -543,7 +548,36 @@ def factor_kronecker(
     report = Report("kronecker", floor, jnp.maximum(below1, below2))
     fixed = as_fixed_effects(None, intercept, v)
     data = Data(None, v, fixed)
+    first, second = map(with_index, (first, second), given)
     return Kronecker(first=first, second=second, data=data, expansion=Primal(), report=report)
+
+
+def check_order_of_sides(name: str, first: Any, second: Any, Y: Any, weights: Any) -> None:
+    """Raise if labels or weights are in another order than the objects of their side, by pandas.
+
+    The columns of Y may be named by the index of the objects of side 2. Other names say nothing of
+    their order.
+
+    Args:
+        name: what the sides are called in messages, without their number.
+        first: what has the index of side 1: its rows, its kernel matrix or its `Side`.
+        second: what has the index of side 2.
+        Y: labels (n₁, n₂), or None.
+        weights: a pair of weights, or None.
+    """
+    check_order("Y", Y, f"{name}1", first)
+    columns: Any = getattr(Y, "columns", None)
+    index: Any = getattr(second, "index", None)
+    have_names = hasattr(columns, "equals") and hasattr(index, "equals")
+    if have_names and set(columns) == set(index) and not columns.equals(index):
+        raise ValueError(
+            f"Y has its columns in another order than the index of {name}2, and they are taken in "
+            f"their order: give Y[{name}2.index], or Y.to_numpy() where the order is right"
+        )
+    if isinstance(weights, list | tuple) and len(weights) == 2:
+        check_order("weights[0]", weights[0], f"{name}1", first)
+        check_order("weights[1]", weights[1], f"{name}2", second)
+        check_order("weights[0]", weights[0], "Y", Y)
 
 
 def _side(name: str, K: Float[Array, "..."], v: Weights) -> tuple[Side, Any]:

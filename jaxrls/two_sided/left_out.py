@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxrls.core.criteria import as_grid, check_loss, one_lam, squared_error
 from jaxrls.core.factors import Factor, Solution
 from jaxrls.core.support import Listed, as_array, public_call
-from jaxrls.two_sided.kronecker import SETTINGS, Kronecker
+from jaxrls.two_sided.kronecker import SETTINGS, Kronecker, check_order_of_sides
 
 
 @public_call(arrays_of="factor")
@@ -138,6 +138,7 @@ def _solution(factor: Factor, Y: Any, setting: str) -> tuple[Kronecker, Solution
             f"factor must be of two-sided data, and has route {factor.route!r}: make it with "
             "factor_kronecker"
         )
+    check_order_of_sides("K", factor.first, factor.second, Y, None)
     Y = as_array("Y", Y, factor.dtype)
     check_table(Y, setting, factor.shape, factor.intercept)
     return factor, factor.solve(Y.reshape(-1))

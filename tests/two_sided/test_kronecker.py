@@ -306,6 +306,14 @@ def test_errors_of_the_call_name_the_argument(monkeypatch):
     others = pandas.DataFrame(WIDE.x2, index=[*"pqrst"])
     table = pandas.DataFrame(WIDE.Y, objects.index, others.index)
     turned = pandas.Series(1.0, objects.index[::-1])
+    similar, alike = (
+        pandas.DataFrame(np.eye(len(of)), *[of.index] * 2) for of in (objects, others)
+    )
+    factor_kronecker = rls.two_sided.factor_kronecker
+    left_out = lambda Y: (
+        lambda: rls.two_sided.kronecker_left_out(factor_kronecker(similar, alike), Y, [1.0])
+    )
+    left_out(table)()
     fit(X1=objects, X2=others, Y=table, weights=(turned[::-1], None))()
     fit(X2=others.reset_index(drop=True), Y=table)()  # whose numbers name no column
     refused(
@@ -315,6 +323,10 @@ def test_errors_of_the_call_name_the_argument(monkeypatch):
             r"Y has its columns in another .* X2, .* give Y\[X2.index\]",
         ),
         (fit(X1=objects, weights=(turned, None)), r"weights\[0\] has another index than X1"),
+        (fit(Y=table, weights=(turned, None)), r"weights\[0\] has another index than Y"),
+        (left_out(table[::-1]), r"Y has another index than K1, .* give Y.loc\[K1.index\]"),
+        (left_out(table[[*"qprst"]]), r"Y has its columns in another .* K2, .* give Y\[K2.index\]"),
+        (lambda: factor_kronecker(similar, alike, weights=(turned, None)), "index than K1"),
         (
             fit(Y=WIDE.Y.T),
             r"Y must have shape \(4, 5\), a label for every pair .*, and has shape \(5, 4\)",

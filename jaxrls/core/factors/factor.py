@@ -94,6 +94,7 @@ class Factor(ABC):
     shares_work: ClassVar[bool] = False  # whether many λ cost hardly more than one
     exact: ClassVar[bool] = True  # False if held-out residuals are estimates, without slopes in λ
     has_residuals: Any = True  # whether there are held-out residuals, exact or estimated
+    index: ClassVar[Any] = None  # the pandas index of the rows; see `with_index`
 
     # what a factor gives --------------------------------------------------------------------------
 

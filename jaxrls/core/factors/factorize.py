@@ -7,7 +7,7 @@ from jaxrls.core.factors.factor import Factor
 from jaxrls.core.factors.solver import Solver
 from jaxrls.core.factors.solvers import Spectral, named_solver
 from jaxrls.core.kernels import Kernel, check_kernel
-from jaxrls.core.support import by_names, column_names, public_call
+from jaxrls.core.support import by_names, column_names, public_call, with_index
 
 
 @public_call()
@@ -73,4 +73,5 @@ def factorize(
     named = named_solver(solver, landmarks, leave) or Spectral()
     prepared = named.prepare(kernel, rows, v)
     labels = Labels.none(v, data.fixed)
-    return prepared.solve(kernel, data, labels, block_size=block_size).factor
+    solution = prepared.solve(kernel, data, labels, block_size=block_size)
+    return with_index(solution.factor, X)

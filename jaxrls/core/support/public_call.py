@@ -59,8 +59,8 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "key": ("one such as jax.random.key(0)", lambda value: isinstance(value, jax.Array)),
 }
 
-# What holds a part for each row of X.
-OF_ROWS = "Y", "weights", "groups", "fixed_effects", "codes", "diag"
+# What holds a part for each row, the rows first: a factor of them, which may be called fit, or X.
+OF_ROWS = "factor", "fit", "X", "Y", "weights", "groups", "fixed_effects", "codes", "diag"
 
 
 class PrecisionSource(NamedTuple):
@@ -220,10 +220,11 @@ def _check_kinds(values: dict, parameters: Mapping[str, inspect.Parameter]) -> N
 def check_index(values: dict) -> None:
     """Raise if two arguments with an entry for each row have different pandas indexes.
 
-    This happens if one of the two was sorted later. All are compared with X, or with the first that
-    has an index.
+    This happens if one of the two was sorted later. All are compared with the first that has an
+    index: a factor, X, or what comes next.
     """
-    of, rows = "X", values.get("X")
+    of: str = ""
+    rows: Any = None
     for name, part in _parts_of_rows(values):
         check_order(name, part, of, rows)
         if not _has_index(rows) and _has_index(part):
@@ -238,13 +239,14 @@ def _has_index(part: Any) -> bool:
 def _parts_of_rows(values: dict) -> Iterator[tuple[str, Any]]:
     """Yield all that holds an entry for each row of X, with the name that the caller knows it by.
 
-    Fixed effects may be a list of parts. A criterion may hold labels of rows.
+    Fixed effects may be a list of parts. A criterion, which may be called itself, may hold labels
+    of rows.
     """
     for name in OF_ROWS:
         value = values.get(name)
         parts = value if name == "fixed_effects" and isinstance(value, list | tuple) else [value]
         yield from ((getattr(part, "made_of", name), part) for part in parts)
-    of_rows = getattr(values.get("criterion"), "of_rows", None)
+    of_rows = getattr(values.get("criterion", values.get("self")), "of_rows", None)
     yield from of_rows.items() if isinstance(of_rows, dict) else ()
 
 

@@ -23,6 +23,8 @@ DAYS = pd.date_range("2020", periods=12)
 TEXT = pd.DataFrame({"a": Y, "b": ["u"] * 12})
 TWICE = pd.DataFrame([[1.0, "u"]] * 12, columns=["a", "a"])
 HUGE = 10**400  # no float is as large
+FRAME = pd.DataFrame(X)
+TURNED = pd.Series(np.arange(12) // 3)[::-1]
 K = rls.Gaussian(1.5)
 FLAGS = ("intercept", "per_target", "standardize", "keep", "progress")
 REFUSED = [
@@ -78,6 +80,12 @@ REFUSED = [
     (
         lambda: rls.fit(K, X, pd.Series(Y), weights=pd.Series(Y**2)[::-1]),
         "weights has another index than Y",
+    ),
+    (lambda: rls.loo(rls.factorize(K, FRAME), TURNED, [1.0]), r"factor, .* Y.loc\[factor.index\]"),
+    (lambda: rls.kfold(TURNED)(rls.factorize(K, FRAME), Y, [1.0]), "groups has another index"),
+    (
+        lambda: rls.diagnostics.influence(rls.factorize(K, FRAME), TURNED, 1.0),
+        "Y has another index than fit",
     ),
     (lambda: rls.memory(K, 4000), r"shape must be \(n, d\), or X itself, and is 4000"),
     (lambda: rls.fit(K, X, Y, landmarks=0.1), "landmarks.* whole number .* and is 0.1"),

@@ -629,9 +629,10 @@ class Fit(Generic[K]):
             An `Effect`: `mean` and `std`, () or (t,).
 
         Raises:
-            ValueError: as `posterior`; for an unknown column; for a column with a single value, if
-                `values` are not given; and for the derivative, if functions of the kernel have none
-                in this column, such as `Laplacian`, `Matern(0.5, …)` and `Levels`.
+            ValueError: as `posterior`; for an unknown column; for a column with a single value, or
+                two rows where the fit keeps none, if `values` are not given; and for the
+                derivative, if functions of the kernel have none in this column, such as
+                `Laplacian`, `Matern(0.5, …)` and `Levels`.
 
         **Cost** O(m² d), and O(m n²) if K of all rows was factored, else O(m r²). **Source**:
         Hainmueller and Hazlett 2014, §4.3; Rasmussen and Williams 2006, §9.4.

@@ -131,6 +131,11 @@ def _two_values(fit: Fit, X: Float[Numbers, "m d"], column: int) -> np.ndarray |
             f"all rows have {values[0]:g} in column {column}: give the values= to compare, or rows "
             "in which the column varies"
         )
+    if len(values) == len(X) == 2 and len(parts) == 1:
+        raise ValueError(
+            f"two rows do not show whether column {column} has other values, and the fit keeps no "
+            "rows: give values=(a, b) to compare, or more rows"
+        )
     return values if len(values) == 2 else None
 
 

@@ -101,7 +101,7 @@ def rows_and_column(fit: Fit, X: Any, column: Any) -> tuple[jax.Array, int]:
 
 def column_number(column: Any, names: tuple, count: int) -> int:
     """Return the index of a column that is given by its index or by its name in the fit."""
-    if isinstance(column, str | float) and column in names:
+    if isinstance(column, str | float | tuple) and column in names:
         return names.index(column)
     whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
     if not whole or not -count <= column < count:

@@ -4,6 +4,7 @@ Shapes and dtypes are always checked. Values are checked only if arrays have val
 not inside `jax.jit`. The functions that check values are decorated with `where_known`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,13 +121,15 @@ def _names_as_given(X: Any) -> tuple:
 
 
 def _plain_name(name: Any) -> Any:
-    """Return the name of a column as text, a number or a tuple, which files can hold.
+    """Return the name of a column as text, a number or a tuple of these, as files hold it.
 
-    Other names, such as dates and NaN, are returned as their text.
+    Dates and other names become text.
     """
     name = name.item() if isinstance(name, np.generic) else name
-    is_plain = isinstance(name, str | int | float | tuple) and name == name
-    return name if is_plain else str(name)
+    if isinstance(name, tuple):
+        return tuple(map(_plain_name, name))
+    is_number = isinstance(name, int | float) and name == name
+    return name if is_number or isinstance(name, str) else str(name)
 
 
 def by_names(name: str, X: Any, names: tuple) -> Any:
@@ -138,21 +141,23 @@ def by_names(name: str, X: Any, names: tuple) -> Any:
     columns = _names_as_given(X)
     if not (names and columns) or columns == names:
         return X
+    counts = Counter(columns)
     for column in names:
-        if (count := columns.count(column)) > 1:
+        if counts[column] > 1:
             raise ValueError(
-                f"{name} has {count} columns {column!r}, and one was fitted: rename or drop the "
-                "others"
+                f"{name} has {counts[column]} columns {column!r}, and one was fitted: rename or "
+                "drop the others"
             )
-    if missing := [column for column in names if column not in columns]:
+    if missing := [column for column in names if column not in counts]:
         listed = ", ".join(map(repr, missing[:5])) + (", …" if len(missing) > 5 else "")
         raise ValueError(
             f"{name} lacks {len(missing)} of the {len(names)} columns that were fitted, {listed}: "
             "give a frame that has them, or an array of all columns in the order of the fit"
         )
-    if hasattr(X, "column_names"):
-        return X.select([*names])
-    return X[[X.columns[columns.index(column)] for column in names]]
+    if hasattr(X, "iloc"):  # by place, as names may be other keys than the frame has
+        places = {column: j for j, column in enumerate(columns)}
+        return X.iloc[:, [places[column] for column in names]]
+    return X.select([*names]) if hasattr(X, "column_names") else X[[*names]]
 
 
 def labels_by_names(Y: Any, names: tuple) -> Any:

@@ -310,8 +310,10 @@ def fit_kernels(
             "of all rows or of some"
         )
     of_rows = problem.rows, problem.weights
-    if {*column_names(shares)} == {*names}:
-        shares = by_names("shares", shares, names)
+    given = column_names(shares)
+    if {*map(str, given)} == {*names}:
+        in_order = sorted(given, key=lambda name: names.index(str(name)))
+        shares = by_names("shares", shares, tuple(in_order))
     kernels = tuple(from_median(kernel, *of_rows) for kernel in kernels)
     tried = _shares_to_try(len(kernels), num, shares, key, problem.rows.dtype)
     grid = None if lams is None else as_lams(lams, problem.rows.dtype)

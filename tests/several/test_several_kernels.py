@@ -100,6 +100,10 @@ def test_banded_ridge_gives_the_coefficients_of_its_columns():
     named = pandas.DataFrame(SHARES[:2], columns=["a", "b"])[["b", "a"]]
     again = rls.several.fit_kernels(bands, X, frame, **options | {"shares": named})
     np.testing.assert_array_equal(again.shares, fit.shares)
+    numbered = dict(zip((1, 0), bands.values(), strict=True))
+    named.columns = [0, 1]
+    again = rls.several.fit_kernels(numbered, X, frame, **options | {"shares": named})
+    np.testing.assert_array_equal(again.shares, fit.shares)
     turned = frame[["v", "u"]]
     for name, more in (("score", {"per_target": True}), ("score_split", {})):
         found, want = getattr(again, name)(X, turned, **more), getattr(fit, name)(X, Y, **more)

@@ -99,7 +99,8 @@ def decode(scores: Any, classes: Any) -> np.ndarray:
     It is the inverse of `encode`.
 
     Args:
-        scores: (n,) or (n, 1) for two classes, (n, T) otherwise.
+        scores: (n,) or (n, 1) for two classes, (n, T) otherwise. Columns of a data frame that are
+            named by the classes go by name.
         classes: the classes (T,) that `encode` returned.
 
     Returns:
@@ -113,11 +114,11 @@ def decode(scores: Any, classes: Any) -> np.ndarray:
     >>> decode([[-0.2, 0.1, -1.0], [0.9, -1.0, -1.0]], ["a", "b", "c"]).tolist()
     ['b', 'a']
     """
-    scores = as_floats("scores", scores)
     classes = np.asarray(classes)
-    check_targets("scores", scores)
     if classes.ndim != 1:
         raise ValueError(f"classes must be the array (T,) that encode returned, and is {classes}")
+    scores = as_floats("scores", labels_by_names(scores, tuple(classes.tolist())))
+    check_targets("scores", scores)
     scores = np.asarray(scores).reshape(len(scores), -1)
     columns = scores.shape[1]
     expected = 1 if len(classes) == 2 else len(classes)

@@ -4,6 +4,7 @@ import re
 
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 from support import refused
 
@@ -44,6 +45,8 @@ def test_codes():
     assert rls.classes.decode([[-3.0, -1.0, -2.0]], classes).tolist() == [
         1
     ]  # the most confident, even where none is positive
+    named = pandas.DataFrame([[0.1, 0.9, 0.2]], columns=[2, 0, 1])
+    assert rls.classes.decode(named, classes).tolist() == [0]  # by name
 
 
 def test_messages():

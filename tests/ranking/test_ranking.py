@@ -62,7 +62,7 @@ CASES = {
     "pairs within": (rls.ranking.PairsOut(within=QUERIES), LEVELS, INSIDE, QUERIES, ALONE),
     "queries": (rls.ranking.QueriesOut(QUERIES), LEVELS, INSIDE, QUERIES, QUERY),
 }
-QUICK = ("landmarks", "pairs"), ("cholesky", "queries")
+QUICK = ("landmarks", "pairs within"), ("cholesky", "queries")
 
 
 @pytest.mark.parametrize(

@@ -348,15 +348,16 @@ def test_levels_that_are_held_out_as_a_whole_count_for_what_is_explained_within(
     assert_close(process_of(fit).loo, np.sqrt(products / (np.sum(v > 0) - 3)), 1e-9)
 
 
-def test_the_volume_of_fixed_effects_is_that_of_their_columns():
-    """log |BᵀVB|, which the evidence has."""
+def test_the_volume_and_rank_of_fixed_effects_are_those_of_their_columns():
+    """log |BᵀVB|, which the evidence has, and their number, which degrees of freedom have."""
     ones = np.ones((N, 1))
-    given = {"levels": rls.levels(LABELS), "columns": X, "an intercept": None}
+    given = {"levels": rls.levels(LABELS), "columns": X.tolist(), "an intercept": None}
     for name, B in (("levels", EYE), ("columns", np.hstack([ones, X])), ("an intercept", ones)):
         options = {"weights": wide(ZEROS), "fixed_effects": given[name]}
         fixed = rls.extend.read_problem(GAUSSIAN, wide(X), wide(Y), **options).prepare().fixed
         want = np.linalg.slogdet(B.T @ (ZEROS[:, None] * B))[1]
         assert_close(fixed.log_volume, want, 1e3 * EPS, name)
+        assert fixed.rank == B.shape[1]
 
 
 @pytest.mark.slow

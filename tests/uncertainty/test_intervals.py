@@ -105,7 +105,6 @@ def test_intervals_follow_the_weight_of_a_new_label(groups):
     assert_ends(ends, want)
 
 
-@pytest.mark.slow
 def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel():
     """N, which goes as 1/unit², leaves the range of float32 where λN does not."""
     options, found = {"landmarks": np.arange(0, N, 3), "keep": True}, []

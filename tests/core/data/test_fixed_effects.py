@@ -28,6 +28,7 @@ from support import (
 )
 
 import jaxrls as rls
+from jaxrls.core.data import of_splits
 from jaxrls.uncertainty.posterior import process_of
 
 X, ZEROS = draw(4, N, 2), WEIGHTS["zeros"]
@@ -346,6 +347,15 @@ def test_levels_that_are_held_out_as_a_whole_count_for_what_is_explained_within(
     fit = rls.fit(GAUSSIAN, wide(X), labels, lams=[1.0], keep=True, **options)
     assert_close(fit.summary()["r2"], 1 - squares / spread, 1e-9)
     assert_close(process_of(fit).loo, np.sqrt(products / (np.sum(v > 0) - 3)), 1e-9)
+
+
+def test_the_training_rows_of_every_split_determine_the_intercept():
+    past = [(np.arange(i), np.arange(i, i + 2)) for i in (3, 5)]
+    read = functools.partial(rls.extend.read_problem, GAUSSIAN, X, Y)
+    read(criterion=rls.kfold(of_splits(past, N)))
+    weights = np.where(np.arange(N) < 3, 0.0, 1.0)
+    words = "holds all of the weight: without it no row is left to fit an intercept to"
+    refused((lambda: read(criterion=rls.kfold(of_splits(past, N)), weights=weights), words))
 
 
 def test_the_volume_and_rank_of_fixed_effects_are_those_of_their_columns():

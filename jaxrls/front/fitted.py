@@ -621,7 +621,7 @@ class Fit(Generic[K]):
             column: its name, or its index among the columns that were fitted.
             values: two values (a, b) to compare. By default, if the column has exactly two values
                 in X and the rows that the fit keeps, these are compared. Otherwise the derivative
-                is averaged. After `load` and `update` a fit keeps landmarks, or no rows at all.
+                is averaged. A fit with explicit features keeps no rows after `load` and `update`.
             weights: the weights of the rows in the average (m,). Default 1.
             scale: how τ² is set, as in `posterior`.
 
@@ -630,7 +630,7 @@ class Fit(Generic[K]):
 
         Raises:
             ValueError: as `posterior`; for an unknown column; for a column with a single value, or
-                two rows where the fit keeps none, if `values` are not given; and for the
+                two values other than 0 and 1 where the fit keeps no rows, if `values` are not given; and for the
                 derivative, if functions of the kernel have none in this column, such as
                 `Laplacian`, `Matern(0.5, …)` and `Levels`.
 

@@ -202,13 +202,14 @@ def check_alike(everyones: list[Known]) -> None:
 
 def check_named_alike(everyones: list[dict[str, tuple]]) -> None:
     """Raise if processes name their columns or labels differently, or in another order."""
-    for i, names in enumerate(everyones):
-        for what, found in names.items():
-            first = everyones[0][what]
-            if found and first and found != first:
+    first: dict[str, tuple[int, tuple]] = {}
+    for i, of_process in enumerate(everyones):
+        for what, names in of_process.items():
+            other, found = first.setdefault(what, (i, names)) if names else (i, names)
+            if found != names:
                 raise ValueError(
-                    f"rows of process {i} have the {what} {quoted(found)}, and those of process 0 "
-                    f"{quoted(first)}: give all of them the same ones in the same order"
+                    f"rows of process {i} have the {what} {quoted(names)}, and those of process "
+                    f"{other} {quoted(found)}: give all of them the same ones in the same order"
                 )
 
 

@@ -207,17 +207,24 @@ def shard(
 
 
 def _warn_of_rounding(X: Float[np.ndarray, "n d"], dtype: Any) -> None:
-    """Warn if a column loses more than `ROUNDED_SHARE` of its spread in the dtype of JAX."""
-    for j, column in enumerate(X.T if X.dtype != dtype else ()):
+    """Warn if columns lose more than `ROUNDED_SHARE` of their spread in the dtype of JAX."""
+    if X.dtype == dtype:
+        return
+    rounded = []
+    for j, column in enumerate(X.T):
         with np.errstate(over="ignore", invalid="ignore"):  # such values are refused later
             rounding = np.abs(column.astype(dtype) - column).max()
             spread = column.std()
             exact = 100 * np.finfo(X.dtype).eps * np.abs(column).max()
         if exact < spread < np.inf and rounding > ROUNDED_SHARE * spread:
-            warn(
-                f"{dtype}, to which JAX is set, rounds column {j} of X by up to {rounding:.2g}, and "
-                f"it varies by {spread:.2g}: take its mean off first, or set jax_enable_x64"
-            )
+            rounded.append((j, rounding, spread))
+    if rounded:
+        j, rounding, spread = rounded[0]
+        warn(
+            f"{dtype}, to which JAX is set, rounds {len(rounded)} columns of X, number {j} by up to "
+            f"{rounding:.2g}, which varies by {spread:.2g}: take their means off first, or set "
+            "jax_enable_x64"
+        )
 
 
 def _sharding(X: Any, mesh: Mesh | None, axis: Any) -> NamedSharding:

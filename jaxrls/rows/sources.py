@@ -162,7 +162,7 @@ class ColumnChoice:
     keep: Any = ()  # columns that are written to the file of predictions, as text
     days: Any = ()  # dates that are inputs as a number of days
     yearly: Any = ()  # dates that are inputs as a part of the year
-    settled: bool = False  # whether text is a name of a column, and never the number of one
+    settled: bool = False  # whether text names a column, and is not the number of one
 
     def columns_of(self, file: Table, missing: str | None = "drop") -> FileColumns:
         """Return the column numbers of a file, by what they are used as.
@@ -218,6 +218,7 @@ class ColumnChoice:
             self,
             target=(target if several else target[0]) if target else False,
             weights=name(columns.weights),
+            groups=name(columns.groups) or None,
             inputs=name(columns.inputs),
             drop=(),
             one_hot=name(columns.one_hot),
@@ -251,7 +252,7 @@ class ColumnChoice:
             coded = {use: [place[name] for name in names] for use, names in coded.items()}
             inputs = list(range(file.width))
         target = "y" if self.target is None else self.target
-        known = same or self.width is None and target in file.names
+        known = same or self.width is None and target in file.names and target not in inputs
         return ColumnChoice(
             target=target if known else False,
             inputs=inputs,

@@ -169,10 +169,12 @@ class RLSEstimator(CallbackSupportMixin, BaseEstimator):
     @property
     def _width(self) -> Any:
         """The parameter `width`; widths in a series with the columns in the order of X."""
-        index: Any = getattr(self.width, "index", None)
-        names = self._column_names
-        by_name = hasattr(index, "equals") and {*index} == {*names}
-        return self.width.loc[[*names]] if by_name else self.width
+        if not hasattr(self.width, "to_frame"):
+            return self.width
+        row = self.width.to_frame().T  # a data frame with a column for each width
+        found = column_names(row)
+        unnamed = found == tuple(range(len(found))) and {*found} != {*self._column_names}
+        return self.width if unnamed else by_names("width", row, self._column_names).iloc[0]
 
     def _checked(self, X: Any, *args, **options) -> Any:
         """Check the arguments as scikit-learn does, and return them as arrays.

@@ -565,19 +565,25 @@ def check_order_of_sides(name: str, first: Any, second: Any, Y: Any, weights: An
         Y: labels (n₁, n₂), or None.
         weights: a pair of weights, or None.
     """
+    pair = weights if isinstance(weights, list | tuple) and len(weights) == 2 else (None, None)
     check_order("Y", Y, f"{name}1", first)
+    check_order("weights[0]", pair[0], f"{name}1", first)
+    check_order("weights[0]", pair[0], "Y", Y)
+    check_order("weights[1]", pair[1], f"{name}2", second)
+    _check_order_of_columns(Y, f"{name}2", second)
+    _check_order_of_columns(Y, "weights[1]", pair[1])
+
+
+def _check_order_of_columns(Y: Any, of: str, part: Any) -> None:
+    """Raise if Y has its columns in another order than the pandas index of a part of side 2."""
     columns: Any = getattr(Y, "columns", None)
-    index: Any = getattr(second, "index", None)
+    index: Any = getattr(part, "index", None)
     have_names = hasattr(columns, "equals") and hasattr(index, "equals")
     if have_names and set(columns) == set(index) and not columns.equals(index):
         raise ValueError(
-            f"Y has its columns in another order than the index of {name}2, and they are taken in "
-            f"their order: give Y[{name}2.index], or Y.to_numpy() where the order is right"
+            f"Y has its columns in another order than the index of {of}, and they are taken in "
+            f"their order: give Y[{of}.index], or Y.to_numpy() where the order is right"
         )
-    if isinstance(weights, list | tuple) and len(weights) == 2:
-        check_order("weights[0]", weights[0], f"{name}1", first)
-        check_order("weights[1]", weights[1], f"{name}2", second)
-        check_order("weights[0]", weights[0], "Y", Y)
 
 
 def _side(name: str, K: Float[Array, "..."], v: Weights) -> tuple[Side, Any]:

@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.core.data import Rows, Weights, compiled
-from jaxrls.core.factors import Solution
 from jaxrls.core.fit import Numbers
 from jaxrls.core.kernels import Kernel
 from jaxrls.core.linalg import Number, matmul, safe_sqrt
@@ -39,7 +38,7 @@ from jaxrls.core.support import (
     value_of,
     where_known,
 )
-from jaxrls.front import Fit, Model, came_from_host, in_few_sizes, solution_of
+from jaxrls.front import Fit, Model, came_from_host, in_few_sizes, solution_of, with_constant
 from jaxrls.uncertainty.posterior import GaussianProcess, process_for_rows
 from jaxrls.uncertainty.spread import NewRows, Spread
 
@@ -536,37 +535,48 @@ def conformal_labels(
     ones = jnp.ones_like(_columns(codes)[0])
     u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
     check_weights(u, len(ones), "label_weights", "label")
-    scores = jnp.asarray(model.predict(points))
-    _check_fitted(v * u[label], codes - scores, *_sums_of_fit(solution_of(fit), process.lam))
-    residuals = 1 - _of_own_label(scores, codes)
+    _check_fitted(fit, points, codes, v * u[label])
+    residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), codes)
     rows, variance = _with_variance(process.spread, model.kernel, points)
     return ConformalLabels(model, process, rows, variance, label, residuals, v, u)
 
 
-@compiled
-def _sums_of_fit(solution: Solution, lam: Float[Numbers, ""]) -> tuple[Number, Number]:
-    """Return the weight of the rows that were fitted, and their sum of squared residuals."""
-    return solution.factor.weights.total, jnp.sum(solution.residual_norm(lam.reshape(1, 1)))
+def _check_fitted(fit: Fit, X: Any, codes: Any, v: Any) -> None:
+    """Raise if rows, codes or weights have other sums than those of the fit.
+
+    The order of rows does not matter. A fit after `load` or `update` has only its weights, and rows
+    that are not one dense array are not compared.
+    """
+    total = v.sum()
+    _check_sums("weights", total, solution_of(fit).factor.weights.total, total)
+    problem = fit.kept.problem
+    if problem is None:
+        return
+    of_fit = problem.weights.array
+    offset = problem.label_offset
+    labels = problem.Y if offset is None else with_constant(problem.Y, offset)
+    _check_sums("codes", matmul(v, codes), matmul(of_fit, labels), total)
+    rows = problem.rows.points if problem.rows.in_memory else None
+    if isinstance(rows, jax.Array | np.ndarray):
+        _check_sums("X", matmul(v, X), matmul(of_fit, rows), matmul(v, abs(X)))
 
 
 @where_known
-def _check_fitted(v: Any, residuals: Any, weight: Any, squares: Any) -> None:
-    """Raise if weights and residuals add up to other sums than those of the fit.
+def _check_sums(name: str, given: Any, fitted: Any, sizes: Any) -> None:
+    """Raise if sums of an argument differ from those of the fit by more than rounding.
 
-    The order of rows does not matter. Rounding of residuals counts relative to the codes.
+    Args:
+        name: the argument in the message.
+        given: its sums, weighted.
+        fitted: those of the fit.
+        sizes: the sums of sizes, to which rounding is relative.
     """
-    given = float(np.sum(v))
-    eps = float(np.finfo(v.dtype).eps)
-    if abs(given - float(weight)) > eps**0.5 * given:
+    given, fitted, sizes = map(np.asarray, (given, fitted, sizes))
+    eps = max(np.finfo(part.dtype).eps for part in (given, fitted))
+    if (abs(given - fitted) > eps**0.5 * sizes).any():
         raise ValueError(
-            f"weights must be those that were fitted, which add up to {float(weight):.6g}, and add "
-            f"up to {given:.6g} with label_weights: give all rows of the fit and their weights"
-        )
-    square = float(np.sum(np.asarray(v) * np.asarray(residuals).reshape(len(v), -1).T ** 2))
-    if abs(square**0.5 - float(squares) ** 0.5) > eps**0.25 * given**0.5:
-        raise ValueError(
-            "X and codes must be the rows that were fitted, and have other residuals: give those "
-            "of the fit, or held-out scores to label_p_values"
+            f"{name} must be of the rows that were fitted, and have other sums: give X, codes and "
+            "weights of the fit, or held-out scores to label_p_values"
         )
 
 

@@ -131,12 +131,16 @@ def _two_values(fit: Fit, X: Float[Numbers, "m d"], column: int) -> np.ndarray |
             f"all rows have {values[0]:g} in column {column}: give the values= to compare, or rows "
             "in which the column varies"
         )
-    if len(values) == len(X) == 2 and len(parts) == 1:
+    if len(values) != 2:
+        return None
+    is_indicator = set(values.tolist()) == {0, 1}
+    if len(parts) == 1 and not is_indicator:
         raise ValueError(
-            f"two rows do not show whether column {column} has other values, and the fit keeps no "
-            "rows: give values=(a, b) to compare, or more rows"
+            f"column {column} has the values {values[0]:g} and {values[1]:g} in X, and the fit "
+            "keeps no dense rows that show whether it has others: give values=(a, b) to compare, "
+            "or more rows"
         )
-    return values if len(values) == 2 else None
+    return values
 
 
 def _checked(values: Any) -> np.ndarray:

@@ -548,6 +548,8 @@ def test_weights_and_groups_are_columns_and_not_inputs(folder):
     assert "2 inputs" in out and "error of folds" in out and f"λ = {fit.lam:.3g} of 100" in out
     error = np.average(fit.loo_residuals**2, weights=weights)
     assert value(out, "left out") == pytest.approx(error**0.5, rel=1e-3)
+    by_number = run("fit more.csv --target=2 --groups=3 --weights=-1")
+    assert value(by_number, "left out") == value(out, "left out")
 
 
 @pytest.mark.slow

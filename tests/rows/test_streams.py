@@ -276,9 +276,11 @@ def test_columns_of_blocks_and_of_a_fit_to_a_stream_go_by_name(tmp_path):
     assert rls.fit(KERNEL, bare, **options).model.names == ()
 
 
-@pytest.mark.slow
 @EDGE
-@pytest.mark.parametrize("source", ["blocks", "files", "mesh"])
+@pytest.mark.parametrize(
+    "source",
+    ["blocks", *(pytest.param(name, marks=pytest.mark.slow) for name in ("files", "mesh"))],
+)
 def test_labels_after_a_fit_to_rows_that_bring_theirs_go_by_name(source, tmp_path):
     """In scores, and in rows that are added, which bring their own in another order."""
     targets = pandas.DataFrame(Y, columns=["u", "v"])

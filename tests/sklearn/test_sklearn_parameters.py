@@ -344,9 +344,13 @@ def test_a_median_width_for_each_column_and_columns_by_name():
     named, numbered = RLSRegressor(one, lams=1.0).fit(table, Y), RLSRegressor(other, lams=1.0)
     assert_close(named.predict(table), numbered.fit(X, Y).predict(X), TOLERANCE, "by name")
     widths = pd.Series(np.arange(1.0, 6.0), index=[*"edcba"])
-    found = RLSRegressor(width=widths, lams=1.0).fit(table, Y)
-    assert_close(found.kernel_.width, np.arange(5.0, 0.0, -1), TOLERANCE, "widths by name")
+    days = pd.to_datetime([f"2020-01-0{i}" for i in range(1, 6)])
+    dated, by_day = table.set_axis(days, axis=1), widths.set_axis(days[::-1])
+    for named, given in ((table, widths), (dated, by_day)):
+        found = RLSRegressor(width=given, lams=1.0).fit(named, Y)
+        assert_close(found.kernel_.width, np.arange(5.0, 0.0, -1), TOLERANCE, "widths by name")
     refused(
+        (lambda: RLSRegressor(width=widths).fit(table.add_suffix("2"), Y), "width lacks 5 of the"),
         (lambda: RLSRegressor(width=["median", 1.0]).fit(X, Y), "width must hold real numbers"),
         (lambda: RLSRegressor(one).fit(X, Y), "column 'b' goes by name"),
         (lambda: RLSRegressor(lambda x, z: x @ z).fit(X, Y), "FunctionKernel.fn failed: it takes"),

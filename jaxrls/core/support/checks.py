@@ -123,13 +123,13 @@ def _names_as_given(X: Any) -> tuple:
 def _plain_name(name: Any) -> Any:
     """Return the name of a column as text, a number or a tuple of these, as files hold it.
 
-    Dates and other names become text.
+    Dates and other names become text, a date at midnight without the time.
     """
     name = name.item() if isinstance(name, np.generic) else name
     if isinstance(name, tuple):
         return tuple(map(_plain_name, name))
     is_number = isinstance(name, int | float) and name == name
-    return name if is_number or isinstance(name, str) else str(name)
+    return name if is_number or isinstance(name, str) else str(name).removesuffix(" 00:00:00")
 
 
 def by_names(name: str, X: Any, names: tuple) -> Any:

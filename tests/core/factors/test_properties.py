@@ -281,7 +281,7 @@ def judge(got, value, off, scale):
             name,
             i,
             id=f"{name}-{'intercept' if i else 'plain'}",
-            # One in the quick run, unless more are asked for.
+            # A dual one in the quick run, unless more are asked for.
             marks=[pytest.mark.slow] if not LARGE and name != "gram" else [],
         )
         for name, i in COMBINATIONS

@@ -630,9 +630,9 @@ class Fit(Generic[K]):
 
         Raises:
             ValueError: as `posterior`; for an unknown column; for a column with a single value, or
-                two values other than 0 and 1 where the fit keeps no rows, if `values` are not given; and for the
-                derivative, if functions of the kernel have none in this column, such as
-                `Laplacian`, `Matern(0.5, …)` and `Levels`.
+                two values other than 0 and 1 where the fit keeps no rows, if `values` are not
+                given; and for the derivative, if functions of the kernel have none in this column,
+                such as `Laplacian`, `Matern(0.5, …)` and `Levels`.
 
         **Cost** O(m² d), and O(m n²) if K of all rows was factored, else O(m r²). **Source**:
         Hainmueller and Hazlett 2014, §4.3; Rasmussen and Williams 2006, §9.4.

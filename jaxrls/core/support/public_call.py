@@ -59,7 +59,7 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "key": ("one such as jax.random.key(0)", lambda value: isinstance(value, jax.Array)),
 }
 
-# Arguments with an entry for each row. The first that has an index is what others are compared with.
+# Arguments with an entry for each row. Others are compared with the first that has an index.
 OF_ROWS = "factor", "fit", "X", "Y", "weights", "groups", "fixed_effects", "codes", "diag"
 
 
@@ -267,7 +267,7 @@ def check_order(name: str, part: Any, of: str, rows: Any) -> None:
 
 
 def with_index(made: Made, given: Any) -> Made:
-    """Return what was made of an argument with an entry for each row, with its pandas index, if any.
+    """Return what was made of an argument for each row, with the pandas index of the argument.
 
     The index is an attribute for `check_index`, and no field. So JAX does not see it, and copies
     that JAX makes do not have it.
